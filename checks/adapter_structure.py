@@ -163,7 +163,7 @@ def adapter_structure(
             )
         elif config.fine_tune_type == "lora" and without < len(adapter.modules):
             yield Sign("magnitude-without-dora", {"with_magnitude": len(adapter.modules) - without})
-        if config.scale is None and config.origin != "own":
+        if config.scale is None:
             figures = {"alpha": config.alpha, "rank": config.rank}
             yield Sign("scale-missing", figures, where=config.path.name)
     if base is not None and adapter.modules:

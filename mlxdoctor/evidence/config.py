@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from mlxdoctor.evidence.kind import Missing, NotThere, RunView
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS, MLX_LM_LORA_DEFAULTS
-from mlxdoctor.evidence.nested_config import flattened, shows_rate
 from mlxdoctor.evidence.run_files import resolve_file
 from mlxdoctor.evidence.source import Source, read_json_object
 from mlxdoctor.evidence.yaml_file import read_yaml_object
@@ -128,8 +127,6 @@ class TrainingConfig:
         values: the file's keys and values, as stated.
         origin: whose format it is; decides what a missing key means.
         has_defaults: whether mlx-lm was started with it, so that its defaults hold.
-        document: the file as it is, where it keeps the keys in sections.
-        places: key -> where it stands in that, with dots between the sections.
     """
 
     kind: ClassVar[str] = "training configuration"
@@ -137,17 +134,15 @@ class TrainingConfig:
     sources: tuple[Source, ...]
     path: Path
     values: Mapping[str, Any]
-    origin: Literal["mlx-lm", "peft", "own"]
+    origin: Literal["mlx-lm", "peft"]
     has_defaults: bool = True
-    document: Mapping[str, Any] = field(default_factory=dict)
-    places: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
     def is_held_by(file: Sniffed) -> bool:
         """Whether a YAML or JSON file begins as a training configuration does."""
         if file.path.suffix in (".yaml", ".yml"):
             keys = re.findall(r"(?m)^([A-Za-z_]+)\s*:", file.head)
-            return not _SNIFFED_KEYS.isdisjoint(keys) or shows_rate(file.head)
+            return not _SNIFFED_KEYS.isdisjoint(keys)
         return file.path.suffix == ".json" and not _SNIFFED_KEYS.isdisjoint(file.record)
 
     @classmethod
@@ -182,23 +177,22 @@ class TrainingConfig:
             values, source = read_yaml_object(path)
         else:
             values, source = read_json_object(path)
-        plain = _without_wandb(values)
-        values = values if plain is None else plain
-        origin: Literal["mlx-lm", "peft", "own"]
-        if "peft_type" in values:
-            origin = "peft"
-        elif _MLX_LM_KEYS & values.keys():
-            origin = "mlx-lm"
-        elif (sections := flattened(values)) is not None:
-            flat = MappingProxyType(dict(sections.values))
-            return cls((source,), path, flat, "own", False, values, sections.places)
-        else:
+        of_wandb = not _OF_WANDB.isdisjoint(values)
+        if of_wandb:
+            entries = {key: one for key, one in values.items() if key not in _OF_WANDB}
+            values = {
+                key: entry["value"]
+                for key, entry in entries.items()
+                if isinstance(entry, dict) and "value" in entry
+            }
+        origin: Literal["mlx-lm", "peft"] = "peft" if "peft_type" in values else "mlx-lm"
+        if origin == "mlx-lm" and _MLX_LM_KEYS.isdisjoint(values):
             raise InputError(
                 path,
                 "is not a training configuration that mlx-lm or PEFT would write",
                 "name the adapter_config.json or the file given to `mlx_lm.lora --config`",
             )
-        has_defaults = plain is None or bool(_OWN_KEYS & values.keys())
+        has_defaults = not of_wandb or not _OWN_KEYS.isdisjoint(values)
         return cls((source,), path, MappingProxyType(values), origin, has_defaults)
 
     @classmethod
@@ -323,20 +317,6 @@ class TrainingConfig:
         if self.alpha is None or not self.rank or self.rank < 0:
             return None
         return self.alpha / (math.sqrt(self.rank) if self.values.get("use_rslora") else self.rank)
-
-
-def _without_wandb(values: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What W&B wrote, which keeps each value one level deeper; None where it did not write it."""
-    entries = {key: entry for key, entry in values.items() if isinstance(entry, dict)}
-    is_deep = bool(values) and len(entries) == len(values)
-    is_deep = is_deep and all(entry.keys() <= {"value", "desc"} for entry in entries.values())
-    if _OF_WANDB.isdisjoint(values) and not is_deep:
-        return None
-    return {
-        key: entry["value"]
-        for key, entry in entries.items()
-        if "value" in entry and key not in _OF_WANDB
-    }
 
 
 @dataclass(frozen=True)

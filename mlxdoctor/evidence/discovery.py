@@ -30,12 +30,11 @@ _SETTINGS_SUFFIXES = frozenset((".json", ".yaml", ".yml"))
 _TEXT_SUFFIXES = frozenset(
     (".log", ".txt", ".out", ".err", ".jsonl", ".json", ".csv", ".tsv", ".md", ".ipynb", "")
 )
-#: The folder in which W&B keeps its runs, how it names them, and what it sums one up in.
+#: The folder in which W&B keeps its runs, and how it names them.
 WANDB = "wandb"
 _WANDB_RUN = re.compile(r"^(?:offline-)?run-(?=\d)")
-_SUMMARY = "wandb-summary.json"
-#: What people write about a run, and not the run itself.
-_NO_EVIDENCE = {"expected.json", "README.md"}
+#: What people or W&B write about a run, and not the run itself.
+_NO_EVIDENCE = {"expected.json", "README.md", "wandb-summary.json"}
 #: Runs or adapters that are named where a folder holds several.
 MAX_SHOWN = 5
 _ANSWERS = {"tuned", "response", "output", "completion", "generated", "generation"}
@@ -162,9 +161,6 @@ def _folder(files: RunFiles, folder: Path) -> RunFiles:
         raise _several(folder, "runs", runs, f"name one of them: {runs[0]}")
     if len(configs) == 1 and files.config not in (None, configs[0]):
         files = replace(files, settings=configs[0])
-    if not files.logs:
-        # The last report of each metric is better than nothing.
-        files = replace(files, logs=tuple(p for p in files.unrecognised if p.name == _SUMMARY))
     if files.adapter is None and files.checkpoints:
         files = replace(files, adapter=files.checkpoints[-1])
     return replace(files, problems=(*files.problems, *problems))
@@ -226,7 +222,7 @@ def _kind_by_name(path: Path) -> str | None:
 
 def _kind_by_content(path: Path) -> str | None:
     """The field of `RunFiles` that a file belongs in; None where it is no text to look at."""
-    if path.name == _SUMMARY or path.name in _NO_EVIDENCE:
+    if path.name in _NO_EVIDENCE:
         return None
     file = Sniffed(path)
     kinds = [(kind, holds) for kind, suffixes, holds in _BY_CONTENT if path.suffix in suffixes]

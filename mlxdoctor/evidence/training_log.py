@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar
 
 from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.log_formats.json_records import DATA_KEYS
-from mlxdoctor.evidence.logs.accounted import ReadFile, accounted, judged
 from mlxdoctor.evidence.logs.log_format import DocumentFormat, LogFormat, LogSoFar, formats
 from mlxdoctor.evidence.logs.reader import may_be_document, read_lines, read_log, read_rows
 from mlxdoctor.evidence.logs.series import (
@@ -110,7 +110,7 @@ class TrainingLog:
     @property
     def main(self) -> Segment:
         """The segment to judge: the last with training losses, else the last."""
-        return judged(self.segments)
+        return _judged(self.segments)
 
     @property
     def is_preference(self) -> bool:
@@ -144,20 +144,23 @@ class TrainingLog:
             InputError: a file can't be read, or none holds a report on training.
         """
         notes = Notes()
-        files: list[ReadFile] = []
+        files: list[_ReadFile] = []
         for path in paths:
             stream = LogStream(path)
             before = len(notes.unread)
             runs = read_log(stream, path, notes)
-            files.append(ReadFile(stream.source, runs, notes.unread[before:]))
-        files, remarks = accounted(files)
+            files.append(_ReadFile(stream.source, runs, notes.unread[before:]))
         segments = tuple(segment for file in files for segment in file.segments)
+        remarks = [_remarks(file, _judged(segments), is_alone=len(files) == 1) for file in files]
         if not segments and not (notes.failures or notes.trainable or notes.test_loss is not None):
             *most, last = (kind.understood for kind in formats(LogFormat) if kind.understood)
             remedy = f"understood are {', '.join(most)}, and {last}"
             raise InputError(paths[0] if paths else None, "holds no report on training", remedy)
         return cls(
-            sources=tuple(file.source for file in files),
+            sources=tuple(
+                replace(file.source, note="; ".join(filter(None, (file.source.note, *clauses))))
+                for file, clauses in zip(files, remarks, strict=True)
+            ),
             format=", ".join(name for name, _ in notes.formats.most_common()) or "messages only",
             segments=segments,
             trainable=notes.trainable,
@@ -172,8 +175,53 @@ class TrainingLog:
             problems=tuple(notes.problems),
             parameters_millions=notes.parameters_millions,
             unread=tuple(notes.unread),
-            remarks=remarks,
+            remarks=tuple(dict.fromkeys(chain.from_iterable(remarks))),
         )
+
+
+@dataclass(frozen=True)
+class _ReadFile:
+    """A file of a log: its runs, and the numbers of lines that may be unread reports."""
+
+    source: Source
+    segments: list[Segment]
+    unread: list[int]
+
+
+def _judged(segments: Sequence[Segment]) -> Segment:
+    """The run to judge: the last with training losses, else the last."""
+    trained = [segment for segment in segments if segment.get("train_loss") is not None]
+    return (trained or list(segments) or [Segment({}, 0, 0)])[-1]
+
+
+def _remarks(file: _ReadFile, main: Segment, *, is_alone: bool) -> list[str]:
+    """What of a file is not judged as it stands, a clause each."""
+    reports = sum(segment.reports for segment in file.segments)
+    is_judged = any(segment is main for segment in file.segments)
+    remarks = []
+    if is_judged and reports > main.reports:
+        others = len(file.segments) - 1
+        runs = "another run" if others == 1 else f"{others} other runs"
+        remarks.append(
+            f"judged {main.reports:,} of {reports:,} reports, those of lines {main.first_line:,} "
+            f"to {main.last_line:,}; the others are of {runs} in the file"
+        )
+    elif reports and not is_judged and not is_alone:
+        remarks.append(
+            f"its {_count(reports, 'report')} were not judged: the last log with losses was"
+        )
+    if repeats := sum(segment.repeats for segment in file.segments):
+        remarks.append(f"{_count(repeats, 'report')} printed a second time, counted once")
+    if file.unread:
+        number = _count(len(file.unread), "line")
+        remarks.append(
+            f"{number} that may be reports could not be read, first line {file.unread[0]:,}"
+        )
+    return remarks
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def looks_like_log(path: Path) -> bool:

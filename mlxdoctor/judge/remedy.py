@@ -32,29 +32,25 @@ def fix_for(
     """
     if change is None or config is None or config.origin == "peft":
         return None
-    values = copy.deepcopy(dict(config.document or config.values))
+    values = copy.deepcopy(dict(config.values))
     before = _current(config, change.key)
     after = _changed(before, change, usual.get(change.key.rsplit(".", 1)[-1]))
     if after is None or after == before:
         return None
-    # In sections the key is called by where it stands.
-    place = config.places.get(change.key, change.key)
-    if config.origin == "own" and change.key not in config.places:
-        return None
     changed = copy.deepcopy(values)
-    _assign(changed, place, after)
+    _assign(changed, change.key, after)
     if change.key == "learning_rate" and isinstance(values.get("lr_schedule"), dict):
         # A schedule wins over the plain rate in mlx-lm, so the fix has to reach it.
         arguments = scaled_schedule(changed["lr_schedule"], after / before) if before else None
         if arguments is not None:
             changed["lr_schedule"]["arguments"] = arguments
-    return Fix({place: before}, {place: after}, config_diff(config, changed))
+    return Fix({change.key: before}, {change.key: after}, config_diff(config, changed))
 
 
 def config_diff(config: TrainingConfig, changed: Mapping[str, Any]) -> str:
     """A unified diff from a configuration as it is stated to changed values."""
     diff = difflib.unified_diff(
-        json.dumps(dict(config.document or config.values), indent=4, default=str).splitlines(),
+        json.dumps(dict(config.values), indent=4, default=str).splitlines(),
         json.dumps(dict(changed), indent=4, default=str).splitlines(),
         fromfile=config.path.name,
         tofile=f"{config.path.name} (fixed)",

@@ -61,12 +61,6 @@ def planned_config(file: Path | None, options: Mapping[str, Any]) -> TrainingCon
             raise InputError(
                 file, "is a PEFT configuration", "name one with the keys of `mlx_lm.lora`"
             )
-        if config.origin == "own" and stated:
-            raise InputError(
-                file,
-                "keeps its keys in sections, and is not one that options of mlx_lm.lora go with",
-                "change the file",
-            )
         return replace(config, values=MappingProxyType({**config.values, **stated}))
     if not stated:
         raise InputError(
@@ -188,7 +182,7 @@ def changed_text(config: TrainingConfig, after: Mapping[str, Any]) -> str:
         InputError: the file can't be read again.
     """
     if config.path.suffix.lower() not in _YAML and config.sources:
-        values = copy.deepcopy(dict(config.document or config.values))
+        values = copy.deepcopy(dict(config.values))
         _assign_all(values, after)
         return json.dumps(values, indent=4, default=str) + "\n"
     from ruamel.yaml import YAML
@@ -206,8 +200,6 @@ def changed_text(config: TrainingConfig, after: Mapping[str, Any]) -> str:
 
 def _by_options(config: TrainingConfig, document: Mapping[str, Any]) -> dict[str, Any]:
     """What options of the command line said otherwise than the file."""
-    if config.origin == "own":
-        return {}
     return {
         key: value
         for key, value in config.values.items()

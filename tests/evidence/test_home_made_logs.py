@@ -222,18 +222,6 @@ def test_steps_that_each_epoch_counts_anew_go_on(tmp_path: Path) -> None:
     same(segment, "train_loss", [0, 1, 2, 3, 4, 5], [1, 2, 1, 2, 1, 2])
 
 
-def test_a_training_loss_that_is_estimated_beside_the_one_reported(tmp_path: Path) -> None:
-    text = (
-        "step 0: train loss 2.6, val loss 2.7\niter 0: loss 2.5, time 23.1ms, mfu 1.2%\n"
-        "iter 10: loss 2.25, time 23.1ms, mfu 1.2%\niter 20: loss 2.0, time 23.1ms, mfu 1.2%\n"
-        "step 20: train loss 2.1, val loss 2.2\n"
-    )
-    segment = read(tmp_path / "a.log", text).main
-    same(segment, "train_loss", [0, 10, 20], [2.5, 2.25, 2.0])
-    same(segment, "estimated_train_loss", [0, 20], [2.6, 2.1])
-    same(segment, "val_loss", [0, 20], [2.7, 2.2])
-
-
 @pytest.mark.parametrize(
     "text",
     [

@@ -34,8 +34,6 @@ DATA_KEYS = frozenset(
 )
 #: Keys under which trainers keep a list of records, or of bare losses.
 _HISTORIES = ("log_history", "history", "logs", "metrics", "records", "train_loss_history")
-#: What W&B adds to the last value of each metric.
-_OF_WANDB = frozenset(("_runtime", "_step"))
 #: Characters of a text that may be a number.
 MAX_NUMBER = 40
 
@@ -157,8 +155,6 @@ def _records(document: Any) -> Iterator[Mapping[str, Any]]:
         for record in document:
             if isinstance(record, dict) and is_report(map(canonical, record)):
                 yield record
-    elif isinstance(document, dict) and _OF_WANDB & document.keys():
-        yield document
     elif isinstance(document, dict):
         for key in _HISTORIES:
             history = document.get(key)

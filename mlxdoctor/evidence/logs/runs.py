@@ -5,29 +5,28 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import pairwise
 from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.evidence.logs.log_format import OTHER, TRAIN, VALIDATION, LogSoFar, Nature, Shape
+from mlxdoctor.evidence.logs.log_format import OTHER, TRAIN, LogSoFar, Nature, Shape
 from mlxdoctor.evidence.logs.series import Axis, Segment, Series
 
 #: Rows on validation that make a log where nothing counts them.
 MIN_ALONE = 3
-#: Training rows that may stand out of order, of all: more are two runs in one file.
-OUT_OF_ORDER = 0.02
 #: Two prints of one figure differ by their rounding.
 ROUNDING = 6e-4
 #: What differs between two trainings that are otherwise the same.
 _TIMED = re.compile(r"second|_time|time$|runtime|timestamp|dt$|_ms$")
 
-#: One run: the places of its rows, how many more there are that say the same once more and are
-#: left out, and how many stand out of order.
-_Run = tuple[NDArray[np.int64], int, int]
+#: One run: the places of its rows, and how many more there are that say the same once more and
+#: are left out.
+_Run = tuple[NDArray[np.int64], int]
 
 
 def segments(log: LogSoFar) -> Iterator[Segment]:
@@ -171,53 +170,94 @@ class _Rows:
         Args:
             marks: lines at which a trainer announced that it starts, in order.
         """
-        has_steps = bool(np.isfinite(self.named).any())
         # What goes on from row to row while one run lasts.
-        clock = self.steps if has_steps else self.epochs
-        marks = [line for line in marks if line > self.lines[0]]
-        whole = np.arange(len(clock))
-        if not marks and self._only_rises(clock):
-            yield whole, 0, 0
-        elif not marks and (misplaced := self._in_any_order(clock)):
-            yield whole, 0, misplaced
-        else:
-            yield from _Division(self, clock, marks, distinct=has_steps).runs()
+        clock = self.steps if np.isfinite(self.named).any() else self.epochs
+        beginnings = self._beginnings(clock, np.array(marks, np.int64))
+        every = np.arange(len(clock))
+        if not beginnings:
+            yield every, 0
+            return
+        kept: list[NDArray[np.int64]] = []
+        repeats = 0
+        reported: dict[tuple[int, float], list[int]] = {}
+        for begin, end in pairwise((0, *beginnings, len(every))):
+            rows = every[begin:end]
+            again = self._repeated(rows, clock, reported, marked=beginnings.get(begin, False))
+            if not again and kept:
+                yield np.concatenate(kept), repeats
+                kept, repeats, reported = [], 0, {}
+            repeats += again
+            kept.append(rows[again:])
+            for place in rows[again:].tolist():
+                reported.setdefault((int(self.roles[place]), float(clock[place])), []).append(place)
+        yield np.concatenate(kept), repeats
 
-    def _only_rises(self, clock: NDArray[np.float64]) -> bool:
-        """Whether the clock plainly never goes back, so that there is one run."""
-        training, validation = self.roles == TRAIN, self.roles == VALIDATION
-        trained_until = np.maximum.accumulate(np.where(training, clock, -np.inf))
-        trained, validated = clock[training], clock[validation]
-        # Compared, not subtracted: an epoch may be infinite.
-        return bool(
-            training.any()
-            and np.all(trained[1:] >= trained[:-1])
-            and np.all(validated[1:] > validated[:-1])
-            and np.all(validated >= trained_until[validation] - 1)
-        )
+    def _beginnings(self, clock: NDArray[np.float64], marks: NDArray[np.int64]) -> dict[int, bool]:
+        """The places at which a run begins, the first left out, and whether it is announced.
 
-    def _in_any_order(self, clock: NDArray[np.float64]) -> int:
-        """How many rows of a table that is one run stand out of order; 0 where it is not one."""
-        if any(shape.nature is not Nature.TABLE for shape in self.shapes):
-            return 0
-        misplaced = 0
-        for role in (TRAIN, VALIDATION):
-            times = clock[self.roles == role]
-            if not np.isfinite(times).all() or len(np.unique(times)) < len(times):
+        A run begins where the clock of its training goes back, or where the trainer says that it
+        starts and what follows does not go on at the same interval.
+        """
+        telling = np.flatnonzero(self.roles == self.roles.min())
+        times = _filled(clock[telling], 0.0)
+        back = times[1:] < times[:-1]
+        is_table = all(shape.nature is Nature.TABLE for shape in self.shapes)
+        if is_table and np.count_nonzero(back) > 1 and len(np.unique(times)) == len(times):
+            # A table that was sorted by something else.
+            return {}
+        passed = np.searchsorted(marks, self.lines[telling])
+        marked = np.diff(passed) > 0
+        beginnings = {}
+        for number in np.flatnonzero(back | marked).tolist():
+            before, last, now = times[[max(number - 1, 0), number, number + 1]].tolist()
+            if last > before and now - last == last - before:
+                continue
+            # The validation before the first update is of the run that begins.
+            gap = np.arange(telling[number] + 1, telling[number + 1])
+            announced = bool(marked[number])
+            if announced:
+                is_next = self.lines[gap] >= marks[passed[number]]
+            else:
+                is_next = clock[gap] < last - 1
+            first = gap[is_next][:1].tolist() or [int(telling[number + 1])]
+            beginnings[first[0]] = announced
+        return beginnings
+
+    def _repeated(
+        self,
+        rows: NDArray[np.int64],
+        clock: NDArray[np.float64],
+        reported: Mapping[tuple[int, float], list[int]],
+        *,
+        marked: bool,
+    ) -> int:
+        """How many rows print once more what a run reported; 0 where one of them differs.
+
+        Args:
+            rows: places of rows before which the clock went back.
+            clock: of every row.
+            reported: role and time -> places of the run's rows.
+            marked: whether the trainer said that it starts.
+        """
+        timed = False
+        for count, place in enumerate(rows.tolist()):
+            role, values = int(self.roles[place]), self.values(place)
+            if role == OTHER and self.roles.min() < OTHER:
+                continue
+            earlier = reported.get((role, float(clock[place])))
+            if earlier is None and count and clock[place] > max(time for _, time in reported):
+                rows = rows[:count]
+                break
+            if not any(_agree(self.values(row), values) for row in earlier or ()):
                 return 0
-            back = np.flatnonzero(times[1:] < times[:-1])
-            # A run that was begun again goes back once, to a time that the first has passed.
-            if len(back) == 1 and times[back[0] + 1 :].max() > times[: back[0] + 1].min():
-                return 0
-            misplaced += len(back)
-        times = clock[self.roles != OTHER]
-        return misplaced or int(np.count_nonzero(times[1:] < times[:-1]))
+            timed = timed or any(_TIMED.search(name) for name in values)
+        # Without speeds a training that was begun again with the same seed reads the same.
+        return 0 if marked and not timed else len(rows)
 
     def segment(
         self,
         chosen: NDArray[np.int64],
         repeats: int,
-        misplaced: int,
         announced: Sequence[tuple[int, int]],
     ) -> Segment:
         """The run of the chosen rows."""
@@ -239,7 +279,6 @@ class _Rows:
             axis=self.axis,
             reports=len(reports),
             repeats=repeats,
-            misplaced=misplaced,
         )
 
     def _numbered(self, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -272,29 +311,9 @@ class _Rows:
             # By step, and rows of one step in the order of the log.
             order = np.lexsort((places, steps[places]))
             series[name] = Series(steps[places[order]], values[order])
-        if estimated := self._estimated(chosen, steps):
-            series["estimated_train_loss"], series["train_loss"] = estimated
         if "train_loss" not in series and "micro_loss" in series:
             series["train_loss"] = series.pop("micro_loss")
         return series
-
-    def _estimated(
-        self, chosen: NDArray[np.int64], steps: NDArray[np.int64]
-    ) -> tuple[Series, Series] | None:
-        """The training loss that validations estimate where it is reported, too, and the rest.
-
-        Trainers print both at the same step: `step 250: train loss 1.9, val loss 2.0` and
-        `iter 250: loss 1.8`.
-        """
-        is_train = self.roles[chosen] == TRAIN
-        with_val = np.array(["val_loss" in shape.columns for shape in self.shapes])
-        own = is_train & ~with_val[self.owner[chosen]]
-        double = is_train & ~own & np.isin(steps, steps[own])
-        if not double.any() or np.count_nonzero(own) < np.count_nonzero(double):
-            return None
-        losses = self._column("train_loss")[chosen]
-        rest = is_train & ~double
-        return Series(steps[double], losses[double]), Series(steps[rest], losses[rest])
 
 
 def _filled(values: NDArray[np.float64], before: float = np.nan) -> NDArray[np.float64]:
@@ -302,135 +321,6 @@ def _filled(values: NDArray[np.float64], before: float = np.nan) -> NDArray[np.f
     known = np.isfinite(values)
     last = np.maximum.accumulate(np.where(known, np.arange(len(values)), -1))
     return np.where(last >= 0, values[np.maximum(last, 0)], before)
-
-
-class _Division:
-    """Finds where the runs in a log begin.
-
-    A run begins where its clock goes back, or where the trainer says that it starts; not where
-    what was reported is printed once more, nor where a single row comes late.
-    """
-
-    def __init__(
-        self, rows: _Rows, clock: NDArray[np.float64], marks: list[int], *, distinct: bool
-    ) -> None:
-        """Prepare to divide rows.
-
-        Args:
-            rows: of the log.
-            clock: what goes on from row to row while one run lasts, float64 (n,).
-            marks: lines at which a trainer announced that it starts, in order.
-            distinct: whether the clock is another at every report.
-        """
-        self._rows, self._marks, self._distinct = rows, marks, distinct
-        self._clock: list[float] = clock.tolist()
-        self._roles: list[int] = rows.roles.tolist()
-        self._lines: list[int] = rows.lines.tolist()
-        present = set(self._roles)
-        #: The rows that tell: others stand with those before them.
-        self._main = [role for role in (TRAIN, VALIDATION) if role in present] or [OTHER]
-        self._kept = np.ones(len(self._clock), bool)
-        self._allowed = max(1, int(OUT_OF_ORDER * self._roles.count(TRAIN)))
-        self._begin(0)
-
-    def _begin(self, place: int) -> None:
-        self._start = self._indexed = place
-        self._misplaced = 0
-        self._last = [-np.inf, -np.inf, -np.inf]
-        self._before = -np.inf
-        self._seen: dict[tuple[int, float], list[int]] = {}
-
-    def runs(self) -> Iterator[_Run]:
-        """The runs, in order."""
-        place = next_mark = 0
-        marked = False
-        while place < len(self._clock):
-            now, role, last = self._clock[place], self._roles[place], self._last
-            while next_mark < len(self._marks) and self._marks[next_mark] <= self._lines[place]:
-                marked = marked or self._marks[next_mark] > self._lines[self._start]
-                next_mark += 1
-            if role not in self._main:
-                place += 1
-                continue
-            back = now < last[role] or (role == VALIDATION and now < last[TRAIN] - 1)
-            # Validated before the first update once more.
-            back = back or (self._distinct and role == VALIDATION and now == last[role] <= 1)
-            if (back or marked) and place > self._start:
-                end = self._end_of_repeat(place, marked=marked)
-                if end > place:
-                    self._kept[place:end] = False
-                    self._indexed = end
-                    place, marked = end, False
-                    continue
-                if back and not marked and self._is_late(place):
-                    self._misplaced += 1
-                    place += 1
-                    continue
-                if back or not self._goes_on(place):
-                    yield self._run(place)
-                    self._begin(place)
-            marked = False
-            if not math.isnan(now):
-                if role == TRAIN:
-                    self._before = self._last[TRAIN]
-                self._last[role] = now
-            place += 1
-        yield self._run(place)
-
-    def _run(self, end: int) -> _Run:
-        kept = np.flatnonzero(self._kept[self._start : end]) + self._start
-        return kept, end - self._start - len(kept), self._misplaced
-
-    def _told(self, role: int, now: float, before: int) -> list[int]:
-        """The run's rows before a place that report on the same at the same time."""
-        # Made only where something goes back: most logs never ask.
-        for place in range(self._indexed, before):
-            self._seen.setdefault((self._roles[place], self._clock[place]), []).append(place)
-        self._indexed = max(self._indexed, before)
-        return self._seen.get((role, now), [])
-
-    def _goes_on(self, place: int) -> bool:
-        """Whether a row follows the one before at the same interval, so that nothing began."""
-        last, interval = self._last[TRAIN], self._last[TRAIN] - self._before
-        is_next = math.isfinite(interval) and self._clock[place] == last + interval
-        return self._roles[place] == TRAIN and interval > 0 and is_next
-
-    def _is_late(self, place: int) -> bool:
-        """Whether a row that goes back is out of order, and no run begins with it."""
-        role, now = self._roles[place], self._clock[place]
-        if self._told(role, now, place) or TRAIN not in self._main:
-            return False
-        # The next row on training tells.
-        mark = next((line for line in self._marks if line > self._lines[place]), math.inf)
-        for after in range(place + 1, len(self._clock)):
-            if self._lines[after] >= mark:
-                break
-            if self._roles[after] == TRAIN:
-                allowed = role == VALIDATION or self._misplaced < self._allowed
-                return allowed and self._clock[after] >= self._last[TRAIN]
-        return role == VALIDATION and now > 1
-
-    def _end_of_repeat(self, place: int, *, marked: bool) -> int:
-        """Where a print of what was reported before ends; `place` where none begins there.
-
-        Each row of it is there already, and behind it the log ends, goes on from where it was,
-        or has another print.
-        """
-        end, before, timed = place, -np.inf, False
-        while end < len(self._clock):
-            role, now = self._roles[end], self._clock[end]
-            if role in self._main:
-                if end > place and (now > max(self._last) or now < before - 1):
-                    break
-                values = self._rows.values(end)
-                told = self._told(role, now, place)
-                if not any(_agree(self._rows.values(row), values) for row in told):
-                    return place
-                timed = timed or any(_TIMED.search(name) for name in values)
-                before = max(before, now)
-            end += 1
-        # Without speeds a training that was begun again with the same seed reads the same.
-        return place if marked and not timed else end
 
 
 def _agree(earlier: dict[str, float], values: dict[str, float]) -> bool:

@@ -68,7 +68,6 @@ class Segment:
         name: the run's name where the log holds several side by side.
         reports: how many rows it was made from.
         repeats: how many more there were that print the same once more, and were left out.
-        misplaced: how many of the rows stand out of order in the log, and were put in order.
     """
 
     series: Mapping[str, Series]
@@ -79,7 +78,6 @@ class Segment:
     name: str = ""
     reports: int = 0
     repeats: int = 0
-    misplaced: int = 0
 
     def get(self, name: str) -> Series | None:
         """The series of that name, or None where the log has none."""

@@ -90,9 +90,8 @@ class TrainingStep:
 
 def _expected(config: TrainingConfig | None) -> str | None:
     """What a run's configuration says is trained; None where it does not say."""
-    if config is None or (config.origin == "own" and "fine_tune_type" not in config.values):
-        return None
-    return config.fine_tune_type if config.fine_tune_type in EXPECTED else None
+    kind = config.fine_tune_type if config is not None else None
+    return kind if kind in EXPECTED else None
 
 
 @dataclass(frozen=True)
