@@ -66,12 +66,6 @@ def edited(run: Path, out: Path, change: Callable[[dict[str, Any]], dict[str, An
 
 
 @pytest.fixture(scope="module")
-def lora(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sound run with checkpoints."""
-    return trained(tmp_path_factory.mktemp("artifacts") / "lora", **LONG_ENOUGH, save_every=20)
-
-
-@pytest.fixture(scope="module")
 def dora(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sound run with DoRA."""
     folder = tmp_path_factory.mktemp("artifacts") / "dora"
@@ -98,42 +92,6 @@ def test_dora(dora: Path, tmp_path: Path) -> None:
     assert first_cause(dora) == "inconclusive"
     as_lora = altered(dora, tmp_path / "as-lora", fine_tune_type="lora")
     assert first_cause(as_lora, models=True) == "adapter-not-loaded"
-
-
-def test_a_resumed_run(lora: Path, tmp_path: Path) -> None:
-    adapter = lora / "adapters.safetensors"
-    run = trained(tmp_path / "run", resume_adapter_file=str(adapter), **LONG_ENOUGH)
-    assert first_cause(run) == "inconclusive"
-    # Under these names mlx-lm finds nothing to resume from, and says nothing.
-    import mlx.core as mx
-
-    weights: Any = mx.load(str(adapter))
-    renamed = tmp_path / "renamed.safetensors"
-    mx.save_safetensors(str(renamed), {f"module.{k}": v for k, v in weights.items()})
-    dropped = altered(lora, tmp_path / "dropped", resume_adapter_file=str(renamed))
-    assert first_cause(dropped) == "resume-mismatch"
-
-
-def test_checkpoints_of_a_run_that_explodes(lora: Path, tmp_path: Path) -> None:
-    assert first_cause(lora) == "inconclusive"
-    run = trained(
-        tmp_path / "run", **{**LONG_ENOUGH, "learning_rate": 1e-1, "save_every": 20, "iters": 40}
-    )
-    assert first_cause(run) == "learning-rate-too-high"
-
-
-def test_an_adapter_for_another_base(lora: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    shutil.copytree(BASE, other)
-    config = json.loads((other / "config.json").read_text())
-    (other / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 2}))
-    import mlx.core as mx
-
-    weights: Any = mx.load(str(other / "model.safetensors"))
-    kept = {k: v for k, v in weights.items() if ".layers.2." not in k and ".layers.3." not in k}
-    mx.eval(kept)
-    mx.save_safetensors(str(other / "model.safetensors"), kept, {"format": "mlx"})
-    assert first_cause(altered(lora, tmp_path / "run", model=str(other))) == "wrong-base-model"
 
 
 def test_an_adapter_that_peft_wrote(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,17 +37,6 @@ def run(capsys: pytest.CaptureFixture[str]) -> Diagnose:
     return call
 
 
-def lying_header(path: Path) -> None:
-    header = json.dumps(
-        {"layers.0.q_proj.lora_a": {"dtype": "F32", "shape": [4, 2], "data_offsets": [0, 1 << 40]}}
-    ).encode()
-    path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(32))
-
-
-def huge_header(path: Path) -> None:
-    path.write_bytes(struct.pack("<Q", 1 << 50) + b"{}")
-
-
 def empty(path: Path) -> None:
     path.write_bytes(b"")
 
@@ -74,7 +62,7 @@ def another_kind(path: Path) -> None:
 DAMAGES = [empty, binary, another_kind]
 
 
-@pytest.mark.parametrize("damage", [*DAMAGES, lying_header, huge_header, truncated])
+@pytest.mark.parametrize("damage", [*DAMAGES, truncated])
 def test_an_adapter_alone(run: Diagnose, tmp_path: Path, damage: Callable[[Path], None]) -> None:
     check_alone(run, tmp_path / "adapters.safetensors", damage)
 

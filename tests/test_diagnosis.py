@@ -123,23 +123,34 @@ def verdict(*outcomes: Outcome, whole: bool = True) -> Verdict:
     return judge(outcomes, KNOWLEDGE, whole=whole).verdict
 
 
-def test_healthy_is_earned() -> None:
-    assert verdict() is Verdict.INCONCLUSIVE
-    for status in (Status.SKIPPED, Status.CRASHED, Status.INCONCLUSIVE):
-        assert verdict(outcome("loss", status=status)) is Verdict.INCONCLUSIVE
-    # Nothing found is not learning seen.
-    assert verdict(outcome("loss"), outcome("weights")) is Verdict.INCONCLUSIVE
-    assert verdict(outcome("loss", learned=True), outcome("adapter")) is Verdict.HEALTHY
-    assert judge([outcome("loss", learned=True), outcome("adapter")], KNOWLEDGE).diagnosis == ()
+LEARNED = outcome("loss", learned=True)
 
 
-def test_no_run_with_an_open_cause_is_healthy() -> None:
-    learned = outcome("loss", learned=True)
-    assert verdict(learned) is Verdict.INCONCLUSIVE
-    assert verdict(learned, outcome("adapter", status=Status.SKIPPED)) is Verdict.INCONCLUSIVE
-    # A note is too little for a suspicion, and too much to rule the cause out.
-    note = outcome("adapter", "empty", severity=Severity.INFO)
-    assert verdict(learned, note) is Verdict.INCONCLUSIVE
+@pytest.mark.parametrize(
+    ("outcomes", "whole", "expected"),
+    [
+        ([], True, Verdict.INCONCLUSIVE),
+        ([outcome("loss", status=Status.SKIPPED)], True, Verdict.INCONCLUSIVE),
+        ([outcome("loss", status=Status.CRASHED)], True, Verdict.INCONCLUSIVE),
+        ([outcome("loss", status=Status.INCONCLUSIVE)], True, Verdict.INCONCLUSIVE),
+        # Nothing found is not learning seen.
+        ([outcome("loss"), outcome("weights")], True, Verdict.INCONCLUSIVE),
+        ([LEARNED, outcome("adapter")], True, Verdict.HEALTHY),
+        # A cause is open, or a file could not be read.
+        ([LEARNED], True, Verdict.INCONCLUSIVE),
+        ([LEARNED, outcome("adapter", status=Status.SKIPPED)], True, Verdict.INCONCLUSIVE),
+        ([LEARNED, outcome("adapter")], False, Verdict.INCONCLUSIVE),
+        # A note is too little for a suspicion, and too much to rule the cause out.
+        (
+            [LEARNED, outcome("adapter", "empty", severity=Severity.INFO)],
+            True,
+            Verdict.INCONCLUSIVE,
+        ),
+    ],
+)
+def test_healthy_is_earned(outcomes: list[Outcome], whole: bool, expected: Verdict) -> None:
+    judged = judge(outcomes, KNOWLEDGE, whole=whole)
+    assert (judged.verdict, judged.diagnosis) == (expected, ())
 
 
 def test_a_cause_that_nothing_rules_out_changes_no_verdict() -> None:
@@ -147,11 +158,6 @@ def test_a_cause_that_nothing_rules_out_changes_no_verdict() -> None:
     judged = judge([outcome("loss", learned=True), outcome("adapter")], lawless)
     assert judged.verdict is Verdict.HEALTHY
     assert judged.coverage[0].status is CauseStatus.NO_SIGN
-
-
-def test_a_file_that_could_not_be_read_forbids_healthy() -> None:
-    sound = (outcome("loss", learned=True), outcome("adapter"))
-    assert verdict(*sound, whole=False) is Verdict.INCONCLUSIVE
 
 
 def test_a_warning_that_speaks_for_a_cause_makes_a_run_suspect() -> None:

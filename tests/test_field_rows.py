@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from mlxdoctor.finding import Finding
 from mlxdoctor.formats import terminal
 from mlxdoctor.report import Report
 from mlxdoctor.verdict import Verdict
-from tests.conftest import FIXTURES, RUNS
 from tests.weight_files import lora, save
 
 CONFIG: dict[str, Any] = {
@@ -362,27 +360,3 @@ def test_whole_numbers_are_neither_a_trained_model_nor_misshapen(
     assert "model itself" not in every
     assert report.root is not None
     assert report.root.cause.id == "adapter-not-loaded"
-
-
-@pytest.fixture
-def unknown_tokens(tmp_path: Path) -> Path:
-    """A base model whose template writes tokens that it does not have."""
-    base = tmp_path / "base"
-    shutil.copytree(FIXTURES / "base", base)
-    (base / "chat_template.jinja").write_text(
-        "{% for message in messages %}<|foreign_start|>{{ message.role }}\n{{ message.content }}"
-        "<|foreign_end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|foreign_start|>assistant\n{% endif %}"
-    )
-    return base
-
-
-@pytest.mark.slow(30)
-@pytest.mark.parametrize("models", [False, True])
-def test_nothing_is_said_of_a_fused_model_where_nothing_was_fused(
-    unknown_tokens: Path, models: bool
-) -> None:
-    report = diagnose([RUNS / "healthy-ordinary"], base=unknown_tokens, allow_model=models)
-    assert not [one for one in messages(report) if "fused" in one]
-    assert "fused-model-differs" not in {one.cause.id for one in report.diagnosis}
-    assert report.verdict is not Verdict.HEALTHY

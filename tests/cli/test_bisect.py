@@ -12,7 +12,7 @@ import pytest
 
 from mlxdoctor.cli import main
 from tests.cli.test_diagnose import digest
-from tests.conftest import FIXTURES, RUNS
+from tests.conftest import RUNS
 
 HEALTHY = RUNS / "healthy-ordinary"
 BROKEN = RUNS / "no-supervised-tokens"
@@ -103,16 +103,3 @@ def test_nothing_is_written_among_the_evidence(call: Call, copied: Callable[[str
     assert code == 2
     assert "in which nothing is written" in err
     assert digest(folder) == before
-
-
-@pytest.mark.slow
-def test_the_models_are_run_where_they_are_at_hand(call: Call) -> None:
-    code, out, _ = call(HEALTHY, "--model", FIXTURES / "base", "--format", "json")
-    data = json.loads(out)
-    assert code == 0
-    losses = [one["answer_loss"] for one in data["checkpoints"]]
-    assert losses[1] < losses[0] < data["checkpoints"][0]["base_answer_loss"]
-    assert losses[2] is None
-    assert data["best"]["file"].endswith("0000600_adapters.safetensors")
-    assert data["best"]["newest_is_worse"] is False
-    assert any("measured with 2 of 3 files" in one for one in data["notes"])

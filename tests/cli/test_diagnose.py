@@ -50,12 +50,6 @@ def test_a_failed_run_exits_with_1_and_leaves_a_report(
     assert digest(FAILED) == before
 
 
-@pytest.mark.slow(30)
-def test_a_healthy_run_exits_with_0(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["diagnose", str(HEALTHY), "--stdout", "json"]) == 0
-    assert printed(capsys)["verdict"] == "healthy"
-
-
 def test_a_sound_run_whose_models_were_not_run_says_what_to_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

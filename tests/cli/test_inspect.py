@@ -137,13 +137,6 @@ def test_without_a_configuration_the_scale_is_unknown(tmp_path: Path) -> None:
     assert "‖A·B‖" in call(str(path)).output
 
 
-def test_the_markdown_table() -> None:
-    lines = call(HEALTHY, "--format", "markdown").output.splitlines()
-    table = [line for line in lines if line.startswith("|")]
-    assert len(table) == 28 + 2
-    assert len({line.count("|") for line in table}) == 1
-
-
 @pytest.mark.parametrize("what", ["missing", "empty", "folder", "pickle"])
 def test_unusable_input_is_one_sentence(
     tmp_path: Path, what: str, capsys: pytest.CaptureFixture[str]

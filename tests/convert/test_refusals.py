@@ -89,6 +89,10 @@ def added(name: str, shape: tuple[int, ...]) -> Callable[[dict[str, Any]], None]
     return change
 
 
+def doubled(tensors: dict[str, Any]) -> None:
+    tensors.update({name: values.astype("f8") for name, values in tensors.items()})
+
+
 def removed(name: str) -> Callable[[dict[str, Any]], None]:
     def change(tensors: dict[str, Any]) -> None:
         del tensors[name]
@@ -162,6 +166,7 @@ def test_near_misses_of_mlx_are_converted(settings: dict[str, Any], tmp_path: Pa
         (renamed("self_attn.q", "feed_forward.w1.q"), "may have another name in PEFT"),
         (renamed("model.layers", "language_model.model.layers"), "may have another name in PEFT"),
         (removed(f"{Q}.lora_a"), "has no partner"),
+        (doubled, "is F64"),
     ],
 )
 def test_of_mlx_tensors(change: Callable[[dict[str, Any]], None], why: str, tmp_path: Path) -> None:

@@ -6,13 +6,12 @@ import copy
 import math
 import struct
 import warnings
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 from mlxdoctor.exhibits import RateCurve
 from mlxdoctor.formats import figures
-from mlxdoctor.reproduce.rerun import Kind
 from tests.formats import sample
 from tests.formats.test_escape import HOSTILE
 
@@ -133,15 +132,6 @@ def test_any_rates_can_be_drawn(losses: tuple[float, ...]) -> None:
 
 
 # --- reruns ---
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", get_args(Kind))
-def test_every_kind_of_rerun_can_be_drawn(kind: str) -> None:
-    rerun = sample.made_experiment(sample.rerun(experiment=kind))
-    figure = figures.painted("experiments", [rerun])
-    assert len(figure.axes[0].lines) == 1
-    assert len(figure.legends[0].get_texts()) == 1
 
 
 def test_one_entry_a_condition_and_one_for_all_probes() -> None:

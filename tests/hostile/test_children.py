@@ -134,23 +134,6 @@ def test_the_gate_judges_the_others_and_the_rest_of_the_hostile_one(tmp_path: Pa
     assert "loss-trend" in found[hostile]["checks"]["passed"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("command", ["labels", "bisect"])
-def test_other_commands_say_a_sentence(command: str, tmp_path: Path) -> None:
-    run = run_with(tmp_path, slow_split)
-    arguments = ["labels", DATA, "--base", tmp_path / "base"] if command == "labels" else ()
-    done = mlxdoctor(*(arguments or (command, run)), tokenizer_seconds="0.3")
-    assert done.returncode in (0, 1, 2, 3)
-    assert "Traceback" not in done.stderr
-    if command == "labels":
-        assert done.returncode == 2
-        # Stopped in the middle of a text, or refused after one: a busy machine decides which.
-        stopped = f"the tokenizer of {tmp_path / 'base'} was stopped: it took over 0.3 s"
-        refused = f"{tmp_path / 'base' / 'tokenizer.json'}: took "
-        assert stopped in done.stderr or refused in done.stderr
-        assert "tokenizer_seconds" in done.stderr
-
-
 CODE = {
     "crash": ("import ctypes; ctypes.string_at(0)", "a library crashed in it (SIGSEGV)"),
     "exit": ("import ctypes; ctypes.CDLL(None)._exit(0)",

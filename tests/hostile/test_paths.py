@@ -168,14 +168,6 @@ def test_a_file_that_grows_is_read_to_where_it_ended(tmp_path: Path) -> None:
     assert len(first) + sum(map(len, pieces)) == 3 << 20
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
-    (tmp_path / "adapters.safetensors").write_bytes(b"x")
-    (tmp_path / "adapters.safetensors").chmod(0)
-    with pytest.raises(InputError, match="cannot be read"):
-        Adapter.read(tmp_path)
-
-
 @pytest.mark.slow
 def test_the_option_raises_a_limit_for_one_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,12 +16,13 @@ from mlxdoctor.evidence.safetensors_file import model_files, read_safetensors
 from mlxdoctor.measure.weights.adapter_facts import factor_facts
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import using
+from tests.weight_files import save_raw
 
 
 def written(path: Path, header: Mapping[str, Any] | bytes, data: bytes = b"") -> Path:
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
-    return path
+    return save_raw(
+        path, header if isinstance(header, bytes) else json.dumps(header).encode(), data
+    )
 
 
 def entry(shape: list[Any], begin: int, end: int, dtype: str = "F32") -> dict[str, Any]:

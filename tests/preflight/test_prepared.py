@@ -53,11 +53,6 @@ def test_parts_are_the_runs_own(tmp_path: Path) -> None:
     assert mx.array_equal(trainer.batch[0], mx.array(run.batches(1)[0].tokens)).item()
 
 
-def test_rate_of_zero_is_found(tmp_path: Path) -> None:
-    found = codes(small_run(tmp_path, learning_rate=0.0))
-    assert "step-update.nothing-changed" in found
-
-
 def test_model_is_put_back(tmp_path: Path) -> None:
     from mlxdoctor.preflight.prepared import first_step
     from tests.preflight.test_rates import arrays

@@ -339,19 +339,6 @@ def test_labels_are_turned_round(base: Any, batch: Any, reference: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_bonus_for_entropy_is_no_fault(base: Any, batch: Any) -> None:
-    def loss(model: Any, tokens: mx.array, mask: mx.array, advantages: mx.array) -> mx.array:
-        logs = nn.log_softmax(model(tokens[:, :-1]), axis=-1)
-        entropy = -(mx.exp(logs) * logs).sum(axis=-1)
-        bonus = (entropy * mask[:, 1:]).sum() / mask[:, 1:].sum()
-        return grpo(model, tokens, mask, advantages) - 0.01 * bonus
-
-    result = probed(base, loss, (batch[0], batch[2], mx.array(REWARDS)))
-    assert codes(result, Severity.INFO) == []
-    assert result.sound
-
-
-@pytest.mark.slow
 def test_smoothed_labels_are_no_pairs(base: Any, batch: Any) -> None:
     def loss(model: Any, tokens: mx.array, mask: mx.array) -> mx.array:
         losses = nn.losses.cross_entropy(model(tokens[:, :-1]), tokens[:, 1:], label_smoothing=0.1)

@@ -15,11 +15,8 @@ from transformers import AutoTokenizer
 
 from fixtures.lab.real.base import (
     KINDS,
-    OTHER_TEMPLATE,
     fully_tuned,
     make_base,
-    other_template,
-    with_biases,
     with_needed,
 )
 from fixtures.lab.real.gguf import (
@@ -219,34 +216,6 @@ def test_packed_weights_are_kept_or_opened(width: int) -> None:
     assert mx.array_equal(kept["m.weight"], packed)
     assert kept["m.scales"].dtype == kept["n.weight"].dtype == mx.bfloat16
     assert quantization == {"group_size": GROUP, "bits": width}
-
-
-def test_another_template_changes_nothing_else(base: Path, tmp_path: Path) -> None:
-    other_template(base, tmp_path)
-    assert (tmp_path / "model.safetensors").read_bytes() == (
-        base / "model.safetensors"
-    ).read_bytes()
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
-    assert tokenizer.chat_template == OTHER_TEMPLATE
-    talk = [{"role": "user", "content": "hello"}]
-    said = tokenizer.apply_chat_template(talk, tokenize=False, add_generation_prompt=True)
-    assert said == "USER: hello\nASSISTANT:"
-    answered = [*talk, {"role": "assistant", "content": "hell"}]
-    assert tokenizer.apply_chat_template(answered, tokenize=False).startswith(f"{said} hell")
-
-
-def test_a_base_with_biases_loads_and_says_nearly_the_same(base: Path, tmp_path: Path) -> None:
-    with_biases(base, tmp_path, spread=1e-3)
-    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
-    assert config["attention_bias"]
-    assert config["mlp_bias"]
-    words = mx.array([[5, 9, 30]])
-    before, after = load_model(base)[0](words), load_model(tmp_path)[0](words)
-    assert 0 < mx.abs(before - after).max() < 0.1
-    again = tmp_path / "again"
-    with_biases(base, again, spread=1e-3)
-    first, second = (mx.load(str(one / "model.safetensors")) for one in (tmp_path, again))
-    assert all(mx.array_equal(first[name], second[name]) for name in first)
 
 
 def test_a_base_is_made_after_the_one_it_needs() -> None:

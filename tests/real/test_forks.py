@@ -134,32 +134,3 @@ def test_half_precision_is_told_from_a_high_rate(
     report = diagnose([tmp_path / "run"], allow_model=False)
     assert report.root is not None
     assert report.root.cause.id == "numeric-overflow"
-
-
-@pytest.mark.slow(6)
-def test_a_mistyped_callback_ends_the_run(
-    forks: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(KeyError, match="train_los"):
-        trained(forks, tmp_path / "run", "mistyped", 2)
-    assert "train_loss" in capfd.readouterr().out
-
-
-@pytest.mark.slow(6)
-@pytest.mark.parametrize("form", ["classic", "jsonl"])
-def test_a_log_of_another_form(
-    form: str, forks: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    trained(forks, tmp_path / "run", None, "", form)
-    out = capfd.readouterr().out
-    if form == "classic":
-        assert "Iter 1: Val loss" in out
-        assert "Iter 2: Train loss" in out
-        assert "Iter 2: Saved adapter weights to" in out
-        assert "▼" not in out
-        return
-    rows = [
-        json.loads(line) for line in (tmp_path / "run" / "train.jsonl").read_text().split("\n")[:-1]
-    ]
-    assert [row["iteration"] for row in rows if "train_loss" in row] == [1, 2]
-    assert "val_loss" in rows[0]

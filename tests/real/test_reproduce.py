@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from fixtures.lab.real.runs import HALVES, Half
-from fixtures.lab.reproduction import WRONG, drawn, summary_of, table_of
+from fixtures.lab.reproduction import WRONG, drawn
 from mlxdoctor.causes import load_causes
 
 CAUSES = load_causes().causes
@@ -31,29 +29,3 @@ def test_two_wrong_causes_are_asked_for_of_each() -> None:
         assert len(set(wrong)) == 2
         assert one.cause not in wrong
         assert CAUSES.keys() >= set(wrong)
-
-
-def result(name: str, verdict: str, wrong: str = "refuted") -> dict[str, Any]:
-    return {
-        "name": name,
-        "cause": "bad-data",
-        "verdict": "unhealthy",
-        "verdicts": {"bad-data": verdict},
-        "forced": {"overfitting": wrong, "labels-misaligned": "undecided"},
-        "agreement": {"agrees": True, "difference": 0.0004},
-        "cost": {"experiments": 4, "iterations": 200, "seconds": 29.0},
-        "cpu": 30.0,
-    }
-
-
-def test_the_page_counts_what_is_confirmed() -> None:
-    results = [result("first", "confirmed"), result("second", "undecided", wrong="confirmed")]
-    text = "\n".join(summary_of(results, 1))
-    assert "The true cause is confirmed in 1 of 2 faulty runs." in text
-    assert "A wrong cause is confirmed in 1 cases: second: overfitting." in text
-    assert "Of 4 wrong causes that were asked for, 1 are refuted, 2 are undecided, 1 are" in text
-    assert "1 more runs were not reproduced" in text
-    row = (
-        "| first | bad-data | confirmed | none | overfitting: refuted, labels-misaligned: undecided"
-    )
-    assert f"{row} | same to 0.0004 | 4 | 200 | 30 | 29 |" in table_of(results)

@@ -1,6 +1,5 @@
 """The tasks of the real split: their rows, out of small texts of our own."""
 
-import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 from fixtures.lab.real import tasks
 from fixtures.lab.real.tasks import ROWS, TASKS, Task, digest, split, write_task
 from fixtures.lab.real.texts import prose, records
-from fixtures.lab.real.texts.sources import Row, chat, completion
+from fixtures.lab.real.texts.sources import chat, completion
 
 Debian = Callable[[str, str], None]
 
@@ -44,11 +43,6 @@ def test_rows_are_split_without_overlap_and_always_alike() -> None:
     assert len(set(asked)) == len(asked)
     assert split(rows, "name") == parts
     assert split(rows, "another") != parts
-
-
-def test_of_few_rows_a_part_is_kept() -> None:
-    rows: list[Row] = [{"text": str(number)} for number in range(100)]
-    assert [len(part) for part in split(rows, "name").values()] == [72, 14, 14]
 
 
 def test_a_task_is_written_as_mlx_lm_reads_it(
@@ -85,25 +79,3 @@ def test_an_entry_of_a_changelog_is_asked_for_as_fields(debian: Debian) -> None:
         "closes": [12345, 678],
     }
     assert "@" not in str(row["prompt"])
-
-
-def test_turns_of_a_scene_begin_with_others_and_end_with_the_one_who_answers() -> None:
-    scene = [("A", "me first"), ("B", "hello"), ("C", "hi"), ("A", "well"), ("A", "so"), ("B", "?")]
-    assert prose.turns_of(scene, "A") == ["B: hello\nC: hi", "well\nso"]
-    assert prose.turns_of(scene, "C") == ["A: me first\nB: hello", "hi"]
-
-
-def test_passages_are_whole_paragraphs_of_prose(debian: Debian) -> None:
-    passage = ("The rule is that a package says what it needs, and no more than that. " * 5).strip()
-    for name in prose.POLICY_FILES:
-        debian(f"usr/share/doc/debian-policy/{name.removesuffix('.gz')}", "")
-    for name in prose.POLICY_FILES:
-        packed = gzip.compress(
-            f"1. Title\n=====\n\n{passage}\n\n* list\n\n{passage}\n\n{passage}\n".encode()
-        )
-        path = prose.debian("debian-policy") / "usr/share/doc/debian-policy" / name
-        path.write_bytes(packed)
-    texts = [str(row["text"]) for row in prose.policies()]
-    assert texts
-    assert set(texts) == {f"{passage}\n\n{passage}"}
-    assert all(prose.POLICY_LENGTH[0] <= len(text) <= prose.POLICY_LENGTH[1] for text in texts)

@@ -66,16 +66,6 @@ def test_exactly_the_rows_in_question_are_named(
     assert named_rows(dataset.splits["train"], dataset.features, ()) == frozenset()
 
 
-@pytest.mark.parametrize(
-    ("text", "damaged"),
-    [("plain", False), ("café – “so”", False), ("Ã¼ber", True), ("â€œsoâ€\u009d", False)],
-)
-def test_text_in_a_wrong_encoding(text: str, damaged: bool) -> None:
-    from mlxdoctor.reproduce.repairs import is_damaged
-
-    assert is_damaged(text) is damaged
-
-
 def test_rows_are_left_out_of_a_copy_and_as_many_at_random(tmp_path: Path) -> None:
     from mlxdoctor.reproduce.repairs import AT_RANDOM, LEFT_OUT
     from tests.reproduce.real import settings

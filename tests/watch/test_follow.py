@@ -98,17 +98,12 @@ def test_a_file_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
     assert told == [f"{path} is not there yet; waiting for it"]
 
 
-def test_an_old_run_in_the_same_file_raises_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("begun", [0, 1])
+def test_an_old_run_in_the_same_file_raises_nothing(tmp_path: Path, begun: int) -> None:
     path = tmp_path / "train.log"
-    path.write_text(START + "".join(lines([2.1, 4.0, 9.0, 20.0])) + START + lines([2.0])[0])
-    ending = run(path, append(path, "".join(lines([1.9, 1.8, 1.7], 20))))
-    assert (ending.reason, ending.alarm) == ("the training finished", None)
-
-
-def test_an_old_run_above_a_start_that_has_no_report_yet_raises_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "train.log"
-    path.write_text(START + "".join(lines([2.1, 4.0, 9.0, 20.0])) + START)
-    ending = run(path, append(path, "".join(lines([2.0, 1.9, 1.8, 1.7]))))
+    old, new = lines([2.1, 4.0, 9.0, 20.0]), lines([2.0, 1.9, 1.8, 1.7])
+    path.write_text("".join([START, *old, START, *new[:begun]]))
+    ending = run(path, append(path, "".join(new[begun:])))
     assert (ending.reason, ending.alarm) == ("the training finished", None)
 
 
