@@ -13,11 +13,8 @@ How it is measured. Both models read the validation rows as mlx-lm does, and the
 over targets, are compared with the first and the last validation loss of the log; without those,
 rows trained on with the last training losses. The tolerance is the sampling error of the rows
 that were not measured or not validated, and how far the loss moved from the last report to the
-save. Where the time suffices, the very rows of those two validations are read: which they were
-follows from the run's seed, and that it is so is seen by the base model's loss, which is then the
-log's first one to the last digit. Where they disagree, other masks, shifts and usual plain
-formats of prompt and answer are tried: one that makes both losses agree is how the rows were
-really read.
+save. Where they disagree, more rows are read; then other masks, shifts and usual plain formats of
+prompt and answer are tried: one that makes both losses agree is how the rows were really read.
 
 When it is wrong. Rows that were edited since, or a template that writes today's date, change the
 base model's loss as well: then only what is lost beyond doubt is called an error. Rows of over
@@ -44,7 +41,6 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
 from mlxdoctor.judge.learned import ENOUGH_ROWS, change, mean_of
 from mlxdoctor.measure.logged_levels import LoggedLoss, logged_loss
-from mlxdoctor.measure.weights.lora_targets import by_mlx_lm
 from mlxdoctor.models.load import Which
 from mlxdoctor.models.losses import RowLosses, TokenLosses
 from mlxdoctor.models.readings import (
@@ -99,19 +95,6 @@ class Limits:
         source="a perplexity up by a third; 1.3 to 5.2 where half of an adapter is lost",
         false_alarms="0 of 96 healthy runs of three base models",
     )
-    exactly: float = limit(
-        0.005,
-        unit="nats, of the base model on the very rows that were validated on",
-        source="0.0007 at most in seven runs of the fixtures, 0.003 in six of 135 million "
-        "parameters in bfloat16; another base or other rows: 0.012 and 0.387",
-        false_alarms="0 of 13 runs on their own base",
-    )
-    exactly_far: float = limit(
-        0.1,
-        unit="nats beyond the tolerance, on those rows",
-        source="what was lost is told from what the last update changed",
-        false_alarms="0 of 6 sound runs of the fixtures' base: 0.001 at most",
-    )
     share: float = limit(
         0.1, unit="of the logged loss", source="less is lost in any conversion of weights"
     )
@@ -146,9 +129,8 @@ _USUAL = "{base_loss:.3f} and {tuned_loss:.3f}"
         "base-differs": Symptom.warning(
             "the base model's loss is not the one the log begins with",
             says="Before the first update the log has a loss of {logged_before:.3f}; the base "
-            "model has {base_loss:.3f} on the [{exact_rows} rows that mlx_lm.lora looks at first "
-            "with this seed|same rows]: the run began with other weights, another tokenizer, or "
-            "other rows.",
+            "model has {base_loss:.3f} on the same rows: the run began with other weights, "
+            "another tokenizer, or other rows.",
             expected="{logged_before:.3f}, give or take {base_tolerance:.3f}",
             fix="Check which base model the run was started with, and name it with --base.",
         ),
@@ -208,17 +190,6 @@ def loss_agreement(
     if can_load and not math.isfinite(nearest.tuned.value):
         raise Inconclusive("the tuned model's losses are not finite")
     measured: dict[str, Measurement] = {"split": logged.split, "when": logged.when}
-    exact = None
-    if nearest.base_agrees and can_load and validation is not None:
-        exact = _exact(validation, logged, usual, limits)
-    if exact is not None and not exact.base_agrees:
-        if by_mlx_lm(config) and abs(exact.base_off) > limits.exactly_far:
-            figures = measured | _figures(logged, exact) | {"exact_rows": exact.base.rows}
-            yield Sign("base-differs", figures)
-            return
-    elif exact is not None and exact.is_complete:
-        # Nothing is left to the chance of a sample, so that less says as much.
-        nearest, limits = exact, replace(limits, far=limits.exactly_far)
     measured |= _figures(logged, nearest)
     if nearest.agrees:
         if not can_load:
@@ -389,27 +360,6 @@ def _anchored_fit(sample: _Sample, readings: Sequence[Reading], limits: Limits) 
     is_known = any(math.isfinite(fit.base_off) for fit in fits)
     nearest = min(fits, key=lambda fit: abs(fit.base_off) if is_known else fit.misfit)
     return next((fit for fit in fits if fit.agrees), nearest)
-
-
-def _exact(
-    validation: ValidationRows, logged: LoggedLoss, usual: Sequence[Reading], limits: Limits
-) -> _Fit | None:
-    """Both losses on the very rows that the log's are over, so that nothing is left to chance.
-
-    Which rows those are follows from the configuration if `mlx_lm.lora` made the run. That it did,
-    on this base and these rows, the base model's loss says: it has to be the first one logged. The
-    tuned model's is NaN where it is not. None where the rows are not known, or too many.
-    """
-    before, measure = logged.before, validation.measure_validated
-    rows = measure(1) if before is not None and measure is not None else ()
-    if before is None or measure is None or not rows:
-        return None
-    means = [(reading, mean_loss(rows, "base", reading)) for reading in usual]
-    reading, base = min(means, key=lambda pair: abs(pair[1].value - before))
-    tuned = mean_loss((), "tuned", reading)
-    if abs(base.value - before) <= limits.exactly:
-        tuned = mean_loss(measure(logged.iteration), "tuned", reading)
-    return _Fit(reading, base, tuned, logged, limits.exactly, limits.exactly + logged.drift)
 
 
 #: A reading that makes both losses those of the log, and how its rows were written.

@@ -16,7 +16,7 @@ from mlxdoctor.evidence.prompt_answer import question_and_answer
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.models.load import LoadedModels, load, on_cpu
+from mlxdoctor.models.load import LoadedModels, load
 from mlxdoctor.models.losses import (
     LONGEST_ROW,
     SHORTEST_ROW,
@@ -31,13 +31,6 @@ from mlxdoctor.safety.time_budget import TimeBudget
 SPLIT = "valid"
 #: Parameters times tokens of one model that take about a second on a slow machine.
 AFFORDABLE_WORK = 3e9
-#: Of the time that is left, what all rows of a validation may take; and how many are measured
-#: before it is asked how long they take.
-VALIDATED_SHARE, EACH = 0.3, 8
-#: Parameters times tokens of one model that no processor does in that time: 20 s of a fast one.
-MOST_WORK_ON_CPU = 5e11
-#: Iterations of a run after which its draws are not made again: each pass costs a permutation.
-MOST_ITERATIONS = 1_000_000
 
 #: Formats in which people write a question and its answer without a chat template.
 _PATTERNS = (
@@ -97,9 +90,6 @@ class ValidationRows:
             a format does not fit is left out.
         measure_unfused: as `measure` does, as configured, with the adapter beside the base in
             place of the fused model; None unless both are there.
-        measure_validated: losses on exactly the rows that mlx-lm looked at before the update of an
-            iteration, in its order; none where nothing says which they were, or the time is too
-            short for all of them.
     """
 
     kind: ClassVar[str] = "validation rows"
@@ -111,7 +101,6 @@ class ValidationRows:
     formats: tuple[PlainFormat, ...]
     measure: Measure
     measure_unfused: Callable[[int], tuple[RowLosses, ...]] | None = None
-    measure_validated: Callable[[int], tuple[RowLosses, ...]] | None = None
 
     @classmethod
     def find(cls, run: RunView) -> ValidationRows:
@@ -168,8 +157,6 @@ def prepare(
     rows = replace(rows, rows=tuple(whole or rows.rows), batches=())
     split = dataset.splits[SPLIT]
     done = {row.index: row for row in measured}
-    train = dataset.splits.get("train")
-    order = ValidationOrder.of(config, len(train.rows) if train else 0, len(split.rows))
 
     def write(some: SupervisedRows, plain: PlainFormat) -> SupervisedRows:
         return rewritten(some, split, dataset.features, tokenizer, plain)
@@ -191,24 +178,6 @@ def prepare(
             results |= {row.index: row for row in more.rows}
         return tuple(results[index] for index in sorted(results))
 
-    def validated(iteration: int) -> tuple[RowLosses, ...]:
-        batches = order.batches(iteration) if order is not None else ()
-        every = build(dataset, tokenizer, config, split=SPLIT, limit=None)
-        if every.refused:
-            return ()
-        wanted = [every.rows[place] for batch in batches for place in every.batches[batch]]
-        new = [row for row in wanted if row.index not in done and row.length >= SHORTEST_ROW]
-        costs = [float(row.length) for row in new]
-        if on_cpu() and sum(costs) * models.base.parameter_count > MOST_WORK_ON_CPU:
-            return ()
-        for stage in (budget or TimeBudget()).stages(costs, VALIDATED_SHARE, first=EACH):
-            some = replace(every, rows=tuple(new[turn] for turn in stage), batches=())
-            more = _measured(models, tokenizer, some, progress)
-            done.update({row.index: row for row in more.rows})
-        if not all(row.index in done for row in wanted):
-            return ()
-        return tuple(done[row.index] for row in wanted)
-
     first = replace(rows, rows=rows.rows[:1])
     formats = tuple(plain for plain in PLAIN_FORMATS if _differs(first, write(first, plain)))
     has_end = any(Role.END in row.roles for row in first.rows)
@@ -221,7 +190,6 @@ def prepare(
         formats=(WITHOUT_END, *formats) if has_end else formats,
         measure=partial(losses, models),
         measure_unfused=None if unfused is None else lambda count: losses(unfused(), None, count),
-        measure_validated=None if order is None else validated,
     )
 
 
@@ -250,68 +218,6 @@ def _differs(configured: SupervisedRows, plain: SupervisedRows) -> bool:
         one.tokens.tolist() != row.tokens[: len(one.tokens)].tolist()
         for row, one in zip(configured.rows, plain.rows, strict=False)
     )
-
-
-@dataclass(frozen=True)
-class ValidationOrder:
-    """Which batches `mlx_lm.lora` looked at in each of its validations.
-
-    It seeds NumPy's legacy generator once, with the run's `seed`, and draws from it the order of
-    the training batches at the start of each pass, and that of the validation batches at each
-    validation, of which it looks at the first `val_batches`. So configuration and data say which
-    rows a logged validation loss is over, to the row (mlx-lm, `tuner/trainer.py`:
-    `iterate_batches`, `evaluate`, `train`; the same in every release from 0.14 to 0.32).
-
-    Attributes:
-        seed: of the run.
-        train_batches: batches of a pass over the training split.
-        valid_batches: batches of the validation split.
-        looked_at: batches of one validation; -1 for all.
-        every: iterations from one validation to the next.
-        iterations: of the whole run.
-    """
-
-    seed: int
-    train_batches: int
-    valid_batches: int
-    looked_at: int
-    every: int
-    iterations: int
-
-    @classmethod
-    def of(
-        cls, config: TrainingConfig | None, train_rows: int, valid_rows: int
-    ) -> ValidationOrder | None:
-        """That of a run; None where the configuration is not mlx-lm's, or does not say it."""
-        if config is None or not config.describes_training:
-            return None
-        seed, size, looked_at = config.seed, config.batch_size, config.val_batches
-        every, iterations = config.steps_per_eval, config.iters
-        if seed is None or not 0 <= seed < 2**32 or not looked_at:
-            return None
-        if not size or size < 1 or not every or every < 1 or not iterations:
-            return None
-        if min(train_rows, valid_rows) < size or iterations > MOST_ITERATIONS:
-            return None
-        return cls(seed, train_rows // size, valid_rows // size, looked_at, every, iterations)
-
-    def batches(self, iteration: int) -> tuple[int, ...]:
-        """The validation batches that were looked at before the update of an iteration, in order.
-
-        Numbers of batches in the order in which the split is cut into them; none where there was
-        no validation.
-        """
-        if not 0 <= self.looked_at < self.valid_batches:
-            return tuple(range(self.valid_batches))
-        generator = np.random.RandomState(self.seed)
-        for now in range(1, min(iteration, self.iterations) + 1):
-            if (now - 1) % self.train_batches == 0:
-                generator.permutation(self.train_batches)
-            if now == 1 or now % self.every == 0 or now == self.iterations:
-                order = generator.permutation(self.valid_batches)
-                if now == iteration:
-                    return tuple(int(one) for one in order[: self.looked_at])
-        return ()
 
 
 def rewritten(

@@ -53,7 +53,8 @@ def codes(outcome: Outcome) -> set[str]:
 
 def test_steady_growth_passes(tmp_path: Path) -> None:
     states = [state(0.1), state(0.15), state(0.2)]
-    assert examine(tmp_path, states, final=states[-1]).status is Status.PASSED
+    for final in (states[-1], state(0.3)):
+        assert examine(tmp_path, states, final=final).status is Status.PASSED
 
 
 def test_nothing_ever_changed(tmp_path: Path) -> None:
@@ -82,29 +83,12 @@ def test_the_onset_of_nan(tmp_path: Path) -> None:
     assert finding.fix == "use 0000200_adapters.safetensors"
 
 
-def test_nan_from_the_first_save(tmp_path: Path) -> None:
-    broken = state(0.3)
-    broken["model.layers.0.self_attn.q_proj.lora_a"][0, 0] = np.nan
-    (finding,) = examine(tmp_path, [broken]).findings
-    assert (finding.onset, finding.measured["last_finite"]) == (100, None)
-
-
-def test_a_later_final_file_passes(tmp_path: Path) -> None:
-    assert examine(tmp_path, [state(0.1)], final=state(0.2)).status is Status.PASSED
-
-
 def test_a_truncated_checkpoint_does_not_hide_the_others(tmp_path: Path) -> None:
     save(tmp_path / "0000050_adapters.safetensors", state(0.1))
     whole = (tmp_path / "0000050_adapters.safetensors").read_bytes()
     (tmp_path / "0000050_adapters.safetensors").write_bytes(whole[:-9])
     outcome = examine(tmp_path, [state(0.2), state(0.2)])
     assert codes(outcome) == {"unreadable", "never-changed"}
-
-
-def test_nothing_readable_is_still_reported(tmp_path: Path) -> None:
-    (tmp_path / "0000050_adapters.safetensors").write_bytes(b"")
-    outcome = checkpoint_history.run(Evidence(CheckpointHistory.read(tmp_path)))
-    assert codes(outcome) == {"unreadable"}
 
 
 def test_missing_evidence_is_skipped() -> None:

@@ -170,54 +170,6 @@ def test_some_of_the_prompt_in_the_loss(
     assert "base-differs" in codes(judged(log(3.3, 0.4), config, tuned=level(1.0)))
 
 
-@pytest.mark.parametrize(
-    ("before", "tuned", "found"),
-    [
-        (4.0, 0.4, {"worse-than-logged": "warning"}),
-        (4.0, 0.45, {"worse-than-logged": "error"}),
-        # Rows on which the base model has another loss are not those that were validated on.
-        (4.01, 0.45, {"worse-than-logged": "warning"}),
-    ],
-)
-def test_the_very_rows_of_a_validation_tell_a_small_loss(
-    log: Callable[..., TrainingLog],
-    config: TrainingConfig,
-    before: float,
-    tuned: float,
-    found: dict[str, str],
-) -> None:
-    rows = measured_rows(BASE, level(tuned))
-    asked: list[int] = []
-
-    def validated(iteration: int) -> tuple[RowLosses, ...]:
-        asked.append(iteration)
-        return rows[:12]
-
-    validation = replace(Validation(rows, {}, 40, 40).evidence, measure_validated=validated)
-    losses = TokenLosses((), rows[:16], 768)
-    judgement = outcome(loss_agreement, log(before=before), losses, validation, config)
-    assert codes(judgement) == found
-    assert asked == ([1, 100] if before == 4.0 else [1])
-
-
-@pytest.mark.parametrize("writer", ["mlx-lm", "somebody"])
-def test_the_very_rows_of_a_validation_tell_another_base(
-    log: Callable[..., TrainingLog], config: TrainingConfig, writer: str
-) -> None:
-    """Only where it is known that they are those: in a configuration that mlx-lm wrote."""
-    if writer == "mlx-lm":
-        written = dict.fromkeys(("adapter_path", "test_batches", "train"), 1)
-        values = {**config.values, **written, "grad_accumulation_steps": 1}
-        config = replace(config, values=values)
-    spread = [measured_rows(level(loss), level(loss / 10)) for loss in (1.0, 5.0)]
-    rows = tuple(row for pair in zip(*spread, strict=True) for row in pair)
-    evidence = Validation(rows, {}, 40, 4).evidence
-    validation = replace(evidence, measure_validated=lambda _: spread[1][:12])
-    losses = TokenLosses((), rows[:16], 768)
-    found = codes(outcome(loss_agreement, log(before=3.0), losses, validation, config))
-    assert found == ({"base-differs": "warning"} if writer == "mlx-lm" else {})
-
-
 @pytest.mark.parametrize("shift", [-1, 0, 2, 3])
 def test_targets_at_another_shift(
     log: Callable[..., TrainingLog], config: TrainingConfig, shift: int

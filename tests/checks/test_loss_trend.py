@@ -99,13 +99,6 @@ def test_its_cure(logs: LogWriter) -> None:
     assert outcome.status.value == "inconclusive"
 
 
-def test_a_leap_above_uniform_that_slowly_falls(logs: LogWriter) -> None:
-    log = logs.losses(decay(60, 11.8, 7.0), {1: 1.86})
-    one = finding(judge(loss_trend, log), "diverged")
-    assert one.onset == 10
-    assert "From iteration 10 on 60 of 60 reports lie above that." in one.message
-
-
 @pytest.mark.parametrize(("end", "hit"), [(1.82, True), (1.7, False)])
 def test_a_leap_that_only_just_came_back(logs: LogWriter, end: float, hit: bool) -> None:
     log = logs.losses(decay(60, 3.0, end, 0.01), {1: 1.86, 100: 2.9, 600: end})
@@ -124,56 +117,58 @@ def test_harm_is_seen_in_every_later_validation(
     assert {k: v for k, v in found(judge(loss_trend, log)).items() if k == "diverged"} == symptoms
 
 
-def test_harder_training_rows_are_no_divergence(logs: LogWriter) -> None:
-    log = logs.losses(decay(30, 2.4, 2.0), {1: 1.95, 150: 1.8, 300: 1.7})
-    assert found(judge(loss_trend, log)) == {}
-
-
-def test_a_log_from_the_middle_is_not_called_diverged(logs: LogWriter) -> None:
-    log = logs.losses([4.0, 4.1, 6.5, 6.4, 6.6, 6.4, 6.5], first=500)
-    assert found(judge(loss_trend, log)) == {}
-
-
 # --- never learned ------------------------------------------------------------------------
 
 FRESH = ("Trainable parameters: 0.048% (4.473M/9241.706M)", "Starting training..., iters: 300")
 
 
-def test_unmoved_from_the_start_is_an_error_only_of_a_fresh_run(logs: LogWriter) -> None:
-    flat = decay(30, 1.8, 1.8, noise=0.02)
-    log = logs.losses(flat, {1: 1.8}, head=FRESH)
-    assert found(judge(loss_trend, log)) == {"never-learned": "error"}
-    assert found(judge(loss_trend, logs.losses(flat, {1: 1.8}))) == {"never-learned": "warning"}
-
-
-def test_the_configuration_tells_a_fresh_run_from_a_resumed_one(
-    logs: LogWriter, tmp_path: Path
+@pytest.mark.parametrize(
+    ("losses", "val", "first"),
+    [
+        # Training rows may be harder than those validated on.
+        (decay(30, 2.4, 2.0), {1: 1.95, 150: 1.8, 300: 1.7}, 10),
+        # Where a log from the middle began is not known.
+        ([4.0, 4.1, 6.5, 6.4, 6.6, 6.4, 6.5], {}, 500),
+        # A loss that is low already need not fall.
+        (decay(30, 0.2, 0.2, noise=0.01), {1: 0.2}, 10),
+    ],
+)
+def test_curves_without_complaint(
+    logs: LogWriter, losses: list[float], val: dict[int, float], first: int
 ) -> None:
-    log = logs.losses(decay(30, 1.8, 1.8, noise=0.02), {1: 1.8})
-    fresh = config_of(tmp_path, fine_tune_type="lora", learning_rate=1e-8)
-    assert found(judge(loss_trend, log, fresh)) == {"never-learned": "error"}
-    resumed = config_of(tmp_path, fine_tune_type="lora", resume_adapter_file="a.safetensors")
-    assert found(judge(loss_trend, log, resumed)) == {}
+    assert found(judge(loss_trend, logs.losses(losses, val, first=first, head=FRESH))) == {}
+
+
+@pytest.mark.parametrize(
+    ("val", "head", "stated", "severity"),
+    [
+        # An error only of a run that began from the base model.
+        ({1: 1.8}, FRESH, None, "error"),
+        ({1: 1.8}, (), None, "warning"),
+        ({1: 1.8}, (), {"learning_rate": 1e-8}, "error"),
+        ({1: 1.8}, (), {"resume_adapter_file": "a.safetensors"}, None),
+        # A validation loss that is exactly the same is certain.
+        ({1: 1.81, 50: 1.81, 100: 1.81}, (), None, "error"),
+    ],
+)
+def test_a_loss_that_did_not_move(
+    logs: LogWriter,
+    tmp_path: Path,
+    *,
+    val: dict[int, float],
+    head: tuple[str, ...],
+    stated: dict[str, object] | None,
+    severity: str | None,
+) -> None:
+    config = [] if stated is None else [config_of(tmp_path, fine_tune_type="lora", **stated)]
+    log = logs.losses(decay(30, 1.8, 1.8, noise=0.02), val, head=head)
+    assert found(judge(loss_trend, log, *config)).get("never-learned") == severity
 
 
 @pytest.mark.parametrize(("end", "symptoms"), [(1.95, {"never-learned"}), (1.8, set())])
 def test_the_limit_of_not_learning(logs: LogWriter, end: float, symptoms: set[str]) -> None:
     log = logs.losses(decay(40, 2.0, end, noise=0.01), {1: 2.0}, head=FRESH)
     assert set(found(judge(loss_trend, log))) == symptoms
-
-
-def test_validation_that_is_exactly_the_same_is_certain(logs: LogWriter) -> None:
-    train = decay(15, 1.8, 1.8, noise=0.1)
-    one = finding(
-        judge(loss_trend, logs.losses(train, {1: 1.81, 50: 1.81, 100: 1.81})), "never-learned"
-    )
-    assert one.severity.value == "error"
-    assert one.measured["same_validation_loss"] == 1.81
-
-
-def test_a_loss_already_low_need_not_fall(logs: LogWriter) -> None:
-    log = logs.losses(decay(30, 0.2, 0.2, noise=0.01), {1: 0.2}, head=FRESH)
-    assert found(judge(loss_trend, log)) == {}
 
 
 # --- overfitting --------------------------------------------------------------------------

@@ -96,13 +96,6 @@ def test_a_figure_of_the_tuned_model_and_one_of_the_base_by_name_pass(tmp_path: 
     assert outcome(metric_consistency, log(tmp_path, 2.0, 1.0), metrics).status == "passed"
 
 
-def test_a_log_that_ends_in_nan_is_far_from_anything(tmp_path: Path) -> None:
-    found = findings(
-        metric_consistency, log(tmp_path, 2.0, math.nan), reported(tmp_path, perplexity=math.exp(2))
-    )
-    assert "metric-consistency.base-reported" in found
-
-
 def test_nothing_to_compare(tmp_path: Path) -> None:
     assert outcome(metric_consistency).status == "skipped"
     assert outcome(metric_consistency, log(tmp_path, 2.0, 1.0)).status == "skipped"

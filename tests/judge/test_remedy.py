@@ -33,24 +33,19 @@ def test_a_rate_is_divided_and_the_diff_shows_that_line_alone() -> None:
     assert changed == ['-    "learning_rate": 0.0003,', '+    "learning_rate": 3e-05,']
 
 
-def test_a_rate_that_is_absurd_goes_into_the_usual_range() -> None:
-    fix = fix_for(
-        Change("learning_rate", "divide", 10),
-        config("rate-far-too-high-nan"),
-        {"learning_rate": (5e-5, 1.3e-3)},
-    )
+@pytest.mark.parametrize(
+    ("run", "operation", "usual", "after"),
+    [
+        ("rate-far-too-high-nan", "divide", (5e-5, 1.3e-3), 2.5e-4),
+        ("rate-too-low", "multiply", (5e-5, 1e-3), 2.2e-4),
+    ],
+)
+def test_a_rate_that_is_absurd_goes_into_the_usual_range(
+    run: str, operation: str, usual: tuple[float, float], after: float
+) -> None:
+    fix = fix_for(Change("learning_rate", operation, 10), config(run), {"learning_rate": usual})
     assert fix is not None
-    assert fix.after == {"learning_rate": 2.5e-4}
-
-
-def test_a_rate_that_is_far_too_low_goes_into_the_usual_range() -> None:
-    fix = fix_for(
-        Change("learning_rate", "multiply", 10),
-        config("rate-too-low"),
-        {"learning_rate": (5e-5, 1e-3)},
-    )
-    assert fix is not None
-    assert fix.after == {"learning_rate": 2.2e-4}
+    assert fix.after == {"learning_rate": after}
 
 
 @pytest.mark.parametrize(
