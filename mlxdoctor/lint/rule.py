@@ -1,15 +1,15 @@
 """What a rule is, and how rules are found.
 
-A rule is a module in `mlxdoctor/lint/rules` with one function decorated by `@rule`, which gets a
-parsed file and yields the nodes at fault. The module's docstring is its documentation; the
-examples, a bad and a good one, are shown with it and run by a test.
+A rule is a function in a module of `mlxdoctor/lint/rules` that is decorated by `@rule`: it gets a
+parsed file and yields the nodes at fault. Its docstring is the rule's documentation; the examples,
+a bad and a good one, are shown with it and run by a test.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -27,8 +27,8 @@ class Rule:
     """One known mistake.
 
     Attributes:
-        code: its name, from the module's.
-        title: the first line of the module's docstring.
+        code: its name, from the function's.
+        title: the first line of the function's docstring.
         documentation: the rest of it.
         severity: what a hit means: an error never trains as intended.
         symptoms: codes of the probe's findings that show the same; empty where it cannot.
@@ -48,16 +48,25 @@ class Rule:
 
 
 def rule(
-    severity: Severity, bad: str, good: str, symptoms: tuple[str, ...] = ()
+    severity: Severity,
+    bad: str,
+    good: str | Mapping[str, str],
+    *,
+    symptoms: tuple[str, ...] = (),
 ) -> Callable[[Finder], Rule]:
-    """Make the rule of a module from the function that finds it."""
+    """Make a rule of the function that finds it; see `Rule`.
+
+    Args:
+        good: the good example, or what stands in it instead of parts of the bad one.
+    """
+    mended = good if isinstance(good, str) else bad
+    for part, instead in good.items() if not isinstance(good, str) else ():
+        mended = mended.replace(part, instead)
 
     def make(find: Finder) -> Rule:
-        module = inspect.getmodule(find)
-        text = inspect.cleandoc((module.__doc__ if module is not None else None) or "")
-        title, _, rest = text.partition("\n")
-        code = find.__module__.rpartition(".")[2].replace("_", "-")
-        return Rule(code, title, rest.strip(), severity, symptoms, bad, good, find)
+        title, _, rest = inspect.cleandoc(find.__doc__ or "").partition("\n")
+        code = find.__name__.replace("_", "-")
+        return Rule(code, title, rest.strip(), severity, symptoms, bad, mended, find)
 
     return make
 

@@ -526,12 +526,6 @@ class SourceFile:
             for value in self.values(node)
         )
 
-    def names(self) -> Iterator[str]:
-        """The names that the file calls, defines and imports."""
-        yield from (last_name(call) for call in self.of(ast.Call))
-        yield from (made.name for made in self.of(ast.FunctionDef, ast.ClassDef))
-        yield from (alias.name for alias in self.of(ast.alias))
-
     def updates(self, within: ast.AST | None = None) -> Iterator[ast.Call]:
         """`optimizer.update(model, gradients)`, by the name of the optimizer."""
         for call in self.calls(".update", within=within):

@@ -2,31 +2,6 @@
 
 #: Rule -> what it is -> code with its mistake.
 MISTAKES: dict[str, dict[str, str]] = {
-    "accumulation-boundary": {
-        "a batch skipped where its loss is no number": """\
-def train(model, optimizer, f, batches, n):
-    total = 0
-    for i, x in enumerate(batches):
-        loss, g = f(x)
-        if mx.isnan(loss):
-            continue
-        total = add(total, g)
-        if (i + 1) % n == 0:
-            optimizer.update(model, total)
-            mx.eval(model.parameters())
-            total = 0
-""",
-        "a sum that goes on growing": """\
-def train(model, optimizer, f, batches, n):
-    total = 0
-    for i, x in enumerate(batches):
-        loss, g = f(x)
-        total = add(total, g)
-        if (i + 1) % n == 0:
-            optimizer.update(model, total)
-            mx.eval(model.parameters())
-""",
-    },
     "adapter-flag": {
         "training before there is an adapter": """\
 from mlx.utils import tree_flatten
@@ -48,25 +23,6 @@ def prepare(model, parameters):
     linear_to_lora_layers(model, 16, parameters)
     model.freeze()
 """,
-        "never frozen, by a re-export": """\
-import mlx.optimizers as optim
-from mlx_lm import utils
-from mlx_lm.tuner import linear_to_lora_layers as convert
-def main(p):
-    loaded = utils.load('m')
-    model = loaded[0]
-    convert(model, 4, p)
-    return optim.Adam(1e-5)
-""",
-    },
-    "adapter-without-layers": {
-        "an adapter in a file for NumPy": """\
-from mlx_lm import load
-def f(path):
-    model, tok = load(path)
-    model.load_weights('adapters.npz')
-    return model
-""",
     },
     "advantage-with-gradient": {
         "returns with a penalty": """\
@@ -75,12 +31,6 @@ def loss(model, x, rewards):
     kl = (log_probs - reference(x)).sum(-1)
     returns = (rewards - 0.1 * kl)[:, None]
     return -(returns * log_probs).mean()
-""",
-        "an advantage that is centred": """\
-def loss(logps, ref_logps, rewards):
-    advantages = rewards - (logps - ref_logps)
-    advantages = advantages - advantages.mean()
-    return -(advantages * logps).sum()
 """,
     },
     "answer-without-context": {
@@ -92,23 +42,6 @@ def generate(self, ids):
         logits = self.model(y[:, None])
         y = mx.random.categorical(logits[:, -1])
 """,
-        "a token picked first": """\
-def generate(model, ids):
-    for _ in range(9):
-        token = mx.argmax(out[:, -1])
-        out = model(token[None, None])
-""",
-    },
-    "channels-first": {
-        "channels said to be second": """\
-import mlx.nn as nn
-class E(nn.Module):
-    def __init__(self):
-        self.conv1 = nn.Conv1d(3, 4, 3)
-    def __call__(self, x):
-        # x: [batch, channels, length]
-        return nn.relu(self.conv1(x))
-""",
     },
     "coefficient-unused": {
         "an entropy bonus": """\
@@ -118,23 +51,6 @@ class T:
         self.entropy_coef = c
     def loss(self, x, y):
         return nn.losses.cross_entropy(self.model(x), y).mean()
-""",
-        "a penalty of a step": """\
-class T:
-    def __init__(self, model, opt, kl_coef):
-        self.model, self.opt = model, opt
-        self.kl_coef = kl_coef
-    def step(self, x):
-        loss, g = nn.value_and_grad(self.model, lambda m: m(x).mean())(self.model)
-        self.opt.update(self.model, g)
-""",
-        "a limit of gradients": """\
-class Trainer:
-    def __init__(self, c):
-        self.max_grad_norm = c.norm
-    def step(self, x):
-        loss, g = nn.value_and_grad(self.model, f)(x)
-        self.optimizer.update(self.model, g)
 """,
     },
     "compiled-without-state": {
@@ -165,20 +81,6 @@ for g in tree_flatten(x):
 """,
     },
     "gradient-of-module": {
-        "a lambda": """\
-import mlx.core as mx
-model.freeze()
-g = mx.grad(lambda model, x: model(x).sum())(model, x)
-""",
-        "a method": """\
-import mlx.core as mx
-class T:
-    def loss(self, model, x):
-        return model(x).sum()
-    def run(self):
-        self.model.freeze()
-        self.g = mx.value_and_grad(self.loss)
-""",
         "handed to another function": """\
 import mlx.core as mx
 class T:
@@ -203,9 +105,6 @@ class T:
         "no_grad as a context": """\
 with mx.no_grad():
     pass
-""",
-        "a list of modules": """\
-layers = nn.ModuleList([nn.Linear(2, 2)])
 """,
         "functional imported": """\
 from mlx.nn import functional as F
@@ -248,12 +147,6 @@ def train(model, optimizer, batch, compute_loss):
     loss, grads = step(model.trainable_parameters(), batch)
     optimizer.update(model, grads)
 """,
-        "parameters under a name": """\
-import mlx.core as mx
-def step(model, x):
-    params = model.parameters()
-    return mx.grad(lambda p: p.layers[0](x).sum())(params)
-""",
     },
     "probabilities-as-logits": {
         "a sigmoid before its loss": """\
@@ -267,20 +160,11 @@ class Net(nn.Module):
 def loss(model, x, y):
     return nn.losses.cross_entropy(model(x), y).mean()
 """,
-        "divergence of probabilities": """\
-def loss(student, teacher, x):
-    return nn.losses.kl_div_loss(mx.softmax(student(x)), mx.softmax(teacher(x)), reduction='mean')
-""",
     },
     "result-dropped": {
         "parameters that nobody takes": """\
 def step(model, optimizer, grads):
     optimizer.apply_gradients(grads, model)
-""",
-        "a stop without effect": """\
-def f(x):
-    mx.stop_gradient(x)
-    return x
 """,
     },
     "saved-nested": {
@@ -309,11 +193,6 @@ def train(model, opt, rows):
 """,
     },
     "unguarded-mean": {
-        "a named count": """\
-def loss(losses, mask):
-    n = mask.sum()
-    return (losses * mask).sum() / n
-""",
         "a count of one letter": """\
 def loss(losses, mask, names):
     if len(names) > 1:
@@ -337,13 +216,6 @@ class T:
         logits = logits.astype(mx.float32)
         return nn.losses.cross_entropy(logits, tokens).mean()
 """,
-        "no shift in variables": """\
-import mlx.nn as nn
-def loss(model, batch):
-    x = batch[:, :-1]
-    y = batch[:, :-1]
-    return nn.losses.cross_entropy(model(x), y).mean()
-""",
         "two shifts": """\
 import mlx.nn as nn
 def loss(model, t):
@@ -361,18 +233,6 @@ import mlx.core as mx
 def loss(model, x):
     return model(x).sum()
 value, grads = mx.value_and_grad(loss)(model, x)
-""",
-    "arrays, not a module": """\
-import mlx.core as mx
-def loss(w, x):
-    return (w * x).sum()
-grads = mx.grad(loss)(w, x)
-""",
-    "the model is another parameter": """\
-import mlx.core as mx
-def loss(w, model, x):
-    return model(x * w).sum()
-value, grads = mx.value_and_grad(loss)(w, model, x)
 """,
     "a bound method of arrays": """\
 import mlx.core as mx
@@ -422,18 +282,6 @@ def prepare(path, p):
     linear_to_lora_layers(model, 4, p)
     return model, optim.Adam(1e-5)
 """,
-    "frozen in a helper": """\
-import mlx.optimizers as optim
-from mlx_lm import load
-from mlx_lm.tuner import linear_to_lora_layers
-def freeze_base(model):
-    model.freeze()
-def prepare(path, p):
-    model, tokenizer = load(path)
-    freeze_base(model)
-    linear_to_lora_layers(model, 4, p)
-    return model, optim.Adam(1e-5)
-""",
     "an adapter that is attached later": """\
 import mlx.core as mx
 class Wrapper:
@@ -459,13 +307,6 @@ def tool(agent):
     agent.model, agent.tokenizer = load("base", adapter_path="adapters")
     agent.model.has_adapter = True
 """,
-    "a model handed on before it is flagged": """\
-import mlx.core as mx
-from ours import prepare
-def add(model):
-    prepare(model)
-    model._has_adapter = True
-""",
     "a mask asked before": """\
 import mlx.core as mx
 def loss(losses, mask):
@@ -486,12 +327,6 @@ import mlx.core as mx
 def loss(losses, mask):
     n = mask.sum()
     return (losses * mask).sum() / n if n > 0 else losses.sum()
-""",
-    "a choice of the divisor": """\
-import mlx.core as mx
-def loss(losses, mask):
-    n = mx.where(mask.sum() > 0, mask.sum(), 1)
-    return (losses * mask).sum() / n
 """,
     "hidden states that are pooled": """\
 import mlx.core as mx
@@ -545,14 +380,6 @@ def walk(obj):
             if isinstance(child, nn.Module):
                 walk(child)
 """,
-    "one position of many channels": """\
-import mlx.nn as nn
-class E(nn.Module):
-    def __init__(self, width):
-        self.conv = nn.Conv1d(width, width, 3)
-    def __call__(self, x):
-        return self.conv(x[:, None, :])
-""",
     "a masked language model": """\
 import mlx.nn as nn
 def mlm_loss(model, tokens):
@@ -605,29 +432,9 @@ def add_adapter(model, layers):
     inject_lora(model, layers)
     model.has_adapter = True
 """,
-    "a flag that says no": """\
-def reset(model):
-    model.has_adapter = False
-""",
-    "a guarded mean": """\
-import mlx.core as mx
-def loss(losses, mask):
-    count = mask.sum()
-    if count == 0:
-        return mx.array(0.0)
-    return (losses * mask).sum() / count
-""",
     "a mean over something else": """\
 def average(losses, weights):
     return losses.sum() / weights.sum()
-""",
-    "one shift in variables": """\
-import mlx.nn as nn
-def loss(model, batch):
-    inputs = batch[:, :-1]
-    targets = batch[:, 1:]
-    logits = model(inputs)
-    return nn.losses.cross_entropy(logits, targets).mean()
 """,
     "one shift of the logits": """\
 import mlx.nn as nn
@@ -662,20 +469,6 @@ def train(model, optimizer, step, batches):
         loss, grads = step(model, batch)
         optimizer.update(model, grads)
         finish(model, optimizer)
-""",
-    "strict and compared": """\
-def resume(model, weights, wanted):
-    if weights.keys() != wanted.keys():
-        raise ValueError
-    model.load_weights(list(weights.items()), strict=False)
-""",
-    "a channel axis at the end": """\
-import mlx.nn as nn
-class E(nn.Module):
-    def __init__(self):
-        self.conv = nn.Conv1d(1, 4, 3)
-    def __call__(self, x):
-        return self.conv(x[..., None])
 """,
     "parameters put into the model": """\
 import mlx.core as mx
@@ -792,20 +585,9 @@ def loss(logps, ref_logps, rewards):
     advantages = rewards.reshape(n) - rewards.mean()
     return -(advantages * mx.exp(logps - ref_logps)).sum()
 """,
-    "a shift through a helper": """\
-def run(model, x):
-    return model(x[:, :-1]), None
-def loss(model, tokens):
-    logits, _ = run(model, tokens)
-    return nn.losses.cross_entropy(logits, tokens[:, 1:], reduction="mean")
-""",
     "parameters put into the model by update": """\
 def step(model, optimizer, grads):
     model.update(optimizer.apply_gradients(grads, model))
-""",
-    "a call that is returned": """\
-def f(x):
-    return mx.eval(x)
 """,
     "a compiled gradient with its state": """\
 step = mx.compile(nn.value_and_grad(model, loss_fn), inputs=model.state)
@@ -829,20 +611,6 @@ def report(model, f, x):
     "a function asked for before": """\
 if hasattr(mx, 'no_grad'):
     mx.no_grad()
-""",
-    "modules in a list": """\
-layers = [nn.Linear(2, 2)]
-""",
-    "losses imported": """\
-from mlx.nn import losses as F
-""",
-    "a coefficient in the loss": """\
-class T:
-    def __init__(self, model, c):
-        self.model, self.opt = model, optim.Adam(1e-4)
-        self.entropy_coef = c
-    def loss(self, x, y):
-        return self.entropy_coef * nn.losses.cross_entropy(self.model(x), y).mean()
 """,
     "a coefficient under another name": """\
 class T:
@@ -884,19 +652,6 @@ def train(model, optimizer, f, batches, n, done):
             optimizer.update(model, total)
             mx.eval(model.parameters())
             total = 0
-""",
-    "nothing is summed": """\
-def train(model, optimizer, f, batches, n):
-    for i, x in enumerate(batches):
-        loss, g = f(x)
-        if (i + 1) % n == 0:
-            optimizer.update(model, g)
-            mx.eval(model.parameters())
-""",
-    "parameters made flat": """\
-from mlx.utils import tree_flatten
-def save(model):
-    mx.savez('w.npz', **dict(tree_flatten(model.parameters())))
 """,
     "a token with its cache": """\
 def generate(self, ids, cache):

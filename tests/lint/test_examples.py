@@ -137,7 +137,7 @@ def answer_without_context(example: ModuleType) -> list[int]:
 @proof("ValueError", "")
 def channels_first(example: ModuleType) -> str:
     """The convolution refuses the channels in second place."""
-    return raised(lambda: mx.eval(example.Encoder()(mx.ones((2, 10)))))
+    return raised(lambda: mx.eval(example.Encoder()(mx.ones((2, 1, 10)))))
 
 
 @proof(True, False)

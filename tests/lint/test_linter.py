@@ -147,24 +147,20 @@ def test_explain_shows_both_examples(capsys: pytest.CaptureFixture[str]) -> None
     assert "step-forward.not-finite" in shown
 
 
-RULE = '''"""A model that is saved before it was trained.
-
-What is saved is what was loaded: the file looks like a result, and holds none of what the run
-learned after it.
-"""
-
-import ast
+RULE = '''"""Saves."""
 
 from mlxdoctor.finding import Severity
 from mlxdoctor.lint.rule import Hits, rule
 from mlxdoctor.lint.source import SourceFile
 
-BAD = "model.save_weights(path)\\ntrain(model)\\n"
-GOOD = "train(model)\\nmodel.save_weights(path)\\n"
 
-
-@rule(Severity.WARNING, BAD, GOOD)
+@rule(Severity.WARNING, "model.save_weights(path)", "train(model)")
 def saved_too_early(source: SourceFile) -> Hits:
+    """A model that is saved before it was trained.
+
+    What is saved is what was loaded: the file looks like a result, and holds none of what the run
+    learned after it.
+    """
     for call in source.calls(".save_weights"):
         if any(later.lineno > call.lineno for later in source.calls("train")):
             yield call, "saved before it is trained"
@@ -176,7 +172,7 @@ def test_one_file_adds_a_rule(
 ) -> None:
     folder = tmp_path / "more_rules"
     folder.mkdir()
-    (folder / "saved_too_early.py").write_text(RULE)
+    (folder / "saves.py").write_text(RULE)
     monkeypatch.setattr(lint_rules, "__path__", [*lint_rules.__path__, str(folder)])
     rules.cache_clear()
     try:
@@ -233,7 +229,10 @@ def test_deep_nesting_is_one_sentence(text: str, tmp_path: Path) -> None:
     assert "the file was not examined" in hit.message
 
 
-@pytest.mark.parametrize("line", ["x = x + y\n", "if x:\n    x = f(x)\n", "model(x)\n"])
+@pytest.mark.parametrize(
+    "line",
+    ["x = x + y\n", "if x:\n    x = f(x)\n", "model(x)\n", "losses.sum() / mask.sum()\n"],
+)
 def test_long_sources_take_no_long_time(line: str, tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("import mlx.core as mx\nfrom m import *\n" + line * 8_000)

@@ -10,7 +10,7 @@ from mlx import nn
 
 from mlxdoctor.lint.linter import lint, lint_source
 from mlxdoctor.lint.rule import Rule, rules
-from mlxdoctor.lint.rules.missing_in_mlx import IN_PLACE
+from mlxdoctor.lint.rules.pytorch import IN_PLACE
 from mlxdoctor.lint.source import SourceFile
 from tests.lint.sources import MISTAKES, NEAR
 

@@ -1,0 +1,505 @@
+"""Adapters that are claimed, made, saved and loaded."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+from mlxdoctor.finding import Severity
+from mlxdoctor.lint.rule import Hits, rule
+from mlxdoctor.lint.source import (
+    OPTIMIZERS,
+    Function,
+    SourceFile,
+    constant,
+    is_model,
+    keyword,
+    last_name,
+)
+
+_CLAIMS = re.compile(
+    r"_*+(?:(?:has|is|with)_\w*(?:adapter|lora)s?(?:_layers)?"
+    r"|\w*(?:adapter|lora)s?_(?:added|attached|applied|loaded))"
+)
+#: Names of what may make an adapter, or train a part of the model.
+_MAKING = re.compile(
+    r"(?!save).*(?:adapter|lora|dora|peft|convert|attach|inject|freeze|update_modules|apply|wrap"
+    r"|prepare|set_?up|build|create)"
+)
+_SAVING = ("mlx.core.save_safetensors", "mlx.core.savez", ".save_weights")
+
+
+@rule(
+    Severity.ERROR,
+    """
+import mlx.nn as nn
+
+def add_adapter(model, config):
+    model._has_adapter = True
+    return model
+""",
+    """
+import mlx.nn as nn
+from mlx_lm.tuner.utils import linear_to_lora_layers
+
+def add_adapter(model, config):
+    model.freeze()
+    linear_to_lora_layers(model, config.num_layers, config.lora_parameters)
+    model._has_adapter = True
+    return model
+""",
+    symptoms=("step-state.claimed-adapter", "step-state.everything-trainable"),
+)
+def adapter_flag(source: SourceFile) -> Hits:
+    """An adapter is claimed, by a flag or by the name of a file, and none is made.
+
+    What is trained is decided by the layers and by what is frozen. A flag set in place of a
+    conversion makes everything after it believe in an adapter that is not there; a model that was
+    never converted is trained whole, and what is saved under the name of an adapter are its full
+    weights.
+
+    Reported where nothing is called that could have made an adapter.
+    """
+    for node in source.of(ast.Assign):
+        for target in node.targets if constant(node.value) is True else ():
+            if (
+                isinstance(target, ast.Attribute)
+                and _CLAIMS.fullmatch(target.attr.lower())
+                and is_model(target.value)
+                and isinstance(source.scope(node), Function)
+                and not _may_have_adapter(source, target)
+            ):
+                yield node, f"{target.attr} is set, but nothing in this function makes an adapter"
+    loads = list(source.calls("mlx_lm.load"))
+    trains = any(source.calls("mlx.nn.value_and_grad")) and any(source.calls(*OPTIMIZERS))
+    if not loads or not trains or any(call.keywords or len(call.args) > 1 for call in loads):
+        return
+    for save in source.calls(*_SAVING):
+        if save.args and "adapter" in str(constant(save.args[0])).lower():
+            if not any(_MAKING.match(name) for name in _names(source)):
+                yield save, "no layer was converted to LoRA: this file holds the full weights"
+            return
+
+
+def _may_have_adapter(source: SourceFile, flag: ast.Attribute) -> bool:
+    """Whether the model comes out of a call, or a function of another file that is called where the
+    flag is set or asked for may make its adapter.
+    """
+    if any(isinstance(value, ast.Call | ast.Subscript) for value in source.values(flag.value)):
+        return True
+    scopes = {source.scope(node) for node in source.of(ast.Attribute) if node.attr == flag.attr}
+    return any(
+        source.function(call.func) is None
+        and (
+            _MAKING.match(last_name(call).lower())
+            or any("adapter" in (argument.arg or "") for argument in call.keywords)
+        )
+        for scope in scopes
+        if isinstance(scope, Function)
+        for part in source.reached(scope)
+        for call in source.of(ast.Call, within=part)
+    )
+
+
+def _names(source: SourceFile) -> Iterator[str]:
+    """The names that the file calls, defines and imports, in lower case."""
+    yield from (last_name(call).lower() for call in source.of(ast.Call))
+    yield from (made.name.lower() for made in source.of(ast.FunctionDef, ast.ClassDef))
+    yield from (alias.name.lower() for alias in source.of(ast.alias))
+
+
+#: Functions that only read a model are called so: `load`, `load_model`, `load_base`.
+_LOADER = re.compile(r"load(?:_(?:base|model|tokenizer|pretrained|and|the))*")
+_FREEZING = re.compile("freeze|prepare|setup")
+
+
+@rule(
+    Severity.ERROR,
+    """
+import mlx.optimizers as optim
+from mlx_lm import load
+from mlx_lm.tuner.utils import linear_to_lora_layers
+
+def prepare(path, parameters):
+    model, tokenizer = load(path)
+    linear_to_lora_layers(model, 16, parameters)
+    return model, optim.Adam(1e-5)
+""",
+    {"    linear_to_lora": "    model.freeze()\n    linear_to_lora"},
+    symptoms=("step-state.outside-adapter", "step-state.nothing-trainable"),
+)
+def adapter_without_freeze(source: SourceFile) -> Hits:
+    """Layers are converted to LoRA, and the model is not frozen before.
+
+    A conversion freezes nothing, not even the weights that the LoRA layers wrap: the whole model is
+    trained, at a rate that was meant for LoRA, and what is saved as an adapter is not what was
+    learned. Frozen after the conversion, the new layers are frozen too, and nothing is trainable.
+    """
+    freezes = list(source.calls(".freeze"))
+    # A function of another file whose name speaks of it may freeze the model.
+    may_freeze = any(
+        source.function(call.func) is None and _FREEZING.search(last_name(call).lower())
+        for call in source.of(ast.Call)
+    )
+    trains = any(source.calls("mlx.nn.value_and_grad", "mlx_lm.tuner.train", *OPTIMIZERS))
+    unfreezes = any(source.calls(".unfreeze"))
+    for conversion in source.calls("*.linear_to_lora_layers"):
+        if not conversion.args:
+            continue
+        model = ast.unparse(conversion.args[0])
+        if trains and not may_freeze and _is_loaded(source, conversion.args[0]):
+            yield (
+                conversion,
+                f"{model}.freeze() is never called: the whole model is trained, not LoRA alone",
+            )
+        for freeze in freezes if not unfreezes else ():
+            is_same = ast.unparse(freeze) == f"{model}.freeze()"
+            same_scope = source.scope(freeze) is source.scope(conversion)
+            if is_same and same_scope and source.is_before(conversion, freeze):
+                yield freeze, f"{model} is frozen after its layers were converted: freeze it before"
+
+
+def _is_loaded(source: SourceFile, model: ast.expr) -> bool:
+    """Whether the model is read in this file, where nothing is frozen."""
+    pairs = [value.value for value in source.values(model) if isinstance(value, ast.Subscript)]
+    loaded = [value for pair in pairs for value in source.values(pair)]
+    return any(isinstance(call, ast.Call) and _LOADER.fullmatch(last_name(call)) for call in loaded)
+
+
+#: Parts of names that speak of making layers, or of loading an adapter with them.
+_LAYERS = re.compile(
+    "lora|dora|peft|(?:load|apply|to|add)_adapter|attach|inject|convert|adapter_config|wrap"
+)
+_ADAPTER_FILE = re.compile(r".*adapter.*\.(?:safetensors|npz)", re.I | re.S)
+
+
+@rule(
+    Severity.ERROR,
+    """
+import mlx.core as mx
+from mlx_lm import load
+
+def load_tuned(path, folder):
+    model, tokenizer = load(path)
+    weights = mx.load(str(folder / "adapters.safetensors"))
+    model.load_weights(list(weights.items()))
+    return model, tokenizer
+""",
+    """
+from mlx_lm import load
+
+def load_tuned(path, folder):
+    model, tokenizer = load(path, adapter_path=str(folder))
+    return model, tokenizer
+""",
+    symptoms=("step-state.claimed-adapter",),
+)
+def adapter_without_layers(source: SourceFile) -> Hits:
+    """The weights of an adapter, loaded into a model that has no LoRA layers.
+
+    `load_weights` puts tensors where their names say. A model as it was loaded has no `lora_a` and
+    `lora_b` to put them in: the file is refused, or, with `strict=False`, left out without a word,
+    so that the base model answers. Make the layers first (`load_adapters(model, path)` does both),
+    or load with `load(path, adapter_path=...)`.
+
+    Reported where the same function loads the model, and no name in the file speaks of LoRA.
+    """
+    loads = [call for call in source.calls(".load_weights") if call.args]
+    loads_adapter = any(
+        (path := keyword(call, "adapter_path")) is not None
+        and not (isinstance(path, ast.Constant) and path.value is None)
+        and "load" in last_name(call).lower()
+        for call in source.of(ast.Call)
+    )
+    if not loads or loads_adapter or any(_LAYERS.search(name) for name in _names(source)):
+        return
+    for call in loads:
+        if _is_of_adapter(source, call.args[0]) and _is_loaded_here(source, call):
+            silent = constant(keyword(call, "strict")) is False
+            effect = "strict=False leaves them out in silence" if silent else "they are refused"
+            yield call, f"the model has no LoRA layers for these weights: {effect}"
+
+
+def _is_of_adapter(source: SourceFile, weights: ast.expr) -> bool:
+    """Whether what is loaded comes from a path that says adapter."""
+    return any(
+        isinstance(value := constant(part), str) and _ADAPTER_FILE.fullmatch(value)
+        for part in source.parts(weights)
+    )
+
+
+def _is_loaded_here(source: SourceFile, call: ast.Call) -> bool:
+    """Whether the model is one that this function has just loaded."""
+    model = call.func.value if isinstance(call.func, ast.Attribute) else call
+    return isinstance(model, ast.Name) and any(
+        isinstance(part, ast.Call) and "load" in ast.unparse(part.func).lower()
+        for part in source.parts(model)
+    )
+
+
+#: What is loaded for training to go on, or for what was trained to be used.
+_TRAINED = re.compile(r"adapter|lora|dora|resume|checkpoint|ckpt|fine_?tun")
+#: What is called as if it looked at names; and what holds what such a look gave.
+_LOOKS = re.compile(
+    r"require|check(?!point)|validate|verif|compar|compat|match|fits|missing|unexpected|differ|assert"
+)
+_DIFFERENCES = re.compile(r"missing|unexpected|mismatch|unmatched|unknown_(?:keys|names)")
+#: Names are followed through this many others.
+_STEPS = 3
+
+
+@rule(
+    Severity.WARNING,
+    """
+import mlx.core as mx
+
+def resume(model, path):
+    model.load_weights(path, strict=False)
+""",
+    """
+import mlx.core as mx
+from mlx.utils import tree_flatten, tree_unflatten
+
+def resume(model, path):
+    weights = mx.load(path)
+    wanted = dict(tree_flatten(model.trainable_parameters()))
+    if weights.keys() != wanted.keys():
+        raise ValueError(f"{path} does not fit: {sorted(weights.keys() ^ wanted.keys())[:5]}")
+    model.update(tree_unflatten(list(weights.items())))
+""",
+)
+def non_strict_load(source: SourceFile) -> Hits:
+    """Weights loaded with `strict=False`.
+
+    Names that fit nothing are left out without a word: an adapter for another model, or one whose
+    names have a prefix too many, loads "successfully" and does nothing.
+
+    Reported of an adapter or a checkpoint whose names the function does not look at before.
+    """
+    for call in source.calls(".load_weights"):
+        strict = keyword(call, "strict") or (call.args[1] if len(call.args) > 1 else None)
+        if constant(strict) is not False or not call.args:
+            continue
+        origins = _origins(source, call.args[0])
+        text = " ".join([getattr(source.scope(call), "name", ""), *map(ast.unparse, origins)])
+        # What was taken out of a model fits it when it is put back.
+        from_model = any(
+            any(source.calls(".parameters", ".trainable_parameters", within=origin))
+            for origin in origins
+        )
+        if _TRAINED.search(text.lower()) and not from_model:
+            names = {name for origin in origins for name in source.names_in(origin)}
+            if not _looks_at_names(source, call, names - {"str", "list"}):
+                yield call, "names that fit nothing are skipped in silence: compare them first"
+
+
+def _origins(source: SourceFile, node: ast.expr) -> list[ast.expr]:
+    """An expression, and what the names in it were given."""
+    origins, newest = [node], [node]
+    for _ in range(_STEPS):
+        given = [
+            value
+            for origin in newest
+            for name in source.of(ast.Name, ast.Attribute, within=origin)
+            for value in source.values(name)
+        ]
+        newest = [value for value in dict.fromkeys(given) if value not in origins]
+        origins += newest
+    return origins
+
+
+def _looks_at_names(source: SourceFile, load: ast.Call, loaded: set[str]) -> bool:
+    """Whether the function compares names before, or calls what looks as if it did."""
+    scope, numbers = source.scope(load), source.index.number
+    for name in source.of(ast.Name, within=scope):
+        if isinstance(name.ctx, ast.Store) and _DIFFERENCES.search(name.id.lower()):
+            return True
+    for call in source.of(ast.Call, within=scope):
+        looks = call is not load and _LOOKS.search(last_name(call).lower())
+        if looks and loaded & source.names_in(call):
+            return True
+    for node in source.of(ast.Compare, ast.BinOp, within=scope):
+        if numbers[node] > numbers[load]:
+            break
+        if isinstance(node, ast.BinOp):
+            # Sets of names: `set(weights) - set(model)`, `a ^ b`.
+            of_sets = isinstance(node.op, ast.Sub | ast.BitXor | ast.BitAnd)
+            if of_sets and _is_set(source, node.left):
+                return True
+        elif "keys" in ast.unparse(node) or (
+            isinstance(node.ops[0], ast.NotIn)
+            and loaded & source.names_in(_run_through(source, node))
+        ):
+            return True
+    return False
+
+
+def _run_through(source: SourceFile, node: ast.AST) -> ast.AST:
+    """What the loop or comprehension that a comparison is in runs through; or itself."""
+    loop = source.enclosing(
+        node, ast.For, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp
+    )
+    match loop:
+        case ast.For():
+            return loop.iter
+        case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+            return loop.generators[0].iter
+    return node
+
+
+def _is_set(source: SourceFile, node: ast.expr) -> bool:
+    return any(
+        isinstance(value, ast.Set | ast.SetComp)
+        or source.is_call(value, "set", "frozenset", ".keys")
+        for value in source.values(node)
+    )
+
+
+@rule(
+    Severity.ERROR,
+    """
+import mlx.nn as nn
+
+def convert(module):
+    for name, child in vars(module).items():
+        if isinstance(child, nn.Linear):
+            setattr(module, name, wrap(child))
+""",
+    """
+import mlx.nn as nn
+from mlx.utils import tree_unflatten
+
+def convert(model):
+    found = [(n, wrap(m)) for n, m in model.named_modules() if isinstance(m, nn.Linear)]
+    model.update_modules(tree_unflatten(found))
+""",
+    symptoms=("step-state.claimed-adapter",),
+)
+def module_dict_walk(source: SourceFile) -> Hits:
+    """Modules looked for in `__dict__`.
+
+    An MLX module is itself a dict, and keeps its parts there, not among its attributes:
+    `vars(module)` and `module.__dict__` hold none of them. A converter that walks them converts
+    nothing.
+    """
+    for loop in source.of(ast.For, ast.comprehension):
+        walked = _walked(source, loop.iter)
+        if walked is None:
+            continue
+        whole = source.parent(loop) if isinstance(loop, ast.comprehension) else loop
+        variables = source.names_in(loop.target)
+        is_asked = any(
+            isinstance(asked, ast.Name)
+            and asked.id in variables
+            and any(
+                source.name_of(name).startswith("mlx.nn.")
+                for name in source.of(ast.Attribute, ast.Name, within=kinds)
+            )
+            for asked, kinds in _instance_tests(source, whole)
+        )
+        scope = source.scope(loop)
+        # A function that walks as MLX means it, too, has seen that modules are dicts.
+        is_sound = any("dict" in source.names_in(k) for _, k in _instance_tests(source, scope))
+        walks = (".named_modules", ".modules", ".children", ".leaf_modules")
+        if is_asked and not is_sound and not any(source.calls(*walks, within=scope)):
+            yield walked, "an MLX module keeps its parts as dict items: use named_modules()"
+
+
+def _instance_tests(
+    source: SourceFile, within: ast.AST | None
+) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """What is asked for being an instance, and of what."""
+    for call in source.calls("isinstance", within=within):
+        if len(call.args) == 2:
+            yield call.args[0], call.args[1]
+
+
+def _walked(source: SourceFile, node: ast.expr) -> ast.AST | None:
+    """`X.__dict__` or `vars(X)` of `X.__dict__.items()`, `list(vars(X).values())`."""
+    if source.is_call(node, "list", "tuple", "sorted") and node.args:
+        node = node.args[0]
+    match node:
+        case ast.Call(func=ast.Attribute(attr="items" | "values", value=held)):
+            is_dict = isinstance(held, ast.Attribute) and held.attr == "__dict__"
+            return held if is_dict or source.is_call(held, "vars") else None
+    return None
+
+
+@rule(
+    Severity.WARNING,
+    """
+import mlx.nn as nn
+
+class Model(nn.Module):
+    def __init__(self, body, head):
+        super().__init__()
+        self.body, self.head = body, head
+
+    def trainable_parameters(self):
+        return {"head": self.head.parameters()}
+""",
+    """
+import mlx.nn as nn
+
+class Model(nn.Module):
+    def __init__(self, body, head):
+        super().__init__()
+        self.body, self.head = body, head
+        self.body.freeze()
+""",
+    symptoms=("step-state.own-bookkeeping",),
+)
+def own_trainable_parameters(source: SourceFile) -> Hits:
+    """A module that replaces `trainable_parameters`.
+
+    MLX keeps itself what is frozen, in each module. A method of the class's own is asked where the
+    model stands alone; as a part of a larger one it is passed over, and all that it left out is
+    trained. Nor does `freeze()` have a say in it.
+    """
+    for method in source.of(ast.FunctionDef):
+        made = source.parent(method)
+        if method.name != "trainable_parameters" or not isinstance(made, ast.ClassDef):
+            continue
+        match method.body[-1]:
+            case ast.Return(value=ast.Call() as call) if source.is_call(
+                call, ".trainable_parameters"
+            ):
+                continue
+        if any(source.is_named(base, "mlx.nn.Module") for base in made.bases):
+            yield method, f"{made.name} has its own trainable_parameters: use freeze and unfreeze"
+
+
+@rule(
+    Severity.ERROR,
+    """
+import mlx.core as mx
+from mlx.utils import tree_flatten
+
+def save(model, path):
+    mx.save_safetensors(path, dict(model.trainable_parameters()))
+""",
+    {"dict(model.trainable_parameters())": "dict(tree_flatten(model.trainable_parameters()))"},
+)
+def saved_nested(source: SourceFile) -> Hits:
+    """Nested parameters given to a file format that is flat.
+
+    `parameters()` and `trainable_parameters()` return dicts of dicts and lists.
+    `mx.save_safetensors` takes one dict of arrays by name, `mx.savez` arrays by keyword: both end
+    with an error (`bad_cast`), after the training is done.
+    `dict(tree_flatten(model.trainable_parameters()))` is flat.
+    """
+    saves = ("mlx.core.save_safetensors", "mlx.core.save_gguf")
+    saved = [(call, call.args[1:2]) for call in source.calls(*saves)]
+    saved += [
+        (call, [given.value for given in call.keywords if given.arg is None])
+        for call in source.calls("mlx.core.savez", "mlx.core.savez_compressed")
+    ]
+    for call, arrays in saved:
+        if any(_is_nested(source, node) for node in arrays):
+            yield call, "these parameters are nested: dict(tree_flatten(...)) makes them flat"
+
+
+def _is_nested(source: SourceFile, node: ast.expr) -> bool:
+    match source.values(node):
+        case [ast.Call(func=ast.Name(id="dict"), args=[inner], keywords=[])]:
+            return source.are_parameters(inner)
+    return source.are_parameters(node)

@@ -1,0 +1,345 @@
+"""What a loss is differentiated by, and how trees of gradients and parameters are read."""
+
+import ast
+from collections.abc import Iterator
+
+from mlxdoctor.finding import Severity
+from mlxdoctor.lint.rule import Hits, rule
+from mlxdoctor.lint.source import Function, SourceFile, constant, is_model, keyword
+
+
+@rule(
+    Severity.ERROR,
+    """
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.tuner.utils import linear_to_lora_layers
+
+def prepare(model, parameters):
+    model.freeze()
+    linear_to_lora_layers(model, 16, parameters)
+
+def loss_fn(model, inputs, targets):
+    return nn.losses.cross_entropy(model(inputs), targets, reduction="mean")
+
+def step(model, inputs, targets):
+    return mx.value_and_grad(loss_fn)(model, inputs, targets)
+""",
+    {
+        "mx.value_and_grad(loss_fn)": "nn.value_and_grad(model, loss_fn)",
+        "import mlx.core as mx\n": "",
+    },
+    symptoms=("step-update.failed",),
+)
+def gradient_of_module(source: SourceFile) -> Hits:
+    """`mx.value_and_grad` or `mx.grad` where the gradient by what is trainable is meant.
+
+    These two go by their first argument. Of a module they take every array that it holds, and pay
+    no heed to `freeze()`: the base model gets gradients as well, and an update with them changes
+    it; a module that also holds lists of something else is refused ("should contain only arrays").
+    Of the batch they give the gradient by the inputs, which has nothing of the model's parameters
+    in it. `nn.value_and_grad(model, loss)` goes by what is trainable.
+
+    In a file that speaks of no freezing, adapter or mlx-lm, a gradient by everything is meant.
+    """
+    text = source.text.lower()
+    is_partly_frozen = any(word in text for word in ("freeze", "lora", "adapter", "mlx_lm"))
+    for call, function, name in source.differentiated():
+        uses = list(source.uses_of(call))
+        if any(_updates_model(source, use) for use in uses) and _is_input(source, name, function):
+            yield (
+                call,
+                f"the gradient is by {name!r}, which is the model's input: use "
+                "nn.value_and_grad(model, loss)",
+            )
+        elif is_partly_frozen and _is_by_module(source, uses, name, function):
+            yield (
+                call,
+                f"the gradient is by all that {name!r} holds, frozen or not, and fails where that "
+                "is more than arrays: use nn.value_and_grad(model, loss)",
+            )
+
+
+def _is_by_module(source: SourceFile, uses: list[ast.Call], name: str, function: Function) -> bool:
+    given = [use.args[0] for use in uses if use.args]
+    if any(source.are_parameters(argument) for argument in given):
+        return False
+    is_called = any(
+        isinstance(call.func, ast.Name) and call.func.id == name
+        for call in source.of(ast.Call, within=function)
+    )
+    return is_called or (any(map(is_model, given)) and name in source.names_in(function))
+
+
+def _is_input(source: SourceFile, name: str, function: Function) -> bool:
+    """Whether a model is called with the name itself."""
+    return any(
+        ast.unparse(call.func) in {"model", "self.model"}
+        and any(isinstance(argument, ast.Name) and argument.id == name for argument in call.args)
+        for call in source.of(ast.Call, within=function)
+    )
+
+
+def _updates_model(source: SourceFile, use: ast.Call) -> bool:
+    """Whether the gradients of this call are given to an optimizer, with a model."""
+    for update in source.updates(within=source.scope(use)):
+        if ast.unparse(update.args[0]) not in {"model", "self.model"}:
+            continue
+        for value in source.values(update.args[1]):
+            if isinstance(value, ast.Subscript) and value.value is use:
+                return constant(value.slice) == 1
+    return False
+
+
+@rule(
+    Severity.ERROR,
+    """
+import mlx.core as mx
+import mlx.nn as nn
+
+def step(model, batch):
+    def loss_fn(params, batch):
+        return model(batch).mean()
+    return mx.value_and_grad(loss_fn)(model.trainable_parameters(), batch)
+""",
+    {
+        "loss_fn(params, batch)": "loss_fn(batch)",
+        "mx.value_and_grad(loss_fn)(model.trainable_parameters(), batch)": (
+            "nn.value_and_grad(model, loss_fn)(batch)"
+        ),
+    },
+    symptoms=("step-update.nothing-changed",),
+)
+def gradient_of_unused(source: SourceFile) -> Hits:
+    """A loss that never uses what it is differentiated by.
+
+    Where the loss holds the model itself and computes with it, the parameters it is handed are
+    never read: the gradient with respect to them is exactly zero, and nothing is learned.
+    """
+    for call, function, name in source.differentiated():
+        # A stub says nothing about what it will do.
+        is_stub = not isinstance(function, ast.Lambda) and all(
+            isinstance(statement, ast.Pass | ast.Raise)
+            or (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant))
+            for statement in function.body
+        )
+        if not is_stub and not {name, "locals"} & source.names_in(function):
+            yield (
+                call,
+                f"the loss never uses {name!r}, by which it is differentiated: the gradient is "
+                "zero",
+            )
+
+
+#: What a dict has; anything else asked of it is a module's.
+_OF_DICTS = frozenset({"get", "items", "keys", "values", "pop", "update", "setdefault", "copy"})
+
+
+@rule(
+    Severity.ERROR,
+    """
+import mlx.core as mx
+import mlx.nn as nn
+
+def step(model, batch):
+    def loss_fn(params, batch):
+        return params.forward(batch).mean()
+    return mx.value_and_grad(loss_fn)(model.trainable_parameters(), batch)
+""",
+    {
+        "params, batch": "model, batch",
+        "params.forward": "model",
+        "mx.value_and_grad(loss_fn)(model.trainable_parameters()": (
+            "nn.value_and_grad(model, loss_fn)(model"
+        ),
+    },
+    symptoms=("step-update.failed",),
+)
+def parameters_as_model(source: SourceFile) -> Hits:
+    """What `parameters()` returns, used as the model.
+
+    It is a nested dict of arrays: it has no `forward`, no layers, and cannot be called. A loss that
+    is differentiated by it has to put it into the model first (`model.update(params)`), as
+    `nn.value_and_grad(model, loss)` does. A loss that was written for a model fails on the dict.
+    """
+    for call, loss in source.losses("mlx.core.value_and_grad", "mlx.core.grad"):
+        given = [use.args[0] for use in source.uses_of(call) if use.args]
+        if not given or not all(source.are_parameters(argument) for argument in given):
+            continue
+        for function, name in ((f, n) for made, f, n in source.differentiated() if made is call):
+            node = next(_as_module(source, name, function), None)
+            if node is not None:
+                yield (
+                    node,
+                    f"{name!r} is a nested dict of arrays here and no module: use "
+                    "nn.value_and_grad(model, loss) and call the model",
+                )
+        bindings = source.given(loss) if isinstance(loss, ast.Name) else []
+        if bindings and all(isinstance(binding.node, ast.arg) for binding in bindings):
+            # The function that differentiates was handed the loss.
+            yield (
+                call,
+                f"{ast.unparse(loss)} is handed a dict of parameters: unless it puts them into the "
+                "model (model.update), it cannot learn; nn.value_and_grad(model, loss) does",
+            )
+
+
+def _as_module(source: SourceFile, name: str, function: Function) -> Iterator[ast.AST]:
+    """Where a function calls its parameter of this name, or asks it for a module's attribute."""
+    for used in source.of(ast.Name, within=function):
+        parent = source.parent(used) if used.id == name else None
+        called = isinstance(parent, ast.Call) and parent.func is used
+        if called or (isinstance(parent, ast.Attribute) and parent.attr not in _OF_DICTS):
+            yield parent or used
+
+
+#: Attributes of arrays that pairs do not have.
+_OF_ARRAYS = frozenset(
+    {"size", "shape", "dtype", "nbytes", "ndim", "item", "astype", "square", "sum", "mean", "abs"}
+)
+
+
+@rule(
+    Severity.ERROR,
+    """
+from mlx.utils import tree_flatten
+
+def norm(grads):
+    return sum(g.square().sum() for g in tree_flatten(grads))
+""",
+    {"for g in": "for _, g in"},
+    symptoms=("step-update.nothing-changed",),
+)
+def flattened_as_arrays(source: SourceFile) -> Hits:
+    """What `tree_flatten` gives, taken for arrays, or for leaves and structure as in JAX.
+
+    It gives one list of pairs of name and array. Code that tests each for being an array skips them
+    all in silence: norms of zero are reported, non-finite gradients pass, counts are zero. `[1]` is
+    the second pair, and unpacking into two fails, or takes two pairs for something else.
+    """
+    flattened = set(source.calls("mlx.utils.tree_flatten"))
+    for loop in source.of(ast.For, ast.comprehension) if flattened else ():
+        target = loop.target
+        # With a destination it gives a dict or fills one.
+        if not isinstance(target, ast.Name) or not all(
+            value in flattened and isinstance(value, ast.Call) and not keyword(value, "destination")
+            for value in source.values(loop.iter)
+        ):
+            continue
+        whole = source.parent(loop) if isinstance(loop, ast.comprehension) else loop
+        uses = [name for name in source.of(ast.Name, within=whole) if name.id == target.id]
+        # Not after `pair = pair[1]`.
+        variables = [
+            use
+            for use in uses
+            if all(source.is_within(target, binding.node) for binding in source.given(use))
+        ]
+        if any(_is_array(source, use) for use in variables):
+            yield (
+                loop.iter,
+                f"{target.id!r} is a pair of name and array, not an array: write `for name, "
+                f"{target.id} in tree_flatten(...)`",
+            )
+    for call in flattened:
+        match parent := source.parent(call):
+            case ast.Subscript() if constant(parent.slice) == 1:
+                if not isinstance(source.parent(parent), ast.Subscript):
+                    yield (
+                        parent,
+                        "[1] is the second pair of name and array; the arrays are the second of "
+                        "each pair",
+                    )
+            case ast.Assign(targets=[ast.Tuple(elts=[ast.Name(), ast.Name()])]):
+                yield parent, "tree_flatten returns one list of pairs, not leaves and structure"
+
+
+def _is_array(source: SourceFile, use: ast.Name) -> bool:
+    """Whether a name is used as only an array can be."""
+    parent = source.parent(use)
+    if isinstance(parent, ast.Attribute):
+        return parent.attr in _OF_ARRAYS
+    if isinstance(parent, ast.Call) and parent.args[:1] == [use]:
+        called = source.name_of(parent.func)
+        if called == "isinstance":
+            return len(parent.args) > 1 and source.name_of(parent.args[1]) == "mlx.core.array"
+        return called.startswith("mlx.core.")
+    return False
+
+
+@rule(
+    Severity.ERROR,
+    """
+import mlx.core as mx
+
+def update(model, optimizer, grads):
+    lora = {name: grad for name, grad in grads.items() if "lora" in name}
+    optimizer.update(model, lora)
+""",
+    {
+        '    lora = {name: grad for name, grad in grads.items() if "lora" in name}\n': "",
+        "update(model, lora)": "update(model, grads)",
+    },
+    symptoms=("step-update.nothing-changed",),
+)
+def outermost_name_filter(source: SourceFile) -> Hits:
+    """Parameters or gradients filtered by the outermost names of their tree.
+
+    Gradients and parameters are nested dicts: the outermost names are `model` and `lm_head`, and
+    none of them has "lora" in it. Such a filter keeps nothing, and an update with nothing changes
+    nothing.
+    """
+    for loop in source.of(ast.For, ast.comprehension):
+        match loop.target:
+            case ast.Tuple(elts=[ast.Name(id=name), *_]):
+                where = loop.ifs if isinstance(loop, ast.comprehension) else loop.body
+                tested = any(_tests_lora(source, node, name) for node in where)
+                if tested and _is_nested(source, loop.iter):
+                    yield (
+                        loop.iter,
+                        "these are the outermost names of a nested tree, none of which has 'lora' "
+                        "in it: only what is trainable has a gradient, so pass the tree as it is",
+                    )
+
+
+def _tests_lora(source: SourceFile, tree: ast.AST, name: str) -> bool:
+    return any(
+        isinstance(test.ops[0], ast.In)
+        and "lora" in str(constant(test.left)).lower()
+        and name in source.names_in(test)
+        for test in source.of(ast.Compare, within=tree)
+    )
+
+
+def _is_nested(source: SourceFile, node: ast.expr) -> bool:
+    """`X.items()` where X are gradients as they come, or `parameters()`."""
+    if not (source.is_call(node, ".items") and isinstance(node.func, ast.Attribute)):
+        return False
+    held = node.func.value
+    values = source.values(held)
+    if source.are_parameters(held) or all(_is_gradient(source, value) for value in values):
+        return True
+    # A parameter is what it is called, where it goes to an optimizer, which takes nested trees.
+    named = isinstance(held, ast.Name) and held.id.lower() in {"grads", "grad", "gradients"}
+    scope = source.scope(node)
+    if (
+        not named
+        or values != [held]
+        or any(source.calls("isinstance", "mlx.utils.tree_flatten", within=scope))
+    ):
+        return False
+    return any(source.calls(".update", within=scope)) or any(
+        isinstance(value, ast.Call) and source.function(value.func) is scope
+        for update in source.updates()
+        for value in source.values(update.args[1])
+    )
+
+
+def _is_gradient(source: SourceFile, node: ast.expr) -> bool:
+    """Whether a value is the second of what a function from `value_and_grad` returned."""
+    match node:
+        case ast.Subscript(value=ast.Call(func=called), slice=ast.Constant(value=1)):
+            return any(
+                source.is_call(value, "mlx.nn.value_and_grad", "mlx.core.value_and_grad")
+                for value in source.values(called)
+            )
+    return False

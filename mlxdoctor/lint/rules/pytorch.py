@@ -1,0 +1,222 @@
+"""What is written as in PyTorch."""
+
+import ast
+import re
+
+from mlxdoctor.finding import Severity
+from mlxdoctor.lint.rule import Hits, rule
+from mlxdoctor.lint.source import SourceFile, parameters
+
+_CONVOLUTIONS = tuple(f"mlx.nn.Conv{n}d" for n in (1, 2, 3))
+#: A layout as comments and docstrings write it.
+_LAYOUT = re.compile(
+    r"\b(?P<name>\w+)\s*(?::|is|=|has shape|of shape)?\s*[\[(]\s*(?:batch\w*|b|n)\s*,"
+    r"\s*(?:\w*channels?|c)\s*,\s*(?:length|len|l|time|t|steps|seq\w*|height|h)\b",
+    re.IGNORECASE,
+)
+_MOVES = (".swapaxes", ".transpose", ".moveaxis", ".reshape", ".permute")
+
+
+@rule(
+    Severity.ERROR,
+    """
+import mlx.nn as nn
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv1d(1, 16, 3)
+
+    def __call__(self, series):
+        # series: [batch, channels, length]
+        return self.conv(series)
+""",
+    {"self.conv(series)": "self.conv(series.swapaxes(1, 2))"},
+    symptoms=("step-forward.failed",),
+)
+def channels_first(source: SourceFile) -> Hits:
+    """A convolution that is given channels before the length, as in PyTorch.
+
+    MLX's convolutions take (batch, length, channels) and (batch, height, width, channels). Channels
+    in second place either do not fit the weights, or, where the sizes happen to agree, convolve
+    over the wrong axis.
+
+    Seen where a comment or the docstring says so of a parameter, and nothing moves an axis.
+    """
+    for made in source.calls(*_CONVOLUTIONS):
+        for call in source.uses_of(made):
+            given = call.args[0] if call.args else None
+            if isinstance(given, ast.Name) and _is_said_second(source, call, given):
+                yield (
+                    call,
+                    f"{given.id!r} is said to have its channels second, and they are the last axis "
+                    "in MLX: (batch, length, channels)",
+                )
+
+
+def _is_said_second(source: SourceFile, call: ast.Call, given: ast.Name) -> bool:
+    """Whether the channels of a parameter stand second, by what the function says of it."""
+    scope = source.scope(call)
+    if not isinstance(scope, ast.FunctionDef) or any(source.calls(*_MOVES, within=scope)):
+        return False
+    lines = range(scope.lineno, call.lineno + 1)
+    texts = [ast.get_docstring(scope) or "", *(source.comments.get(line, "") for line in lines)]
+    handed_in = all(isinstance(binding.node, ast.arg) for binding in source.given(given))
+    return handed_in and any(
+        layout["name"] == given.id for text in texts for layout in _LAYOUT.finditer(text)
+    )
+
+
+#: Name -> what to write in its place.
+IN_PLACE = {
+    "mlx.core.no_grad": "nothing: arrays keep no gradient",
+    "mlx.core.inference_mode": "nothing: arrays keep no gradient",
+    "mlx.core.tensor": "mx.array",
+    "mlx.core.cat": "mx.concatenate",
+    "mlx.core.manual_seed": "mx.random.seed",
+    "mlx.core.from_numpy": "mx.array",
+    "mlx.core.randn": "mx.random.normal",
+    "mlx.core.rand": "mx.random.uniform",
+    "mlx.core.multinomial": "mx.random.categorical",
+    "mlx.core.clamp": "mx.clip",
+    "mlx.core.unsqueeze": "mx.expand_dims",
+    "mlx.core.bmm": "mx.matmul",
+    "mlx.core.relu": "nn.relu",
+    "mlx.core.log_softmax": "nn.log_softmax",
+    "mlx.core.gather": "mx.take_along_axis",
+    "mlx.nn.ModuleList": "a list: MLX finds modules in lists",
+    "mlx.nn.ModuleDict": "a dict: MLX finds modules in dicts",
+    "mlx.nn.Parameter": "an mx.array, which as an attribute is a parameter",
+    "mlx.nn.functional": "functions of nn and nn.losses",
+    "mlx.nn.CrossEntropyLoss": 'nn.losses.cross_entropy(..., reduction="mean")',
+    "mlx.nn.NLLLoss": "nn.losses.nll_loss",
+    "mlx.nn.MSELoss": "nn.losses.mse_loss",
+    "mlx.nn.L1Loss": "nn.losses.l1_loss",
+    "mlx.nn.BCELoss": "nn.losses.binary_cross_entropy(..., with_logits=False)",
+    "mlx.nn.BCEWithLogitsLoss": "nn.losses.binary_cross_entropy",
+    "mlx.nn.utils.clip_grad_norm_": "optim.clip_grad_norm, which returns the clipped gradients",
+    "mlx.nn.utils.clip_grad_norm": "optim.clip_grad_norm, which returns the clipped gradients",
+    "mlx.optimizers.lr_scheduler": "optim.cosine_decay and the others, as the learning_rate",
+    "mlx.optimizers.clip_grad_norm_": "optim.clip_grad_norm, which returns the clipped gradients",
+}
+
+
+@rule(
+    Severity.ERROR,
+    """
+import mlx.nn as nn
+
+def loss_fn(model, inputs, targets):
+    return nn.CrossEntropyLoss()(model(inputs), targets).mean()
+""",
+    {"nn.CrossEntropyLoss()": "nn.losses.cross_entropy"},
+    symptoms=("step-update.failed",),
+)
+def missing_in_mlx(source: SourceFile) -> Hits:
+    """A name of PyTorch that MLX does not have.
+
+    `mx.no_grad`, `nn.CrossEntropyLoss`, `nn.ModuleList`: code carried over from PyTorch reads well
+    and stops at the first such line with an AttributeError. What MLX has in its place is said
+    beside it.
+    """
+    names: list[tuple[ast.AST, str]] = [
+        (node, f"{node.module}.{alias.name}")
+        for node in source.of(ast.ImportFrom)
+        for alias in node.names
+        if not node.level
+    ]
+    lasts = {name.rpartition(".")[2] for name in IN_PLACE}
+    names += [
+        (node, source.name_of(node))
+        for node in source.of(ast.Attribute)
+        if node.attr in lasts and isinstance(node.ctx, ast.Load)
+    ]
+    for node, name in names:
+        if name not in IN_PLACE:
+            continue
+        # In a `try`, or below a `hasattr`, the file asks whether the name is there.
+        above = source.enclosing(node, ast.Try, ast.If, ast.IfExp)
+        while isinstance(above, ast.If | ast.IfExp) and "hasattr" not in ast.unparse(above.test):
+            above = source.enclosing(above, ast.Try, ast.If, ast.IfExp)
+        if above is None:
+            yield node, f"MLX has no {name}: write {IN_PLACE[name]}"
+
+
+#: Packages whose arrays have these methods; a file that imports one may well mean its arrays.
+_OTHERS = frozenset(
+    ("torch", "tensorflow", "tinygrad", "paddle", "jittor", "mindspore", "transformers", "keras")
+)
+#: Names that speak of arrays or gradients of the project's own.
+_OWN = re.compile(r"(?!mlx\b).*(?:tensor|autograd|variable)|backward$")
+
+
+@rule(
+    Severity.ERROR,
+    """
+import mlx.core as mx
+
+def step(model, optimizer, loss_fn, inputs, targets):
+    optimizer.zero_grad()
+    loss = loss_fn(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+""",
+    """
+import mlx.core as mx
+import mlx.nn as nn
+
+def step(model, optimizer, loss_fn, inputs, targets):
+    loss, grads = nn.value_and_grad(model, loss_fn)(model, inputs, targets)
+    optimizer.update(model, grads)
+    mx.eval(model.parameters(), optimizer.state)
+""",
+    symptoms=("step-update.failed", "step-forward.failed"),
+)
+def torch_idiom(source: SourceFile) -> Hits:
+    """A training step as in PyTorch.
+
+    Arrays of MLX keep no gradient: there is no `loss.backward()`, no `optimizer.zero_grad()`, no
+    `requires_grad`. Gradients are what a function returns that `nn.value_and_grad` made, and the
+    optimizer is handed them. A module of MLX is called, `model(tokens)`: it has no `forward` unless
+    a class defines one, and those of mlx-lm do not.
+
+    A file that imports torch, or defines or imports such things of its own, may mean those.
+    """
+    yield from _forward(source)
+    defined = [made.name for made in source.of(ast.FunctionDef, ast.ClassDef)]
+    imported = set(source.imports.values())
+    packages = {name.partition(".")[0] for name in imported}
+    if packages & _OTHERS or any(_OWN.match(name.lower()) for name in (*defined, *imported)):
+        return
+    for call in source.calls(".backward"):
+        if not call.args and not call.keywords and "loss" in ast.unparse(call.func).lower():
+            yield (
+                call,
+                "MLX has no backward(): nn.value_and_grad(model, loss_fn) returns loss and "
+                "gradients",
+            )
+            return
+    for node in source.of(ast.Attribute):
+        is_set = node.attr == "requires_grad" and isinstance(node.ctx, ast.Store)
+        if is_set and isinstance(node.value, ast.Name) and node.value.id != "self":
+            yield node, "MLX has no requires_grad: use model.freeze() and model.unfreeze()"
+            return
+
+
+def _forward(source: SourceFile) -> Hits:
+    """`.forward()` of a loss's parameter called model, where no class of the file has a forward."""
+    if any(method.name == "forward" for method in source.of(ast.FunctionDef)):
+        return
+    for call, loss in source.losses():
+        function = source.function(loss)
+        uses = [use for use in source.uses_of(call) if use.args]
+        # Of parameters that are taken for a model another rule speaks.
+        if function is None or any(source.are_parameters(use.args[0]) for use in uses):
+            continue
+        own = {"model", "m"} & set(parameters(function))
+        for forward in source.calls(".forward", within=function):
+            held = forward.func.value if isinstance(forward.func, ast.Attribute) else None
+            if isinstance(held, ast.Name) and held.id in own:
+                name = held.id
+                yield forward, f"MLX's modules have no forward: call the model, {name}(...)"
+                break
