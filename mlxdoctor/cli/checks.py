@@ -8,9 +8,6 @@ import click
 
 from mlxdoctor.cli import EXIT_CLEAN, options, output
 
-#: Columns that a table leaves for the meaning, at least.
-MIN_MEANING = 24
-
 
 @click.command(name="checks", short_help="List what can be found.")
 @options.printed("text", "json", "markdown")
@@ -47,16 +44,14 @@ def _rows() -> list[dict[str, Any]]:
 
 
 def _table(rows: list[dict[str, Any]], output_format: str) -> str:
-    from tabulate import tabulate
-
     if output_format == "markdown":
+        from tabulate import tabulate
+
         from mlxdoctor.formats import escape
 
         cells = [
             [escape.code(row["code"]), escape.markdown(row["meaning"]), row["cost"]] for row in rows
         ]
         return tabulate(cells, ["code", "meaning", "cost"], tablefmt="pipe")
-    taken = max((len(row["code"]) for row in rows), default=0) + len("instant") + 4
-    widths = [None, max(MIN_MEANING, output.width() - taken), None]
     cells = [[row["code"], row["meaning"], row["cost"]] for row in rows]
-    return tabulate(cells, ["code", "meaning", "cost"], tablefmt="simple", maxcolwidths=widths)
+    return output.table(["code", "meaning", "cost"], cells, 1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mlxdoctor.cli import EXIT_CLEAN, output
+from mlxdoctor.cli import EXIT_CLEAN, options, output
 from mlxdoctor.formats.escape import terminal
 from mlxdoctor.safety.errors import InputError
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="convert", short_help="Turn a PEFT adapter into an mlx-lm one, or back.")
-@click.argument("adapter", type=click.Path(path_type=Path))
+@click.argument("adapter", type=options.PATH)
 @click.option(
     "--to",
     type=click.Choice(["mlx", "peft"]),
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     "-o",
     "--output",
     "folder",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     help="The folder to write. By default ./NAME-mlx or ./NAME-peft.",
 )
 @click.option(

@@ -11,8 +11,7 @@ from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, EXIT_UNUSAB
 from mlxdoctor.cli.progress import ProgressLine
 from mlxdoctor.evidence.options import Options
 from mlxdoctor.finding import Status
-from mlxdoctor.formats.format import files_of, formats
-from mlxdoctor.gate_result import GateResult
+from mlxdoctor.formats.summary import headline, lowered, slug
 from mlxdoctor.report import Report
 from mlxdoctor.safety.stages import Kind, Stage
 from mlxdoctor.safety.time_budget import DEFAULT_SECONDS
@@ -39,7 +38,7 @@ or options (a file that can't be read included), 3 too little to judge by.""",
     multiple=True,
     help="Training log, if it lies elsewhere. Repeatable.",
 )
-@click.option("--data", type=options.PATH, help="Folder with train.jsonl and valid.jsonl.")
+@options.data()
 @click.option(
     "--generations",
     type=options.PATH,
@@ -80,14 +79,7 @@ or options (a file that can't be read included), 3 too little to judge by.""",
     metavar="CODE",
     help="All but these checks or codes.",
 )
-@options.written([one.name for one in formats().values() if one.suffix], ("markdown",))
-@options.output_folder(
-    "The report goes into a folder in here that has the run's name.",
-    default=Path("reports"),
-    show_default=True,
-)
-@options.printed_instead(tuple(formats()))
-@options.no_text()
+@options.reported()
 @options.fails_on()
 def command(  # noqa: PLR0917 - click passes every option by name
     paths: tuple[Path, ...],
@@ -123,7 +115,6 @@ def command(  # noqa: PLR0917 - click passes every option by name
         output.refuse_inside(folder, inspected)
 
     from mlxdoctor.api import diagnose
-    from mlxdoctor.formats.escape import terminal
 
     with ProgressLine() as progress:
         with Stage(f"examining {paths[0]}", Kind.ITEM):
@@ -131,31 +122,18 @@ def command(  # noqa: PLR0917 - click passes every option by name
                 paths,
                 what,
                 progress=progress,
-                files_first=lambda report: progress.say(_first(report)),
+                files_first=lambda report: progress.say(
+                    f"from the files alone: {lowered(headline(report))}; the models are being asked"
+                ),
             )
         if confirm:
-            from mlxdoctor.formats.summary import slug
             from mlxdoctor.reproduce import reproduce
 
             work = folder / slug(report.name) / "reproduction"
             output.refuse_inside(work, inspected)
             report = reproduce(report, work, with_text=what.with_text, progress=progress)
-    if printed is not None:
-        click.echo(output.text(_shown_as(report, printed, fail_on), printed), nl=False)
-    else:
-        written = _write(report, folder, names, fail_on, inspected)
-        shown = [str(path) for path in written if path.suffix != ".png"]
-        click.echo(output.text(report, "text", shown), nl=False)
-    for sentence in report.unreadable:
-        click.echo(f"mlxdoctor: {terminal(sentence)}", err=True)
+    output.deliver(report, names, folder, printed, inspected=inspected, fail_on=fail_on)
     return exit_code(report, fail_on)
-
-
-def _first(report: Report) -> str:
-    """What the files alone say, while models are asked."""
-    from mlxdoctor.formats.summary import headline, lowered
-
-    return f"from the files alone: {lowered(headline(report))}; the models are being asked"
 
 
 def exit_code(report: Report, fail_on: str) -> int:
@@ -173,28 +151,3 @@ def exit_code(report: Report, fail_on: str) -> int:
     if report.verdict is Verdict.INCONCLUSIVE or crashed:
         return EXIT_INCONCLUSIVE
     return EXIT_CLEAN
-
-
-def _shown_as(report: Report, name: str, fail_on: str) -> Report | GateResult:
-    """The report; for the formats of code hosts, as a gate with one item shows it."""
-    if formats()[name].report is not None:
-        return report
-    from mlxdoctor.gate.weigh import alone
-
-    return alone(report, fail_on)
-
-
-def _write(
-    report: Report, folder: Path, names: tuple[str, ...], fail_on: str, inspected: list[Path]
-) -> list[Path]:
-    from mlxdoctor.formats.figures import all_paths
-    from mlxdoctor.formats.summary import slug
-
-    target = folder / slug(report.name)
-    for part in (target, target / "figures"):
-        # A link placed there earlier must not lead into the evidence.
-        output.refuse_inside(part, inspected)
-    files: dict[str, bytes] = {}
-    for name in names:
-        files |= files_of(_shown_as(report, name, fail_on), name)
-    return output.write_files(target, files, stale=all_paths())

@@ -10,6 +10,7 @@ import click
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_INTERRUPTED, EXIT_UNUSABLE, options, output
 from mlxdoctor.cli.progress import ProgressLine
 from mlxdoctor.formats.format import files_of, formats, text_of
+from mlxdoctor.formats.terminal import render_gate
 from mlxdoctor.gate_result import GateResult
 from mlxdoctor.safety.errors import InputError
 
@@ -190,7 +191,11 @@ def _deliver(
             _append(summary, text_of(result, "markdown"))
     finally:
         # What took so long to find out is not lost where a file can't be written.
-        click.echo(output.text(result, printed, written), nl=False)
+        if printed == "text":
+            text = render_gate(result, width=output.width(), style=output.style, written=written)
+        else:
+            text = text_of(result, printed)
+        click.echo(text, nl=False)
 
 
 def _append(path: Path, text: str) -> None:

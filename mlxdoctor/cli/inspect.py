@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="inspect", short_help="Show an adapter as a table.")
-@click.argument("adapters", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("adapters", nargs=-1, required=True, type=options.PATH)
 @options.base_model("The base model's folder, for norms relative to its weights.")
 @click.option(
     "--sort",
@@ -68,9 +68,6 @@ def command(
         if tuned is not None and model is not None:
             return _model(tuned, model, sort, output_format)
     return _adapters(adapters, model, sort, output_format)
-
-
-inspect = command
 
 
 def _adapters(paths: Sequence[Path], base: BaseModel | None, sort: str, output_format: str) -> int:

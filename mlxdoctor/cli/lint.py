@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, options, output
 
-if TYPE_CHECKING:
-    from mlxdoctor.lint.rule import Rule
-
-#: Columns that the table of rules leaves for the titles, at least.
-MIN_TITLE = 24
-
 
 @click.command(name="lint", short_help="Find known MLX training mistakes in source code.")
-@click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="FILE...")
+@click.argument("paths", nargs=-1, type=options.PATH, metavar="FILE...")
 @click.option("--select", multiple=True, metavar="CODE", help="Only this rule. Repeatable.")
 @options.printed("text", "json", "sarif", "github")
 @options.fails_on("warning")
@@ -47,19 +40,11 @@ def command(
     from mlxdoctor.lint.rule import rules
 
     if list_rules:
-        click.echo(_table(rules()))
+        rows = [(rule.code, rule.severity.value, rule.title) for rule in rules()]
+        click.echo(output.table(["rule", "severity", "what"], rows, 2))
         return EXIT_CLEAN
     if not paths:
         raise click.UsageError("Missing argument 'FILE...'.")
     hits = lint(paths, select)
     click.echo(FORMATS[output_format](hits), nl=False)
     return EXIT_FOUND if options.fails(hits, fail_on) else EXIT_CLEAN
-
-
-def _table(rules: tuple[Rule, ...]) -> str:
-    from tabulate import tabulate
-
-    taken = max(len(rule.code) for rule in rules) + len("warning") + 4
-    widths = [None, None, max(MIN_TITLE, output.width() - taken)]
-    cells = [[rule.code, rule.severity.value, rule.title] for rule in rules]
-    return tabulate(cells, ["rule", "severity", "what"], tablefmt="simple", maxcolwidths=widths)

@@ -15,6 +15,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 PATH = click.Path(path_type=Path)
 #: What `--fail-on` takes, the worst first.
 SEVERITIES = ("error", "warning", "info")
+NO_TEXT = "Show no training row and no output; figures stay."
 #: Commands that read no file of a user's.
 WITHOUT_LIMIT = frozenset({"checks", "explain"})
 
@@ -84,6 +85,39 @@ def fails(findings: Iterable[HasSeverity], fail_on: str) -> bool:
     return any(one.severity in bad_enough for one in findings)
 
 
+def reported(
+    names: Sequence[str] | None = None, *, named: str = "run", no_text: str | None = None
+) -> Callable[[F], F]:
+    """What a command that writes a report takes: `--format`, `--output`, `--stdout`, `--no-text`.
+
+    Args:
+        names: the formats; by default all.
+        named: whose name the report's folder has.
+        no_text: the help of that option, where it is another.
+    """
+    from mlxdoctor.formats.format import formats
+
+    every = [one for one in formats().values() if names is None or one.name in names]
+    folder = f"The report goes into a folder in here that has the {named}'s name."
+
+    def decorated(command: F) -> F:
+        for option in (
+            click.option("--no-text", is_flag=True, help=no_text or NO_TEXT),
+            printed_instead([one.name for one in every]),
+            output_folder(folder, default=Path("reports"), show_default=True),
+            written([one.name for one in every if one.suffix], ("markdown",)),
+        ):
+            command = option(command)
+        return command
+
+    return decorated
+
+
+def data() -> Callable[[F], F]:
+    """`--data`: the rows."""
+    return click.option("--data", type=PATH, help="Folder with train.jsonl and valid.jsonl.")
+
+
 def base_model(
     text: str = "Folder of the base model, if the run does not name it.", **more: Any
 ) -> Callable[[F], F]:
@@ -100,9 +134,7 @@ def no_generate() -> Callable[[F], F]:
 
 def no_text() -> Callable[[F], F]:
     """`--no-text`: a report that can leave the house."""
-    return click.option(
-        "--no-text", is_flag=True, help="Show no training row and no output; figures stay."
-    )
+    return click.option("--no-text", is_flag=True, help=NO_TEXT)
 
 
 def output_folder(text: str, **more: Any) -> Callable[[F], F]:

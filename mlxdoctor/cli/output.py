@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import click
 
+from mlxdoctor.formats import escape, terminal
+from mlxdoctor.formats.format import files_of, formats, text_of
+from mlxdoctor.formats.summary import slug
 from mlxdoctor.gate_result import GateResult
 from mlxdoctor.report import Report
 from mlxdoctor.safety.atomic import replace_file
@@ -60,22 +63,68 @@ def write_files(folder: Path, files: Mapping[str, bytes], stale: Iterable[str] =
     return written
 
 
-def text(shown: Report | GateResult, name: str, written: Iterable[str] = ()) -> str:
-    """A report or a gate's result in one format, on the terminal as wide and coloured as it is.
+def deliver(
+    report: Report,
+    names: Iterable[str],
+    folder: Path,
+    printed: str | None,
+    *,
+    inspected: Iterable[Path],
+    fail_on: str = "never",
+    render: Callable[..., str] = terminal.render,
+    written: Iterable[Path] = (),
+) -> None:
+    """Print a report in one format; or write it, and print what the terminal shows of it.
 
     Args:
-        shown: what to show.
-        name: of the format.
-        written: files that hold more, which the terminal lists.
-    """
-    from mlxdoctor.formats import terminal
-    from mlxdoctor.formats.format import text_of
+        report: the report.
+        names: the formats that are written, into a folder below `folder` with the run's name.
+        folder: as `--output` says.
+        printed: the format that is printed, and nothing written; None where files are.
+        inspected: the folders in which nothing may be written.
+        fail_on: as a gate with this one item takes it; for the formats of code hosts.
+        render: what the terminal shows.
+        written: files that were written already.
 
-    if name != "text":
-        return text_of(shown, name)
-    if isinstance(shown, GateResult):
-        return terminal.render_gate(shown, width=width(), style=style, written=list(written))
-    return terminal.render(shown, width=width(), style=style, written=list(written))
+    Raises:
+        InputError: a file can't be written, or its folder is inspected.
+    """
+    from mlxdoctor.formats.figures import all_paths
+
+    def shown_as(name: str) -> Report | GateResult:
+        if formats()[name].report is not None:
+            return report
+        from mlxdoctor.gate.weigh import alone
+
+        return alone(report, fail_on)
+
+    if printed is None:
+        target = folder / slug(report.name)
+        for part in (target, target / "figures"):
+            # A link placed there earlier must not lead into the evidence.
+            refuse_inside(part, inspected)
+        files: dict[str, bytes] = {}
+        for name in names:
+            files |= files_of(shown_as(name), name)
+        written = [*written, *write_files(target, files, stale=all_paths())]
+    if printed in (None, "text"):
+        shown = [str(path) for path in written if path.suffix != ".png"]
+        click.echo(render(report, width=width(), style=style, written=shown), nl=False)
+    else:
+        click.echo(text_of(shown_as(printed), printed), nl=False)
+    for sentence in report.unreadable:
+        click.echo(f"mlxdoctor: {escape.terminal(sentence)}", err=True)
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]], wide: int) -> str:
+    """A table as wide as the terminal: the column `wide` is wrapped, to 24 columns at least."""
+    from tabulate import tabulate
+
+    cells = [list(row) for row in rows]
+    widest = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
+    taken = sum(widest) - widest[wide] + 2 * (len(headers) - 1)
+    widths = [max(24, width() - taken) if n == wide else None for n in range(len(headers))]
+    return tabulate(cells, headers, tablefmt="simple", maxcolwidths=widths)
 
 
 def is_coloured() -> bool:

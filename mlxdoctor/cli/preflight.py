@@ -10,7 +10,6 @@ import click
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, EXIT_UNUSABLE, options, output
 from mlxdoctor.cli.progress import ProgressLine
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS
-from mlxdoctor.formats.format import files_of, formats
 from mlxdoctor.report import Report
 from mlxdoctor.verdict import Readiness
 
@@ -86,14 +85,7 @@ Exit codes: 0 ready (or ready, but: 1 with --fail-on warning), 1 not ready,
     help="The memory of the machine that will train.",
 )
 @_as_mlx_lm
-@options.written([one.name for one in formats().values() if one.suffix], ("markdown",))
-@options.output_folder(
-    "The report goes into a folder in here that has the configuration's name.",
-    default=Path("reports"),
-    show_default=True,
-)
-@options.printed_instead(tuple(formats()))
-@options.no_text()
+@options.reported(named="configuration")
 @options.fails_on()
 def command(  # noqa: PLR0917 - click passes every option by name
     config: Path | None,
@@ -126,9 +118,6 @@ def command(  # noqa: PLR0917 - click passes every option by name
       mlxdoctor preflight --model models/llama --data data/ --learning-rate 1e-4
     """
     from mlxdoctor.evidence.config import TrainingConfig
-    from mlxdoctor.formats.escape import terminal
-    from mlxdoctor.formats.figures import all_paths
-    from mlxdoctor.formats.summary import slug
     from mlxdoctor.preflight import preflight
     from mlxdoctor.preflight.configuration import changed_text
 
@@ -147,25 +136,15 @@ def command(  # noqa: PLR0917 - click passes every option by name
         )
     files = report.run.files
     inspected = [path for path in (files.base, files.data) if path]
-    for target in (fixed.parent if fixed is not None else None, None if printed else folder):
-        if target is not None:
-            output.refuse_inside(target, inspected)
     written = []
     plan = report.run.get(TrainingConfig)
     if fixed is not None and plan is not None:
+        output.refuse_inside(fixed.parent, inspected)
         text = changed_text(plan, report.fix.after if report.fix is not None else {})
         written += output.write_files(fixed.parent, {fixed.name: text.encode()})
-    if printed is not None:
-        click.echo(output.text(_shown_as(report, printed, fail_on), printed), nl=False)
-    else:
-        contents: dict[str, bytes] = {}
-        for name in names:
-            contents |= files_of(_shown_as(report, name, fail_on), name)
-        written += output.write_files(folder / slug(report.name), contents, stale=all_paths())
-        shown = [str(path) for path in written if path.suffix != ".png"]
-        click.echo(output.text(report, "text", shown), nl=False)
-    for sentence in report.unreadable:
-        click.echo(f"mlxdoctor: {terminal(sentence)}", err=True)
+    output.deliver(
+        report, names, folder, printed, inspected=inspected, fail_on=fail_on, written=written
+    )
     return exit_code(report, fail_on)
 
 
@@ -179,12 +158,3 @@ def exit_code(report: Report, fail_on: str) -> int:
     if readiness is Readiness.NOT_READY and fail_on != "never":
         return EXIT_FOUND
     return EXIT_INCONCLUSIVE if readiness is Readiness.UNKNOWN else EXIT_CLEAN
-
-
-def _shown_as(report: Report, name: str, fail_on: str) -> Any:
-    """The report; for the formats of code hosts, as a gate with one item shows it."""
-    if formats()[name].report is not None:
-        return report
-    from mlxdoctor.gate.weigh import alone
-
-    return alone(report, fail_on)

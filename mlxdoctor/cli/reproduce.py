@@ -15,8 +15,7 @@ from mlxdoctor.cli import (
     output,
 )
 from mlxdoctor.cli.progress import ProgressLine
-from mlxdoctor.formats.format import files_of, formats, text_of
-from mlxdoctor.report import Report
+from mlxdoctor.formats.format import formats
 
 #: Below the run's report.
 FOLDER = "reproduction"
@@ -31,7 +30,7 @@ options, 3 no cause could be confirmed, 130 stopped with Ctrl-C.""",
 )
 @click.argument("paths", nargs=-1, required=True, type=options.PATH, metavar="RUN...")
 @options.base_model()
-@click.option("--data", type=options.PATH, help="Folder with train.jsonl and valid.jsonl.")
+@options.data()
 @click.option(
     "--cause", "causes", multiple=True, metavar="ID", help="Try this cause as well. Repeatable."
 )
@@ -52,19 +51,9 @@ options, 3 no cause could be confirmed, 130 stopped with Ctrl-C.""",
     help="Stop trying after this long, and make reruns short enough for that, down to 20 "
     "iterations or the onset.",
 )
-@options.output_folder(
-    "The report and the experiments go into a folder in here that has the run's name.",
-    default=Path("reports"),
-    show_default=True,
-)
-@options.written(
-    [one.name for one in formats().values() if one.suffix and one.report], ("markdown",)
-)
-@options.printed_instead([one.name for one in formats().values() if one.report])
-@click.option(
-    "--no-text",
-    is_flag=True,
-    help="Show no training row and no output in the report; the experiments' own folder, which "
+@options.reported(
+    [one.name for one in formats().values() if one.report],
+    no_text="Show no training row and no output in the report; the experiments' own folder, which "
     "has copies of the rows, is not to be passed on.",
 )
 def command(
@@ -98,7 +87,6 @@ def command(
     output.refuse_inside(folder, inspected)
 
     from mlxdoctor.api import diagnose
-    from mlxdoctor.formats.figures import all_paths
     from mlxdoctor.formats.summary import slug
     from mlxdoctor.formats.terminal import render_experiments
     from mlxdoctor.reproduce import reproduce
@@ -124,19 +112,9 @@ def command(
         except KeyboardInterrupt:
             progress.clear()
             return _stopped(target / FOLDER)
-    written = []
-    if printed is None:
-        files: dict[str, bytes] = {}
-        for name in names:
-            files |= files_of(report, name)
-        written = output.write_files(target, files, stale=all_paths())
-    if printed in (None, "text"):
-        shown = [str(path) for path in written if path.suffix != ".png"]
-        text = render_experiments(report, shown, output.width(), output.style)
-        click.echo(text, nl=False)
-    else:
-        click.echo(text_of(report, printed), nl=False)
-    return exit_code(report)
+    output.deliver(report, names, folder, printed, inspected=inspected, render=render_experiments)
+    confirmed = any(one.confirmation == "confirmed" for one in report.diagnosis)
+    return EXIT_FOUND if confirmed else EXIT_INCONCLUSIVE
 
 
 def _stopped(folder: Path) -> int:
@@ -147,9 +125,3 @@ def _stopped(folder: Path) -> int:
         err=True,
     )
     return EXIT_INTERRUPTED
-
-
-def exit_code(report: Report) -> int:
-    """1 where a cause is confirmed, 3 where none is."""
-    confirmed = any(one.confirmation == "confirmed" for one in report.diagnosis)
-    return EXIT_FOUND if confirmed else EXIT_INCONCLUSIVE

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND
+from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, options
 
 if TYPE_CHECKING:
     from mlxdoctor.train import Settings, StepRecord, TrainingResult, ValidationRecord
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option(
     "-c",
     "--config",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     required=True,
     help="A configuration of mlx_lm.lora: YAML, JSON or an adapter_config.json.",
 )
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     metavar="KEY=VALUE",
     help="Change a setting of the file; mlxdoctor.KEY for one of the table `mlxdoctor`.",
 )
-@click.option("--adapter-path", type=click.Path(path_type=Path), help="The folder to write.")
+@click.option("--adapter-path", type=options.PATH, help="The folder to write.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done, and stop.")
 def command(
     *,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="watch", short_help="Follow a running log, and raise the alarm early.")
-@click.argument("log", type=click.Path(path_type=Path), metavar="LOG")
+@click.argument("log", type=options.PATH, metavar="LOG")
 @click.option("--iters", type=click.IntRange(1), help="How long it will be, if no line says.")
 @click.option("--stop-pid", type=int, metavar="PID", help="End this process at an alarm.")
 @click.option("--until-exit", type=int, metavar="PID", help="Watch until this process ends.")

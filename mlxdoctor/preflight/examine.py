@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -20,7 +19,6 @@ from mlxdoctor.evidence.planned_run import PlannedRun
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Severity, Status
-from mlxdoctor.judge.rate import BandLimits, step_of
 from mlxdoctor.measure.rate_range import RateRange
 from mlxdoctor.measure.run_cost import RunCost, machine_memory
 from mlxdoctor.preflight.configuration import all_changes, planned_config
@@ -69,7 +67,8 @@ def examine(
     budget = TimeBudget(max(seconds - (time.perf_counter() - begun), 1.0))
     report = examined(replace(run, budget=budget))
     readiness, why = _readiness_of(report)
-    facts = (*_facts(run, plan), *filter(None, [problem]))
+    seen = (one.message for one in report.seen)
+    facts = (*_facts(run, plan), *seen, *filter(None, [problem]))
     fix = all_changes(plan, report.diagnosis, report.findings)
     report = replace(report, planned=Planned(readiness, why, facts), fix=fix, next=None)
     return _without_what_comes_later(report)
@@ -212,7 +211,7 @@ def _without_what_comes_later(report: RunReport) -> RunReport:
 
 
 def _facts(run: Run, config: TrainingConfig) -> Iterator[str]:
-    """What the plan comes to, in sentences, as far as there is something to make them of."""
+    """What the plan comes to, in sentences, that no check says."""
     dataset, rows, cost = run.get(Dataset), run.get(SupervisedRows), run.get(RunCost)
     train = dataset.splits.get("train") if dataset is not None else None
     iters, batch = config.iters, config.batch_size
@@ -231,11 +230,6 @@ def _facts(run: Run, config: TrainingConfig) -> Iterator[str]:
             f"The longest row{part} has {longest:,} tokens; {how_many} after "
             f"{rows.max_seq_length:,}."
         )
-    if cost is not None:
-        guessed = "about " if cost.is_rough else ""
-        of = "" if cost.memory is None else f", of {_size(cost.memory)}"
-        how = "takes" if cost.is_measured else "will take"
-        yield f"Training {how} {guessed}{_size(cost.peak)} of memory at its peak{of}."
     if cost is not None and cost.seconds is not None:
         low, likely, high = map(_duration, cost.seconds)
         yield (
@@ -243,39 +237,8 @@ def _facts(run: Run, config: TrainingConfig) -> Iterator[str]:
             f"{high}), what is compiled at first aside."
         )
     rates = run.get(RateRange)
-    if rates is not None:
-        yield from _rates(rates)
-    else:
-        step = step_of(config, run.get(BaseModel), BandLimits())
-        if step is not None and step.parameters and step.low <= step.size <= step.high:
-            yield (
-                f"Rate × scale is {step.size:.2g}, within what is usual for a model of this size "
-                f"({step.low:.2g} to {step.high:.2g})."
-            )
-
-
-def _rates(rates: RateRange) -> Iterator[str]:
-    """What the range test found; the check says where the configured rate stands."""
-    if rates.largest is not None and rates.advised is not None:
-        yield (
-            f"The largest rate that learns is about {rates.largest:.2g}: {rates.updates} updates "
-            f"took the loss of {rates.rows} {rates.split} rows from {rates.untouched:.2f} to "
-            f"{rates.after(rates.largest).loss:.2f}."
-        )
-        if rates.fails_at is not None:
-            loss = rates.after(rates.fails_at).loss
-            ends = f"only comes to {loss:.2f}" if math.isfinite(loss) else "is not finite"
-            yield f"At {rates.fails_at:.2g} it {ends}."
-        yield (
-            f"Use {rates.advised:.2g}: a whole run is longer than this test. The configured rate "
-            f"is {rates.configured:.2g}."
-        )
-    if rates.untold:
+    if rates is not None and rates.untold:
         yield f"The range test could not tell everything: {rates.untold}."
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
 def _duration(seconds: float) -> str:

@@ -20,10 +20,8 @@ from mlxdoctor.report import Fix
 from mlxdoctor.reproduce.bench import Bench, Failure
 from mlxdoctor.reproduce.recipe import Recipe, changed_values
 from mlxdoctor.reproduce.repairs import (
-    ANSWERED_ROWS,
     AT_RANDOM,
     ENDED,
-    FILLED,
     LEFT_OUT,
     OTHER_ORDER,
     count_ends,
@@ -43,8 +41,6 @@ from mlxdoctor.train.settings import Settings
 
 #: The cause that the end token, put at the end of each row, cures.
 NO_END = "missing-end-token"
-#: What causes.toml says of findings about rows with an empty answer.
-EMPTY = "empty"
 #: Keys after whose change the held-out loss is over other tokens.
 _OTHER_TOKENS = frozenset({"max_seq_length", "mask_prompt"})
 #: Of the rows, at most this share may lack the end token where the rows are not at fault.
@@ -106,7 +102,12 @@ def try_cure(bench: Bench, cause: Cause, question: Question, plain: Trials) -> R
         changed = bench.until_decided(change, failing, question, cause.id, is_cured)
         ruling = judge_change(question, plain, {}, changed, cure.better, what=change.label)
         if ruling.verdict == "confirmed":
-            placebo = cure.placebo or another_order(bench)
+            placebo = cure.placebo or Change(
+                "another order",
+                "placebo: another order of the rows",
+                bench.failure.iterations,
+                fault=OTHER_ORDER,
+            )
             alike = {seed: bench.observe(placebo, seed, question) for seed in changed}
             words = {"what": change.label, "irrelevant": _IRRELEVANT[placebo.kind]}
             ruling = judge_change(question, plain, alike, changed, cure.better, **words)
@@ -118,12 +119,6 @@ def try_cure(bench: Bench, cause: Cause, question: Question, plain: Trials) -> R
     if cure.fixes:
         ruling = replace(ruling, fix=cure.fixes[cure.changes.index(change)])
     return replace(ruling, reason=f"{cure.premise}{ruling.reason}")
-
-
-def another_order(bench: Bench) -> Change:
-    """The placebo: the same rows in another order."""
-    label = "placebo: another order of the rows"
-    return Change("another order", label, bench.failure.iterations, fault=OTHER_ORDER)
 
 
 def cure_of(bench: Bench, cause: Cause) -> Cure | Ruling | None:
@@ -174,7 +169,7 @@ def _with_fix(recipe: Recipe, failure: Failure, fix: Fix) -> Change:
 
 
 def _repair_of_rows(bench: Bench, cause: Cause) -> Cure | Ruling:
-    """The rows that the findings name left out; empty answers filled in by the base model."""
+    """The rows that the findings name left out."""
     codes = [finding.code for finding in bench.failure.findings]
     named = tuple(dict.fromkeys(cause.leave_out[code] for code in codes if code in cause.leave_out))
     if not named:
@@ -183,9 +178,6 @@ def _repair_of_rows(bench: Bench, cause: Cause) -> Cure | Ruling:
             "which rows are wrong, which only somebody who knows the answers can say",
         )
     iterations = bench.failure.iterations
-    if named == (EMPTY,):
-        filled = Change("repair", FILLED.id, iterations, fault=FILLED, severity=ANSWERED_ROWS)
-        return Cure((filled,), strict=False)
     left_out = Change(
         "repair",
         f"{LEFT_OUT.id} ({', '.join(named)})",

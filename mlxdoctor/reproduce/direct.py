@@ -22,9 +22,9 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.run_files import RunFiles
+from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.models.load import load_local
-from mlxdoctor.reproduce.bases import fresh_shapes
 from mlxdoctor.reproduce.rerun import Laboratory, Observation, examined, split_loss, stamps
 from mlxdoctor.reproduce.rules import Limits, Ruling, undecided
 from mlxdoctor.run import Run
@@ -42,6 +42,7 @@ SAME = 1e-3
 #: Iterations of each rerun of a resumed run.
 RESUMED = 5
 _ITS_RUN = "configuration and log of the run that the file is from"
+_ITS_BASE = "the base that the adapter was trained on (--base)"
 
 
 @dataclass(frozen=True)
@@ -224,12 +225,18 @@ def rename_tensors(lab: Laboratory, run: Run, folder: Path) -> Ruling:
     if adapter is None or base is None or adapter.path.suffix != ".safetensors":
         reason = "there is no adapter file to rename the tensors of"
         return undecided(reason, "the adapter as a .safetensors file")
-    names = renamed(adapter, base)
-    if names is None:
+    shapes = {one.name: (one.in_features, one.out_features) for one in adapter.modules}
+    modules = renamed(shapes, base.linear_shapes)
+    if modules is None:
         return undecided(
-            "no renaming makes every tensor fit a module of the base by its shape",
-            "the base that the adapter was trained on (--base)",
+            "no renaming makes every tensor fit a module of the base by its shape", _ITS_BASE
         )
+    names = {
+        factor.name: f"{modules[module.name]}.{factor.name.rpartition('.')[2]}"
+        for module in adapter.modules
+        for factor in (module.a, module.b, module.magnitude)
+        if factor is not None and not factor.name.startswith(f"{modules[module.name]}.")
+    }
 
     def seen(name: str, names: Mapping[str, str]) -> Observation:
         path = copied(run.files, adapter.path, folder / name, names)
@@ -240,21 +247,21 @@ def rename_tensors(lab: Laboratory, run: Run, folder: Path) -> Ruling:
         return _judge_answers(run, before)
     lab.keep_within_time("the adapter with its tensors renamed")
     after = seen("renamed", names)
-    had_effect = before.loss is not None and before.loss < (before.base_loss or math.inf)
+    if after.loss is None or after.base_loss is None:
+        return undecided("no held-out answers say what the adapter does", "rows with answers")
+    losses = f"the loss on held-out answers is {after.loss:.3f}, the base's {after.base_loss:.3f}"
+    had_effect = before.loss is not None and before.loss < after.base_loss
     if _works(after) and not had_effect:
         return Ruling(
             "confirmed",
-            f"with its {len(names)} tensors renamed in a copy the adapter works: the loss on "
-            f"held-out answers is {after.loss:.3f}, the base's {after.base_loss:.3f}; as saved "
-            "it has no effect",
+            f"with its {len(names)} tensors renamed in a copy the adapter works: {losses}; as "
+            "saved it has no effect",
             1.0,
         )
-    if after.loss is None or after.base_loss is None:
-        return undecided("no held-out answers say what the adapter does", "rows with answers")
     if abs(after.loss - after.base_loss) > SAME * after.base_loss:
         return undecided(
-            "with its tensors renamed to fit, the adapter is applied, and the loss on held-out "
-            f"answers is {after.loss:.3f}, the base's {after.base_loss:.3f}: that is no proof",
+            f"with its tensors renamed to fit, the adapter is applied, and {losses}: that is no "
+            "proof",
             "rows like those trained on (--data)",
         )
     return Ruling("refuted", "with its tensors renamed to fit, the adapter has no effect either")
@@ -285,35 +292,34 @@ def _works(seen: Observation) -> bool:
     return seen.loss < seen.base_loss * (1 - BETTER)
 
 
-def renamed(adapter: Adapter, base: BaseModel) -> dict[str, str] | None:
-    """Tensor name -> the name that fits the base; None where a module has no place there.
+def renamed(
+    shapes: Mapping[str, tuple[int, ...]], places: Mapping[str, tuple[int, ...]]
+) -> dict[str, str] | None:
+    """Name -> the place that it belongs to; None where a name has none.
 
-    A wrapper's prefix is what differs: the longest end of the module's name that is the
-    name, or the end of the name, of one module of the base with the same shape.
+    A wrapper's prefix is what differs: the longest end of the name that is, or ends, the name of
+    one place with the same shape.
+
+    Args:
+        shapes: of modules or tensors, by the names that they have.
+        places: of those that there are to load into, by their names.
     """
     names: dict[str, str] = {}
-    for module in adapter.modules:
-        target = _target(module.name, (module.in_features, module.out_features), base)
-        if target is None:
+    for name, shape in shapes.items():
+        parts = name.split(".")
+        for start in range(len(parts)):
+            end = ".".join(parts[start:])
+            fitting = [
+                place
+                for place, size in places.items()
+                if (place == end or place.endswith(f".{end}")) and size == shape
+            ]
+            if len(fitting) == 1:
+                names[name] = fitting[0]
+                break
+        else:
             return None
-        for factor in (module.a, module.b, module.magnitude):
-            if factor is not None and not factor.name.startswith(f"{target}."):
-                names[factor.name] = f"{target}.{factor.name.rpartition('.')[2]}"
     return names
-
-
-def _target(name: str, shape: tuple[int, int], base: BaseModel) -> str | None:
-    parts = name.split(".")
-    for start in range(len(parts)):
-        end = ".".join(parts[start:])
-        fitting = [
-            module
-            for module, size in base.linear_shapes.items()
-            if (module == end or module.endswith(f".{end}")) and size == shape
-        ]
-        if len(fitting) == 1:
-            return fitting[0]
-    return None
 
 
 def resume_again(lab: Laboratory, run: Run, folder: Path) -> Ruling:
@@ -335,7 +341,7 @@ def resume_again(lab: Laboratory, run: Run, folder: Path) -> Ruling:
     recorded = losses("as-recorded", resumed)
     saved = load_file(resumed)
     wanted = {k: v.shape for k, v in load_file(folder / "as-recorded" / ADAPTER_FILE).items()}
-    lost = [name for name in saved if name not in wanted]
+    lost = {name: tensor.shape for name, tensor in saved.items() if name not in wanted}
     if not lost:
         return undecided(
             f"all {len(saved)} tensors of the file it was resumed from are loaded; what it means "
@@ -353,17 +359,9 @@ def resume_again(lab: Laboratory, run: Run, folder: Path) -> Ruling:
             1.0,
         )
     text = f"{len(lost)} of {len(saved)} tensors of the file it was resumed from are not loaded"
-    names: dict[str, str] = {}
-    for name in lost:
-        fitting = [
-            place
-            for place, shape in wanted.items()
-            if shape == saved[name].shape
-            and (name.endswith(f".{place}") or place.endswith(f".{name}"))
-        ]
-        if len(fitting) != 1:
-            return undecided(f"{text}, and no renaming gives each of them a place", _ITS_RUN)
-        names[name] = fitting[0]
+    names = renamed(lost, wanted)
+    if names is None:
+        return undecided(f"{text}, and no renaming gives each of them a place", _ITS_RUN)
     copy = folder / "renamed.safetensors"
     save_file({names.get(key, key): value for key, value in saved.items()}, copy)
     fitted = losses("renamed", str(copy))
@@ -377,65 +375,120 @@ def resume_again(lab: Laboratory, run: Run, folder: Path) -> Ruling:
     )
 
 
-def give_a_batch(lab: Laboratory, run: Run, folder: Path) -> Ruling:
-    """Validate as recorded, and then on all validation rows, filled up to a batch.
+def first_loss(lab: Laboratory, folder: Path, **values: Any) -> float | None:
+    """The validation loss before the first update, nats a token; None where nothing is validated.
+
+    Args:
+        values: keys of the configuration that are not as recorded.
+
+    Raises:
+        InputError: training is not possible with them.
+        BudgetSpent: the time was over before it was done.
+    """
+    settings = lab.recipe.settings(folder, 1, lab.recipe.seed, {**lab.recipe.values, **values})
+    result = lab.train(settings, "validated before the first update")
+    return result.validations[0].val_loss if result.validations else None
+
+
+def validate_on_training_rows(lab: Laboratory, run: Run, folder: Path) -> Ruling:
+    """Validate as recorded, and then on the training rows, of which there is a batch.
 
     Both before the first update, so that the model is the base and nothing else differs.
     """
     del run
-    recipe = lab.recipe
-
-    def validated(name: str, values: dict[str, Any]) -> float | str:
-        """The loss before the first update, in nats a token; a clause where there is none."""
-        settings = recipe.settings(folder / name, 1, recipe.seed, values)
-        try:
-            result = lab.train(settings, "validated before the first update")
-        except InputError as error:
-            return f"it is refused ({error})"
-        loss = result.validations[0].val_loss if result.validations else None
-        if loss is None:
-            return "nothing is validated on"
-        return loss if math.isfinite(loss) else "the loss is NaN"
-
-    before = validated("as-recorded", dict(recipe.values))
-    if isinstance(before, float):
+    try:
+        before = first_loss(lab, folder / "as-recorded")
+        problem = "nothing is validated on" if before is None else "the loss is NaN"
+    except InputError as error:
+        before, problem = None, f"it is refused ({error})"
+    if before is not None and math.isfinite(before):
         text = f"validated as recorded, before any update, the loss is {before:.3f}"
         return Ruling("refuted", text)
     data = folder / "data"
-    batch = recipe.settings(folder, 1, recipe.seed).batch_size
-    shutil.copytree(recipe.data, data)
-    rows, added = _filled(data, batch)
-    if rows < batch:
-        reason = f"there are no {batch} rows in all, so no batch to try with"
-        return undecided(reason, f"{batch} validation rows, or a smaller batch_size")
-    values = {**recipe.values, "data": str(data), "val_batches": -1}
-    after = validated("with-a-batch", values)
-    if isinstance(after, float):
-        which = f"{rows} rows" + (f", {added} of them training rows," if added else "")
+    shutil.copytree(lab.recipe.data, data)
+    shutil.copyfile(Dataset.read(data).splits["train"].path, data / "valid.jsonl")
+    after = first_loss(lab, folder / "with-a-batch", data=str(data), val_batches=-1)
+    if after is None or not math.isfinite(after):
+        text = f"validated as recorded {problem}, and on the training rows there is no loss either"
+        return Ruling("refuted", text)
+    return Ruling(
+        "confirmed",
+        f"validated as recorded, before any update, {problem}; on the training rows and with "
+        f"val_batches -1 it is {after:.3f}, with the same model",
+        1.0,
+    )
+
+
+def fresh_shapes(lab: Laboratory, run: Run, folder: Path) -> Ruling:
+    """Make one step on this base with the run's configuration, and compare the shapes.
+
+    Bases of one kind have the same shapes. Then the log tells: its first validation is of the
+    base before any training, and made again on the right base it gives the same loss.
+    """
+    adapter = run.get(Adapter)
+    if adapter is None:
+        return undecided("there is no adapter to compare", "the adapter")
+    here = first_loss(lab, folder)
+    fresh = {one.name: (one.in_features, one.out_features) for one in Adapter.read(folder).modules}
+    shared = [module for module in adapter.modules if module.name in fresh]
+    other = [one for one in shared if fresh[one.name] != (one.in_features, one.out_features)]
+    if not shared:
+        return undecided("no module of the adapter has the name of one of this base", _ITS_BASE)
+    if other:
+        module = other[0]
+        rows, columns = fresh[module.name]
         return Ruling(
             "confirmed",
-            f"validated as recorded, before any update, {before}; on {which} and with val_batches "
-            f"-1 it is {after:.3f}, with the same model",
+            "an adapter trained here with the same configuration has other shapes: "
+            f"{module.name} is {rows} × {columns}, and {module.in_features} × "
+            f"{module.out_features} in the run's file ({len(other)} of {len(shared)} modules "
+            "differ)",
             1.0,
         )
-    text = f"validated as recorded {before}, and on {rows} rows there is no loss either"
-    return Ruling("refuted", text)
+    own, named = lab.recipe.named_base(run), None
+    if own is not None and own != lab.recipe.base:
+        named = first_loss(lab, folder / "named", model=str(own))
+    return judge_same_shapes(first_validation(run.get(TrainingLog)), here, named)
 
 
-def _filled(data: Path, batch: int) -> tuple[int, int]:
-    """Fill the validation split up to a batch; how many rows it has, and how many were added."""
-    dataset = Dataset.read(data)
-    valid, train = dataset.splits.get("valid"), dataset.splits.get("train")
-    count = len(valid.rows) if valid is not None else 0
-    missing = max(0, batch - count)
-    if not missing or train is None:
-        return count, 0
-    lines = train.path.read_text("utf-8").splitlines()
-    chosen = [lines[number - 1] for number in train.line_numbers[:missing]]
-    path = data / "valid.jsonl"
-    kept = path.read_text("utf-8").splitlines() if path.is_file() else []
-    path.write_text("".join(f"{line}\n" for line in (*kept, *chosen) if line.strip()), "utf-8")
-    return count + len(chosen), len(chosen)
+def first_validation(log: TrainingLog | None) -> float | None:
+    """The validation loss that the log has before the first update, nats a token."""
+    series = log.main.get("val_loss") if log is not None else None
+    if series is None or not len(series) or int(series.iterations[0]) > 1:
+        return None
+    return float(series.values[0])
+
+
+def judge_same_shapes(logged: float | None, here: float | None, named: float | None) -> Ruling:
+    """The verdict where shapes tell nothing: by the validation before the first update.
+
+    Args:
+        logged: what the run's log has, nats a token; None where it has none.
+        here: the same validation made on this base; None where there is none.
+        named: likewise on the base that the run names; None where that is this one.
+    """
+    text = "an adapter trained on this base has the same shapes"
+    if logged is None or here is None:
+        return undecided(
+            f"{text}, which bases of one kind have in common",
+            "a log with the validation loss before the first update",
+        )
+    same = Limits().same_step
+    losses = f"before the first update the log has a validation loss of {logged:.3f}"
+    if abs(logged - here) > same:
+        return undecided(
+            f"{text}; {losses}, this base has {here:.3f}: it was another base, or other rows, or "
+            "another loss",
+            "the base that was trained on, whose folder is named with --base",
+        )
+    if named is not None and not abs(logged - named) <= same:
+        return Ruling(
+            "confirmed",
+            f"{losses}, as the base named with --base has ({here:.3f}); the base that the run "
+            f"names has {named:.3f}: the adapter was trained on the former",
+            1.0,
+        )
+    return Ruling("refuted", f"{text}, and {losses}, as this base has ({here:.3f})")
 
 
 def copied(
@@ -470,7 +523,9 @@ DIRECT: Mapping[str, Direct] = MappingProxyType(
             "evaluated again, without and with the adapter", evaluate_again
         ),
         "fused-model-differs": Direct("fused again at full precision", fuse_again),
-        "no-validation-data": Direct("validated on a whole batch", give_a_batch, 2),
+        "no-validation-data": Direct(
+            "validated on the training rows", validate_on_training_rows, 2
+        ),
         "resume-mismatch": Direct(
             "resumed again, and without what was not loaded", resume_again, 2 * RESUMED
         ),

@@ -6,15 +6,16 @@ import json
 import random
 import shutil
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.dataset import Dataset, Features, Row, Split
+from mlxdoctor.evidence.dataset import Dataset, Features, Split
 from mlxdoctor.evidence.prompt_answer import Pair, pair_of
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.load import load_tokenizer
@@ -29,16 +30,6 @@ from mlxdoctor.train.token_rows import TokenRow, TokenRows
 OTHER_SEED = 1000
 #: A template may put a line break after the end token: so many tokens at the end are looked at.
 LAST_TOKENS = 3
-#: Tokens of an answer that the base model is asked for, where the data has none.
-ANSWER_TOKENS = 48
-#: Rows with an empty answer that get one.
-ANSWERED_ROWS = 64
-
-
-def write_rows(path: Path, rows: Iterable[Row]) -> None:
-    """Write rows of data, one JSON document a line."""
-    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    path.write_text(text, "utf-8")
 
 
 def named_rows(split: Split, features: Features, what: Collection[str]) -> frozenset[int]:
@@ -79,11 +70,18 @@ def is_damaged(text: str) -> bool:
         return False
 
 
-def _left_out(settings: Settings, named: Collection[str], *, at_random: bool) -> Settings:
+def rows_left_out(
+    settings: Settings, parts: Parts, severity: Collection[str], *, at_random: bool = False
+) -> tuple[Settings, Parts]:
+    """Leave out the training rows that findings of these names are about, or as many at random.
+
+    Raises:
+        InputError: fewer than a batch are left.
+    """
     source, folder = Path(settings.data), Path(settings.adapter_path) / "data"
     dataset = Dataset.read(source)
     train = dataset.splits["train"]
-    gone = named_rows(train, dataset.features, named)
+    gone = named_rows(train, dataset.features, severity)
     count = len(train.rows)
     if count - len(gone) < settings.batch_size:
         raise InputError(
@@ -94,48 +92,10 @@ def _left_out(settings: Settings, named: Collection[str], *, at_random: bool) ->
     if at_random:
         gone = frozenset(random.Random(settings.seed).sample(range(count), len(gone)))
     shutil.copytree(source, folder, dirs_exist_ok=True)
-    write_rows(
-        folder / train.path.name,
-        (row for place, row in enumerate(train.rows) if place not in gone),
-    )
-    return replace(settings, data=str(folder))
-
-
-def rows_left_out(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-    """Leave out the training rows that findings name."""
-    return _left_out(settings, severity, at_random=False), parts
-
-
-def random_rows_left_out(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-    """Leave out as many training rows, whichever they are."""
-    return _left_out(settings, severity, at_random=True), parts
-
-
-def answers_filled(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-    """Give rows with an empty answer the base model's own; those beyond the count are left out."""
-    from mlx_lm import generate
-
-    model, tokenizer = parts.load(settings)
-    folder = Path(settings.adapter_path) / "data"
-    shutil.copytree(settings.data, folder, dirs_exist_ok=True)
-    for path in folder.glob("*.jsonl"):
-        rows = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
-        for row in rows[: int(severity)]:
-            messages = row.get("messages")
-            if not messages or _has_answer(row):
-                continue
-            prompt = tokenizer.apply_chat_template(
-                messages[:-1], add_generation_prompt=True, return_dict=False
-            )
-            answer = generate(model, tokenizer, prompt, max_tokens=ANSWER_TOKENS)
-            messages[-1] = {**messages[-1], "content": answer.strip()}
-        write_rows(path, filter(_has_answer, rows))
+    kept = (row for place, row in enumerate(train.rows) if place not in gone)
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept)
+    (folder / train.path.name).write_text(text, "utf-8")
     return replace(settings, data=str(folder)), parts
-
-
-def _has_answer(row: Mapping[str, Any]) -> bool:
-    messages = row.get("messages") or [{}]
-    return bool(str(messages[-1].get("content") or "").strip())
 
 
 def ends_of(base: Path) -> tuple[int, ...]:
@@ -214,14 +174,7 @@ AT_RANDOM = Fault(
     "bad-data",
     "As many training rows are left out at random.",
     ((),),
-    random_rows_left_out,
-)
-FILLED = Fault(
-    "filling empty answers with the base model's own",
-    "bad-data",
-    "Rows with an empty answer get the base model's own answer.",
-    (ANSWERED_ROWS,),
-    answers_filled,
+    partial(rows_left_out, at_random=True),
 )
 ENDED = Fault(
     "the end token put at the end of each row",

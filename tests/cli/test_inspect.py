@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mlxdoctor.cli import main
-from mlxdoctor.cli.inspect import inspect
+from mlxdoctor.cli.inspect import command as inspect
 from tests.conftest import FIXTURES, RUNS
 from tests.weight_files import lora, save, write_config
 

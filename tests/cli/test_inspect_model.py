@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mlxdoctor.cli import main
-from mlxdoctor.cli.inspect import inspect
+from mlxdoctor.cli.inspect import command as inspect
 from mlxdoctor.evidence.base_model import BaseModel
 from tests.conftest import FIXTURES, RUNS
 from tests.weight_files import save, write_config

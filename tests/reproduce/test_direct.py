@@ -11,8 +11,13 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.reproduce.bases import first_validation, judge_same_shapes
-from mlxdoctor.reproduce.direct import fused_fully, judge_fusion, measured
+from mlxdoctor.reproduce.direct import (
+    first_validation,
+    fused_fully,
+    judge_fusion,
+    judge_same_shapes,
+    measured,
+)
 from mlxdoctor.reproduce.recipe import recipe_of
 from mlxdoctor.reproduce.rerun import Laboratory
 from mlxdoctor.reproduce.rules import Ruling
@@ -130,7 +135,7 @@ def test_validation_on_no_batch_is_confirmed_and_on_one_refuted(tmp_path: Path) 
     path.write_text(json.dumps(values))
     found = tried("no-validation-data", run, tmp_path / "work")
     assert found.verdict == "confirmed"
-    assert "on 4 rows, 1 of them training rows," in found.reason
+    assert "on the training rows" in found.reason
     path.write_text(json.dumps({**values, "batch_size": 3}))
     assert tried("no-validation-data", run, tmp_path / "work").verdict == "refuted"
     assert len((few / "valid.jsonl").read_text().splitlines()) == 3
