@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from mlxdoctor.causes import load_causes
 from mlxdoctor.check import Check, discover, selected, with_thresholds
-from mlxdoctor.diagnosis import Diagnosed, Judged, judge, unlocks_most
+from mlxdoctor.diagnosis import Diagnosed, judge, unlocks_most
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import Progress
@@ -23,7 +23,7 @@ from mlxdoctor.formats.withheld import without_text
 from mlxdoctor.installed import version_here, versions_here
 from mlxdoctor.judge.remedy import fix_for, needed_values
 from mlxdoctor.models.load import NOT_ASKED
-from mlxdoctor.report import FileRead, Fix, MissingEvidence, NextCheck, Report
+from mlxdoctor.report import FileRead, Fix, MissingEvidence, Report
 from mlxdoctor.run import Run
 from mlxdoctor.run_texts import texts_of
 from mlxdoctor.safety.texts import as_seen_here
@@ -135,6 +135,9 @@ def _report(run: Run, outcomes: tuple[Outcome, ...], command: Callable[[bool], s
     diagnosis = judged.diagnosis
     fix = _fix(run, diagnosis[0], outcomes) if diagnosis else None
     log = run.get(TrainingLog)
+    unlocks = unlocks_most(outcomes, judged)
+    if unlocks is not None and unlocks.why == NOT_ASKED:
+        unlocks = replace(unlocks, command=command(True))
     report = RunReport(
         run=run,
         name=run.name,
@@ -152,7 +155,7 @@ def _report(run: Run, outcomes: tuple[Outcome, ...], command: Callable[[bool], s
         contributing=_contributing(outcomes, diagnosis),
         fix=fix,
         timeline=timeline(outcomes),
-        next=_next(judged, outcomes, command),
+        next=unlocks,
         commands=(command(run.options.allow_model),),
         versions={**versions_here(), **(log.versions if log is not None else {})},
         unreadable=unreadable,
@@ -181,16 +184,6 @@ def _contributing(outcomes: Iterable[Outcome], diagnosis: Sequence[Diagnosed]) -
         if finding.severity is Severity.WARNING and finding.code not in explained
     ]
     return tuple(dict.fromkeys(codes))
-
-
-def _next(
-    judged: Judged, outcomes: Sequence[Outcome], command: Callable[[bool], str]
-) -> NextCheck | None:
-    unlocks = unlocks_most(outcomes, judged)
-    if unlocks is None:
-        return None
-    redone = command(True) if unlocks.why == NOT_ASKED else ""
-    return NextCheck(unlocks.why, unlocks.how, unlocks.settles, redone)
 
 
 def _command(paths: Sequence[Path], options: Options, allow_model: bool) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 from mlxdoctor.causes import Calibration, Cause, KnowledgeBase, load_causes
 from mlxdoctor.confirmation import Confirmation
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
-from mlxdoctor.verdict import CauseStatus, Coverage, Verdict
+from mlxdoctor.verdict import CauseStatus, Coverage, NextCheck, Verdict
 
 #: Log-odds below which a cause is not worth a reader's time (natural logarithm).
 MIN_SCORE = 0.0
@@ -82,19 +82,6 @@ class Diagnosed:
 
 
 @dataclass(frozen=True)
-class Unlocks:
-    """The missing evidence that would say most.
-
-    `why` is a clause for what is lacking, `how` one for what would provide it, and `settles`
-    are the ids of the causes it is about.
-    """
-
-    why: str
-    how: str
-    settles: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Judged:
     """What all outcomes together say of a run.
 
@@ -147,9 +134,12 @@ def judge(
     # until models run.
     if verdict is Verdict.INCONCLUSIVE and learned and whole and not open_causes:
         verdict = Verdict.HEALTHY
-    if verdict is Verdict.UNHEALTHY and open_causes <= MOST_OPEN:
+    calibration = knowledge.calibration
+    if verdict is Verdict.UNHEALTHY and open_causes <= MOST_OPEN and calibration is not None:
         # With less to go by, scores are right less often than they say.
-        diagnosis = _with_probabilities(diagnosis, ranked, knowledge)
+        shares = probabilities([one.score for one in ranked], calibration)
+        share_of = {one.cause.id: share for one, share in zip(ranked, shares, strict=True)}
+        diagnosis = [replace(one, probability=share_of[one.cause.id]) for one in diagnosis]
     return Judged(verdict, tuple(diagnosis), coverage)
 
 
@@ -161,19 +151,8 @@ def probabilities(scores: Sequence[float], calibration: Calibration) -> list[flo
         calibration: measured; see reports/calibration.md.
     """
     levels = [calibration.slope * one for one in (*scores, calibration.other)]
-    highest = max(levels)
-    odds = [math.exp(one - highest) for one in levels]
+    odds = [math.exp(one - max(levels)) for one in levels]
     return [one / sum(odds) for one in odds[:-1]]
-
-
-def _with_probabilities(
-    diagnosis: Sequence[Diagnosed], ranked: Sequence[Diagnosed], knowledge: KnowledgeBase
-) -> list[Diagnosed]:
-    if knowledge.calibration is None:
-        return list(diagnosis)
-    shares = probabilities([one.score for one in ranked], knowledge.calibration)
-    share_of = {one.cause.id: share for one, share in zip(ranked, shares, strict=True)}
-    return [replace(one, probability=share_of[one.cause.id]) for one in diagnosis]
 
 
 def _model_first(ranked: Sequence[Diagnosed], outcomes: Sequence[Outcome]) -> list[Diagnosed]:
@@ -283,7 +262,7 @@ def _score(
     )
 
 
-def unlocks_most(outcomes: Sequence[Outcome], judged: Judged) -> Unlocks | None:
+def unlocks_most(outcomes: Sequence[Outcome], judged: Judged) -> NextCheck | None:
     """What would say most: of the leading causes, or else of those that are open."""
     if judged.diagnosis:
         return _of_the_leading(outcomes, judged.diagnosis)
@@ -295,22 +274,24 @@ def unlocks_most(outcomes: Sequence[Outcome], judged: Judged) -> Unlocks | None:
     if not lacking:
         return None
     (why, how), settles = max(lacking.items(), key=lambda item: len(item[1]))
-    return Unlocks(why, how, tuple(settles))
+    return NextCheck(why, how, tuple(settles))
 
 
-def _of_the_leading(outcomes: Sequence[Outcome], diagnosis: Sequence[Diagnosed]) -> Unlocks | None:
+def _of_the_leading(
+    outcomes: Sequence[Outcome], diagnosis: Sequence[Diagnosed]
+) -> NextCheck | None:
     """The evidence of the skipped check whose answer could move the leading causes most."""
     reasons = {
         one.check: one.reason
         for one in outcomes
         if one.status in (Status.SKIPPED, Status.INCONCLUSIVE) and one.arises and one.reason
     }
-    best: Unlocks | None = None
+    best: NextCheck | None = None
     largest = 0.0
     for diagnosed in diagnosis[:3]:
         for code in diagnosed.unknown:
             why, _, how = reasons.get(code.split(".", 1)[0], "").partition("; ")
             weight = diagnosed.cause.weights[code]
             if how and abs(weight) > largest:
-                best, largest = Unlocks(why, how, (diagnosed.cause.id,)), abs(weight)
+                best, largest = NextCheck(why, how, (diagnosed.cause.id,)), abs(weight)
     return best

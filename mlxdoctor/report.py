@@ -14,7 +14,7 @@ from mlxdoctor.confirmation import Experiment, Rerun
 from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.exhibits import FIGURES, LossCurve, SampleAnswer
 from mlxdoctor.finding import Exhibit, Finding, Outcome, Seen, Severity
-from mlxdoctor.verdict import CauseStatus, Coverage, Readiness, Verdict
+from mlxdoctor.verdict import CauseStatus, Coverage, NextCheck, Readiness, Verdict
 
 #: Rises when a key of `to_dict` up to `suppressed` changes its meaning or goes away.
 SCHEMA_VERSION = 3
@@ -58,23 +58,6 @@ class Event:
 
     iteration: int | None
     event: str
-
-
-@dataclass(frozen=True)
-class NextCheck:
-    """The evidence that would say most.
-
-    Attributes:
-        why: what is lacking, as a clause.
-        how: what would provide it, as a clause that tells a person what to do; may be empty.
-        settles: ids of the open causes that it would rule out or find.
-        command: that provides it; empty where it takes a file.
-    """
-
-    why: str
-    how: str
-    settles: tuple[str, ...] = ()
-    command: str = ""
 
 
 @dataclass(frozen=True)

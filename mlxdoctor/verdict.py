@@ -55,3 +55,20 @@ class Coverage:
     status: CauseStatus
     why: str
     needs: str = ""
+
+
+@dataclass(frozen=True)
+class NextCheck:
+    """The evidence that would say most.
+
+    Attributes:
+        why: what is lacking, as a clause.
+        how: what would provide it, as a clause that tells a person what to do; may be empty.
+        settles: ids of the open causes that it would rule out or find.
+        command: that provides it; empty where it takes a file.
+    """
+
+    why: str
+    how: str
+    settles: tuple[str, ...] = ()
+    command: str = ""

@@ -24,8 +24,6 @@ SAMPLE_CHARACTERS = 36
 CONFIRM_ITERATIONS = 50
 #: A confirming run goes this many times past the iteration at which the failure began.
 CONFIRM_PAST_ONSET = 2
-#: Findings that are asked when the failure began.
-MAX_ONSETS = 10
 
 #: A word of a language, and not the name of a file or of an option.
 _BEGINS_WITH_A_WORD = re.compile(r"[^\W\d_]+(?:[-'’][^\W\d_]+)*(?=[\s,;!?]|\.\s|\.?$)")
@@ -278,12 +276,16 @@ def confirm_commands(report: Report) -> list[str]:
         copy = f"{folder}.yaml" if config.endswith((".yaml", ".yml")) else f"{folder}.json"
         lines.append(f"cp {_quoted(config)} {copy}  # then make the change below in {copy}")
         config = copy
+    iterations = report.fix.after.get("iters")
+    if not isinstance(iterations, int):
+        # A failure shows a while after it began.
+        iterations = max(CONFIRM_ITERATIONS, CONFIRM_PAST_ONSET * (report.onset or 0))
     return [
         *lines,
         f"mkdir -p {folder}",
         f"mlx_lm.lora --train --config {_quoted(config)} \\",
         *(f"  {' '.join(part)} \\" for part in (_places(report), options) if part),
-        f"  --iters {_confirm_iterations(report)} --steps-per-report 5 \\",
+        f"  --iters {iterations} --steps-per-report 5 \\",
         f"  --adapter-path {folder} 2>&1 | tee {folder}/train.log",
         f"mlxdoctor diagnose {folder}",
     ]
@@ -318,14 +320,6 @@ def _flags_suffice(wanted: Sequence[ChangedKey], diff: str) -> bool:
     return len(added) == len(wanted) and all(
         one.key in _FLAGS and one.after is not None for one in wanted
     )
-
-
-def _confirm_iterations(report: Report) -> int:
-    for one in changes(report):
-        if one.key == "iters" and isinstance(one.after, int):
-            return one.after
-    onsets = [one.onset for one in reasons(report, MAX_ONSETS) if one.onset is not None]
-    return max(CONFIRM_ITERATIONS, CONFIRM_PAST_ONSET * min(onsets, default=0))
 
 
 def left_out(report: Report) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from mlxdoctor.causes import Change
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_LORA_DEFAULTS
 from mlxdoctor.finding import ADVISED, Finding
 from mlxdoctor.judge.rate import better_rate
 from mlxdoctor.report import Fix
@@ -32,26 +33,22 @@ def fix_for(
     """
     if change is None or config is None or config.origin == "peft":
         return None
-    values = copy.deepcopy(dict(config.values))
-    before = _current(config, change.key)
+    before = value_in_force(config, change.key)
     after = _changed(before, change, usual.get(change.key.rsplit(".", 1)[-1]))
     if after is None or after == before:
         return None
-    changed = copy.deepcopy(values)
-    _assign(changed, change.key, after)
-    if change.key == "learning_rate" and isinstance(values.get("lr_schedule"), dict):
-        # A schedule wins over the plain rate in mlx-lm, so the fix has to reach it.
-        arguments = scaled_schedule(changed["lr_schedule"], after / before) if before else None
-        if arguments is not None:
-            changed["lr_schedule"]["arguments"] = arguments
-    return Fix({change.key: before}, {change.key: after}, config_diff(config, changed))
+    fix = {change.key: before}, {change.key: after}
+    stated = dict(config.values)
+    changed = changed_values(stated, *fix)
+    texts = [json.dumps(values, indent=4, default=str) for values in (stated, changed)]
+    return Fix(*fix, config_diff(config, *texts))
 
 
-def config_diff(config: TrainingConfig, changed: Mapping[str, Any]) -> str:
-    """A unified diff from a configuration as it is stated to changed values."""
+def config_diff(config: TrainingConfig, stated: str, changed: str) -> str:
+    """A unified diff from the text of a configuration to that of a changed one."""
     diff = difflib.unified_diff(
-        json.dumps(dict(config.values), indent=4, default=str).splitlines(),
-        json.dumps(dict(changed), indent=4, default=str).splitlines(),
+        stated.splitlines(),
+        changed.splitlines(),
         fromfile=config.path.name,
         tofile=f"{config.path.name} (fixed)",
         lineterm="",
@@ -60,7 +57,7 @@ def config_diff(config: TrainingConfig, changed: Mapping[str, Any]) -> str:
     return "\n".join(diff)
 
 
-def _current(config: TrainingConfig, key: str) -> Any:
+def value_in_force(config: TrainingConfig, key: str) -> Any:
     """The value in force: as stated, or mlx-lm's default for it."""
     if hasattr(config, key.rsplit(".", 1)[-1]):
         return getattr(config, key.rsplit(".", 1)[-1])
@@ -123,13 +120,38 @@ def measured_rates(findings: Iterable[Finding]) -> dict[str, tuple[float, float]
     return {}
 
 
-def _assign(values: dict[str, Any], key: str, value: Any) -> None:
-    *path, last = key.split(".")
-    for part in path:
-        nested = values.get(part)
-        values[part] = nested if isinstance(nested, dict) else {}
-        values = values[part]
-    values[last] = value
+def changed_values(
+    values: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The values of a configuration with a fix made.
+
+    In mlx-lm a schedule wins over the plain rate, so that it is scaled with that.
+    """
+    changed = copy.deepcopy(dict(values))
+    assign(changed, after)
+    schedule, rate = changed.get("lr_schedule"), before.get("learning_rate")
+    if isinstance(schedule, dict) and rate and "learning_rate" in after:
+        arguments = scaled_schedule(schedule, after["learning_rate"] / rate)
+        if arguments is not None:
+            schedule["arguments"] = arguments
+    return changed
+
+
+def assign(values: Any, after: Mapping[str, Any]) -> None:
+    """Set keys of nested dictionaries; where there is no LoRA table, its other keys are mlx-lm's.
+
+    Args:
+        values: changed in place; of YAML, it keeps its comments.
+        after: key -> value; a key with dots is nested.
+    """
+    for key, value in after.items():
+        *path, last = key.split(".")
+        inner = values
+        for part in path:
+            if not isinstance(inner.get(part), dict):
+                inner[part] = dict(MLX_LM_LORA_DEFAULTS) if part == "lora_parameters" else {}
+            inner = inner[part]
+        inner[last] = value
 
 
 def scaled_schedule(schedule: Mapping[str, Any], times: float) -> list[Any] | None:

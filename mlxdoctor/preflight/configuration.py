@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +17,14 @@ from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS, MLX_LM_LORA_DEFA
 from mlxdoctor.evidence.sniffed import Sniffed
 from mlxdoctor.evidence.source import read_text
 from mlxdoctor.finding import ADVISED, Finding, Severity
-from mlxdoctor.judge.remedy import fix_for, needed_values, scaled_schedule
+from mlxdoctor.judge.remedy import (
+    assign,
+    config_diff,
+    fix_for,
+    needed_values,
+    scaled_schedule,
+    value_in_force,
+)
 from mlxdoctor.report import Fix
 from mlxdoctor.safety.errors import InputError
 
@@ -120,15 +126,8 @@ def all_changes(
             before[place], after[place] = list(schedule["arguments"]), arguments
     if not after:
         return None
-    diff = difflib.unified_diff(
-        changed_text(config, {}).splitlines(),
-        changed_text(config, after).splitlines(),
-        fromfile=config.path.name,
-        tofile=f"{config.path.name} (fixed)",
-        lineterm="",
-        n=1,
-    )
-    return Fix(before, after, "\n".join(diff))
+    texts = (changed_text(config, {}), changed_text(config, after))
+    return Fix(before, after, config_diff(config, *texts))
 
 
 def _advised(
@@ -159,16 +158,7 @@ def _advised(
             place = f"lora_parameters.{key}" if key in MLX_LM_LORA_DEFAULTS else key
             if finding.where is not None and finding.where.rpartition(".")[2] == key:
                 place = finding.where
-            yield place, _value_at(config, place), value
-
-
-def _value_at(config: TrainingConfig, place: str) -> Any:
-    if "." not in place:
-        return config._value(place)
-    value: Any = config.values
-    for part in place.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
+            yield place, value_in_force(config, place), value
 
 
 def changed_text(config: TrainingConfig, after: Mapping[str, Any]) -> str:
@@ -183,7 +173,7 @@ def changed_text(config: TrainingConfig, after: Mapping[str, Any]) -> str:
     """
     if config.path.suffix.lower() not in _YAML and config.sources:
         values = copy.deepcopy(dict(config.values))
-        _assign_all(values, after)
+        assign(values, after)
         return json.dumps(values, indent=4, default=str) + "\n"
     from ruamel.yaml import YAML
 
@@ -192,7 +182,7 @@ def changed_text(config: TrainingConfig, after: Mapping[str, Any]) -> str:
     yaml.width = 4096
     text = read_text(config.path, "yaml_bytes")[0] if config.sources else None
     document = dict(config.values) if text is None else yaml.load(text) or {}
-    _assign_all(document, {**_by_options(config, document), **after})
+    assign(document, {**_by_options(config, document), **after})
     written = io.StringIO()
     yaml.dump(document, written)
     return written.getvalue()
@@ -206,14 +196,3 @@ def _by_options(config: TrainingConfig, document: Mapping[str, Any]) -> dict[str
         if not isinstance(value, Mapping)
         and (key not in document or not (document[key] == value or isinstance(document[key], str)))
     }
-
-
-def _assign_all(values: Any, after: Mapping[str, Any]) -> None:
-    for key, value in after.items():
-        *path, last = key.split(".")
-        inner = values
-        for part in path:
-            if not isinstance(inner.get(part), dict):
-                inner[part] = dict(MLX_LM_LORA_DEFAULTS) if part == "lora_parameters" else {}
-            inner = inner[part]
-        inner[last] = value

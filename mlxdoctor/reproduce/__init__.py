@@ -19,14 +19,13 @@ from pathlib import Path
 
 from mlxdoctor.api import RunReport
 from mlxdoctor.causes import load_causes
-from mlxdoctor.confirmation import DirectExperiment
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.kind import Progress
+from mlxdoctor.evidence.kind import Missing, Progress
 from mlxdoctor.formats.withheld import without_text
 from mlxdoctor.reproduce.bench import Bench, Failure, is_about_length, length_of, onset_of
 from mlxdoctor.reproduce.folding import folded
-from mlxdoctor.reproduce.investigate import candidates, investigate
-from mlxdoctor.reproduce.recipe import NotReproducible, recipe_of, usual_values
+from mlxdoctor.reproduce.investigate import Investigation, candidates, investigate
+from mlxdoctor.reproduce.recipe import recipe_of, usual_values
 from mlxdoctor.reproduce.rerun import Laboratory, write_json
 from mlxdoctor.reproduce.rules import Limits, undecided
 from mlxdoctor.run_texts import row_texts
@@ -79,13 +78,14 @@ def reproduce(
     run = report.run
     try:
         recipe = recipe_of(run)
-    except NotReproducible as reason:
+    except Missing as reason:
         ruling = undecided(
             f"the run can't be made again: {reason}",
             "base, rows and configuration of the run (--base, --data, or their files beside it)",
         )
         names = [one.cause.id for one in report.diagnosis[:1]]
-        shown = folded(report, dict.fromkeys((*names, *asked), ruling), knowledge.causes)
+        state = Investigation(dict.fromkeys((*names, *asked), ruling))
+        shown = folded(report, state, knowledge.causes)
         return shown if with_text else without_text(shown, row_texts(run))
     leading = report.diagnosis[0].cause if report.diagnosis else None
     length = length_of(onset_of(report.outcomes), leading, limits, recipe.iterations)
@@ -105,20 +105,7 @@ def reproduce(
     bench = Bench(Laboratory(recipe, folder, deadline, progress, budget), failure)
     tried = candidates(failure, recipe.config, report.diagnosis, asked)
     state = investigate(bench, run, tried, asked)
-    direct = [
-        DirectExperiment(
-            cause=name, label=one.label, iterations=one.iterations, seconds=one.seconds
-        )
-        for name, one in state.measured.items()
-    ]
-    shown = folded(
-        report,
-        state.rulings,
-        knowledge.causes,
-        same=state.agreement,
-        direct=direct,
-        trials=bench.trials,
-    )
+    shown = folded(report, state, knowledge.causes, bench.trials)
     if not with_text:
         shown = without_text(shown, row_texts(run))
     write_json(

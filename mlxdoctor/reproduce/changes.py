@@ -16,9 +16,10 @@ from typing import Any
 
 from mlxdoctor.causes import Cause
 from mlxdoctor.finding import Severity
+from mlxdoctor.judge.remedy import changed_values
 from mlxdoctor.report import Fix
 from mlxdoctor.reproduce.bench import Bench, Failure
-from mlxdoctor.reproduce.recipe import Recipe, changed_values
+from mlxdoctor.reproduce.recipe import Recipe
 from mlxdoctor.reproduce.repairs import (
     AT_RANDOM,
     ENDED,
@@ -165,7 +166,9 @@ def _with_fix(recipe: Recipe, failure: Failure, fix: Fix) -> Change:
         shorter = after if after < failure.iterations else max(1, round(share))
         return Change("change", f"iters {failure.iterations} → {shorter}", shorter)
     label = f"{key} {before} → {after}"
-    return Change("change", label, failure.iterations, changed_values(recipe, fix))
+    return Change(
+        "change", label, failure.iterations, changed_values(recipe.values, fix.before, fix.after)
+    )
 
 
 def _repair_of_rows(bench: Bench, cause: Cause) -> Cure | Ruling:

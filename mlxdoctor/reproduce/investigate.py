@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from mlxdoctor.causes import Cause
 from mlxdoctor.confirmation import Agreement
@@ -14,8 +16,7 @@ from mlxdoctor.judge.remedy import fix_for
 from mlxdoctor.reproduce.bench import Bench, Failure
 from mlxdoctor.reproduce.changes import try_cure, try_injection
 from mlxdoctor.reproduce.direct import DIRECT, Measured, measured
-from mlxdoctor.reproduce.folding import agreement
-from mlxdoctor.reproduce.rerun import BudgetSpent
+from mlxdoctor.reproduce.rerun import BudgetSpent, Observation
 from mlxdoctor.reproduce.rules import PROBE, Limits, Ruling, Trials, judge_plain, undecided
 from mlxdoctor.reproduce.symptoms import symptom_checks
 from mlxdoctor.run import Run
@@ -126,6 +127,51 @@ def investigate(
             reason = f"{ruling.reason}; but {shown} was shown directly"
             rulings[name] = undecided(reason, "that cured first, and the run diagnosed again")
     return Investigation(settled | rulings, made, same, bench.failure.iterations)
+
+
+def agreement(
+    log: TrainingLog | None, rerun: Observation | None, limits: Limits
+) -> Agreement | None:
+    """Compare reported losses with the means of the rerun's over the iterations between reports.
+
+    Args:
+        log: of the run that was examined.
+        rerun: as recorded, with the recorded seed.
+        limits: what counts as the same.
+
+    Returns:
+        None where the log has no training loss by iteration that the rerun reached.
+    """
+    series = log.main.get("train_loss") if log is not None else None
+    if log is None or rerun is None or series is None or log.main.axis != "iteration":
+        return None
+
+    def difference(reported: float, again: float) -> float:
+        if math.isfinite(reported) and math.isfinite(again):
+            return abs(reported - again)
+        return 0.0 if math.isfinite(reported) == math.isfinite(again) else math.inf
+
+    losses = dict(zip(rerun.iterations, rerun.losses, strict=True))
+    reported = dict(zip(map(int, series.iterations), map(float, series.values), strict=True))
+    compared: list[tuple[float, int, float, float]] = []
+    for before, last in pairwise((0, *reported)):
+        between = [losses[step] for step in range(before + 1, last + 1) if step in losses]
+        if last <= before or len(between) < last - before:
+            break
+        mean = sum(between) / len(between)
+        compared.append((difference(reported[last], mean), last, reported[last], mean))
+    if not compared:
+        return None
+    largest, iteration, recorded, mean = max(compared)
+    return Agreement(
+        reports=len(compared),
+        last=compared[-1][1],
+        difference=largest,
+        iteration=iteration,
+        recorded=recorded,
+        rerun=mean,
+        agrees=largest <= limits.same_step,
+    )
 
 
 def _without_rerun(failure: Failure, cause: Cause) -> Ruling | None:

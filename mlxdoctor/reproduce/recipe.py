@@ -10,10 +10,9 @@ from typing import Any
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_LORA_DEFAULTS
+from mlxdoctor.evidence.kind import Missing
 from mlxdoctor.evidence.run_files import resolve, resolve_file
 from mlxdoctor.judge.rate import BandLimits, usual_rates
-from mlxdoctor.report import Fix
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.train import Settings
@@ -25,10 +24,6 @@ _LEFT_OUT = frozenset(
     | {"trust_remote_code", "wandb"}
 )
 _KEYS = frozenset(one.name for one in fields(Settings) if not one.metadata["ours"]) - _LEFT_OUT
-
-
-class NotReproducible(Exception):  # noqa: N818 - an answer, not an error
-    """Raised where a run can't be made again; the reason is a clause."""
 
 
 @dataclass(frozen=True)
@@ -92,30 +87,22 @@ def recipe_of(run: Run) -> Recipe:
     """How to make a run again.
 
     Raises:
-        NotReproducible: it left too little for that.
+        Missing: it left too little for that.
     """
-    config = run.get(TrainingConfig)
-    if config is None:
-        raise NotReproducible(run.why_missing(TrainingConfig))
+    config, model, dataset = run.need(TrainingConfig), run.need(BaseModel), run.need(Dataset)
     if not config.describes_training:
-        raise NotReproducible(
+        raise Missing(
             f"{config.path.name} does not say how the run was trained; "
             "a configuration of mlx_lm.lora does"
         )
-    if run.files.base is None or run.get(BaseModel) is None:
-        raise NotReproducible(_why(run, BaseModel))
-    if run.files.data is None or run.get(Dataset) is None:
-        raise NotReproducible(_why(run, Dataset))
     values = {key: value for key, value in config.values.items() if key in _KEYS}
     if config.resume_adapter_file is not None:
         path = resolve_file(config.resume_adapter_file, run.files.roots)
         if path is None:
-            raise NotReproducible(
-                f"{config.resume_adapter_file}, which it was resumed from, is not here"
-            )
+            raise Missing(f"{config.resume_adapter_file}, which it was resumed from, is not here")
         values["resume_adapter_file"] = str(path)
-    base = run.files.base.resolve()
-    data = (run.files.data if run.files.data.is_dir() else run.files.data.parent).resolve()
+    base = model.path.resolve()
+    data = (dataset.path if dataset.path.is_dir() else dataset.path.parent).resolve()
     recipe = Recipe(
         config=config,
         values={**values, "model": str(base), "data": str(data)},
@@ -128,35 +115,11 @@ def recipe_of(run: Run) -> Recipe:
     try:
         recipe.settings(Path("adapters"), 1, 0)
     except InputError as error:
-        raise NotReproducible(f"the reference trainer does not take it: {error}") from None
+        raise Missing(f"the reference trainer does not take it: {error}") from None
     return recipe
-
-
-def changed_values(recipe: Recipe, fix: Fix) -> dict[str, Any]:
-    """The recipe's values with a fix made, a schedule rescaled with its rate."""
-    values: dict[str, Any] = dict(recipe.values)
-    for name, value in fix.after.items():
-        table, _, key = name.rpartition(".")
-        if table:
-            default = MLX_LM_LORA_DEFAULTS if table == "lora_parameters" else {}
-            stated: Mapping[str, Any] = values.get(table) or default
-            values[table] = {**stated, key: value}
-        else:
-            values[key] = value
-    schedule, rate = values.get("lr_schedule"), fix.after.get("learning_rate")
-    arguments = schedule.get("arguments") if isinstance(schedule, Mapping) else None
-    if rate is not None and isinstance(schedule, Mapping) and arguments:
-        factor = float(rate) / float(fix.before["learning_rate"])
-        values["lr_schedule"] = {**schedule, "arguments": [arguments[0] * factor, *arguments[1:]]}
-    return values
 
 
 def usual_values(config: TrainingConfig, base: BaseModel | None) -> dict[str, tuple[float, float]]:
     """Key -> lowest and highest usual value; empty where the run is not one with LoRA."""
     rates = usual_rates(config, base, BandLimits())
     return {"learning_rate": rates} if rates is not None else {}
-
-
-def _why(run: Run, kind: type[Any]) -> str:
-    run.get(kind)
-    return run.why_missing(kind)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
-from mlxdoctor.reproduce.folding import agreement
+from mlxdoctor.reproduce.investigate import agreement
 from mlxdoctor.reproduce.recipe import recipe_of
 from mlxdoctor.reproduce.rerun import Change, Laboratory, Observation, rerun
 from mlxdoctor.reproduce.rules import Limits
