@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import NotThere, RunView
 from mlxdoctor.evidence.source import Source
@@ -21,7 +20,6 @@ class ReferenceRun:
         name: what its folder or file is called.
         config: what it was told to do, if known.
         log: how its loss went, if known.
-        adapter: what it saved, if known.
     """
 
     kind: ClassVar[str] = "healthy run to compare with"
@@ -29,7 +27,6 @@ class ReferenceRun:
     name: str
     config: TrainingConfig | None
     log: TrainingLog | None
-    adapter: Adapter | None
 
     @classmethod
     def find(cls, run: RunView) -> ReferenceRun:
@@ -37,15 +34,13 @@ class ReferenceRun:
         if (against := run.options.against) is None:
             raise NotThere("no healthy run was named; name one with --against")
         other = run.other(against)
-        found = cls(
-            other.name, other.get(TrainingConfig), other.get(TrainingLog), other.get(Adapter)
-        )
+        found = cls(other.name, other.get(TrainingConfig), other.get(TrainingLog))
         if not found.sources:
-            raise InputError(against, "holds no configuration, log or adapter to compare with")
+            raise InputError(against, "holds no configuration or log to compare with")
         return found
 
     @property
     def sources(self) -> tuple[Source, ...]:
         """The files that were read of it."""
-        parts = (self.config, self.log, self.adapter)
+        parts = (self.config, self.log)
         return tuple(source for part in parts if part is not None for source in part.sources)

@@ -13,8 +13,8 @@ from mlxdoctor.check import limit
 
 
 @dataclass(frozen=True)
-class NominalLimits:
-    """When an update is too large for weights of its shape, whatever the model."""
+class Limits:
+    """When an update is too large for the weights that it is added to."""
 
     nominal_large: float = limit(
         4.0,
@@ -23,7 +23,6 @@ class NominalLimits:
         "collapsed ones begin at 3.0",
         false_alarms="0 of 19 healthy runs; 0 of 126 sound runs of four base models: 0.9 at most",
     )
-
     nominal_exploded: float = limit(
         5.0,
         unit="‖ΔW‖/sqrt(min(in, out)), median over modules, for an error",
@@ -31,12 +30,6 @@ class NominalLimits:
         "weights of large models are smaller than such weights, and their updates are, too",
         false_alarms="0 of 19 healthy runs; 0 of 126 sound runs of four base models: 0.9 at most",
     )
-
-
-@dataclass(frozen=True)
-class Limits(NominalLimits):
-    """When an update is too large for the weights that it is added to."""
-
     exploded: float = limit(
         3.0,
         unit="‖ΔW‖/‖W‖, median over modules",

@@ -75,7 +75,7 @@ def test_losses_are_compared_by_what_both_logs_count(
         path.write_text("".join(f"{counted} {i}: train loss {loss}\n" for i in range(1, 10)))
         return TrainingLog.read([path])
 
-    healthy = ReferenceRun("healthy", None, log("healthy.log", other, 1.0), None)
+    healthy = ReferenceRun("healthy", None, log("healthy.log", other, 1.0))
     found = given.outcome(check_called("comparison"), log("train.log", word, 3.0), healthy)
     assert found.status is not Status.CRASHED, found.reason
     messages = [one.message for one in found.findings]

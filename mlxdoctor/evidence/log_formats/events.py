@@ -150,7 +150,6 @@ class Events(LineFormat):
             if total_millions is not None:
                 percent = percent or (100 * few_millions / total_millions if total_millions else 0)
                 self.notes.trainable = Trainable(percent, few_millions, total_millions)
-        self.notes.parameters_millions = total_millions
         return True
 
     def _started(self, number: int, line: str) -> bool:
@@ -192,21 +191,12 @@ class Events(LineFormat):
             versions.setdefault(name.lower().replace("_", "-"), version.rstrip("."))
         if len(header) >= MAX_HEADER:
             return bool(named)
-        if match := _MACHINE.search(line):
-            header.setdefault("machine_memory_gb", f"{_gigabytes(*match.groups()):g}")
+        match = _MACHINE.search(line)
         for entry, pattern in _HEADER.items():
             if stated := pattern.search(line):
                 header.setdefault(entry, next(filter(None, stated.groups())).rstrip(".,:"))
                 match = match or stated
         return match is not None or bool(named)
-
-
-def _gigabytes(number: str, unit: str | None) -> float:
-    """Without a unit it is bytes, unless there are too few of them for that."""
-    size = float(number)
-    if unit is None:
-        return size * 1e-9 if size >= 1e9 else size
-    return size * 1e-3 if unit.upper() == "MB" else size
 
 
 def _amount(text: str) -> float:

@@ -179,7 +179,6 @@ class Notes:
 
     header: dict[str, str] = field(default_factory=dict)
     trainable: Trainable | None = None
-    parameters_millions: float | None = None
     announced: list[tuple[int, int]] = field(default_factory=list)
     run_marks: list[int] = field(default_factory=list)
     saves: list[Save] = field(default_factory=list)
