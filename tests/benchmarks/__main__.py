@@ -1,7 +1,6 @@
 """Every benchmark, in one command: a Markdown table with the machine's description.
 
     python -m tests.benchmarks [NAME...]                  all, or these
-    python -m tests.benchmarks gate --before CHECKOUT     beside an older version of the gate
     python -m tests.benchmarks --smallest --no-peers      to see that everything runs
 
 Peers are installed from PyPI, each into an environment of its own below the folder of `--peers` (a
@@ -84,7 +83,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
     parser.add_argument("--peers", type=Path, help="where peers are, or are to be installed")
     parser.add_argument("--no-peers", action="store_true", help="do without them, and the network")
-    parser.add_argument("--before", type=Path, help="a checkout of 3e4bd03, for the gate")
     parser.add_argument("--smallest", action="store_true", help="as small as it can be")
     parser.add_argument("-o", "--output", type=Path, help="write the page here")
     options = parser.parse_args(arguments)
@@ -94,8 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         restart_with_openblas("tests.benchmarks")
     with tempfile.TemporaryDirectory() as scratch:
         folder = None if options.no_peers else (options.peers or Path(scratch)).resolve()
-        before = options.before.resolve() if options.before is not None else None
-        setup = Setup(folder, before, options.smallest)
+        setup = Setup(folder, options.smallest)
         parts = page(options.names or list(BENCHMARKS), setup)
     if options.output is None:
         print("\n\n".join(parts))

@@ -2,20 +2,18 @@
 
 The adapters have the shapes of LoRA on the queries and values of a 1,024-wide model, each
 with factors of its own, and are judged statically, as CI does it. Memory is that of the
-largest process. Beside an older checkout, both judge the same adapters in turn.
+largest process.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from fixtures.lab.harness import ROOT
-from tests.benchmarks.setup import Line, Measurement, Setup, at_most, measure
+from tests.benchmarks.setup import Line, Measurement, Setup, measure
 from tests.weight_files import lora, save
 
 FEW, MANY = 100, 1_000
@@ -54,13 +52,9 @@ def measured(scratch: Path, setup: Setup) -> Iterator[Line]:
         adapter(folder / f"{number:03}", number)
     cores = os.cpu_count() or 1
 
-    def gate(pattern: str, jobs: int, package: Path | None = None) -> Measurement:
+    def gate(pattern: str, jobs: int) -> Measurement:
         command = [sys.executable, "-m", "mlxdoctor", "gate", f"{folder}/{pattern}/"]
-        variables = {"PYTHONPATH": str(package)} if package is not None else {}
-        turns = setup.turns(3)
-        return measure(
-            [*command, "--jobs", str(jobs)], repeats=turns, cwd=scratch, variables=variables
-        )
+        return measure([*command, "--jobs", str(jobs)], repeats=setup.turns(3), cwd=scratch)
 
     few = gate("000" if setup.smallest else "0*", cores)
     yield Line(f"`gate` on {1 if setup.smallest else FEW} adapters of 1 MB, {cores} processes", few)
@@ -82,15 +76,3 @@ def measured(scratch: Path, setup: Setup) -> Iterator[Line]:
         aim=f"at most {MOST_MEMORY:g}x",
         met=memory <= MOST_MEMORY,
     )
-    if setup.before is not None:
-        then = gate("*", 1, _packaged(setup.before, scratch / "then"))
-        yield Line(f"`gate` of the older version on {many:,}, 1 process", then)
-        now = gate("*", 1, _packaged(ROOT, scratch / "now"))
-        yield at_most(f"`gate` on {many:,}, 1 process, after it", now, then, "the older version", 1)
-
-
-def _packaged(checkout: Path, target: Path) -> Path:
-    """The package with its checks where an installed one has them."""
-    shutil.copytree(checkout / "mlxdoctor", target / "mlxdoctor")
-    shutil.copytree(checkout / "checks", target / "mlxdoctor" / "checks")
-    return target

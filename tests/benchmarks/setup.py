@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 import venv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,12 +26,10 @@ class Setup:
 
     Attributes:
         peers: the folder below which peers are, or are to be installed; None to do without them.
-        before: a checkout of an older version, for the gate; None to do without it.
         smallest: everything as small as it can be: to see that it runs, not to measure.
     """
 
     peers: Path | None
-    before: Path | None = None
     smallest: bool = False
 
     def peer(self, name: str) -> str | None:
@@ -117,7 +115,6 @@ def measure(
     repeats: int = 5,
     cwd: Path | None = None,
     cold: Sequence[Path] = (),
-    variables: Mapping[str, str] | None = None,
     says: str = "",
 ) -> Measurement:
     """Run a command several times after a first one, which is not counted, and take medians.
@@ -130,7 +127,7 @@ def measure(
         RuntimeError: it did not end as it should: nothing was measured.
     """
     # An installed program is compiled once; the first run does it for a checkout.
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", **(variables or {})}
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
     seconds, peaks = [], []
     for number in range(repeats + 1):
         _forget(cold)

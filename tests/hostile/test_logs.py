@@ -99,12 +99,6 @@ def test_what_goes_beyond_a_limit_is_said_and_the_rest_is_used(
     assert not TrainingLog.read([path]).problems
 
 
-def test_two_runs_written_into_one_file(tmp_path: Path) -> None:
-    path = tmp_path / "a.log"
-    path.write_text("".join(report(i * 10) + report(i * 10 + 5000) for i in range(1, 50)))
-    assert len(TrainingLog.read([path]).segments) > 1
-
-
 def test_a_table_with_a_quote_that_nothing_closes(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text('step,loss\n1,2.5\n2,2.4\n3,"' + "x" * 200_000)

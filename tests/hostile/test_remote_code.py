@@ -12,10 +12,9 @@ import pytest
 from mlxdoctor.api import diagnose
 from mlxdoctor.cli import main
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.code_files import RemoteCode
 from mlxdoctor.models.load import load_local, require_plain
 from mlxdoctor.safety.errors import InputError
-from tests.conftest import FIXTURES, RUNS, check_called, run_names
+from tests.conftest import FIXTURES, RUNS
 
 BASE = FIXTURES / "base"
 
@@ -103,13 +102,3 @@ def test_pickles_and_trust_beside_a_run_are_notes(copied: Callable[[str], Path])
     assert {one.severity for one in found.values()} == {"info"}
     assert found["remote-code.pickles"].measured["count"] == 4
     assert "and 1 more" in found["remote-code.pickles"].message
-
-
-def test_no_fixture_run_raises_it() -> None:
-    for name in run_names():
-        assert not list(check_called("remote-code").function(RemoteCode.read([RUNS / name, BASE])))
-
-
-def test_a_folder_that_is_not_here_is_not_downloaded() -> None:
-    with pytest.raises(InputError, match="nothing is downloaded"):
-        load_local(Path("mlx-community/some-model"))

@@ -9,16 +9,8 @@ import pytest
 
 from fixtures.lab.real.faults import FAULTS
 from fixtures.lab.real.rows import (
-    TEXT_FORMS,
     answer_of,
-    as_text,
-    contradictory,
-    damaged,
-    duplicated,
-    emptied,
-    few,
     shuffled,
-    without_validation,
 )
 from fixtures.lab.real.runs import HALVES, all_runs, bases_needed, named, tasks_of
 from fixtures.lab.real.study import cause_of, label_of, learned
@@ -76,25 +68,6 @@ def test_answers_that_were_moved_are_those_of_other_rows() -> None:
     assert sum(a != b for a, b in zip(some["train"], before["train"], strict=True)) == 20
     assert some["valid"] != before["valid"]
     assert some["test"] == before["test"]
-
-
-def test_other_changes_of_rows() -> None:
-    before = rows()
-    joined = contradictory(before, 4, RNG)["train"]
-    assert max(Counter(row["prompt"] for row in joined).values()) == 4
-    again = duplicated(before, 5, RNG)["train"]
-    assert len(again) == 40
-    assert len({row["prompt"] for row in again}) == 5
-    assert len(few(before, 6, RNG)["train"]) == 6
-    assert "valid" not in without_validation(before, "valid", RNG)
-    assert sum(not answer_of(row) for row in emptied(before, 0.5, RNG)["train"]) == 20
-    for kind in ("marks", "html"):
-        spoilt = damaged(before, kind, RNG)["train"]
-        assert all(answer_of(row) != f"It is {n}." for n, row in enumerate(spoilt))
-    for form in TEXT_FORMS:
-        text = as_text(before, form, RNG)["train"][3]["text"]
-        assert "What is 3?" in text
-        assert "It is 3." in text
 
 
 def test_what_a_run_counts_as() -> None:
