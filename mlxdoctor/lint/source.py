@@ -11,7 +11,7 @@ What a rule asks a `SourceFile`:
   value of `b` is the part `f(x)[1]`.
 - `parts(node)`: every expression that it is computed from in its function.
 - `function(node)`: the function of this file that it is; `reached(scope)`: a function with those
-  that it calls, so that `calls(..., through=scope)` finds what a helper does.
+  that it calls, so that what a helper does is found.
 - `losses()`, `uses_of(call)`, `updates()`: what is differentiated, where a function that a call
   returned is called, and where an optimizer updates a model.
 
@@ -370,19 +370,12 @@ class SourceFile:
 
     # Calls and functions.
 
-    def calls(
-        self, *names: str, within: ast.AST | None = None, through: ast.AST | None = None
-    ) -> Iterator[ast.Call]:
+    def calls(self, *names: str, within: ast.AST | None = None) -> Iterator[ast.Call]:
         """Calls of any of these: `mlx.core.eval`, `.freeze` for a method, `*.train` from anywhere.
 
         Args:
             within: only those below this node.
-            through: only those below this node, or in functions of this file that it calls.
         """
-        if through is not None:
-            for scope in self.reached(through):
-                yield from self.calls(*names, within=scope)
-            return
         calls = {call for name in names for call in self._calls_by_name.get(canonical(name), ())}
         for call in sorted(calls, key=self.index.number.__getitem__):
             if within is None or self.is_within(call, within):

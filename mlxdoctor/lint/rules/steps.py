@@ -258,8 +258,10 @@ def loop_without_eval(source: SourceFile) -> Hits:
         if outermost is None or "optim" not in ast.unparse(update.func).lower():
             continue
         # Text that is made of an array evaluates it.
-        written = any(source.of(ast.FormattedValue, within=outermost))
-        if not written and not any(source.calls(*_EVALUATING, through=outermost)):
+        evaluates = any(source.of(ast.FormattedValue, within=outermost)) or any(
+            any(source.calls(*_EVALUATING, within=scope)) for scope in source.reached(outermost)
+        )
+        if not evaluates:
             yield update, "nothing in this loop is evaluated: call mx.eval once a step"
 
 
