@@ -102,13 +102,6 @@ class Limits(CurveLimits):
         "validation loss has its minimum in the first half and ends four noises above it",
         false_alarms=CALIBRATION,
     )
-    gap_share: float = limit(
-        0.2,
-        unit="validation less training loss at the end, over what was learned on training rows",
-        source="rows that nothing predicts keep the ratio low: runs on 6 to 24 such rows end at "
-        "0.27 to 0.50 with a ratio of 1.5 to 2; those on 100 and 200 rows at 0.10 at most",
-        false_alarms=CALIBRATION,
-    )
     gap_nats: float = limit(0.5, unit="nats between the two at the end", source="one noisy batch")
     few_unimproved: float = limit(
         0.9,
@@ -443,10 +436,7 @@ def _overfitting(
         risen = risen and len(later) >= 2 and rise >= band and curve.end < last
         stale = _is_stale(validation, limits)
         climbed = _has_climbed(validation)
-        start = start_of(segment, curve).loss
-        share = (last - curve.end) / (start - curve.end) if start > curve.end else 0.0
-        is_far = is_apart and gap >= limits.memorised and (len(later) >= 2 or stale)
-        is_wide = is_far or (is_apart and share >= limits.gap_share and stale and many is not None)
+        is_wide = is_apart and gap >= limits.memorised and (len(later) >= 2 or stale)
     if not risen and not is_wide:
         return None
     is_high = last / minimum >= limits.overfitted or climbed

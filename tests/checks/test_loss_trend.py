@@ -210,60 +210,17 @@ def test_memorised_rows(
     assert found(judge(loss_trend, log)) == symptoms
 
 
-def few_rows(tmp_path: Path, count: int, copies: int = 1):
-    """So many different training rows, each so many times."""
-    rows = [chat(f"What is number {i}?", f"It is {i}.") for i in range(count)] * copies
-    return rows_of(write_data(tmp_path, train=rows), config_of(tmp_path, batch_size=4))
-
-
-#: Rows that nothing predicts: the training loss ends at 2, the validation loss at 3.
-WIDE = {1: 6.0, 50: 3.3, 100: 3.02, 150: 3.0, 200: 3.0, 250: 3.01, 300: 3.01}
-
-
-@pytest.mark.parametrize(
-    ("rows", "copies", "symptoms"),
-    [
-        (100, 1, {"overfitting": "error"}),
-        (50, 4, {"overfitting": "error"}),
-        (160, 1, {}),
-    ],
-)
-def test_a_wide_gap_after_many_passes(
-    tmp_path: Path, logs: LogWriter, rows: int, copies: int, symptoms: dict[str, str]
-) -> None:
-    # 300 iterations of four rows: 1,200 rows.
-    log = logs.losses(decay(30, 6.0, 2.0, 0.01), WIDE)
-    config = config_of(tmp_path, batch_size=4)
-    outcome = judge(loss_trend, log, config, few_rows(tmp_path, rows, copies))
-    assert found(outcome) == symptoms
-    if symptoms:
-        assert finding(outcome, "overfitting").measured["passes"] == 1200 / rows
-
-
-@pytest.mark.parametrize(
-    ("train", "val"),
-    [
-        # A gap of a tenth of what was learned.
-        (2.6, WIDE),
-        # The validation loss fell to the end.
-        (2.0, {1: 6.0, 100: 4.0, 150: 3.6, 200: 3.3, 250: 3.1, 300: 2.9}),
-    ],
-)
-def test_many_passes_alone_are_no_overfitting(
-    tmp_path: Path, logs: LogWriter, train: float, val: dict[int, float]
-) -> None:
-    log = logs.losses(decay(30, 6.0, train, 0.01), val)
-    outcome = judge(loss_trend, log, config_of(tmp_path, batch_size=4), few_rows(tmp_path, 60))
-    assert found(outcome) == {}
-
-
 def test_rows_known_by_heart_after_many_passes(tmp_path: Path, logs: LogWriter) -> None:
     flat = dict.fromkeys(range(120, 400, 20), 1.4)
     log = logs.losses(decay(40, 3.0, 0.1, 0.01), {1: 4.0, 50: 1.8, 100: 1.4, **flat})
     config = config_of(tmp_path, batch_size=4)
     assert found(judge(loss_trend, log, config)) == {"overfitting": "warning"}
-    rows = few_rows(tmp_path, 24)
-    assert found(judge(loss_trend, log, config, rows)) == {"overfitting": "error"}
+    # 400 iterations of four rows, of which 24 are different.
+    texts = [chat(f"What is number {i}?", f"It is {i}.") for i in range(24)] * 2
+    rows = rows_of(write_data(tmp_path, train=texts), config)
+    outcome = judge(loss_trend, log, config, rows)
+    assert found(outcome) == {"overfitting": "error"}
+    assert finding(outcome, "overfitting").measured["passes"] == pytest.approx(1600 / 24)
 
 
 # --- missing evidence ---------------------------------------------------------------------
