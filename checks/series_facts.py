@@ -1,9 +1,10 @@
 """What is not ordinary in any column of the log.
 
 What it finds. Whatever a log reports, the same few things can be wrong with it: values that are no
-numbers, values of exactly zero, the same value in every report, a lone spike, a jump for good.
-Gradient norms that are zero, not finite or thousands of times the usual; a speed that fell to a
-third; a learning rate of 0; the same number of tokens in every report.
+numbers, values of exactly zero, the same value in every report, a lone spike, a jump for good, a
+peak that grows to the end. Gradient norms that are zero, not finite or thousands of times the
+usual; validations that took no time; a speed that fell to a third; memory that grows; a learning
+rate of 0; the same number of tokens in every report.
 
 Why it matters. These are facts, and they need few reports: a gradient of exactly zero trains
 nothing while the loss still varies with the batches, and a run that swaps goes on many times
@@ -12,7 +13,7 @@ slower.
 How it is measured. Every column is described in the same way (share and place of what is not
 finite or zero, levels, the largest jump and spike); a table says which pattern in which column is
 no ordinary one. Some columns are computed from others: tokens an iteration, the share of batches
-that were skipped.
+that were skipped, a validation's time in updates.
 
 When it is wrong. Half-precision training with a loss scaler overflows now and then by design. A
 trainer that clips survives a lone huge norm. Another job on the machine slows a run down too. Rows
@@ -23,7 +24,7 @@ What to do. Look at what the finding names: the batch, the gradient, the memory,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -43,11 +44,25 @@ _OF_A_MEAN = frozenset({"loss-rose-again"})
 def series_facts(log: TrainingLog) -> Iterator[Sign | Unsought]:
     """Describe every column of the log's main segment, and hold it against the table."""
     columns = {**log.main.series, **_computed(log)}
+    if _is_rounded(columns, log):
+        del columns["val_seconds"]
     if not columns:
         raise Inconclusive("the log holds no report")
     for sign in _TABLE.signs(columns, log.main.unit, _LOOKED_AT):
         if not (log.is_preference and isinstance(sign, Sign) and sign.symptom in _OF_A_MEAN):
             yield sign
+
+
+def _is_rounded(columns: Mapping[str, Series], log: TrainingLog) -> bool:
+    """Whether the times of validations may be printed in whole seconds, so that 0 says nothing."""
+    seconds, speed = columns.get("val_seconds"), columns.get("iterations_per_second")
+    if seconds is None or (seconds.values % 1.0 > 0).any():
+        return False
+    # mlx-lm's own lines have decimals, whatever they say.
+    if log.main.axis == "iteration" and "named values" in log.format:
+        return False
+    # A batch forward takes a third of an update.
+    return speed is None or not len(speed) or float(np.median(speed.values)) > 0.2
 
 
 def _computed(log: TrainingLog) -> dict[str, Series]:
@@ -71,4 +86,7 @@ def _computed(log: TrainingLog) -> dict[str, Series]:
             counts = np.cumsum(counts)
         last = max(int(series.iterations[-1]) for series in segment.series.values())
         found["skipped_share"] = Series(skipped.finite.iterations, counts / max(last, 1))
+    seconds, rate = segment.get("val_seconds"), segment.finite("iterations_per_second").values
+    if seconds is not None and len(rate):
+        found["validation_updates"] = Series(seconds.iterations, seconds.values * np.median(rate))
     return found

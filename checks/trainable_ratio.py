@@ -1,8 +1,9 @@
 """Whether as many parameters were trainable as LoRA has.
 
 What it finds. A run in which nothing was trainable; one in which far more was trainable
-than its LoRA factors have numbers, so that the model itself was trained; and a file that
-lacks part of what was trained.
+than its LoRA factors have numbers, so that the model itself was trained; a file that
+lacks part of what was trained; and a log whose model has another size than the base
+model named.
 
 Why it matters. The line "Trainable parameters: 0.024% (1.704M/7241.732M)" is the first
 thing that mlx-lm prints and the cheapest proof that LoRA was attached and the rest
@@ -55,6 +56,12 @@ class Limits:
     rounding_millions: float = limit(
         0.001, unit="millions", source="mlx-lm prints three decimals of a million"
     )
+    total: float = limit(
+        0.05,
+        unit="relative difference of two totals",
+        source="more than biases, norms and a tied head add up to in the models of mlx-lm",
+        false_alarms="0 of 21 runs of mlx-lm",
+    )
 
 
 @check(
@@ -82,6 +89,12 @@ class Limits:
             fix="save every trainable parameter: compare the file's names with "
             "tree_flatten(model.trainable_parameters())",
         ),
+        "total-mismatch": Symptom.warning(
+            "the log's model has another size than the base model",
+            says="The log's model has {log:,.0f} parameters, and the base model {base:,}.",
+            expected="about {base:,}",
+            fix="name the base model that the run was trained on",
+        ),
     },
     limits=Limits(),
     rerun_symptom=True,
@@ -107,6 +120,8 @@ def trainable_ratio(
     slack = limits.rounding_millions * 1e6
     if logged is not None:
         trainable = logged.trainable_millions * 1e6
+        if base is not None:
+            yield from _total(logged.total_millions * 1e6, slack, base, limits)
     elif adapter is not None:
         trainable, slack = float(adapter.parameter_count), 0.0
     else:
@@ -163,3 +178,13 @@ def trainable_ratio(
             "share": adapter.parameter_count / trainable,
         }
         yield Sign("partly-saved", figures, where=adapter.path.name)
+
+
+def _total(total: float, slack: float, base: BaseModel, limits: Limits) -> Iterator[Sign]:
+    if "text_config" in base.config or "vision_config" in base.config:
+        # Only the language model of such a folder is loaded.
+        return
+    count = base.parameter_count
+    if count and abs(total - count) > limits.total * count + slack:
+        measured = {"log": total, "base": count, "ratio": total / count}
+        yield Sign("total-mismatch", measured, where=base.path.name)

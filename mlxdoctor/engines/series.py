@@ -144,6 +144,7 @@ class SeriesFacts:
         jump: the largest change of level; None of fewer than two values, or of equal ones.
         spike: the lone value that stands out most; None where none is twice as high as its
             neighbours, and of fewer than five values or of any below 0.
+        records: share of the values in the second half that are above all before them.
     """
 
     count: int
@@ -170,11 +171,17 @@ class SeriesFacts:
     onset: int | None = None
     jump: Jump | None = None
     spike: Spike | None = None
+    records: float = 0.0
 
     @property
     def fall(self) -> float:
         """The share of the level at the start that is gone at the end; NaN unless it is above 0."""
         return 1.0 - self.end / self.start if self.start > 0.0 else math.nan
+
+    @property
+    def peak(self) -> float:
+        """The highest value over the median; NaN unless that is above 0."""
+        return self.highest / self.median if self.median > 0.0 else math.nan
 
 
 @dataclass(frozen=True)
@@ -217,6 +224,8 @@ def _described(iterations: Iterations, values: Floats) -> SeriesFacts:
     block_x, block_y = blocks(x, y)
     minimum, minimum_at = _lowest_level(block_x, block_y, max(1, edge * len(block_y) // count))
     lowest, highest = int(np.argmin(y)), int(np.argmax(y))
+    half = count // 2
+    peaks = np.maximum.accumulate(y)
     return SeriesFacts(
         count=len(values),
         points=count,
@@ -242,6 +251,7 @@ def _described(iterations: Iterations, values: Floats) -> SeriesFacts:
         onset=_rise_for_good(block_x, block_y, minimum, minimum_at, sigma),
         jump=_jump(block_x, block_y),
         spike=_spike(x, y),
+        records=float((np.diff(peaks[half:]) > 0.0).mean()) if count - half > 1 else 0.0,
     )
 
 

@@ -170,6 +170,9 @@ def figures(series: Series) -> dict[str, Measurement]:
     values = series.finite.values
     if not len(values):
         return named
+    half = len(values) // 2
+    if half and values[half] > 0:
+        named["growth"] = float(values[-1] / values[half])
     change, noise = facts.end - facts.start, max(facts.noise, 1e-9)
     named |= {"gained": change, "gained_noises": change / noise}
     named |= {"dropped": -change, "dropped_noises": -change / noise}

@@ -134,10 +134,53 @@ def test_skipped_batches(logs: LogWriter, lines: tuple[str, ...], severity: str 
 
 
 @pytest.mark.parametrize(
+    ("seconds", "hit"),
+    [
+        (("0.000", "0.000"), True),
+        (("0.000", "0.000", "0.7"), True),
+        (("0.000",), True),
+        (("0.001", "0.001"), False),
+        (("0.000", "0.7", "0.8"), False),
+    ],
+)
+def test_validations_that_took_no_time(
+    logs: LogWriter, seconds: tuple[str, ...], hit: bool
+) -> None:
+    log = logs.text(
+        *(
+            f"Iter {i}0: Val loss 1.5, Val took {value}s\nIter {i}0: Train loss 1.{i}, It/sec 2.0"
+            for i, value in enumerate(seconds, 1)
+        )
+    )
+    assert ("validation-without-time" in found(judge(series_facts, log))) is hit
+
+
+@pytest.mark.parametrize(("speed", "hit"), [(0.1, True), (2.0, False)])
+def test_whole_seconds_tell_where_updates_are_slow(
+    logs: LogWriter, speed: float, hit: bool
+) -> None:
+    rows = [
+        f'{{"iteration": {i}, "train_loss": 1.5, "val_loss": 1.4, "val_time": 0, '
+        f'"iterations_per_second": {speed}}}'
+        for i in (10, 20, 30)
+    ]
+    logs.path = logs.path.with_suffix(".jsonl")
+    assert ("validation-without-time" in found(judge(series_facts, logs.text(*rows)))) is hit
+
+
+def test_one_validation_of_half_an_hour(logs: LogWriter) -> None:
+    log = logs.text(
+        "Iter 1: Val loss 2.0, Val took 1822.456s", "Iter 10: Train loss 1.9, It/sec 0.5"
+    )
+    sign = finding(judge(series_facts, log), "validation-slow")
+    assert "as long as 911 updates" in sign.message
+
+
+@pytest.mark.parametrize(
     ("speeds", "peak", "symptoms"),
     [
         ([*[190.0] * 3, 27.0, 28.0], 30.0, {"throughput-fell": "warning"}),
-        ([*[190.0] * 3, 27.0, 28.0], 0.5, {}),
+        ([*[190.0] * 3, 27.0, 28.0], 0.5, {"speed-fell": "info"}),
         ([5.0, *[100.0] * 10, *[30.0] * 10], 30.0, {"throughput-fell": "warning"}),
         ([5.0, *[100.0] * 10, *[40.0] * 10], 30.0, {}),
         ([100.0, 100.0, 10.0] * 8, 30.0, {}),
@@ -147,6 +190,20 @@ def test_skipped_batches(logs: LogWriter, lines: tuple[str, ...], severity: str 
 def test_speed(logs: LogWriter, speeds: list[float], peak: float, symptoms: dict[str, str]) -> None:
     log = column(logs, "Tokens/sec", *speeds, more=f", Peak mem {peak} GB")
     assert found(judge(series_facts, log)) == symptoms
+
+
+@pytest.mark.parametrize(
+    ("peaks", "hit"),
+    [
+        ([20.0 + 0.5 * i for i in range(24)], True),
+        ([20.0 + 0.5 * (i // 3) for i in range(24)], False),
+        ([20.0 + 0.05 * i for i in range(24)], False),
+        ([0.5 + 0.1 * i for i in range(24)], False),
+    ],
+)
+def test_a_peak_of_memory_that_grows(logs: LogWriter, peaks: list[float], hit: bool) -> None:
+    log = column(logs, "Peak mem", *peaks, more=" GB")
+    assert found(judge(series_facts, log)) == ({"memory-grows": "warning"} if hit else {})
 
 
 @pytest.mark.parametrize(
@@ -200,6 +257,21 @@ def test_a_spike_of_the_loss(logs: LogWriter, height: float, severity: str | Non
     assert found(outcome).get("loss-spiked") == severity
     if severity:
         assert finding(outcome, "loss-spiked").onset == 210
+
+
+@pytest.mark.parametrize(
+    ("losses", "hit"),
+    [
+        # The end of a longer run: where it began is not in the log.
+        ([3.5, 3.5, 3.4, 3.6, 4.1, 4.4, 4.6, 4.8], True),
+        ([3.5, 3.5, 3.4, 3.6, 3.7, 3.6, 3.7, 3.8], False),
+        ([3.5, 4.8, 3.1, 4.6, 3.3, 4.9, 3.2, 4.8], False),
+        ([0.05, 0.05, 0.04, 0.06, 0.07, 0.08, 0.09, 0.1], False),
+    ],
+)
+def test_a_tail_that_rises(logs: LogWriter, losses: list[float], hit: bool) -> None:
+    outcome = judge(series_facts, logs.losses(losses, first=5000))
+    assert ("loss-rises" in found(outcome)) is hit
 
 
 def test_a_column_that_nothing_else_looks_at(logs: LogWriter) -> None:

@@ -131,6 +131,12 @@ def test_nothing_was_trainable(tmp_path: Path) -> None:
     assert outcome.findings[0].severity is Severity.ERROR
 
 
+@pytest.mark.parametrize(("total", "hit"), [(0.470, False), (0.500, False), (0.600, True)])
+def test_a_model_of_another_size(tmp_path: Path, total: float, hit: bool) -> None:
+    outcome = trainable_ratio.run(Evidence(log(tmp_path, EXPECTED, total), config(tmp_path), BASE))
+    assert codes(outcome) == ({"total-mismatch"} if hit else set())
+
+
 def test_a_full_fine_tune_is_not_asked(tmp_path: Path) -> None:
     stated = config(tmp_path, fine_tune_type="full")
     assert trainable_ratio.run(Evidence(log(tmp_path, 480_000), stated)).status is Status.SKIPPED

@@ -148,6 +148,16 @@ def test_a_spike(values: list[float], at: int | None, factor: float | None) -> N
     assert (spike and spike.factor) == (factor and pytest.approx(factor, rel=0.1))
 
 
+def test_huge_values_give_finite_figures() -> None:
+    facts = described([1e308, -1e308, 1e308, 1e-308, 1e308, 1e300])
+    assert (facts.highest, facts.lowest) == (1e308, -1e308)
+
+
+def test_records_of_a_peak_that_grows() -> None:
+    assert described(list(range(1, 21))).records == 1.0
+    assert described([5.0] * 20).records == 0.0
+
+
 def test_long_series_are_reduced_and_fast() -> None:
     values = np.exp(-np.arange(100_000) / 30_000) + scatter(100_000, 0.1)
     describe(np.arange(100), values[:100])
