@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_INTERRUPTED, EXIT_UNUSABLE, options, output
 from mlxdoctor.cli.progress import ProgressLine
+from mlxdoctor.formats.escape import terminal
 from mlxdoctor.formats.format import files_of, formats, text_of
 from mlxdoctor.formats.terminal import render_gate
 from mlxdoctor.gate_result import GateResult
 from mlxdoctor.safety.errors import InputError
-
-if TYPE_CHECKING:
-    from mlxdoctor.gate.policy import Policy
 
 
 @click.command(
@@ -123,8 +120,11 @@ def command(  # noqa: PLR0917 - click passes every option by name
 
     from mlxdoctor.gate.baseline import baseline_text, read_baseline
     from mlxdoctor.gate.gating import Options, exit_code, run_gate
+    from mlxdoctor.gate.policy import Policy
+    from mlxdoctor.gate.policy_file import find_policy, read_policy
 
-    policy = _policy(policy_file)
+    policy_file = policy_file or find_policy(Path.cwd())
+    policy = Policy(Path.cwd()) if policy_file is None else read_policy(policy_file)
     known_file = baseline or policy.baseline
     if write_baseline and known_file is None:
         raise InputError(
@@ -155,17 +155,14 @@ def command(  # noqa: PLR0917 - click passes every option by name
     _deliver(result, printed, names, folder, summary)
     code = exit_code(result.items)
     if result.unfinished:
-        click.echo(_interrupted(result), err=True)
+        left = result.unfinished
+        text = (
+            f"interrupted: {len(result.items)} of {len(result.items) + len(left)} were examined; "
+            f"next would have been {terminal(left[0])}"
+        )
+        click.echo(text, err=True)
         return EXIT_INTERRUPTED
     return EXIT_UNUSABLE if strict and result.notices and code in (EXIT_CLEAN, 3) else code
-
-
-def _policy(file: Path | None) -> Policy:
-    from mlxdoctor.gate.policy import Policy
-    from mlxdoctor.gate.policy_file import find_policy, read_policy
-
-    found = file or find_policy(Path.cwd())
-    return read_policy(found) if found is not None else Policy(Path.cwd())
 
 
 def _refuse_inside(folder: Path, paths: tuple[str, ...]) -> None:
@@ -188,7 +185,11 @@ def _deliver(
             files |= files_of(result, name, "gate")
         written = [str(path) for path in output.write_files(folder, files)]
         if summary is not None:
-            _append(summary, text_of(result, "markdown"))
+            with summary.open("a", encoding="utf-8") as stream:
+                stream.write(text_of(result, "markdown"))
+    except OSError as error:
+        problem = f"cannot be written ({error.strerror})"
+        raise InputError(summary, problem, "name another file with --summary") from None
     finally:
         # What took so long to find out is not lost where a file can't be written.
         if printed == "text":
@@ -198,27 +199,7 @@ def _deliver(
         click.echo(text, nl=False)
 
 
-def _append(path: Path, text: str) -> None:
-    try:
-        with path.open("a", encoding="utf-8") as stream:
-            stream.write(text)
-    except OSError as error:
-        problem = f"cannot be written ({error.strerror})"
-        raise InputError(path, problem, "name another file with --summary") from None
-
-
-def _interrupted(result: GateResult) -> str:
-    from mlxdoctor.formats.escape import terminal
-
-    left = result.unfinished
-    return (
-        f"interrupted: {len(result.items)} of {len(result.items) + len(left)} were examined; "
-        f"next would have been {terminal(left[0])}"
-    )
-
-
 def _init(paths: tuple[str, ...], file: Path, generate: bool, force: bool) -> int:
-    from mlxdoctor.formats.escape import terminal
     from mlxdoctor.gate.init import policy_text, required_checks
 
     if file.name == "pyproject.toml":

@@ -83,7 +83,9 @@ def command(
         click.echo(json_format.render(result.to_dict()), nl=False)
     else:
         click.echo(_text(function, result), nl=False)
-    return _exit_code(result, fail_on)
+    if options.fails(result.findings, fail_on):
+        return EXIT_FOUND
+    return EXIT_INCONCLUSIVE if result.unjudged else EXIT_CLEAN
 
 
 def _has_descriptor(stream: IO[str]) -> bool:
@@ -92,12 +94,6 @@ def _has_descriptor(stream: IO[str]) -> bool:
     except (OSError, ValueError):
         return False
     return True
-
-
-def _exit_code(result: ProbeResult, fail_on: str) -> int:
-    if options.fails(result.findings, fail_on):
-        return EXIT_FOUND
-    return EXIT_INCONCLUSIVE if result.unjudged else EXIT_CLEAN
 
 
 def _text(name: str, result: ProbeResult) -> str:

@@ -61,11 +61,7 @@ class Measured:
         Raises:
             KeyError, TypeError, ValueError: it is not that.
         """
-        ruling = Ruling(**values["ruling"])
-        if ruling.verdict not in ("confirmed", "refuted", "undecided"):
-            raise ValueError(ruling.verdict)
-        seconds = float(values["seconds"])
-        return cls(str(values["label"]), ruling, int(values["iterations"]), seconds)
+        return cls(**{**values, "ruling": Ruling(**values["ruling"])})
 
 
 @dataclass(frozen=True)

@@ -207,10 +207,20 @@ def _tried(bench: Bench, cause: Cause, plain: Trials, same: Agreement | None) ->
         ruling = (try_cure if fails else try_injection)(bench, cause, question, plain)
     except InputError as error:
         return undecided(f"it can't be tried: {error}", "files with which it can be")
-    return ruling or (_untried_as_it_fails(cause) if fails else _untried_as_it_is_sound(failure))
-
-
-def _untried_as_it_fails(cause: Cause) -> Ruling:
+    if ruling is not None:
+        return ruling
+    if not fails:
+        if failure.onset is not None and failure.onset > failure.iterations:
+            return undecided(
+                f"{failure.iterations} iterations are sound, but the run went wrong at "
+                f"{failure.onset:,}",
+                f"longer reruns (--iters {2 * failure.onset})",
+            )
+        return Ruling(
+            "refuted",
+            f"rerun as recorded with the reference trainer, {failure.iterations} iterations are "
+            "sound: the configuration is not what made it fail",
+        )
     if cause.only_in_code:
         return Ruling(
             "refuted",
@@ -220,20 +230,6 @@ def _untried_as_it_fails(cause: Cause) -> Ruling:
         return Ruling("refuted", f"{cause.change.key} already has the value that would cure it")
     reason = "it is reproduced, but no single change that would cure this cause is known"
     return undecided(reason, "a healthy run to compare with (`diagnose --against HEALTHY`)")
-
-
-def _untried_as_it_is_sound(failure: Failure) -> Ruling:
-    if failure.onset is not None and failure.onset > failure.iterations:
-        return undecided(
-            f"{failure.iterations} iterations are sound, but the run went wrong at "
-            f"{failure.onset:,}",
-            f"longer reruns (--iters {2 * failure.onset})",
-        )
-    return Ruling(
-        "refuted",
-        f"rerun as recorded with the reference trainer, {failure.iterations} iterations are "
-        "sound: the configuration is not what made it fail",
-    )
 
 
 def _out_of_time(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import get_args
 
 from mlxdoctor.check import limit
 from mlxdoctor.confirmation import Confirmation
@@ -89,7 +90,8 @@ class Ruling:
         wanted: what further evidence would decide it, as a clause; empty where it is decided.
 
     Raises:
-        ValueError: it is undecided, and does not say what would decide it, or the reverse.
+        ValueError: it is no verdict, or undecided and does not say what would decide it, or the
+            reverse.
     """
 
     verdict: Confirmation
@@ -99,7 +101,8 @@ class Ruling:
     wanted: str = ""
 
     def __post_init__(self) -> None:
-        if (self.verdict == "undecided") is not bool(self.wanted):
+        is_known = self.verdict in get_args(Confirmation)
+        if not is_known or (self.verdict == "undecided") is not bool(self.wanted):
             raise ValueError(f"{self.verdict}: {self.reason}; wanted: {self.wanted!r}")
 
     @property
@@ -222,11 +225,12 @@ def judge_change(
             f"({irrelevant}) with {len(by_chance)} of {len(placebo)}",
             f"longer reruns (--iters), or more seeds (--seeds {2 * question.seeds})",
         )
+    failing = sum(map(question.shows, plain.values()))
     return Ruling(
         "confirmed",
         f"{what} cures it with {len(cured)} of {asked} seeds; as recorded it fails again with "
-        f"{_failing(question, plain)}, and with an irrelevant change ({irrelevant}) with "
-        f"{_failing(question, placebo)}",
+        f"{failing} of {len(plain)}, and with an irrelevant change ({irrelevant}) with "
+        f"{len(placebo)} of {len(placebo)}",
         1.0,
     )
 
@@ -258,26 +262,18 @@ def judge_injection(question: Question, plain: Trials, injected: Trials) -> Ruli
             f"the fault re-creates the failure in {len(same)} of {asked} seeds",
             f"more seeds (--seeds {2 * question.seeds})",
         )
-    return _of_another_failure(question, injected)
-
-
-def _of_another_failure(question: Question, injected: Trials) -> Ruling:
-    found = question.signs(next(iter(injected.values())))
-    extra = sorted(question.recorded.foreign(found))
+    first = found[0]
+    extra = sorted(question.recorded.foreign(first))
     if extra:
         return Ruling(
             "refuted",
             "with the fault put into the reference trainer there are errors that the recorded run "
             f"does not have: {', '.join(extra)}",
         )
-    missing = sorted(question.recorded.errors - found.all) or sorted(question.wanted)
+    missing = sorted(question.recorded.errors - first.all) or sorted(question.wanted)
     # Other forms of the same fault may well do it.
     return undecided(
         "in the forms tried, the fault does not re-create the failure: there is no "
         f"{', '.join(missing)}",
         PROBE,
     )
-
-
-def _failing(question: Question, trials: Trials) -> str:
-    return f"{sum(map(question.shows, trials.values()))} of {len(trials)}"
