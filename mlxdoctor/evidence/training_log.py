@@ -26,8 +26,8 @@ from mlxdoctor.evidence.logs.series import (
     Series,
     Trainable,
 )
-from mlxdoctor.evidence.logs.text_stream import LogStream, log_encoding, without_holes
-from mlxdoctor.evidence.source import Source, open_file, read_text, unreadable
+from mlxdoctor.evidence.logs.text_stream import LogStream
+from mlxdoctor.evidence.source import Source, open_file, read_text, text_encoding, unreadable
 from mlxdoctor.safety.errors import InputError
 
 __all__ = [
@@ -272,13 +272,11 @@ def _ends(path: Path) -> tuple[list[str], bool]:
     except OSError as error:
         raise unreadable(path, error) from None
     try:
-        encoding = log_encoding(path, head.lstrip(b"\0") or tail)
+        encoding = text_encoding(path, head)
     except InputError:
         return [], False
     if encoding == "utf-16":
         tail = head[:2] + tail[len(tail) % 2 :] if tail else tail
-    else:
-        head, tail = without_holes(head), without_holes(tail)
     texts = [part.decode(encoding, errors="replace") for part in (head, tail) if part]
     return texts, size <= SNIFFED_BYTES
 

@@ -122,12 +122,6 @@ def test_csv_of_several_runs(write: Write) -> None:
     same(table(path, "train_loss", 1), {10: 3.1, 30: NAN})
 
 
-def test_tensorboard_csv(write: Write) -> None:
-    text = "Wall time,Step,Value\n1.5e9,10,2.66\n1.6e9,20,2.5\n"
-    same(table(write(text, "run-.-tag-train_loss.csv"), "train_loss"), {10: 2.66, 20: 2.5})
-    same(table(write(text, "run-.-tag-eval_loss.csv"), "val_loss"), {10: 2.66, 20: 2.5})
-
-
 def test_plain_csv(write: Write) -> None:
     path = write("iteration;loss;val_loss\n1;2.5;\n2;nan;2.75\n", "log.csv")
     same(table(path, "train_loss"), {1: 2.5, 2: NAN})

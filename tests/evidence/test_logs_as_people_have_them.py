@@ -69,22 +69,6 @@ def test_an_empty_log_is_named(tmp_path: Path) -> None:
     assert why == "train.log is empty, and no other training log was found; name it with --log"
 
 
-@pytest.mark.parametrize(
-    ("content", "lost"),
-    [
-        (b"\0" * 200_000 + TEXT.encode(), 0),
-        (TEXT.encode().replace(b"Iter 100: Train", b"\0\0Iter 100: Train"), 0),
-        (TEXT.encode() + b"\0" * 5000, 0),
-        (TEXT.encode("utf-16-le"), 0),
-        (TEXT.encode()[:860] + b"\0" * 4096 + TEXT.encode()[860:], 1),
-    ],
-)
-def test_a_log_with_holes(content: bytes, lost: int, tmp_path: Path) -> None:
-    log = read(tmp_path / "a.log", content)
-    assert len(log.main.series["train_loss"]) == 30 - lost
-    assert f"{content.count(0):,} bytes of it are zero" in log.sources[0].note
-
-
 def test_a_log_printed_twice_is_one_run(tmp_path: Path) -> None:
     tail = "\n".join(LINES[-8:]) + "\n"
     for more, repeats in (

@@ -156,7 +156,7 @@ def named_files() -> Sequence[bytes]:
         b"my-adapter.safetensors": seeds.small_adapter(),
         b"answers.jsonl": b'{"prompt": "Ten?", "tuned": "X"}\n',
         b"results.json": b'{"eval_loss": 2.5}',
-        b"lora.yml": b"training:\n  learning_rate: 1e-4\n",
+        b"lora.yml": b"learning_rate: 1e-4\n",
         b"train.jsonl": b'{"text": "Ten."}\n',
         b"run.ipynb": seeds.notebooks()[0],
         b"log.md": b"| step | loss |\n|---|---|\n| 1 | 2.5 |\n| 2 | 2.25 |\n",
@@ -181,5 +181,5 @@ READERS: tuple[Reader, ...] = (
            lambda: [b'{"auto_map": {"AutoModel": "modeling.Model"}, "trust_remote_code": true}'],
            tokens=('"auto_map":', '"model_file":', '"chat_template_type":', "null")),
     Reader("found-file", "named", _found, named_files,
-           tokens=(".safetensors\n", ".jsonl\n", ".ipynb\n", ".yaml\n", ".npz\n", "Iter 1: ")),
+           tokens=(".safetensors\n", ".jsonl\n", ".ipynb\n", ".yaml\n", "Iter 1: ")),
 )  # fmt: skip

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fixtures.trainers import twins
 from mlxdoctor.evidence.logs.log_format import LogFormat, formats
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -150,10 +151,9 @@ def json_logs() -> Sequence[bytes]:
 
 
 def csv_logs() -> Sequence[bytes]:
-    """Downloads from trackers: plain, TensorBoard's, and several runs side by side."""
+    """Downloads from trackers: plain, and of several runs side by side."""
     return [
         b"step,train_loss,learning_rate\n1,2.5,1e-5\n2,2.25,1e-5\n3,,\n",
-        b"Wall time,Step,Value\n1700000000.5,10,2.5\n1700000001.5,20,2.25\n",
         b'"Step","a - train/loss","a - train/loss__MIN","b - train/loss"\n10,2.5,2.5,3\n20,2,2,""',
         b"epoch;loss;val_loss\n0;2,5;2,6\n1;2,25;2,5\n",
     ]
@@ -267,10 +267,7 @@ def peft_weights() -> Sequence[bytes]:
 
 def sources() -> Sequence[bytes]:
     """Trainers as people write them."""
-    return [
-        *_pieces("trainers/faulty/*.py", 1 << 16, 4),
-        *_pieces("trainers/sound/*.py", 1 << 16, 2),
-    ]
+    return [text.encode() for pair in list(twins().values())[:3] for text in pair]
 
 
 def small_model() -> bytes:

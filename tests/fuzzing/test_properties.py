@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,12 +18,6 @@ import mlxdoctor.evidence.source
 from mlxdoctor.api import diagnose
 from mlxdoctor.convert.conversion import convert
 from mlxdoctor.evidence.adapter import Adapter
-from mlxdoctor.evidence.checkpoints import CheckpointHistory
-from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.evidence.logs.reader import read_log
-from mlxdoctor.evidence.logs.series import Notes
-from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.safetensors_file import read_safetensors
 from mlxdoctor.evidence.training_log import TrainingLog
 from tests.conftest import RUNS
@@ -116,29 +109,6 @@ def write(folder: Path, weights: bytes, config: dict[str, Any]) -> None:
     (folder / "adapter_config.json").write_text(json.dumps(config))
 
 
-plain = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
-
-
-@pytest.mark.slow
-def test_a_configuration_says_the_same_in_json_and_yaml(tmp_path: Path) -> None:
-    @QUICK
-    @given(st.dictionaries(st.sampled_from(["iters", "lora_parameters", "model", "x"]), plain))
-    def holds(values: dict[str, Any]) -> None:
-        values |= {"batch_size": 4, "learning_rate": 1e-5}
-        (tmp_path / "lora.json").write_text(json.dumps(values))
-        (tmp_path / "lora.yaml").write_text(yaml.safe_dump(values, allow_unicode=True))
-        stated = [TrainingConfig.read(tmp_path / f"lora.{one}").values for one in ("json", "yaml")]
-        assert dict(stated[0]) == dict(stated[1]) == values
-
-    holds()
-
-
 @pytest.mark.parametrize("name", [*LOGS, RECORDS])
 def test_a_logs_figures_do_not_depend_on_line_ends(name: str, tmp_path: Path) -> None:
     content = (RUNS / name).read_bytes()
@@ -176,33 +146,6 @@ def test_a_logs_figures_do_not_depend_on_colours(name: str, tmp_path: Path) -> N
     holds()
 
 
-@pytest.mark.parametrize("name", [*LOGS, RECORDS])
-def test_a_logs_figures_do_not_depend_on_how_it_is_read(name: str) -> None:
-    path = RUNS / name
-    lines = path.read_text("utf-8").splitlines(keepends=True)
-    whole = read_log(["".join(lines)], path, Notes())
-
-    @FEW
-    @given(st.lists(st.integers(1, 40), min_size=1, max_size=20))
-    def holds(sizes: list[int]) -> None:
-        pieces, at = [], 0
-        for size in [*sizes, len(lines)]:
-            pieces.append("".join(lines[at : at + size]))
-            at += size
-        again = read_log([one for one in pieces if one], path, Notes())
-        assert [dict_of(one) for one in again] == [dict_of(one) for one in whole]
-
-    holds()
-
-
-def dict_of(segment: Any) -> dict[str, Any]:
-    series = {
-        name: (one.iterations.tolist(), list(map(str, one.values)))
-        for name, one in segment.series.items()
-    }
-    return {"series": series, "first": segment.first_line, "last": segment.last_line}
-
-
 @pytest.mark.parametrize("size", [1, 7, 4096])
 @pytest.mark.parametrize("name", LOGS)
 def test_a_log_is_the_same_in_pieces_of_any_size(
@@ -214,36 +157,6 @@ def test_a_log_is_the_same_in_pieces_of_any_size(
     # Pieces of one byte cut every character of several bytes, and every line end.
     monkeypatch.setattr(mlxdoctor.evidence.source, "CHUNK_BYTES", size)
     assert read(content, path) == plain
-
-
-def test_rows_do_not_depend_on_line_ends(tmp_path: Path) -> None:
-    path = tmp_path / "train.jsonl"
-    for content in seeds.datasets():
-        found = []
-        for end in (b"\n", b"\r\n"):
-            path.write_bytes(content.replace(b"\n", end))
-            split = Dataset.read(path).splits["train"]
-            found.append((split.rows, split.format, split.line_numbers))
-        assert found[0] == found[1]
-        assert len(found[0][0]) == 3
-
-
-def test_figures_do_not_depend_on_the_order_of_keys(tmp_path: Path) -> None:
-    path = tmp_path / "evaluation.json"
-
-    @FEW
-    @given(st.permutations(["eval_loss", "perplexity", "split", "step", "test/loss"]))
-    def holds(keys: list[str]) -> None:
-        path.write_text(json.dumps({key: "valid" if key == "split" else 2.5 for key in keys}))
-        values = ReportedMetrics.read([path]).values
-        assert {(one.name, one.value, one.split) for one in values} == {
-            ("eval_loss", 2.5, "valid"),
-            ("perplexity", 2.5, "valid"),
-            ("step", 2.5, "valid"),
-            ("test/loss", 2.5, "test"),
-        }
-
-    holds()
 
 
 @pytest.fixture
@@ -262,16 +175,6 @@ def shuffled(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
         monkeypatch.setattr(Path, "rglob", lambda self, pattern: mixed(rglob(self, pattern)))
 
     return use
-
-
-def test_checkpoints_do_not_depend_on_the_order_of_files(shuffled: Callable[[int], None]) -> None:
-    folder = RUNS / "healthy-ordinary"
-    found = []
-    for seed in range(5):
-        shuffled(seed)
-        found.append(CheckpointHistory.read(folder).checkpoints)
-    assert found[0] == found[1] == found[2] == found[3] == found[4]
-    assert [one.iteration for one in found[0]][-1] is None
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """Tables: a line of names, and lines of figures below it.
 
-`step,loss,lr` of trainers, W&B and TensorBoard, with commas, semicolons or tabs; `| Step | loss |`
+`step,loss,lr` of trainers and W&B, with commas, semicolons or tabs; `| Step | loss |`
 in Markdown or drawn with lines; and columns that blanks hold together.
 """
 
@@ -11,7 +11,6 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from mlxdoctor.evidence.logs.log_format import LIKE_NUMBER, LineFormat, LogSoFar, Nature, Shape
 from mlxdoctor.evidence.logs.metric_names import STEPS, canonical, is_report, snake_case, unique
@@ -32,9 +31,6 @@ _FIGURE = re.compile(r"(?<![\w.-])\d")
 #: What a row has where there is no figure.
 _EMPTY = frozenset(("-", "--", "–", "n/a", "N/A", "None", ""))
 _EXTREME = re.compile(r"__(?:MIN|MAX)$")
-_OF_VALIDATION = re.compile(r"(?:^|_)(?:val|valid|validation|eval)(?:_|$)")
-#: What TensorBoard's tags are known by besides losses.
-_TAGS = ("learning_rate", "lr", "grad_norm", "epoch", "accuracy")
 #: Cells of a line that may be names.
 MAX_CELLS = 256
 
@@ -166,19 +162,17 @@ class Columns(LineFormat):
             names = _cells(text, delimiter) if delimiter else _GAP.split(text)
             if not 2 <= len(names) <= MAX_CELLS:
                 continue
-            head = _meaning(names, delimiter, self.log.path)
+            head = _meaning(names, delimiter)
             # Without a step it may be a sentence, save where the log begins with it.
             if head is not None and (head.step is not None or (delimiter and number == 1)):
                 return head
         return None
 
 
-def _meaning(names: Sequence[str], delimiter: str, path: Path) -> _Head | None:
+def _meaning(names: Sequence[str], delimiter: str) -> _Head | None:
     """The meaning of names of columns; None where none of them is of a training."""
     lowered = [snake_case(name) for name in names]
-    if {"step", "value"} <= set(lowered):
-        names = [_tag(path) if snake_case(name) == "value" else name for name in names]
-    elif not is_report(canonical(name.rpartition(" - ")[2]) for name in names):
+    if not is_report(canonical(name.rpartition(" - ")[2]) for name in names):
         return None
     # The epochs of a trainer's own table may be parts of one.
     counters = STEPS if delimiter else (*STEPS, "epoch")
@@ -219,11 +213,3 @@ def _cells(text: str, delimiter: str) -> list[str]:
         with suppress(csv.Error):
             return [cell.strip() for cell in next(csv.reader([text], delimiter=delimiter))]
     return [cell.strip() for cell in text.split(delimiter)]
-
-
-def _tag(path: Path) -> str:
-    """What a TensorBoard download holds: its file is named after run and tag."""
-    name = canonical(re.split(r"tag-", path.stem)[-1])
-    if _OF_VALIDATION.search(name):
-        return "val_loss" if "loss" in name else name
-    return next((canonical(known) for known in _TAGS if known in name), "train_loss")

@@ -1,4 +1,4 @@
-"""Lines that say that the run broke off, and the tracebacks of Python, rich and IPython."""
+"""Lines that say that the run broke off, and the tracebacks of Python and IPython."""
 
 from __future__ import annotations
 
@@ -21,24 +21,17 @@ _LINE = r"(?P<line>\d{1,7})"
 _PYTHON = re.compile(rf'\s*File "(?P<file>[^"]{{1,400}})", line {_LINE}(?:, in (?P<name>\S+))?')
 _STYLES = (
     _PYTHON,
-    # rich: `/home/me/train.py:12 in main`, whose name may be on the next line.
-    re.compile(
-        rf"(?P<file>(?:[/~.<]|[A-Za-z]:\\)[^:\n]{{0,400}}):{_LINE} in(?:\s+(?P<name>\S+))?\s*$"
-    ),
     # IPython: `File ~/train.py:12, in main(model)`, `Cell In[3], line 5`.
     re.compile(rf"\s*File (?P<file>[^\s\"][^:\n]{{0,400}}):{_LINE}(?:, in (?P<name>[\w<>.]+))?"),
     re.compile(rf"\s*(?P<file>Cell In\s?\[\d{{1,6}}\]), line {_LINE}(?:, in (?P<name>[\w<>.]+))?"),
 )
-#: A path that rich broke at the width of the terminal.
-_PART = re.compile(r"(?:[/~]|[A-Za-z]:\\)\S+$")
 #: The line that a frame is at, where others stand around it.
-_POINTED = re.compile(r"\s*(?:❱|-{2,}>)\s*\d{1,7}\s+(?P<code>\S.*)")
+_POINTED = re.compile(r"\s*-{2,}>\s*\d{1,7}\s+(?P<code>\S.*)")
 _LIBRARY = re.compile(
     r"site-packages|dist-packages|lib/python\d|\\Lib\\|^<"
     # What a package's installation put there to start it.
     r"|(?:^|[/\\])(?:bin|Scripts)[/\\][^/\\]+(?<!\.py)$"
 )
-_BOXED = re.compile(r"\s*[│|]\s(?P<inside>.*?)\s*[│|]?\s*$")
 _RAISED = re.compile(
     r"^(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Warning|Exit)\b.*|^[A-Za-z_][\w.]*: .+"
 )
@@ -94,7 +87,6 @@ class Failures(LineFormat):
         super().__init__(log)
         #: The first line of the traceback that is being read; None outside of one.
         self._begun: int | None = None
-        self._is_boxed = False
         self._frames: list[_Frame] = []
         self._before = ""
 
@@ -109,8 +101,9 @@ class Failures(LineFormat):
             return True
         if not _HINT.search(line):
             return False
-        if _BEGIN in line:
-            self._begun, self._is_boxed = number, "╭" in line
+        # Of one in a box its last line is read, which stands below the box.
+        if _BEGIN in line and "╭" not in line:
+            self._begun = number
             return True
         kind = next((kind for kind, sign in _FAILURES.items() if sign.search(line)), None)
         bare = _BARE.match(line)
@@ -127,12 +120,7 @@ class Failures(LineFormat):
             self._add(self._begun, "traceback", _BEGIN)
 
     def _in_traceback(self, line: str) -> bool:
-        if self._is_boxed and (boxed := _BOXED.match(line)):
-            self._frame(boxed["inside"])
-            return True
-        if self._is_boxed and "╰" in line:
-            return True
-        if not self._is_boxed and (not line.strip() or line[0] in " \t|^~"):
+        if not line.strip() or line[0] in " \t|^~":
             self._frame(line)
             return True
         begun = self._begun or 0
@@ -146,12 +134,8 @@ class Failures(LineFormat):
     def _frame(self, line: str) -> None:
         """Read a line of a traceback: a frame, a line of source, or neither."""
         text, before = line.strip(), self._before
-        joined = before + text if _PART.match(before) else ""
         self._before = text
-        match = next(
-            (match for part in (line, joined) for style in _STYLES if (match := style.match(part))),
-            None,
-        )
+        match = next((match for style in _STYLES if (match := style.match(line))), None)
         if match is not None:
             # IPython names a method with its class.
             name = (match["name"] or "").rpartition(".")[2]
@@ -159,9 +143,7 @@ class Failures(LineFormat):
             del self._frames[:-MAX_FRAMES]
         elif self._frames and text:
             last = self._frames[-1]
-            if not last.name and before.endswith(" in"):
-                last = replace(last, name=text.split(maxsplit=1)[0])
-            elif pointed := _POINTED.match(line):
+            if pointed := _POINTED.match(line):
                 last = replace(last, code=pointed["code"][:MAX_TEXT])
             elif not last.code and _PYTHON.match(before):
                 last = replace(last, code=text[:MAX_TEXT])

@@ -110,7 +110,7 @@ class LogSoFar:
     """What was read of one log.
 
     Attributes:
-        path: its name: a TensorBoard download is named after what it holds.
+        path: its file.
         notes: what it says beside its rows.
         by_form: the rows, by what they carry.
         patterns: of lines that were understood, with the shape that their values go into and

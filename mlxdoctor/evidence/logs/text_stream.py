@@ -9,19 +9,13 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from mlxdoctor.evidence.source import UTF16_MARKS, Source, link_note, stream_bytes, text_encoding
-from mlxdoctor.safety.errors import InputError
+from mlxdoctor.evidence.source import Source, link_note, stream_bytes, text_encoding
 from mlxdoctor.safety.reading_limits import current
 
 #: A longer line is no row of metrics (characters).
 MAX_RECORD = 1 << 20
 #: Characters that are cleaned at a time, so that memory stays near the file's size.
 CHUNK = 4 << 20
-#: How many characters of a text may be such as no text has, of all.
-MAX_NO_TEXT = 0.02
-_NO_TEXT = re.compile(rb"[\x01-\x06\x0e-\x1a\x1c-\x1f]")
-#: A hole in a log: what a file that was emptied while it was written has before its next line.
-_HOLE = re.compile(rb"\0{4,}")
 #: CSI, OSC (ended by BEL or ST) and two-character escapes; an unended one stays in its line.
 _ESCAPE = re.compile(
     r"\x1b\][^\x07\x1b\n]{0,4096}(?:\x07|\x1b\\)|\x1b\[[0-?]{0,64}[ -/]{0,8}[@-~]"
@@ -99,29 +93,6 @@ def _chunks(text: str) -> Iterator[str]:
         position = end
 
 
-def without_holes(content: bytes) -> bytes:
-    """The content without bytes that are zero, a run of which ends a line."""
-    if b"\0" not in content:
-        return content
-    # A carriage return ends what is there, and does not count as a line.
-    return _HOLE.sub(b"\r", content).replace(b"\0", b"")
-
-
-def log_encoding(path: Path, head: bytes) -> str:
-    """The encoding of a log that begins with `head`; bytes that are zero may be in it.
-
-    Raises:
-        InputError: it is no text.
-    """
-    sample = head[:65536]
-    if b"\0" in sample and sample[:2] not in UTF16_MARKS:
-        filled = sample.replace(b"\0", b"")
-        if len(_NO_TEXT.findall(filled)) > MAX_NO_TEXT * len(filled):
-            raise InputError(path, "is a binary file where text is needed")
-        return "utf-8-sig"
-    return text_encoding(path, sample)
-
-
 def whole_lines(text: str) -> tuple[str, str]:
     """The text up to its last line end, and the rest.
 
@@ -147,23 +118,18 @@ class LogStream:
         self._most = max(current().line_characters, MAX_RECORD)
         self._line = 1
         self._cut: list[int] = []
-        self._zeros = 0
         self._is_read = False
 
     def __iter__(self) -> Iterator[str]:
         decoder: codecs.IncrementalDecoder | None = None
-        encoding = held = ""
+        held = ""
         skipping = False
         for content in stream_bytes(self.path, "log_bytes"):
             self._hash.update(content)
             if decoder is None:
-                encoding = log_encoding(self.path, content)
+                encoding = text_encoding(self.path, content)
                 decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
-            chunk = content
-            if encoding != "utf-16":
-                self._zeros += content.count(b"\0")
-                chunk = without_holes(content)
-            text = decoder.decode(chunk)
+            text = decoder.decode(content)
             if skipping:
                 _, line_end, text = text.partition("\n")
                 if not line_end:
@@ -194,7 +160,5 @@ class LogStream:
                 f"line {self._cut[0]:,}{more} cut to {self._most:,} characters "
                 "(limit line_characters)"
             )
-        if self._zeros:
-            notes.append(f"{self._zeros:,} bytes of it are zero and were passed over")
         digest = self._hash.hexdigest() if self._is_read else None
         return Source(self.path, digest, "; ".join(filter(None, notes)))
