@@ -19,7 +19,7 @@ from mlxdoctor.safety.errors import InputError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mlxdoctor.evidence.sniffed import Sniffed
+    from mlxdoctor.evidence.source import Sniffed
 
 T = TypeVar("T")
 #: A key that W&B adds to a run's configuration, in which each key stands for `{value: ...}`.

@@ -7,7 +7,7 @@ name. Only names and the first bytes of files are looked at here.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -19,9 +19,7 @@ from mlxdoctor.evidence.dataset import SPLITS, is_log
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.options import Options
 from mlxdoctor.evidence.run_files import RunFiles, is_model_folder
-from mlxdoctor.evidence.separate_runs import separate_runs
-from mlxdoctor.evidence.sniffed import Sniffed
-from mlxdoctor.evidence.source import require_file
+from mlxdoctor.evidence.source import Sniffed, require_file
 from mlxdoctor.evidence.training_log import looks_like_log, looks_like_unread_log
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
@@ -33,6 +31,9 @@ _TEXT_SUFFIXES = frozenset(
 #: The folder in which W&B keeps its runs, and how it names them.
 WANDB = "wandb"
 _WANDB_RUN = re.compile(r"^(?:offline-)?run-(?=\d)")
+#: Folders that belong to a run: a save with a log of its own, as PEFT's trainer makes them, and
+#: what W&B keeps of a run.
+_PART_OF_A_RUN = re.compile(r"checkpoint-\d+|wandb")
 #: What people or W&B write about a run, and not the run itself.
 _NO_EVIDENCE = {"expected.json", "README.md", "wandb-summary.json"}
 #: Runs or adapters that are named where a folder holds several.
@@ -192,6 +193,37 @@ def _with_named(files: RunFiles, kind: str, path: Path) -> RunFiles:
         both = [name for name in FILE_NAMES if name in (path.name, before.name)]
         return replace(files, adapter=path.with_name(both[0])) if len(both) == 2 else files
     return files.having(kind, path.parent if kind == "data" else path)
+
+
+def separate_runs(
+    folder: Path, saved: Collection[Path], configs: Collection[Path], logs: Collection[Path]
+) -> tuple[Path, ...]:
+    """The folders of several runs below one folder; empty where it is one run's.
+
+    Several are folders side by side, nothing of a run beside them: each with a log, and an
+    adapter or a configuration; or, where there is no log at all, each with an adapter.
+
+    Args:
+        folder: the folder that was asked about.
+        saved: adapters in it, and the configurations that were saved with them.
+        configs: other configurations in it.
+        logs: training logs in it.
+    """
+    everything = (*saved, *configs, *logs)
+    names = {path.relative_to(folder).parts[0] for path in everything}
+    if not names or any(folder / name in everything for name in names):
+        return ()
+    places = [folder / name for name in sorted(names)]
+    if len(places) == 1:
+        return separate_runs(places[0], saved, configs, logs)
+    named = [one for one in places if not _PART_OF_A_RUN.fullmatch(one.name)]
+    settings = (*saved, *configs) if logs else saved
+    runs = [one for one in named if _holds(one, settings) and (not logs or _holds(one, logs))]
+    return tuple(runs) if len(runs) > 1 else ()
+
+
+def _holds(folder: Path, files: Collection[Path]) -> bool:
+    return any(one.is_relative_to(folder) for one in files)
 
 
 def _several(folder: Path, what: str, paths: Sequence[Path], remedy: str) -> InputError:

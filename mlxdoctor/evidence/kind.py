@@ -8,17 +8,18 @@ found as these are.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
-
-from mlxdoctor.safety.time_budget import TimeBudget
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias
 
 if TYPE_CHECKING:
-    from mlxdoctor.evidence.options import Options
-    from mlxdoctor.evidence.run_files import RunFiles
     from mlxdoctor.evidence.source import Source
+    from mlxdoctor.run import Run
 
-T = TypeVar("T")
+    #: What a kind of evidence looks for itself in. A run imports kinds of evidence, so that they
+    #: know it by name only.
+    RunView: TypeAlias = Run
+else:
+    RunView = Any
+
 #: Called with what is being done, a count done and a total; draws progress.
 Progress = Callable[[str, int, int], None]
 
@@ -33,49 +34,6 @@ class NotThere(Missing):
 
 class NoSuchThing(NotThere):
     """Raised where a run of its kind can have no such thing: what asks for it does not arise."""
-
-
-class RunView(Protocol):
-    """What a kind of evidence sees of a `Run` while it looks for itself."""
-
-    @property
-    def files(self) -> RunFiles:
-        """Which file is which kind of evidence."""
-
-    @property
-    def options(self) -> Options:
-        """What the user said."""
-
-    @property
-    def progress(self) -> Progress | None:
-        """To be told about work that takes seconds."""
-
-    @property
-    def budget(self) -> TimeBudget:
-        """How long models may run."""
-
-    @property
-    def is_planned(self) -> bool:
-        """Whether the run has not begun."""
-
-    @property
-    def name(self) -> str:
-        """What the report calls the run."""
-
-    def get(self, kind: type[T]) -> T | None:
-        """Other evidence, or None."""
-
-    def need(self, kind: type[T]) -> T:
-        """Other evidence that this one is built on; raises `Missing` with its reason."""
-
-    def why_missing(self, kind: type[Any]) -> str:
-        """Why `get` gave None, as a clause."""
-
-    def cannot_have(self, kind: type[Any]) -> bool:
-        """Whether `get` gave None because a run of its kind has no such evidence."""
-
-    def other(self, path: Path) -> RunView:
-        """Another run, of which no model is run."""
 
 
 class Evidence(Protocol):

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mlxdoctor.evidence.kind import NoSuchThing, RunView
-from mlxdoctor.evidence.sniffed import Sniffed
-from mlxdoctor.evidence.source import Source, read_text
+from mlxdoctor.evidence.source import Sniffed, Source, read_text
 from mlxdoctor.safety.errors import InputError
 
 #: Names that files with reported figures have.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ from mlxdoctor.safety.reading_limits import current, exceeded
 CHUNK_BYTES = 1 << 20
 #: How Git LFS begins what it leaves in a file's place, and bytes that such a pointer has at most.
 POINTER, POINTER_BYTES = b"version https://git-lfs", 1024
+#: Bytes read of a file to tell what it is.
+SNIFF_BYTES = 1 << 16
 #: How a text in UTF-16 begins.
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
@@ -221,3 +225,31 @@ def hash_file(path: Path) -> Source:
         if size > current().hashed_bytes:
             return Source(path, None, f"not hashed: {size:,} bytes")
         return Source(path, hashlib.file_digest(stream, "sha256").hexdigest(), link_note(path))
+
+
+@dataclass(frozen=True)
+class Sniffed:
+    """A file, for a kind of evidence to say whether it is of that kind."""
+
+    path: Path
+
+    @cached_property
+    def head(self) -> str:
+        """The text it begins with; empty where it can't be read."""
+        try:
+            return read_head(self.path, SNIFF_BYTES).decode("utf-8-sig", errors="replace")
+        except InputError:
+            return ""
+
+    @cached_property
+    def record(self) -> Mapping[str, Any]:
+        """The first object of a .json or .jsonl file, itself or in a list; empty without one."""
+        if self.path.suffix not in (".json", ".jsonl"):
+            return {}
+        try:
+            value, _ = json.JSONDecoder().raw_decode(self.head.lstrip())
+        except (ValueError, RecursionError):
+            return {}
+        if isinstance(value, list) and value:
+            value = value[0]
+        return value if isinstance(value, dict) else {}

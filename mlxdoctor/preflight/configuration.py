@@ -14,8 +14,7 @@ from typing import Any
 from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS, MLX_LM_LORA_DEFAULTS
-from mlxdoctor.evidence.sniffed import Sniffed
-from mlxdoctor.evidence.source import read_text
+from mlxdoctor.evidence.source import Sniffed, read_text
 from mlxdoctor.finding import ADVISED, Finding, Severity
 from mlxdoctor.judge.remedy import (
     assign,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.evidence.separate_runs import separate_runs
+from mlxdoctor.evidence.discovery import separate_runs
 
 ROOT = Path("work")
 
