@@ -3,7 +3,7 @@
 What it finds. Rows that repeat each other, validation rows that are training rows, prompts with
 answers that contradict each other, one answer for everything, too few rows, and answers that are
 no longer what somebody wrote: cut off, wrapped in the marks of a chat, with words in no order,
-full of escapes, damaged by a wrong encoding, or beside another row's prompt.
+damaged by a wrong encoding, or beside another row's prompt.
 
 Why it matters. The loss falls as it does on sound rows, and the model answers in just that way.
 Copies are learned by heart, and a validation set that was trained on says that they were learned
@@ -13,14 +13,13 @@ How it is measured. From the rows alone. Rows are compared exactly. Short answer
 contradict each other if they share little of what is rare in them and are numbers, or answer other
 prompts as well. Answers are cut if many stop at the greatest length without a final sign. In
 sentences the same neighbours ("of the") meet again in other rows, 1.4 times and more as often as
-when the words of each answer are dealt out anew; brackets close in turn. Escapes that markup needs
-(`&lt;`) are not counted. Words that few rows have tie an answer to its prompt: a row is misplaced
-if both its prompt and its answer fit other rows far better, which do not fit themselves; dealing
-the answers out at random shows whether the rows can tell.
+when the words of each answer are dealt out anew. Words that few rows have tie an answer to its
+prompt: a row is misplaced if both its prompt and its answer fit other rows far better, which do not
+fit themselves; dealing the answers out at random shows whether the rows can tell.
 
 When it is wrong. Long answers, and more than ten to a prompt, are taken for variety. Labels, chat
-without a subject and translations tell nothing about misplaced answers, and answers shuffled among
-rows about one subject get a warning only. Words in no order on purpose are called out of order.
+without a subject and translations tell nothing about misplaced answers, nor do answers shuffled
+among rows about one subject. Words in no order on purpose are called out of order.
 Copies are an error where they are more than half of the rows and training went over the different
 ones many times.
 
@@ -30,7 +29,7 @@ key, never by their place in two lists.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,8 +41,6 @@ from mlxdoctor.engines.text import (
     ROLE,
     TextFacts,
     describe,
-    escapes,
-    is_escaped,
     sampled,
 )
 from mlxdoctor.evidence.config import TrainingConfig
@@ -83,6 +80,10 @@ _FEW = (
 NOTED = 0.05
 #: Rows with a prompt and an answer: with fewer, few rows share a subject.
 PAIRED_ROWS = 50
+#: Share of wrapped answers, and of damaged rows, from which on they are reported.
+WRAPPED, DAMAGED = 0.5, 0.01
+#: Share of an answer's characters that are damaged where all of it is: in French it is 0.03.
+DAMAGED_ANSWER = 0.01
 #: Characters and different answers below which answers of one length are labels, or dates.
 CUT_LENGTH, CUT_ANSWERS = 20, 20
 #: Words that hold sentences together, of all words: 0.23 to 0.39 in seven collections of
@@ -91,66 +92,7 @@ FUNCTION_WORDS = 0.12
 #: Words that several answers have, and neighbours that meet again by chance: fewer don't tell.
 SHARED_WORDS, DEALT = 25, 40
 
-_ABOUT_ESCAPES = re.compile(
-    r"\b(?:html|xml|xhtml|entit(?:y|ies)|escaped?|url-?encod|percent-encod)", re.IGNORECASE
-)
 _ENDS_IN_CONTROL = re.compile(rf"(?:{CONTROL.pattern})\s*\Z")
-
-
-@dataclass(frozen=True)
-class Defect:
-    """A way in which single answers are spoilt.
-
-    Attributes:
-        code: what is reported.
-        noted: share of the examined rows from which on it is.
-        holds: whether a row has it.
-        is_bad: whether an answer has so much of it that what it teaches is spoilt: a fifth of
-            such answers is an error.
-        is_asked: whether a prompt asks for just that; a tenth of such prompts excuses it.
-        in_text: whether rows of plain text are looked at too.
-    """
-
-    code: str
-    noted: float
-    holds: Callable[[Pair], bool]
-    is_bad: Callable[[str], bool]
-    is_asked: Callable[[str], bool] = lambda _: False
-    in_text: bool = True
-
-
-def _begins_as_turn(answer: str) -> bool:
-    return bool(ROLE.match(answer) or CONTROL.match(answer.lstrip()))
-
-
-def _ends_in_control(answer: str) -> bool:
-    return bool(_ENDS_IN_CONTROL.search(answer[-200:]))
-
-
-DEFECTS = (
-    Defect(
-        "wrapped-answers",
-        noted=0.5,
-        holds=lambda pair: _begins_as_turn(pair.answer) or _ends_in_control(pair.answer),
-        # A special token after the answer alone is learned twice, and the first ends it.
-        is_bad=_begins_as_turn,
-        in_text=False,
-    ),
-    Defect(
-        "damaged-answers",
-        noted=0.01,
-        holds=lambda pair: bool(DAMAGE.search(pair.text)),
-        # French in a wrong encoding has 0.03 of them to a character.
-        is_bad=lambda answer: len(DAMAGE.findall(answer)) >= 0.01 * len(answer) > 0,
-    ),
-    Defect(
-        "escaped-answers",
-        noted=NOTED,
-        holds=lambda pair: is_escaped(pair.answer),
-        is_bad=is_escaped,
-        is_asked=lambda prompt: bool(escapes(prompt) or _ABOUT_ESCAPES.search(prompt)),
-    ),
-)
 
 
 @dataclass(frozen=True)
@@ -202,7 +144,7 @@ class Limits:
     )
     spoilt: float = limit(
         0.2,
-        unit="share of rows with a badly damaged, escaped or wrapped answer; an error",
+        unit="share of rows with a badly damaged or wrapped answer; an error",
         source="6 runs with 0.3 and 1.0 of them",
         false_alarms=_PUBLIC,
     )
@@ -218,11 +160,6 @@ class Limits:
         source="1.38 to 2.2 in six collections of sentences, 0.99 to 1.07 in the same, shuffled",
         false_alarms="0 of 46 sound runs on 7 tasks of real text, 0 of 33 of a small base",
     )
-    nested: float = limit(
-        0.75,
-        unit="share of answers with brackets whose brackets are closed in turn",
-        source="0.90 to 1.00 in seven tasks, 0.23 to 0.62 in the same with words shuffled",
-    )
     telling: float = limit(
         0.5,
         unit="share of rows found misplaced when all are",
@@ -232,7 +169,7 @@ class Limits:
     )
     misplaced: float = limit(
         0.05,
-        unit="share of rows, the lower end of its 95% interval for an error",
+        unit="share of rows, the lower end of its 95% interval",
         source="18 runs with shuffled or contradictory answers have 0.09 and more",
         false_alarms=_SAMPLES,
     )
@@ -319,14 +256,6 @@ class Limits:
             expected=_WRITTEN,
             fix="read the original as UTF-8 and write the rows again",
         ),
-        "escaped-answers": Symptom.error(
-            "answers are full of escapes where ordinary signs belong",
-            says="{rows} of {examined} answers are full of escapes where ordinary signs belong, "
-            "such as {answer}.",
-            expected=_WRITTEN,
-            fix="undo the escapes (in Python: html.unescape, urllib.parse.unquote), take the tags "
-            "away, and write the rows again",
-        ),
         "words-out-of-order": Symptom.error(
             "the words of the answers stand in no order",
             says="The words of the answers stand in no order: {again:,} neighbouring words meet "
@@ -337,12 +266,6 @@ class Limits:
         ),
         "misplaced-answers": Symptom.error(
             "answers belong to the prompts of other rows",
-            says=_EXCHANGED,
-            expected=_JOINED,
-            fix=_JOIN,
-        ),
-        "some-misplaced-answers": Symptom.warning(
-            "a few answers, or some about the right subject, do",
             says=_EXCHANGED,
             expected=_JOINED,
             fix=_JOIN,
@@ -371,19 +294,20 @@ def data_quality(
     yield from _leaked(dataset, first.keys(), limits)
     if train.format in ("tokens", "unknown"):
         why = "the rows are in no format of one prompt and one answer"
-        yield Unsought((*_OF_ANSWERS, "misplaced-answers", "some-misplaced-answers"), why)
+        yield Unsought(_OF_ANSWERS, why)
         return
     facts = describe([pair.answer for pair in pairs])
     if train.format != "text":
         yield from _contradictions(train, pairs, limits)
         yield from _one_answer(train, pairs, facts, limits)
         yield from _cut(train, pairs, facts, limits)
-    yield from _spoilt(train, pairs, limits)
+        yield from _wrapped(train, pairs, limits)
+    yield from _damaged(train, pairs, limits)
     yield from _order(train, facts, limits)
     yield from _misplaced(train, pairs, limits)
 
 
-_OF_ANSWERS = ("cut-answers", "wrapped-answers", "escaped-answers", "words-out-of-order")
+_OF_ANSWERS = ("cut-answers", "wrapped-answers", "words-out-of-order", "misplaced-answers")
 
 
 def _number_of_rows(
@@ -519,32 +443,51 @@ def _cut(split: Split, pairs: Sequence[Pair], facts: TextFacts, limits: Limits) 
     )
 
 
-def _spoilt(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iterator[Sign]:
-    """The defects of single answers, on an even sample of the rows."""
+def _wrapped(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iterator[Sign]:
     examined = sampled(len(pairs))
-    for defect in DEFECTS:
-        rows = [row for row in examined if defect.holds(pairs[row])]
-        asked = sum(defect.is_asked(pairs[row].prompt) for row in examined)
-        is_usual = asked >= 0.1 * len(examined) or (split.format == "text" and not defect.in_text)
-        if len(rows) < max(1, defect.noted * len(examined)) or is_usual:
-            continue
-        badly = sum(defect.is_bad(pairs[row].answer) for row in rows)
-        yield _sign(
-            defect.code,
-            split,
-            rows,
-            None if badly >= limits.spoilt * len(examined) else Severity.WARNING,
-            examined=len(examined),
-            badly=badly or None,
-            answer=quoted(pairs[rows[0]].answer, 60),
-        )
+    opened = [row for row in examined if _begins_as_turn(pairs[row].answer)]
+    closed = [row for row in examined if _ENDS_IN_CONTROL.search(pairs[row].answer[-200:])]
+    rows = sorted({*opened, *closed})
+    if len(rows) < WRAPPED * len(examined):
+        return
+    # A special token after the answer alone is learned twice, and the first ends it.
+    is_error = len(opened) >= limits.spoilt * len(examined)
+    yield _sign(
+        "wrapped-answers",
+        split,
+        rows,
+        None if is_error else Severity.WARNING,
+        examined=len(examined),
+        answer=quoted(pairs[rows[0]].answer, 60),
+    )
+
+
+def _begins_as_turn(answer: str) -> bool:
+    return bool(ROLE.match(answer) or CONTROL.match(answer.lstrip()))
+
+
+def _damaged(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iterator[Sign]:
+    examined = sampled(len(pairs))
+    rows = [row for row in examined if DAMAGE.search(pairs[row].text)]
+    if len(rows) < max(1, DAMAGED * len(examined)):
+        return
+    answers = [pairs[row].answer for row in rows]
+    badly = sum(
+        len(DAMAGE.findall(answer)) >= DAMAGED_ANSWER * len(answer) > 0 for answer in answers
+    )
+    yield _sign(
+        "damaged-answers",
+        split,
+        rows,
+        None if badly >= limits.spoilt * len(examined) else Severity.WARNING,
+        examined=len(examined),
+        badly=badly or None,
+    )
 
 
 def _order(split: Split, facts: TextFacts, limits: Limits) -> Iterator[Sign | Seen | Unsought]:
     order = facts.order
-    are_sentences = order.function_words >= FUNCTION_WORDS
-    nested = facts.nested if facts.nested is not None else 1.0
-    if not are_sentences and facts.nested is None:
+    if order.function_words < FUNCTION_WORDS:
         why = "the answers are no sentences of a language whose small words are known here"
         yield Unsought(("words-out-of-order",), why)
     elif order.shared < SHARED_WORDS or not (
@@ -557,13 +500,12 @@ def _order(split: Split, facts: TextFacts, limits: Limits) -> Iterator[Sign | Se
             "times as many as by chance.",
             {"again": order.again, "ratio": order.ratio},
         )
-    elif are_sentences or nested < limits.nested:
+    else:
         measured: dict[str, Measurement] = {
             "again": order.again,
             "by_chance": order.dealt,
             "examined": order.texts,
             "ratio": order.ratio,
-            "nested": facts.nested,
         }
         yield Sign("words-out-of-order", measured, where=split.path.name)
 
@@ -576,7 +518,7 @@ def _misplaced(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iterator[
             # Plain text has no answers that could be misplaced.
             return
     rows = [row for row, one in enumerate(pairs) if one.prompt.strip() and one.answer.strip()]
-    symptoms = ("misplaced-answers", "some-misplaced-answers")
+    symptoms = ("misplaced-answers",)
     if split.format == "text" and len(rows) < 0.9 * len(pairs):
         yield Unsought(symptoms, "only some of the texts are questions with answers")
         return
@@ -594,14 +536,13 @@ def _misplaced(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iterator[
         yield Unsought(symptoms, why)
         return
     interval = wilson(len(measured.misplaced), measured.examined)
-    if interval.share < limits.misplaced:
-        return
-    rank = float(np.mean([one.rank for one in measured.misplaced]))
     # Answers about the right subject may be worse than another row's without being misplaced.
-    certain = interval.low >= limits.misplaced and rank <= limits.rank
+    ranks = [misplaced.rank for misplaced in measured.misplaced]
+    if interval.low < limits.misplaced or float(np.mean(ranks)) > limits.rank:
+        return
     first = min(measured.misplaced, key=lambda one: one.row)
     yield _sign(
-        symptoms[0] if certain else symptoms[1],
+        "misplaced-answers",
         split,
         sorted(rows[one.row] for one in measured.misplaced),
         examined=measured.examined,

@@ -1,9 +1,8 @@
 """How far the adapter moves the model.
 
 What it finds. Updates as large as the weights they are added to; updates too small to
-change any output; a module whose update is out of all proportion; a B that was still
-moving straight ahead when training ended; and a B that is larger than the stated rate
-could have made.
+change any output; a module whose update is out of all proportion; and a B that was still
+moving straight ahead when training ended.
 
 Why it matters. A LoRA update is a correction. Once it is several times the weight
 itself, the base model is overwritten, and what is left prints one token or noise,
@@ -16,10 +15,9 @@ products. With the base model at hand it is divided by ‖W‖ and the median ov
 modules is judged. Without it, ‖W‖ is taken to be that of a matrix of rms 1/sqrt(inputs),
 and errors are given only where sound runs are far from it. Modules whose B is zero are
 left out: they have no update. One module is judged by itself where its update is many times
-its weights and the median module's. The bound on B is that of Adam: no step exceeds 7.3 times
-the rate with its default momenta, with or without bias correction. The length of a straight
-way is what those momenta make of a gradient that never changes; the root mean square of B over
-it, median over modules, tells how straight B went. A schedule's rates only shorten the way.
+its weights and the median module's. The length of a straight way is what Adam's default momenta
+make of a gradient that never changes; the root mean square of B over it, median over modules,
+tells how straight B went. A schedule's rates only shorten the way.
 
 When it is wrong. Small models bear relatively larger updates than large ones. DoRA
 rescales the sum afterwards. A resumed run may have moved further than its own rate
@@ -37,7 +35,7 @@ from math import isfinite
 from statistics import median
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
-from mlxdoctor.engines.tensors import LARGEST_STEP, ModuleFacts, outliers, straight_way
+from mlxdoctor.engines.tensors import ModuleFacts, outliers, straight_way
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
@@ -133,14 +131,6 @@ class Limits(update_size.Limits):
             expected="less than {most:.0%}",
             fix="raise the learning rate, or train for more updates",
         ),
-        "beyond-the-rate": Symptom.warning(
-            "B is larger than the stated rate and updates could have made it",
-            says="B has a root mean square of {rms_b:.3g}, and {updates} updates at a rate of "
-            "{learning_rate:g} cannot take any element further than {bound:.3g}: it was trained "
-            "with another rate, for longer, or from another start.",
-            expected="at most {bound:.3g}",
-            fix="check that the configuration belongs to this adapter",
-        ),
     },
     limits=Limits(),
     rerun_symptom=True,
@@ -159,7 +149,7 @@ def weight_drift(
     if not facts:
         raise NotApplicable("every B is zero: there is no update to measure")
     if config is not None and (updates := _adam_updates(config)) is not None:
-        yield from _against_the_rate(facts, config, updates, limits)
+        yield from _straight(facts, config, updates, limits)
     if not isfinite(facts[0].scale):
         raise Inconclusive(
             "the scale of the update is not stated: the adapter_config.json is needed"
@@ -213,22 +203,24 @@ def _adam_updates(config: TrainingConfig) -> int | None:
     return config.iters // max(config.grad_accumulation_steps or 1, 1)
 
 
-def _against_the_rate(
+def _straight(
     facts: Sequence[ModuleFacts], config: TrainingConfig, updates: int, limits: Limits
 ) -> Iterator[Sign]:
-    # A negative rate takes B as far, the other way.
-    rate = abs(config.learning_rate or 0.0)
-    bound = LARGEST_STEP * rate * updates
-    measured = {"learning_rate": config.learning_rate, "updates": updates}
-    largest = max(facts, key=lambda module: module.b.rms)
-    if largest.b.rms > bound:
-        figures = {**measured, "rms_b": largest.b.rms, "bound": bound}
-        yield Sign("beyond-the-rate", figures, where=largest.name)
     # The gradient of pairs and rewards keeps its direction for longer: not measured there.
-    elif updates >= limits.enough_updates and not config.of_preferences:
-        corrected = bool(config.optimizer_config.get("bias_correction"))
-        way = rate * straight_way(updates, bias_correction=corrected)
-        straightness = median(module.b.rms for module in facts) / way
-        if straightness >= limits.straight:
-            figures = {**measured, "straightness": straightness, "most": limits.straight}
-            yield Sign("straight", figures)
+    if updates < limits.enough_updates or config.of_preferences:
+        return
+    corrected = bool(config.optimizer_config.get("bias_correction"))
+    # A negative rate takes B as far, the other way.
+    way = abs(config.learning_rate or 0.0) * straight_way(updates, bias_correction=corrected)
+    straightness = median(module.b.rms for module in facts) / way
+    # B that went further than the stated rate takes it was trained with another, or for longer.
+    if limits.straight <= straightness <= 1.0:
+        yield Sign(
+            "straight",
+            {
+                "learning_rate": config.learning_rate,
+                "updates": updates,
+                "straightness": straightness,
+                "most": limits.straight,
+            },
+        )

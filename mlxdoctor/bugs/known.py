@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
-from mlxdoctor.bugs.versions import Affected, parse_version
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.tables import pattern, record, shipped, tables_in
 
@@ -21,6 +20,44 @@ TRAINERS_FILE = "trainer_bugs.toml"
 MESSAGE = "The log ends with the message of a known bug: {text}"
 #: A package's name as registries normalise it.
 _PACKAGE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+#: Characters of a version; longer texts are none.
+_LONGEST = 64
+
+
+def parse_version(text: str) -> Version | None:
+    """A version as Python packages write it (PEP 440); None where the text is none."""
+    try:
+        return Version(text) if len(text) <= _LONGEST else None
+    except InvalidVersion:
+        return None
+
+
+@dataclass(frozen=True)
+class Affected:
+    """The versions of a package that have a bug.
+
+    Attributes:
+        package: the package's name.
+        since: the first that has it; None for the first of all.
+        fixed: the first that no longer has it; None while there is none.
+    """
+
+    package: str
+    since: Version | None
+    fixed: Version | None
+
+    def __str__(self) -> str:
+        bounds = [f"since {self.since}"] if self.since is not None else []
+        bounds.append(f"fixed in {self.fixed}" if self.fixed is not None else "not fixed yet")
+        return f"{self.package}, {', '.join(bounds)}"
+
+    def holds(self, version: Version) -> bool:
+        """Whether a version has the bug.
+
+        A pre-release comes before its release: it has what the release fixes.
+        """
+        is_since = self.since is None or version >= self.since
+        return is_since and (self.fixed is None or version < self.fixed)
 
 
 @dataclass(frozen=True)
@@ -35,7 +72,6 @@ class KnownBug:
         trace: the name of what it leaves behind in a run; "" where only its code shows it.
         says: the sentence on that, a template.
         error: a pattern of the message that it ends a command with, None where it ends none.
-        needs_version: whether that counts only where the version is known to have the bug.
         seen_by: what finds it in a trainer's code or step: `lint RULE` or `probe CODE`.
         references: public addresses: an issue, a change, the source.
         explanation: what it does, for a person who meets it for the first time.
@@ -52,7 +88,6 @@ class KnownBug:
     trace: str = ""
     says: str = ""
     error: re.Pattern[str] | None = None
-    needs_version: bool = False
     seen_by: tuple[str, ...] = ()
 
 

@@ -7,7 +7,6 @@ from another check.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,8 +16,7 @@ import numpy as np
 from mlxdoctor.check import limit
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.config import StatedConfig, TrainingConfig
-from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS
+from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.resumed import ResumedAdapter
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import TrainingLog
@@ -31,8 +29,6 @@ from mlxdoctor.safety.quoting import MAX_LINE, quoted
 _PAD = 0
 #: DoRA computes the number of inputs from how many values of so many bits fit a word.
 _WORD_BITS = 32
-#: `train_mode` of mlx-lm-lora, and its coefficient of the KL term where none is given.
-_REINFORCE, _BETA = "rlhf_reinforce", 0.1
 
 
 @dataclass(frozen=True)
@@ -60,7 +56,6 @@ class Artifacts:
 
     limits: BugLimits
     config: TrainingConfig | None = None
-    stated: StatedConfig | None = None
     log: TrainingLog | None = None
     adapter: Adapter | None = None
     resumed: ResumedAdapter | None = None
@@ -173,93 +168,6 @@ def adapter_loaded_unchecked(run: Artifacts) -> Trace | None:
     return Trace(Severity.ERROR, {"modules": len(modules), "answers": len(items)}, modules[0].name)
 
 
-def more_layers_than_asked(run: Artifacts) -> Trace | None:
-    """Factors in more layers than `num_layers`."""
-    config = run.config
-    if config is None or run.adapter is None or config.origin != "mlx-lm":
-        return None
-    asked = config.num_layers
-    if asked is None or asked <= 0 or config.values.get("num_layers") is None:
-        return None
-    if any(".layers." in f".{key}" for key in config.keys or ()):
-        # A key that is a whole name means that module, wherever it is.
-        return None
-    trained = _layers(run.adapter)
-    if len(trained) <= asked:
-        return None
-    measured: dict[str, Measurement] = {
-        "num_layers": asked,
-        "adapted_layers": len(trained),
-        "first_layer": min(trained),
-    }
-    return Trace(Severity.WARNING, measured, f"layer {min(trained)}")
-
-
-def lora_layers_not_read(run: Artifacts) -> Trace | None:
-    """`lora_layers` in the configuration, and as many layers as `num_layers` says."""
-    if run.config is None or run.adapter is None:
-        return None
-    old, new = (run.config.values.get(key) for key in ("lora_layers", "num_layers"))
-    if type(old) is not int or type(new) is not int or old == new:
-        return None
-    total = run.base.num_layers if run.base is not None else None
-    trained = len(_layers(run.adapter))
-    if total is None:
-        # More than were trained, or all, may be as many as the model has.
-        is_ignored = trained == new and 0 < old < trained
-    else:
-        meant = [min(count, total) if count > 0 else total for count in (old, new)]
-        is_ignored = trained == meant[1] != meant[0]
-    if not is_ignored:
-        return None
-    measured: dict[str, Measurement] = {
-        "lora_layers": old,
-        "num_layers": new,
-        "adapted_layers": trained,
-        "default_layers": MLX_LM_DEFAULTS["num_layers"],
-    }
-    return Trace(Severity.WARNING, measured, "lora_layers")
-
-
-def _layers(adapter: Adapter) -> set[int]:
-    return {module.layer for module in adapter.modules if module.layer is not None}
-
-
-def _yaml_key_ignored(
-    key: str, stated: tuple[object, ...], default: object
-) -> Callable[[Artifacts], Trace | None]:
-    """A key of the YAML file that lost against the command line's own default."""
-
-    def find(run: Artifacts) -> Trace | None:
-        if run.stated is None or run.config is None:
-            return None
-        asked, used = run.stated.values.get(key), run.config.values.get(key)
-        if asked not in stated or used != default:
-            return None
-        measured: dict[str, Measurement] = {
-            "file": run.stated.sources[0].path.name,
-            "stated": str(asked).lower(),
-            "used": str(used).lower(),
-        }
-        return Trace(Severity.WARNING, measured, key)
-
-    return find
-
-
-def nan_from_the_start(run: Artifacts) -> Trace | None:
-    """A validation before training, or all training losses, that are not finite."""
-    segment = run.log.main if run.log is not None else None
-    train = segment.get("train_loss") if segment is not None else None
-    if segment is None or train is None or not len(train):
-        return None
-    start = segment.base_val_loss
-    if start is not None and not math.isfinite(start):
-        return Trace(Severity.ERROR, {"first_validation_loss": start})
-    if np.isfinite(train.values).any():
-        return None
-    return Trace(Severity.ERROR, {"reports": len(train)})
-
-
 def nan_of_an_empty_batch(run: Artifacts) -> Trace | None:
     """A batch that masking leaves without a target, and a loss that is not finite."""
     rows, log = run.rows, run.log
@@ -292,15 +200,6 @@ def dora_odd_bits(run: Artifacts) -> Trace | None:
     return _at_line(stopped[0].line_number, stopped[0].text, bits=tuple(odd))
 
 
-def reinforce_advantage(run: Artifacts) -> Trace | None:
-    """A configuration of mlx-lm-lora's REINFORCE whose KL term is not switched off."""
-    if run.config is None or run.config.values.get("train_mode") != _REINFORCE:
-        return None
-    stated = run.config.values.get("beta", _BETA)
-    beta = float(stated) if isinstance(stated, int | float) else _BETA
-    return Trace(Severity.WARNING, {"beta": beta}, "train_mode") if beta else None
-
-
 def error_message(run: Artifacts, pattern: re.Pattern[str]) -> Trace | None:
     """The message of a bug at the end of the log; None where the log ends otherwise."""
     if run.log is None:
@@ -323,12 +222,6 @@ TRACES: Mapping[str, Callable[[Artifacts], Trace | None]] = {
     "leftover-accumulation": leftover_accumulation,
     "resumed-tensors-dropped": resumed_tensors_dropped,
     "adapter-loaded-unchecked": adapter_loaded_unchecked,
-    "more-layers-than-asked": more_layers_than_asked,
-    "lora-layers-not-read": lora_layers_not_read,
-    "yaml-fine-tune-type": _yaml_key_ignored("fine_tune_type", ("dora", "full"), "lora"),
-    "yaml-mask-prompt": _yaml_key_ignored("mask_prompt", (True,), False),
-    "nan-from-the-start": nan_from_the_start,
     "nan-of-an-empty-batch": nan_of_an_empty_batch,
     "dora-odd-bits": dora_odd_bits,
-    "reinforce-advantage": reinforce_advantage,
 }

@@ -30,9 +30,6 @@ _DRAW_SLACK = 1.005
 _DRAW_ERRORS = 5.0
 #: The momenta of Adam and AdamW where a configuration states no others.
 _BETA1, _BETA2 = 0.9, 0.999
-#: The largest step that Adam takes at those momenta, over its rate, whatever the gradients are:
-#: (1-β1)/sqrt(1-β2)/sqrt(1-β1²/β2), by Cauchy–Schwarz.
-LARGEST_STEP = (1 - _BETA1) / sqrt(1 - _BETA2) / sqrt(1 - _BETA1**2 / _BETA2)
 #: Squares that are added up in float32 before float64 takes over.
 _RUN = 1 << 12
 #: A sum of squares below this may have lost terms to underflow in float32.

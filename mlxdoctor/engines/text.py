@@ -30,8 +30,9 @@ CONTROL = re.compile(
 )
 #: A name that a text begins with, as chats written as plain text have it.
 ROLE = re.compile(
-    r"\s*(?:#{1,6}\s*|\*\*)?(?:assistant|user|human|system|gpt|chatgpt|bot|ai|model|response)"
-    r"(?:\*\*)?\s*:",
+    # `Model:`, `Response:` and `User:` begin sound answers too: product data, HTTP, transcripts.
+    r"\s*(?:(?:#{1,6}\s*|\*\*)?(?:assistant|human|(?:chat)?gpt|(?:chat)?bot|ai)(?:\*\*)?"
+    r"|#{1,6}\s*response)\s*:",
     re.IGNORECASE,
 )
 #: What a finished text ends with, closing quotes and brackets aside.
@@ -39,10 +40,6 @@ _FINAL = re.compile(r"[^\w\s,;(\[{<&'’\-–—/]['\"”’»)\]}*_`]*\s*\Z")
 _LAST_WORD = re.compile(r"(?:^|\s)([^\W\d_]+)\Z")
 #: What UTF-8 read as another encoding leaves behind.
 DAMAGE = re.compile("\ufffd|\u00c3[\u0080-\u00bf]|\u00e2\u20ac.|\u00ef\u00bb\u00bf")
-#: Escapes of signs that text can hold as they are, those that hide another escape included.
-_ESCAPE = re.compile(
-    r"&(?:amp;)?(?!(?:lt|gt|amp);)(?:#\d{2,6}|#x[0-9a-fA-F]{2,5}|[a-z]{2,8});|%[2-7][0-9A-F]"
-)
 #: Words so frequent that any text of sentences has them: English, German, French, Spanish,
 #: Italian, Portuguese, Dutch.
 _WORD_LIST = """
@@ -55,8 +52,6 @@ o os as e é uma do da em não com para no na
 het een van en is dat niet op te met voor zijn
 """
 _FUNCTION_WORDS = frozenset(_WORD_LIST.split())
-_CLOSES = {")": "(", "]": "[", "}": "{"}
-_BRACKET = re.compile(r"[()\[\]{}]")
 
 
 @dataclass(frozen=True)
@@ -117,7 +112,6 @@ class TextFacts:
         top_share: share of the texts that are that one, in [0, 1].
         cut: whether many stop at one length.
         order: of the words. *
-        nested: of the texts with brackets, the share that closes them in turn; None without. *
 
     What is marked with * is measured on an even sample of 400 texts, 4,000 characters of each.
     """
@@ -127,7 +121,6 @@ class TextFacts:
     top_share: float
     cut: Cut
     order: WordOrder
-    nested: float | None
 
 
 def describe(texts: Sequence[str]) -> TextFacts:
@@ -142,14 +135,12 @@ def describe(texts: Sequence[str]) -> TextFacts:
     counts = Counter(stripped)
     top, most = counts.most_common(1)[0]
     sample = [text[:READ] for text in _some(stripped)]
-    nested = [value for text in sample if (value := is_nested(text)) is not None]
     return TextFacts(
         distinct=len(counts),
         top_text=top,
         top_share=most / len(texts),
         cut=cut_at_one_length(list(dict.fromkeys(texts))),
         order=word_order(sample),
-        nested=sum(nested) / len(nested) if nested else None,
     )
 
 
@@ -221,28 +212,6 @@ def is_finished(text: str) -> bool:
     return _FINAL.search(text[-TAIL:]) is not None
 
 
-def is_escaped(text: str, share: float = 0.02) -> bool:
-    """Whether so many of its characters begin an escape, two at least."""
-    return len(escapes(text)) >= max(2, share * len(text))
-
-
-def escapes(text: str) -> list[str]:
-    """Escapes of signs that text can hold as they are: `&nbsp;`, `&#46;`, `%20`."""
-    return _ESCAPE.findall(text) if "&" in text or "%" in text else []
-
-
-def is_nested(text: str) -> bool | None:
-    """Whether each bracket is closed by its own kind, in turn; None for a text without any."""
-    signs = _BRACKET.findall(text) if len(text) <= LONGEST else []
-    stack: list[str] = []
-    for sign in signs:
-        if sign not in _CLOSES:
-            stack.append(sign)
-        elif not stack or stack.pop() != _CLOSES[sign]:
-            return False
-    return not stack if signs else None
-
-
 def words(text: str) -> list[str]:
     """Lower-case words in order; each character of a script without spaces is one."""
     runs: list[str] = _run().findall(text.lower())
@@ -306,11 +275,6 @@ def run_share(units: Sequence[Hashable], shortest: int = 4) -> float:
     """Share of the units that stand in runs of one unit, at least `shortest` long."""
     lengths = [len(list(run)) for _, run in groupby(units)]
     return sum(length for length in lengths if length >= shortest) / len(units) if units else 0.0
-
-
-def tail_run(units: Sequence[Hashable]) -> int:
-    """How many times the last unit stands at the end, uninterrupted."""
-    return len(list(next(groupby(reversed(units)))[1])) if units else 0
 
 
 def tail_loop(units: Sequence[Hashable], longest_period: int = 24) -> tuple[int, int]:

@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
-from mlxdoctor.evidence.kind import Missing, NotThere, RunView
+from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS, MLX_LM_LORA_DEFAULTS
-from mlxdoctor.evidence.run_files import resolve_file
 from mlxdoctor.evidence.source import Source, read_json_object
 from mlxdoctor.evidence.yaml_file import read_yaml_object
 from mlxdoctor.safety.errors import InputError
@@ -317,39 +316,3 @@ class TrainingConfig:
         if self.alpha is None or not self.rank or self.rank < 0:
             return None
         return self.alpha / (math.sqrt(self.rank) if self.values.get("use_rslora") else self.rank)
-
-
-@dataclass(frozen=True)
-class StatedConfig:
-    """The YAML file that an adapter_config.json names as its own configuration, as it is now.
-
-    Attributes:
-        sources: the file.
-        values: its keys and values.
-    """
-
-    kind: ClassVar[str] = "configuration file of the run"
-
-    sources: tuple[Source, ...]
-    values: Mapping[str, Any]
-
-    @classmethod
-    def find(cls, run: RunView) -> StatedConfig:
-        """The file that the run was started with; see `Evidence`."""
-        named = run.need(TrainingConfig).values.get("config")
-        if not isinstance(named, str) or not named:
-            raise NotThere("the run was not started with a configuration file")
-        path = resolve_file(named, run.files.roots)
-        if path is None:
-            raise NotThere(f"{named}, which the run was started with, is not here")
-        return cls.read(path)
-
-    @classmethod
-    def read(cls, path: Path) -> StatedConfig:
-        """Read it.
-
-        Raises:
-            InputError: the file can't be read or is not a YAML mapping.
-        """
-        values, source = read_yaml_object(path)
-        return cls((source,), values)

@@ -33,10 +33,3 @@ def change(folder: Path, **values: Any) -> None:
     kept = {key: one for key, one in json.loads(path.read_text()).items() if key not in values}
     stated = {key: one for key, one in values.items() if one is not None}
     path.write_text(json.dumps(kept | stated))
-
-
-def as_of_0_20(folder: Path) -> Path:
-    """Leave the configuration with the keys of mlx-lm 0.20, and two layers to train."""
-    late = ("optimizer_config", "grad_accumulation_steps", "clear_cache_threshold", "mask_prompt")
-    change(folder, **dict.fromkeys(late), num_layers=2)
-    return folder

@@ -55,11 +55,35 @@ def test_a_fitting_adapter_passes(tmp_path: Path) -> None:
     assert examine(tmp_path / "x", lora(MODULES), base=None).status is Status.PASSED
 
 
-def test_another_rank(tmp_path: Path) -> None:
-    outcome = examine(tmp_path, lora(MODULES), lora_parameters=parameters(rank=8))
-    (finding,) = outcome.findings
-    assert finding.code == "adapter-structure.rank-mismatch"
-    assert (finding.measured["ranks"], finding.measured["configured"]) == ((4,), 8)
+#: Modules, `lora_parameters`, and the one finding with its figures.
+MISFITS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "rank-mismatch": (MODULES, parameters(rank=8), {"ranks": (4,), "configured": 8}),
+    "unmatched-key": (MODULES, parameters(keys=[*KEYS, "k_proj"]), {"keys": ("k_proj",)}),
+    "scale-missing": (MODULES, {"rank": 4, "alpha": 16, "keys": KEYS}, {"alpha": 16}),
+    "modules-not-in-base": (
+        {**MODULES, "model.layers.2.self_attn.g_proj": (96, 96)},
+        parameters(keys=[*KEYS, "self_attn.g_proj"]),
+        {"missing": 1},
+    ),
+    "layer-out-of-range": (
+        {**MODULES, "model.layers.4.self_attn.q_proj": (96, 96)},
+        parameters(),
+        {"layer": 4},
+    ),
+    "shape-mismatch": (
+        {name: (128, outputs) for name, (_, outputs) in MODULES.items()},
+        parameters(),
+        {"in": 128, "base_in": 96},
+    ),
+}
+
+
+@pytest.mark.parametrize("code", MISFITS)
+def test_a_misfit(tmp_path: Path, code: str) -> None:
+    modules, config, measured = MISFITS[code]
+    (finding,) = examine(tmp_path, lora(modules), lora_parameters=config).findings
+    assert finding.code == f"adapter-structure.{code}"
+    assert finding.measured.items() >= measured.items()
 
 
 @pytest.mark.parametrize("base", [BASE, None])
@@ -142,13 +166,6 @@ def test_modules_under_other_names_are_not_called_missing(tmp_path: Path) -> Non
     assert codes(examine(tmp_path, tensors)) == {"modules-not-in-base"}
 
 
-def test_a_key_that_matches_nothing(tmp_path: Path) -> None:
-    config = parameters(keys=[*KEYS, "k_proj"])
-    (finding,) = examine(tmp_path, lora(MODULES), lora_parameters=config).findings
-    assert finding.code == "adapter-structure.unmatched-key"
-    assert finding.measured["keys"] == ("k_proj",)
-
-
 @pytest.mark.parametrize(
     ("is_mlx", "severity"), [(True, Severity.ERROR), (False, Severity.WARNING)]
 )
@@ -168,40 +185,10 @@ def test_a_prefix_that_differs(tmp_path: Path, is_mlx: bool, severity: Severity)
     assert finding.measured["closest"] == "model.layers.2.self_attn.q_proj"
 
 
-def test_some_modules_the_base_lacks(tmp_path: Path) -> None:
-    names = {**MODULES, "model.layers.2.self_attn.g_proj": (96, 96)}
-    config = parameters(keys=[*KEYS, "self_attn.g_proj"])
-    outcome = examine(tmp_path, lora(names), lora_parameters=config)
-    assert codes(outcome) == {"modules-not-in-base"}
-    assert outcome.findings[0].measured["missing"] == 1
-
-
-def test_a_layer_the_base_lacks(tmp_path: Path) -> None:
-    names = {**MODULES, "model.layers.4.self_attn.q_proj": (96, 96)}
-    outcome = examine(tmp_path, lora(names))
-    assert codes(outcome) == {"layer-out-of-range"}
-    assert outcome.findings[0].measured["layer"] == 4
-
-
-def test_factors_of_another_model(tmp_path: Path) -> None:
-    names = {name: (128, outputs) for name, (_, outputs) in MODULES.items()}
-    (finding,) = examine(tmp_path, lora(names)).findings
-    assert finding.code == "adapter-structure.shape-mismatch"
-    assert finding.severity is Severity.ERROR
-    assert (finding.measured["in"], finding.measured["base_in"]) == (128, 96)
-
-
 def test_a_rank_as_large_as_the_module_is_not_turned(tmp_path: Path) -> None:
     config = parameters(rank=96, keys=["x"])
     tensors = lora({"model.layers.2.x": (96, 96), "model.layers.3.x": (96, 96)}, rank=96)
     assert codes(examine(tmp_path, tensors, base=None, lora_parameters=config)) == set()
-
-
-def test_an_alpha_instead_of_a_scale(tmp_path: Path) -> None:
-    config = {"rank": 4, "alpha": 16, "keys": KEYS}
-    (finding,) = examine(tmp_path, lora(MODULES), lora_parameters=config).findings
-    assert finding.code == "adapter-structure.scale-missing"
-    assert finding.measured["alpha"] == 16
 
 
 def test_dora_and_its_magnitudes(tmp_path: Path) -> None:

@@ -233,6 +233,8 @@ def test_answers_that_were_made_of_one_length(tmp_path, answer):
         ("{}<|im_end|>\n", "warning"),
         ("Item: {}", None),
         ("Sure! {}", None),
+        ("Model: {}", None),
+        ("User: {}", None),
     ],
 )
 def test_wrapped_answers(tmp_path, change, severity):
@@ -266,37 +268,6 @@ def test_a_fifth_of_the_answers_is_damaged(tmp_path, prompt, answer, severity):
     assert found(tmp_path, rows) == {"damaged-answers": severity}
 
 
-PAGE = "<ul><li>Tea&nbsp;&amp; coffee</li><li>Salt &lt; 5 g</li></ul><p>Sold by the shore.</p>"
-
-
-@pytest.mark.parametrize(
-    ("question", "answer", "severity"),
-    [
-        ("What is sold?", "Tea&#44;&nbsp;coffee&#44;&nbsp;salt&#46;", "error"),
-        ("What is sold?", "Tea&amp;nbsp;and&amp;nbsp;salt", "error"),
-        ("What is sold?", "tea%20and%20salt", "error"),
-        # A page, which needs its tags and has an escape or two.
-        ("What is sold?", PAGE, None),
-        ("What is sold?", "if (a &lt; b &amp;&amp; c &gt; d) return a &amp; b;", None),
-        ("What is sold?", "Tea & coffee; salt, 20% off.", None),
-        ("Write it as HTML.", "Tea&#44;&nbsp;coffee&#44;&nbsp;salt&#46;", None),
-        ("Read %20 and&nbsp;this", "Tea&#44;&nbsp;coffee&#44;&nbsp;salt&#46;", None),
-    ],
-)
-def test_escapes(tmp_path, question, answer, severity):
-    rows = [chat(f"{question} {at}", f"{answer} {at}") for at in range(20)]
-    assert found(tmp_path, rows).get("escaped-answers") == severity
-
-
-@pytest.mark.parametrize(("count", "severity"), [(4, None), (5, "warning"), (20, "error")])
-def test_a_share_of_escaped_answers(tmp_path, count, severity):
-    rows = [
-        chat(f"Question {at}?", f"Tea&nbsp;and&nbsp;salt {at}" if at < count else f"Tea, salt {at}")
-        for at in range(100)
-    ]
-    assert found(tmp_path, rows).get("escaped-answers") == severity
-
-
 # The order of words.
 
 
@@ -313,15 +284,6 @@ def test_words_in_no_order(tmp_path, name):
     measured = outcome.findings[0].measured
     assert measured["ratio"] == pytest.approx(1.0, abs=0.03)
     assert f"{measured['again']:,} neighbouring words" in outcome.findings[0].message
-
-
-def test_json_whose_brackets_close_before_they_open(tmp_path):
-    rng = random.Random(0)
-    keys = ["name", "size", "colour", "owner", "weight"]
-    records = [json.dumps({key: rng.randrange(60) for key in keys}) for _ in range(300)]
-    sound = [chat(f"Thing {at}?", one) for at, one in enumerate(records)]
-    assert found(tmp_path, sound) == {}
-    assert found(tmp_path, changed(sound, shuffled)) == {"words-out-of-order": "error"}
 
 
 @pytest.mark.parametrize("separator", [" ", ", "])
@@ -374,7 +336,7 @@ def test_number_of_rows(tmp_path, count, expected):
 # Answers beside the prompts of other rows.
 
 WORDS = ("river", "stone", "market", "winter", "silver", "engine", "garden", "letter", "bridge")
-MISPLACED, SOME = "misplaced-answers", "some-misplaced-answers"
+MISPLACED = "misplaced-answers"
 
 
 def rotated(rows, count, seed=3):
@@ -411,8 +373,7 @@ def test_shuffled_answers(tmp_path, rows, share):
     [
         (0, {}),
         (9, {}),
-        (10, {SOME: "warning"}),
-        (16, {SOME: "warning"}),
+        (16, {}),
         (17, {MISPLACED: "error"}),
     ],
 )
@@ -439,15 +400,15 @@ def test_contradictory_rows(tmp_path):
     assert found(tmp_path, GEOGRAPHY + wrong)[MISPLACED] == "error"
 
 
-@pytest.mark.parametrize(("subjects", "code"), [(1, MISPLACED), (40, SOME)])
-def test_answers_shuffled_within_a_subject(tmp_path, subjects, code):
+@pytest.mark.parametrize(("subjects", "codes"), [(1, [MISPLACED]), (40, [])])
+def test_answers_shuffled_within_a_subject(tmp_path, subjects, codes):
     rows = [
         {"prompt": f"{prompt} s{at % subjects}", "completion": f"{form} s{at % subjects}"}
         for at, (prompt, form) in enumerate(form_pairs()["train"])
     ]
     answers = [row["completion"] for row in rows]
     late = [{**row, "completion": answers[at - subjects]} for at, row in enumerate(rows)]
-    assert list(found(tmp_path, late)) == [code]
+    assert list(found(tmp_path, late)) == codes
 
 
 def test_too_few_rows_and_labels_say_nothing(tmp_path):
@@ -518,7 +479,7 @@ def translation_in_both_directions():
     ],
 )
 def test_sound_rows_that_look_misplaced(tmp_path, made):
-    assert not {MISPLACED, SOME} & found(tmp_path, pairs(made())).keys()
+    assert MISPLACED not in found(tmp_path, pairs(made()))
 
 
 def test_the_last_answer_of_a_conversation_counts(tmp_path):

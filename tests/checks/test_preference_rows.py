@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from mlxdoctor.evidence.config import TrainingConfig
@@ -19,12 +18,10 @@ from tests.weight_files import lora, save
 rows = check_called("preference-rows")
 
 
-def pairs(count: int, *, swapped: bool = False, alike: int = 0) -> list[dict[str, str]]:
+def pairs(count: int, *, alike: int = 0) -> list[dict[str, str]]:
     found = []
     for i in range(count):
         good, bad = f"Certainly, item {i} is here.", f"I can not say much of {i}, sorry."
-        if swapped:
-            good, bad = bad, good
         bad = good if i < alike else bad
         found.append({"prompt": f"Where is item {i}?", "chosen": good, "rejected": bad})
     return found
@@ -37,28 +34,6 @@ def pairs(count: int, *, swapped: bool = False, alike: int = 0) -> list[dict[str
 def test_pairs_of_one_text(tmp_path: Path, alike: int, symptoms: dict[str, str]) -> None:
     data = write_data(tmp_path, train=pairs(100, alike=alike), valid=pairs(30))
     assert found(judge(rows, data)) == symptoms
-
-
-def test_files_the_other_way_round(tmp_path: Path) -> None:
-    swapped = write_data(tmp_path, train=pairs(100, swapped=True), valid=pairs(30))
-    assert found(judge(rows, swapped)) == {"split-reversed": "error"}
-    few = judge(rows, write_data(tmp_path, train=pairs(100, swapped=True), valid=pairs(10)))
-    assert found(few) == {}
-    assert "preference-rows.split-reversed" in few.unsought
-
-
-def test_pairs_that_no_word_tells_apart(tmp_path: Path) -> None:
-    random = np.random.default_rng(0)
-
-    def some(count: int) -> list[dict[str, str]]:
-        one = random.integers(0, 40, count)
-        other = (one + random.integers(1, 40, count)) % 40
-        return [
-            {"prompt": "?", "chosen": f"It is w{a}.", "rejected": f"It is w{b}."}
-            for a, b in zip(one, other, strict=True)
-        ]
-
-    assert found(judge(rows, write_data(tmp_path, train=some(200), valid=some(60)))) == {}
 
 
 def test_answers_as_conversations(tmp_path: Path) -> None:

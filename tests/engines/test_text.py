@@ -88,27 +88,13 @@ def test_how_a_text_ends(text: str, finished: bool) -> None:
     assert engine.is_finished(text) is finished
 
 
-@pytest.mark.parametrize(
-    ("text", "nested"),
-    [("f(x[0])", True), ("f(x[0)]", False), ("(", False), (")", False), ("no bracket", None)],
-)
-def test_brackets_are_closed_in_turn(text: str, nested: bool | None) -> None:
-    assert engine.is_nested(text) is nested
-
-
 def test_huge_texts_cost_no_more_than_their_beginning() -> None:
     text = "word " * 4_000_000 + "("
     start = time.process_time()
-    assert engine.is_nested(text) is None
     assert engine.word_order([text, text]).words == 200
     assert len(answer_words(text)) == engine.LONGEST // 5
     describe([random.Random(i).randbytes(3_000).hex() for i in range(400)])
     assert time.process_time() - start < 5
-
-
-@pytest.mark.parametrize("text", ["a &lt; b &amp;&amp; c &gt; d", "50% of 20% each", "&nbsp; once"])
-def test_what_markup_needs_is_no_escape(text: str) -> None:
-    assert not engine.is_escaped(text)
 
 
 @pytest.mark.parametrize(
@@ -149,9 +135,7 @@ def test_top_share_names_the_unit() -> None:
     assert engine.top_share([]) == (None, 0.0)
 
 
-def test_tail_run_and_run_share() -> None:
-    assert engine.tail_run([3, 7, 7, 7]) == 3
-    assert engine.tail_run([]) == 0
+def test_run_share() -> None:
     assert engine.run_share([1, 1, 1, 1, 2, 2, 2, 3]) == 0.5
     assert engine.run_share([1, 1, 1, 2, 2, 2]) == 0.0
 

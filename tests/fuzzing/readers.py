@@ -15,7 +15,7 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
-from mlxdoctor.evidence.config import StatedConfig, TrainingConfig
+from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.prompt_answer import question_and_answer
@@ -56,10 +56,6 @@ def _config(folder: Path) -> None:
 
 def _yaml(folder: Path) -> None:
     touch(TrainingConfig.read(folder / "lora.yaml"))
-
-
-def _stated(folder: Path) -> None:
-    touch(StatedConfig.read(folder / "lora.yaml"))
 
 
 def _log_called(name: str) -> Callable[[Path], None]:
@@ -168,7 +164,6 @@ READERS: tuple[Reader, ...] = (
            tokens=("NaN", "1e999", "-1", "null", '"lora_parameters":', '"lr_schedule":', "[[[[")),
     Reader("yaml-config", "lora.yaml", _yaml, seeds.yaml_configs,
            tokens=("&a ", "*a", "<<: ", "!!", "2001-01-01", "0o7", "? ", "- ", "1_0:0:0")),
-    Reader("stated-config", "lora.yaml", _stated, seeds.yaml_configs),
     Reader("text-log", "train.log", _log_called("train.log"), seeds.text_logs, tokens=("Iter ",
            "Train loss nan", "Val loss ", "\x1b[31m", "\r", "1e999", "| ", "=====", "▼")),
     Reader("jsonl-log", "train.jsonl", _log_called("train.jsonl"), seeds.json_line_logs,
