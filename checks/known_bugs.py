@@ -9,8 +9,7 @@ only another version helps, and looking for the mistake in one's own files is ti
 
 How it is measured. Each bug has a trace that is computed from the run's files: names and shapes
 of tensors, tokens of answers, the message that a log ends with. A trace counts unless the log
-names a version without the bug, or has the form that such a version prints. A version alone is no
-finding.
+or the configuration shows a version without the bug. A version alone is no finding.
 
 When it is wrong. Another trainer can leave the same trace for reasons of its own. The files
 must be those of the run: data that were changed later give another trace.
@@ -33,10 +32,11 @@ from mlxdoctor.evidence.resumed import ResumedAdapter
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Sign, Symptom
+from mlxdoctor.measure.weights.lora_targets import by_mlx_lm
 from mlxdoctor.models.generations import Generations
 
-#: The first mlx-lm that prints a table instead of "Iter 10: Train loss ...".
-_PRINTS_TABLES = Version("0.32.0")
+#: The first mlx-lm that writes trust_remote_code into adapter_config.json, and can print a table.
+_RECENT = Version("0.32.0")
 _BUGS = [bug for bug in load_known_bugs().values() if bug.says]
 
 
@@ -77,7 +77,7 @@ def known_bugs(
         generations=generations,
     )
     for bug in _BUGS:
-        version, source = _version(log, bug.affected.package)
+        version, source = _version(config, log, bug.affected.package)
         if version is not None and not bug.affected.holds(version):
             continue
         trace: Trace | None = TRACES[bug.trace](run) if bug.trace else None
@@ -89,12 +89,15 @@ def known_bugs(
             yield Sign(bug.id, measured, where=trace.where, severity=trace.severity)
 
 
-def _version(log: TrainingLog | None, package: str) -> tuple[Version | None, str]:
+def _version(
+    config: TrainingConfig | None, log: TrainingLog | None, package: str
+) -> tuple[Version | None, str]:
     """The version of a package, or the least that it can be, and where that is from."""
-    if log is None:
-        return None, ""
-    if package in log.versions and (version := parse_version(log.versions[package])) is not None:
+    named = log.versions.get(package) if log is not None else None
+    if named is not None and (version := parse_version(named)) is not None:
         return version, "named in the log"
-    if package == "mlx-lm" and log.format.startswith("table"):
-        return _PRINTS_TABLES, "or later: it prints a table"
+    is_table = log is not None and log.format.startswith("table")
+    is_recent = config is not None and by_mlx_lm(config) and "trust_remote_code" in config.values
+    if package == "mlx-lm" and (is_table or is_recent):
+        return _RECENT, "or later, by its log or its configuration"
     return None, ""
