@@ -172,6 +172,12 @@ def test_the_key_changes_with_every_fact() -> None:
     assert {len(key) for key in keys} == {KEY_LENGTH}
 
 
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(InputError, match="cannot be written"):
+        write_json(tmp_path / "file" / RESULT_FILE, {"a": 1})
+
+
 def test_an_interrupted_write_leaves_the_old_result(tmp_path: Path) -> None:
     write_json(tmp_path / RESULT_FILE, {"a": 1})
     with pytest.raises(TypeError):

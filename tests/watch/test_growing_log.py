@@ -140,6 +140,11 @@ def test_what_it_says_beside_the_reports(log: Log) -> None:
     assert log.losses() == [(10, 1.9)]
 
 
+def test_runs_side_by_side(log: Log) -> None:
+    log.append('"Step","a - train/loss","b - train/loss"\n1,2.5,2.6\n2,2.4,9.0\n')
+    assert {run.name for run in log.state().runs} == {"a", "b"}
+
+
 def series(steps: list[int]) -> Series:
     return Series(np.array(steps), np.array([step + at / 8 for at, step in enumerate(steps)]))
 
