@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain
 from operator import itemgetter
 
 import numpy as np
@@ -172,27 +172,28 @@ class _Rows:
         """
         # What goes on from row to row while one run lasts.
         clock = self.steps if np.isfinite(self.named).any() else self.epochs
-        beginnings = self._beginnings(clock, np.array(marks, np.int64))
-        every = np.arange(len(clock))
-        if not beginnings:
-            yield every, 0
-            return
         kept: list[NDArray[np.int64]] = []
-        repeats = 0
+        repeats = begin = 0
+        marked = False
         reported: dict[tuple[int, float], list[int]] = {}
-        for begin, end in pairwise((0, *beginnings, len(every))):
-            rows = every[begin:end]
-            again = self._repeated(rows, clock, reported, marked=beginnings.get(begin, False))
+        end_of_log = (len(clock), False)
+        for end, is_announced in chain(self._beginnings(clock, np.array(marks)), [end_of_log]):
+            rows = np.arange(begin, end)
+            again = self._repeated(rows, clock, reported, marked=marked) if kept else 0
             if not again and kept:
                 yield np.concatenate(kept), repeats
                 kept, repeats, reported = [], 0, {}
             repeats += again
             kept.append(rows[again:])
-            for place in rows[again:].tolist():
+            # Nothing can repeat what the last rows report.
+            for place in rows[again:].tolist() if end < len(clock) else ():
                 reported.setdefault((int(self.roles[place]), float(clock[place])), []).append(place)
+            begin, marked = end, is_announced
         yield np.concatenate(kept), repeats
 
-    def _beginnings(self, clock: NDArray[np.float64], marks: NDArray[np.int64]) -> dict[int, bool]:
+    def _beginnings(
+        self, clock: NDArray[np.float64], marks: NDArray[np.int64]
+    ) -> Iterator[tuple[int, bool]]:
         """The places at which a run begins, the first left out, and whether it is announced.
 
         A run begins where the clock of its training goes back, or where the trainer says that it
@@ -204,10 +205,9 @@ class _Rows:
         is_table = all(shape.nature is Nature.TABLE for shape in self.shapes)
         if is_table and np.count_nonzero(back) > 1 and len(np.unique(times)) == len(times):
             # A table that was sorted by something else.
-            return {}
+            return
         passed = np.searchsorted(marks, self.lines[telling])
         marked = np.diff(passed) > 0
-        beginnings = {}
         for number in np.flatnonzero(back | marked).tolist():
             before, last, now = times[[max(number - 1, 0), number, number + 1]].tolist()
             if last > before and now - last == last - before:
@@ -220,8 +220,7 @@ class _Rows:
             else:
                 is_next = clock[gap] < last - 1
             first = gap[is_next][:1].tolist() or [int(telling[number + 1])]
-            beginnings[first[0]] = announced
-        return beginnings
+            yield first[0], announced
 
     def _repeated(
         self,
