@@ -16,17 +16,14 @@ from one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from mlxdoctor.check import DoesNotArise, Inconclusive, check, limit
-from mlxdoctor.evidence.dataset import Dataset, Row, Split
+from mlxdoctor.evidence.dataset import Dataset, Split
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Severity, Sign, Symptom, some_of
-
-#: Keys of the two answers, as trainers name them.
-_CHOSEN, _REJECTED = "chosen", "rejected"
+from mlxdoctor.measure.pairs import CHOSEN, pairs_of
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,7 @@ def preference_rows(dataset: Dataset, log: TrainingLog | None, limits: Limits) -
     """Compare the two answers of each pair."""
     train = dataset.splits.get("train")
     if train is None or not _pairs(train):
-        has_pairs = train is not None and train.rows and _CHOSEN in train.rows[0]
+        has_pairs = train is not None and train.rows and CHOSEN in train.rows[0]
         if log is not None and log.is_preference and has_pairs:
             raise Inconclusive("the answers of the pairs are in a form that is not read")
         raise DoesNotArise("the rows are no pairs of answers")
@@ -76,15 +73,4 @@ def preference_rows(dataset: Dataset, log: TrainingLog | None, limits: Limits) -
 
 def _pairs(split: Split) -> list[tuple[str, str]]:
     """The chosen and the rejected answer of each row; rows that are no pair are left out."""
-    pairs = [(_answer(row, _CHOSEN), _answer(row, _REJECTED)) for row in split.rows]
-    return [(chosen, other) for chosen, other in pairs if chosen is not None and other is not None]
-
-
-def _answer(row: Row, key: str) -> str | None:
-    """A text, or what is said in the last message of a conversation; None for anything else."""
-    value: Any = row.get(key)
-    if isinstance(value, Mapping):
-        value = value.get("messages", value.get("content"))
-    if isinstance(value, Sequence) and not isinstance(value, str) and value:
-        value = value[-1].get("content") if isinstance(value[-1], Mapping) else value[-1]
-    return value.strip() if isinstance(value, str) else None
+    return [(pair.chosen.strip(), pair.rejected.strip()) for pair in pairs_of(split)]

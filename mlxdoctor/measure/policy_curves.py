@@ -81,6 +81,8 @@ NEAR_ZERO = 0.05
 _OF_REFERENCE = frozenset({"dpo", "kto", "ipo", "online_dpo", "xpo", "dpop", "bco"})
 #: Methods that compare the pairs of a data set.
 _OF_PAIRS = _OF_REFERENCE | {"orpo", "cpo", "simpo", "dsla", "ftpo"}
+#: Methods whose rewards are of the mean log-likelihood of a token, and not of their sum.
+_OF_MEANS = frozenset({"orpo", "simpo"})
 #: Methods that sample answers and reward them.
 _OF_REWARDS = frozenset({"grpo", "rloo", "ppo", "rlhf_reinforce", "reinforce", "klpo", "dapo"})
 
@@ -131,6 +133,11 @@ class PolicyCurves:
             return None
         # A log-likelihood itself is far from 0 before the first step, and a ratio of two is not.
         return True if abs(float(chosen.values[0])) < NEAR_ZERO else None
+
+    @property
+    def by_token(self) -> bool:
+        """Whether rewards of pairs are of a token's mean log-likelihood, and not of an answer's."""
+        return self.method in _OF_MEANS
 
     def of(self, role: Role, *, held_out: bool = False) -> Series | None:
         """The finite values of a curve; None where the log has none."""

@@ -59,7 +59,10 @@ def commands(text: str) -> list[Command]:
     return read
 
 
-def test_an_error_an_item_that_did_not_pass_with_its_root_cause_first() -> None:
+def test_an_error_an_item_that_did_not_pass_with_its_root_cause_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(annotations, "MAX_FINDINGS", 3)
     (one,) = commands(annotations.render(GateResult((gated_runs.item(COLLAPSED),), None)))
     assert one.kind == "error"
     assert one.properties == {

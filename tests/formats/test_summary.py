@@ -122,7 +122,7 @@ def test_a_confirming_run_goes_past_the_onset() -> None:
     assert "--iters 50 " in "\n".join(of(summary.confirm_commands, data))
     data["outcomes"][0]["findings"][0]["onset"] = 300
     assert "--iters 600 " in "\n".join(of(summary.confirm_commands, data))
-    data["outcomes"][1]["findings"][0]["onset"] = 200
+    data["outcomes"][0]["findings"][0]["onset"] = 200
     assert "--iters 400 " in "\n".join(of(summary.confirm_commands, data))
 
 
