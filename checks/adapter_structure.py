@@ -13,9 +13,9 @@ by which scale: mlx-lm stops with a FileNotFoundError.
 
 How it is measured. Names and shapes only, from the files' headers: nothing is loaded.
 mlx-lm puts LoRA on the last `num_layers` layers and matches a key against the whole
-name within the layer; PEFT matches the end of the name. Missing modules are an error
-where `mlx_lm.lora` itself wrote the configuration, and where the same module has
-factors in one adapted layer and none in another: mlx-lm treats all its layers alike.
+name within the layer; PEFT matches the end of the name. Missing modules are an error either
+where `mlx_lm.lora` itself wrote the configuration, or where the same module has factors in one
+adapted layer and none in another: mlx-lm treats all its layers alike.
 Target keys are an error where not one of them names a module of the base model: mlx-lm
 then converts nothing, and refuses the adapter's tensors. Without a base model the sizes of
 a block's modules are held against each other: what reads the same vector has the same
@@ -44,7 +44,7 @@ from mlxdoctor.measure.weights.lora_targets import matches, missing_targets
 
 #: What some models compute in one layer and use in others.
 _SHARED = frozenset({"k_proj", "v_proj"})
-#: What reads the same vector, and the two that read it beside the one that leads back.
+#: q, k and v take the same input; gate and up widen it, and down leads back.
 _SAME_INPUTS = ("q_proj", "k_proj", "v_proj")
 _GATES, _BACK = ("gate_proj", "up_proj"), "down_proj"
 _NAME_THE_BASE = "name the base model that the adapter was trained on"
@@ -62,8 +62,8 @@ _NAME_THE_BASE = "name the base model that the adapter was trained on"
         "missing-modules": Symptom.warning(
             "modules that the configuration names have no factors",
             says="[{missing} of the {expected} {what} that the configuration names have no factors|"
-            "{missing:* module} without factors, although those beside have some, and although "
-            "other layers have factors of both].",
+            "{missing:* module} without factors, although the same block has them in other "
+            "layers].",
             expected="factors for [all {expected} {what}|the same modules in every layer]",
             fix="check keys and num_layers against the trainer that was used, and that every "
             "trainable parameter was saved",
@@ -215,15 +215,17 @@ def _unmatched(adapter: Adapter, config: TrainingConfig, base: BaseModel | None)
     if not unmatched:
         return
     in_base = having(list(base.linear_shapes)) if base is not None else None
-    none = in_base == [] and not matched
+    nothing_matches = in_base == [] and not matched
     # The names in files that MLX did not write are not those that a key is compared with.
-    certain = none and base is not None and base.is_mlx
+    certain = nothing_matches and base is not None and base.is_mlx
     measured: dict[str, Measurement] = {
         "keys": tuple(unmatched),
         "count": len(unmatched),
         "all_keys": len(keys),
         "in_base": len(in_base) if in_base is not None else None,
-        "rest": "nor any module of the base model, so that nothing is converted" if none else None,
+        "rest": "nor any module of the base model, so that nothing is converted"
+        if nothing_matches
+        else None,
     }
     severity = Severity.ERROR if certain else None
     yield Sign("unmatched-key", measured, where=some_of(unmatched), severity=severity)

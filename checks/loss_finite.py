@@ -11,8 +11,8 @@ tells whether the model was sound until it was trained. A loss of exactly zero c
 the report before was above 0.1; a loss that crept down to 0.000 was rounded.
 
 When it is wrong. A validation loss is NaN as well where there were no validation batches.
-Group-relative preference training begins at a loss of zero by construction, so there a zero is only
-a warning.
+Training on preferences and rewards may have a loss of zero by construction: there it is a warning,
+and no finding where rewards or margins other than zero are logged.
 
 What to do. Go back to a checkpoint saved before the onset. NaN from the first report on points
 to the backward pass or to rows without a target; NaN after many good reports to the step size
@@ -33,6 +33,8 @@ from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought
 
 _FINITE = "finite losses throughout"
+#: Finite losses before the first that is not, of which the highest is held against the lowest.
+_LAST = 3
 _AN_EARLIER_SAVE = "Use a checkpoint saved before this iteration; none saved after it is usable."
 _ZERO = "The loss is exactly 0 in {zero_reports} of {reports:* report}, first at {unit} {onset}"
 _LATE = (
@@ -92,7 +94,7 @@ class Limits:
         "non-finite-now-and-then": Symptom.error(
             "some losses are not finite, and those after them are",
             _FINITE,
-            _AN_EARLIER_SAVE,
+            "See which batches these were, and compare a save from before with one from after.",
             says="The training loss is not finite in {non_finite_reports} of {reports:* report}, "
             "first at {unit} {onset}, and finite in between.",
         ),
@@ -145,6 +147,7 @@ def loss_finite(log: TrainingLog, limits: Limits) -> Iterator[Sign | Unsought]:
         raise Inconclusive("the log holds no training loss")
     if facts.zeros.count:
         yield from _exactly_zero(segment, losses, facts, limits, preference=log.is_preference)
+    # Where the very first training loss is not finite, the model may have been broken before.
     if segment.base_val_loss is None and np.isfinite(losses.values[0]):
         why = "the log has no validation from before the first update; let the run validate first"
         yield Unsought(("non-finite-before-training",), why)
@@ -153,7 +156,8 @@ def loss_finite(log: TrainingLog, limits: Limits) -> Iterator[Sign | Unsought]:
 def _not_finite(segment: Segment, losses: Series, facts: SeriesFacts, limits: Limits) -> Sign:
     """How the loss became non-finite."""
     base = segment.base_val_loss
-    good = losses.values[: int(np.argmin(np.isfinite(losses.values)))]
+    first_bad = int(np.argmin(np.isfinite(losses.values)))
+    good = losses.values[:first_bad]
     measured: dict[str, Measurement] = {
         "unit": segment.unit,
         "non_finite_reports": facts.non_finite.count,
@@ -169,7 +173,7 @@ def _not_finite(segment: Segment, losses: Series, facts: SeriesFacts, limits: Li
     else:
         # Where it began, or the lowest it reached: a loss may fall before it rises.
         lowest = min([float(good.min()), *([base] if base is not None else [])])
-        last = float(good[int(np.argmin(good)) :][-3:].max())
+        last = float(good[int(np.argmin(good)) :][-_LAST:].max())
         measured |= {"before": float(good[-1]), "lowest": lowest}
         has_risen = last > max(limits.risen_ratio * lowest, lowest + limits.risen_nats)
         code = "non-finite-after-rise" if has_risen else "non-finite-after-fall"

@@ -33,8 +33,8 @@ from mlxdoctor.evidence.training_log import Series, TrainingLog
 from mlxdoctor.finding import Sign, Unsought
 from mlxdoctor.judge.series_table import SeriesTable
 
-#: What other checks say of a column, so that a general remark would say it again.
-_LOOKED_AT = frozenset({"train_loss", "val_loss", "grad_norm"})
+#: Columns with a check of their own: of these only the patterns that name them are reported.
+_WITH_OWN_CHECK = frozenset({"train_loss", "val_loss", "grad_norm"})
 _TABLE = SeriesTable.read("series_facts.toml")
 #: Patterns in a loss of one language model, which preference training has not.
 _OF_A_MEAN = frozenset({"loss-rose-again"})
@@ -44,16 +44,17 @@ _OF_A_MEAN = frozenset({"loss-rose-again"})
 def series_facts(log: TrainingLog) -> Iterator[Sign | Unsought]:
     """Describe every column of the log's main segment, and hold it against the table."""
     columns = {**log.main.series, **_computed(log)}
-    if _is_rounded(columns, log):
+    if _may_be_whole_seconds(columns, log):
+        # Said in updates, below, a rounded time is still right: only 0 is not to be believed.
         del columns["val_seconds"]
     if not columns:
         raise Inconclusive("the log holds no report")
-    for sign in _TABLE.signs(columns, log.main.unit, _LOOKED_AT):
+    for sign in _TABLE.signs(columns, log.main.unit, _WITH_OWN_CHECK):
         if not (log.is_preference and isinstance(sign, Sign) and sign.symptom in _OF_A_MEAN):
             yield sign
 
 
-def _is_rounded(columns: Mapping[str, Series], log: TrainingLog) -> bool:
+def _may_be_whole_seconds(columns: Mapping[str, Series], log: TrainingLog) -> bool:
     """Whether the times of validations may be printed in whole seconds, so that 0 says nothing."""
     seconds, speed = columns.get("val_seconds"), columns.get("iterations_per_second")
     if seconds is None or (seconds.values % 1.0 > 0).any():
@@ -61,7 +62,7 @@ def _is_rounded(columns: Mapping[str, Series], log: TrainingLog) -> bool:
     # mlx-lm's own lines have decimals, whatever they say.
     if log.main.axis == "iteration" and "named values" in log.format:
         return False
-    # A batch forward takes a third of an update.
+    # An update slower than 5 s takes over a second forward, which whole seconds would show.
     return speed is None or not len(speed) or float(np.median(speed.values)) > 0.2
 
 

@@ -2,8 +2,8 @@
 
 What it finds. Keys that mlx-lm does not know and passes over in silence, so that its own defaults
 hold in their place, and values that it stops at. Before a run also keys of `lora_parameters` that
-no module of the base model has, half precision on a processor without a graphics card, a test split
-that is not there, and an adapter folder that holds an older adapter.
+no module of the base model has, a test split that is not there, and an adapter folder that holds an
+older adapter.
 
 Why it matters. `mlx_lm.lora` reads the keys that it knows and ignores the others without a word:
 `learning-rate`, `epochs` or a `rank` at the top level train at its defaults. What it does stop at
@@ -12,9 +12,9 @@ it often finds after the model has been loaded and the rows were tokenized. It p
 two runs in one folder are taken for one run's by people and by loaders.
 
 How it is measured. By what mlx-lm 0.32.2 does with each key; the number of layers, the modules'
-names and the numbers' types come from the base model's files, where they are here. A graphics card
-is one of Apple's, or one that MLX's CUDA package is installed for. Of a run that trained, mlx-lm
-took the values: only its keys are looked at, where mlx-lm itself wrote the configuration.
+names and the numbers' types come from the base model's files, where they are here. Of a run that
+trained, mlx-lm took the values: only its keys are looked at, where mlx-lm itself wrote the
+configuration.
 
 When it is wrong. A later mlx-lm may know more keys, and a trainer of one's own has its own. Files
 may lie elsewhere on the machine that will train.
@@ -100,7 +100,7 @@ _Need = tuple[Callable[[Any], bool], str]
 
 
 def _whole(least: int) -> _Need:
-    needed = "a whole number" if least == -1 else f"a whole number from {least} on"
+    needed = f"a whole number from {max(least, 0)} on" + (", or -1 for all" if least == -1 else "")
     return lambda value: _is_number(value) and isinstance(value, int) and value >= least, needed
 
 
@@ -136,7 +136,7 @@ _NEEDS: Mapping[str, _Need] = {
     "lr_schedule.arguments": (_numbers, "a list of numbers, the rate first"),
     "lora_parameters": _table("rank, scale and dropout"),
     "lora_parameters.rank": _whole(1),
-    "lora_parameters.scale": (lambda x: _is_number(x) and math.isfinite(x), "a number"),
+    "lora_parameters.scale": (lambda x: _is_number(x) and math.isfinite(x), "a finite number"),
     "lora_parameters.dropout": (
         lambda x: _is_number(x) and 0 <= x < 1,
         "a number from 0 to below 1",
@@ -204,8 +204,8 @@ def settings(
     """Go through the settings as mlx-lm does."""
     if config.origin != "mlx-lm":
         raise DoesNotArise("the configuration is not one of mlx_lm.lora")
-    losses = log.main.get("train_loss") if log is not None else None
-    if adapter is not None or losses is not None:
+    has_losses = log is not None and log.main.get("train_loss") is not None
+    if adapter is not None or has_losses:
         # It trained: what mlx-lm refuses it would have refused.
         if not by_mlx_lm(config):
             raise DoesNotArise("the run was made, and not by mlx_lm.lora itself")
@@ -227,9 +227,9 @@ def _keys(config: TrainingConfig) -> Iterator[Sign]:
             continue
         meant = _meant(key)
         stated, default = _at(values, meant), MLX_LM_DEFAULTS.get(meant)
-        # What mlx-lm saves has every key of its own, with its default where none was stated.
-        is_default = stated is None or (stated == default != values[key] and by_mlx_lm(config))
-        if not meant or not is_default:
+        # A configuration that mlx-lm saved lists every key: there a default was not chosen.
+        was_left = stated == default != values[key] and by_mlx_lm(config)
+        if not meant or (stated is not None and not was_left):
             yield Sign("unknown", {"key": quoted(key)}, where=key)
             continue
         how = None
@@ -268,7 +268,7 @@ def _refused(config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:
         value = _at(values, place)
         if place == "optimizer" and isinstance(value, str):
             value = value.lower()
-        # A schedule has its own rate; without LoRA its table is not read.
+        # With a schedule `learning_rate` is not read; without LoRA `lora_parameters` is not.
         is_read = place != "learning_rate" or schedule is None
         is_read &= is_lora or not place.startswith("lora_parameters")
         if is_read and value is not None and not is_right(value):

@@ -11,8 +11,8 @@ adapter switched off, which gives the base model's own loss.
 
 When it is wrong. A loss may be a sum, may weigh tokens, or have terms beside the cross-entropy.
 Losses of pairs and of policies are no means over tokens, and are not held against the guess. A
-small model that is sure of other words starts above the uniform guess, up to 1.5 nats in healthy
-runs; only beyond that is it an error.
+small model that is sure of other words starts above the uniform guess, up to 1.14 nats in healthy
+runs; it is an error from 1.5 on.
 
 What to do. Print the inputs and targets of one row side by side.
 """
@@ -28,7 +28,7 @@ from mlxdoctor.measure.training_step.measurement import TrainingStep
 
 @dataclass(frozen=True)
 class Limits:
-    """How far above the uniform guess a loss may be."""
+    """How far above the uniform guess a loss may be, and from where on it must be a sum."""
 
     above_uniform: float = limit(
         1.5,
@@ -36,7 +36,7 @@ class Limits:
         source="as loss-level: sound runs of small bases start up to 1.03 nats above",
         false_alarms="0 of 254 sound steps, at most 1.14 nats above (reports/probe.md)",
     )
-    summed: float = limit(
+    times_uniform: float = limit(
         3.0, unit="times ln of the vocabulary", source="no mean over tokens is so large"
     )
 
@@ -94,7 +94,8 @@ def step_forward(step: TrainingStep, limits: Limits) -> Iterator[Sign | Unsought
         yield Sign("not-finite", {**measured, "what": "loss"})
     elif step.is_contrast:
         yield Unsought(("above-uniform", "not-a-mean"), "a loss of pairs or of a policy is no mean")
-    elif uniform is not None and loss > limits.summed * uniform:
+    elif uniform is not None and loss > limits.times_uniform * uniform:
+        # So large that it is most likely a sum: a choice of the trainer's, and no broken target.
         yield Sign("not-a-mean", {**measured, "times": loss / uniform})
     elif uniform is not None and loss > uniform:
         yield Sign(

@@ -29,7 +29,7 @@ from mlxdoctor.measure.training_step.measurement import TrainingStep
 from mlxdoctor.measure.training_step.values import State
 
 _SOUND = "an adapter on the layers it was meant for, and nothing else trainable"
-_error, _warning = (partial(one, expected=_SOUND) for one in (Symptom.error, Symptom.warning))
+_error = partial(Symptom.error, expected=_SOUND)
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,16 @@ class Limits:
             says="{dora} of {adapters:* adapter} are DoRA, where {expected} is expected.",
             fix="convert the layers with use_dora=True for DoRA, and without it for LoRA",
         ),
-        "partly-frozen": _warning(
+        "partly-frozen": Symptom.warning(
             "parts of the model are frozen although it is to be trained itself",
+            expected="a model that is trainable as a whole",
             says="{frozen_share:.1%} of the parameters is frozen although the model itself is to "
             "be trained; trainable: {modules}.",
             fix="call model.unfreeze() before the steps, unless these parts are to stay",
         ),
-        "own-bookkeeping": _warning(
+        "own-bookkeeping": Symptom.warning(
             "the model's class replaces MLX's bookkeeping of parameters",
+            expected="a model that leaves freezing to MLX",
             says="The model's class has a {overrides} of its own: nn.value_and_grad and the "
             "optimizer rely on MLX's.",
             fix="use freeze and unfreeze, which are made for that",
@@ -131,12 +133,13 @@ def step_state(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
         severity = _without_adapter(state, limits)
         yield Sign("everything-trainable", measured, severity=severity)
     elif expected == "full" and any(state.frozen.values()):
-        # Freezing the first layers is common; an adapter is another thing.
+        # Some frozen layers are common in full training; an adapter in it is suspicious.
         yield Sign("partly-frozen", measured, severity=None if adapters else Severity.INFO)
     if half := state.half_adapters:
         halves: dict[str, Measurement] = {"half_frozen": len(half), "examples": some_of(half)}
         yield Sign("half-frozen-adapter", measured | halves)
-    if state.dora != {"lora": 0, "dora": adapters}.get(expected or "", state.dora):
+    is_other_kind = {"lora": state.dora > 0, "dora": state.dora < adapters}
+    if is_other_kind.get(expected or "", False):
         yield Sign("wrong-adapter", {**measured, "dora": state.dora})
     if state.overrides:
         yield Sign("own-bookkeeping", {**measured, "overrides": state.overrides})

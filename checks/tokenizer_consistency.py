@@ -14,7 +14,8 @@ format comes through in part, and the answer often does not end.
 
 How it is measured. The largest token of the examined rows is compared with the size of the
 model's vocabulary; the end tokens of tokenizer_config.json, generation_config.json and
-config.json with each other and with what the chat template writes after an answer. Markers are
+config.json are compared: those of the first with those of the other two, and with what the chat
+template writes after an answer. Markers are
 what the template itself writes around a question and an answer in the form of a special token
 (`<|im_start|>`, `<start_of_turn>`, `</s>`); each must be one token of that name. In text rows the
 last question is rendered with the template, and must be how the text before the answer ends.
@@ -22,7 +23,7 @@ last question is rendered with the template, and must be how the text before the
 When it is wrong. Models often name several end tokens; a disagreement matters only if generation
 does not stop at the one that training uses. Sharing an id between padding and end token is
 harmless in mlx-lm, which masks padding by position. Some families write their markers as plain
-text on purpose: the bare roles `<|user|>`, `<|assistant|>` and `<|system|>` are not looked at.
+text on purpose: bare roles such as `<|user|>` and `<|tool|>` are not looked at.
 Where the model is asked in the rows' own format, without the template, all is well.
 
 What to do. Use the tokenizer files that came with the base model, and make eos_token in
@@ -55,8 +56,8 @@ _CONVERSATION = (
 )
 #: Settings beside which the embedding has sizes of its own: of OLMo and OPT, and of models that
 #: hold one for text and others.
-_OWN_SIZES = ("embedding_size", "word_embed_proj_dim", "text_config")
-_OWN_FILE = "tokenizer_config.json"
+_SEPARATE_SIZES = ("embedding_size", "word_embed_proj_dim", "text_config")
+_TOKENIZER_CONFIG = "tokenizer_config.json"
 _OF_THE_BASE = "use the tokenizer that came with the base model"
 
 
@@ -68,9 +69,12 @@ class Limits:
     rows: int = limit(8, unit="rows", source="fewer may be examples")
     exchanges: float = limit(
         0.9,
-        unit="share of rows that are a question and its answer; a tenth of them may be rendered",
+        unit="share of rows that are a question and its answer",
         source="1.0 of six tasks in four formats, 0.0 of rules and prose",
         false_alarms="0 of 7 sound runs on rows of text, 0 of 2 text collections",
+    )
+    rendered: float = limit(
+        0.1, unit="share of exchanges in the template's own format", source="as exchanges"
     )
 
 
@@ -169,7 +173,7 @@ def tokenizer_consistency(
 
 def _embedding(base: BaseModel) -> Iterator[Sign]:
     stored, vocabulary, width = base.embedding_shape, base.vocab_size, base.hidden_size
-    if stored is None or any(base.stated(one) is not None for one in _OWN_SIZES):
+    if stored is None or any(base.stated(one) is not None for one in _SEPARATE_SIZES):
         return
     # Fewer tokens is how some families pad their embedding.
     is_larger = vocabulary is not None and vocabulary > stored[0]
@@ -204,9 +208,9 @@ def _vocabulary(vocabulary: int, rows: SupervisedRows) -> Iterator[Sign]:
 
 
 def _end_tokens(tokenizer: Tokenizer) -> Iterator[Sign]:
-    own = set(tokenizer.stated_eos.get(_OWN_FILE, ()))
+    own = set(tokenizer.stated_eos.get(_TOKENIZER_CONFIG, ()))
     for name, ids in tokenizer.stated_eos.items():
-        if name != _OWN_FILE and own and not own & set(ids):
+        if name != _TOKENIZER_CONFIG and own and not own & set(ids):
             yield Sign(
                 "end-tokens-disagree",
                 {
@@ -275,8 +279,8 @@ def _written_by_hand(
             yield Unsought(("written-by-hand",), why)
             return
         rendered += is_rendered(exchange, text)
-    # All rows are written by one program, in one format.
-    if rendered > 0.1 * len(exchanges):
+    # All rows are written by one program, in one format: a few may look rendered by chance.
+    if rendered > limits.rendered * len(exchanges):
         return
     before, after = (quoted(mark, 60) for mark in exchanges[0].marks)
     yield Sign(

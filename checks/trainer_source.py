@@ -1,7 +1,7 @@
 """Whether the source of your own trainer has a known mistake.
 
 What it finds. What `mlxdoctor lint` finds in the file that --trainer names, and in the Python files
-that lie beside a run and use MLX: one code a rule.
+that lie beside a run and use MLX: one code per rule.
 
 Why it matters. Such code looks right, and its losses fall; the reports of failures have it again
 and again.
@@ -42,18 +42,19 @@ from mlxdoctor.measure.training_step.measurement import NO_TRAINER, TrainerSourc
 def trainer_source(
     source: TrainerSource | None, beside: SourcesBeside | None, config: TrainingConfig | None
 ) -> Iterator[Sign]:
-    """One finding a rule, at the first place."""
+    """One finding per rule, placed at its first hit."""
     named = source.sources if source is not None else ()
-    lying = beside.sources if beside is not None else ()
-    if not named and not lying:
+    found = beside.sources if beside is not None else ()
+    if not named and not found:
         raise NotApplicable(NO_TRAINER)
     made_by_mlx_lm = (
         config is not None and config.origin == "mlx-lm" and config.path.name == CONFIG_NAME
     )
-    only_beside = not named and made_by_mlx_lm
-    every = lint(dict.fromkeys(each.path for each in (*named, *lying)))
+    # mlx-lm trained here: files that nobody named may have nothing to do with the run.
+    may_be_unrelated = not named and made_by_mlx_lm
+    all_hits = lint(dict.fromkeys(source.path for source in (*named, *found)))
     for rule in rules():
-        hits = [hit for hit in every if hit.code == rule.code]
+        hits = [hit for hit in all_hits if hit.code == rule.code]
         if not hits:
             continue
         first = hits[0]
@@ -69,5 +70,5 @@ def trainer_source(
             rule.code,
             measured,
             where=f"{first.path.name}:{first.line}",
-            severity=Severity.INFO if only_beside else None,
+            severity=Severity.INFO if may_be_unrelated else None,
         )

@@ -31,7 +31,8 @@ class TokenRow:
 
     Attributes:
         tokens: int32 (n,), whole.
-        offset: position of the first supervised token; 0 for all but the very first.
+        offset: position of the first supervised token; 0 where nothing is masked, so that every
+            token is a target but the very first, which nothing comes before.
         keys: how many keys its JSON object has: mlx-lm sorts by that.
     """
 
@@ -80,6 +81,7 @@ def encode(settings: Settings, tokenizer: Any) -> TokenRows:
     }
     path = Path(settings.data)
     try:
+        # This trainer always trains, whatever `train` says.
         splits = load_dataset(SimpleNamespace(**{**arguments, "train": True}), tokenizer)
         train, valid, test = map(_rows, splits)
     except json.JSONDecodeError as error:
@@ -87,7 +89,8 @@ def encode(settings: Settings, tokenizer: Any) -> TokenRows:
     except InputError:
         raise
     except BaseException as error:
-        # Whatever a chat template or a row of another form makes of mlx-lm.
+        # Whatever a chat template or a row of another form makes of mlx-lm. A panic of the
+        # tokenizer's Rust code is no Exception; an interrupt from the keyboard passes.
         if not isinstance(error, Exception) and not is_panic(error):
             raise
         reason = quoted(str(error), MAX_LINE)
@@ -141,9 +144,10 @@ def _rows(split: Sequence[Any]) -> tuple[TokenRow, ...]:
 
 
 def _require_local(settings: Settings) -> None:
-    path = Path(settings.data)
-    if settings.hf_dataset is not None or not path.exists():
-        remedy = "name one in `data`: nothing is downloaded"
+    path, remedy = Path(settings.data), "name a folder in `data`: nothing is downloaded"
+    if settings.hf_dataset is not None:
+        raise InputError(settings.config, "hf_dataset is set", remedy)
+    if not path.exists():
         raise InputError(path, "there is no such data folder", remedy)
     if not (path / "train.jsonl").is_file():
         raise InputError(path, "has no train.jsonl", "put one JSON object a line there")

@@ -16,7 +16,7 @@ from mlxdoctor.safety.errors import InputError
 VARIABLE = "MLXDOCTOR_ALARM"
 #: Seconds after which a command is ended.
 LIMIT_SECONDS = 60.0
-#: The descriptor to which a command's output goes: ours may be read by a program.
+#: The descriptor to which a command's output goes: our standard output may be piped into a program.
 STANDARD_ERROR = 2
 
 
@@ -42,9 +42,13 @@ def parse_hook(command: str) -> tuple[str, ...]:
 
 
 def run_hook(words: tuple[str, ...], alarm: Mapping[str, Any]) -> str:
-    """Run a command with the alarm in its environment; a sentence on how it went.
+    """Run a command with the alarm in its environment, and wait for it, `LIMIT_SECONDS` at most.
 
-    What the log says reaches the command through the environment alone.
+    What the log says reaches the command through the environment alone, so that no text of a log
+    can become part of a command. At the limit the command is ended, but not what it started.
+
+    Returns:
+        How it went, as a sentence.
     """
     environment = {**os.environ, VARIABLE: json.dumps(alarm)}
     try:
