@@ -8,7 +8,7 @@ and a fine-tune that answers worse than what it started from is a loss.
 
 How it is measured. Same prompts, both models, greedily. Identical means every answer is. Where
 the expected answer is known, an answer is right when its words are the expected ones (exact
-McNemar over prompts); where hardly any is, the overlap of words (F1) is compared instead by a
+McNemar over prompts); where that tells no difference, the overlap of words (F1) is compared by a
 paired permutation test.
 
 When it is wrong. A very small learning rate leaves greedy answers as they are without being a

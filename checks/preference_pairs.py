@@ -205,8 +205,8 @@ def preference_pairs(
         yield from _learned(curves, trained, held_out, limits)
 
 
-def _rose(curve: SeriesFacts, limits: Limits) -> float:
-    """By how much a margin rose, where that is more than its noise; else 0."""
+def _change(curve: SeriesFacts, limits: Limits) -> float:
+    """The change of a margin, signed; 0 where it is within its noise."""
     change = curve.end - curve.start
     return change if abs(change) >= max(limits.gained, limits.noises * curve.noise) else 0.0
 
@@ -266,7 +266,7 @@ def _fallen(curves: PolicyCurves, margin: SeriesFacts, limits: Limits) -> Iterat
     """A margin that falls: as the loss asks, or against it."""
     accuracy, loss = curves.of("accuracy"), curves.of("loss")
     wins = describe(accuracy.iterations, accuracy.values).end if accuracy is not None else None
-    if _rose(margin, limits) >= 0.0 or (wins is not None and wins > limits.wrong_side):
+    if _change(margin, limits) >= 0.0 or (wins is not None and wins > limits.wrong_side):
         return
     measured: dict[str, Measurement] = {
         "first_margin": margin.start,
@@ -351,9 +351,9 @@ def _learned(
         first, last = float(held_out.values[0]), float(held_out.values[-1])
         rows = "validation rows"
     else:
-        first, last = trained.start, trained.start + _rose(trained, limits)
+        first, last = trained.start, trained.start + _change(trained, limits)
         rows = "the rows trained on"
-    if last - first < limits.gained and _rose(trained, limits) > 0.0:
+    if last - first < limits.gained and _change(trained, limits) > 0.0:
         first, last, rows = trained.start, trained.end, "the rows trained on"
     if last - first >= limits.gained:
         yield Seen(

@@ -16,8 +16,9 @@ quarter of them are distinct or one is half of it. The share of prompts is given
 interval and compared with the base model on the same prompts: exact McNemar, or, with few prompts,
 a sequential test (5% against 50%, false alarms 0.1%). With fewer than 8 prompts the same test
 can't tell a sound model from a broken one: then what is found is reported, and finding nothing is
-inconclusive. An answer that is one token 24 times over needs no statistic: one such answer among a
-few is an error, unless the base model's, or the expected answer, is the like. Every pair of
+inconclusive. An answer that is one token 24 times over needs no statistic: it is an error where
+at least half of the few prompts get one, unless the base model's, or the expected answer, is the
+like. Every pair of
 neighbouring tokens, each different pair once, is looked up among those 1, 2, 3 or 4 places apart
 in the rows.
 
@@ -137,7 +138,7 @@ def token_collapse(
     def share_of(is_hit: Callable[[Output], bool]) -> Rate:
         return rate_of(prompts, lambda _, output: is_hit(output), limits)
 
-    #: The first that is found is told: each is a milder form of those before it.
+    # The first of these is told, each a milder form of those before it; a loop is told besides.
     forms: dict[str, Callable[[Output], bool]] = {
         "token-zero": lambda one: one.from_tokens and len(one.units) >= 4 and {*one.units} == {0},
         "single-token": lambda one: is_single(one.content, limits),
@@ -169,7 +170,7 @@ def _alone(
     rows: SupervisedRows | None,
     limits: Limits,
 ) -> Iterator[Sign]:
-    """Too few answers for a rate, of which one is enough."""
+    """Too few answers for a rate: half of them are enough."""
     plain = [
         pair
         for pair in prompts

@@ -11,8 +11,9 @@ How it is measured. From the rows as the tokenizer makes them, the expected coun
 is computed for every usual way of counting: the whole row or the answer only, with and without
 mlx-lm's extra padding token, with and without what the template writes last, and with the
 padding. The log's average must agree within four standard errors (of the batches that a part
-of an epoch happens to draw, and of the rows examined) and the log's own rounding. Only when
-one family of counts agrees, and it is not the configured one, is that reported. A count
+of an epoch happens to draw, and of the rows examined) and the log's own rounding. Where the
+configured count does not fit, it is reported what those that fit have in common, or that none
+fits. A count
 that is the same in every report although rows differ in length comes from rows of fixed width.
 
 When it is wrong. The data must be those of the run. Packing several rows into blocks of one

@@ -15,9 +15,9 @@ products. With the base model at hand it is divided by ‖W‖ and the median ov
 modules is judged. Without it, ‖W‖ is taken to be that of a matrix of rms 1/sqrt(inputs),
 and errors are given only where sound runs are far from it. Modules whose B is zero are
 left out: they have no update. One module is judged by itself where its update is many times
-its weights and the median module's. The length of a straight way is what Adam's default momenta
-make of a gradient that never changes; the root mean square of B over it, median over modules,
-tells how straight B went. A schedule's rates only shorten the way.
+its weights and the median module's. A gradient that never changed would
+take B a known distance under Adam's default momenta; the root mean square of B over that distance,
+median over modules, is how straight B went. A schedule's rates only shorten the distance.
 
 When it is wrong. Small models bear relatively larger updates than large ones. DoRA
 rescales the sum afterwards. A resumed run may have moved further than its own rate

@@ -149,9 +149,10 @@ def _own_fault(save: Behaviour, limits: Limits) -> str:
 
 
 def _is_worse(save: Behaviour, best: Behaviour, limits: Limits) -> bool:
-    rise = save.loss - best.loss
-    is_share = rise > limits.share * (best.base_loss - best.loss) > 0
-    if rise < limits.risen_nats or not (save.loss > limits.risen_ratio * best.loss or is_share):
+    """Whether a loss rose by enough nats, and by a ratio or a share of the gain, not by chance."""
+    rise, gain = save.loss - best.loss, best.base_loss - best.loss
+    lost_much = gain > 0 and rise > limits.share * gain
+    if rise < limits.risen_nats or not (save.loss > limits.risen_ratio * best.loss or lost_much):
         return False
     return is_higher(save.losses - best.losses, limits)
 

@@ -14,8 +14,8 @@ from mlxdoctor.safety.quoting import quoted
 from mlxdoctor.tables import pattern, record, shipped
 
 FILE = "exceptions.toml"
-#: What groups of a pattern are called that match text of a row, which a report may withhold.
-_OF_A_ROW = "row_"
+#: Prefix of named groups that match text of a row, which is quoted, so that it can be withheld.
+_ROW_PREFIX = "row_"
 #: Characters of a part of a message that is repeated.
 _MAX_PART = 60
 _SHAPE = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?", re.DOTALL)
@@ -33,7 +33,7 @@ class KnownException:
         type: names of exceptions, without their modules; any where empty.
         message: what its message has in it; None for any.
         within: a function that the traceback shows; empty for any.
-        code: what the source line has in it that it ended in; None for any.
+        code: a pattern of the source line in which the traceback ends; None for any.
     """
 
     id: str
@@ -81,14 +81,15 @@ class Meaning:
 
 
 def _part(name: str, value: str) -> str:
-    plain = re.fullmatch(r"[\w.+-]*", value) is not None and not name.startswith(_OF_A_ROW)
+    plain = re.fullmatch(r"[\w.+-]*", value) is not None and not name.startswith(_ROW_PREFIX)
     return value if plain else quoted(value, _MAX_PART)
 
 
 def meaning_of(failure: LogFailure) -> Meaning | None:
     """What the exception that ended a run means; None for one that is not known."""
-    read = (one.read(failure) for one in known_exceptions().values())
-    return next((one for one in read if one is not None), None)
+    # The first entry that fits counts: the file has what is special before what is general.
+    meanings = (known.read(failure) for known in known_exceptions().values())
+    return next((meaning for meaning in meanings if meaning is not None), None)
 
 
 @cache
@@ -96,7 +97,7 @@ def known_exceptions() -> Mapping[str, KnownException]:
     """The shipped list, by id, in the file's order.
 
     Raises:
-        InputError: exceptions.toml has an unknown or a missing key, or no pattern.
+        InputError: exceptions.toml has an unknown or a missing key, or neither type nor message.
     """
     return {name: _exception(name, table) for name, table in shipped(__package__, FILE).items()}
 

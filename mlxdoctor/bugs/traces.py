@@ -104,7 +104,7 @@ def padding_in_answers(run: Artifacts) -> Trace | None:
 
 
 def leftover_accumulation(run: Artifacts) -> Trace | None:
-    """Iterations that are no multiple of the accumulation steps."""
+    """Iterations that are no multiple of the accumulation steps; fewer make no update at all."""
     config = run.config
     if config is None or not config.describes_training or config.iters is None:
         return None
@@ -123,14 +123,14 @@ def leftover_accumulation(run: Artifacts) -> Trace | None:
             return None
         modules = run.adapter.modules
         return Trace(Severity.ERROR, {**measured, "zero_b": len(modules)}, modules[0].name)
-    share = left_over / config.iters if config.iters else 0.0
+    share = left_over / config.iters
     if share < run.limits.left_over:
         return None
     return Trace(Severity.WARNING, {**measured, "share": share})
 
 
 def resumed_tensors_dropped(run: Artifacts) -> Trace | None:
-    """Tensors of the adapter resumed from that the trained one lacks, or whose rank it has."""
+    """Tensors that were dropped on resuming, or modules that kept the resumed file's rank."""
     if run.resumed is None or run.adapter is None:
         return None
     before, after = run.resumed.adapter, run.adapter
@@ -144,7 +144,11 @@ def resumed_tensors_dropped(run: Artifacts) -> Trace | None:
         return Trace(Severity.ERROR, measured, dropped[0])
     rank = run.config.rank if run.config is not None else None
     ranks = {module.name: module.rank for module in before.modules}
-    taken = [module for module in after.modules if rank != module.rank == ranks.get(module.name)]
+    taken = [
+        module
+        for module in after.modules
+        if module.rank == ranks.get(module.name) and module.rank != rank
+    ]
     if rank is None or not taken or len(taken) < len(after.modules):
         return None
     measured = {

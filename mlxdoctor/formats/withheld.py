@@ -30,8 +30,10 @@ R = TypeVar("R", bound=Report)
 
 #: A stretch of a row or an output that may not occur in the report (characters).
 PIECE = 12
-#: Every stretch of PIECE characters has one of SEED in it that starts at a multiple of STRIDE.
-SEED, STRIDE = 6, 7
+#: For speed, rows are looked up at every STRIDE-th place only: any stretch of PIECE characters
+#: holds a whole one of SEED that starts at such a place.
+SEED = 6
+STRIDE = PIECE - SEED + 1
 #: Fields that can't hold text of a row: names, figures, and what we wrote ourselves.
 _OWN_FIELDS = OWN | {
     *("commands", "contributing", "diagnosis", "name", "version", "versions"),
@@ -39,7 +41,7 @@ _OWN_FIELDS = OWN | {
     # As they are in the JSON of `labels`, where they are no enumerations.
     *("severity", "status"),
 }
-#: What to do is said in our words, around quotations.
+#: Nor is what to do compared with the rows: it is in our words, around quotations, which are cut.
 _OWN_WORDS = _OWN_FIELDS | {"fix"}
 _BLANKS = str.maketrans("\n\r\t", "   ")
 
@@ -79,6 +81,7 @@ def taken_out(value: T, texts: Iterable[str]) -> T:
         left.append(text)
         return text
 
+    # Collects what is left; nothing is changed.
     mapped(marked, noted, _OWN_WORDS)
     found = _pieces_in(left, chain((first,), texts))
     return mapped(marked, lambda one: _without(one, found), _OWN_WORDS) if found else marked
@@ -89,11 +92,11 @@ def _outcome(outcome: Outcome) -> Outcome:
     return replace(outcome, exhibits=tuple(one for one in exhibits if one is not None))
 
 
-def _pieces_in(report: Iterable[str], texts: Iterable[str]) -> frozenset[str]:
+def _pieces_in(shown: Iterable[str], texts: Iterable[str]) -> frozenset[str]:
     """The stretches of `PIECE` characters that the report shares with one of the texts."""
     pieces: set[str] = set()
     seeds: set[str] = set()
-    for one in map(_spaced, report):
+    for one in map(_spaced, shown):
         pieces.update(one[at : at + PIECE] for at in range(len(one) - PIECE + 1))
         seeds.update(one[at : at + SEED] for at in range(len(one) - SEED + 1))
     found: set[str] = set()
