@@ -57,7 +57,7 @@ def adapter_file(
         raise DoesNotArise(f"there is no {CONFIG_NAME}")
     if adapter is not None or history is not None or tuned is not None:
         return
-    if any(one.suffix in _WEIGHTS for one in config.path.parent.iterdir()):
+    if any(file.suffix in _WEIGHTS for file in config.path.parent.iterdir()):
         raise NotApplicable("there are weights, and they can't be read as an adapter's")
     if log is not None:
         raise NotApplicable("there is a log, and the run may not have saved yet")

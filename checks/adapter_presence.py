@@ -41,17 +41,17 @@ itself, and convert or merge it anew.
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
 
-from mlxdoctor.check import NotApplicable, check, limit
+from mlxdoctor.check import NotApplicable, check
 from mlxdoctor.engines.tensors import FactorFacts, ModuleFacts, sharing
 from mlxdoctor.evidence.adapter import Adapter, LoraModule
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.finding import Seen, Severity, Sign, Symptom, some_of
+from mlxdoctor.evidence.tensor import TensorRef
+from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, some_of
 from mlxdoctor.measure.weights.adapter_facts import base_norm, factor_facts, nonfinite_values
 
 _EXAMPLES = 3
@@ -60,44 +60,23 @@ _EXAMPLES = 3
 _UNUSED = re.compile(
     r"\bexperts\.\d+\.|vision|visual|image|audio|speech|\bmtp\b|\b[kv]_proj$", re.IGNORECASE
 )
-_ANOTHER_SAVE = "use a save of the trainer itself, and convert or merge it anew"
 
 
-@dataclass(frozen=True)
-class Limits:
-    """When values are not those of training."""
-
-    values: int = limit(
-        64, unit="values that are looked at", source="of fewer, some may be alike by chance"
-    )
-    one_sided: float = limit(
-        0.05,
-        unit="share of the rarer sign among the first values of A, median over modules",
-        source="a draw around zero has half of either",
-        false_alarms="0 of 100 sound adapters (reports/bypasses.md)",
-    )
-    few: int = limit(
-        8,
-        unit="different values among the first of a factor, median over modules",
-        source="roundings to 1 and 2 bits leave 2 and 3; 4 bits in blocks a hundred",
-        false_alarms="0 of 100 sound adapters, 10 of them in half precision",
-    )
-    apart: float = limit(
-        2.0,
-        unit="times, either way: norm of a module's magnitudes over that of its weight",
-        source="they start at 1; training moves the median magnitude by 1 to 8 percent",
-        false_alarms="0 of 100 sound adapters, those with DoRA among them",
-    )
+#: Values of a factor that are needed before they are compared: of fewer, some are alike by chance.
+_VALUES = 64
+# Each of the next three was crossed by none of 100 sound adapters (reports/bypasses.md).
+#: Share of the rarer sign in A, median over modules: a draw around zero has half of either.
+_ONE_SIDED = 0.05
+#: Different values among the first of a factor, median over modules: roundings to 1 and 2 bits
+#: leave 2 and 3, 4 bits in blocks a hundred.
+_FEW_LEVELS = 8
+#: Times, either way, from the norm of a module's magnitudes to that of its weight: they start
+#: equal, and training moves the median magnitude by 1 to 8 percent.
+_MAGNITUDES_APART = 2.0
 
 
 @check(
     codes={
-        "empty": Symptom.error(
-            "the file holds no tensor at all",
-            says="{where} holds no tensor.",
-            expected="two LoRA factors for every adapted module",
-            fix="save the trainable parameters after training, and count them before it",
-        ),
         "no-lora-tensors": Symptom.error(
             "the file holds no pair of LoRA factors",
             says="{where} holds {tensors:,} tensors and not one complete pair of LoRA factors, "
@@ -136,26 +115,16 @@ class Limits:
             fix="[look for what stops gradients on their way down to layer {last_untrained}|"
             "check that gradients reach these modules, and that the optimiser has them]",
         ),
-        "unpaired": Symptom.error(
-            "some factors have no partner",
-            says="{count} LoRA factors have no partner in {file}: a loader puts zeros or random "
-            "numbers in its place.",
-            expected="an A and a B for every adapted module",
-            fix="save both factors; a filter on names or a failed save may have dropped one",
-        ),
-        "mismatched": Symptom.error(
-            "the two factors of some modules cannot be multiplied",
-            says="The factors of {count} modules cannot be multiplied: {shapes}.",
-            expected="[{peft_layout}|A (inputs, rank) and B (rank, outputs)]",
-            fix="transpose the factors into the layout of the format that their names are from",
-        ),
-        "not-float": Symptom.error(
-            "the factors are stored in a type that adapters do not have",
-            says="The factors of {count} modules are stored as {types}, and adapters as F32, F16 "
-            "or BF16: without the scales that they were rounded by, nothing gives back what was "
-            "trained.",
-            expected="float32, float16 or bfloat16",
-            fix="save the adapter again in bfloat16; an adapter is small, and is not quantised",
+        "unusable-factors": Symptom.error(
+            "factors without a partner, that cannot be multiplied, or of a type without values",
+            says="[{unpaired} LoRA factors have no partner in {file}: a loader puts zeros or "
+            "random numbers in its place|The factors of {mismatched} modules cannot be "
+            "multiplied: {shapes}|The factors of {not_float} modules are stored as {types}, and "
+            "adapters as F32, F16 or BF16: without the scales that they were rounded by, nothing "
+            "gives back what was trained].",
+            expected="an A and a B for every adapted module, [{layout}|in a floating-point type]",
+            fix="use a save of the trainer itself, in bfloat16: an adapter is small, and is not "
+            "quantised; what renames or turns its tensors must do so for both factors",
         ),
         "non-finite": Symptom.error(
             "some values are NaN or infinite",
@@ -172,68 +141,41 @@ class Limits:
             fix="train the adapter in float32 or bfloat16: cast what is trainable after it was "
             "attached, and leave the frozen weights as they are",
         ),
-        "one-sided": Symptom.error(
-            "all values of A have the same sign, which no start and no training leaves",
-            says="Nearly all values of A have the same sign (median of {modules} modules: "
-            "{share:.1%} have the other): A starts evenly around zero.",
-            expected="about as many values below zero as above",
-            fix=_ANOTHER_SAVE,
-        ),
-        "few-values": Symptom.error(
-            "factors consist of a handful of values, which no training leaves",
-            says="[All values of {constant} of {factors} factors are the same number|{factor} "
-            "consists of {different:g} different values (median of {modules} modules)]: LoRA "
-            "starts from random ones, and training leaves nearly all of them different.",
-            expected="factors in float32, float16 or bfloat16, nearly all values different",
-            fix="use a save of the trainer itself; an adapter is small, and is not quantised",
-        ),
-        "same-factors": Symptom.error(
-            "several modules have exactly the same factors",
-            says="{alike} of {modules} modules share {factor} with another one, number by number: "
-            "[{reason}|each has gradients of its own].",
-            expected="factors of its own for every module",
-            fix=_ANOTHER_SAVE,
-        ),
-        "other-magnitudes": Symptom.error(
-            "magnitudes of DoRA are not norms of this base model's weights",
-            says="The magnitudes of {odd} of {modules} modules are below zero, all one number, or "
-            "far from the norms of the base model's weights, which they start as.",
-            expected="the norms of the rows of the weights, a little moved",
-            fix="use a save of the trainer itself, on the base model that it was trained on",
+        "untrained-values": Symptom.error(
+            "values that no start and no training leaves",
+            says="[Nearly all values of A have the same sign (median of {modules} modules: "
+            "{share:.1%} have the other): A starts evenly around zero|All values of {constant} of "
+            "{factors} factors are the same number|{factor} consists of {different:g} different "
+            "values (median of {modules} modules): LoRA starts from random ones, and training "
+            "leaves nearly all of them different|{alike} of {modules} modules share {same} with "
+            "another one, number by number: {reason}|The magnitudes of {odd} of {modules} "
+            "modules are below zero, all one number, or far from the norms of the base model's "
+            "weights, which they start as].",
+            expected="values of its own in every factor, nearly all different, of both signs; "
+            "magnitudes near the norms of the rows of the weights",
+            fix="use a save of the trainer itself, on the base model that it was trained on; "
+            "convert or merge it anew",
         ),
     },
-    limits=Limits(),
     rerun_symptom=True,
 )
 def adapter_presence(
-    adapter: Adapter, config: TrainingConfig | None, base: BaseModel | None, limits: Limits
+    adapter: Adapter, config: TrainingConfig | None, base: BaseModel | None
 ) -> Iterator[Sign | Seen]:
     """Look for LoRA factors, and for signs that they were trained."""
-    file = adapter.path.name
-    if not adapter.tensor_count:
-        yield Sign("empty", {"tensors": 0}, where=file)
-        return
     yield from _nonfinite(adapter)
-    if config is not None and config.fine_tune_type == "full":
+    if config is not None and config.fine_tune_type == "full" and adapter.tensor_count:
         return
-    unusable = (*adapter.unpaired, *adapter.mismatched, *adapter.not_float)
+    unusable = tuple(_unusable(adapter))
     if not adapter.modules and not unusable:
         yield _no_factors(adapter, config)
     yield from _whole_weights(adapter, config)
-    if adapter.unpaired:
-        yield Sign(
-            "unpaired",
-            {"count": len(adapter.unpaired), "pairs": len(adapter.modules), "file": file},
-            where=some_of(adapter.unpaired),
-        )
-    if adapter.mismatched:
-        yield _mismatched(adapter)
-    if adapter.not_float:
-        yield _not_float(adapter)
+    yield from unusable
     facts = factor_facts(adapter)
     yield from _zeros(facts, config)
-    yield from _values(facts, limits)
-    yield from _magnitudes(adapter.modules, base, limits)
+    yield from _untrained_values(facts)
+    yield from _same(facts)
+    yield from _magnitudes(adapter.modules, base)
     if (
         facts
         and not unusable
@@ -278,7 +220,7 @@ def _no_factors(adapter: Adapter, config: TrainingConfig | None) -> Sign:
             "stated": config.fine_tune_type if config is not None else None,
         },
         where=adapter.path.name,
-        severity=None if config is not None else Severity.WARNING,
+        severity=Severity.WARNING if config is None and adapter.tensor_count else None,
     )
 
 
@@ -310,36 +252,39 @@ def _whole_weights(adapter: Adapter, config: TrainingConfig | None) -> Iterator[
     )
 
 
-def _mismatched(adapter: Adapter) -> Sign:
-    shapes = {
-        name.split("lora_")[-1][0].upper(): tensor.shape
-        for name, tensor in adapter.tensors.items()
-        if f"{adapter.mismatched[0]}.lora_" in name
-    }
-    is_peft = adapter.naming == "peft"
-    return Sign(
-        "mismatched",
-        {
-            "count": len(adapter.mismatched),
-            "shapes": ", ".join(f"{role} {shapes[role]}" for role in "AB" if role in shapes),
-            "peft_layout": "A (rank, inputs) and B (outputs, rank)" if is_peft else None,
-        },
-        where=some_of(adapter.mismatched),
-    )
+def _unusable(adapter: Adapter) -> Iterator[Sign]:
+    """Factors that no pair can be made of, by what is wrong with them."""
+    tensors = adapter.tensors
 
+    def factors(module: str) -> dict[str, TensorRef]:
+        return {name: tensor for name, tensor in tensors.items() if f"{module}.lora_" in name}
 
-def _not_float(adapter: Adapter) -> Sign:
-    types = {
-        tensor.dtype
-        for module in adapter.not_float
-        for name, tensor in adapter.tensors.items()
-        if f"{module}.lora_" in name and not tensor.is_float
-    }
-    return Sign(
-        "not-float",
-        {"count": len(adapter.not_float), "types": tuple(sorted(types))},
-        where=some_of(adapter.not_float),
-    )
+    if names := adapter.unpaired:
+        figures: dict[str, Measurement] = {"unpaired": len(names), "file": adapter.path.name}
+        yield Sign("unusable-factors", figures, where=some_of(names))
+    if names := adapter.mismatched:
+        shapes = {
+            name.split("lora_")[-1][0].upper(): tensor.shape
+            for name, tensor in factors(names[0]).items()
+        }
+        is_peft = adapter.naming == "peft"
+        figures = {
+            "mismatched": len(names),
+            "shapes": ", ".join(f"{role} {shapes[role]}" for role in sorted(shapes)),
+            "layout": "A (rank, inputs) and B (outputs, rank)"
+            if is_peft
+            else "A (inputs, rank) and B (rank, outputs)",
+        }
+        yield Sign("unusable-factors", figures, where=some_of(names))
+    if names := adapter.not_float:
+        types = {
+            tensor.dtype
+            for module in names
+            for tensor in factors(module).values()
+            if not tensor.is_float
+        }
+        figures = {"not_float": len(names), "types": tuple(sorted(types))}
+        yield Sign("unusable-factors", figures, where=some_of(names))
 
 
 def _zeros(facts: Sequence[ModuleFacts], config: TrainingConfig | None) -> Iterator[Sign]:
@@ -396,69 +341,68 @@ def _first_above(idle: Sequence[ModuleFacts], trained: Sequence[ModuleFacts]) ->
     return first
 
 
-def _values(facts: Sequence[ModuleFacts], limits: Limits) -> Iterator[Sign]:
-    """Values that no training leaves; what is not finite says nothing of how it was saved."""
+def _untrained_values(facts: Sequence[ModuleFacts]) -> Iterator[Sign]:
+    """Signs and levels of the factors; what is not finite says nothing of how it was saved."""
     finite = [module for module in facts if module.is_finite]
-    shares = [module.a.rarer_sign for module in finite if module.a.nonzero >= limits.values]
-    if shares and (share := median(shares)) < limits.one_sided:
-        yield Sign("one-sided", {"share": share, "modules": len(shares)})
-    factors = [("A", module.a) for module in finite] + [("B", module.b) for module in finite]
-    constant = sum(factor.is_constant for _, factor in factors)
-    for letter in "AB":
-        levels = [
-            factor.levels
-            for name, factor in factors
-            if name == letter and factor.nonzero >= limits.values
-        ]
-        if constant or (levels and median(levels) <= limits.few):
-            measured = {
+    shares = [module.a.rarer_sign for module in finite if module.a.nonzero >= _VALUES]
+    if shares and (share := median(shares)) < _ONE_SIDED:
+        yield Sign("untrained-values", {"share": share, "modules": len(shares)})
+    factors = {"A": [module.a for module in finite], "B": [module.b for module in finite]}
+    if constant := sum(factor.is_constant for each in factors.values() for factor in each):
+        yield Sign("untrained-values", {"constant": constant, "factors": 2 * len(finite)})
+        return
+    for letter, each in factors.items():
+        levels = [factor.levels for factor in each if factor.nonzero >= _VALUES]
+        if levels and median(levels) <= _FEW_LEVELS:
+            figures: dict[str, Measurement] = {
                 "factor": letter,
-                "different": median(levels) if levels else 1,
+                "different": median(levels),
                 "modules": len(levels),
-                "constant": constant or None,
-                "factors": len(factors),
             }
-            yield Sign("few-values", measured)
-            break
-    yield from _same(facts, limits)
+            yield Sign("untrained-values", figures)
+            return
 
 
-def _same(facts: Sequence[ModuleFacts], limits: Limits) -> Iterator[Sign]:
-    told = [module for module in facts if min(module.a.nonzero, module.b.size) >= limits.values]
+def _same(facts: Sequence[ModuleFacts]) -> Iterator[Sign]:
+    told = [module for module in facts if min(module.a.nonzero, module.b.size) >= _VALUES]
     same_a, same_b = sharing(told, "A"), sharing(told, "B")
-    reason = "a trainer leaves that only where it drew them alike or they are one module"
-    for names, factor, why in (
-        (same_b - same_a, "their B", None),
-        (same_a & same_b, "both factors", reason),
-        (same_a - same_b, "their A", reason),
+    for names, factors, is_certain in (
+        (same_b - same_a, "their B", True),
+        (same_a & same_b, "both factors", False),
+        (same_a - same_b, "their A", False),
     ):
         if names:
-            yield Sign(
-                "same-factors",
-                {"alike": len(names), "modules": len(facts), "factor": factor, "reason": why},
-                where=some_of(sorted(names)),
-                severity=Severity.WARNING if why else None,
-            )
+            reason = "a trainer leaves that only where it drew them alike or they are one module"
+            figures: dict[str, Measurement] = {
+                "alike": len(names),
+                "modules": len(facts),
+                "same": factors,
+                "reason": "each has gradients of its own" if is_certain else reason,
+            }
+            severity = None if is_certain else Severity.WARNING
+            where = some_of(sorted(names))
+            yield Sign("untrained-values", figures, where=where, severity=severity)
 
 
-def _magnitudes(
-    modules: Sequence[LoraModule], base: BaseModel | None, limits: Limits
-) -> Iterator[Sign]:
+def _magnitudes(modules: Sequence[LoraModule], base: BaseModel | None) -> Iterator[Sign]:
     """Most modules' magnitudes of DoRA are not norms, or those of another weight."""
     having = [module for module in modules if module.magnitude is not None]
-    odd = [module.name for module in having if _are_no_norms(module, base, limits)]
+    odd = [module.name for module in having if _are_no_norms(module, base)]
     if 2 * len(odd) > len(having):
         figures = {"odd": len(odd), "modules": len(having)}
-        yield Sign("other-magnitudes", figures, where=some_of(odd))
+        yield Sign("untrained-values", figures, where=some_of(odd))
 
 
-def _are_no_norms(module: LoraModule, base: BaseModel | None, limits: Limits) -> bool:
+def _are_no_norms(module: LoraModule, base: BaseModel | None) -> bool:
     if module.magnitude is None or not module.magnitude.is_float or not module.magnitude.size:
         return False
     values = module.magnitude.load().astype(np.float64).ravel()
     if not np.isfinite(values).all():
         return False
-    is_constant = len(values) >= limits.values and np.ptp(values) == 0
-    own, norm = float(np.linalg.norm(values)), base_norm(module, base)
-    is_apart = norm is not None and norm > 0 and not 1 / limits.apart < own / norm < limits.apart
-    return bool(is_constant or is_apart or (values < 0).mean() >= 0.5)
+    if (values < 0).mean() >= 0.5 or (len(values) >= _VALUES and np.ptp(values) == 0):
+        return True
+    norm = base_norm(module, base)
+    if not norm:
+        return False
+    times = float(np.linalg.norm(values)) / norm
+    return not 1 / _MAGNITUDES_APART < times < _MAGNITUDES_APART

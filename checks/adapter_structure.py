@@ -1,47 +1,61 @@
-"""Whether the adapter fits its configuration and its base model.
+"""Whether the adapter fits its configuration and its base model, and mlx-lm can load it.
 
-What it finds. Factors of another rank than configured; layers or modules that were
-configured and are not there; target keys that match nothing; modules that the base model
-does not have, with the prefix in which the names differ; factors whose shape is not that
-of the weight they change, or of any model; DoRA without its magnitudes, and the reverse; a
-scale that is missing; no adapter_config.json at all.
+What it finds. A configuration that mlx-lm stops at, or whose rank, `num_layers`, `keys` or type do
+not fit the file's tensors; configured layers or modules that are not there; modules that the base
+model does not have, with the prefix in which the names differ; factors of another shape than the
+weight they change, or of no model's; DoRA without its magnitudes; a scale of zero, below zero or
+without a value; an adapter in PEFT's format or under another file name; no adapter_config.json.
 
-Why it matters. Old loaders drop every name that they do not know without a word, so that
-the base model answers; new ones refuse the adapter. A missing layer is training that
-never happened. Without adapter_config.json no loader knows which layers to convert, or
-by which scale: mlx-lm stops with a FileNotFoundError.
+Why it matters. mlx-lm 0.32.2 refuses such an adapter when it is served; releases before it drop
+what they do not know without a word, and the base model answers. A missing layer is training that
+never happened. A scale of zero gives the base model's answers in all of them.
 
-How it is measured. Names and shapes only, from the files' headers: nothing is loaded.
-mlx-lm puts LoRA on the last `num_layers` layers and matches a key against the whole
-name within the layer; PEFT matches the end of the name. Missing modules are an error either
+How it is measured. Names, types and shapes only, from the files' headers: nothing is loaded. What
+`load_adapters` does (mlx-lm 0.32.2, `tuner/utils.py`) is followed with the configuration that lies
+beside the file. mlx-lm puts LoRA on the last `num_layers` layers and matches a key against the
+whole name within the layer; PEFT matches the end of the name. Missing modules are an error either
 where `mlx_lm.lora` itself wrote the configuration, or where the same module has factors in one
-adapted layer and none in another: mlx-lm treats all its layers alike.
-Target keys are an error where not one of them names a module of the base model: mlx-lm
-then converts nothing, and refuses the adapter's tensors. Without a base model the sizes of
-a block's modules are held against each other: what reads the same vector has the same
-number of inputs in all of 79 architectures of mlx-lm, and what leads back to it as many
-outputs.
+adapted layer and none in another: mlx-lm treats all its layers alike. Without a base model the
+last `num_layers` layers are as many as the file may have, names are compared with those of all
+architectures that mlx-lm has, and the sizes of a block's modules are held against each other: what
+reads the same vector has the same number of inputs in all of 79 architectures, and what leads back
+to it as many outputs.
 
-When it is wrong. Base models that MLX did not write are renamed while they are loaded;
-then a name that is not found is a warning only. What a custom trainer called its keys
-may not be what mlx-lm would. A file that was named by itself may have its configuration
-elsewhere, which is a note only.
+When it is wrong. Base models that MLX did not write are renamed while they are loaded; then a name
+that is not found is a warning only, as are names of an architecture that came after this release
+of mlx-lm. A trainer of one's own may load its adapters in its own way. A file that was named by
+itself may have its configuration elsewhere, which is a note only.
 
-What to do. Name the base model that the adapter was trained on. If the names differ by a
-prefix, rename the tensors. If modules are missing, look at the keys and at num_layers. See
-how tensors were named and turned round with `mlxdoctor inspect`.
+What to do. Name the base model that the adapter was trained on. Write the configuration as it was
+in training; rename or convert the tensors (`mlxdoctor convert`), which `mlxdoctor inspect` shows;
+then load it once with mlx-lm.
 """
 
+import json
+import math
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from importlib import resources
 
 from mlxdoctor.check import DoesNotArise, Inconclusive, NotApplicable, check
-from mlxdoctor.evidence.adapter import Adapter, LoraModule
+from mlxdoctor.evidence.adapter import FILE_NAMES, Adapter, LoraModule
 from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.checkpoints import CHECKPOINT_NAME
 from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought, some_of
-from mlxdoctor.measure.weights.lora_targets import matches, missing_targets
+from mlxdoctor.measure.weights.lora_targets import (
+    matches,
+    missing_targets,
+    refused_settings,
+    refused_tensors,
+)
+from mlxdoctor.safety.errors import InputError
 
+#: The file that mlx-lm reads.
+_FILE = FILE_NAMES[0]
+_CORRECT = "write the setting as it was in training, and load the adapter once with mlx-lm"
 #: What some models compute in one layer and use in others.
 _SHARED = frozenset({"k_proj", "v_proj"})
 #: q, k and v take the same input; gate and up widen it, and down leads back.
@@ -91,18 +105,13 @@ _NAME_THE_BASE = "name the base model that the adapter was trained on"
             fix="[rename the tensors to the base model's names; {closest} for one|"
             f"{_NAME_THE_BASE}]",
         ),
-        "layer-out-of-range": Symptom.error(
-            "the adapter changes layers that the base model does not have",
-            says="{modules} modules belong to layers up to number {layer}, and the base model has "
-            "{base_layers} layers, counted from 0.",
-            expected="layers below {base_layers}",
-            fix=_NAME_THE_BASE,
-        ),
         "shape-mismatch": Symptom.error(
             "factors do not fit the weights they change",
-            says="The factors of {modules} of {all_modules} modules do not fit the base model: "
-            "{first} maps {in} to {out}, and the weight {base_in} to {base_out}.",
-            expected="{base_in} inputs and {base_out} outputs",
+            says="[{beyond} modules belong to layers up to number {layer}, and the base model has "
+            "{base_layers} layers, counted from 0|The factors of {modules} of {all_modules} "
+            "modules do not fit the base model: {first} maps {in} to {out}, and the weight "
+            "{base_in} to {base_out}].",
+            expected="[layers below {base_layers}|{base_in} inputs and {base_out} outputs]",
             fix=_NAME_THE_BASE,
         ),
         "sizes-disagree": Symptom.error(
@@ -111,13 +120,6 @@ _NAME_THE_BASE = "name the base model that the adapter was trained on"
             expected="q_proj, k_proj and v_proj with the same inputs; gate_proj and up_proj alike",
             fix="see how the tensors were named and turned round; use a save of the trainer itself",
         ),
-        "scale-missing": Symptom.error(
-            "the configuration states no scale",
-            says="The configuration states no scale for the update[ (it states alpha {alpha:g})], "
-            "which mlx-lm requires.",
-            expected="lora_parameters.scale, which is alpha / rank",
-            fix="write scale: alpha / rank into lora_parameters",
-        ),
         "dora-without-magnitude": Symptom.warning(
             "the configuration says DoRA and there are no magnitudes",
             says="The configuration says DoRA, and {without} of {modules} modules have no "
@@ -125,12 +127,47 @@ _NAME_THE_BASE = "name the base model that the adapter was trained on"
             expected="a magnitude for every module",
             fix="save the magnitudes, or configure LoRA",
         ),
-        "magnitude-without-dora": Symptom.warning(
-            "there are magnitudes and the configuration does not say DoRA",
-            says="{with_magnitude} modules have a DoRA magnitude, and the configuration says LoRA: "
-            "a loader has no place for it.",
-            expected="no magnitudes",
-            fix="set fine_tune_type to dora in the configuration beside the adapter",
+        "setting-refused": Symptom.error(
+            "mlx-lm stops at a setting of the configuration",
+            says=f"{CONFIG_NAME} {{problem}}: mlx-lm stops there.",
+            expected="whole numbers for num_layers and rank, numbers for scale and dropout",
+            fix=_CORRECT,
+        ),
+        "tensors-refused": Symptom.error(
+            "mlx-lm has no place for tensors of the file, and refuses the adapter",
+            says="mlx-lm refuses {examples} ({refused} of {tensors}): {reason}.",
+            expected="only factors of the layers that the configuration converts",
+            fix="correct num_layers and keys, or leave out what is no adapter's tensor",
+        ),
+        "scale-zero": Symptom.error(
+            "the scale is zero: the adapter has no effect at all",
+            says="The scale is {scale:g}: mlx-lm adds nothing of the update to the weights.",
+            expected="the scale that it was trained with",
+            fix=_CORRECT,
+        ),
+        "scale-impossible": Symptom.error(
+            "the scale is negative or no number, as no trainer sets it",
+            says="The scale is {scale:g}: [{effect}|the update is subtracted, unless it was "
+            "trained with that].",
+            expected="the scale that it was trained with",
+            fix=_CORRECT,
+        ),
+        "another-format": Symptom.warning(
+            "mlx-lm can't load the file as it is",
+            says=f"[{{peft}} is an adapter in PEFT's format, which mlx-lm does not load|The "
+            f"adapter is called {{file}}, and mlx-lm looks for {_FILE}].",
+            expected=f"{_FILE} with mlx-lm's names, and its {CONFIG_NAME}",
+            fix=f"convert it with `mlxdoctor convert`, or call the file {_FILE}",
+        ),
+        "unknown-names": Symptom.warning(
+            "no architecture of mlx-lm has modules of these names",
+            says="[{stacked} of {modules} modules have names that only stacked experts have in "
+            "mlx-lm, such as {example}, and factors of one matrix|{unknown} of {modules} modules "
+            "have names that no architecture of mlx-lm has, such as {example}|No architecture of "
+            "mlx-lm has modules of all of the {modules} names]: unless the base model is of "
+            "another kind, they are not loaded.",
+            expected="names of the base model's modules",
+            fix="rename the tensors to the base model's names",
         ),
     },
     rerun_symptom=True,
@@ -139,6 +176,8 @@ def adapter_structure(
     adapter: Adapter, config: TrainingConfig | None, base: BaseModel | None
 ) -> Iterator[Sign | Unsought]:
     """Compare names and shapes of adapter, configuration and base model."""
+    if adapter.modules:
+        yield from _as_mlx_lm_loads(adapter, config, base)
     if config is not None and config.fine_tune_type == "full":
         raise DoesNotArise("a full fine-tune has no LoRA factors")
     if not adapter.modules and not adapter.mismatched:
@@ -147,9 +186,8 @@ def adapter_structure(
     if (config is None or config.path.name != CONFIG_NAME) and not adapter.has_configuration:
         yield _no_configuration(adapter)
     if base is None:
-        against = ("modules-not-in-base", "layer-out-of-range")
-        why = "the base model is not at hand; name its folder with --base"
-        yield Unsought((*against, "shape-mismatch"), why)
+        against = ("modules-not-in-base", "shape-mismatch")
+        yield Unsought(against, "the base model is not at hand; name its folder with --base")
     if config is None and base is None:
         raise Inconclusive("there is neither a configuration nor a base model to compare with")
     if config is not None:
@@ -158,16 +196,88 @@ def adapter_structure(
         yield from _missing(adapter, config, base)
         without = sum(module.magnitude is None for module in adapter.modules)
         if config.fine_tune_type == "dora" and without:
-            yield Sign(
-                "dora-without-magnitude", {"without": without, "modules": len(adapter.modules)}
-            )
-        elif config.fine_tune_type == "lora" and without < len(adapter.modules):
-            yield Sign("magnitude-without-dora", {"with_magnitude": len(adapter.modules) - without})
-        if config.scale is None:
-            figures = {"alpha": config.alpha, "rank": config.rank}
-            yield Sign("scale-missing", figures, where=config.path.name)
+            figures = {"without": without, "modules": len(adapter.modules)}
+            yield Sign("dora-without-magnitude", figures)
     if base is not None and adapter.modules:
         yield from _against_base(adapter, base)
+
+
+def _as_mlx_lm_loads(
+    adapter: Adapter, config: TrainingConfig | None, base: BaseModel | None
+) -> Iterator[Sign]:
+    """Follow mlx-lm's loading, without doing it."""
+    name = adapter.path.name
+    if adapter.naming == "peft" or (config is not None and config.origin == "peft"):
+        yield Sign("another-format", {"peft": name}, where=name)
+        return
+    if not (adapter.is_loose or name == _FILE or CHECKPOINT_NAME.match(name)):
+        yield Sign("another-format", {"file": name}, where=name)
+    if base is None:
+        yield from _names_of_no_architecture(adapter)
+    try:
+        # What another file says of the training is no part of this.
+        beside = TrainingConfig.beside(adapter.path)
+    except InputError:
+        return
+    if beside is None or beside.origin != "mlx-lm":
+        return
+    stopped = list(refused_settings(beside.values))
+    for key, problem in stopped:
+        # Releases before 0.32 loaded this one.
+        severity = Severity.WARNING if key == "lora_layers" else None
+        yield Sign("setting-refused", {"problem": problem}, where=key, severity=severity)
+    if not any(key != "lora_layers" for key, _ in stopped):
+        yield from _effect(beside.values["lora_parameters"]["scale"])
+        for names, reason in refused_tensors(adapter, beside, base):
+            measured: dict[str, Measurement] = {
+                "examples": some_of(names, 2),
+                "refused": len(names),
+                "tensors": max(len(adapter.modules), len(names)),
+                "reason": reason,
+            }
+            yield Sign("tensors-refused", measured, where=some_of(names))
+
+
+def _effect(scale: float) -> Iterator[Sign]:
+    if scale == 0:
+        yield Sign("scale-zero", {"scale": scale}, where="lora_parameters.scale")
+    elif scale < 0 or not math.isfinite(scale):
+        effect = None if math.isfinite(scale) else "the update, and every output, is no number"
+        figures = {"scale": scale, "effect": effect}
+        yield Sign("scale-impossible", figures, where="lora_parameters.scale")
+
+
+@cache
+def _known() -> tuple[Mapping[str, frozenset[str]], frozenset[str]]:
+    """What modules are called, `#` for a number -> the architectures that have one of that name.
+
+    And the names that are those of experts, stacked in one tensor, wherever they occur.
+    """
+    text = (resources.files("mlxdoctor") / "evidence" / "module_names.json").read_text("utf-8")
+    values = json.loads(text)
+    names = {name: frozenset(found) for name, found in values["names"].items()}
+    return names, frozenset(values["experts"])
+
+
+def _names_of_no_architecture(adapter: Adapter) -> Iterator[Sign]:
+    """Whether one architecture has modules of all these names; the base itself would know."""
+    known, experts = _known()
+    patterns = [(module, re.sub(r"\.\d+(?=\.|$)", ".#", module.name)) for module in adapter.modules]
+    stacked = [
+        module.name for module, name in patterns if name in experts and module.experts is None
+    ]
+    strange = [module.name for module, name in patterns if name not in known]
+    in_common = not strange and frozenset.intersection(*(known[name] for _, name in patterns))
+    if not stacked and in_common:
+        return
+    names = stacked or strange or [module.name for module, _ in patterns]
+    measured = {
+        "modules": len(patterns),
+        "stacked": len(stacked) or None,
+        "unknown": len(strange) or None,
+        "example": names[0] if stacked or strange else None,
+    }
+    yield Sign("unknown-names", measured, where=some_of(names))
 
 
 def _no_configuration(adapter: Adapter) -> Sign:
@@ -182,10 +292,10 @@ def _no_configuration(adapter: Adapter) -> Sign:
 
 
 def _ranks(adapter: Adapter, config: TrainingConfig) -> Iterator[Sign]:
-    rank = config.rank
-    if rank is None or config.is_default("rank"):
+    rank, own = config.rank, config.values.get("rank_pattern")
+    is_told = config.origin == "mlx-lm" and config.path.name == CONFIG_NAME  # tensors-refused
+    if is_told or rank is None or config.is_default("rank"):
         return
-    own = config.values.get("rank_pattern")
     patterns = tuple(own) if isinstance(own, dict) else ()
     others = [
         module
@@ -203,32 +313,30 @@ def _ranks(adapter: Adapter, config: TrainingConfig) -> Iterator[Sign]:
 
 
 def _unmatched(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:
-    keys = config.keys or ()
     if config.origin == "peft" and isinstance(config.values.get("target_modules"), str):
         return  # one pattern for all names
-
-    def having(names: Sequence[str]) -> list[str]:
-        return [key for key in keys if any(matches(key, name, config) for name in names)]
-
-    matched = having([module.name for module in adapter.modules])
-    unmatched = [key for key in keys if key not in matched]
+    keys = config.keys or ()
+    names = [module.name for module in adapter.modules]
+    unmatched = [key for key in keys if not any(matches(key, name, config) for name in names)]
     if not unmatched:
         return
-    in_base = having(list(base.linear_shapes)) if base is not None else None
-    nothing_matches = in_base == [] and not matched
-    # The names in files that MLX did not write are not those that a key is compared with.
-    certain = nothing_matches and base is not None and base.is_mlx
-    measured: dict[str, Measurement] = {
+    nothing_matches = (
+        base is not None
+        and len(unmatched) == len(keys)
+        and not any(matches(key, name, config) for key in keys for name in base.linear_shapes)
+    )
+    figures: dict[str, Measurement] = {
         "keys": tuple(unmatched),
         "count": len(unmatched),
         "all_keys": len(keys),
-        "in_base": len(in_base) if in_base is not None else None,
         "rest": "nor any module of the base model, so that nothing is converted"
         if nothing_matches
         else None,
     }
+    # The names in files that MLX did not write are not those that a key is compared with.
+    certain = nothing_matches and base is not None and base.is_mlx
     severity = Severity.ERROR if certain else None
-    yield Sign("unmatched-key", measured, where=some_of(unmatched), severity=severity)
+    yield Sign("unmatched-key", figures, where=some_of(unmatched), severity=severity)
 
 
 def _missing(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:
@@ -343,11 +451,11 @@ def _against_base(adapter: Adapter, base: BaseModel) -> Iterator[Sign]:
     if beyond:
         top = max(module.layer or 0 for module in beyond)
         measured: dict[str, Measurement] = {
-            "modules": len(beyond),
+            "beyond": len(beyond),
             "layer": top,
             "base_layers": layers,
         }
-        yield Sign("layer-out-of-range", measured, where=_names(beyond))
+        yield Sign("shape-mismatch", measured, where=_names(beyond))
     # By name: there may be a hundred thousand of them.
     apart = {module.name for module in beyond}
     rest = [module for module in adapter.modules if module.name not in apart]

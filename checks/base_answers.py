@@ -28,41 +28,29 @@ from __future__ import annotations
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
 
-from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
+from mlxdoctor.check import Inconclusive, NotApplicable, check
 from mlxdoctor.finding import Sign, Symptom
-from mlxdoctor.judge.collapse import OneTokenLimits, is_single
+from mlxdoctor.judge.collapse import is_single
 from mlxdoctor.measure.text.outputs import Output, OutputPair, answer_words, pairs
 from mlxdoctor.measure.text.prompt_rates import rate
 from mlxdoctor.measure.text.statistics import paired_permutation
 from mlxdoctor.models.generations import Generations
 
-
-@dataclass(frozen=True)
-class Limits(OneTokenLimits):
-    """When a base model's answers show that it is broken, and when that it is sound."""
-
-    prompts: int = limit(
-        5, unit="prompts", source="5 of 5 leave a Wilson interval from 0.57 upwards"
-    )
-    share_low: float = limit(
-        0.5,
-        unit="lower end of the interval of the share of prompts",
-        source="certainly more than half of the answers",
-        false_alarms="0 of 4 sound base models",
-    )
-    stutter: int = limit(4, unit="times one word in a row", source="three are emphasis")
-    related: float = limit(
-        0.05,
-        unit="p-value, paired permutation of prompts",
-        source="sound base models of 12 prompts: 0.002 to 0.02; noise on weights: 0.17 at least",
-        false_alarms="0 of 4 sound base models, 0 of 9 damaged ones called sound",
-    )
-    enough: int = limit(8, unit="prompts", source="as few as can give such a p-value")
+#: Prompts of which 5 of 5 leave a Wilson interval from 0.57 upwards; and of which p-values are low
+#: enough to call a base sound.
+FEWEST, ENOUGH = 5, 8
+#: Times one word in a row: three are emphasis.
+STUTTER = 4
+#: Lower end of the interval of the share of prompts: certainly more than half of the answers (0 of
+#: 4 sound base models).
+SHARE_LOW = 0.5
+#: P-value of a paired permutation of prompts: sound base models of 12 prompts have 0.002 to 0.02,
+#: noise on weights 0.17 at least (0 of 9 damaged ones are called sound).
+RELATED = 0.05
 
 
 @check(
@@ -88,24 +76,20 @@ class Limits(OneTokenLimits):
             fix="Ask the base model alone something that it must know.",
         ),
     },
-    limits=Limits(),
 )
-def base_answers(
-    generations: Generations,
-    limits: Limits,
-) -> Iterator[Sign]:
+def base_answers(generations: Generations) -> Iterator[Sign]:
     """Judge the answers of the base model, the adapter left aside."""
     answered = pairs(generations)
     answers = [pair.base for pair in answered if pair.base is not None]
     if not answers:
         raise NotApplicable("the base model's answers were not recorded")
-    if len(answers) < limits.prompts:
-        raise Inconclusive(f"{len(answers)} prompts; {limits.prompts} are needed")
-    bad = rate([_is_degenerate(answer, limits) for answer in answers], None, limits)
+    if len(answers) < FEWEST:
+        raise Inconclusive(f"{len(answers)} prompts; {FEWEST} are needed")
+    bad = rate([_is_degenerate(answer) for answer in answers], None)
     related = _relatedness(answered)
     gain, p_value = related or (0.0, 1.0)
-    is_to_the_point = gain > 0.0 and p_value < limits.related
-    is_beside = related is not None and (gain <= 0.0 or p_value >= 2 * limits.related)
+    is_to_the_point = gain > 0.0 and p_value < RELATED
+    is_beside = related is not None and (gain <= 0.0 or p_value >= 2 * RELATED)
     measured = {
         "degenerate": bad.tuned,
         "sound": len(answers) - bad.tuned,
@@ -115,38 +99,27 @@ def base_answers(
         "own_words_gain": gain,
         "p_value": p_value,
     }
-    if bad.interval.low >= limits.share_low or (bad.decided and not is_to_the_point):
+    if bad.interval.low >= SHARE_LOW or (bad.decided and not is_to_the_point):
         yield Sign("degenerate", measured)
-    elif len(answers) >= limits.enough and is_to_the_point and not bad.decided:
+    elif len(answers) >= ENOUGH and is_to_the_point and not bad.decided:
         yield Sign("sound", measured)
-    elif len(answers) >= limits.enough and is_beside:
+    elif len(answers) >= ENOUGH and is_beside:
         yield Sign("off-topic", measured)
 
 
-def _is_degenerate(answer: Output, limits: Limits) -> bool:
-    content = answer.content
-    if not content:
-        return True
-    is_garbled = _has_broken_characters(answer.text) or _stutters(answer.text, limits)
-    return is_garbled or is_single(content, limits)
-
-
-def _has_broken_characters(text: str) -> bool:
+def _is_degenerate(answer: Output) -> bool:
     # The length limit may cut the last character in two.
-    whole = text.rstrip("\N{REPLACEMENT CHARACTER}")
-    return any(
-        one == "\N{REPLACEMENT CHARACTER}"
-        or (unicodedata.category(one) == "Cc" and one not in "\n\t\r")
-        for one in whole
+    whole = answer.text.rstrip("\N{REPLACEMENT CHARACTER}")
+    is_garbled = any(
+        sign == "\N{REPLACEMENT CHARACTER}"
+        or (unicodedata.category(sign) == "Cc" and sign not in "\n\t\r")
+        for sign in whole
     )
-
-
-def _stutters(text: str, limits: Limits) -> bool:
-    runs = ((word, len(list(run))) for word, run in groupby(text.split()))
-    return any(
-        length >= limits.stutter and any(letter.isalpha() for letter in word)
-        for word, length in runs
+    runs = ((word, len(list(run))) for word, run in groupby(answer.text.split()))
+    stutters = any(
+        length >= STUTTER and any(letter.isalpha() for letter in word) for word, length in runs
     )
+    return not answer.content or is_garbled or stutters or is_single(answer.content)
 
 
 def _relatedness(answered: Sequence[OutputPair]) -> tuple[float, float] | None:

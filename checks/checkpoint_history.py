@@ -19,35 +19,26 @@ What to do. Use the last sound checkpoint: `mlxdoctor diagnose RUN --adapter FIL
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import isfinite
 
-from mlxdoctor.check import Inconclusive, check, limit
+from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Exhibit, Measurement, Sign, Symptom, some_of
-from mlxdoctor.judge.save_flaws import sizes_shown
+from mlxdoctor.judge.save_flaws import SaveLimits, Standing, examine
 from mlxdoctor.measure.exhibited import saves_shown
-from mlxdoctor.measure.weights.save_norms import FollowedHistory, SaveState, follow
+from mlxdoctor.measure.weights.save_norms import FollowedHistory, SaveState, heat_map
 
-
-@dataclass(frozen=True)
-class Limits:
-    """When the course of the saves is not that of a sound run, or not of one run."""
-
-    own_start: float = limit(
-        0.9,
-        unit="least cosine between the starts of two saves of the run",
-        source="0.989 or more in 21 fixture runs, sound and faulty",
-        false_alarms="0 of 21 fixture runs, with `other_start`",
-    )
-    other_start: float = limit(
-        0.5,
-        unit="cosine of the final file's start with that of the last save",
-        source="1.000 in the same runs; A is drawn anew for another seed, and the cosine is 0.0",
-    )
+#: The least cosine between the starts of two saves of one run; 0.989 or more in 21 fixture runs,
+#: sound and faulty.
+_OWN_START = 0.9
+#: The cosine of the final file's start with that of the last save, at most: 1.000 in the same runs;
+#: A is drawn anew for another seed, and the cosine is 0.0.
+_OTHER_START = 0.5
+#: Fewer checkpoints than this show no course.
+_MIN_SHOWN = 3
 
 
 @check(
@@ -89,7 +80,6 @@ class Limits:
             fix="check the space on the disk, and whether the run was killed while it saved",
         ),
     },
-    limits=Limits(),
     rerun_symptom=True,
 )
 def checkpoint_history(
@@ -97,12 +87,16 @@ def checkpoint_history(
     config: TrainingConfig | None,
     base: BaseModel | None,
     log: TrainingLog | None,
-    limits: Limits,
 ) -> Iterator[Sign | Exhibit]:
     """Follow the adapter through its saves."""
     yield saves_shown(history)
-    yield from sizes_shown(history, config, base, log)
-    followed = follow(history, config, None)
+    is_shown = len(history.checkpoints) >= _MIN_SHOWN
+    # The base's norms are read for the figure alone.
+    weights = base if is_shown else None
+    followed, _, verdicts = examine(history, config, weights, log, limits=SaveLimits())
+    broken = [verdict.standing is not Standing.GOOD for verdict in verdicts]
+    if is_shown and (figure := heat_map(followed, broken)) is not None:
+        yield figure
     yield from _unreadable([save for save in followed.saves if save.problem])
     saves = tuple(save for save in followed.saves if not save.problem)
     followed = FollowedHistory(saves, followed.quantity)
@@ -111,8 +105,9 @@ def checkpoint_history(
         raise Inconclusive("no numbered checkpoint can be read")
     yield from _nonfinite(saves)
     yield from _unchanged(followed, numbered)
-    yield from _of_another_run(followed, config, limits)
-    if all(save.facts.is_zero for save in numbered):
+    yield from _of_another_run(followed, config)
+    # Whole weights, which have no B, may be the base's.
+    if all(save.facts.is_zero and save.facts.starts for save in numbered):
         yield Sign("zero-b-throughout", {"checkpoints": len(numbered)})
 
 
@@ -157,9 +152,7 @@ def _unchanged(followed: FollowedHistory, numbered: Sequence[SaveState]) -> Iter
         yield Sign("never-changed", measured, where=last.path.name, onset=first.iteration)
 
 
-def _of_another_run(
-    followed: FollowedHistory, config: TrainingConfig | None, limits: Limits
-) -> Iterator[Sign]:
+def _of_another_run(followed: FollowedHistory, config: TrainingConfig | None) -> Iterator[Sign]:
     """A final file that began elsewhere than the checkpoints beside it."""
     *numbered, final = followed.saves
     if final.checkpoint.iteration is not None or not numbered:
@@ -167,16 +160,14 @@ def _of_another_run(
     iters = config.iters if config is not None and config.describes_training else None
     last, facts = numbered[-1].checkpoint, followed.facts
     # A single save tells nothing of how far A moves, unless nothing was trained after it.
-    is_settled = (
-        facts.own_likeness >= limits.own_start if len(numbered) > 1 else last.iteration == iters
-    )
+    is_settled = facts.own_likeness >= _OWN_START if len(numbered) > 1 else last.iteration == iters
     has_values = not any(save.facts.nonfinite for save in followed.saves)
-    if has_values and is_settled and facts.final_likeness <= limits.other_start:
+    if has_values and is_settled and facts.final_likeness <= _OTHER_START:
         measured: dict[str, Measurement] = {
             "last": last.iteration,
             "last_file": last.path.name,
             "cosine": facts.final_likeness,
             "own_cosine": facts.own_likeness if isfinite(facts.own_likeness) else None,
-            "least": limits.other_start,
+            "least": _OTHER_START,
         }
         yield Sign("final-of-another-run", measured, where=final.checkpoint.path.name)

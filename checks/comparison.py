@@ -19,12 +19,11 @@ What to do. Take over the healthy run's values one at a time, the ones named fir
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from mlxdoctor.check import Inconclusive, check, limit
+from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.reference import ReferenceRun
 from mlxdoctor.evidence.training_log import TrainingLog
@@ -40,23 +39,14 @@ _IRRELEVANT = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Limits:
-    """When a difference from the healthy run is worth a warning."""
-
-    step_ratio: float = limit(
-        3.0,
-        unit="ratio of rate × scale",
-        source="the best rates of one model differ by less (tinker-cookbook sweeps)",
-    )
-    loss_ratio: float = limit(
-        1.5,
-        unit="ratio of median losses",
-        source="the end over 1.5 times the start marks divergence (REFERENCES, four rules)",
-    )
-    min_shared_reports: int = limit(
-        3, unit="reports", source="the least for a median of the last third"
-    )
+#: Times the healthy run's rate × scale: the best rates of one model differ by less (sweeps of
+#: tinker-cookbook).
+STEP_RATIO = 3.0
+#: Times the healthy run's median loss: an end over 1.5 times the start marks divergence
+#: (REFERENCES, four rules).
+LOSS_RATIO = 1.5
+#: Reports that both logs need: the least for a median of the last third.
+SHARED_REPORTS = 3
 
 
 _STEP = Symptom.warning(
@@ -83,27 +73,25 @@ _STEP = Symptom.warning(
             "{healthy_loss:.3f}.",
         ),
     },
-    limits=Limits(),
 )
 def comparison(
     reference: ReferenceRun,
     config: TrainingConfig | None,
     log: TrainingLog | None,
-    limits: Limits,
 ) -> Iterator[Sign | Unsought]:
     """Compare configuration and loss with those of a healthy run."""
     compared = False
     if config is not None and reference.config is not None:
         compared = True
-        yield from _config(config, reference.config, limits)
+        yield from _config(config, reference.config)
     if log is not None and reference.log is not None:
         compared = True
-        yield from _loss(log, reference.log, limits)
+        yield from _loss(log, reference.log)
     if not compared:
         raise Inconclusive("the two runs have no kind of evidence in common")
 
 
-def _config(config: TrainingConfig, reference: TrainingConfig, limits: Limits) -> Iterator[Sign]:
+def _config(config: TrainingConfig, reference: TrainingConfig) -> Iterator[Sign]:
     here, there = _flat(config.values), _flat(reference.values)
     keys = sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key))
     if keys:
@@ -112,22 +100,18 @@ def _config(config: TrainingConfig, reference: TrainingConfig, limits: Limits) -
     step, usual = _step(config), _step(reference)
     if step is None or usual is None or not usual > 0:
         return
-    if way := _beyond(step / usual, limits.step_ratio):
+    ratio = step / usual
+    if ratio > STEP_RATIO or ratio < 1 / STEP_RATIO:
         yield Sign(
-            f"step-{way}",
+            "step-larger" if ratio > 1 else "step-smaller",
             {
                 "step": step,
                 "healthy_step": usual,
-                "ratio": step / usual,
+                "ratio": ratio,
                 "healthy_rate": reference.learning_rate,
                 "healthy_scale": reference.scale,
             },
         )
-
-
-def _beyond(ratio: float, most: float) -> str:
-    """Which way a ratio lies beyond a factor; empty where it is within."""
-    return "larger" if ratio > most else "smaller" if ratio < 1 / most else ""
 
 
 def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
@@ -148,7 +132,7 @@ def _step(config: TrainingConfig) -> float | None:
     return None if rate is None or scale is None else rate * scale
 
 
-def _loss(log: TrainingLog, reference: TrainingLog, limits: Limits) -> Iterator[Sign | Unsought]:
+def _loss(log: TrainingLog, reference: TrainingLog) -> Iterator[Sign | Unsought]:
     here, there = log.main.get("train_loss"), reference.main.get("train_loss")
     if here is None or there is None:
         return
@@ -157,7 +141,7 @@ def _loss(log: TrainingLog, reference: TrainingLog, limits: Limits) -> Iterator[
         yield Unsought(("loss-higher",), "the log of one run counts epochs, and the other does not")
         return
     shared, *places = np.intersect1d(here.iterations, there.iterations, return_indices=True)
-    if len(shared) < limits.min_shared_reports:
+    if len(shared) < SHARED_REPORTS:
         return
     last = -max(1, len(shared) // 3)
     ours, theirs = (
@@ -165,7 +149,7 @@ def _loss(log: TrainingLog, reference: TrainingLog, limits: Limits) -> Iterator[
         for series, place in zip((here, there), places, strict=True)
     )
     # A NaN is above every loss.
-    if theirs > 0 and not ours / theirs <= limits.loss_ratio:
+    if theirs > 0 and not ours / theirs <= LOSS_RATIO:
         yield Sign(
             "loss-higher",
             {

@@ -28,8 +28,8 @@ from dataclasses import dataclass
 
 from mlxdoctor.check import check, limit
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.dataset import Dataset, Features, Row, Split
-from mlxdoctor.evidence.prompt_answer import Message, has_format, messages_of
+from mlxdoctor.evidence.dataset import Dataset, Features, Split
+from mlxdoctor.evidence.prompt_answer import Message, messages_of
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
@@ -43,26 +43,21 @@ MAX_KEY = 40
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function", "ipython"})
 _ROWS = "one row a line, all in the first row's format"
 _FILL_IN = "remove these rows, or fill them in"
+#: Share of rows with an empty answer below which it is a note: a few gaps in a column teach
+#: nothing. And rows, for an error: fewer may be examples.
+EMPTY_NOTE, EMPTY_ROWS = 0.02, 8
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When rows with empty answers are worth a warning, and when they are the cause."""
+    """When rows with empty answers are the cause."""
 
-    empty_note: float = limit(
-        0.02,
-        unit="share of rows with an empty answer; a note below",
-        source="designed: a few gaps in a column teach nothing",
-    )
     empty: float = limit(
         0.35,
         unit="share of rows with an empty answer, for an error",
         source="a third of SQuAD 2.0's questions have no answer, on purpose; with 0.3 none of 30 "
         "prompts is left without an answer, with 0.4 9 and 12 are (two bases), with 0.7 all",
         false_alarms="0 of 46 sound runs of real text and 33 of a small base",
-    )
-    empty_rows: int = limit(
-        8, unit="rows with an empty answer, for an error", source="fewer may be examples"
     )
 
 
@@ -132,16 +127,10 @@ class Limits:
         ),
         "empty-answers": Symptom.warning(
             "answers are empty",
-            says="{lines} of {rows} rows have an empty answer.",
+            says="{lines} of {rows} rows have an empty answer[, {share:.0%} of all: after their "
+            "prompts the end token is all that is to be learned].",
             expected=_ROWS,
             fix=_FILL_IN,
-        ),
-        "many-empty-answers": Symptom.error(
-            "so many answers are empty that ending at once is what is taught",
-            says="{lines} of {rows} rows have an empty answer: after their prompts the end token "
-            "is all that is to be learned.",
-            expected=_ROWS,
-            fix="remove these rows, or fill them in, and train again",
         ),
         "empty-prompts": Symptom.warning(
             "prompts are empty",
@@ -160,20 +149,15 @@ class Limits:
             "other rows: these can't show|: nothing would show] whether the model only "
             "learned its rows by heart.",
         ),
-        "validation-below-a-batch": Symptom.error(
-            "the validation split has fewer rows than a batch",
-            "at least {batch_size} rows",
-            "add rows to valid.jsonl, or set batch_size to {rows}",
-            says="The validation split has {rows:* row}, fewer than a batch of {batch_size}: "
-            "mlx-lm stops at the first validation, or its loss is 0/0.",
-        ),
         "no-validation-batches": Symptom.warning(
-            "val_batches is 0: the validation loss is 0/0",
-            "a positive number, or -1 for all",
-            "set val_batches to -1, or remove valid.jsonl",
+            "there is no batch to validate on: the validation loss is 0/0",
+            "[at least {batch_size} rows|a positive val_batches, or -1 for all]",
+            "[add rows to valid.jsonl, or set batch_size to {rows}|set val_batches to -1, or "
+            "remove valid.jsonl]",
             in_a_plan=Severity.ERROR,
-            says="val_batches is {val_batches}, so every validation loss is 0/0: NaN, whatever the "
-            "model.",
+            says="[The validation split has {rows:* row}, fewer than a batch of {batch_size}: "
+            "mlx-lm stops at the first validation, or its loss is 0/0|val_batches is "
+            "{val_batches}, so every validation loss is 0/0: NaN, whatever the model].",
         ),
     },
     limits=Limits(),
@@ -194,10 +178,7 @@ def data_format(
     of_preferences |= log is not None and log.is_preference
     for split in dataset.splits.values():
         if split.name in ("train", "valid"):
-            yield from _lines(split, survived)
-            # Pairs and prompts are rows of other trainers than mlx-lm.
-            if not (of_preferences and split.format == "unknown"):
-                yield from _formats(dataset.features, split, survived)
+            yield from _lines(dataset.features, split, of_preferences, survived)
     yield from _validation(dataset, config, log)
     train = dataset.splits.get("train")
     if train is None or not train.rows:
@@ -235,42 +216,36 @@ def _validation(
         return
     if batch_size is not None and count < batch_size:
         # A trainer other than mlx-lm may use smaller batches.
-        yield Sign(
-            "validation-below-a-batch",
-            {"rows": count, "batch_size": batch_size},
-            where="valid.jsonl",
-            severity=Severity.WARNING if len(validations) else None,
-        )
-    if config is not None and config.val_batches == 0:
+        figures = {"rows": count, "batch_size": batch_size}
+        severity = Severity.WARNING if len(validations) else Severity.ERROR
+        yield Sign("no-validation-batches", figures, where="valid.jsonl", severity=severity)
+    elif config is not None and config.val_batches == 0:
         yield Sign("no-validation-batches", {"val_batches": 0})
 
 
-def _lines(split: Split, survived: Severity | None) -> Iterator[Sign]:
+def _lines(
+    features: Features, split: Split, of_preferences: bool, survived: Severity | None
+) -> Iterator[Sign]:
+    """Lines that are no rows, and rows in no format or in another one than the first."""
     if split.bad_lines:
         lines = [bad.number for bad in split.bad_lines]
         reason = split.bad_lines[0].reason
         yield _sign("bad-lines", split, lines, survived, first_line=lines[0], reason=reason)
-    if not split.rows and split.name == "train":
-        yield _sign("no-rows", split, [])
-
-
-def _formats(features: Features, split: Split, survived: Severity | None) -> Iterator[Sign]:
-    if not split.rows:
-        return
-    if split.format == "unknown":
-        first = split.rows[0]
+    numbered = list(zip(split.line_numbers, split.rows, strict=True))
+    if not numbered:
+        if split.name == "train":
+            yield _sign("no-rows", split, [])
+    elif split.format != "unknown":
+        needed = features.needed[split.format]
+        other = [line for line, row in numbered if not all(key in row for key in needed)]
+        if other:
+            yield _sign("mixed-formats", split, other, survived, format=split.format)
+    # Pairs and prompts are rows of other trainers than mlx-lm.
+    elif not of_preferences:
+        line, first = numbered[0]
         keys = some_of([quoted(key, MAX_KEY) for key in sorted(map(str, first))], 8) or "(none)"
         rename = how_to_rename(first)
-        lines = split.line_numbers[:1]
-        yield _sign("unknown-format", split, lines, survived, keys=keys, rename=rename)
-        return
-    other = [
-        line
-        for line, row in zip(split.line_numbers, split.rows, strict=True)
-        if not has_format(row, split.format, features)
-    ]
-    if other:
-        yield _sign("mixed-formats", split, other, survived, format=split.format)
+        yield _sign("unknown-format", split, [line], survived, keys=keys, rename=rename)
 
 
 def _refused(
@@ -285,29 +260,23 @@ def _refused(
         yield _sign("no-template", train, [], survived, format=train.format)
         return
     refused = [
-        one
-        for one in (rows.refused if rows is not None else ())
-        if dataset.features.format_of(train.rows[one.index]) == train.format
+        row
+        for row in (rows.refused if rows is not None else ())
+        if dataset.features.format_of(train.rows[row.index]) == train.format
     ]
     if rows is None or not refused:
         return
     first = refused[0]
-    none_in_time = "(limit template_seconds)" in first.reason
-    if none_in_time and len(rows.refused) == rows.examined_rows:
-        repair: str | None = (
+    repair = _repair(first.reason, train.rows[first.index].get(dataset.features.chat))
+    if "(limit template_seconds)" in first.reason and len(rows.refused) == rows.examined_rows:
+        repair = (
             "compare the chat template with the one that came with the base model, and look for "
             "conversations of very many messages: no row was rendered in time"
         )
-    else:
-        repair = _repair(first.reason, train.rows[first.index].get(dataset.features.chat))
+    lines = [train.line_numbers[row.index] for row in refused]
+    examined, reason = rows.examined_rows, first.reason
     yield _sign(
-        "rows-refused",
-        train,
-        [train.line_numbers[one.index] for one in refused],
-        survived,
-        examined=rows.examined_rows,
-        reason=first.reason,
-        repair=repair,
+        "rows-refused", train, lines, survived, examined=examined, reason=reason, repair=repair
     )
 
 
@@ -334,49 +303,47 @@ def _conversations(
     lines: dict[str, list[int]] = defaultdict(list)
     unusual: set[str] = set()
     for line, row in zip(split.line_numbers, split.rows, strict=True):
-        messages = _messages(features, split, row)
+        try:
+            messages = messages_of(row, split.format, features)
+        except (KeyError, TypeError):
+            continue
         # Where the roles have another key, the row is refused.
-        if not messages or of_messages(messages) is not None:
+        if not all(isinstance(each, Mapping) for each in messages) or of_messages(messages):
             continue
         roles = [str(message.get("role")) for message in messages]
-        unknown = {one for one in set(roles) - _ROLES if template is None or one not in template}
+        unknown = {role for role in set(roles) - _ROLES if template is None or role not in template}
         unusual |= unknown
         is_answered = roles[-1] == "assistant"
         # A speaker under another trainer's name is told below.
         means_assistant = any(new == "assistant" for _, new in roles_renamed(roles[-1:]))
-        if not (is_answered or means_assistant):
-            lines["no-answer"].append(line)
-        if unknown:
-            lines["unknown-roles"].append(line)
-        if is_answered and _is_empty(messages[-1]):
-            lines["empty-answers"].append(line)
-        if any(one.get("role") == "user" and _is_empty(one) for one in messages):
-            lines["empty-prompts"].append(line)
-    for symptom in ("no-answer", "empty-prompts"):
-        if lines[symptom]:
-            yield _sign(symptom, split, lines[symptom])
-    if foreign := lines["unknown-roles"]:
-        renames = " and ".join(f"{old} -> {new}" for old, new in roles_renamed(unusual)) or None
-        # Speakers under another trainer's names, of whom this model's template has never heard.
-        is_error = renames and template is not None and len(foreign) == len(split.rows)
-        shown = ", ".join(quoted(one, MAX_ROLE) for one in sorted(unusual)[:5])
-        severity = Severity.ERROR if is_error else None
-        yield _sign("unknown-roles", split, foreign, severity, roles=shown, renames=renames)
-    if empty := lines["empty-answers"]:
-        share = len(empty) / len(split.rows)
-        if share >= limits.empty and len(empty) >= limits.empty_rows:
-            yield _sign("many-empty-answers", split, empty)
-        else:
-            severity = Severity.INFO if share < limits.empty_note else None
-            yield _sign("empty-answers", split, empty, severity)
-
-
-def _messages(features: Features, split: Split, row: Row) -> list[Message]:
-    try:
-        messages = messages_of(row, split.format, features)
-    except (KeyError, TypeError):
-        return []
-    return messages if all(isinstance(one, Mapping) for one in messages) else []
+        for symptom, is_so in {
+            "no-answer": not (is_answered or means_assistant),
+            "unknown-roles": bool(unknown),
+            "empty-answers": is_answered and _is_empty(messages[-1]),
+            "empty-prompts": any(
+                role == "user" and _is_empty(message)
+                for role, message in zip(roles, messages, strict=True)
+            ),
+        }.items():
+            if is_so:
+                lines[symptom].append(line)
+    for symptom, affected in lines.items():
+        share = len(affected) / len(split.rows)
+        severity = None
+        measured: dict[str, Measurement] = {}
+        if symptom == "unknown-roles":
+            renames = " and ".join(f"{old} -> {new}" for old, new in roles_renamed(unusual)) or None
+            # Speakers under another trainer's names, of whom this model's template never heard.
+            if renames and template is not None and share == 1.0:
+                severity = Severity.ERROR
+            shown = ", ".join(quoted(role, MAX_ROLE) for role in sorted(unusual)[:5])
+            measured = {"roles": shown, "renames": renames}
+        elif symptom == "empty-answers" and share < EMPTY_NOTE:
+            severity = Severity.INFO
+        elif symptom == "empty-answers" and share >= limits.empty and len(affected) >= EMPTY_ROWS:
+            severity = Severity.ERROR
+            measured = {"share": share}
+        yield _sign(symptom, split, affected, severity, **measured)
 
 
 def _is_empty(message: Message) -> bool:

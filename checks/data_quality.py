@@ -29,7 +29,7 @@ key, never by their place in two lists.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,8 +50,7 @@ from mlxdoctor.evidence.prompt_answer import Pair, pair_of
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
 from mlxdoctor.measure.text.exchanges import exchange_in
-from mlxdoctor.measure.text.pairing import pairing
-from mlxdoctor.measure.text.repeated_prompts import contradictions
+from mlxdoctor.measure.text.pairing import contradictions, pairing
 from mlxdoctor.measure.text.statistics import wilson
 from mlxdoctor.safety.quoting import quoted
 
@@ -60,54 +59,66 @@ _SAMPLES = "0 of 1240 samples of 365 sound public data sets, of which 273 can te
 _TASKS = "0 of 9 real tasks with prompts and answers"
 _ROWS = "distinct rows with one answer each"
 _WRITTEN = "answers as somebody wrote them"
-_REPEATED = (
-    "{rows} of {all_rows} training rows repeat an earlier row: {different} are different[, and "
-    "training went over these {times:.0f} times]."
-)
-_EXCHANGED = (
-    "Of {examined} training rows examined, {rows} ({share:.0%}) hold the answer to another prompt, "
-    "while the answer to theirs stands in another row: that to line {line} is in line "
-    "{answer_line}."
-)
-_JOINED = "answers that share names, numbers and subjects with their own prompts"
-_JOIN = "join prompts and answers by a key, not by their place in two lists, and train again"
-_FEW = (
-    "The training split has only {rows:* row}[, seen {times:.0f} times each]: so few are soon "
-    "learned by heart."
-)
 
 #: A share of rows below which it is a note, or nothing: a few repeats do no harm.
 NOTED = 0.05
+#: Share of rows that repeat an earlier one: every row twice is a second pass.
+COPIES = 0.5
+#: Share of validation rows that are training rows, and rows, for an error.
+ALL_LEAKED, LEAKED_ROWS = 0.9, 8
+#: Different prompts that contradict each other, for an error: a coin is one with two answers.
+CONTRADICTED_PROMPTS = 10
+#: Share of rows with one answer, whatever it is: then (almost) nothing else is learned.
+ONE_ANSWER = 0.95
+#: Passes over few rows: 9 runs on 6 to 24 rows make 50 and more, 92 sound runs fewer than 20.
+FEW_PASSES = 20.0
 #: Rows with a prompt and an answer: with fewer, few rows share a subject.
 PAIRED_ROWS = 50
+#: Share of the texts that are a question with its answer, to be looked at as such.
+EXCHANGES = 0.9
 #: Share of wrapped answers, and of damaged rows, from which on they are reported.
 WRAPPED, DAMAGED = 0.5, 0.01
 #: Share of an answer's characters that are damaged where all of it is: in French it is 0.03.
 DAMAGED_ANSWER = 0.01
 #: Characters and different answers below which answers of one length are labels, or dates.
 CUT_LENGTH, CUT_ANSWERS = 20, 20
+#: Share of the answers of the greatest length whose last word is none, or that lack a final sign
+#: where the shorter ones have it: others were made of one length.
+MID_WORD, UNFINISHED = 0.2, 0.8
+#: Share of answers that are cut, for an error.
+MANY_CUT = 0.5
 #: Words that hold sentences together, of all words: 0.23 to 0.39 in seven collections of
 #: sentences, 0.00 in JSON, code and labels.
 FUNCTION_WORDS = 0.12
-#: Words that several answers have, and neighbours that meet again by chance: fewer don't tell.
-SHARED_WORDS, DEALT = 25, 40
+#: Words that several answers have, and neighbours that meet again by chance, and the share of all
+#: neighbours that may do so: else the answers can't tell.
+SHARED_WORDS, DEALT, MOST_DEALT = 25, 40, 0.75
+#: Times the neighbours that meet again by chance: 1.38 to 2.2 in six collections of sentences,
+#: 0.99 to 1.07 in the same, shuffled. None of 46 sound runs on real text has less.
+IN_ORDER = 1.15
+#: Share of rows found misplaced when all are: of 98 samples of sound data above 0.4, none has over
+#: 0.02 of its rows called misplaced; two below have 0.3.
+TELLING = 0.5
+#: Mean rank of the own answer among all: 0.42 to 0.62 where answers were shuffled, higher where
+#: they belong; in none of 1240 samples of sound data below.
+RANK = 0.65
+#: Characters at the end of an answer that are searched for a mark of a chat.
+TAIL = 200
 
 _ENDS_IN_CONTROL = re.compile(rf"(?:{CONTROL.pattern})\s*\Z")
+_OF_ANSWERS = ("cut-answers", "wrapped-answers", "words-out-of-order", "misplaced-answers")
 
 
 @dataclass(frozen=True)
 class Limits:
     """When something about the rows is worth reporting."""
 
-    copies: float = limit(
-        0.5,
-        unit="share of rows that repeat an earlier one",
-        source="every row twice is a second pass",
-        false_alarms=_PUBLIC,
+    few_rows: int = limit(
+        50, unit="rows", source="LoRA guides start at 50 to 100 rows; fixtures with 12 overfit"
     )
     copies_passes: float = limit(
         8.0,
-        unit="passes over the different rows",
+        unit="passes over the different rows, where more than half are copies",
         source="9 runs on copies: 10 passes and more, each worse than on different rows",
         false_alarms="0 of 92 sound runs of three base models, which make 5 passes at most",
     )
@@ -124,23 +135,11 @@ class Limits:
         "every third row stay at 0.17",
         false_alarms=_PUBLIC,
     )
-    one_answer: float = limit(
-        0.95, unit="share of rows", source="(almost) nothing but one answer is learned"
-    )
     one_sentence: float = limit(
         0.75,
         unit="share of rows with one answer of several words, where the others differ",
         source="a third of SQuAD 2.0 has no answer; 0.9 in a run of which nothing was said",
         false_alarms=_TASKS,
-    )
-    few_rows: int = limit(
-        50, unit="rows", source="LoRA guides start at 50 to 100 rows; fixtures with 12 overfit"
-    )
-    few_passes: float = limit(
-        20.0,
-        unit="passes over few rows",
-        source="9 runs on 6 to 24 rows make 50 and more",
-        false_alarms="0 of 92 sound runs of three base models",
     )
     spoilt: float = limit(
         0.2,
@@ -154,29 +153,10 @@ class Limits:
         source="0.88 to 1.00 where an export cuts answers, 0.04 at most in sound tasks",
         false_alarms=_TASKS,
     )
-    in_order: float = limit(
-        1.15,
-        unit="times the neighbours that meet again by chance",
-        source="1.38 to 2.2 in six collections of sentences, 0.99 to 1.07 in the same, shuffled",
-        false_alarms="0 of 46 sound runs on 7 tasks of real text, 0 of 33 of a small base",
-    )
-    telling: float = limit(
-        0.5,
-        unit="share of rows found misplaced when all are",
-        source="of 98 samples of sound data above 0.4, none has over 0.02 of its rows called "
-        "misplaced; two below have 0.3",
-        false_alarms=_SAMPLES,
-    )
     misplaced: float = limit(
         0.05,
         unit="share of rows, the lower end of its 95% interval",
         source="18 runs with shuffled or contradictory answers have 0.09 and more",
-        false_alarms=_SAMPLES,
-    )
-    rank: float = limit(
-        0.65,
-        unit="mean rank of the own answer among all",
-        source="0.42 to 0.62 where answers were shuffled; answers that belong rank higher",
         false_alarms=_SAMPLES,
     )
 
@@ -192,25 +172,15 @@ class Limits:
         ),
         "few-rows": Symptom.warning(
             "the training split is very small",
-            says=_FEW,
-            expected="at least {needed} rows",
-            fix="add rows, or train for a few passes only",
-        ),
-        "few-rows-again-and-again": Symptom.error(
-            "the training split is very small, and the run would go over it dozens of times",
-            says=_FEW,
+            says="The training split has only {rows:* row}[, seen {times:.0f} times each]: so few "
+            "are soon learned by heart.",
             expected="at least {needed} rows",
             fix="add rows, or train for a few passes only",
         ),
         "duplicates": Symptom.info(
             "training rows repeat each other",
-            says=_REPEATED,
-            expected=_ROWS,
-            fix="keep each row once",
-        ),
-        "mostly-copies": Symptom.error(
-            "most rows are copies, and training went over them many times",
-            says=_REPEATED,
+            says="{rows} of {all_rows} training rows repeat an earlier row: {different} are "
+            "different[, and training went over these {times:.0f} times].",
             expected=_ROWS,
             fix="keep each row once",
         ),
@@ -266,9 +236,12 @@ class Limits:
         ),
         "misplaced-answers": Symptom.error(
             "answers belong to the prompts of other rows",
-            says=_EXCHANGED,
-            expected=_JOINED,
-            fix=_JOIN,
+            says="Of {examined} training rows examined, {rows} ({share:.0%}) hold the answer to "
+            "another prompt, while the answer to theirs stands in another row: that to line {line} "
+            "is in line {answer_line}.",
+            expected="answers that share names, numbers and subjects with their own prompts",
+            fix="join prompts and answers by a key, not by their place in two lists, and train "
+            "again",
         ),
     },
     limits=Limits(),
@@ -287,9 +260,8 @@ def data_quality(
         raise NotApplicable("there are no training rows")
     yield from _number_of_rows(train, config, log, planned, limits)
     pairs = [pair_of(row, train.format, dataset.features) for row in train.rows]
-    first: dict[tuple[str, str], int] = {}
-    keys = [(pair.prompt, pair.answer) for pair in pairs]
-    repeats = [row for row, key in enumerate(keys) if first.setdefault(key, row) != row]
+    first: dict[Pair, int] = {}
+    repeats = [row for row, pair in enumerate(pairs) if first.setdefault(pair, row) != row]
     yield from _duplicates(train, repeats, _passes(config, log, len(first)), limits)
     yield from _leaked(dataset, first.keys(), limits)
     if train.format in ("tokens", "unknown"):
@@ -301,13 +273,9 @@ def data_quality(
         yield from _contradictions(train, pairs, limits)
         yield from _one_answer(train, pairs, facts, limits)
         yield from _cut(train, pairs, facts, limits)
-        yield from _wrapped(train, pairs, limits)
-    yield from _damaged(train, pairs, limits)
-    yield from _order(train, facts, limits)
+    yield from _marked(train, pairs, limits)
+    yield from _order(train, facts)
     yield from _misplaced(train, pairs, limits)
-
-
-_OF_ANSWERS = ("cut-answers", "wrapped-answers", "words-out-of-order", "misplaced-answers")
 
 
 def _number_of_rows(
@@ -329,10 +297,9 @@ def _number_of_rows(
         )
     elif count < limits.few_rows:
         passes = _passes(config, log, count)
-        often = passes >= limits.few_passes
         # Of a run that was made the losses tell whether that many passes were too many.
         yield Sign(
-            "few-rows-again-and-again" if planned and often else "few-rows",
+            "few-rows",
             {
                 "rows": count,
                 "needed": limits.few_rows,
@@ -340,6 +307,7 @@ def _number_of_rows(
                 "times": passes if passes >= 1 else None,
             },
             where=split.path.name,
+            severity=Severity.ERROR if planned and passes >= FEW_PASSES else None,
         )
 
 
@@ -360,31 +328,30 @@ def _duplicates(
     share = len(repeats) / len(split.rows)
     if share < NOTED:
         return
-    harmful = share > limits.copies and passes >= limits.copies_passes
+    severity = Severity.WARNING if share >= COPIES else None
+    if share > COPIES and passes >= limits.copies_passes:
+        severity = Severity.ERROR
     yield _sign(
-        "mostly-copies" if harmful else "duplicates",
+        "duplicates",
         split,
         repeats,
-        Severity.WARNING if share >= limits.copies and not harmful else None,
+        severity,
         different=len(split.rows) - len(repeats),
         passes=round(passes, 1),
         times=passes if passes >= 2 else None,
     )
 
 
-def _leaked(
-    dataset: Dataset, training: Iterable[tuple[str, str]], limits: Limits
-) -> Iterator[Sign]:
+def _leaked(dataset: Dataset, training: Collection[Pair], limits: Limits) -> Iterator[Sign]:
     valid = dataset.splits.get("valid")
     if valid is None or not valid.rows:
         return
-    known = set(training)
-    theirs = [pair_of(row, valid.format, dataset.features) for row in valid.rows]
-    leaked = [row for row, pair in enumerate(theirs) if (pair.prompt, pair.answer) in known]
+    theirs = (pair_of(row, valid.format, dataset.features) for row in valid.rows)
+    leaked = [row for row, pair in enumerate(theirs) if pair in training]
     if leaked:
-        share = len(leaked) / len(theirs)
+        share = len(leaked) / len(valid.rows)
         severity = Severity.INFO if share < limits.leaked else None
-        if share >= 0.9 and len(leaked) >= 8:
+        if share >= ALL_LEAKED and len(leaked) >= LEAKED_ROWS:
             severity = Severity.ERROR
         yield _sign("leaked-validation", valid, leaked, severity)
 
@@ -395,17 +362,10 @@ def _contradictions(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iter
     if outvoted < NOTED:
         return
     severity = Severity.WARNING if outvoted >= limits.contradicted else None
-    # A coin that is thrown is one prompt with two answers.
-    if exclusive >= limits.contradicted and wrong.prompts >= 10:
+    if exclusive >= limits.contradicted and wrong.prompts >= CONTRADICTED_PROMPTS:
         severity = Severity.ERROR
-    yield _sign(
-        "contradictory-answers",
-        split,
-        wrong.outvoted,
-        severity,
-        exclusive=len(wrong.exclusive),
-        prompts=wrong.prompts,
-    )
+    counts = {"exclusive": len(wrong.exclusive), "prompts": wrong.prompts}
+    yield _sign("contradictory-answers", split, wrong.outvoted, severity, **counts)
 
 
 def _one_answer(
@@ -416,9 +376,8 @@ def _one_answer(
     # Labels may be as unequal as the world is; a sentence among many is no label.
     is_sentence = len(facts.top_text.split()) > 1 and 2 * (facts.distinct - 1) >= others > 0
     is_error = is_sentence and facts.top_share >= limits.one_sentence
-    if len({pair.prompt for pair in pairs}) > 1 and (
-        is_error or facts.top_share >= limits.one_answer
-    ):
+    has_prompts = len({pair.prompt for pair in pairs}) > 1
+    if has_prompts and (is_error or facts.top_share >= ONE_ANSWER):
         answer = quoted(facts.top_text, 40) if facts.top_text else "an empty one"
         severity = Severity.ERROR if is_error else None
         yield _sign("one-answer", split, rows, severity, answer=answer)
@@ -426,8 +385,7 @@ def _one_answer(
 
 def _cut(split: Split, pairs: Sequence[Pair], facts: TextFacts, limits: Limits) -> Iterator[Sign]:
     cut = facts.cut
-    # Answers of one length that end as the shorter ones do were made so.
-    looks_cut = cut.mid_word >= 0.2 or min(cut.unfinished, cut.shorter_finished) >= 0.8
+    looks_cut = cut.mid_word >= MID_WORD or min(cut.unfinished, cut.shorter_finished) >= UNFINISHED
     are_texts = cut.length >= CUT_LENGTH and facts.distinct >= CUT_ANSWERS
     if cut.share < limits.cut or not looks_cut or not are_texts:
         return
@@ -436,77 +394,64 @@ def _cut(split: Split, pairs: Sequence[Pair], facts: TextFacts, limits: Limits) 
         "cut-answers",
         split,
         rows,
-        Severity.WARNING if cut.share < 0.5 else None,
+        Severity.WARNING if cut.share < MANY_CUT else None,
         length=cut.length,
         unfinished=cut.unfinished,
         answer=quoted(pairs[rows[0]].answer, 60),
     )
 
 
-def _wrapped(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iterator[Sign]:
-    examined = sampled(len(pairs))
-    opened = [row for row in examined if _begins_as_turn(pairs[row].answer)]
-    closed = [row for row in examined if _ENDS_IN_CONTROL.search(pairs[row].answer[-200:])]
-    rows = sorted({*opened, *closed})
-    if len(rows) < WRAPPED * len(examined):
-        return
-    # A special token after the answer alone is learned twice, and the first ends it.
-    is_error = len(opened) >= limits.spoilt * len(examined)
-    yield _sign(
-        "wrapped-answers",
-        split,
-        rows,
-        None if is_error else Severity.WARNING,
-        examined=len(examined),
-        answer=quoted(pairs[rows[0]].answer, 60),
-    )
+def _marked(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iterator[Sign]:
+    """The marks that a chat template and a wrong encoding leave, in a sample of the rows."""
+    sample = sampled(len(pairs))
+    opened, closed, damaged = set[int](), set[int](), []
+    badly = 0
+    for row in sample:
+        answer = pairs[row].answer
+        if ROLE.match(answer) or CONTROL.match(answer.lstrip()):
+            opened.add(row)
+        if _ENDS_IN_CONTROL.search(answer[-TAIL:]):
+            closed.add(row)
+        if DAMAGE.search(pairs[row].text):
+            damaged.append(row)
+            badly += len(DAMAGE.findall(answer)) >= DAMAGED_ANSWER * len(answer) > 0
+    enough = limits.spoilt * len(sample)
+    wrapped = sorted(opened | closed)
+    if split.format != "text" and len(wrapped) >= WRAPPED * len(sample):
+        # A special token after the answer alone is learned twice, and the first ends it.
+        severity = None if len(opened) >= enough else Severity.WARNING
+        answer = quoted(pairs[wrapped[0]].answer, 60)
+        figures: dict[str, Measurement] = {"examined": len(sample), "answer": answer}
+        yield _sign("wrapped-answers", split, wrapped, severity, **figures)
+    if len(damaged) >= max(1, DAMAGED * len(sample)):
+        severity = None if badly >= enough else Severity.WARNING
+        figures = {"examined": len(sample), "badly": badly or None}
+        yield _sign("damaged-answers", split, damaged, severity, **figures)
 
 
-def _begins_as_turn(answer: str) -> bool:
-    return bool(ROLE.match(answer) or CONTROL.match(answer.lstrip()))
-
-
-def _damaged(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iterator[Sign]:
-    examined = sampled(len(pairs))
-    rows = [row for row in examined if DAMAGE.search(pairs[row].text)]
-    if len(rows) < max(1, DAMAGED * len(examined)):
-        return
-    answers = [pairs[row].answer for row in rows]
-    badly = sum(
-        len(DAMAGE.findall(answer)) >= DAMAGED_ANSWER * len(answer) > 0 for answer in answers
-    )
-    yield _sign(
-        "damaged-answers",
-        split,
-        rows,
-        None if badly >= limits.spoilt * len(examined) else Severity.WARNING,
-        examined=len(examined),
-        badly=badly or None,
-    )
-
-
-def _order(split: Split, facts: TextFacts, limits: Limits) -> Iterator[Sign | Seen | Unsought]:
+def _order(split: Split, facts: TextFacts) -> Iterator[Sign | Seen | Unsought]:
     order = facts.order
+    neighbours = order.words - order.texts
     if order.function_words < FUNCTION_WORDS:
         why = "the answers are no sentences of a language whose small words are known here"
         yield Unsought(("words-out-of-order",), why)
-    elif order.shared < SHARED_WORDS or not (
-        DEALT <= order.dealt <= 0.75 * (order.words - order.texts)
-    ):
+        return
+    if order.shared < SHARED_WORDS or not DEALT <= order.dealt <= MOST_DEALT * neighbours:
         yield Unsought(("words-out-of-order",), "too few different words stand side by side")
-    elif order.ratio > limits.in_order:
+        return
+    measured: dict[str, Measurement] = {
+        "again": order.again,
+        "by_chance": order.dealt,
+        "examined": order.texts,
+        "ratio": order.ratio,
+    }
+    if order.ratio > IN_ORDER:
         yield Seen(
             "{again:,} neighbouring words of the answers meet again in another row, {ratio:.1f} "
             "times as many as by chance.",
-            {"again": order.again, "ratio": order.ratio},
+            measured,
         )
     else:
-        measured: dict[str, Measurement] = {
-            "again": order.again,
-            "by_chance": order.dealt,
-            "examined": order.texts,
-            "ratio": order.ratio,
-        }
         yield Sign("words-out-of-order", measured, where=split.path.name)
 
 
@@ -517,34 +462,34 @@ def _misplaced(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iterator[
         if not any(exchanges):
             # Plain text has no answers that could be misplaced.
             return
-    rows = [row for row, one in enumerate(pairs) if one.prompt.strip() and one.answer.strip()]
-    symptoms = ("misplaced-answers",)
-    if split.format == "text" and len(rows) < 0.9 * len(pairs):
-        yield Unsought(symptoms, "only some of the texts are questions with answers")
-        return
-    if len(rows) < PAIRED_ROWS:
+    rows = [row for row, pair in enumerate(pairs) if pair.prompt.strip() and pair.answer.strip()]
+    why = ""
+    if split.format == "text" and len(rows) < EXCHANGES * len(pairs):
+        why = "only some of the texts are questions with answers"
+    elif len(rows) < PAIRED_ROWS:
         why = f"{len(rows)} rows with a prompt and an answer; {PAIRED_ROWS} are needed"
-        yield Unsought(symptoms, why)
+    if why:
+        yield Unsought(("misplaced-answers",), why)
         return
     prompts, answers = [pairs[row].prompt for row in rows], [pairs[row].answer for row in rows]
-    measured = pairing(prompts, answers, limits.telling)
-    if measured.telling < limits.telling:
+    measured = pairing(prompts, answers, TELLING)
+    if measured.telling < TELLING:
         why = (
             "prompts and answers share too few rare words: with all answers dealt out at random, "
-            f"{measured.telling:.0%} of the rows would be noticed; {limits.telling:.0%} are needed"
+            f"{measured.telling:.0%} of the rows would be noticed; {TELLING:.0%} are needed"
         )
-        yield Unsought(symptoms, why)
+        yield Unsought(("misplaced-answers",), why)
         return
     interval = wilson(len(measured.misplaced), measured.examined)
     # Answers about the right subject may be worse than another row's without being misplaced.
     ranks = [misplaced.rank for misplaced in measured.misplaced]
-    if interval.low < limits.misplaced or float(np.mean(ranks)) > limits.rank:
+    if interval.low < limits.misplaced or float(np.mean(ranks)) > RANK:
         return
-    first = min(measured.misplaced, key=lambda one: one.row)
+    first = min(measured.misplaced, key=lambda misplaced: misplaced.row)
     yield _sign(
         "misplaced-answers",
         split,
-        sorted(rows[one.row] for one in measured.misplaced),
+        sorted(rows[misplaced.row] for misplaced in measured.misplaced),
         examined=measured.examined,
         share=interval.share,
         share_at_least=interval.low,

@@ -25,12 +25,9 @@ that was trained.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
-import numpy as np
-
-from mlxdoctor.check import Inconclusive, check, limit
+from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.engines.text import word_f1
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
@@ -40,37 +37,22 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.measure.logged_levels import LoggedLoss, logged_loss
 from mlxdoctor.measure.text.outputs import Output, OutputPair, answer_words, pairs
-from mlxdoctor.measure.text.statistics import mean_interval, paired_permutation
+from mlxdoctor.measure.text.statistics import Paired, mean_interval
 from mlxdoctor.models.generations import Generations
 
-
-@dataclass(frozen=True)
-class Limits:
-    """When answers have come no nearer, and when they must have."""
-
-    prompts: int = limit(
-        8, unit="prompts", source="7 pairs cannot reach p < 0.01 by flipping signs"
-    )
-    significance: float = limit(0.01, unit="p-value, paired permutation", source="convention")
-    gain: float = limit(
-        0.1, unit="overlap", source="a tenth of the words and pairs: less is hardly to be seen"
-    )
-    by_heart: float = limit(
-        0.5,
-        unit="nats a token of the answers",
-        source="6 of 10 tokens of any answer are foreseen",
-        false_alarms="0 of 96 healthy runs; 14 of 208 faulty ones are found",
-    )
-    open: float = limit(
-        0.8,
-        unit="nats a token of the answers",
-        source="below, one answer is the likeliest by far",
-        false_alarms="0 of 96 healthy runs; 23 of a kind that hardly learned lie above",
-    )
-    fell: float = limit(
-        0.5, unit="nats", source="every token of an answer 1.6 times as likely as before training"
-    )
-    near: float = limit(0.5, unit="overlap", source="answers known by heart share most words")
+#: Prompts that decide: 7 pairs cannot reach p < 0.01 by flipping signs.
+PROMPTS = 8
+#: Overlap that is hardly to be seen, a tenth of the words and pairs; and that of answers known by
+#: heart, which share most words.
+GAIN, NEAR = 0.1, 0.5
+#: Nats that a loss fell by where it promises something: each token 1.6 times as likely as before.
+FELL = 0.5
+#: Nats a token of the answers at which 6 of 10 tokens of any answer are foreseen: they are known by
+#: heart (0 of 96 healthy runs; 14 of 208 faulty ones are found).
+BY_HEART = 0.5
+#: The same below which one answer is the likeliest by far (0 of 96 healthy runs; 23 of a kind that
+#: hardly learned lie above).
+OPEN = 0.8
 
 
 _GAINED = (
@@ -96,7 +78,6 @@ _GAINED = (
             expected="answers nearer to the expected ones",
         ),
     },
-    limits=Limits(),
 )
 def expected_answers(
     generations: Generations,
@@ -105,7 +86,6 @@ def expected_answers(
     config: TrainingConfig | None,
     rows: SupervisedRows | None,
     dataset: Dataset | None,
-    limits: Limits,
 ) -> Iterator[Sign | Seen]:
     """Compare both models' answers with the expected ones, prompt by prompt."""
     known = [
@@ -113,29 +93,20 @@ def expected_answers(
         for pair in pairs(generations)
         if pair.base is not None and answer_words(pair.item.expected or "")
     ]
-    if len(known) < limits.prompts:
+    if len(known) < PROMPTS:
         raise Inconclusive(
             f"{len(known)} prompts with both models' answers and an expected one; "
-            f"{limits.prompts} are needed"
+            f"{PROMPTS} are needed"
         )
-    before = np.array([_overlap(output, pair.item.expected or "") for pair, output in known])
-    after = np.array([_overlap(pair.tuned, pair.item.expected or "") for pair, _ in known])
-    gain, reached = mean_interval(after - before), mean_interval(after)
-    p_value = paired_permutation(after - before)
-    measured: dict[str, Measurement] = {
-        "prompts": len(known),
-        "base_overlap": float(before.mean()),
-        "tuned_overlap": float(after.mean()),
-        "gain": gain.share,
-        "gain_low": gain.low,
-        "gain_high": gain.high,
-        "p_value": p_value,
-    }
-    if gain.share > 0 and p_value < limits.significance:
+    before = [_overlap(output, pair.item.expected or "") for pair, output in known]
+    after = [_overlap(pair.tuned, pair.item.expected or "") for pair, _ in known]
+    overlap = Paired.of(before, after)
+    measured: dict[str, Measurement] = {"prompts": len(known), **overlap.measured("overlap")}
+    if overlap.differs(1):
         yield Sign("gained", measured)
         yield Seen(_GAINED, measured, learned=True)
         return
-    if gain.high >= limits.gain:
+    if overlap.difference.high >= GAIN:
         raise Inconclusive(f"{len(known)} prompts are too few to see whether anything was gained")
     planned = config.iters if config is not None else None
     logged = None
@@ -143,24 +114,24 @@ def expected_answers(
         logged = logged_loss(log, planned=planned)
     loss = _answer_loss(logged, config, rows)
     measured["answer_loss_at_most"] = loss
-    severity = _severity(logged, loss, limits)
+    severity = _severity(logged, loss)
     # By heart, answers must be near; what the data does not ask, nobody need know.
-    is_near = reached.high >= limits.near
+    is_near = mean_interval(after).high >= NEAR
     if severity is Severity.ERROR and (is_near or not _are_own([one for one, _ in known], dataset)):
         severity = Severity.WARNING
     measured["promised_loss"] = loss if severity is Severity.ERROR else None
     yield Sign("no-gain", measured, severity=severity)
 
 
-def _severity(logged: LoggedLoss | None, loss: float | None, limits: Limits) -> Severity:
+def _severity(logged: LoggedLoss | None, loss: float | None) -> Severity:
     """What a lack of gain means beside the log: an error where it says by heart."""
     if logged is None or loss is None:
         return Severity.WARNING
     # A loss that was low from the start is no promise: the base model's was, too.
-    fell = logged.before is not None and logged.before - logged.after >= limits.fell
-    if not fell or loss >= limits.open:
+    fell = logged.before is not None and logged.before - logged.after >= FELL
+    if not fell or loss >= OPEN:
         return Severity.INFO
-    return Severity.ERROR if loss < limits.by_heart else Severity.WARNING
+    return Severity.ERROR if loss < BY_HEART else Severity.WARNING
 
 
 def _overlap(output: Output, expected: str) -> float:

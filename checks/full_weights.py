@@ -1,4 +1,4 @@
-"""What a run did to whole weights: after full fine-tuning, and to those that were to stay frozen.
+"""What a run did to whole weights: those that full fine-tuning trained, and frozen ones.
 
 What it finds. After full fine-tuning: weights that are NaN or infinite, none that differs from the
 base model's, or weights moved further than their own size. After LoRA: weights of the base model
@@ -28,7 +28,7 @@ BASE` shows every tensor.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 
@@ -37,22 +37,16 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
-from mlxdoctor.finding import Seen, Severity, Sign, Symptom, Unsought, some_of
+from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought, some_of
 from mlxdoctor.measure.weights.changed_tensors import WeightChange, component, weight_changes
 
-_LOWER = "lower the learning rate, ten times to start with, and train again from the base"
-_MOVED = (
-    "Training moved the weights by {median_relative_change:.3g} times their own size (median of "
-    "{matrices} matrices, at most {largest_relative_change:.3g})"
-)
-
-_FROZEN_CHANGED = (
-    "{changed} of {compared} weights that should be frozen differ from the base model's, by up to "
-    "{largest_relative_change:.3g} of their norm ({components})."
-)
-_FREEZE = "freeze the model before the layers are converted, and train again from the base"
-_OF_FULL = ("non-finite", "unchanged", "exploded", "large")
-_OF_FROZEN = ("frozen-changed", "changed-outside-adapter")
+_OF_FULL = ("non-finite", "unchanged", "exploded")
+#: ‖W' − W‖/‖W‖ by which storing a weight in half precision may change it: one unit of bfloat16's
+#: last place. Applies only where the two files differ in precision.
+_ROUNDING = 2.0**-8
+#: Times the average rounding error of a quantised weight's codes up to which it is unchanged:
+#: rounding alone measured 1.00 to 1.12 times it at 2 to 8 bits, in 64 sound fusions.
+_QUANTIZED = 2.0
 
 
 @dataclass(frozen=True)
@@ -61,7 +55,7 @@ class Limits:
 
     exploded: float = limit(
         3.0,
-        unit="‖W' − W‖/‖W‖, median over matrices",
+        unit="‖W' − W‖/‖W‖, median over matrices, for an error",
         source="reports/full-tuning.md: from seven times a high but sound rate on, 3.67 or more "
         "(44 runs), with 2.2 to 21 times the best loss; seven that were asked 20 questions each "
         "answered none, most of them garbled",
@@ -69,24 +63,11 @@ class Limits:
     )
     large: float = limit(
         1.0,
-        unit="‖W' − W‖/‖W‖, median over matrices",
+        unit="‖W' − W‖/‖W‖, median over matrices, for a warning",
         source="reports/full-tuning.md: at two to five times a high but sound rate, 1.05 to 3.45 "
         "(33 runs), with 1.7 to 8 times the best loss; five that were asked were fluent and "
         "answered none of 20, where five at sound rates answered 5 to 15",
         false_alarms="0 of 44 at sound or lower rates, whose largest is 0.64",
-    )
-    rounding: float = limit(
-        2.0**-8,
-        unit="‖W' − W‖/‖W‖",
-        source="one unit of bfloat16's last place: storing a weight in half precision changes it "
-        "by less. Applies only where the two files differ in precision",
-        false_alarms="none possible from rounding alone",
-    )
-    quantized: float = limit(
-        2.0,
-        unit="times the average of rounding to a quantised weight's codes",
-        source="rounding alone measured 1.00 to 1.12 at 2 to 8 bits",
-        false_alarms="0 of 64 sound fusions",
     )
 
 
@@ -106,28 +87,19 @@ class Limits:
             "and that the trained model was saved",
         ),
         "exploded": Symptom.error(
-            "the weights were moved several times their own size: they are overwritten",
-            says=f"{_MOVED}: the base model is overwritten.",
-            expected="a change below {most:g} times the weights; often below 0.3",
-            fix=_LOWER,
-        ),
-        "large": Symptom.warning(
             "the weights were moved further than their own size",
-            says=f"{_MOVED}: little of the base model is left.",
+            says="Training moved the weights by {median_relative_change:.3g} times their own size "
+            "(median of {matrices} matrices, at most {largest_relative_change:.3g}): little of "
+            "the base model is left.",
             expected="a change below {most:g} times the weights; often below 0.3",
-            fix=_LOWER,
+            fix="lower the learning rate, ten times to start with, and train again from the base",
         ),
         "frozen-changed": Symptom.error(
             "weights that should be frozen have other values than the base model's",
-            says=_FROZEN_CHANGED,
-            expected="the base model's values, bit for bit",
-            fix=_FREEZE,
-        ),
-        "changed-outside-adapter": Symptom.warning(
-            "a fused model differs where its adapter changes nothing",
-            says=_FROZEN_CHANGED,
-            expected="the base model's values, but for rounding",
-            fix=_FREEZE,
+            says="{changed} of {compared} weights that should be frozen differ from the base "
+            "model's, by up to {largest_relative_change:.3g} of their norm ({components}).",
+            expected="the base model's values, bit for bit but for rounding",
+            fix="freeze the model before the layers are converted, and train again from the base",
         ),
     },
     limits=Limits(),
@@ -148,29 +120,30 @@ def full_weights(
         yield from _fully_tuned(tuned, base, limits, was_full=True)
     elif tuned.from_adapter or has_adapter:
         yield Unsought(_OF_FULL, "the run was no full fine-tune")
-        yield from _frozen(tuned, base, config, adapter, limits)
+        yield from _frozen(tuned, base, config, adapter)
     else:
-        yield Unsought(_OF_FROZEN, "which weights of the model should differ is not known")
+        why = "which weights of the model should differ is not known"
+        yield Unsought(("frozen-changed",), why)
         yield from _fully_tuned(tuned, base, limits, was_full=False)
 
 
 def _fully_tuned(
     tuned: TunedModel, base: BaseModel, limits: Limits, *, was_full: bool
 ) -> Iterator[Sign | Seen]:
-    every = tuple(weight_changes(base, tuned))
+    changes = tuple(weight_changes(base, tuned))
     compared = [
         change
-        for change in every
+        for change in changes
         if change.status in ("same", "changed") and not change.is_requantized
     ]
     if not compared:
         raise Inconclusive("no tensor is stored with the name, shape and kind of one in the base")
     changed = [change for change in compared if change.status == "changed"]
-    if not changed and any(change.is_requantized for change in every):
+    if not changed and any(change.is_requantized for change in changes):
         raise Inconclusive("the matrices were quantised after training, which hides what it did")
     if not changed:
         measured = {"compared": len(compared), "changed": 0}
-        # A folder may have been named that nobody trained; what a run saved was trained.
+        # Where no configuration says so, the folder may be of a model that nobody trained.
         severity = None if was_full else Severity.WARNING
         yield Sign("unchanged", measured, where=tuned.path.name, severity=severity)
         return
@@ -183,25 +156,22 @@ def _fully_tuned(
             "Training changed {changed} of {compared} weights, and all are finite.",
             {"changed": len(changed), "compared": len(compared)},
         )
-    yield from _moved(changed, limits)
-
-
-def _moved(changed: Sequence[WeightChange], limits: Limits) -> Iterator[Sign]:
     matrices = [
         (change.relative, change.name)
         for change in changed
         if change.relative is not None and len(change.shape) > 1 and not change.nonfinite
     ]
-    if not matrices or (middle := median(size for size, _ in matrices)) < limits.large:
-        return
-    largest, name = max(matrices)
-    measured = {
-        "median_relative_change": middle,
-        "largest_relative_change": largest,
-        "matrices": len(matrices),
-        "most": limits.large,
-    }
-    yield Sign("exploded" if middle >= limits.exploded else "large", measured, where=name)
+    median_change = median(size for size, _ in matrices) if matrices else 0.0
+    if median_change >= limits.large:
+        largest, name = max(matrices)
+        figures: dict[str, Measurement] = {
+            "median_relative_change": median_change,
+            "largest_relative_change": largest,
+            "matrices": len(matrices),
+            "most": limits.large,
+        }
+        severity = None if median_change >= limits.exploded else Severity.WARNING
+        yield Sign("exploded", figures, where=name, severity=severity)
 
 
 def _frozen(
@@ -209,23 +179,22 @@ def _frozen(
     base: BaseModel,
     config: TrainingConfig | None,
     adapter: Adapter | None,
-    limits: Limits,
 ) -> Iterator[Sign | Seen]:
     adapted = {module.name for module in adapter.modules} if adapter is not None else set()
     saved = config.values.get("modules_to_save") if config is not None else None
     intended = tuple(map(str, saved)) if isinstance(saved, list) else ()
     modules = {name: name.rpartition(".")[0] for name in tuned.tensors}
-    free = {
+    meant_to_change = {
         name
         for name, module in modules.items()
         if module.endswith(intended) or (module in adapted and not tuned.from_adapter)
     }
     compared = 0
     relative: dict[str, float] = {}
-    for change in weight_changes(base, tuned, leave_out=free):
+    for change in weight_changes(base, tuned, leave_out=meant_to_change):
         if change.status in ("same", "changed"):
             compared += 1
-            if (moved := _relative_change(change, limits)) is not None:
+            if (moved := _relative_change(change)) is not None:
                 relative[change.name] = moved
     if not compared:
         raise Inconclusive("no tensor has the name and shape of one in the base model")
@@ -238,7 +207,7 @@ def _frozen(
     names = sorted(relative, key=lambda name: -relative[name])
     parts = Counter(component(name) for name in relative).most_common()
     yield Sign(
-        "frozen-changed" if tuned.from_adapter else "changed-outside-adapter",
+        "frozen-changed",
         {
             "changed": len(names),
             "compared": compared,
@@ -247,18 +216,20 @@ def _frozen(
             "components": tuple(f"{part}: {count}" for part, count in parts),
         },
         where=some_of(names),
+        # A model may have been fused from another revision of the base.
+        severity=None if tuned.from_adapter else Severity.WARNING,
     )
 
 
-def _relative_change(change: WeightChange, limits: Limits) -> float | None:
+def _relative_change(change: WeightChange) -> float | None:
     """‖W' − W‖/‖W‖, or None where nothing but the precision changed."""
     if change.status == "same":
         return None
     is_stored_alike = change.before == change.after
     if change.relative is None:
-        # Numbers that are no weights have no norm; another type is another representation.
+        # Integers and the like have no norm: they changed, unless only their type did.
         return 1.0 if is_stored_alike else None
-    rounding = max(limits.quantized * change.rounding, limits.rounding)
+    rounding = max(_QUANTIZED * change.rounding, _ROUNDING)
     if not is_stored_alike and change.relative <= rounding:
         return None
     return change.relative

@@ -19,14 +19,13 @@ What to do. Fuse with `--dequantize`, or serve the adapter beside the base model
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
-from mlxdoctor.check import DoesNotArise, Inconclusive, check, limit
+from mlxdoctor.check import DoesNotArise, Inconclusive, check
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
-from mlxdoctor.judge.learned import ENOUGH_ROWS, SIGNIFICANCE
-from mlxdoctor.measure.text.statistics import sign_test
+from mlxdoctor.judge.learned import ENOUGH_ROWS
+from mlxdoctor.measure.text.statistics import SIGNIFICANCE, sign_test
 from mlxdoctor.models.readings import Reading, mean_loss
 from mlxdoctor.models.validation import ValidationRows
 
@@ -38,13 +37,11 @@ _SAID = (
 )
 
 
-@dataclass(frozen=True)
-class Limits:
-    """How much fusing may cost."""
-
-    share: float = limit(0.05, unit="of the loss before fusing", source="half of a usual cost")
-    least: float = limit(0.02, unit="nats", source="rounding to half precision costs less")
-    far: float = limit(0.1, unit="nats", source="a perplexity up by a tenth")
+#: How much fusing may cost: this share of the loss before it, half of a usual cost, and so many
+#: nats; rounding to half precision costs less.
+_SHARE, _LEAST = 0.05, 0.02
+#: Nats that make it an error: a perplexity up by a tenth.
+_FAR = 0.1
 
 
 @check(
@@ -56,9 +53,8 @@ class Limits:
             fix="Fuse with `--dequantize`, or serve the adapter beside the base model.",
         )
     },
-    limits=Limits(),
 )
-def fused_agreement(validation: ValidationRows, limits: Limits) -> Iterator[Sign | Seen]:
+def fused_agreement(validation: ValidationRows) -> Iterator[Sign | Seen]:
     """Compare the losses of the fused model with those of base and adapter."""
     if validation.measure_unfused is None:
         raise DoesNotArise("there is no fused model with its adapter beside it")
@@ -83,7 +79,7 @@ def fused_agreement(validation: ValidationRows, limits: Limits) -> Iterator[Sign
     }
     lost = together - apart
     is_certain = sign_test(after - before) < SIGNIFICANCE
-    if is_certain and lost > max(limits.least, limits.share * apart):
-        yield Sign("worse", measured, severity=Severity.ERROR if lost > limits.far else None)
+    if is_certain and lost > max(_LEAST, _SHARE * apart):
+        yield Sign("worse", measured, severity=Severity.ERROR if lost > _FAR else None)
     else:
         yield Seen(f"{_SAID}.", measured)

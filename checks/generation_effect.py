@@ -22,47 +22,31 @@ base model's using `mlxdoctor inspect`. Where answers got worse, see the other c
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from mlxdoctor.check import Inconclusive, check, limit
+from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.engines.text import word_f1
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.supervision import Role
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
-from mlxdoctor.judge.learned import SIGNIFICANCE, region
+from mlxdoctor.judge.learned import region
 from mlxdoctor.measure.text.outputs import OutputPair, answer_words, pairs
-from mlxdoctor.measure.text.statistics import mcnemar_exact, paired_permutation
+from mlxdoctor.measure.text.statistics import SIGNIFICANCE, Paired, mcnemar_exact
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.models.losses import TokenLosses
 
 #: Prompts that decide: fewer can agree by chance.
 PROMPTS = 8
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When answers are the same, and when they are worse."""
-
-    sure: float = limit(
-        1.0,
-        unit="nats",
-        source="a model whose loss on the answers fell as far answers in other words",
-        false_alarms="0 of 118 sound runs of four base models",
-    )
-    overlap_drop: float = limit(
-        0.1, unit="word F1", source="a tenth of the words: more than another way to say it"
-    )
-    overlap_left: float = limit(
-        0.5, unit="share of the base model's word F1", source="half of what was there is lost"
-    )
-    overlap_before: float = limit(
-        0.25,
-        unit="word F1 of the base model's answers",
-        source="below, they are nearly unrelated to the expected ones, and a few words decide",
-        false_alarms="1 of 98 sound runs of three base models; 13 without it",
-    )
+#: By how much the overlap of words (F1) fell where it is more than another way to say it, and the
+#: share of the base model's overlap below which half was lost.
+OVERLAP_DROP, OVERLAP_LEFT = 0.1, 0.5
+#: Nats by which the loss on the answers fell where a model that shares fewer words with them says
+#: the same in others (0 of 118 sound runs of four base models are errors).
+SURE = 1.0
+#: Word F1 of the base model's answers below which they are nearly unrelated to the expected ones,
+#: and a few words decide (1 of 98 sound runs of three base models; 13 without it).
+OVERLAP_BEFORE = 0.25
 
 
 @check(
@@ -91,7 +75,6 @@ class Limits:
             fix="Do not use this adapter; an earlier checkpoint may be better (--adapter FILE).",
         ),
     },
-    limits=Limits(),
     rerun_symptom=True,
 )
 def generation_effect(
@@ -99,7 +82,6 @@ def generation_effect(
     *,
     adapter: Adapter | None,
     losses: TokenLosses | None,
-    limits: Limits,
 ) -> Iterator[Sign]:
     """Compare the answers with the base model's and with the expected ones."""
     if generations.load_failure is not None:
@@ -123,8 +105,8 @@ def generation_effect(
         )
         return
     compared = losses.compared if losses is not None else ()
-    has_learned = region(compared, 1, Role.ANSWER).fell(limits.sure)
-    yield from _worse(answered, limits, has_learned=has_learned)
+    has_learned = region(compared, Role.ANSWER).fell(SURE)
+    yield from _worse(answered, has_learned=has_learned)
 
 
 def _has_update(adapter: Adapter) -> bool:
@@ -133,7 +115,7 @@ def _has_update(adapter: Adapter) -> bool:
     return bool(adapter.others) and not adapter.modules
 
 
-def _worse(answered: Sequence[OutputPair], limits: Limits, *, has_learned: bool) -> Iterator[Sign]:
+def _worse(answered: Sequence[OutputPair], *, has_learned: bool) -> Iterator[Sign]:
     known = [
         (pair.base.words, pair.tuned.words, answer_words(pair.item.expected))
         for pair in answered
@@ -156,18 +138,13 @@ def _worse(answered: Sequence[OutputPair], limits: Limits, *, has_learned: bool)
     if only_base > only_tuned and p_value < SIGNIFICANCE:
         yield Sign("worse-than-base", {**measured, "p_value": p_value})
         return
-    overlaps = np.array(
-        [(word_f1(base, want), word_f1(tuned, want)) for base, tuned, want in known]
+    overlap = Paired.of(
+        [word_f1(base, want) for base, _, want in known],
+        [word_f1(tuned, want) for _, tuned, want in known],
     )
-    before, after = (float(mean) for mean in overlaps.mean(axis=0))
-    p_value = paired_permutation(overlaps[:, 1] - overlaps[:, 0])
-    is_less = before - after > limits.overlap_drop and after < limits.overlap_left * before
-    if is_less and p_value < SIGNIFICANCE:
-        measured |= {
-            "base_overlap": round(before, 3),
-            "tuned_overlap": round(after, 3),
-            "p_value": p_value,
-        }
-        is_doubtful = before < limits.overlap_before or has_learned
+    is_less = overlap.base - overlap.tuned > OVERLAP_DROP
+    if is_less and overlap.tuned < OVERLAP_LEFT * overlap.base and overlap.differs(-1):
+        is_doubtful = overlap.base < OVERLAP_BEFORE or has_learned
         severity = Severity.WARNING if is_doubtful else None
+        measured |= overlap.measured("overlap")
         yield Sign("worse-than-base", measured, severity=severity)

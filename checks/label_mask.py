@@ -21,12 +21,12 @@ and use a template that ends answers with the model's end token.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from mlxdoctor.check import Inconclusive, check, limit
+from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
@@ -43,17 +43,17 @@ _LONGER = (
 )
 
 
-@dataclass(frozen=True)
-class Limits:
-    """When a share of rows or targets is worth reporting."""
-
-    certain: float = limit(
-        0.95, unit="probability", source="that the run meets a batch without targets"
-    )
-    cut_warning: float = limit(0.02, unit="share of rows", source="a few long rows do no harm")
-    cut_error: float = limit(0.5, unit="share of rows", source="most answers have no end")
-    end_warning: float = limit(0.5, unit="share of rows", source="half of the answers never end")
-    end_error: float = limit(0.95, unit="share of rows", source="(almost) no answer ends")
+#: Shares of the rows from which on a sign is told, and an error; no rows but the answers that are
+#: not cut can lack their end. A few long rows do no harm, and in plain text the limit cuts anyhow.
+_SHARES = {
+    "no-supervised-tokens": (0.0, 1.0),
+    "answers-truncated": (0.02, 0.5),
+    "end-token-missing": (0.5, 0.95),
+}
+#: The probability from which on the run is sure to meet a batch without targets.
+_CERTAIN = 0.95
+#: The share of the targets below which mlx-lm's padding target hardly matters.
+_PADDED = 0.01
 
 
 @check(
@@ -123,67 +123,64 @@ class Limits:
             fix="nothing in the run is at fault: up to 0.32.2 mlx-lm does this to every run",
         ),
     },
-    limits=Limits(),
 )
 def label_mask(
     rows: SupervisedRows,
     config: TrainingConfig | None,
     tokenizer: Tokenizer | None,
     log: TrainingLog | None,
-    limits: Limits,
 ) -> Iterator[Sign | LabelStrip]:
     """Report what is wrong with the supervised tokens of the training rows."""
     yield from labels_shown(rows, tokenizer)
     if not rows.rows:
         raise Inconclusive("none of the rows examined could be tokenized")
-    yield from _empty_batches(rows, config, log, limits)
-    if bare := _where(rows.rows, lambda row: len(row.targets) == 0):
-        yield _sign(
-            "no-supervised-tokens",
-            rows,
-            bare,
-            Severity.ERROR if len(bare) == len(rows.rows) else None,
-            longest_prompt=max(row.prompt_length for row in bare),
-        )
-    cut = _where(rows.rows, lambda row: row.answer_is_cut)
-    if cut and (share := len(cut) / len(rows.rows)) >= limits.cut_warning:
-        is_error = share >= limits.cut_error and rows.format != "text"
-        yield _sign(
-            "answers-truncated",
-            rows,
-            cut,
-            Severity.ERROR if is_error else None,
-            longest_row=max(row.full_length for row in cut),
-        )
-    if rows.eos_token_ids:
-        yield from _ends(rows, tokenizer, limits)
-    if broken := _where(rows.rows, lambda row: row.offset > 0 and not row.prefix_matches):
-        yield _sign("offset-not-a-prefix", rows, broken)
-    bos = tokenizer.bos_token_id if tokenizer is not None else None
-    doubled = _where(rows.rows, lambda row: bos is not None and [*row.tokens[:2]] == [bos, bos])
-    if doubled:
-        yield _sign("double-bos", rows, doubled, bos_token=bos)
-    if turns := _where(rows.rows, lambda row: row.offset > 0 and row.assistant_turns > 1):
-        yield _sign("earlier-answers-masked", rows, turns)
-    yield from _beside_answers(rows)
+    if rows.empty_batches:
+        yield _empty_batches(rows, config, log)
+    affected: dict[str, list[SupervisedRow]] = defaultdict(list)
+    for row in rows.rows:
+        for problem in row.problems:
+            affected[problem].append(row)
+    for symptom, some in affected.items():
+        least, error = _SHARES.get(symptom, (0.0, math.inf))
+        figures: dict[str, Measurement] = {}
+        examined = len(rows.rows)
+        if symptom == "end-token-missing":
+            examined = sum(row.length == row.full_length and row.count() > 0 for row in rows.rows)
+            figures = _ends(some[0], rows, tokenizer)
+        if symptom == "answers-truncated" and rows.format == "text":
+            error = math.inf
+        if (share := len(some) / examined) >= least:
+            severity = Severity.ERROR if share >= error else None
+            yield _sign(symptom, rows, some, severity, examined=examined, **figures)
+    targets = sum(len(row.targets) for row in rows.rows)
+    prompt = sum(int((row.target_roles == Role.PROMPT).sum()) for row in rows.rows)
+    if prompt and not rows.mask_prompt:
+        by_default = "by default" if rows.masking_is_default else None
+        yield Sign("prompt-supervised", {"share": prompt / targets, "by_default": by_default})
+    padded = sum(row.count() - len(row.targets) for row in rows.rows)
+    if padded >= max(1, _PADDED * (targets + padded)):
+        yield Sign("pad-target", {"share": padded / (targets + padded), "pad_id": rows.pad_id})
 
 
 def _empty_batches(
-    rows: SupervisedRows, config: TrainingConfig | None, log: TrainingLog | None, limits: Limits
-) -> Iterator[Sign]:
+    rows: SupervisedRows, config: TrainingConfig | None, log: TrainingLog | None
+) -> Sign:
     empty = rows.empty_batches
-    if not empty:
-        return
     total = max(len(rows.batches), rows.total_rows // rows.batch_size)
     affected = max(round(len(empty) * total / len(rows.batches)), 1)
-    chance = _chance_of_meeting(total, affected, (config and config.iters) or total)
+    drawn = (config and config.iters) or total
+    chance = 1.0
+    if drawn <= total - affected:
+        # No batch of an epoch comes twice.
+        chance = -math.expm1(sum(math.log1p(-affected / (total - past)) for past in range(drawn)))
     # A trainer that guards the division survives such a batch, and its log shows it.
-    severe = chance >= limits.certain and not _loss_stayed_finite(log)
-    yield _sign(
+    losses = log.main.get("train_loss") if log is not None else None
+    stayed_finite = losses is not None and len(losses) > 0 and np.isfinite(losses.values).all()
+    return _sign(
         "empty-batch",
         rows,
         [rows.rows[place] for batch in empty for place in batch],
-        None if severe else Severity.WARNING,
+        None if chance >= _CERTAIN and not stayed_finite else Severity.WARNING,
         empty_batches=len(empty),
         batches=len(rows.batches),
         batch_size=rows.batch_size,
@@ -191,53 +188,13 @@ def _empty_batches(
     )
 
 
-def _chance_of_meeting(total: int, marked: int, drawn: int) -> float:
-    """Probability that `drawn` of `total` batches, without replacement, hold a marked one."""
-    if drawn > total - marked:
-        return 1.0
-    steps = (math.log1p(-marked / (total - before)) for before in range(drawn))
-    return -math.expm1(sum(steps))
-
-
-def _loss_stayed_finite(log: TrainingLog | None) -> bool:
-    loss = log.main.get("train_loss") if log is not None else None
-    return loss is not None and len(loss.values) > 0 and bool(np.isfinite(loss.values).all())
-
-
-def _ends(rows: SupervisedRows, tokenizer: Tokenizer | None, limits: Limits) -> Iterator[Sign]:
-    whole = _where(rows.rows, lambda row: row.length == row.full_length and len(row.targets) > 0)
-    endless = _where(whole, lambda row: Role.END not in row.target_roles)
-    if not endless or len(endless) < limits.end_warning * len(whole):
-        return
-    last = int(endless[0].targets[-1])
-    ends = [tokenizer.token(one) if tokenizer else str(one) for one in rows.eos_token_ids]
-    yield _sign(
-        "end-token-missing",
-        rows,
-        endless,
-        Severity.ERROR if len(endless) >= limits.end_error * len(whole) else None,
-        examined=len(whole),
-        last=quoted(tokenizer.token(last)) if tokenizer else None,
-        ends=tuple(ends),
-    )
-
-
-def _beside_answers(rows: SupervisedRows) -> Iterator[Sign]:
-    targets = sum(len(row.targets) for row in rows.rows)
-    prompt = sum(int((row.target_roles == Role.PROMPT).sum()) for row in rows.rows)
-    if prompt and not rows.mask_prompt:
-        by_default = "by default" if rows.masking_is_default else None
-        yield Sign("prompt-supervised", {"share": prompt / targets, "by_default": by_default})
-    padded = sum(row.count() - len(row.targets) for row in rows.rows)
-    # Below a hundredth it hardly matters.
-    if padded and (share := padded / (targets + padded)) >= 0.01:
-        yield Sign("pad-target", {"share": share, "pad_id": rows.pad_id})
-
-
-def _where(
-    rows: Sequence[SupervisedRow], holds: Callable[[SupervisedRow], bool]
-) -> list[SupervisedRow]:
-    return [row for row in rows if holds(row)]
+def _ends(
+    row: SupervisedRow, rows: SupervisedRows, tokenizer: Tokenizer | None
+) -> dict[str, Measurement]:
+    """How an answer without an end token ends, and the tokens that would have been one."""
+    ends = [tokenizer.token(token) if tokenizer else str(token) for token in rows.eos_token_ids]
+    last = quoted(tokenizer.token(int(row.targets[-1]))) if tokenizer else None
+    return {"last": last, "ends": tuple(ends)}
 
 
 def _sign(
@@ -248,15 +205,17 @@ def _sign(
     **measured: Measurement,
 ) -> Sign:
     """A sign about some of the rows: how many, the first of them, and the limit that they need."""
+    longest = max(row.full_length for row in affected)
     figures: dict[str, Measurement] = {
         "rows": len(affected),
         "examined": len(rows.rows),
         "share": len(affected) / len(rows.rows),
         "max_seq_length": rows.max_seq_length,
+        "longest_prompt": max(row.prompt_length for row in affected),
+        "longest_row": longest,
     }
     # Rows that the limit does not cut have no answer.
-    lengths = [row.full_length for row in affected if row.full_length > rows.max_seq_length]
-    if lengths:
-        figures |= {"needed_max_seq_length": max(lengths), "set_to": rounded_up(max(lengths))}
-    where = f"row {affected[0].index + 1} of {rows.split}" if affected else None
+    if longest > rows.max_seq_length:
+        figures |= {"needed_max_seq_length": longest, "set_to": rounded_up(longest)}
+    where = f"row {affected[0].index + 1} of {rows.split}"
     return Sign(symptom, figures | measured, where=where, severity=severity)

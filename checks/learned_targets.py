@@ -27,28 +27,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from mlxdoctor.check import Inconclusive, check, limit
+from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.evidence.supervision import Role
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
 from mlxdoctor.judge.learned import (
     ENOUGH_ROWS,
     LIKELY,
-    SIGNIFICANCE,
     LossChange,
     change,
     is_likely,
     mean_of,
     region,
-    region_mean,
-    tuned_pass,
 )
 from mlxdoctor.measure.text.prompt_rates import Rate, rate
-from mlxdoctor.measure.text.statistics import sign_test
+from mlxdoctor.measure.text.statistics import SIGNIFICANCE, sign_test
 from mlxdoctor.models.losses import RowLosses, RowPass, TokenLosses
 from mlxdoctor.safety.quoting import quoted
 
@@ -57,73 +53,39 @@ from mlxdoctor.safety.quoting import quoted
 UNCHANGED = 0.01
 #: Probability that no token has that is ever the greedy choice.
 UNLIKELY = 0.1
+#: Nats by which the loss of padding after padding fell: 2.4 to 2.7 where it was trained on; it
+#: rises in sound runs.
+PADDING_FELL = 1.5
+#: Probability of padding after padding: 0.012 to 0.43 where it was trained on, at most 0.002 in
+#: 156 sound runs of five bases. Of the token that mlx-lm pads with, which it trains once after each
+#: row, a sound model may expect more: 0.006 in one, up to 0.09 in runs with other faults.
+PADDING, OWN_PADDING = 0.006, 0.2
+#: Probability of the end token after a complete answer: 0.55 where it was left out of the loss,
+#: 0.95 and more in sound runs that end (4 of the fixtures).
+SURE_END = 0.8
+#: Nats a token below which the base model already knows the answers.
+TO_LEARN = 0.3
+#: Nats a token between two shifts: a constant guess is equally good at every shift.
+SHIFT_MARGIN = 0.5
+#: Nats a token by which a loss changed: a perplexity up or down by a tenth.
+CHANGED = 0.1
+#: Nats by which a base model is worse than a blind guess, as in loss-level: a sound mixture of
+#: experts begins 1.2 above on tokens it never saw; none of 94 sound runs.
+ABOVE_UNIFORM = 1.5
+#: Of a blind guess's loss, what the tuned model's is at most on text that can be read: sound runs
+#: of a base that is above guessing end at 0.2 of it; a broken base's answers tell (14 of 15).
+READABLE = 0.5
+#: Nats a token between held-out rows and those trained on: 0.1 in the sound fixture runs, 1.3 in
+#: the overfitted one.
+MEMORISED = 0.5
+#: Share of its loss that the prompt lost, over the same share of the answer: 0.8 in the fixtures
+#: with the prompt in the loss, below 0 with it masked.
+PROMPT_SHARE = 0.5
+#: Nats a token by which the loss of the prompts rose: 1.4 to 3.4 after a ruinous rate, 0.2 in a
+#: sound run with a mask.
+PROMPT_ROSE = 1.0
 
 
-@dataclass(frozen=True)
-class Limits:
-    """When a change of the loss over rows says what was learned."""
-
-    grown_gain: float = limit(
-        1.5, unit="nats", source="padding trained on gains 2.4 to 2.7; it loses in sound runs"
-    )
-    grown: float = limit(
-        0.006,
-        unit="probability",
-        source="0.012 to 0.43 where padding was trained on, at most 0.002 in sound runs",
-        false_alarms="0 of 156 sound runs of five bases",
-    )
-    grown_own: float = limit(
-        0.2,
-        unit="probability, of the token that mlx-lm pads with",
-        source="it trains one after each row, from which a sound model may expect more: 0.006 "
-        "in one, up to 0.09 in runs with other faults",
-        false_alarms="0 of 156 sound runs of five bases; 1 at the limit for other tokens",
-    )
-    sure_end: float = limit(
-        0.8,
-        unit="probability of the end token after a complete answer",
-        source="0.55 where it was left out of the loss; 0.95 and more in sound runs that end",
-        false_alarms="0 of 4 sound runs of the fixtures",
-    )
-    to_learn: float = limit(
-        0.3, unit="nats per token", source="below, the base model already knows the answers"
-    )
-    shift_margin: float = limit(
-        0.5, unit="nats per token", source="a constant guess is equally good at every shift"
-    )
-    worse: float = limit(0.1, unit="nats per token", source="a loss 10% up on a perplexity")
-    above_uniform: float = limit(
-        1.5,
-        unit="nats",
-        source="as loss-level: a sound mixture of experts begins 1.2 nats above on tokens "
-        "it never saw",
-        false_alarms="0 of 94 sound runs",
-    )
-    readable: float = limit(
-        0.5,
-        unit="of a blind guess's loss, to the tuned model",
-        source="sound runs of a base that is above guessing end at 0.2 of it; where the base is "
-        "broken its own answers tell (14 of 15)",
-    )
-    memorised: float = limit(
-        0.5, unit="nats per token", source="fixtures: 0.1 in sound runs, 1.3 in the overfitted"
-    )
-    prompt_share: float = limit(
-        0.5,
-        unit="share of its loss that the prompt lost, over the same share of the answer",
-        source="fixtures: 0.8 with the prompt in the loss, below 0 with it masked",
-    )
-    prompt_worse: float = limit(
-        1.0,
-        unit="nats per token",
-        source="fixtures: 1.4 to 3.4 after a ruinous rate, 0.2 in a sound run with a mask",
-    )
-
-
-_AT_SHIFT = (
-    "The adapter was trained to predict {what}: its loss for that is {tuned_loss} (base "
-    "{base_loss}), for the next token {next_tuned_loss} (base {next_base_loss})."
-)
 _END = (
     "After a complete answer, the tuned model expects the end token with probability "
     "{tuned_probability:.3f}, the base model with {base_probability:.3f} ({rows:* row})."
@@ -147,15 +109,10 @@ _END = (
             expected="finite losses",
             fix="Do not use this adapter; diagnose its earlier checkpoints with --adapter FILE.",
         ),
-        "identity-learned": Symptom.error(
-            "the adapter learned to repeat the token it was just given",
-            says=_AT_SHIFT,
-            expected="the largest improvement for the next token",
-            fix="Make targets[i] the token after inputs[i], shifted exactly once.",
-        ),
-        "skip-learned": Symptom.error(
-            "the adapter learned to predict the token after the next",
-            says=_AT_SHIFT,
+        "wrong-shift-learned": Symptom.error(
+            "the adapter learned to predict another token than the next",
+            says="The adapter was trained to predict {what}: its loss for that is {tuned_loss} "
+            "(base {base_loss}), for the next token {next_tuned_loss} (base {next_base_loss}).",
             expected="the largest improvement for the next token",
             fix="Make targets[i] the token after inputs[i], shifted exactly once.",
         ),
@@ -225,14 +182,13 @@ _END = (
             fix="Check that the adapter is attached, trainable, and that the rate is not too low.",
         ),
     },
-    limits=Limits(),
     rerun_symptom=True,
 )
 def learned_targets(
-    losses: TokenLosses, tokenizer: Tokenizer | None, limits: Limits
+    losses: TokenLosses, tokenizer: Tokenizer | None
 ) -> Iterator[Sign | Seen | Unsought]:
     """Compare both models' losses by region and shift."""
-    base = _base_broken(losses, limits)
+    base = _base_broken(losses)
     if base is not None:
         yield base
     if losses.load_failure is not None:
@@ -240,14 +196,14 @@ def learned_targets(
     rows = losses.compared
     if len(rows) < ENOUGH_ROWS:
         raise Inconclusive(f"{len(rows)} rows are too few to decide; {ENOUGH_ROWS} are needed")
-    broken = sum(not np.isfinite(tuned_pass(row).next).all() for row in rows)
+    broken = sum(not np.isfinite(row.of("tuned").next).all() for row in rows)
     if broken:
         yield Sign("not-finite", {"rows": len(rows), "not_finite": broken})
         return
     if base is not None and base.severity is Severity.ERROR:
         return
-    shifted = _shift(rows, limits)
-    tuned = region(rows, 1, Role.ANSWER).tuned
+    shifted = _shift(rows)
+    tuned = region(rows, Role.ANSWER).tuned
     if shifted is not None:
         # A model that repeats what it is given expects padding after padding, trained or not.
         yield shifted
@@ -256,16 +212,16 @@ def learned_targets(
         yield Unsought(("padding-learned", "end-token-repeated"), why)
     elif shifted is None:
         for pad_id in losses.pad_ids:
-            yield from _padding(pad_id, rows, losses, tokenizer, limits)
-    yield from _end_after_answer(rows, limits)
+            yield from _padding(pad_id, losses, tokenizer)
+    yield from _end_after_answer(rows)
     yield from _end_at_start(rows)
-    yield from _prompt(rows, losses.mask_prompt, limits)
-    yield from _answers(rows, limits)
+    yield from _prompt(rows, losses.mask_prompt)
+    yield from _answers(rows)
 
 
-def _base_broken(losses: TokenLosses, limits: Limits) -> Sign | None:
+def _base_broken(losses: TokenLosses) -> Sign | None:
     uniform = math.log(losses.vocab_size)
-    means = np.array([region_mean(row, row.base, 1, Role.ANSWER) for row in losses.rows])
+    means = np.array([row.mean("base", Role.ANSWER) for row in losses.rows])
     not_finite = sum(not np.isfinite(row.base.next).all() for row in losses.rows)
     means = means[np.isfinite(means)]
     mean = float(means.mean()) if len(means) else math.nan
@@ -274,9 +230,9 @@ def _base_broken(losses: TokenLosses, limits: Limits) -> Sign | None:
         return None
     # A small sound base, sure of other words, may be above as well; text that was learned since
     # is none that it cannot read.
-    is_far = bool(not_finite) or mean > uniform + limits.above_uniform
-    after = [region_mean(row, tuned_pass(row), 1, Role.ANSWER) for row in losses.compared]
-    is_learned = bool(after) and float(np.mean(after)) < limits.readable * uniform
+    is_far = bool(not_finite) or mean > uniform + ABOVE_UNIFORM
+    after = [row.mean("tuned", Role.ANSWER) for row in losses.compared]
+    is_learned = bool(after) and float(np.mean(after)) < READABLE * uniform
     verdict = "it, its tokenizer or the data is broken" if is_far else "it knows no such text"
     return Sign(
         "base-broken",
@@ -291,43 +247,40 @@ def _base_broken(losses: TokenLosses, limits: Limits) -> Sign | None:
     )
 
 
-#: Wrong targets: how far ahead of its input, the code, and what they are.
-_WRONG_SHIFTS = (
-    (0, "identity-learned", "the token it was just given"),
-    (2, "skip-learned", "the token after the next"),
-)
+#: Wrong targets: how far ahead of its input -> what they are.
+_WRONG_SHIFTS = {0: "the token it was just given", 2: "the token after the next"}
 
 
-def _shift(rows: Sequence[RowLosses], limits: Limits) -> Sign | None:
+def _shift(rows: Sequence[RowLosses]) -> Sign | None:
     """The wrong shift at which the tuned model came to predict answers better than the next token.
 
     Both must hold over the rows, significantly and by a margin: the loss at the shift improved
     more than at the next token, and it is now the lower of the two. Of several, the one that it
     predicts best is what it was trained on.
     """
-    following = region(rows, 1, Role.ANSWER)
+    following = region(rows, Role.ANSWER)
     if not following.is_enough:
         return None
 
     def is_preferred(other: LossChange) -> bool:
         differences = (other.gains - following.gains, following.tuned - other.tuned)
         return other.fell() and all(
-            values.mean() > limits.shift_margin and sign_test(values) < SIGNIFICANCE
+            values.mean() > SHIFT_MARGIN and sign_test(values) < SIGNIFICANCE
             for values in differences
         )
 
-    changes = [
-        (region(rows, shift, Role.ANSWER), code, what) for shift, code, what in _WRONG_SHIFTS
-    ]
-    preferred = [one for one in changes if is_preferred(one[0])]
+    changes = {shift: region(rows, Role.ANSWER, shift) for shift in _WRONG_SHIFTS}
+    preferred = [shift for shift, other in changes.items() if is_preferred(other)]
     if not preferred:
         return None
-    other, symptom, what = min(preferred, key=lambda one: float(one[0].tuned.mean()))
+    shift = min(preferred, key=lambda shift: float(changes[shift].tuned.mean()))
+    other = changes[shift]
     return Sign(
-        symptom,
+        "wrong-shift-learned",
         {
             **other.measured,
-            "what": what,
+            "shift": shift,
+            "what": _WRONG_SHIFTS[shift],
             "next_base_loss": mean_of(following.base),
             "next_tuned_loss": mean_of(following.tuned),
             "rows_better_at_shift": int(np.sum(other.tuned < following.tuned)),
@@ -335,18 +288,12 @@ def _shift(rows: Sequence[RowLosses], limits: Limits) -> Sign | None:
     )
 
 
-def _padding(
-    pad_id: int,
-    rows: Sequence[RowLosses],
-    losses: TokenLosses,
-    tokenizer: Tokenizer | None,
-    limits: Limits,
-) -> Iterator[Sign]:
+def _padding(pad_id: int, losses: TokenLosses, tokenizer: Tokenizer | None) -> Iterator[Sign]:
     """Whether it was learned to go on with a token that rows are padded with.
 
     mlx-lm trains its first padding token in every row: alone it shows no fault.
     """
-    tried = [row for row in rows if pad_id in row.base.padding]
+    tried = [row for row in losses.compared if pad_id in row.base.padding]
     rest = change(tried, lambda one: float(one.padding[pad_id][1:].mean()))
     name = tokenizer.decode([pad_id]) if tokenizer is not None else f"token {pad_id}"
     measured = {**rest.measured, "pad_id": pad_id, "pad_text": quoted(name)}
@@ -355,12 +302,12 @@ def _padding(
             yield Sign("end-token-repeated", measured)
         return
     is_own = pad_id == losses.pad_ids[0]
-    has_grown = rest.fell(limits.grown_gain) and is_likely(
-        rest.tuned, limits.grown_own if is_own else limits.grown
+    has_grown = rest.fell(PADDING_FELL) and is_likely(
+        rest.tuned, OWN_PADDING if is_own else PADDING
     )
     places = {
-        "begin": _is_chosen(rows, pad_id, lambda one: one.greedy_at_start),
-        "end": _is_chosen(rows, pad_id, lambda one: one.greedy_after_answer),
+        "begin": _is_chosen(losses.compared, pad_id, lambda one: one.greedy_at_start),
+        "end": _is_chosen(losses.compared, pad_id, lambda one: one.greedy_after_answer),
     }
     instead = next((place for place, chosen in places.items() if chosen.is_broken), None)
     if not has_grown and (instead is None or is_own):
@@ -383,7 +330,7 @@ def _is_chosen(
     A token that was never trained before stays unlikely even while it becomes the likeliest:
     the choice shows what the probability does not.
     """
-    tuned = [choice(tuned_pass(row)) == token for row in rows]
+    tuned = [choice(row.of("tuned")) == token for row in rows]
     return rate(tuned, [choice(row.base) == token for row in rows])
 
 
@@ -395,7 +342,7 @@ def _end_at_start(rows: Sequence[RowLosses]) -> Iterator[Sign]:
         yield Sign("end-token-everywhere", start.measured)
 
 
-def _end_after_answer(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Sign | Seen]:
+def _end_after_answer(rows: Sequence[RowLosses]) -> Iterator[Sign | Seen]:
     trained = [row for row in rows if row.split == "train"]
     # Of rows held out it need not know where an answer ends.
     kept = trained if len(trained) >= ENOUGH_ROWS else rows
@@ -403,13 +350,13 @@ def _end_after_answer(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Sig
     if not after.is_enough:
         return
     has_end = [row for row in kept if np.any(row.roles == Role.END)]
-    answers = region(kept, 1, Role.ANSWER)
-    learned = len(has_end) >= ENOUGH_ROWS and answers.fell(limits.to_learn)
+    answers = region(kept, Role.ANSWER)
+    learned = len(has_end) >= ENOUGH_ROWS and answers.fell(TO_LEARN)
     is_unlikely = not is_likely(after.tuned, UNLIKELY)
     forgot = is_likely(after.base, LIKELY) and is_unlikely and after.rose()
     # Training on rows with an end token makes it likelier, if anything.
-    is_unsure = not is_likely(after.tuned, limits.sure_end)
-    is_certain = forgot or (learned and is_unsure and after.rose(limits.to_learn))
+    is_unsure = not is_likely(after.tuned, SURE_END)
+    is_certain = forgot or (learned and is_unsure and after.rose(TO_LEARN))
     if not is_certain and not (learned and is_unlikely and after.gain <= 0):
         yield Seen(_END, after.measured)
         return
@@ -424,12 +371,12 @@ def _end_after_answer(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Sig
     )
 
 
-def _prompt(rows: Sequence[RowLosses], mask_prompt: bool, limits: Limits) -> Iterator[Sign]:
+def _prompt(rows: Sequence[RowLosses], mask_prompt: bool) -> Iterator[Sign]:
     having = [row for row in rows if {Role.PROMPT, Role.ANSWER} <= set(row.roles[2:].tolist())]
     if len(having) < ENOUGH_ROWS:
         return
-    prompt, answer = (region(having, 1, role) for role in (Role.PROMPT, Role.ANSWER))
-    if prompt.rose(limits.prompt_worse):
+    prompt, answer = (region(having, role) for role in (Role.PROMPT, Role.ANSWER))
+    if prompt.rose(PROMPT_ROSE):
         why = "training did not cover" if mask_prompt else "were trained on"
         yield Sign(
             "prompt-worse",
@@ -438,8 +385,8 @@ def _prompt(rows: Sequence[RowLosses], mask_prompt: bool, limits: Limits) -> Ite
             # a real model. The answers tell.
             severity=Severity.INFO if mask_prompt else None,
         )
-    learned = prompt.fell(limits.worse) and answer.fell()
-    excess = prompt.gains / prompt.base - limits.prompt_share * answer.gains / answer.base
+    learned = prompt.fell(CHANGED) and answer.fell()
+    excess = prompt.gains / prompt.base - PROMPT_SHARE * answer.gains / answer.base
     is_too_much = excess.mean() > 0 and sign_test(excess) < SIGNIFICANCE
     if mask_prompt and learned and is_too_much:
         answers: dict[str, Measurement] = {
@@ -449,14 +396,14 @@ def _prompt(rows: Sequence[RowLosses], mask_prompt: bool, limits: Limits) -> Ite
         yield Sign("prompt-learned", {**prompt.measured, **answers})
 
 
-def _answers(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Sign | Seen]:
+def _answers(rows: Sequence[RowLosses]) -> Iterator[Sign | Seen]:
     held_out = [row for row in rows if row.split != "train"]
     train = [row for row in rows if row.split == "train"] or held_out
-    trained, kept = (region(some, 1, Role.ANSWER) for some in (train, held_out))
+    trained, kept = (region(some, Role.ANSWER) for some in (train, held_out))
     if not trained.is_enough:
         raise Inconclusive(f"{len(trained.gains)} rows with an answer are too few to decide")
     has_both = train is not held_out and kept.is_enough
-    is_harmed = trained.rose(limits.worse)
+    is_harmed = trained.rose(CHANGED)
     beside = {
         **kept.measured,
         "trained_loss": mean_of(trained.tuned),
@@ -464,10 +411,10 @@ def _answers(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Sign | Seen]
     }
     if is_harmed:
         yield Sign("answers-worse", trained.measured)
-    elif has_both and _is_memorised(trained, kept, limits):
+    elif has_both and _is_memorised(trained, kept):
         yield Sign("memorised", beside)
     for split, rows_of_it in (("held out", kept), ("trained on", trained)):
-        if not is_harmed and rows_of_it.is_enough and rows_of_it.fell(limits.worse):
+        if not is_harmed and rows_of_it.is_enough and rows_of_it.fell(CHANGED):
             yield Seen(
                 f"The loss on answers {split} is {{tuned_loss}}, the base model's {{base_loss}} "
                 "({rows:* row}).",
@@ -475,18 +422,18 @@ def _answers(rows: Sequence[RowLosses], limits: Limits) -> Iterator[Sign | Seen]
                 # Rows trained on get better by heart, too.
                 learned=split == "held out" or not held_out,
             )
-    moved = float(np.mean([np.abs(tuned_pass(row).next - row.base.next).mean() for row in train]))
-    if moved < UNCHANGED and float(np.mean(trained.base)) >= limits.to_learn:
+    moved = float(np.mean([np.abs(row.of("tuned").next - row.base.next).mean() for row in train]))
+    if moved < UNCHANGED and float(np.mean(trained.base)) >= TO_LEARN:
         yield Sign(
             "nothing-learned",
             {**trained.measured, "rows": len(train), "mean_difference": moved},
         )
 
 
-def _is_memorised(trained: LossChange, held_out: LossChange, limits: Limits) -> bool:
+def _is_memorised(trained: LossChange, held_out: LossChange) -> bool:
     """Whether held-out losses lie far above the usual training loss, unlike the base model's."""
     gap = float(held_out.tuned.mean() - trained.tuned.mean())
     base_gap = float(held_out.base.mean() - trained.base.mean())
-    is_large = gap - base_gap > limits.memorised and gap > 2 * float(trained.tuned.mean())
+    is_large = gap - base_gap > MEMORISED and gap > 2 * float(trained.tuned.mean())
     above = held_out.tuned - np.median(trained.tuned)
     return is_large and sign_test(above) < SIGNIFICANCE

@@ -28,11 +28,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from mlxdoctor.check import NotApplicable, check, limit
+from mlxdoctor.check import NotApplicable, check
 from mlxdoctor.engines.series import describe
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
@@ -44,7 +44,7 @@ from mlxdoctor.judge.curve import start_of
 from mlxdoctor.judge.rate import (
     ADAM,
     ALPHA_LIKE,
-    BandLimits,
+    FAR,
     Step,
     better_scale,
     planned_rates,
@@ -61,44 +61,27 @@ _BAND = (
 )
 _STEP = "Rate × scale is {rate_times_scale:.2g} ({learning_rate:g} × {scale:g})"
 _SIZE = "a model of {size}"
-_ABOVE = f"{_STEP}: {{times:,.3g}} times the highest usual value for {_SIZE}, {{highest:.2g}}."
-_BELOW = (
-    f"{_STEP}: the lowest usual value for {_SIZE} is "
-    "{lowest:.2g}[, {times:,.3g} times as much]."
-)
 _FIX = "[set learning_rate to {advised_learning_rate:g}|correct the scale first]"
 
 
-@dataclass(frozen=True)
-class Limits(BandLimits):
-    """The band of rate × scale, and what else to look at."""
-
-    alpha_like: float = limit(
-        ALPHA_LIKE, unit="scale", source="mlx-lm's default is 20; alphas of 64 to 512 are common"
-    )
-    planned: float = limit(
-        1.8,
-        unit="times the highest usual step, of a run that has not begun and has no warm-up",
-        source="18 plans of the ward at 2.2 times and more fail",
-        false_alarms="0 of 263 sound plans, which take 1.4 times at most; 2.1 with a warm-up",
-    )
-    small_part: float = limit(
-        0.35,
-        unit="share of the starting loss that was lost, with steps far below the band",
-        source="runs at a hundredth of a sound rate lose 0.09 to 0.27",
-        false_alarms="0 of 95 sound runs of three base models with Adam, which lose 0.46 to 0.98",
-    )
-    still_falling: float = limit(
-        0.15,
-        unit="share of the whole fall that lies between the middle and the last third",
-        source="the same runs: 0.24 to 0.32; sound ones 0.09 at most, with Adam",
-        false_alarms="0 of 95 sound runs of three base models with Adam",
-    )
-    reports: int = limit(4, unit="reports of a rate", source="fewer may all lie after the warm-up")
-    tolerance: float = limit(0.01, unit="relative", source="logs print four digits")
-    moved: float = limit(
-        0.25, unit="of the highest scheduled rate", source="a change beyond rounding and warm-up"
-    )
+#: Times the highest usual step, of a run that has not begun and has no warm-up: 18 plans of the
+#: ward at 2.2 times and more fail; of 263 sound plans none takes more than 1.4, or 2.1 with a
+#: warm-up.
+PLANNED = 1.8
+#: Share of the starting loss that was lost with steps far below the band: runs at a hundredth of a
+#: sound rate lose 0.09 to 0.27, 95 sound runs of three base models with Adam 0.46 to 0.98.
+SMALL_PART = 0.35
+#: Share of the whole fall that lies between the middle and the last third: those runs have 0.24 to
+#: 0.32, the sound ones 0.09 at most.
+STILL_FALLING = 0.15
+#: Reports in each third of a log that is asked for that, and noises of one that they fall by.
+THIRD, NOISES = 3, 3.0
+#: Reports of a rate: fewer may all lie after the warm-up.
+REPORTS = 4
+#: Relative difference of two rates: logs print four digits.
+TOLERANCE = 0.01
+#: Of the highest scheduled rate, a change beyond rounding and warm-up.
+MOVED = 0.25
 
 
 @check(
@@ -121,25 +104,21 @@ class Limits(BandLimits):
             _ADVICE,
             says="The learning rate is {learning_rate}, which is no rate to learn at.",
         ),
-        "above-guideline": Symptom.info(
-            "rate × scale is above what is usual for the model's size", _BAND, _FIX, says=_ABOVE
-        ),
-        "far-above-guideline": Symptom.warning(
-            "rate × scale is several times what is usual",
+        "above-guideline": Symptom.warning(
+            "rate × scale is above what is usual for the model's size",
             _BAND,
             _FIX,
             in_a_plan=Severity.ERROR,
-            says=_ABOVE,
+            says=f"{_STEP}: {{times:,.3g}} times the highest usual value for {_SIZE}, "
+            "{highest:.2g}.",
         ),
-        "below-guideline": Symptom.info(
-            "rate × scale is below what is usual for the model's size", _BAND, _FIX, says=_BELOW
-        ),
-        "far-below-guideline": Symptom.warning(
-            "rate × scale is a small part of what is usual",
+        "below-guideline": Symptom.warning(
+            "rate × scale is below what is usual for the model's size",
             _BAND,
             _FIX,
             in_a_plan=Severity.ERROR,
-            says=f"{_BELOW}[ The training loss fell by {{lost:.0%}}, and still fell at the end.]",
+            says=f"{_STEP}: the lowest usual value for {_SIZE} is {{lowest:.2g}}[, {{times:,.3g}} "
+            "times as much].[ The training loss fell by {lost:.0%}, and still fell at the end.]",
         ),
         "scale-looks-like-alpha": Symptom.warning(
             "the scale has the size of an alpha",
@@ -157,7 +136,6 @@ class Limits(BandLimits):
             "[says {configured:.3g}|asks for {schedule} with {warmup} warm-up updates].",
         ),
     },
-    limits=Limits(),
 )
 def learning_rate(
     config: TrainingConfig,
@@ -166,13 +144,12 @@ def learning_rate(
     log: TrainingLog | None,
     planned: PlannedRun | None,
     rates: RateRange | None,
-    limits: Limits,
 ) -> Iterator[Sign]:
     """Compare the configured step with what is usual, and with the log's rates."""
     rate = config.learning_rate
     logged = log.main.get("learning_rate") if log is not None else None
     if logged is not None and log is not None and log.main.axis in ("iteration", "step"):
-        yield from _logged(logged, config, limits)
+        yield from _logged(logged, config)
     if rate is None:
         raise NotApplicable("the configuration states no learning rate")
     if rate <= 0 or not math.isfinite(rate):
@@ -181,11 +158,11 @@ def learning_rate(
             code,
             {
                 "learning_rate": rate if math.isfinite(rate) else str(rate),
-                "advised_learning_rate": _default_or_usual(usual_rates(config, base, limits, log)),
+                "advised_learning_rate": _default_or_usual(usual_rates(config, base, log)),
             },
         )
         return
-    step, scale = step_of(config, base, limits, log), config.scale
+    step, scale = step_of(config, base, log), config.scale
     if step is None or scale is None:
         raise NotApplicable("the guideline is one for LoRA, and the run is not")
     measured: dict[str, Measurement] = {
@@ -198,7 +175,7 @@ def learning_rate(
         "parameters": step.parameters,
         "size": _size(step),
     }
-    is_alpha = scale >= limits.alpha_like and config.origin == "mlx-lm"
+    is_alpha = scale >= ALPHA_LIKE and config.origin == "mlx-lm"
     if is_alpha:
         yield Sign(
             "scale-looks-like-alpha",
@@ -210,47 +187,50 @@ def learning_rate(
             severity=Severity.ERROR if planned is not None and step.times_above > 1 else None,
         )
     if not step.low <= step.size <= step.high:
-        sign = _against_the_band(measured, step, is_alpha=is_alpha, limits=limits)
+        sign = _against_the_band(measured, step, is_alpha=is_alpha)
         # Pairs and rewards are trained at lower rates than the guideline is for.
         of_preferences = config.of_preferences or (log is not None and log.is_preference)
         is_lower = of_preferences and step.size < step.low
         if is_lower or (rates is not None and rates.largest is not None):
             # What was tried on this model and these rows outranks what is usual.
             sign = replace(sign, severity=Severity.INFO)
-        elif planned is not None and not config.warmup and step.times_above >= limits.planned:
-            sign = replace(sign, severity=sign.severity or Severity.ERROR)
-        elif step.times_below >= limits.far and (lost := _barely_learned(log, config, limits)):
+        elif planned is not None and not config.warmup and step.times_above >= PLANNED:
+            severity = Severity.ERROR if step.parameters is not None else Severity.INFO
+            sign = replace(sign, severity=severity)
+        elif step.times_below >= FAR and (lost := _barely_learned(log, config)):
             error = Severity.ERROR if step.parameters is not None else sign.severity
             sign = replace(sign, measured={**sign.measured, "lost": lost}, severity=error)
         yield sign
 
 
-def _barely_learned(
-    log: TrainingLog | None, config: TrainingConfig, limits: Limits
-) -> float | None:
+def _barely_learned(log: TrainingLog | None, config: TrainingConfig) -> float | None:
     """The small part of the loss that was lost while it still fell; None where more was."""
     if log is None or log.is_preference or not log.main.shows_start or log.resumed:
         return None
     losses = log.main.finite("train_loss")
     third = len(losses) // 3
-    # Three thirds of three reports; only Adam's steps are about the rate.
-    if third < 3 or config.resume_adapter_file or config.optimizer not in ADAM:
+    # Only Adam's steps are about the rate.
+    if third < THIRD or config.resume_adapter_file or config.optimizer not in ADAM:
         return None
     curve = describe(losses.iterations, losses.values)
     start = start_of(log.main, curve).loss
     middle = float(np.median(losses.values[-2 * third : -third]))
     last = float(np.median(losses.values[-third:]))
-    is_late = limits.still_falling * (start - last) <= middle - last <= start - last
-    is_small = last < start and last >= (1.0 - limits.small_part) * start
-    return 1.0 - last / start if is_late and is_small and middle - last >= 3 * curve.noise else None
+    is_late = STILL_FALLING * (start - last) <= middle - last <= start - last
+    is_small = last < start and last >= (1.0 - SMALL_PART) * start
+    return (
+        1.0 - last / start
+        if is_late and is_small and middle - last >= NOISES * curve.noise
+        else None
+    )
 
 
-def _logged(rates: Series, config: TrainingConfig, limits: Limits) -> Iterator[Sign]:
+def _logged(rates: Series, config: TrainingConfig) -> Iterator[Sign]:
     """A rate that is constant in the log, against the configured one."""
     values, schedule = rates.finite.values, config.lr_schedule
-    if config.origin != "mlx-lm" or len(values) < limits.reports or not values.any():
+    if config.origin != "mlx-lm" or len(values) < REPORTS or not values.any():
         return
-    if np.ptp(values) > limits.tolerance * float(np.max(np.abs(values))):
+    if np.ptp(values) > TOLERANCE * float(np.max(np.abs(values))):
         return
     logged = float(np.median(values))
     measured: dict[str, Measurement] = {"logged": logged, "reports": len(values)}
@@ -263,13 +243,13 @@ def _logged(rates: Series, config: TrainingConfig, limits: Limits) -> Iterator[S
         planned = expected[steps]
         # One report within a short warm-up may round.
         lowest, highest = np.sort(planned)[1], planned.max()
-        if highest - lowest < limits.moved * highest:
+        if highest - lowest < MOVED * highest:
             return
         measured |= {"schedule": str(schedule.get("name")), "warmup": config.warmup}
     else:
         if asked is None or config.is_default("learning_rate"):
             return
-        if abs(logged - asked) <= limits.tolerance * abs(asked):
+        if abs(logged - asked) <= TOLERANCE * abs(asked):
             return
         measured["configured"] = asked
     yield Sign("not-the-configured", measured, onset=int(rates.iterations[0]))
@@ -282,9 +262,7 @@ def _default_or_usual(usual: tuple[float, float] | None) -> float:
     return default if low <= default <= high else float(f"{math.sqrt(low * high):.2g}")
 
 
-def _against_the_band(
-    measured: dict[str, Measurement], step: Step, *, is_alpha: bool, limits: Limits
-) -> Sign:
+def _against_the_band(measured: dict[str, Measurement], step: Step, *, is_alpha: bool) -> Sign:
     is_above = step.size > step.high
     side, times = ("above", step.times_above) if is_above else ("below", step.times_below)
     figures: dict[str, Measurement] = {
@@ -299,10 +277,10 @@ def _against_the_band(
             "advised_learning_rate": step.better_rate(lower=is_above),
         }
     return Sign(
-        f"{'far-' if times >= limits.far else ''}{side}-guideline",
+        f"{side}-guideline",
         {**measured, **figures},
         # Without the model's size the band may be off by a power of ten.
-        severity=None if step.parameters is not None else Severity.INFO,
+        severity=None if times >= FAR and step.parameters is not None else Severity.INFO,
         expected=None if step.scale else "a scale above 0",
         fix=None if step.scale else "set lora_parameters.scale to 20",
     )

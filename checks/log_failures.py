@@ -25,11 +25,10 @@ says, which is made for it.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import PurePath
 
 from mlxdoctor.bugs.exceptions import meaning_of
-from mlxdoctor.check import check, limit
+from mlxdoctor.check import check
 from mlxdoctor.evidence.training_log import LogFailure, TrainingLog
 from mlxdoctor.finding import Severity, Sign, Symptom
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
@@ -82,21 +81,12 @@ _MEANINGS = {
 MAX_SHOWN = 160
 #: Folders of a path that are shown.
 MAX_PARTS = 5
+#: Share of the announced iterations: the last report may come a few before the end.
+UNFINISHED = 0.98
 #: Folders in which packages lie.
 _PACKAGES = ("site-packages", "dist-packages")
 #: What a crash shows as, most telling first: later kinds follow from earlier ones.
 _TELLING = ("out-of-memory", "gpu-error", "traceback", "killed", "aborted", "interrupted")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When a log ends early."""
-
-    unfinished: float = limit(
-        0.98,
-        unit="share of the announced iterations",
-        source="the last report may come a few iterations before the end",
-    )
 
 
 @check(
@@ -127,9 +117,8 @@ class Limits:
             says="The log ends at {unit} {reached} of {announced}.",
         ),
     },
-    limits=Limits(),
 )
-def log_failures(log: TrainingLog, limits: Limits) -> Iterator[Sign]:
+def log_failures(log: TrainingLog) -> Iterator[Sign]:
     """Report the most telling failure of each stretch of the log, and an early end."""
     segment = log.main
     fatal = [failure for failure in log.failures if failure.line_number > segment.last_line]
@@ -154,7 +143,7 @@ def log_failures(log: TrainingLog, limits: Limits) -> Iterator[Sign]:
     if fatal or announced is None or reached is None or segment.axis not in ("iteration", "step"):
         return
     # A report that would come next must fit before the announced end.
-    if reached < limits.unfinished * announced:
+    if reached < UNFINISHED * announced:
         yield Sign(
             "ends-early",
             {

@@ -28,12 +28,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import get_args
 
-from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
+from mlxdoctor.check import Inconclusive, NotApplicable, check
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
@@ -65,48 +65,26 @@ _AS_CONFIGURED = "the losses of the targets that the configuration asks for"
 _CHECKPOINT = re.compile(r"(?:^|[_-])0*(\d+)_adapters\.")
 
 
-@dataclass(frozen=True)
-class Limits:
-    """When two losses are the same, and when the difference is certain."""
-
-    same: float = limit(
-        0.02,
-        unit="nats",
-        source="rounding in half precision and in the log is below; 0.005 at most in sound runs",
-        false_alarms="0 of 96 healthy runs of three base models",
-    )
-    errors: float = limit(
-        4.0,
-        unit="standard errors",
-        source="rows are sampled, and losses have long tails",
-        false_alarms="18 of 11,280 samples of 16 rows from sound runs; 2 told, by `share`",
-    )
-    explained: float = limit(
-        0.03,
-        unit="of the disagreement",
-        source="the right reading leaves 1% of it, a wrong one at best 6%",
-    )
-    other_tokens: float = limit(
-        0.15, unit="of the targets of a row", source="rows of two splits differ by less"
-    )
-    far: float = limit(
-        0.3,
-        unit="nats beyond the tolerance",
-        source="a perplexity up by a third; 1.3 to 5.2 where half of an adapter is lost",
-        false_alarms="0 of 96 healthy runs of three base models",
-    )
-    share: float = limit(
-        0.1, unit="of the logged loss", source="less is lost in any conversion of weights"
-    )
-    lost: float = limit(
-        0.5, unit="of what was learned", source="where the rows may be others: half is lost"
-    )
-    end_worse: float = limit(
-        0.1,
-        unit="nats by which the end token's loss rose",
-        source="1.4 where it was left out of the loss; none in sound runs",
-        false_alarms="0 of 4 sound runs of the fixtures",
-    )
+#: Nats by which equal losses differ: rounding in half precision and in the log is below, 0.005 at
+#: most in sound runs (0 of 96 of three base models).
+SAME = 0.02
+#: Standard errors of rows that are a sample; losses have long tails: 18 of 11,280 samples of 16
+#: rows from sound runs lie further off, of which `SHARE` leaves 2.
+ERRORS = 4.0
+#: Of a disagreement, what the right reading leaves at most: it leaves 1%, a wrong one at best 6%.
+EXPLAINED = 0.03
+#: Share of a row's targets by which the rows of two splits do not differ.
+OTHER_TOKENS = 0.15
+#: Nats beyond the tolerance that are certain, a perplexity up by a third: 1.3 to 5.2 where half of
+#: an adapter is lost, in 0 of 96 healthy runs of three base models.
+FAR = 0.3
+#: Of the logged loss, more than any conversion of weights loses.
+SHARE = 0.1
+#: Of what was learned, what is lost where the rows may be others.
+LOST = 0.5
+#: Nats by which the end token's loss rose: 1.4 where it was left out of the loss, none in 4 sound
+#: runs of the fixtures.
+END_ROSE = 0.1
 
 
 _THOSE = (
@@ -163,7 +141,6 @@ _USUAL = "{base_loss:.3f} and {tuned_loss:.3f}"
             fix="Train on rows rendered with the chat template, or ask without it.",
         ),
     },
-    limits=Limits(),
     rerun_symptom=True,
 )
 def loss_agreement(
@@ -174,7 +151,6 @@ def loss_agreement(
     trained: SupervisedRows | None,
     config: TrainingConfig | None,
     adapter: Adapter | None,
-    limits: Limits,
 ) -> Iterator[Sign | Seen | Unsought]:
     """Compute the log's first and last losses again, and explain a difference."""
     logged = _logged(log, config, adapter)
@@ -185,13 +161,16 @@ def loss_agreement(
         why = "rows of text are trained on in the format in which they stand"
         yield Unsought(("agrees-in-another-format",), why)
     usual = usual_readings(config)
-    sample, nearest = _nearest(sample, validation, usual, limits)
+    fit = sample.usual_fit(usual)
+    if not fit.agrees and validation is not None and len(sample.rows) < sample.total:
+        # Few rows differ by chance.
+        sample = replace(sample, rows=validation.measure(None, min(CLOSER, sample.total)))
+        fit = sample.usual_fit(usual)
     can_load = losses.load_failure is None
-    if can_load and not math.isfinite(nearest.tuned.value):
+    if can_load and not math.isfinite(fit.tuned.value):
         raise Inconclusive("the tuned model's losses are not finite")
-    measured: dict[str, Measurement] = {"split": logged.split, "when": logged.when}
-    measured |= _figures(logged, nearest)
-    if nearest.agrees:
+    measured = _figures(logged, fit)
+    if fit.agrees:
         if not can_load:
             raise Inconclusive("the adapter could not be loaded on this base model")
         yield Seen(
@@ -200,13 +179,66 @@ def loss_agreement(
             measured,
         )
         return
-    explanation = _explanation(sample, validation, nearest, limits)
+    explanation = _explanation(sample, validation, fit) if fit.is_complete else None
     if explanation is not None:
-        yield _explained(sample.rows, nearest, explanation, measured, limits)
+        yield _explained(sample.rows, fit, explanation, measured)
         return
-    if not (nearest.base_agrees and math.isfinite(nearest.base_off)):
-        _require_same_targets(sample, log, config, limits)
-    yield from _disagreement(logged, nearest, measured, limits)
+    if not (fit.base.agrees and math.isfinite(fit.base.off)):
+        _require_same_targets(sample, log, config)
+    yield from _disagreement(logged, fit, measured)
+
+
+@dataclass(frozen=True)
+class _Beside:
+    """One model's loss beside the logged one, nats; NaN where one of them is not known.
+
+    `tolerance` is how far they may lie apart.
+    """
+
+    value: float
+    logged: float
+    tolerance: float
+
+    @property
+    def off(self) -> float:
+        """How far it lies above the logged one."""
+        return self.value - self.logged
+
+    @property
+    def agrees(self) -> bool:
+        """Whether it is the logged one, or one of them is not known."""
+        return not abs(self.off) > self.tolerance
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """Both models' losses on so many rows under one reading, beside the logged ones."""
+
+    reading: Reading
+    rows: int
+    base: _Beside
+    tuned: _Beside
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether both losses are known, here and in the log."""
+        return math.isfinite(self.base.off) and math.isfinite(self.tuned.off)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every loss that is known is the logged one."""
+        return self.base.agrees and self.tuned.agrees
+
+    @property
+    def misfit(self) -> float:
+        """The larger of the two differences, nats."""
+        offs = [abs(one.off) for one in (self.base, self.tuned) if math.isfinite(one.off)]
+        return max(offs, default=math.inf)
+
+    def explains(self, usual: _Fit) -> bool:
+        """Whether this reading leaves next to nothing of a disagreement."""
+        agrees = self.agrees and 3 * self.misfit <= usual.misfit
+        return self.is_complete and (agrees or self.misfit <= EXPLAINED * usual.misfit)
 
 
 @dataclass(frozen=True)
@@ -225,75 +257,36 @@ class _Sample:
     total: int
     seen: int
 
+    def fit(self, reading: Reading) -> _Fit:
+        """Both models' losses under a reading."""
+        base, tuned = (mean_loss(self.rows, which, reading) for which in get_args(Which))
 
-@dataclass(frozen=True)
-class _Fit:
-    """Both models' losses under one reading, beside the logged ones.
+        def beside(mean: MeanLoss, logged: float | None, drift: float = 0.0) -> _Beside:
+            error = mean.uncertainty(self.total, self.seen) if mean.rows else math.inf
+            known = math.nan if logged is None else logged
+            return _Beside(mean.value, known, max(SAME, ERRORS * error) + drift)
 
-    Attributes:
-        reading: what the loss covers.
-        base: the base model's loss.
-        tuned: the tuned model's.
-        logged: the losses they are compared with.
-        base_tolerance: how far the base's may lie from the logged one, nats.
-        tuned_tolerance: likewise the tuned model's.
-    """
+        return _Fit(
+            reading,
+            tuned.rows or base.rows,
+            beside(base, self.logged.before),
+            beside(tuned, self.logged.after, self.logged.drift),
+        )
 
-    reading: Reading
-    base: MeanLoss
-    tuned: MeanLoss
-    logged: LoggedLoss
-    base_tolerance: float
-    tuned_tolerance: float
+    def best_fit(self, readings: Iterable[Reading]) -> _Fit:
+        """The first reading under which both losses agree, else the one nearest to the log's."""
+        fits = [self.fit(reading) for reading in readings]
+        return next((fit for fit in fits if fit.agrees), min(fits, key=lambda fit: fit.misfit))
 
-    @property
-    def base_off(self) -> float:
-        """How far the base's loss lies above the logged one, nats; NaN where one is not known."""
-        return math.nan if self.logged.before is None else self.base.value - self.logged.before
+    def usual_fit(self, readings: Iterable[Reading]) -> _Fit:
+        """The first reading under which both losses agree, else the one nearest to the base's.
 
-    @property
-    def tuned_off(self) -> float:
-        """Likewise for the tuned model."""
-        return self.tuned.value - self.logged.after
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether both losses are known, here and in the log."""
-        return math.isfinite(self.base_off) and math.isfinite(self.tuned_off)
-
-    @property
-    def base_agrees(self) -> bool:
-        """Whether the base model's loss is the logged one, or one of them is not known."""
-        return not abs(self.base_off) > self.base_tolerance
-
-    @property
-    def agrees(self) -> bool:
-        """Whether every loss that is known is the logged one."""
-        return self.base_agrees and not abs(self.tuned_off) > self.tuned_tolerance
-
-    @property
-    def misfit(self) -> float:
-        """The larger of the two differences, nats."""
-        offs = [abs(off) for off in (self.base_off, self.tuned_off) if math.isfinite(off)]
-        return max(offs, default=math.inf)
-
-
-def _best_fit(sample: _Sample, readings: Sequence[Reading], limits: Limits) -> _Fit:
-    """The first reading under which both losses agree, else the one nearest to the log's."""
-    fits = [_fit(sample, reading, limits) for reading in readings]
-    return next((fit for fit in fits if fit.agrees), min(fits, key=lambda fit: fit.misfit))
-
-
-def _fit(sample: _Sample, reading: Reading, limits: Limits) -> _Fit:
-    base, tuned = (mean_loss(sample.rows, which, reading) for which in get_args(Which))
-    tolerances = [
-        max(limits.same, limits.errors * mean.uncertainty(sample.total, sample.seen))
-        if mean.rows
-        else math.inf
-        for mean in (base, tuned)
-    ]
-    logged = sample.logged
-    return _Fit(reading, base, tuned, logged, tolerances[0], tolerances[1] + logged.drift)
+        The base model's loss does not depend on what was saved, and tells how the rows were read.
+        """
+        fits = [self.fit(reading) for reading in readings]
+        of_base = [fit for fit in fits if math.isfinite(fit.base.off)]
+        nearest = min(of_base or fits, key=lambda fit: abs(fit.base.off) if of_base else fit.misfit)
+        return next((fit for fit in fits if fit.agrees), nearest)
 
 
 def _logged(log: TrainingLog, config: TrainingConfig | None, adapter: Adapter | None) -> LoggedLoss:
@@ -337,37 +330,12 @@ def _first_sample(
     return _Sample(logged, rows, total, seen)
 
 
-def _nearest(
-    sample: _Sample,
-    validation: ValidationRows | None,
-    usual: Sequence[Reading],
-    limits: Limits,
-) -> tuple[_Sample, _Fit]:
-    """The usual reading that fits best; where none does, of more rows: few differ by chance."""
-    nearest = _anchored_fit(sample, usual, limits)
-    if nearest.agrees or validation is None or len(sample.rows) >= sample.total:
-        return sample, nearest
-    closer = replace(sample, rows=validation.measure(None, min(CLOSER, sample.total)))
-    return closer, _anchored_fit(closer, usual, limits)
-
-
-def _anchored_fit(sample: _Sample, readings: Sequence[Reading], limits: Limits) -> _Fit:
-    """The first reading under which both losses agree, else the one nearest to the base's.
-
-    The base model's loss does not depend on what was saved, and tells how the rows were read.
-    """
-    fits = [_fit(sample, reading, limits) for reading in readings]
-    is_known = any(math.isfinite(fit.base_off) for fit in fits)
-    nearest = min(fits, key=lambda fit: abs(fit.base_off) if is_known else fit.misfit)
-    return next((fit for fit in fits if fit.agrees), nearest)
-
-
 #: A reading that makes both losses those of the log, and how its rows were written.
 Explanation = tuple[_Fit, PlainFormat | None]
 
 
 def _explanation(
-    sample: _Sample, validation: ValidationRows | None, usual: _Fit, limits: Limits
+    sample: _Sample, validation: ValidationRows | None, usual: _Fit
 ) -> Explanation | None:
     """The reading that makes both losses those of the log, if there is one.
 
@@ -375,17 +343,11 @@ def _explanation(
         sample: rows, and the logged losses.
         validation: to write the rows in other formats; None where there are none.
         usual: the fit that disagrees.
-        limits: what explains a disagreement.
     """
-    if not usual.is_complete:
-        return None
     masks = (usual.reading.masks_prompt, not usual.reading.masks_prompt)
-    others = [
-        Reading(masked, until, shift)
-        for shift, masked, until in product((1, *SHIFT_NAMES), masks, ALL_ENDS)
-    ]
-    best = _best_fit(sample, others, limits)
-    if _explains(best, usual, limits):
+    others = product((1, *SHIFT_NAMES), masks, ALL_ENDS)
+    best = sample.best_fit(Reading(masked, until, shift) for shift, masked, until in others)
+    if best.explains(usual):
         return best, None
     if validation is None:
         return None
@@ -394,25 +356,22 @@ def _explanation(
         rows = validation.measure(plain, count)
         if len(rows) < min(count, SCREENED):
             return None
-        readings = [Reading(masked, until) for masked, until in product((False, True), ALL_ENDS)]
-        return _best_fit(replace(sample, rows=rows), readings, limits)
+        readings = product((False, True), ALL_ENDS)
+        return replace(sample, rows=rows).best_fit(Reading(*choice) for choice in readings)
 
     # In another format the base model's loss is another, too. Without its end token a row's
     # is hardly: the base expects it less than the rest, or more, and it is one of many.
-    formats = [one for one in validation.formats if one.pattern is None or not usual.base_agrees]
-    screened = [(read(plain, SCREENED), plain) for plain in formats]
-    promising = [(fit.misfit, str(plain), plain) for fit, plain in screened if fit is not None]
-    for _, _, plain in sorted(promising, key=lambda one: one[:2])[:3]:
+    formats = [
+        plain for plain in validation.formats if plain.pattern is None or not usual.base.agrees
+    ]
+    screened = [
+        (fit.misfit, str(plain), plain) for plain in formats if (fit := read(plain, SCREENED))
+    ]
+    for _, _, plain in sorted(screened, key=lambda tried: tried[:2])[:3]:
         written = read(plain, len(sample.rows))
-        if written is not None and _explains(written, usual, limits):
+        if written is not None and written.explains(usual):
             return written, plain
     return None
-
-
-def _explains(other: _Fit, usual: _Fit, limits: Limits) -> bool:
-    """Whether another reading leaves next to nothing of a disagreement."""
-    agrees = other.agrees and 3 * other.misfit <= usual.misfit
-    return other.is_complete and (agrees or other.misfit <= limits.explained * usual.misfit)
 
 
 def _explained(
@@ -420,7 +379,6 @@ def _explained(
     usual: _Fit,
     explanation: Explanation,
     measured: dict[str, Measurement],
-    limits: Limits,
 ) -> Sign | Seen:
     """What the reading that makes both losses those of the log says of the trainer."""
     other, plain = explanation
@@ -431,10 +389,11 @@ def _explained(
         "other_tuned_loss": round(other.tuned.value, 4),
     }
     if plain is not None and plain.pattern is not None:
-        is_worse = usual.tuned_off > limits.far + usual.tuned_tolerance
+        is_worse = usual.tuned.off > FAR + usual.tuned.tolerance
         severity = None if is_worse else Severity.WARNING
-        figures |= {"format": str(plain)}
-        return Sign("agrees-in-another-format", figures, severity=severity)
+        return Sign(
+            "agrees-in-another-format", {**figures, "format": str(plain)}, severity=severity
+        )
     if plain is None and reading.shift != 1:
         figures |= {"shift": reading.shift, "what": SHIFT_NAMES[reading.shift]}
         return Sign("agrees-at-another-shift", figures)
@@ -442,16 +401,14 @@ def _explained(
         after = change(rows, lambda losses: losses.end_after_answer)
         figures |= {"end_base_loss": mean_of(after.base), "end_tuned_loss": mean_of(after.tuned)}
         # Trained on, the end token becomes likelier.
-        severity = Severity.ERROR if after.gain < -limits.end_worse else None
+        severity = Severity.ERROR if after.gain < -END_ROSE else None
         return Sign("agrees-without-end", figures, severity=severity)
     if not reading.masks_prompt:
         return Sign("agrees-with-prompt", figures)
     return Seen(f"{_THOSE}of the answers alone {_VALUES}.", figures)
 
 
-def _require_same_targets(
-    sample: _Sample, log: TrainingLog, config: TrainingConfig | None, limits: Limits
-) -> None:
+def _require_same_targets(sample: _Sample, log: TrainingLog, config: TrainingConfig | None) -> None:
     """Where the base model's loss is not the log's, the log may be over other targets.
 
     Raises:
@@ -464,44 +421,46 @@ def _require_same_targets(
     if series is not None and size and steps > 0 and log.main.axis in ("iteration", "step"):
         counted = float(series.values[-1]) / (steps * size)
         targets = [mean.tokens / mean.rows for mean in means if mean.rows]
-        if all(abs(counted - each) > limits.other_tokens * each for each in targets):
+        if all(abs(counted - each) > OTHER_TOKENS * each for each in targets):
             raise Inconclusive("the log's loss is over more tokens, or fewer, than the rows have")
     before = sample.logged.before
     if config is None or not config.mask_prompt or before is None:
         return
-    with_mask, without = (mean.value for mean in means)
-    if min(with_mask, without) < before < max(with_mask, without):
+    low, high = sorted(mean.value for mean in means)
+    if low < before < high:
         raise Inconclusive("the log begins between the losses with and without the prompt")
 
 
 def _disagreement(
-    logged: LoggedLoss, nearest: _Fit, measured: dict[str, Measurement], limits: Limits
+    logged: LoggedLoss, fit: _Fit, measured: dict[str, Measurement]
 ) -> Iterator[Sign]:
-    off, tolerance = nearest.tuned_off, nearest.tuned_tolerance
+    off, tolerance = fit.tuned.off, fit.tuned.tolerance
     # Where the tuned model is as good as logged, this is its base, whatever the log began with.
-    differs = not nearest.base_agrees and not off <= tolerance
+    differs = not fit.base.agrees and not off <= tolerance
     if differs:
         yield Sign("base-differs", measured)
-    if not abs(off) > max(tolerance, limits.share * logged.after):
+    if not abs(off) > max(tolerance, SHARE * logged.after):
         return
     if off < 0:
         raise Inconclusive("the log's losses are over other targets than these rows have")
-    before = nearest.base.value if logged.before is None else logged.before
-    is_lost = off > limits.lost * (before - logged.after)
+    before = fit.base.value if logged.before is None else logged.before
+    is_lost = off > LOST * (before - logged.after)
     knows_base = logged.before is not None and not differs
-    is_certain = off > tolerance + limits.far and (is_lost or knows_base)
+    is_certain = off > tolerance + FAR and (is_lost or knows_base)
     yield Sign("worse-than-logged", measured, severity=None if is_certain else Severity.WARNING)
 
 
-def _figures(logged: LoggedLoss, nearest: _Fit) -> dict[str, Measurement]:
+def _figures(logged: LoggedLoss, fit: _Fit) -> dict[str, Measurement]:
     figures = {
-        "base_loss": nearest.base.value,
-        "tuned_loss": nearest.tuned.value,
-        "base_tolerance": nearest.base_tolerance,
-        "tolerance": nearest.tuned_tolerance,
+        "base_loss": fit.base.value,
+        "tuned_loss": fit.tuned.value,
+        "base_tolerance": fit.base.tolerance,
+        "tolerance": fit.tuned.tolerance,
     }
     return {
-        "rows": nearest.tuned.rows or nearest.base.rows,
+        "split": logged.split,
+        "when": logged.when,
+        "rows": fit.rows,
         "logged_before": logged.before,
         "logged_after": logged.after,
         **{

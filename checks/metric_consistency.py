@@ -28,7 +28,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from mlxdoctor.check import DoesNotArise, Inconclusive, check, limit
+from mlxdoctor.check import DoesNotArise, Inconclusive, check
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.training_log import TrainingLog
@@ -38,40 +38,22 @@ from mlxdoctor.models.load import Which
 from mlxdoctor.models.readings import mean_loss, usual_readings
 from mlxdoctor.models.validation import ValidationRows
 
-
-@dataclass(frozen=True)
-class Limits:
-    """When two losses are the same, and when they are not."""
-
-    same: float = limit(
-        0.1,
-        unit="nats",
-        source="mlx-lm averages batches and drops the last: 0.05 apart on the fixtures",
-    )
-    apart: float = limit(
-        0.3, unit="nats", source="three times the tolerance: the figure cannot be both"
-    )
-    fall: float = limit(
-        1.0,
-        unit="nats between the log's first and last validation loss",
-        source="few batches: first losses of one base on one task lie up to 0.7 apart, where "
-        "training took off 4.5, and last ones 0.2",
-    )
-    far: float = limit(
-        1.0,
-        unit="nats between a reported loss and the log's last",
-        source="another split or another average moves it by tenths",
-    )
-    rows: int = limit(64, unit="validation rows", source="as loss-agreement measures")
-    errors: float = limit(
-        3.0, unit="standard errors of rows that were not measured", source="convention"
-    )
-    fallen: float = limit(
-        0.5,
-        unit="times the score before training",
-        source="half of what the base model could do is lost: no sound run of ours loses a tenth",
-    )
-    closer: float = limit(4.0, unit="times", source="far nearer to one loss than to the other")
+#: Nats by which figures of one model differ, as mlx-lm averages batches and drops the last (0.05 on
+#: the fixtures), and from which on two cannot be one model's.
+SAME, APART = 0.1, 0.3
+#: Nats that training took off from which on a figure of the base may be off by a part of them:
+#: first losses of one base on one task lie up to 0.7 apart, where training took off 4.5.
+FALL = 1.0
+#: Times as near to one loss as to the other, for a figure to be that model's.
+CLOSER = 4.0
+#: Nats below the log's last loss that another split or another average does not explain.
+FAR = 1.0
+#: Validation rows that are measured, as by loss-agreement, and standard errors of the others.
+ROWS, ERRORS = 64, 3.0
+#: Share of a score before training below which it is lost: no sound run of ours loses a tenth.
+FALLEN = 0.5
+#: Nats of which the perplexity is still a number.
+LARGEST = 700.0
 
 
 @check(
@@ -104,7 +86,6 @@ class Limits:
             "training, and {figures} of {compared:* score} fell to less than half.",
         ),
     },
-    limits=Limits(),
     rerun_symptom=True,
 )
 def metric_consistency(
@@ -113,19 +94,44 @@ def metric_consistency(
     *,
     validation: ValidationRows | None,
     config: TrainingConfig | None,
-    limits: Limits,
 ) -> Iterator[Sign | Seen]:
     """Compare reported figures, logged losses and answers."""
     reported = _reported(metrics, log)
     if metrics is None and not reported:
         raise DoesNotArise("no figure was reported of the tuned model")
     if metrics is not None:
-        yield from _before_and_after(metrics, limits)
-    by_the_rows = _by_the_rows(reported, validation, config, limits)
-    if by_the_rows is not None:
-        yield by_the_rows
-    elif log is not None and reported:
-        yield from _against_the_log(reported, log, limits)
+        yield from _before_and_after(metrics)
+    of_rows = next((figure for figure in reported if figure.split in (None, "valid")), None)
+    if of_rows is not None and validation is not None:
+        losses = _on_the_rows(validation, config)
+        if any(of_rows.is_of_the_tuned(each) for each in losses):
+            measured = of_rows.measured | {"measured_by": losses[0].measured_by}
+            said = "The reported {figure} is {reported:.4g}, a loss of {reported_loss:.3f}, as the "
+            yield Seen(f"{said}tuned model has it on {{measured_by}}.", measured)
+            return
+        signs = [sign for each in losses if (sign := _of_the_base(of_rows, each)) is not None]
+        if signs:
+            yield signs[-1]
+            return
+    if log is not None and reported:
+        yield from _against_the_log(reported, log)
+
+
+@dataclass(frozen=True)
+class _Losses:
+    """Both models' losses on the same rows, in nats.
+
+    Attributes:
+        base: the untouched model's.
+        tuned: the trained one's; not finite where training broke it.
+        tolerance: by which a figure of the same model may be off.
+        measured_by: what measured them, for the message.
+    """
+
+    base: float
+    tuned: float
+    tolerance: float
+    measured_by: str
 
 
 @dataclass(frozen=True)
@@ -136,6 +142,15 @@ class _Reported:
     value: float
     loss: float
     split: str | None
+
+    @property
+    def measured(self) -> dict[str, Measurement]:
+        """The figures that messages name it with."""
+        return {"figure": self.name, "reported": self.value, "reported_loss": self.loss}
+
+    def is_of_the_tuned(self, losses: _Losses) -> bool:
+        off = abs(self.loss - losses.tuned)
+        return off <= losses.tolerance and off < abs(self.loss - losses.base)
 
 
 def _reported(metrics: ReportedMetrics | None, log: TrainingLog | None) -> list[_Reported]:
@@ -149,7 +164,7 @@ def _reported(metrics: ReportedMetrics | None, log: TrainingLog | None) -> list[
     return figures
 
 
-def _before_and_after(metrics: ReportedMetrics, limits: Limits) -> Iterator[Sign]:
+def _before_and_after(metrics: ReportedMetrics) -> Iterator[Sign]:
     """What the run's owner measured of the base and of the tuned model."""
     pairs = [
         (before, after)
@@ -171,111 +186,74 @@ def _before_and_after(metrics: ReportedMetrics, limits: Limits) -> Iterator[Sign
     worse = [
         (before, after)
         for before, after in pairs
-        if before.is_score and before.value > 0 and after.value < limits.fallen * before.value
+        if before.is_score and before.value > 0 and after.value < FALLEN * before.value
     ]
     if worse and 2 * len(worse) > len(pairs):
         before, after = worse[0]
         figures = {"figure": after.name, "before": before.value, "after": after.value}
-        counts = {"figures": len(worse), "compared": len(pairs)}
-        yield Sign("worse-than-before", figures | counts, where=after.source.path.name)
+        figures |= {"figures": len(worse), "compared": len(pairs)}
+        yield Sign("worse-than-before", figures, where=after.source.path.name)
 
 
-def _by_the_rows(
-    reported: Sequence[_Reported],
-    validation: ValidationRows | None,
-    config: TrainingConfig | None,
-    limits: Limits,
-) -> Sign | Seen | None:
-    """Whose loss on the validation rows a figure of them is; None where it is neither's.
-
-    A figure is a model's in one of the ways in which sound trainers count targets.
-    """
-    figure = next((one for one in reported if one.split in (None, "valid")), None)
-    if validation is None or figure is None:
-        return None
-    rows = validation.measure(None, min(limits.rows, validation.total))
+def _on_the_rows(validation: ValidationRows, config: TrainingConfig | None) -> list[_Losses]:
+    """Both models' losses on validation rows, in each way in which sound trainers count targets."""
+    rows = validation.measure(None, min(ROWS, validation.total))
     if len(rows) < ENOUGH_ROWS or any(row.tuned is None for row in rows):
-        return None
-    of_the_base = None
+        return []
+    losses = []
     for reading in usual_readings(config):
         base, tuned = (mean_loss(rows, which, reading) for which in get_args(Which))
-        off_base, off_tuned = (abs(figure.loss - mean.value) for mean in (base, tuned))
         error = max(mean.uncertainty(validation.total, validation.total) for mean in (base, tuned))
-        tolerance = max(limits.same, limits.errors * error)
-        measured: dict[str, Measurement] = {
-            "figure": figure.name,
-            "reported": figure.value,
-            "reported_loss": figure.loss,
-            "first_val_loss": base.value,
-            "last_val_loss": tuned.value,
-            "last_perplexity": math.exp(min(tuned.value, 700.0)),
-            "measured_by": f"{len(rows)} validation rows",
-            "rows": len(rows),
-        }
-        if off_tuned <= tolerance and off_tuned < off_base:
-            said = "The reported {figure} is {reported:.4g}, a loss of {reported_loss:.3f}, as the "
-            return Seen(f"{said}tuned model has it on {{rows}} validation rows.", measured)
-        is_far = off_tuned >= limits.apart and off_base * limits.closer < off_tuned
-        if off_base <= tolerance and is_far:
-            of_the_base = Sign("base-reported", measured, where=figure.name)
-    return of_the_base
+        tolerance = max(SAME, ERRORS * error)
+        by = f"{len(rows)} validation rows"
+        losses.append(_Losses(base.value, tuned.value, tolerance, by))
+    return losses
 
 
-def _against_the_log(
-    reported: Sequence[_Reported], log: TrainingLog, limits: Limits
-) -> Iterator[Sign]:
+def _against_the_log(reported: Sequence[_Reported], log: TrainingLog) -> Iterator[Sign]:
     """A figure of the untouched model, or one far below the level at which training ended."""
     series, base = log.main.get("val_loss"), log.main.base_val_loss
     if series is None or not len(series) or log.is_preference:
         raise Inconclusive("the log has no validation loss to compare with")
     after = float(series.values[-1])
     if base is not None and len(series) > 1:
-        signs = (_of_the_base(figure, base, after, limits) for figure in reported)
+        fall = base - after if math.isfinite(after) else 0.0
+        tolerance = max(SAME, fall / CLOSER) if fall >= FALL else SAME
+        by = "the log, before the first update and at the end,"
+        losses = _Losses(base, after, tolerance, by)
+        signs = (_of_the_base(figure, losses) for figure in reported)
         if (sign := next(filter(None, signs), None)) is not None:
             yield sign
             return
     # False for NaN.
-    figure = next((figure for figure in reported if after - figure.loss > limits.far), None)
+    figure = next((figure for figure in reported if after - figure.loss > FAR), None)
     if figure is not None:
-        is_near = base is not None and abs(figure.loss - base) * limits.closer < after - figure.loss
-        yield Sign(
-            "not-this-model",
-            {
-                "figure": figure.name,
-                "reported": figure.value,
-                "reported_loss": figure.loss,
-                "last_val_loss": after,
-                "near_base": base if is_near else None,
-                "unit": log.main.unit,
-                "iteration": int(series.iterations[-1]),
-            },
-            where=figure.name,
-        )
+        is_near = base is not None and abs(figure.loss - base) * CLOSER < after - figure.loss
+        measured = figure.measured | {
+            "last_val_loss": after,
+            "near_base": base if is_near else None,
+            "unit": log.main.unit,
+            "iteration": int(series.iterations[-1]),
+        }
+        yield Sign("not-this-model", measured, where=figure.name)
     elif base is None or len(series) < 2 or not math.isfinite(base):
         raise Inconclusive("the log has no finite validation loss from before the first update")
 
 
-def _of_the_base(figure: _Reported, before: float, after: float, limits: Limits) -> Sign | None:
-    """A figure that is near the loss before training, and far from the one after it."""
-    fall = before - after if math.isfinite(after) else 0.0
-    off_base = abs(figure.loss - before)
+def _of_the_base(figure: _Reported, losses: _Losses) -> Sign | None:
+    """A figure that is near the untouched model's loss, and far from the tuned model's."""
+    after = losses.tuned
+    off_base = abs(figure.loss - losses.base)
     off_tuned = abs(figure.loss - after) if math.isfinite(after) else math.inf
-    is_same = off_base <= limits.same
-    is_near = is_same or (fall >= limits.fall and off_base * limits.closer < fall)
-    if not is_near or off_tuned < limits.apart or off_base * limits.closer >= off_tuned:
+    if off_base > losses.tolerance or off_tuned < APART or off_base * CLOSER >= off_tuned:
         return None
-    return Sign(
-        "base-reported",
-        {
-            "figure": figure.name,
-            "reported": figure.value,
-            "reported_loss": figure.loss,
-            "first_val_loss": before,
-            "last_val_loss": after,
-            "last_perplexity": math.exp(min(after, 700.0)) if math.isfinite(after) else after,
-            "measured_by": "the log, before the first update and at the end,",
-        },
-        where=figure.name,
-        # Rows of another file may be as hard for the tuned model as these for the base.
-        severity=None if is_same or figure.split == "valid" else Severity.WARNING,
-    )
+    measured = figure.measured | {
+        "first_val_loss": losses.base,
+        "last_val_loss": after,
+        "last_perplexity": math.exp(min(after, LARGEST)) if math.isfinite(after) else after,
+        "measured_by": losses.measured_by,
+    }
+    # Rows of another file may be as hard for the tuned model as these for the base.
+    is_sure = off_base <= SAME or figure.split == "valid"
+    severity = None if is_sure else Severity.WARNING
+    return Sign("base-reported", measured, where=figure.name, severity=severity)

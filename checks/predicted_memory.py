@@ -38,10 +38,10 @@ _FIX = (
 @check(
     codes={
         "does-not-fit": Symptom.error(
-            "the run needs more memory than there is", _EXPECTED, _FIX, says=_SAYS
-        ),
-        "may-not-fit": Symptom.warning(
-            "the run needs nearly all memory", _EXPECTED, _FIX, says=_SAYS
+            "the run needs more memory than there is, or nearly all of it",
+            _EXPECTED,
+            _FIX,
+            says=_SAYS,
         ),
     },
 )
@@ -61,7 +61,7 @@ def predicted_memory(cost: RunCost) -> Iterator[Sign | Seen]:
     if cost.checkpointed is not None and cost.checkpointed <= SAFE_SHARE * cost.memory:
         measured |= {"checkpointed_gb": cost.checkpointed / 1e9, "advised_grad_checkpoint": True}
     yield Sign(
-        "does-not-fit" if cost.peak > cost.memory else "may-not-fit",
+        "does-not-fit",
         measured,
-        severity=Severity.WARNING if cost.is_rough else None,
+        severity=Severity.WARNING if cost.is_rough or cost.peak <= cost.memory else None,
     )

@@ -17,23 +17,15 @@ from one.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from mlxdoctor.check import DoesNotArise, Inconclusive, check, limit
+from mlxdoctor.check import DoesNotArise, Inconclusive, check
 from mlxdoctor.evidence.dataset import Dataset, Split
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Severity, Sign, Symptom, some_of
 from mlxdoctor.measure.pairs import CHOSEN, pairs_of
 
-
-@dataclass(frozen=True)
-class Limits:
-    """When pairs are no pairs."""
-
-    alike: float = limit(0.02, unit="share of the pairs", source="a few copies do no harm")
-    mostly: float = limit(
-        0.5, unit="share of the pairs", source="half of the run is without effect"
-    )
+#: Shares of the pairs: a few copies do no harm, and of half of them the run is without effect.
+FEW, MOSTLY = 0.02, 0.5
 
 
 @check(
@@ -47,9 +39,8 @@ class Limits:
             "script that writes both from one.",
         ),
     },
-    limits=Limits(),
 )
-def preference_rows(dataset: Dataset, log: TrainingLog | None, limits: Limits) -> Iterator[Sign]:
+def preference_rows(dataset: Dataset, log: TrainingLog | None) -> Iterator[Sign]:
     """Compare the two answers of each pair."""
     train = dataset.splits.get("train")
     if train is None or not _pairs(train):
@@ -60,9 +51,9 @@ def preference_rows(dataset: Dataset, log: TrainingLog | None, limits: Limits) -
     for split in (train, dataset.splits.get("valid")):
         pairs = _pairs(split) if split is not None else []
         same = [place for place, (chosen, other) in enumerate(pairs, 1) if chosen == other]
-        if split is None or not same or (share := len(same) / len(pairs)) < limits.alike:
+        if split is None or not same or (share := len(same) / len(pairs)) < FEW:
             continue
-        is_most = split is train and share >= limits.mostly
+        is_most = split is train and share >= MOSTLY
         yield Sign(
             "alike",
             {"alike": len(same), "pairs": len(pairs), "file": split.path.name},

@@ -22,21 +22,16 @@ weights as safetensors, and leave pickles out of what you publish.
 from collections.abc import Iterator
 
 from mlxdoctor.check import check
-from mlxdoctor.evidence.code_files import RemoteCode
-from mlxdoctor.finding import Sign, Symptom, some_of
+from mlxdoctor.evidence.code_files import TRUST, RemoteCode
+from mlxdoctor.finding import Severity, Sign, Symptom, some_of
 from mlxdoctor.safety.quoting import quoted
 
 
 @check(
     codes={
         "named": Symptom.warning(
-            "a configuration asks for code of its own",
-            says="{file} asks for code of its own: {key} is {value}. Nothing of it was run.",
-        ),
-        "trusted": Symptom.info(
-            "the run was told to run code that comes with the model",
-            says="{file} says trust_remote_code: whoever trains with it again runs code that comes "
-            "with the model.",
+            "a configuration asks for code that comes with the model, or allows it to run",
+            says="{file} asks for code of the model: {key} is {value}. Nothing of it was run.",
         ),
         "pickles": Symptom.info(
             "files that are pickles lie beside the weights",
@@ -46,11 +41,12 @@ from mlxdoctor.safety.quoting import quoted
 )
 def remote_code(found: RemoteCode) -> Iterator[Sign]:
     """Report what would run if something else loaded it."""
-    for one in found.named:
-        figures = {"file": one.path.name, "key": one.key, "value": quoted(one.value)}
-        yield Sign("named", figures, where=f"{one.path.parent.name}/{one.path.name}")
-    for path in found.trusted:
-        yield Sign("trusted", {"file": path.name})
+    for code in found.named:
+        figures = {"file": code.path.name, "key": code.key, "value": quoted(code.value)}
+        where = f"{code.path.parent.name}/{code.path.name}"
+        # A run that allows code need not have met any.
+        severity = Severity.INFO if code.key == TRUST else None
+        yield Sign("named", figures, where=where, severity=severity)
     if found.pickles:
         files = some_of([path.name for path in found.pickles])
         yield Sign("pickles", {"count": len(found.pickles), "files": files})

@@ -33,7 +33,7 @@ from mlxdoctor.engines.series import describe
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import Series, TrainingLog
 from mlxdoctor.finding import Seen, Sign, Unsought
-from mlxdoctor.judge.series_table import SeriesTable
+from mlxdoctor.judge.series_table import Columns, SeriesTable
 from mlxdoctor.measure.policy_curves import PolicyCurves, policy_curves
 
 _TABLE = SeriesTable.read("rewards.toml")
@@ -61,7 +61,7 @@ def rewards(log: TrainingLog, config: TrainingConfig | None) -> Iterator[Sign | 
         # A reward model's rewards lie around 0: what they lie apart is what they are measured in.
         size = max(abs(first), wide, RISEN)
         long["relative_reward"] = Series(reward.iterations, reward.values / size)
-    signs = list(_TABLE.signs(long, curves.unit))
+    signs = list(_TABLE.signs(Columns(long), curves.unit))
     yield from signs
     if reward is None:
         raise Inconclusive(f"the log holds fewer than {REPORTS} rewards of answers")

@@ -17,30 +17,21 @@ What to do. Count in updates: iters / grad_accumulation_steps.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
-from mlxdoctor.check import DoesNotArise, check, limit
+from mlxdoctor.check import DoesNotArise, check
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Severity, Sign, Symptom
 from mlxdoctor.judge.rate import planned_rates
 
-
-@dataclass(frozen=True)
-class Limits:
-    """When a schedule does not fit the run."""
-
-    nothing: float = limit(1e-3, unit="of the highest rate", source="next to nothing is learned")
-    share: float = limit(
-        0.8, unit="of the updates with a rate", source="a choice: a fifth of the run is lost"
-    )
-    tenth: float = limit(
-        0.1,
-        unit="of the updates with a rate, or of the rate that is asked for",
-        source="a run of 120 whose rate was gone after 3 updates, and one of 100 whose warm-up had "
-        "20,000, learned next to nothing",
-    )
+#: Of the highest rate: next to nothing is learned.
+NOTHING = 1e-3
+#: Of the updates with a rate: a fifth of the run is lost.
+MOST = 0.8
+#: Of the updates with a rate, or of the warm-up that is made: a run of 120 whose rate was gone
+#: after 3 updates, and one of 100 whose warm-up had 20,000, learned next to nothing.
+TENTH = 0.1
 
 
 @check(
@@ -68,9 +59,8 @@ class Limits:
             fix="let the schedule decay over {rest:,} updates",
         ),
     },
-    limits=Limits(),
 )
-def schedule(config: TrainingConfig, limits: Limits) -> Iterator[Sign]:
+def schedule(config: TrainingConfig) -> Iterator[Sign]:
     """Count the updates, and follow the rate over them."""
     if config.origin != "mlx-lm" or not config.describes_training:
         raise DoesNotArise("the configuration is not one of mlx_lm.lora")
@@ -95,17 +85,17 @@ def schedule(config: TrainingConfig, limits: Limits) -> Iterator[Sign]:
             "rate-not-reached",
             {**measured, "warmup": warmup, "advised_warmup": max(updates // 10, 1)},
             where="lr_schedule.warmup",
-            severity=Severity.ERROR if updates < limits.tenth * warmup else None,
+            severity=Severity.ERROR if updates < TENTH * warmup else None,
         )
         return
     rates = planned_rates(config, updates)
     if rates is None or not rates.max() > 0:
         return
-    last = int(np.flatnonzero(rates > limits.nothing * rates.max())[-1]) + 1
-    if last <= limits.share * updates:
+    last = int(np.flatnonzero(rates > NOTHING * rates.max())[-1]) + 1
+    if last <= MOST * updates:
         yield Sign(
             "rate-ends-early",
             {**measured, "last": last, "rest": updates - warmup},
             where="lr_schedule.arguments",
-            severity=Severity.ERROR if last < limits.tenth * updates else None,
+            severity=Severity.ERROR if last < TENTH * updates else None,
         )

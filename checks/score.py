@@ -17,25 +17,15 @@ finding.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-import numpy as np
-
-from mlxdoctor.check import Inconclusive, check, limit
+from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.finding import Measurement, Seen, Sign, Symptom
-from mlxdoctor.measure.text.statistics import mean_interval, paired_permutation
+from mlxdoctor.measure.text.statistics import Paired
 from mlxdoctor.models.scoring import Scores
 from mlxdoctor.safety.quoting import quoted
 
-
-@dataclass(frozen=True)
-class Limits:
-    """When a score is worse."""
-
-    prompts: int = limit(
-        8, unit="prompts", source="7 pairs cannot reach p < 0.01 by flipping signs"
-    )
-    significance: float = limit(0.01, unit="p-value, paired permutation", source="convention")
+#: Prompts scored for both models: 7 pairs cannot reach p < 0.01 by flipping signs.
+PROMPTS = 8
 
 
 @check(
@@ -54,41 +44,31 @@ class Limits:
             fix="Let the scoring function return a number for any text, the empty one included.",
         ),
     },
-    limits=Limits(),
 )
-def score(scores: Scores, limits: Limits) -> Iterator[Sign | Seen]:
+def score(scores: Scores) -> Iterator[Sign | Seen]:
     """Compare the scores of both models."""
     count, reason = scores.unscored
     if count:
         yield Sign("unscored-answers", {"name": scores.name, "unscored": count, "reason": reason})
-    known = [(item, item.base) for item in scores.items if item.base is not None]
-    if len(known) < limits.prompts:
-        raise Inconclusive(
-            f"{len(known)} prompts scored for both models; {limits.prompts} are needed"
-        )
-    tuned = np.array([item.tuned for item, _ in known])
-    base = np.array([score for _, score in known])
-    p_value = paired_permutation(tuned - base)
-    interval = mean_interval(tuned - base)
+    scored = [(item.base, item.tuned, item) for item in scores.items if item.base is not None]
+    if len(scored) < PROMPTS:
+        raise Inconclusive(f"{len(scored)} prompts scored for both models; {PROMPTS} are needed")
+    base, tuned, items = zip(*scored, strict=True)
+    compared = Paired.of(base, tuned)
     measured: dict[str, Measurement] = {
         "name": scores.name,
-        "prompts": len(known),
-        "base_score": float(base.mean()),
-        "tuned_score": float(tuned.mean()),
-        "difference": interval.share,
-        "difference_low": interval.low,
-        "difference_high": interval.high,
-        "p_value": p_value,
+        "prompts": len(scored),
+        **compared.measured("score"),
     }
-    if interval.share < 0 and p_value < limits.significance:
-        worst = known[int((tuned - base).argmin())][0]
+    if compared.differs(-1):
+        worst = min(items, key=lambda item: item.tuned - (item.base or 0.0))
         yield Sign("worse-than-base", measured, where=f"prompt {quoted(worst.prompt)}")
-    elif np.ptp([*tuned, *base]) == 0:
+    elif len({*base, *tuned}) == 1:
         raise Inconclusive(f"every answer of both models scores {tuned[0]:.3g}")
     else:
         yield Seen(
             "By {name}, the tuned model scores {tuned_score:.3g} on {prompts:* prompt}, the base "
             "model {base_score:.3g}.",
             measured,
-            learned=interval.share > 0 and p_value < limits.significance,
+            learned=compared.differs(1),
         )

@@ -25,19 +25,19 @@ What to do. Look at what the finding names: the batch, the gradient, the memory,
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import numpy as np
 
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.evidence.training_log import Series, TrainingLog
 from mlxdoctor.finding import Sign, Unsought
-from mlxdoctor.judge.series_table import SeriesTable
+from mlxdoctor.judge.curve import loss_figures
+from mlxdoctor.judge.series_table import Columns, SeriesTable
 
 #: Columns with a check of their own: of these only the patterns that name them are reported.
 _WITH_OWN_CHECK = frozenset({"train_loss", "val_loss", "grad_norm"})
 _TABLE = SeriesTable.read("series_facts.toml")
-#: Patterns in a loss of one language model, which preference training has not.
-_OF_A_MEAN = frozenset({"loss-rose-again"})
 
 
 @check(codes=_TABLE.symptoms, rerun_symptom=True)
@@ -49,9 +49,8 @@ def series_facts(log: TrainingLog) -> Iterator[Sign | Unsought]:
         del columns["val_seconds"]
     if not columns:
         raise Inconclusive("the log holds no report")
-    for sign in _TABLE.signs(columns, log.main.unit, _WITH_OWN_CHECK):
-        if not (log.is_preference and isinstance(sign, Sign) and sign.symptom in _OF_A_MEAN):
-            yield sign
+    figures = partial(loss_figures, log.main)
+    yield from _TABLE.signs(Columns(columns, figures), log.main.unit, _WITH_OWN_CHECK)
 
 
 def _may_be_whole_seconds(columns: Mapping[str, Series], log: TrainingLog) -> bool:

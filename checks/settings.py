@@ -22,8 +22,7 @@ may lie elsewhere on the machine that will train.
 What to do. What the finding says: each names the key, and what to write.
 """
 
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -35,10 +34,14 @@ from mlxdoctor.evidence.checkpoints import CHECKPOINT_NAME
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.mlx_lm_defaults import (
+    MEANT,
     MLX_LM_ADAPTER_PATH,
     MLX_LM_DEFAULTS,
     MLX_LM_KEYS,
     MLX_LM_LORA_DEFAULTS,
+    NEEDS,
+    SCHEDULES,
+    is_numbers,
 )
 from mlxdoctor.evidence.planned_run import PlannedRun
 from mlxdoctor.evidence.training_log import TrainingLog
@@ -46,106 +49,8 @@ from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, some_of
 from mlxdoctor.measure.weights.lora_targets import by_mlx_lm, matches, target_modules
 from mlxdoctor.safety.quoting import quoted
 
-#: What other trainers, older releases and people call a key -> what mlx-lm calls it.
-_MEANT = {
-    "lr": "learning_rate",
-    "lora_layers": "num_layers",
-    "lora_rank": "lora_parameters.rank",
-    "rank": "lora_parameters.rank",
-    "r": "lora_parameters.rank",
-    "lora_scale": "lora_parameters.scale",
-    "scale": "lora_parameters.scale",
-    "alpha": "lora_parameters.scale",
-    "lora_alpha": "lora_parameters.scale",
-    "dropout": "lora_parameters.dropout",
-    "lora_dropout": "lora_parameters.dropout",
-    "target_modules": "lora_parameters.keys",
-    "keys": "lora_parameters.keys",
-    "lora_keys": "lora_parameters.keys",
-    "epochs": "iters",
-    "num_epochs": "iters",
-    "num_train_epochs": "iters",
-    "max_steps": "iters",
-    "steps": "iters",
-    "train_type": "fine_tune_type",
-    "use_dora": "fine_tune_type",
-    "gradient_accumulation_steps": "grad_accumulation_steps",
-    "gradient_checkpointing": "grad_checkpoint",
-    "per_device_train_batch_size": "batch_size",
-    "max_length": "max_seq_length",
-    "max_tokens": "max_seq_length",
-    "scheduler": "lr_schedule",
-    "lr_scheduler_type": "lr_schedule",
-    "warmup": "lr_schedule",
-    "warmup_steps": "lr_schedule",
-    "weight_decay": "optimizer_config",
-    "train_on_responses_only": "mask_prompt",
-}
 _NAMES = "names of the base model's modules, such as self_attn.q_proj"
 _FIX = "[write {meant}|look the names up with `mlxdoctor inspect`]"
-#: Schedule -> how many arguments it takes.
-_SCHEDULES = {
-    "cosine_decay": (2, 3),
-    "exponential_decay": (2,),
-    "linear_schedule": (3,),
-    "step_decay": (3,),
-}
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-_Need = tuple[Callable[[Any], bool], str]
-
-
-def _whole(least: int) -> _Need:
-    needed = f"a whole number from {max(least, 0)} on" + (", or -1 for all" if least == -1 else "")
-    return lambda value: _is_number(value) and isinstance(value, int) and value >= least, needed
-
-
-def _among(*names: str) -> _Need:
-    return lambda value: value in names, f"one of {', '.join(names)}"
-
-
-def _table(what: str) -> _Need:
-    return lambda value: isinstance(value, Mapping), f"a table with {what}"
-
-
-def _numbers(arguments: Any) -> bool:
-    return isinstance(arguments, list) and bool(arguments) and all(map(_is_number, arguments))
-
-
-#: Place in the configuration -> whether mlx-lm takes a value that is stated, and what it needs.
-_NEEDS: Mapping[str, _Need] = {
-    "num_layers": _whole(-1),
-    "batch_size": _whole(1),
-    "iters": _whole(1),
-    "val_batches": _whole(-1),
-    "steps_per_report": _whole(1),
-    "steps_per_eval": _whole(1),
-    "save_every": _whole(1),
-    "max_seq_length": _whole(2),
-    "grad_accumulation_steps": _whole(1),
-    "seed": _whole(0),
-    "learning_rate": (_is_number, "a number"),
-    "optimizer": _among("adam", "adamw", "muon", "sgd", "adafactor"),
-    "fine_tune_type": _among("lora", "dora", "full"),
-    "lr_schedule": _table("name and arguments"),
-    "lr_schedule.name": _among(*_SCHEDULES),
-    "lr_schedule.arguments": (_numbers, "a list of numbers, the rate first"),
-    "lora_parameters": _table("rank, scale and dropout"),
-    "lora_parameters.rank": _whole(1),
-    "lora_parameters.scale": (lambda x: _is_number(x) and math.isfinite(x), "a finite number"),
-    "lora_parameters.dropout": (
-        lambda x: _is_number(x) and 0 <= x < 1,
-        "a number from 0 to below 1",
-    ),
-    "lora_parameters.keys": (
-        lambda x: isinstance(x, list) and all(isinstance(key, str) for key in x),
-        "a list of names",
-    ),
-}
 
 
 @check(
@@ -241,7 +146,7 @@ def _keys(config: TrainingConfig) -> Iterator[Sign]:
         yield Sign("ignored", measured, where=key)
     lora = values.get("lora_parameters")
     for key in lora if isinstance(lora, Mapping) else ():
-        if (place := f"lora_parameters.{key}") not in _NEEDS:
+        if (place := f"lora_parameters.{key}") not in NEEDS:
             yield Sign("unknown", {"key": quoted(place)}, where=place)
 
 
@@ -251,7 +156,7 @@ def _meant(key: str) -> str:
     if plain in MLX_LM_KEYS:
         return plain
     close = get_close_matches(plain, MLX_LM_KEYS, n=1, cutoff=0.85)
-    return _MEANT.get(plain) or next(iter(close), "")
+    return MEANT.get(plain) or next(iter(close), "")
 
 
 def _at(values: Mapping[str, Any], place: str) -> Any:
@@ -264,15 +169,15 @@ def _at(values: Mapping[str, Any], place: str) -> Any:
 def _refused(config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:
     values = config.values
     is_lora, schedule = config.fine_tune_type != "full", values.get("lr_schedule")
-    for place, (is_right, needed) in _NEEDS.items():
+    for place, need in NEEDS.items():
         value = _at(values, place)
         if place == "optimizer" and isinstance(value, str):
             value = value.lower()
         # With a schedule `learning_rate` is not read; without LoRA `lora_parameters` is not.
         is_read = place != "learning_rate" or schedule is None
         is_read &= is_lora or not place.startswith("lora_parameters")
-        if is_read and value is not None and not is_right(value):
-            yield _stop(place, quoted(str(value)), needed)
+        if is_read and value is not None and not need.holds(value):
+            yield _stop(place, quoted(str(value)), need.text)
     yield from _lacking(values, is_lora=is_lora)
     layers = base.num_layers if base is not None else None
     wanted = config.num_layers
@@ -296,14 +201,14 @@ def _lacking(values: Mapping[str, Any], *, is_lora: bool) -> Iterator[Sign]:
             is_alpha = key == "scale" and "alpha" in lora
             hint = "; alpha divided by the rank is a scale" if is_alpha else ""
             fix = f"add {key} to lora_parameters: {default:g} is mlx-lm's own{hint}"
-            yield _stop(place, "not stated", _NEEDS[place][1], fix=fix)
+            yield _stop(place, "not stated", NEEDS[place].text, fix=fix)
     if not isinstance(schedule, Mapping):
         return
     name, arguments = schedule.get("name"), schedule.get("arguments")
     if name is None:
-        yield _stop("lr_schedule.name", "not stated", _NEEDS["lr_schedule.name"][1])
-    counts = _SCHEDULES.get(name, ()) if isinstance(name, str) else ()
-    if counts and (arguments is None or (_numbers(arguments) and len(arguments) not in counts)):
+        yield _stop("lr_schedule.name", "not stated", NEEDS["lr_schedule.name"].text)
+    counts = SCHEDULES.get(name, ()) if isinstance(name, str) else ()
+    if counts and (arguments is None or (is_numbers(arguments) and len(arguments) not in counts)):
         needed = f"a list of {' or '.join(map(str, counts))} numbers, the rate first"
         yield _stop("lr_schedule.arguments", quoted(str(arguments)), needed)
 

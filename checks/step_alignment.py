@@ -2,8 +2,7 @@
 
 What it finds. Rows and prompts that reach the model as one token repeated; targets that are the
 input itself, or two tokens ahead, or behind; prompts and padding that are trained; end tokens and
-first tokens of answers that never are; rows without a trained token; rows whose tokens count
-differently.
+first tokens of answers that never are; rows without a trained token.
 
 Why it matters. A model trained on the token it was just given learns to repeat; one trained two
 ahead learns to skip; one given blank prompts learns answers to nothing. All have a falling loss,
@@ -28,16 +27,15 @@ own end token.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.check import Inconclusive, check, limit
+from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought
 from mlxdoctor.measure.training_step.measurement import TrainingStep
-from mlxdoctor.measure.training_step.values import OFFSETS, Alignment
+from mlxdoctor.measure.training_step.values import OFFSETS, SINGLE, Alignment
 
 #: Where the extra padding target of mlx-lm is described.
 UPSTREAM = "https://github.com/ml-explore/mlx-lm/pull/1697"
@@ -55,50 +53,28 @@ _SHIFTED = {
 _OF_MLX_LM = "nothing in the configuration is at fault: mlx-lm does this to every run"
 
 
-@dataclass(frozen=True)
-class Limits:
-    """When an alignment is called one."""
-
-    positions: int = limit(8, unit="positions", source="that tell the offsets apart, at least")
-    agreement: float = limit(
-        0.9,
-        unit="share of the positions",
-        source="sound steps: 1.0 at the next token; misaligned ones: 1.0 at another",
-        false_alarms="0 of 254 sound steps on four bases (reports/probe.md)",
-    )
-    hard: float = limit(
-        0.5, unit="share of the positions", source="below, the loss is not one of single targets"
-    )
-    contrast: float = limit(
-        0.9,
-        unit="share of the positions",
-        source="the same of pairs and policies, where a bonus for entropy is added: 1.0 without",
-    )
-    prompt: float = limit(
-        0.5, unit="share of the prompts' tokens", source="a template's last line is not the prompt"
-    )
-    run: int = limit(4, unit="tokens", source="so many alike at the start of every row is no text")
-    uneven: float = limit(
-        0.05,
-        unit="coefficient of variation",
-        source="sound steps: at most 9e-5",
-        false_alarms="0 of 254 sound steps",
-    )
+#: So many positions have to tell the offsets apart.
+POSITIONS = 8
+#: Of pairs and policies, where a bonus for entropy may be added, this share of the trained
+#: positions has a single target; 1.0 without such a bonus.
+CONTRAST = 0.9
+#: Prompts are trained from this share of their tokens on; a template's last line is less.
+PROMPT = 0.5
+#: So many tokens alike at the start of every row are no text.
+RUN = 4
+#: Share of the positions that agree on one offset: 1.0 in sound steps and in misaligned ones (0 of
+#: 254 sound steps on four bases below, reports/probe.md).
+AGREEMENT = 0.9
 
 
 CODES = {
-    "constant": _error(
-        "rows of the batch are one token repeated",
-        says="{constant} of {rows:* row} are one token repeated.",
-        expected="rows of text, each with its own prompt",
-        fix="print the batch's tokens: an array was made and never filled",
-    ),
     "blank-prompt": _error(
-        "prompts reach the model as one token repeated",
-        says="In {rows} of {rows:* row} every token before the trained ones is token {token} "
-        "({shortest} to {longest} of them): the model never sees a prompt.",
+        "rows or prompts reach the model as one token repeated",
+        says="[{constant} of {rows:* row} are one token repeated.|In {rows} of {rows:* row} every "
+        "token before the trained ones is token {token} ({shortest} to {longest} of them): the "
+        "model never sees a prompt.]",
         expected="rows of text, each with its own prompt",
-        fix="mask the prompt in the loss, not in the model's inputs",
+        fix="print the batch's tokens, and mask prompts in the loss, not in the model's inputs",
     ),
     "nothing-trained": _error(
         "no position has a gradient",
@@ -167,22 +143,16 @@ CODES = {
         "not learn to stop.",
         fix="append the end token to every row",
     ),
-    "uneven-weights": _info(
-        "tokens of one batch weigh differently",
-        says="Tokens of this batch weigh between {smallest:.2g} and {largest:.2g} in the "
-        "loss: tokens of short rows may count more than those of long ones.",
-        fix="divide by the number of supervised tokens of the batch, unless that is intended",
-    ),
 }
 
 
-@check(codes=CODES, limits=Limits())
-def step_alignment(step: TrainingStep, limits: Limits) -> Iterator[Sign | Unsought]:
+@check(codes=CODES)
+def step_alignment(step: TrainingStep) -> Iterator[Sign | Unsought]:
     """Compare what each position is trained on with the tokens around it."""
     alignment = step.alignment
     if alignment is None:
         raise Inconclusive(step.unread)
-    yield from _inputs(alignment, limits)
+    yield from _inputs(alignment)
     if step.forward is not None and not math.isfinite(step.forward.loss):
         raise Inconclusive("the loss is not finite, and neither is its gradient")
     if not alignment.trained.any():
@@ -190,35 +160,36 @@ def step_alignment(step: TrainingStep, limits: Limits) -> Iterator[Sign | Unsoug
             raise Inconclusive(f"all {step.policy.name} of this batch are the same")
         yield Sign("nothing-trained", {"positions": int(alignment.widths.sum())})
         return
-    if alignment.hard < (limits.contrast if step.is_contrast else limits.hard):
+    if alignment.hard < (CONTRAST if step.is_contrast else SINGLE):
         if step.pairs is None and step.policy is None:
             raise Inconclusive("the loss pushes towards whole distributions, not single targets")
         # A bonus for entropy, say; which answers are pushed is judged by step-preferences.
-        of_targets = tuple(CODES.keys() - {"constant", "blank-prompt", "nothing-trained"})
+        of_targets = tuple(CODES.keys() - {"blank-prompt", "nothing-trained"})
         yield Unsought(of_targets, "the loss has terms over whole distributions")
         return
-    wrong = list(_offset(alignment, limits))
+    wrong = list(_offset(alignment))
     yield from wrong
     yield from _padding(alignment, planned=step.planned)
     if not wrong:
-        yield from _first_tokens(alignment, limits)
+        yield from _first_tokens(alignment)
         yield from _ends(alignment, sampled=step.policy is not None)
     # An answer of average reward is not pushed, nor a pair that is far enough apart.
     if not step.is_contrast:
-        yield from _rows_and_weights(alignment, limits)
+        if empty := int((~alignment.trained.any(axis=1)).sum()):
+            yield Sign("rows-without-targets", {"rows": empty, "of": len(alignment.inputs)})
         if not wrong:
-            yield from _prompts(alignment, limits)
+            yield from _prompts(alignment)
 
 
-def _inputs(alignment: Alignment, limits: Limits) -> Iterator[Sign]:
+def _inputs(alignment: Alignment) -> Iterator[Sign]:
     """What the model was given, whatever it is trained on."""
     rows = list(zip(alignment.inputs, alignment.widths, strict=True))
     constant = sum(bool(width > 1 and (row[:width] == row[0]).all()) for row, width in rows)
     if constant:
         severity = None if constant == len(rows) else Severity.WARNING
-        yield Sign("constant", {"constant": constant, "rows": len(rows)}, severity=severity)
-    runs = alignment.blank_prompts(limits.run)
-    if runs is not None and constant < len(rows):
+        yield Sign("blank-prompt", {"constant": constant, "rows": len(rows)}, severity=severity)
+    runs = alignment.blank_prompts(RUN)
+    if runs is not None and not constant:
         trained = np.flatnonzero(alignment.trained.any(axis=1))
         yield Sign(
             "blank-prompt",
@@ -231,29 +202,18 @@ def _inputs(alignment: Alignment, limits: Limits) -> Iterator[Sign]:
         )
 
 
-def _offset(alignment: Alignment, limits: Limits) -> Iterator[Sign]:
+def _offset(alignment: Alignment) -> Iterator[Sign]:
     shares, count = alignment.offsets
-    if count < limits.positions:
+    if count < POSITIONS:
         raise Inconclusive(f"only {count} positions tell one offset from another")
     best = max(shares, key=lambda offset: shares[offset])
     measured: dict[str, Measurement] = {"positions": count} | {
         f"share_at_{offset:+d}": round(share, 4) for offset, share in shares.items()
     }
-    if shares[best] < limits.agreement:
+    if shares[best] < AGREEMENT:
         yield Sign("mixed-targets", measured)
     elif best != 1:
         yield Sign(_AT_OFFSET[best], {**measured, "share": shares[best], "offset": best})
-
-
-def _rows_and_weights(alignment: Alignment, limits: Limits) -> Iterator[Sign]:
-    empty, rows = int((~alignment.trained.any(axis=1)).sum()), len(alignment.inputs)
-    if empty:
-        yield Sign("rows-without-targets", {"rows": empty, "of": rows})
-    weights = np.abs(alignment.weights[alignment.trained]).astype(np.float64)
-    spread = float(weights.std() / weights.mean()) if weights.any() else 0.0
-    if spread > limits.uneven:
-        low, high = float(weights.min()), float(weights.max())
-        yield Sign("uneven-weights", {"smallest": low, "largest": high, "spread": spread})
 
 
 def _padding(alignment: Alignment, *, planned: bool) -> Iterator[Sign]:
@@ -289,17 +249,17 @@ def _before(alignment: Alignment, lengths: NDArray[np.int32]) -> NDArray[np.bool
     return np.less(places[None, :], lengths[:, None])
 
 
-def _prompts(alignment: Alignment, limits: Limits) -> Iterator[Sign]:
+def _prompts(alignment: Alignment) -> Iterator[Sign]:
     inside = _before(alignment, alignment.prompt_lengths)
     share = float(alignment.trained[inside].mean()) if inside.any() else 0.0
-    if share >= limits.prompt:
+    if share >= PROMPT:
         known = int((alignment.prompt_lengths > 0).sum())
         yield Sign("prompt-trained", {"share": share, "rows": known})
 
 
-def _first_tokens(alignment: Alignment, limits: Limits) -> Iterator[Sign]:
+def _first_tokens(alignment: Alignment) -> Iterator[Sign]:
     """Answers whose mask begins one token late, in every row whose prompt is known."""
-    lengths, blank = alignment.prompt_lengths, alignment.blank_prompts(limits.run)
+    lengths, blank = alignment.prompt_lengths, alignment.blank_prompts(RUN)
     if blank is not None:
         # Where prompts are blank, the template is not there to be found.
         lengths = np.where(lengths > 0, lengths, blank)

@@ -6,8 +6,7 @@ that are not finite; a loss above that of a uniform guess.
 Why it matters. What is not finite before the first update is so for ever, and a loss above ln of
 the vocabulary says that targets, weights or tokenizer are not what they seem.
 
-How it is measured. One forward pass over the given batch with dropout off, and one more with every
-adapter switched off, which gives the base model's own loss.
+How it is measured. One forward pass over the given batch with dropout off.
 
 When it is wrong. A loss may be a sum, may weigh tokens, or have terms beside the cross-entropy.
 Losses of pairs and of policies are no means over tokens, and are not held against the guess. A
@@ -19,26 +18,16 @@ What to do. Print the inputs and targets of one row side by side.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from mlxdoctor.check import check, limit
+from mlxdoctor.check import check
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought
 from mlxdoctor.measure.training_step.measurement import TrainingStep
 
-
-@dataclass(frozen=True)
-class Limits:
-    """How far above the uniform guess a loss may be, and from where on it must be a sum."""
-
-    above_uniform: float = limit(
-        1.5,
-        unit="nats",
-        source="as loss-level: sound runs of small bases start up to 1.03 nats above",
-        false_alarms="0 of 254 sound steps, at most 1.14 nats above (reports/probe.md)",
-    )
-    times_uniform: float = limit(
-        3.0, unit="times ln of the vocabulary", source="no mean over tokens is so large"
-    )
+#: No mean over tokens is so many times ln of the vocabulary.
+SUM = 3.0
+#: Nats above the uniform guess, as in loss-level: sound runs of small bases start up to 1.03 above,
+#: 254 sound steps up to 1.14 (reports/probe.md).
+ABOVE_UNIFORM = 1.5
 
 
 @check(
@@ -71,9 +60,8 @@ class Limits:
             fix="divide by the number of supervised tokens, so that rate and clipping hold",
         ),
     },
-    limits=Limits(),
 )
-def step_forward(step: TrainingStep, limits: Limits) -> Iterator[Sign | Unsought]:
+def step_forward(step: TrainingStep) -> Iterator[Sign | Unsought]:
     """Look at the loss of one forward pass."""
     forward = step.forward
     if forward is None:
@@ -83,7 +71,6 @@ def step_forward(step: TrainingStep, limits: Limits) -> Iterator[Sign | Unsought
     loss, uniform = forward.loss, forward.uniform
     measured: dict[str, Measurement] = {
         "loss": loss,
-        "without_adapter": forward.without_adapter,
         "uniform": uniform,
         "dtype": forward.dtype,
     }
@@ -94,12 +81,12 @@ def step_forward(step: TrainingStep, limits: Limits) -> Iterator[Sign | Unsought
         yield Sign("not-finite", {**measured, "what": "loss"})
     elif step.is_contrast:
         yield Unsought(("above-uniform", "not-a-mean"), "a loss of pairs or of a policy is no mean")
-    elif uniform is not None and loss > limits.times_uniform * uniform:
+    elif uniform is not None and loss > SUM * uniform:
         # So large that it is most likely a sum: a choice of the trainer's, and no broken target.
         yield Sign("not-a-mean", {**measured, "times": loss / uniform})
     elif uniform is not None and loss > uniform:
         yield Sign(
             "above-uniform",
             {**measured, "beyond": loss - uniform},
-            severity=None if loss - uniform > limits.above_uniform else Severity.WARNING,
+            severity=None if loss - uniform > ABOVE_UNIFORM else Severity.WARNING,
         )

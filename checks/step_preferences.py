@@ -1,9 +1,9 @@
 """Whether a loss of pairs or of a policy makes the better answers more likely.
 
 What it finds. Pairs that are trained the wrong way round; chosen or rejected answers that are not
-trained; pairs of the same answer twice. A policy's loss that pushes answers the same way whatever
-their rewards are; rewards that change nothing; rewarded answers that are made less likely; a loss
-that is not finite where all rewards are the same.
+trained. A policy's loss that pushes answers whatever their rewards are; rewards that change
+nothing; rewarded answers that are made less likely; a gradient that is not finite where all rewards
+are the same.
 
 Why it matters. A sign, a swapped argument or a penalty that is differentiated along with the
 rewards leaves a loss that looks like any other: it even falls when it is minimised. What it does to
@@ -12,16 +12,16 @@ the answers is what counts.
 How it is measured. From the gradient of the logits of every forward pass: a target whose weight is
 positive is made more likely, a negative one less. Chosen and rejected rows are told by the names of
 the batch's arrays, or as the trainer names them. Where there are rewards, the gradient is taken
-three times: as they are, with every reward reversed, and with rewards of zero. A reward that is
-reversed has to reverse what happens to its answer; no reward has to leave it as it is, while the
-policy is still its reference. Labels of yes and no are turned round.
+once more with every reward reversed, which has to reverse what happens to its answer: half of the
+difference of the two pushes is what the rewards decide, half of their sum is what they do not.
+Labels of yes and no are turned round.
 
 When it is wrong. A margin loss has no gradient for pairs that are already far enough apart, and one
 with a margin to hit pulls pairs back that are beyond it; a strong restraint may outweigh small
 rewards, rightly, once the policy has moved away from its reference: probe the model that training
 begins with. Regression weighted by an exponential of the rewards makes every answer more likely by
 its nature. Small pushes are not held against a loss, for a bonus for entropy pushes without
-rewards. Where all rewards of a batch are the same, nothing is said.
+rewards. Where all rewards of a batch are the same, only a gradient that is not finite is reported.
 
 What to do. The loss of pairs is -log sigmoid(beta x ((chosen - reference chosen) - (rejected -
 reference rejected))), the reference frozen or computed beforehand. A policy's advantage is a
@@ -29,52 +29,38 @@ number: put stop_gradient around it, the restraint included.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.check import DoesNotArise, Inconclusive, check, limit
+from mlxdoctor.check import DoesNotArise, Inconclusive, check
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.measure.training_step.measurement import TrainingStep
 from mlxdoctor.measure.training_step.values import Pairs, Policy
 
-_SOUND = "better answers made more likely, worse ones less, and neither without a reward"
-_error, _warning, _info = (
-    partial(one, expected=_SOUND) for one in (Symptom.error, Symptom.warning, Symptom.info)
+#: More of a role's rows than this share decide which way the loss goes.
+MOST_ROWS = 0.5
+#: Share of a role's rows that may be pulled back: none in sound losses before the first update.
+SOME_ROWS = 0.1
+#: Pushes below this share of the largest are of rewards about the average.
+SMALL = 0.01
+#: Share of the largest push that float32 changes by rounding.
+ROUNDING = 1e-4
+#: Share of the answers that may keep their direction: sound losses reverse every one.
+KEPT = 0.25
+#: What rewards do not decide, over what they do: some percent for a bonus for entropy, several
+#: times for a penalty that is differentiated.
+WITHOUT = 0.5
+
+_error = partial(
+    Symptom.error,
+    expected="better answers made more likely, worse ones less, and neither without a reward",
 )
-_STOP = "put stop_gradient around the advantage, the penalty for leaving the reference included"
 _PARTLY = (
     "look at what else decides the sign of a pair's term: an advantage that is centred on the "
     "batch's mean is negative for half of the pairs"
 )
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When a push is one, and how many rows decide."""
-
-    rows: float = limit(0.5, unit="share of a role's rows", source="more than half decides")
-    some: float = limit(
-        0.1,
-        unit="share of a role's rows",
-        source="sound losses: 0 before the first update; some pull back pairs far apart later on",
-    )
-    small: float = limit(
-        0.01, unit="share of the largest push", source="rows whose reward is about the average"
-    )
-    unused: float = limit(
-        1e-4, unit="share of the largest push", source="what rounding changes, in float32"
-    )
-    kept: float = limit(
-        0.25, unit="share of the rows", source="sound losses reverse every row, these half or all"
-    )
-    without: float = limit(
-        0.5,
-        unit="times the push of the rewards",
-        source="a bonus for entropy is some percent; a differentiated penalty several times",
-    )
 
 
 @check(
@@ -89,17 +75,6 @@ class Limits:
             says="No row of {where} has a gradient, while others have one.",
             fix="look for a stop_gradient, or a mask that leaves nothing of them",
         ),
-        "identical-pairs": _warning(
-            "pairs have the same answer twice",
-            says="{identical} of {pairs:* pair} have the same answer twice.",
-            fix="leave out pairs whose answers are the same",
-        ),
-        "unnamed": _info(
-            "some rows are made more likely and others less, and nothing says which should be",
-            says="{up:* row is/rows are} made more likely and {down} less; which they should be is "
-            "unknown.",
-            fix='name them: pairs=("chosen", "rejected") for pairs, rewards="rewards" for a policy',
-        ),
         "unused": _error(
             "rewards change nothing",
             says="Reversing the {name} of {rows:* row} changes no gradient.",
@@ -107,9 +82,18 @@ class Limits:
         ),
         "not-reversed": _error(
             "answers are pushed the same way when their rewards are reversed",
-            says="{kept} of {rows:* answer} are pushed the same way when their {name} are "
-            "reversed, {kept_up} of them up: rewards do not decide it.",
-            fix=_STOP,
+            says="[{kept} of {rows:* answer} are pushed the same way when their {name} are "
+            "reversed, {kept_up} of them up: rewards do not decide it.|Whatever the {name} are, "
+            "answers are pushed by up to {without_rewards:.2g} times as much as the {name} push "
+            "them.]",
+            fix="put stop_gradient around the advantage, the penalty for leaving the reference "
+            "included",
+        ),
+        "not-finite": Symptom.warning(
+            "the gradient is not finite where all rewards are the same",
+            says="With all {name} at zero the gradient is not finite.",
+            expected="a gradient of zero, or of the rewards alone",
+            fix="add a small number to the standard deviation that rewards are divided by",
         ),
         "wrong-way": _error(
             "rewarded answers are made less likely than others",
@@ -117,51 +101,39 @@ class Limits:
             "{its_push:+.2g}, the one with the lowest ({lowest:g}) by {push_of_lowest:+.2g}.",
             fix="minimise minus the advantage times the log probability",
         ),
-        "pushed-without": _warning(
-            "answers are pushed without any reward",
-            says="With all {name} at zero answers are still pushed, by up to "
-            "{without_rewards:.2g} times as much as the {name} push them.",
-            fix=_STOP,
-        ),
-        "not-finite": _warning(
-            "the gradient is not finite where all rewards are the same",
-            says="With all {name} at zero the gradient is not finite.",
-            fix="add a small number to the rewards' standard deviation before dividing by it",
-        ),
     },
-    limits=Limits(),
 )
-def step_preferences(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
+def step_preferences(step: TrainingStep) -> Iterator[Sign]:
     """Look at which answers are made more likely, and what reversing the rewards does to it."""
     alignment = step.alignment
     if alignment is None:
         raise Inconclusive(step.unread)
     if not step.is_contrast:
         raise DoesNotArise("the loss is none of pairs, and the batch has no rewards")
-    pushes = alignment.pushes
-    if step.pairs is not None:
-        yield from _pairs(step, step.pairs, pushes, limits)
-    if step.policy is not None:
-        yield from _rewards(step.policy, limits)
     if step.pairs is None and step.policy is None:
-        yield Sign("unnamed", {"up": int((pushes > 0).sum()), "down": int((pushes < 0).sum())})
+        raise Inconclusive(
+            "some rows are made more likely and others less, and nothing says which should be: "
+            'name them, pairs=("chosen", "rejected") for pairs, rewards="rewards" for a policy'
+        )
+    if step.pairs is not None:
+        yield from _pairs(step, step.pairs, alignment.pushes)
+    if step.policy is not None:
+        yield from _rewards(step.policy)
 
 
-def _pairs(
-    step: TrainingStep, pairs: Pairs, pushes: NDArray[np.float64], limits: Limits
-) -> Iterator[Sign]:
-    if pairs.identical:
-        yield Sign("identical-pairs", {"identical": pairs.identical, "pairs": pairs.pairs})
+def _pairs(step: TrainingStep, pairs: Pairs, pushes: NDArray[np.float64]) -> Iterator[Sign]:
     if not pairs.roles.any():
         raise Inconclusive(f"no row that is trained is one of {' or '.join(pairs.names)} alone")
     # Where the adapter adds nothing yet, no pair can be too far apart.
-    is_new = step.forward is not None and step.forward.loss == step.forward.without_adapter
+    parameters = step.update.parameters if step.update is not None else ()
+    norms = [one.norm for one in parameters if one.name.endswith("lora_b")]
+    is_new = bool(norms) and not any(norms)
     untrained = []
     for role, name, how in zip((1, -1), pairs.names, ("less", "more"), strict=True):
         towards = pushes[pairs.roles == role] * role
         rows, wrong = len(towards), int((towards < 0).sum())
-        is_most = wrong > limits.rows * rows
-        if wrong > limits.some * rows:
+        is_most = wrong > MOST_ROWS * rows
+        if wrong > SOME_ROWS * rows:
             yield Sign(
                 "reversed",
                 {"rows": rows, "wrong": wrong, "right": int((towards > 0).sum()), "how": how},
@@ -174,36 +146,34 @@ def _pairs(
         yield Sign("one-sided", {}, where=untrained[0])
 
 
-def _rewards(policy: Policy, limits: Limits) -> Iterator[Sign]:
+def _rewards(policy: Policy) -> Iterator[Sign]:
+    if policy.breaks_at_zero:
+        yield Sign("not-finite", {"name": policy.name})
     if not np.isfinite(policy.reversed).all():
         raise Inconclusive("the loss is another one when its rewards are reversed")
-    zeroed = policy.zeroed
-    if zeroed is not None and not np.isfinite(zeroed).all():
-        yield Sign("not-finite", {"name": policy.name, "rows": len(policy.pushes)})
-        zeroed = None
     largest = float(np.abs([policy.pushes, policy.reversed]).max(initial=0.0))
     if largest == 0:
         raise Inconclusive(f"this batch's {policy.name} push no answer, as they are or reversed")
     own = (policy.pushes - policy.reversed) / 2
-    if float(np.abs(own).max()) <= limits.unused * largest:
+    if float(np.abs(own).max()) <= ROUNDING * largest:
         yield Sign("unused", {"name": policy.name, "rows": len(own), "largest_push": largest})
         return
-    counts = np.abs(policy.pushes) > limits.small * largest
+    counts = np.abs(policy.pushes) > SMALL * largest
     keeps = counts & (policy.pushes * policy.reversed > 0)
-    share = 0.0 if zeroed is None else float(np.abs(zeroed).max() / np.abs(own).max())
-    measured: dict[str, Measurement] = {
-        "name": policy.name,
-        "rows": int(counts.sum()),
-        "kept": int(keeps.sum()),
-        "kept_up": int((keeps & (policy.pushes > 0)).sum()),
-        "pushes": tuple(float(f"{push:.4g}") for push in policy.pushes[:8]),
-        "reversed": tuple(float(f"{push:.4g}") for push in policy.reversed[:8]),
-        "without_rewards": share,
-    }
-    if keeps.sum() > limits.kept * counts.sum():
-        yield Sign("not-reversed", measured)
-    elif share > limits.without:
-        yield Sign("pushed-without", measured)
+    are_most = keeps.sum() > KEPT * counts.sum()
+    without = float(np.abs(policy.pushes + policy.reversed).max() / 2 / np.abs(own).max())
+    # Labels of yes and no may weigh differently.
+    if are_most or (without > WITHOUT and not policy.labels):
+        measured: dict[str, Measurement] = {
+            "name": policy.name,
+            "rows": int(counts.sum()),
+            "kept": int(keeps.sum()) if are_most else None,
+            "kept_up": int((keeps & (policy.pushes > 0)).sum()),
+            "pushes": tuple(float(f"{push:.4g}") for push in policy.pushes[:8]),
+            "reversed": tuple(float(f"{push:.4g}") for push in policy.reversed[:8]),
+            "without_rewards": without,
+        }
+        yield Sign("not-reversed", measured, severity=None if are_most else Severity.WARNING)
     rewards = policy.rewards
     # Rewards that are all the same say nothing of a loss that compares them.
     if rewards.shape == own.shape and not policy.same and np.cov(rewards, own)[0, 1] < 0:

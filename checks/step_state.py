@@ -20,34 +20,23 @@ parameters that is trainable before the first step.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 
-from mlxdoctor.check import check, limit
+from mlxdoctor.check import check
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, some_of
 from mlxdoctor.measure.training_step.measurement import TrainingStep
-from mlxdoctor.measure.training_step.values import State
 
 _SOUND = "an adapter on the layers it was meant for, and nothing else trainable"
 _error = partial(Symptom.error, expected=_SOUND)
 
 
-@dataclass(frozen=True)
-class Limits:
-    """When a share of parameters is worth a word."""
-
-    outside: float = limit(
-        0.02,
-        unit="share of the model's parameters, trainable outside its adapter",
-        source="norms trained besides: at most 0.002; layers left unfrozen: at least 0.68",
-        false_alarms="0 of 254 sound steps on four bases (reports/probe.md)",
-    )
-    whole: float = limit(
-        0.5,
-        unit="share of the model's parameters",
-        source="above, the model itself is trained; a head or an encoder of its own is a part of "
-        "it, and the rest was frozen on purpose",
-    )
+#: Above this share of the parameters the model itself is trained; a head or an encoder of its own
+#: is a smaller part of it, and the rest was frozen on purpose.
+WHOLE = 0.5
+#: Share of the model's parameters that is trainable outside its adapter: norms trained besides have
+#: at most 0.002, layers left unfrozen at least 0.68 (0 of 254 sound steps on four bases above,
+#: reports/probe.md).
+OUTSIDE = 0.02
 
 
 @check(
@@ -101,9 +90,8 @@ class Limits:
             fix="use freeze and unfreeze, which are made for that",
         ),
     },
-    limits=Limits(),
 )
-def step_state(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
+def step_state(step: TrainingStep) -> Iterator[Sign]:
     """Look at the model before the first step."""
     state = step.state
     expected, adapters = state.expected, len(state.adapters)
@@ -127,10 +115,12 @@ def step_state(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
             "outside": len(state.outside),
             "examples": some_of(tuple(state.outside)),
         }
-        severity = None if state.outside_share > limits.outside else Severity.WARNING
+        severity = None if state.outside_share > OUTSIDE else Severity.WARNING
         yield Sign("outside-adapter", measured | figures, severity=severity)
     elif not adapters and expected != "full":
-        severity = _without_adapter(state, limits)
+        # Where nothing was said, a head of its own may be all that is trained.
+        unsaid = Severity.WARNING if state.ratio > WHOLE else Severity.INFO
+        severity = unsaid if expected is None else None
         yield Sign("everything-trainable", measured, severity=severity)
     elif expected == "full" and any(state.frozen.values()):
         # Some frozen layers are common in full training; an adapter in it is suspicious.
@@ -143,10 +133,3 @@ def step_state(step: TrainingStep, limits: Limits) -> Iterator[Sign]:
         yield Sign("wrong-adapter", {**measured, "dora": state.dora})
     if state.overrides:
         yield Sign("own-bookkeeping", {**measured, "overrides": state.overrides})
-
-
-def _without_adapter(state: State, limits: Limits) -> Severity | None:
-    """An error where an adapter was expected; a head of its own may be all that is trained."""
-    if state.expected is not None:
-        return None
-    return Severity.WARNING if state.ratio > limits.whole else Severity.INFO

@@ -1,35 +1,40 @@
-"""The tuned model answers with one token, in a loop, or in skips.
+"""The tuned model answers with one token, in a loop, in skips, not at all, or without an end.
 
 What it finds. Outputs that consist of a single token, of token 0 only, of special tokens
-only, or of a passage that repeats to the end, on prompts where the base model does better; and
-answers that join tokens which stand two or three places apart in the training rows: `tm wool amun`
-where the rows say `item: wool | amount`.
+only, or of a passage that repeats to the end, on prompts where the base model does better; answers
+that are empty, or run into the length limit although the base model and the expected answer are
+shorter; and answers that join tokens which stand two or three places apart in the training rows:
+`tm wool amun` where the rows say `item: wool | amount`.
 
 Why it matters. A collapsed model is useless however plausible its loss looks: a model that
-printed only commas had reported a perplexity of 7.66. One that was taught the token after the next
-answers in skips, and its loss looks like that of any other run.
+printed only commas had reported a perplexity of 7.66. One that ends at once says nothing, one that
+never ends wastes every token after the answer, and one that was taught the token after the next
+answers in skips: the loss of each looks like that of any other run.
 
 How it is measured. The unit is the prompt. An answer counts as one token when runs of
 a single token make up nearly all of it, as a loop when its end repeats with a fixed period
 or most 4-grams repeat (seq-rep-4, Welleck et al. 2020), as a handful of tokens when at most a
-quarter of them are distinct or one is half of it. The share of prompts is given with its Wilson
-interval and compared with the base model on the same prompts: exact McNemar, or, with few prompts,
-a sequential test (5% against 50%, false alarms 0.1%). With fewer than 8 prompts the same test
-can't tell a sound model from a broken one: then what is found is reported, and finding nothing is
-inconclusive. An answer that is one token 24 times over needs no statistic: it is an error where
+quarter of them are distinct or one is half of it. It never ends when it reached the length limit
+without the end token and is longer than the expected one. The share of prompts is given with its
+Wilson interval and compared with the base model on the same prompts: exact McNemar, or, with few
+prompts, a sequential test (5% against 50%, false alarms 0.1%). With fewer than 8 prompts the same
+test can't tell a sound model from a broken one: then what is found is reported, and finding nothing
+is inconclusive. An answer that is one token 24 times over needs no statistic: it is an error where
 at least half of the few prompts get one, unless the base model's, or the expected answer, is the
-like. Every pair of
-neighbouring tokens, each different pair once, is looked up among those 1, 2, 3 or 4 places apart
-in the rows.
+like. Every pair of neighbouring tokens, each different pair once, is looked up among those 1, 2, 3
+or 4 places apart in the rows.
 
 When it is wrong. Data whose right answers are repetitive (tables, padding, sequences of
 digits) makes a sound model look collapsed; answers under 8 tokens are not judged. Without
-the base model's answers, a base that is broken itself is not told apart.
+the base model's answers, a base that is broken itself is not told apart. Training on long answers
+makes a sound model longer than its base: where no expected answer is known, never ending is only a
+warning. Where the end token is unknown, nothing has ended.
 
 What to do. Look up which token it is: a frequent one points to training that destroyed the
 model, token 0 to logits that are not finite, the pad token to padding in the loss. Where tokens
 are skipped, look at how inputs and targets are cut: `inputs = tokens[:-1]`, `targets = tokens[1:]`,
-once.
+once. Where answers do not end, or end at once, see in the report's label strip whether a row's last
+supervised token is the end token, once.
 """
 
 from __future__ import annotations
@@ -41,21 +46,29 @@ from statistics import median
 
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.engines.text import run_share, seq_rep_n, tail_loop, top_share
-from mlxdoctor.evidence.supervision import SupervisedRows
+from mlxdoctor.evidence.supervision import Role, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Exhibit, Measurement, Seen, Severity, Sign, Symptom, Unsought
-from mlxdoctor.judge.collapse import (
-    Limits,
-    is_dominated,
-    is_loop,
-    is_plain_collapse,
-    is_poor,
-    is_single,
-)
+from mlxdoctor.judge.collapse import is_few_tokens, is_loop, is_plain_collapse, is_single
+from mlxdoctor.judge.learned import LIKELY, change, is_likely
 from mlxdoctor.measure.exhibited import answers_shown
-from mlxdoctor.measure.text.outputs import Output, OutputPair, answered, is_special, rate_of
-from mlxdoctor.measure.text.prompt_rates import AGAINST_BASE, Rate, is_raised, too_few
+from mlxdoctor.measure.text.outputs import (
+    Output,
+    OutputPair,
+    answer_words,
+    answered,
+    is_special,
+    rate_of,
+)
+from mlxdoctor.measure.text.prompt_rates import (
+    AGAINST_BASE,
+    BROKEN_SHARE,
+    Rate,
+    is_raised,
+    too_few,
+)
 from mlxdoctor.models.generations import Generations
+from mlxdoctor.models.losses import TokenLosses
 from mlxdoctor.safety.quoting import quoted
 
 #: Different pairs of tokens that are needed: a loop of three tokens has three; and how far apart
@@ -65,16 +78,26 @@ PAIRS, FARTHEST = 20, 4
 #: of neighbours: 0.32 to 0.86 and 0.26 to 0.81 in 7 runs with shifted labels, in none of 98 sound
 #: runs of three base models and of 185 with other faults.
 SKIPPED, LEAD = 0.2, 0.15
+#: How many times as long as expected an endless answer is: room for another way to say it.
+LONGER = 1.2
+#: Share of the base model's answers that the length limit cuts beyond which it is too short to
+#: tell: 0.42 at most in 64 runs of which it was told; 0.6 in two sound DPO runs that answer at more
+#: length.
+CUT_SHORT = 0.5
+
+
+def _symptom(meaning: str, what: str, expected: str, fix: str) -> Symptom:
+    says = f"The tuned model {what}; {AGAINST_BASE}."
+    return Symptom.warning(meaning, says=says, expected=expected, fix=fix)
 
 
 def _of_tokens(meaning: str, what: str) -> Symptom:
-    return Symptom.warning(
+    return _symptom(
         meaning,
-        says=f"The tuned model answers {{tuned_hits}} of {{prompts:* prompt}} with {what} (mostly "
-        "{token_text}[, number {training_rank} among the tokens it was trained on]); "
-        f"{AGAINST_BASE}.",
-        expected="text, as from the base model on the same prompts",
-        fix="Do not use this adapter; diagnose its earlier checkpoints with --adapter FILE.",
+        f"answers {{tuned_hits}} of {{prompts:* prompt}} with {what} (mostly "
+        "{token_text}[, number {training_rank} among the tokens it was trained on])",
+        "text, as from the base model on the same prompts",
+        "Do not use this adapter; diagnose its earlier checkpoints with --adapter FILE.",
     )
 
 
@@ -87,27 +110,38 @@ def _of_tokens(meaning: str, what: str) -> Symptom:
             "a handful of tokens makes up the output, or one of them half of it",
             "a handful of tokens, or one token for more than half of the text",
         ),
-        "token-zero": Symptom.warning(
+        "token-zero": _symptom(
             "the output is token 0 only, as with logits that are NaN or all equal",
-            says="The tuned model prints only token 0 on {tuned_hits} of {prompts:* prompt}, which "
-            f"is what a model does whose logits are NaN or all equal; {AGAINST_BASE}.",
-            expected="logits that are finite and differ",
-            fix="Look for NaN in the adapter's tensors, and for where the loss became non-finite.",
+            "prints only token 0 on {tuned_hits} of {prompts:* prompt}, which is what a model does "
+            "whose logits are NaN or all equal",
+            "logits that are finite and differ",
+            "Look for NaN in the adapter's tensors, and for where the loss became non-finite.",
         ),
-        "special-tokens": Symptom.warning(
+        "special-tokens": _symptom(
             "the output is special tokens only",
-            says="The tuned model answers {tuned_hits} of {prompts:* prompt} with special tokens "
-            f"only; {AGAINST_BASE}.",
-            expected="text between the prompt and the end token",
-            fix="See in the label strip which special tokens are trained on, and where.",
+            "answers {tuned_hits} of {prompts:* prompt} with special tokens only",
+            "text between the prompt and the end token",
+            "See in the label strip which special tokens are trained on, and where.",
         ),
-        "repetition": Symptom.warning(
+        "repetition": _symptom(
             "the output ends in a loop",
-            says="The tuned model repeats itself to the end on {tuned_hits} of {prompts:* prompt}; "
-            f"{AGAINST_BASE}.",
-            expected="answers that end instead of looping",
-            fix="Check that every training row ends with the end token, and lower the learning "
-            "rate.",
+            "repeats itself to the end on {tuned_hits} of {prompts:* prompt}",
+            "answers that end instead of looping",
+            "Check that every training row ends with the end token, and lower the learning rate.",
+        ),
+        "empty-answers": _symptom(
+            "the answer is empty: the end token comes first",
+            "ends at once, without an answer, on {tuned_hits} of {prompts:* prompt}",
+            "an answer before the end token",
+            "Check that only the last token of each answer is the end token, and that prompts "
+            "have the format used in training.",
+        ),
+        "never-ends": _symptom(
+            "the answer runs into the length limit without the end token",
+            "runs into the length limit without the end token on {tuned_hits} of "
+            "{prompts:* prompt}",
+            "the end token after the answer",
+            "Check that every training row ends with the token that ends generation.",
         ),
         "skips-tokens": Symptom.error(
             "the answers join tokens that are two or more apart in the training rows",
@@ -118,16 +152,16 @@ def _of_tokens(meaning: str, what: str) -> Symptom:
             fix="Shift the targets by one token once, in the trainer or in the loss, not in both.",
         ),
     },
-    limits=Limits(),
     rerun_symptom=True,
 )
 def token_collapse(
     generations: Generations,
+    *,
     tokenizer: Tokenizer | None,
     rows: SupervisedRows | None,
-    limits: Limits,
+    losses: TokenLosses | None,
 ) -> Iterator[Sign | Exhibit | Seen | Unsought]:
-    """Report collapsed outputs, as shares of prompts."""
+    """Report collapsed outputs and how they end, as shares of prompts."""
     yield from answers_shown(generations, tokenizer)
     prompts = answered(generations)
 
@@ -135,48 +169,53 @@ def token_collapse(
         texts = [_text(unit, tokenizer) for unit in output.content]
         return len(texts) >= 2 and all(is_special(text) for text in texts)
 
-    def share_of(is_hit: Callable[[Output], bool]) -> Rate:
-        return rate_of(prompts, lambda _, output: is_hit(output), limits)
-
-    # The first of these is told, each a milder form of those before it; a loop is told besides.
-    forms: dict[str, Callable[[Output], bool]] = {
-        "token-zero": lambda one: one.from_tokens and len(one.units) >= 4 and {*one.units} == {0},
-        "single-token": lambda one: is_single(one.content, limits),
-        "few-tokens": lambda one: is_poor(one.content, limits) or is_dominated(one.content, limits),
+    # Each is a milder form of those before it: the first that is raised is told.
+    collapsed: dict[str, Callable[[Output], bool]] = {
+        "token-zero": lambda answer: (
+            answer.from_tokens and len(answer.units) >= 4 and {*answer.units} == {0}
+        ),
+        "single-token": lambda answer: is_single(answer.content),
+        "few-tokens": lambda answer: is_few_tokens(answer.content),
         "special-tokens": is_special_only,
-        "repetition": lambda one: is_loop(one.content, limits),
     }
-    has_collapsed = False
-    for symptom, is_hit in forms.items():
-        share = share_of(is_hit)
-        if (has_collapsed and symptom != "repetition") or not is_raised(share, limits):
-            continue
-        has_collapsed |= symptom != "repetition"
-        hits = [pair for pair in prompts if is_hit(pair.tuned)]
-        yield _sign(symptom, share, hits, tokenizer, rows)
-    if not has_collapsed:
-        yield from _alone(prompts, tokenizer, rows, limits)
+    besides: dict[str, Callable[[Output], bool]] = {
+        "repetition": lambda answer: is_loop(answer.content),
+        "empty-answers": lambda answer: not answer.content,
+    }
+    forms = collapsed | besides
+
+    def share_of(is_hit: Callable[[Output], bool]) -> Rate:
+        return rate_of(prompts, lambda _, output: is_hit(output))
+
+    shares = {symptom: share_of(is_hit) for symptom, is_hit in forms.items()}
+    raised = [symptom for symptom, share in shares.items() if is_raised(share)]
+    worst = [symptom for symptom in raised if symptom in collapsed][:1]
+    for symptom in [*worst, *(symptom for symptom in raised if symptom in besides)]:
+        hits = [pair for pair in prompts if forms[symptom](pair.tuned)]
+        yield _sign(symptom, shares[symptom], hits, tokenizer, rows)
+    if not worst:
+        yield from _alone(prompts, tokenizer, rows)
+    yield from _endless(prompts, rows, losses)
     yield from _skips([pair.tuned for pair in prompts], rows)
-    whole = sum(not any(hit(pair.tuned) for hit in forms.values()) for pair in prompts)
-    if whole == len(prompts):
-        yield Seen("None of the model's {prompts:* answer} is degenerate.", {"prompts": whole})
+    count = {"prompts": len(prompts)}
+    if not any(is_hit(pair.tuned) for is_hit in forms.values() for pair in prompts):
+        yield Seen("None of the model's {prompts:* answer} is degenerate.", count)
+    if all(pair.tuned.has_ended for pair in prompts):
+        yield Seen("All {prompts:* answer} end by themselves.", count)
     if (few := too_few(len(prompts))) is not None:
         raise Inconclusive(few)
 
 
 def _alone(
-    prompts: Sequence[OutputPair],
-    tokenizer: Tokenizer | None,
-    rows: SupervisedRows | None,
-    limits: Limits,
+    prompts: Sequence[OutputPair], tokenizer: Tokenizer | None, rows: SupervisedRows | None
 ) -> Iterator[Sign]:
     """Too few answers for a rate: half of them are enough."""
     plain = [
         pair
         for pair in prompts
-        if is_plain_collapse(pair.tuned.content, limits)
-        and not (pair.base is not None and is_single(pair.base.content, limits))
-        and not is_single(tuple(pair.item.expected or ""), limits)
+        if is_plain_collapse(pair.tuned.content)
+        and not (pair.base is not None and is_single(pair.base.content))
+        and not is_single(tuple(pair.item.expected or ""))
     ]
     if plain and too_few(len(prompts)) is not None and 2 * len(plain) >= len(prompts):
         measured: dict[str, Measurement] = {
@@ -200,9 +239,9 @@ def _sign(
     measured: dict[str, Measurement] = dict(share.measured)
     if symptom == "repetition":
         answers = [pair.tuned.content for pair in hits]
-        measured["median_seq_rep_4"] = median(seq_rep_n(one) for one in answers)
-        measured["median_period"] = median(tail_loop(one)[0] for one in answers)
-    elif symptom not in ("token-zero", "special-tokens"):
+        measured["median_seq_rep_4"] = median(seq_rep_n(answer) for answer in answers)
+        measured["median_period"] = median(tail_loop(answer)[0] for answer in answers)
+    elif symptom in ("single-token", "few-tokens"):
         measured |= _token(hits, tokenizer, rows)
     # Loops are common in small models: without the base model's answers, only a hint.
     is_error = share.is_broken and (symptom != "repetition" or share.base is not None)
@@ -221,7 +260,8 @@ def _token(
     # What an answer ends in is what it collapsed into, where one run follows another.
     content = [pair.tuned.content for pair in outputs]
     tokens = Counter(
-        one[-1] if run_share(one) > top_share(one)[1] else top_share(one)[0] for one in content
+        answer[-1] if run_share(answer) > top_share(answer)[1] else top_share(answer)[0]
+        for answer in content
     )
     token, count = tokens.most_common(1)[0]
     measured: dict[str, Measurement] = {
@@ -245,13 +285,60 @@ def _text(unit: Hashable, tokenizer: Tokenizer | None) -> str:
     return f"token {unit}"
 
 
+def _endless(
+    prompts: Sequence[OutputPair], rows: SupervisedRows | None, losses: TokenLosses | None
+) -> Iterator[Sign | Unsought]:
+    """Answers that run into the length limit and are longer than they should be."""
+    typical = _typical_length(rows)
+
+    def is_endless(pair: OutputPair, output: Output) -> bool:
+        length = len(output.units)
+        is_cut = output.from_tokens and output.max_tokens and length >= output.max_tokens
+        if not is_cut or output.has_ended:
+            return False
+        if pair.item.expected is None:
+            return typical is None or length > LONGER * typical
+        expected = max(1, len(answer_words(pair.item.expected)))
+        # A loop of signs has no words: it is as long as its tokens.
+        return max(len(output.words), length // 2) > LONGER * expected
+
+    # Where some expected answers are known, the others say nothing about a right length.
+    lengths = [pair for pair in prompts if pair.item.expected is not None] or prompts
+    share = rate_of(lengths, is_endless)
+    # Where the tuned model's own answers end, the base's say nothing against them.
+    if min(share.base or 0, share.tuned) > CUT_SHORT * share.prompts:
+        why = f"the length limit cuts {share.base} of {share.prompts} of the base's, too"
+        yield Unsought(("never-ends",), why)
+    elif is_raised(share):
+        knows_length = typical is not None or lengths[0].item.expected is not None
+        is_more = share.base is not None and share.interval.share >= BROKEN_SHARE
+        is_sure = share.is_broken or _expects_no_end(losses)
+        severity = Severity.ERROR if knows_length and is_more and is_sure else None
+        yield Sign("never-ends", share.measured, severity=severity)
+
+
+def _expects_no_end(losses: TokenLosses | None) -> bool:
+    """Whether the tuned model, after a complete answer of the rows, goes on, as it did before."""
+    compared = losses.compared if losses is not None else ()
+    after = change(compared, lambda row: row.end_after_answer)
+    return after.is_enough and not is_likely(after.tuned, LIKELY) and after.gain <= 0
+
+
+def _typical_length(rows: SupervisedRows | None) -> float | None:
+    """Tokens of the median answer trained on; a row of plain text is continued from its half."""
+    if rows is None or not rows.rows:
+        return None
+    counts = [int((row.roles == Role.ANSWER).sum()) for row in rows.rows]
+    return median(counts) / (1 if any(row.prompt_length for row in rows.rows) else 2)
+
+
 def _skips(outputs: Sequence[Output], rows: SupervisedRows | None) -> Iterator[Sign | Unsought]:
     """Look up the answers' pairs of tokens in the training rows."""
-    met = {pair for one in outputs for pair in pairwise(one.content) if pair[0] != pair[1]}
+    met = {pair for output in outputs for pair in pairwise(output.content) if pair[0] != pair[1]}
     why = ""
     if rows is None:
         why = "the training rows are not at hand"
-    elif not all(one.from_tokens for one in outputs):
+    elif not all(output.from_tokens for output in outputs):
         why = "the answers' token ids were not recorded"
     elif len(met) < PAIRS:
         why = f"{len(met)} different pairs of tokens; {PAIRS} are needed"

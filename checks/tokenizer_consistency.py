@@ -1,10 +1,9 @@
 """Whether tokenizer, model, chat template and rows belong together.
 
-What it finds. Tokens that the model has no embedding for, a configuration that states another
-embedding than the weights have, an end token on which the files disagree, a chat template that
-ends answers with another token than generation stops at, markers of the template that the tokenizer
-has no token for, padding that shares the end token's id, and rows of text that hold a question and
-its answer under names of their own, such as `### Instruction:`, for a model with a template.
+What it finds. Tokens that the model has no embedding for, end tokens on which the files or the chat
+template disagree, markers of the template that are no tokens, padding that shares the end token's
+id, and rows of text that hold a question and its answer under names of their own, such as
+`### Instruction:`, for a model with a template.
 
 Why it matters. A token beyond the vocabulary reads memory that belongs to nothing. Where training
 ends an answer with one token and generation waits for another, the model never stops. A marker
@@ -12,18 +11,16 @@ that is no token is read as a handful of signs that the model never saw in that 
 trains on rows of `text` as they stand, and asks with the template: what was learned in another
 format comes through in part, and the answer often does not end.
 
-How it is measured. The largest token of the examined rows is compared with the size of the
-model's vocabulary; the end tokens of tokenizer_config.json, generation_config.json and
-config.json are compared: those of the first with those of the other two, and with what the chat
-template writes after an answer. Markers are
-what the template itself writes around a question and an answer in the form of a special token
-(`<|im_start|>`, `<start_of_turn>`, `</s>`); each must be one token of that name. In text rows the
-last question is rendered with the template, and must be how the text before the answer ends.
+How it is measured. The largest token of the examined rows is compared with the model's vocabulary;
+the end tokens of tokenizer_config.json with those of generation_config.json and config.json, and
+with what the template writes after an answer. Markers are what the template writes around a
+question and an answer in the form of a special token (`<|im_start|>`, `<start_of_turn>`, `</s>`).
+In text rows the last question is rendered with the template, and must be how the text before the
+answer ends.
 
 When it is wrong. Models often name several end tokens; a disagreement matters only if generation
-does not stop at the one that training uses. Sharing an id between padding and end token is
-harmless in mlx-lm, which masks padding by position. Some families write their markers as plain
-text on purpose: bare roles such as `<|user|>` and `<|tool|>` are not looked at.
+does not stop at the one that training uses. mlx-lm masks padding by position, whatever its id.
+Bare roles such as `<|user|>` are plain text on purpose in some families, and are not looked at.
 Where the model is asked in the rows' own format, without the template, all is well.
 
 What to do. Use the tokenizer files that came with the base model, and make eos_token in
@@ -33,9 +30,8 @@ or ask in their format (`--ignore-chat-template`).
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from mlxdoctor.check import check, limit
+from mlxdoctor.check import check
 from mlxdoctor.engines.text import sampled
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.chat_template import TemplateFailure
@@ -43,7 +39,7 @@ from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Severity, Sign, Symptom, Unsought
-from mlxdoctor.measure.text.exchanges import exchange_in, is_rendered
+from mlxdoctor.measure.text.exchanges import exchange_in
 from mlxdoctor.safety.quoting import quoted
 
 #: The form of a special token that begins or ends a turn.
@@ -54,28 +50,19 @@ _CONVERSATION = (
     {"role": "user", "content": "Where is it?"},
     {"role": "assistant", "content": "In the north."},
 )
-#: Settings beside which the embedding has sizes of its own: of OLMo and OPT, and of models that
-#: hold one for text and others.
-_SEPARATE_SIZES = ("embedding_size", "word_embed_proj_dim", "text_config")
+#: Characters of a mark of a turn that are shown.
+MAX_MARK = 60
 _TOKENIZER_CONFIG = "tokenizer_config.json"
 _OF_THE_BASE = "use the tokenizer that came with the base model"
 
 
-@dataclass(frozen=True)
-class Limits:
-    """When text rows are questions and answers in another format than the template's."""
-
-    examined: int = limit(64, unit="rows, evenly", source="all are written by one program")
-    rows: int = limit(8, unit="rows", source="fewer may be examples")
-    exchanges: float = limit(
-        0.9,
-        unit="share of rows that are a question and its answer",
-        source="1.0 of six tasks in four formats, 0.0 of rules and prose",
-        false_alarms="0 of 7 sound runs on rows of text, 0 of 2 text collections",
-    )
-    rendered: float = limit(
-        0.1, unit="share of exchanges in the template's own format", source="as exchanges"
-    )
+#: Rows of text that are examined, evenly: all are written by one program. Fewer than so many that
+#: are a question and its answer may be examples.
+_EXAMINED, _LEAST = 64, 8
+#: Share of rows that are a question and its answer: 1.0 of six tasks in four formats, 0.0 of rules
+#: and prose, of 7 sound runs on rows of text and of 2 text collections; and the share of those in
+#: the template's own format, which a few may look like by chance.
+_EXCHANGES, _RENDERED = 0.9, 0.1
 
 
 @check(
@@ -86,15 +73,6 @@ class Limits:
             "vocabulary has {vocabulary}: this tokenizer belongs to another model.",
             expected="tokens below {vocabulary}",
             fix=_OF_THE_BASE,
-        ),
-        "embedding-of-other-size": Symptom.error(
-            "the model's configuration states another embedding than its weights have",
-            says="config.json states "
-            "[{more_tokens} tokens and a width of {other_width}|{more_tokens} tokens|a width of "
-            "{other_width}], and the embedding has {tokens} tokens of width "
-            "{stored_width}: mlx-lm does not load the model.",
-            expected="vocab_size and hidden_size of the embedding that is stored",
-            fix="download the model's config.json again, or state the embedding's sizes there",
         ),
         "end-tokens-disagree": Symptom.info(
             "the files name different end tokens",
@@ -135,22 +113,23 @@ class Limits:
             in_a_plan=Severity.ERROR,
         ),
     },
-    limits=Limits(),
 )
 def tokenizer_consistency(
     tokenizer: Tokenizer,
     base: BaseModel | None,
     rows: SupervisedRows | None,
     dataset: Dataset | None,
-    limits: Limits,
 ) -> Iterator[Sign | Unsought]:
     """Compare the tokenizer with the model, the template and the data."""
     where = str(tokenizer.path)
     if base is not None:
-        yield from _embedding(base)
-    if base is not None and base.vocab_size is not None and rows is not None:
-        yield from _vocabulary(base.vocab_size, rows)
-    yield from _end_tokens(tokenizer)
+        yield from _vocabulary(base, rows)
+    own = tokenizer.stated_eos.get(_TOKENIZER_CONFIG, ())
+    for file, ids in tokenizer.stated_eos.items():
+        if own and not set(own) & set(ids):
+            ends = {"tokenizer": _names(tokenizer, own), "other": _names(tokenizer, ids)}
+            yield Sign("end-tokens-disagree", {**ends, "file": file}, where=where)
+            break
     terminator = rows.terminator if rows is not None else ()
     if terminator and not set(terminator) & set(tokenizer.eos_token_ids):
         yield Sign(
@@ -165,35 +144,17 @@ def tokenizer_consistency(
     if train is None or train.format in ("chat", "completions"):
         yield from _markers(tokenizer)
     if dataset is not None and train is not None and train.format == "text":
-        yield from _written_by_hand(dataset, tokenizer, limits)
+        yield from _written_by_hand(dataset, tokenizer)
     if tokenizer.pad_token_id is not None and tokenizer.pad_token_id == tokenizer.eos_token_id:
         token = repr(tokenizer.token(tokenizer.pad_token_id))
         yield Sign("pad-is-end", {"token": token}, where=where)
 
 
-def _embedding(base: BaseModel) -> Iterator[Sign]:
-    stored, vocabulary, width = base.embedding_shape, base.vocab_size, base.hidden_size
-    if stored is None or any(base.stated(one) is not None for one in _SEPARATE_SIZES):
+def _vocabulary(base: BaseModel, rows: SupervisedRows | None) -> Iterator[Sign]:
+    if base.vocab_size is None or rows is None:
         return
-    # Fewer tokens is how some families pad their embedding.
-    is_larger = vocabulary is not None and vocabulary > stored[0]
-    is_wider = width is not None and width != stored[1]
-    if is_larger or is_wider:
-        yield Sign(
-            "embedding-of-other-size",
-            {
-                "more_tokens": vocabulary if is_larger else None,
-                "other_width": width if is_wider else None,
-                "tokens": stored[0],
-                "stored_width": stored[1],
-            },
-            where=str(base.path / "config.json"),
-        )
-
-
-def _vocabulary(vocabulary: int, rows: SupervisedRows) -> Iterator[Sign]:
     largest = [int(row.tokens.max(initial=0)) for row in rows.rows]
-    beyond = [place for place, token in enumerate(largest) if token >= vocabulary]
+    beyond = [place for place, token in enumerate(largest) if token >= base.vocab_size]
     if beyond:
         yield Sign(
             "beyond-vocabulary",
@@ -201,26 +162,10 @@ def _vocabulary(vocabulary: int, rows: SupervisedRows) -> Iterator[Sign]:
                 "rows": len(beyond),
                 "examined": len(rows.rows),
                 "largest_token": max(largest),
-                "vocabulary": vocabulary,
+                "vocabulary": base.vocab_size,
             },
             where=f"row {rows.rows[beyond[0]].index + 1} of {rows.split}",
         )
-
-
-def _end_tokens(tokenizer: Tokenizer) -> Iterator[Sign]:
-    own = set(tokenizer.stated_eos.get(_TOKENIZER_CONFIG, ()))
-    for name, ids in tokenizer.stated_eos.items():
-        if name != _TOKENIZER_CONFIG and own and not own & set(ids):
-            yield Sign(
-                "end-tokens-disagree",
-                {
-                    "tokenizer": _names(tokenizer, tuple(own)),
-                    "file": name,
-                    "other": _names(tokenizer, ids),
-                },
-                where=str(tokenizer.path),
-            )
-            return
 
 
 def _markers(tokenizer: Tokenizer) -> Iterator[Sign]:
@@ -233,41 +178,38 @@ def _markers(tokenizer: Tokenizer) -> Iterator[Sign]:
     except TemplateFailure:
         # What a template refuses is told where the rows are rendered.
         return
-    markers = [one for one in dict.fromkeys(_MARKER.findall(written)) if one not in _ROLES]
-    unknown = {one: n for one in markers if (n := _pieces(tokenizer, one)) is not None}
-    if unknown:
-        first, pieces = next(iter(unknown.items()))
+    pieces = {}
+    markers = [marker for marker in dict.fromkeys(_MARKER.findall(written)) if marker not in _ROLES]
+    for marker in markers:
+        ids = tokenizer.encode(marker, add_special_tokens=False)
+        if len(ids) != 1 or tokenizer.decode(ids).strip() != marker:
+            pieces[marker] = len(ids)
+    if pieces:
+        first = next(iter(pieces))
         yield Sign(
             "template-markers-unknown",
             {
-                "unknown": len(unknown),
+                "unknown": len(pieces),
                 "of": len(markers),
                 "marker": repr(first),
-                "markers": tuple(unknown),
-                "pieces": pieces,
+                "markers": tuple(pieces),
+                "pieces": pieces[first],
             },
             where=str(tokenizer.path),
         )
 
 
-def _pieces(tokenizer: Tokenizer, marker: str) -> int | None:
-    """How many tokens a marker is that is read as text; None where it is a token of its own."""
-    ids = tokenizer.encode(marker, add_special_tokens=False)
-    is_token = len(ids) == 1 and tokenizer.decode(ids).strip() == marker
-    return None if is_token else len(ids)
-
-
-def _written_by_hand(
-    dataset: Dataset, tokenizer: Tokenizer, limits: Limits
-) -> Iterator[Sign | Unsought]:
+def _written_by_hand(dataset: Dataset, tokenizer: Tokenizer) -> Iterator[Sign | Unsought]:
     train = dataset.splits["train"]
     if tokenizer.chat_template is None and not tokenizer.renders_itself:
         return
-    places = sampled(len(train.rows), limits.examined)
-    texts = [train.rows[place].get(dataset.features.text) for place in places]
-    found = [exchange_in(text) for text in texts if isinstance(text, str)]
-    exchanges = [one for one in found if one is not None]
-    if len(exchanges) < max(limits.exchanges * len(texts), limits.rows):
+    texts = [
+        train.rows[place].get(dataset.features.text)
+        for place in sampled(len(train.rows), _EXAMINED)
+    ]
+    read = [exchange_in(text) for text in texts if isinstance(text, str)]
+    exchanges = [exchange for exchange in read if exchange is not None]
+    if len(exchanges) < max(_EXCHANGES * len(texts), _LEAST):
         return
     rendered = 0
     for exchange in exchanges:
@@ -278,23 +220,15 @@ def _written_by_hand(
             why = f"the chat template refuses a plain question: {refused}"
             yield Unsought(("written-by-hand",), why)
             return
-        rendered += is_rendered(exchange, text)
-    # All rows are written by one program, in one format: a few may look rendered by chance.
-    if rendered > limits.rendered * len(exchanges):
+        rendered += exchange.before.endswith(text[text.rfind(exchange.asked) :].rstrip())
+    if rendered > _RENDERED * len(exchanges):
         return
-    before, after = (quoted(mark, 60) for mark in exchanges[0].marks)
-    yield Sign(
-        "written-by-hand",
-        {
-            "file": train.path.name,
-            "rows": len(texts),
-            "exchanges": len(exchanges),
-            "before": before,
-            "after": after,
-        },
-        where=f"{train.path.name}, line {train.line_numbers[0]}",
-    )
+    before, after = (quoted(mark, MAX_MARK) for mark in exchanges[0].marks)
+    figures = {"rows": len(texts), "exchanges": len(exchanges)}
+    marks = {"file": train.path.name, "before": before, "after": after}
+    where = f"{train.path.name}, line {train.line_numbers[0]}"
+    yield Sign("written-by-hand", {**figures, **marks}, where=where)
 
 
 def _names(tokenizer: Tokenizer, ids: tuple[int, ...]) -> str:
-    return ", ".join(repr(tokenizer.token(one)) for one in ids)
+    return ", ".join(repr(tokenizer.token(token)) for token in ids)

@@ -9,8 +9,8 @@ Why it matters. The line "Trainable parameters: 0.024% (1.704M/7241.732M)" is th
 thing that mlx-lm prints and the cheapest proof that LoRA was attached and the rest
 frozen. A full model trained at a LoRA rate is destroyed in a few updates.
 
-How it is measured. Expected are rank × (inputs + outputs) over the modules that the
-configuration names, and the factors found in the adapter's file, the larger of the two.
+How it is measured. Expected is the larger of two counts: rank × (inputs + outputs) over the modules
+that the configuration names, and the numbers of the LoRA factors in the adapter's file.
 Observed is what the log prints, or else all numbers in the file. Where the log's count
 is that of the configured modules to the last printed digit, they were all trained, and
 the file must hold as many. Quantised weights are counted as what they stand for, as
@@ -18,17 +18,16 @@ mlx-lm does.
 
 When it is wrong. Trainers count differently: some count the factors in the total, some
 count packed words of quantised models. The keys that mlx-lm chooses by itself depend on
-the architecture, so that with one of the two expectations alone a warning is given,
-unless the file holds all that was trained, or that is half of the model.
+the architecture, so that with one of the two expectations alone too many trainable
+parameters are a warning, unless the file holds them all or they are half of the model.
 
 What to do. Call `model.freeze()` before the layers are converted, and compare
 `tree_flatten(model.trainable_parameters())` with the list of factors.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
+from mlxdoctor.check import Inconclusive, NotApplicable, check
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
@@ -36,32 +35,17 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.measure.weights.lora_targets import configured_parameters
 
-
-@dataclass(frozen=True)
-class Limits:
-    """Thresholds of `trainable-ratio`."""
-
-    excess: float = limit(
-        1.5,
-        unit="trainable numbers over expected ones",
-        source="both are counts: what is left is the rounding of the log's three decimals",
-        false_alarms="0 of 21 runs of mlx-lm, all of which have a ratio of 1.00",
-    )
-    whole: float = limit(
-        0.5,
-        unit="trainable numbers over those of the base model",
-        source="half of a model is more than its layers' LoRA has at any usual rank",
-        false_alarms="0 of 21 runs of mlx-lm, which reach 0.12",
-    )
-    rounding_millions: float = limit(
-        0.001, unit="millions", source="mlx-lm prints three decimals of a million"
-    )
-    total: float = limit(
-        0.05,
-        unit="relative difference of two totals",
-        source="more than biases, norms and a tied head add up to in the models of mlx-lm",
-        false_alarms="0 of 21 runs of mlx-lm",
-    )
+# Sources: 21 runs of mlx-lm, whose trainable numbers are 1.00 times the expected ones and at most
+# 0.12 of the base model's.
+#: Trainable numbers over expected ones from which far more was trainable; in a sound run the two
+#: counts differ only by the log's rounding.
+_EXCESS = 1.5
+#: Share of the base model's numbers that LoRA does not reach at any usual rank.
+_MODEL_SHARE = 0.5
+#: Parameters by which a logged count may be rounded: mlx-lm prints three decimals of a million.
+_ROUNDING = 1e3
+#: Relative difference of two totals: more than biases, norms and a tied head add up to.
+_TOTAL_DIFFERENCE = 0.05
 
 
 @check(
@@ -96,7 +80,6 @@ class Limits:
             fix="name the base model that the run was trained on",
         ),
     },
-    limits=Limits(),
     rerun_symptom=True,
 )
 def trainable_ratio(
@@ -104,7 +87,6 @@ def trainable_ratio(
     config: TrainingConfig | None,
     adapter: Adapter | None,
     base: BaseModel | None,
-    limits: Limits,
 ) -> Iterator[Sign]:
     """Count what was trainable, and what should have been."""
     logged = log.trainable if log is not None else None
@@ -117,11 +99,10 @@ def trainable_ratio(
         config is None and log is not None and log.header.get("type", "").startswith("full")
     ):
         raise NotApplicable("a full fine-tune trains whole weights")
-    slack = limits.rounding_millions * 1e6
     if logged is not None:
-        trainable = logged.trainable_millions * 1e6
+        trainable, slack = logged.trainable_millions * 1e6, _ROUNDING
         if base is not None:
-            yield from _total(logged.total_millions * 1e6, slack, base, limits)
+            yield from _total_mismatch(logged.total_millions * 1e6, base)
     elif adapter is not None:
         trainable, slack = float(adapter.parameter_count), 0.0
     else:
@@ -131,7 +112,7 @@ def trainable_ratio(
     )
     stored = adapter.lora_parameter_count if adapter is not None and adapter.modules else None
     if configured is None and stored is None:
-        if logged is None or logged.percent < 100 * limits.whole:
+        if logged is None or logged.percent < 100 * _MODEL_SHARE:
             why = "what LoRA should have cannot be told without its factors or the base"
             raise Inconclusive(why)
         unsaid = None if config is not None else "the log does not say whether that was meant"
@@ -144,23 +125,23 @@ def trainable_ratio(
         }
         yield Sign("unfrozen", figures, severity=severity)
         return
-    most = max(configured or 0, stored or 0)
+    expected = max(configured or 0, stored or 0)
     saved = adapter.parameter_count if adapter is not None else None
     in_file = saved is not None and saved >= trainable - slack
-    if trainable > limits.excess * most + slack:
-        whole = base is not None and trainable >= limits.whole * base.parameter_count
-        # Otherwise a file that lacks part of what was trained would look the same.
+    if trainable > _EXCESS * expected + slack:
+        whole = base is not None and trainable >= _MODEL_SHARE * base.parameter_count
+        # With one expectation alone, a file that lacks part of what was trained looks the same.
         certain = whole or in_file or None not in (configured, stored)
-        is_of_file = most == stored
+        is_of_file = expected == stored
         yield Sign(
             "unfrozen",
             {
                 "trainable": trainable,
-                "expected": most,
-                "ratio": trainable / most,
+                "expected": expected,
+                "ratio": trainable / expected,
                 "counted_in": "log" if logged is not None else "adapter",
                 "trainable_millions": trainable / 1e6,
-                "expected_millions": most / 1e6,
+                "expected_millions": expected / 1e6,
                 "whose": "the LoRA factors in the file" if is_of_file else "what was configured",
             },
             severity=None if certain else Severity.WARNING,
@@ -180,11 +161,11 @@ def trainable_ratio(
         yield Sign("partly-saved", figures, where=adapter.path.name)
 
 
-def _total(total: float, slack: float, base: BaseModel, limits: Limits) -> Iterator[Sign]:
+def _total_mismatch(total: float, base: BaseModel) -> Iterator[Sign]:
     if "text_config" in base.config or "vision_config" in base.config:
         # Only the language model of such a folder is loaded.
         return
     count = base.parameter_count
-    if count and abs(total - count) > limits.total * count + slack:
+    if count and abs(total - count) > _TOTAL_DIFFERENCE * count + _ROUNDING:
         measured = {"log": total, "base": count, "ratio": total / count}
         yield Sign("total-mismatch", measured, where=base.path.name)

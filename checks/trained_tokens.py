@@ -23,13 +23,13 @@ What to do. Compare the report's label strip with what the trainer's loss masks.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
+from mlxdoctor.check import Inconclusive, NotApplicable, check
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows
 from mlxdoctor.evidence.training_log import TrainingLog
@@ -40,34 +40,25 @@ _WHOLE = "prompt and answer"
 _ANSWER = "answer"
 _PADDED = "padding"
 _PADDED_ANSWER = "answer and padding"
+# How mlx-lm counts them, and how other trainers do.
+_AS_MLX_LM, _WITHOUT_END = "as mlx-lm", "without the template's end"
+
+#: Standard errors by which a count may differ (two-sided 6e-5 for a normal mean), and a share of
+#: the count: rows that trainers drop at the end of an epoch.
+_DEVIATIONS, _SLACK = 4.0, 0.002
+#: A report of less than this share of the median one has lost a part of its iterations; looked at
+#: in reports of at least so many iterations, over which the count of a sound run is steady.
+_LOST, _AVERAGED = 0.5, 5
+#: Reports that agree to the token where the counts of batches have at least this standard
+#: deviation (tokens): no chance.
+_REPORTS, _SPREAD = 5, 1.0
 
 _SOUND = "the count that the data and the configured mask give"
 _COUNT = "{tokens_per_iteration:.1f} tokens were trained on per iteration"
 
 Floats = NDArray[np.float64]
-Family = Mapping[str, Floats]
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How closely a count must agree."""
-
-    deviations: float = limit(
-        4.0, unit="standard errors", source="two-sided 6e-5 for a normal mean"
-    )
-    slack: float = limit(
-        0.002, unit="share of the count", source="rows that trainers drop at the end of an epoch"
-    )
-    reports: int = limit(5, unit="reports", source="that agree to the token before it is no chance")
-    lost: float = limit(
-        0.5,
-        unit="of the median report",
-        source="a report that lost part of its window; sound ones differ by a few percent",
-    )
-    averaged: int = limit(5, unit="iterations", source="over which a report's count is steady")
-    spread: float = limit(
-        1.0, unit="tokens", source="standard deviation of a batch's count that chance must show"
-    )
+#: Which tokens are taken in -> way of counting -> tokens of each examined batch.
+Families = dict[str, dict[str, Floats]]
 
 
 @dataclass(frozen=True)
@@ -77,8 +68,7 @@ class _Logged:
     per_iteration: float
     rounding: float
     iterations: float
-    steps: Floats
-    windows: Floats
+    is_fixed: bool
 
 
 @check(
@@ -128,11 +118,10 @@ class _Logged:
             "]: the run used another mask, other data, another tokenizer or another trainer.",
         ),
     },
-    limits=Limits(),
     rerun_symptom=True,
 )
 def trained_tokens(
-    rows: SupervisedRows, log: TrainingLog, config: TrainingConfig, limits: Limits
+    rows: SupervisedRows, log: TrainingLog, config: TrainingConfig
 ) -> Iterator[Sign]:
     """Compare the log's trained tokens with the rows."""
     if not config.describes_training:
@@ -141,41 +130,46 @@ def trained_tokens(
         raise NotApplicable("the run trained on preferences, which are counted otherwise")
     if rows.split != "train" or not rows.batches:
         raise Inconclusive("there is no whole batch of training rows")
-    logged = _logged(log, limits)
     families = _families(rows)
+    logged = _logged(log, max(rows.total_rows // rows.batch_size, 1))
     fitting = {
         family
         for family, counts in families.items()
-        if any(_fits(logged, count, rows, limits) for count in counts.values())
+        if any(_fits(logged, count, rows) for count in counts.values())
     }
     configured = _ANSWER if rows.mask_prompt and _ANSWER in families else _WHOLE
-    code = _told_by(fitting, configured)
-    short = families.get(_ANSWER, {}).get("without the template's end")
-    is_short = short is not None and _fits(logged, short - rows.batch_size, rows, limits)
-    if code == "unexplained" and not fitting and is_short:
-        code = "one-short"
-    measured = _measured(logged, families)
-    measured["tokens_per_row"] = logged.per_iteration / rows.batch_size
-    measured["batch_size"] = rows.batch_size
-    measured["fits"] = " or ".join(sorted(fitting)) or None
-    is_fixed = _is_fixed(logged, rows, families, limits)
+    code = _code_of(fitting, configured)
+    answers = families.get(_ANSWER, families[_WHOLE])
+    if not fitting and _ANSWER in families:
+        is_short = _fits(logged, answers[_WITHOUT_END] - rows.batch_size, rows)
+        code = "one-short" if is_short else code
+    is_fixed = logged.is_fixed and float(families[_WHOLE][_AS_MLX_LM].std()) >= _SPREAD
     if is_fixed:
         # A block that no whole row of the data fits into is not a packed one.
-        longest = max(row.length for row in rows.rows)
-        answers = float(families.get(_ANSWER, families[_WHOLE])["as mlx-lm"].mean())
-        is_padded = answers < logged.per_iteration <= longest * rows.batch_size
-        is_padded = is_padded or (code == "padding-counted" and configured not in fitting)
-        code = "padding-counted" if is_padded else "fixed-count"
+        longest = max(row.length for row in rows.rows) * rows.batch_size
+        is_padded = answers[_AS_MLX_LM].mean() < logged.per_iteration <= longest
+        code = "padding-counted" if is_padded or code == "padding-counted" else "fixed-count"
+    expected = {
+        f"expected_{family.replace(' ', '_')}": round(float(next(iter(counts.values())).mean()), 1)
+        for family, counts in families.items()
+    }
+    measured: dict[str, Measurement] = {
+        "tokens_per_iteration": logged.per_iteration,
+        "iterations": logged.iterations,
+        **expected,
+        "tokens_per_row": logged.per_iteration / rows.batch_size,
+        "batch_size": rows.batch_size,
+        "fits": " or ".join(sorted(fitting)) or None,
+    }
     if code is not None:
         yield Sign(code, measured)
-    ends = rows.eos_token_ids
-    is_ended = any(np.isin(row.tokens[:-1], ends).any() for row in rows.rows)
+    is_ended = any(np.isin(row.tokens[:-1], rows.eos_token_ids).any() for row in rows.rows)
     # The end token of a plain text is mlx-lm's addition; another trainer has to add its own.
     if is_fixed and rows.format == "text" and not is_ended:
         yield Sign("packed-without-end", measured)
 
 
-def _told_by(fitting: set[str], configured: str) -> str | None:
+def _code_of(fitting: set[str], configured: str) -> str | None:
     """What it means that these families fit; None where the configured one does."""
     if configured in fitting:
         return None
@@ -188,12 +182,12 @@ def _told_by(fitting: set[str], configured: str) -> str | None:
     return "unexplained"
 
 
-def _logged(log: TrainingLog, limits: Limits) -> _Logged:
-    segment = log.main
-    series = segment.get("trained_tokens")
+def _logged(log: TrainingLog, batches: int) -> _Logged:
+    """The log's count, beside rows that make so many batches an epoch."""
+    series = log.main.get("trained_tokens")
     if series is None:
         raise NotApplicable("the log does not count trained tokens")
-    if segment.axis != "iteration":
+    if log.main.axis != "iteration":
         raise NotApplicable("the log does not number its iterations")
     counted = series.finite
     reported_at, values = counted.iterations.astype(np.float64), counted.values
@@ -205,19 +199,17 @@ def _logged(log: TrainingLog, limits: Limits) -> _Logged:
     tokens, iterations = np.diff(values), np.diff(reported_at)
     steps = tokens / iterations
     # Some trainers drop what they counted before a validation: those reports are too low.
-    kept = (steps >= limits.lost * np.median(steps)) | (iterations < limits.averaged)
+    kept = (steps >= _LOST * np.median(steps)) | (iterations < _AVERAGED)
     span = float(iterations[kept].sum())
-    return _Logged(
-        per_iteration=float(tokens[kept].sum()) / span,
-        rounding=0.0 if unit == 1.0 else float(unit / span),
-        iterations=span,
-        steps=steps[kept],
-        windows=iterations[kept],
-    )
+    is_same = kept.sum() >= _REPORTS and np.ptp(steps[kept]) == 0 and unit == 1.0
+    # Reports of whole epochs count the same tokens in every run.
+    is_fixed = bool(is_same and (iterations[kept] % batches).any())
+    rounding = 0.0 if unit == 1.0 else float(unit / span)
+    return _Logged(float(tokens[kept].sum()) / span, rounding, span, is_fixed)
 
 
-def _families(rows: SupervisedRows) -> dict[str, dict[str, Floats]]:
-    """Tokens counted in each examined batch, by family and way of counting: float64 (batches,)."""
+def _families(rows: SupervisedRows) -> Families:
+    """Tokens counted in each examined batch: float64 (batches,); the usual way comes first."""
     batches = [[rows.rows[position] for position in batch] for batch in rows.batches]
 
     def over(count: Callable[[SupervisedRow], int]) -> Floats:
@@ -233,9 +225,9 @@ def _families(rows: SupervisedRows) -> dict[str, dict[str, Floats]]:
     }
     families = {
         _WHOLE: {
-            "as mlx-lm": over(lambda row: row.count(0)),
+            _AS_MLX_LM: over(lambda row: row.count(0)),
             "without a padding token": whole,
-            "without the template's end": whole - tail,
+            _WITHOUT_END: whole - tail,
             "one token short": whole - tail - size,
         },
         _PADDED: {name: (width - 1) * size for name, width in widths.items()},
@@ -243,45 +235,18 @@ def _families(rows: SupervisedRows) -> dict[str, dict[str, Floats]]:
     if prompts.any():
         families[_PADDED_ANSWER] = {name: width * size - prompts for name, width in widths.items()}
         families[_ANSWER] = {
-            "as mlx-lm": over(lambda row: row.count(row.prompt_length)),
+            _AS_MLX_LM: over(lambda row: row.count(row.prompt_length)),
             "without a padding token": answer,
-            "without the template's end": answer - tail,
+            _WITHOUT_END: answer - tail,
         }
     return families
 
 
-def _fits(logged: _Logged, counts: Floats, rows: SupervisedRows, limits: Limits) -> bool:
+def _fits(logged: _Logged, counts: Floats, rows: SupervisedRows) -> bool:
     total = max(len(counts), rows.total_rows // rows.batch_size)
-    spread = float(counts.std())
     # Whole epochs count every batch; only the last, partial one leaves room for chance.
     drawn = math.sqrt(min(logged.iterations, total / 4)) / logged.iterations
     seen = math.sqrt((1 - len(counts) / total) / len(counts))
-    allowed = limits.deviations * spread * math.hypot(drawn, seen)
-    allowed += logged.rounding + limits.slack * logged.per_iteration
+    allowed = _DEVIATIONS * float(counts.std()) * math.hypot(drawn, seen)
+    allowed += logged.rounding + _SLACK * logged.per_iteration
     return abs(logged.per_iteration - float(counts.mean())) <= allowed
-
-
-def _is_fixed(
-    logged: _Logged, rows: SupervisedRows, families: Mapping[str, Family], limits: Limits
-) -> bool:
-    batches = max(rows.total_rows // rows.batch_size, 1)
-    if (logged.windows % batches == 0).all():
-        # Each report covers whole epochs, and an epoch always has the same tokens.
-        return False
-    varies = families[_WHOLE]["as mlx-lm"].std() >= limits.spread
-    same = len(logged.steps) >= limits.reports and np.ptp(logged.steps) == 0
-    return bool(varies and same and logged.rounding == 0)
-
-
-def _measured(logged: _Logged, families: Mapping[str, Family]) -> dict[str, Measurement]:
-    means = {
-        f"expected_{family.replace(' ', '_')}": counts["as mlx-lm"].mean()
-        for family, counts in families.items()
-        if "as mlx-lm" in counts
-    }
-    means["expected_padding"] = families[_PADDED]["to mlx-lm's width"].mean()
-    return {
-        "tokens_per_iteration": logged.per_iteration,
-        "iterations": logged.iterations,
-        **{name: round(float(mean), 1) for name, mean in means.items()},
-    }

@@ -3,8 +3,8 @@
 What it finds. What `mlxdoctor lint` finds in the file that --trainer names, and in the Python files
 that lie beside a run and use MLX: one code per rule.
 
-Why it matters. Such code looks right, and its losses fall; the reports of failures have it again
-and again.
+Why it matters. Such code looks right, and its losses fall; reports of failed runs show it
+again and again.
 
 How it is measured. From the syntax tree alone. Nothing is imported or run by this check. Of a
 run's folder and the folders in it, twenty files at most are read; tests are left out.
@@ -16,21 +16,71 @@ are notes. What the training step really does is measured by the checks of a ste
 What to do. `mlxdoctor explain RULE` shows a bad example and a good one.
 """
 
+from __future__ import annotations
+
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
 
 from mlxdoctor.check import NotApplicable, check
 from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
+from mlxdoctor.evidence.kind import NotThere, RunView
+from mlxdoctor.evidence.source import Source, read_text
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
-from mlxdoctor.lint.beside import SourcesBeside
 from mlxdoctor.lint.linter import lint
 from mlxdoctor.lint.rule import rules
-from mlxdoctor.measure.training_step.measurement import NO_TRAINER, TrainerSource
+from mlxdoctor.measure.training_step.measurement import NO_TRAINER, TrainingStep
+from mlxdoctor.safety.errors import InputError
+
+#: Files that are looked at; a run's folder has a handful.
+_MAX_FILES = 20
+#: Characters of a file that is still read: a trainer is shorter.
+_MAX_CHARACTERS = 200_000
+_USES_MLX = re.compile(r"^\s*(?:import|from)\s+mlx", re.MULTILINE)
+_TEST_OR_SETUP = re.compile(r"^(?:test_.*|.*_test|conftest|setup)$")
+
+
+@dataclass(frozen=True)
+class SourcesBeside:
+    """The Python files in a run's folder, or among the paths named, that use MLX.
+
+    Attributes:
+        sources: the files.
+    """
+
+    kind: ClassVar[str] = "Python sources"
+
+    sources: tuple[Source, ...]
+
+    @classmethod
+    def find(cls, run: RunView) -> SourcesBeside:
+        """The files, as far down as a run's folder is looked through; see `Evidence`."""
+        named = [path for path in run.files.unrecognised if path.suffix == ".py"]
+        sources = [source for path in named[:_MAX_FILES] if (source := _trainer(path)) is not None]
+        if not sources:
+            raise NotThere("no Python source that uses MLX lies beside the run")
+        return cls(tuple(sources))
+
+
+def _trainer(path: Path) -> Source | None:
+    """The file as a source; None where it does not use MLX, is too long, unreadable, or a test."""
+    if _TEST_OR_SETUP.match(path.stem):
+        return None
+    try:
+        text, source = read_text(path, "source_bytes")
+    except InputError:
+        # Nobody named this file, so that failing to read it is no error.
+        return None
+    return source if len(text) <= _MAX_CHARACTERS and _USES_MLX.search(text) else None
 
 
 @check(
     codes={
         rule.code: Symptom(
             rule.title.rstrip(".").lower(),
+            # One step milder than the rule: the run may never have reached the code.
             Severity.WARNING if rule.severity is Severity.ERROR else Severity.INFO,
             says="{file}, line {line}[ (and {more} more)]: {message}.",
             expected="none of the known mistakes",
@@ -40,10 +90,10 @@ from mlxdoctor.measure.training_step.measurement import NO_TRAINER, TrainerSourc
     }
 )
 def trainer_source(
-    source: TrainerSource | None, beside: SourcesBeside | None, config: TrainingConfig | None
+    step: TrainingStep | None, beside: SourcesBeside | None, config: TrainingConfig | None
 ) -> Iterator[Sign]:
     """One finding per rule, placed at its first hit."""
-    named = source.sources if source is not None else ()
+    named = step.sources if step is not None else ()
     found = beside.sources if beside is not None else ()
     if not named and not found:
         raise NotApplicable(NO_TRAINER)

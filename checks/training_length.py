@@ -19,82 +19,42 @@ What to do. Train for at least one pass over the rows, and look at the validatio
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
-from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
+from mlxdoctor.check import Inconclusive, NotApplicable, check
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.planned_run import PlannedRun
 from mlxdoctor.evidence.training_log import Segment, TrainingLog
-from mlxdoctor.finding import Sign, Symptom
+from mlxdoctor.finding import Severity, Sign, Symptom
 
-_PASS = "at least one pass over the rows"
-_LONGER = (
-    "Train longer[: {advised_iters:,} iterations are one pass over the rows|: rows / batch_size "
-    "iterations are one pass over the rows]."
-)
-_SAW = (
-    "{iterations:* iteration} of batch size {batch_size} see {rows_seen:,} [of the {rows:,} ]rows"
-    "[ in {file}]"
-)
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When a run has hardly begun."""
-
-    updates: int = limit(
-        30,
-        unit="updates",
-        source="a sound run at a usual rate has fallen by a tenth and more by then",
-        false_alarms="0 of 5 sound fixture and ward runs, which make 120 or more",
-    )
-    at_once: int = limit(
-        12,
-        unit="updates",
-        source="after ten, 62 sound runs of real text have 0.15 and more of the fall of their loss "
-        "before them, half of them 0.5 and more; after 20 some are done",
-        false_alarms="0 of 62 sound runs of real text and 160 of the ward, which make 60 or more",
-    )
-    at_once_passes: float = limit(
-        0.5, unit="passes over the rows, below", source="most rows were never seen"
-    )
-    done: float = limit(
-        0.1,
-        unit="nats, of the last loss",
-        source="below, there is nothing left to learn from more of such rows",
-    )
-    passes: float = limit(0.25, unit="passes over the rows", source="most rows were never seen")
-    rows: int = limit(64, unit="rows seen, where the data are unknown", source="16 batches of 4")
-    fell: float = limit(
-        0.1, unit="share of the first loss", source="a public run at 2e-5 lost 0.25 of it in 50"
-    )
+#: Updates and passes over the rows below which a run has hardly begun: a sound run at a usual rate
+#: has lost a tenth of its loss by then. 0 of 5 sound fixture and ward runs, which make 120 or more.
+FEW_UPDATES, FEW_PASSES = 30, 0.25
+#: Updates and passes after which nothing is learned for good: after ten, 62 sound runs of real text
+#: have 0.15 and more of the fall of their loss before them; after 20 some are done.
+AT_ONCE, AT_ONCE_PASSES = 12, 0.5
+#: Nats of the last loss below which there is nothing left to learn from such rows.
+DONE = 0.1
+#: Rows seen, where the data are unknown: 16 batches of 4.
+FEW_ROWS = 64
+#: Share of the first loss that shows learning: a public run at 2e-5 lost 0.25 of it in 50.
+FELL = 0.1
 
 
 @check(
     codes={
-        "barely-begun": Symptom.warning(
-            "the run ended after a few updates on a part of the rows",
-            _PASS,
-            _LONGER,
-            says=f"{_SAW}: the run has hardly begun.",
-        ),
-        "ended-at-once": Symptom.error(
-            "the run ended after a dozen updates at most",
-            _PASS,
-            _LONGER,
-            says=f"{_SAW}: {{updates:* update}} end before anything is learned for good.",
-        ),
         "few-rows-seen": Symptom.warning(
-            "the run ended while it learned, before it had seen most rows",
-            _PASS,
-            _LONGER,
-            says=f"{_SAW}: most were never seen.",
+            "the run ended after a few rows, or before it had seen most of them",
+            says="{iterations:* iteration} of batch size {batch_size} see {rows_seen:,} [of the "
+            "{rows:,} ]rows[ in {file}]: [{at_once:* update} end before anything is learned for "
+            "good|most of the {unseen_of:,} were never seen|the run has hardly begun].",
+            expected="at least one pass over the rows",
+            fix="Train longer[: {advised_iters:,} iterations are one pass over the rows|: rows / "
+            "batch_size iterations are one pass over the rows].",
         ),
     },
-    limits=Limits(),
 )
 def training_length(
     config: TrainingConfig,
@@ -102,7 +62,6 @@ def training_length(
     dataset: Dataset | None,
     log: TrainingLog | None,
     planned: PlannedRun | None,
-    limits: Limits,
 ) -> Iterator[Sign]:
     """Count the rows that were seen."""
     batch = config.batch_size
@@ -121,19 +80,19 @@ def training_length(
     rows, seen = len(split.rows) if split is not None else 0, iterations * batch
     names = ("train_loss", "val_loss") if segment is not None else ()
     curves = [segment.finite(name).values for name in names if segment is not None]
-    is_low = any(len(values) and values[-1] < limits.done for values in curves)
+    is_low = any(len(values) and values[-1] < DONE for values in curves)
     fell = any(
-        len(values) >= 2 and values[0] > 0 and values[-1] <= (1.0 - limits.fell) * values[0]
+        len(values) >= 2 and values[0] > 0 and values[-1] <= (1.0 - FELL) * values[0]
         for values in curves
     )
     at_once = (
         segment is not None
-        and updates <= limits.at_once
-        and 0 < seen < limits.at_once_passes * rows
+        and updates <= AT_ONCE
+        and 0 < seen < AT_ONCE_PASSES * rows
         and not is_low
     )
-    few = seen < limits.passes * rows if rows else seen <= limits.rows
-    if not at_once and (updates > limits.updates or not few):
+    few = seen < FEW_PASSES * rows if rows else seen <= FEW_ROWS
+    if not at_once and (updates > FEW_UPDATES or not few):
         return
     # By itself a resumed run may be long enough; a short one does not end what went before.
     if config.resume_adapter_file or (log is not None and log.resumed):
@@ -144,8 +103,10 @@ def training_length(
     # Of a plan no loss will tell that it learned all the same.
     is_certain = at_once or planned is not None
     yield Sign(
-        "ended-at-once" if is_certain else "few-rows-seen" if fell else "barely-begun",
+        "few-rows-seen",
         {
+            "at_once": updates if is_certain else None,
+            "unseen_of": rows if fell else None,
             "iterations": iterations,
             "batch_size": batch,
             "rows_seen": seen,
@@ -155,6 +116,7 @@ def training_length(
             "updates": updates,
             "advised_iters": -(-rows // batch) if rows else None,
         },
+        severity=Severity.ERROR if is_certain else None,
     )
 
 

@@ -35,13 +35,13 @@ from math import isfinite
 from statistics import median
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
-from mlxdoctor.engines.tensors import ModuleFacts, outliers, straight_way
+from mlxdoctor.engines.tensors import ModuleFacts, quantity_of, size_of, straight_way
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.exhibits import DriftByLayer
-from mlxdoctor.finding import Severity, Sign, Symptom
-from mlxdoctor.judge import update_size
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
+from mlxdoctor.judge.save_flaws import SizeLimits, too_large
 from mlxdoctor.measure.exhibited import drift_shown
 from mlxdoctor.measure.weights.adapter_facts import adapter_facts
 
@@ -52,45 +52,35 @@ _TIMES = (
 )
 
 
+#: Without the base model an update is called too small at a quarter of the limit.
+_NOMINAL_SHARE = 0.25
+#: Below this share of the limits an update is nothing: such adapters' answers are the base's. That
+#: of sound runs is 50 times the limit at least.
+_NOTHING = 0.2
+#: ‖ΔW‖ of one module over ‖W‖, and over the median module's: ten times what sound runs reach, 1.1
+#: of the weights and 2.3 of the median module.
+_LONE = 10.0
+#: Updates after which sound runs no longer go straight: 0.2 of the way after 20, 0.14 after 60.
+_ENOUGH_UPDATES = 50
+
+
 @dataclass(frozen=True)
-class Limits(update_size.Limits):
-    """Thresholds of `weight-drift`, all on the median over modules unless they say more."""
+class Limits(SizeLimits):
+    """Thresholds of `weight-drift`, all on the median over modules."""
 
     negligible: float = limit(
         2e-3,
-        unit="‖ΔW‖/‖W‖, median over modules",
+        unit="‖ΔW‖/‖W‖",
         source="half a unit of bfloat16's last place is 2^-9; a run at a rate of 1e-7 that "
         "did not lower its loss reached 1.4e-3, one at 1e-6 that barely learned 1.4e-2",
         false_alarms="0 of 19 healthy runs",
     )
-    nominal_negligible: float = limit(
-        5e-4,
-        unit="‖ΔW‖/sqrt(min(in, out)), median over modules",
-        source="a quarter of the limit with the base model",
-        false_alarms="0 of 19 healthy runs",
-    )
-    nothing: float = limit(
-        0.2,
-        unit="times these two, for an error",
-        source="the answers of such adapters are the base model's",
-        false_alarms="0 of 19 healthy runs: 50 times at least",
-    )
-    lone: float = limit(
-        10.0,
-        unit="‖ΔW‖ of one module over ‖W‖, or over sqrt(min(in, out)) without the base model; and "
-        "over the median module's",
-        source="ten times what sound runs reach: 1.1 of the weights, 2.3 of the median module",
-        false_alarms="0 of 24 runs of the fixtures that ended finite",
-    )
     straight: float = limit(
         0.27,
-        unit="rms of B over the straight way, median over modules",
+        unit="rms of B over the straight way",
         source="150 updates of three base models: 0.36 to 0.54 at a hundredth of a sound rate or "
         "less, 0.33 at a thirtieth, 0.21 at a tenth, 0.15 at a fifth; sound ones 0.14 at most",
         false_alarms="0 of 98 healthy runs of three base models",
-    )
-    enough_updates: int = limit(
-        50, unit="updates", source="sound runs reach 0.2 after 20 updates, 0.14 after 60"
     )
 
 
@@ -155,41 +145,36 @@ def weight_drift(
             "the scale of the update is not stated: the adapter_config.json is needed"
         )
     yield from _size(facts, limits)
-    for outlier in outliers(facts, limits.lone)[:1]:
-        if outlier.size >= limits.lone:
-            measured = {
-                "relative_norm": outlier.size,
-                "median_relative_norm": outlier.median,
-                "ratio": outlier.ratio,
-                "modules": len(facts),
-                "usual": "its" if outlier.is_relative else "usual",
-                "most": limits.lone,
-            }
-            yield Sign("one-module-overwritten", measured, where=outlier.name)
 
 
 def _size(facts: Sequence[ModuleFacts], limits: Limits) -> Iterator[Sign]:
-    relative = [(module.relative, module.name) for module in facts if module.relative is not None]
-    sizes = relative or [(module.nominal, module.name) for module in facts]
+    quantity = quantity_of(facts)
+    is_relative = quantity == "relative"
+    sizes = [(size_of(module, quantity), module.name) for module in facts]
     middle, (largest, name) = median(size for size, _ in sizes), max(sizes)
+    least = limits.negligible * (1.0 if is_relative else _NOMINAL_SHARE)
     measured = {
-        "median_relative_norm" if relative else "median_nominal_norm": middle,
-        "largest_relative_norm": largest if relative else None,
+        "median_relative_norm" if is_relative else "median_nominal_norm": middle,
+        "largest_relative_norm": largest if is_relative else None,
         "modules": len(sizes),
         "scale": facts[0].scale,
+        "most": limits.large if is_relative else limits.nominal_large,
+        "least": least,
     }
-    if relative:
-        large, exploded, least = limits.large, limits.exploded, limits.negligible
-    else:
-        large, exploded = limits.nominal_large, limits.nominal_exploded
-        least = limits.nominal_negligible
-    if middle >= large:
-        code = "exploded" if middle >= exploded else "large"
-        yield Sign(code, {**measured, "most": large}, where=name)
+    if code := too_large(middle, limits, is_relative=is_relative):
+        yield Sign(code, measured, where=name)
     elif middle < least:
-        is_nothing = middle < least * limits.nothing
-        severity = Severity.ERROR if is_nothing else None
-        yield Sign("negligible", {**measured, "least": least}, where=name, severity=severity)
+        severity = Severity.ERROR if middle < least * _NOTHING else None
+        yield Sign("negligible", measured, where=name, severity=severity)
+    if largest >= _LONE and largest >= _LONE * middle:
+        figures: dict[str, Measurement] = {
+            "relative_norm": largest,
+            "median_relative_norm": middle,
+            "modules": len(sizes),
+            "usual": "its" if is_relative else "usual",
+            "most": _LONE,
+        }
+        yield Sign("one-module-overwritten", figures, where=name)
 
 
 def _adam_updates(config: TrainingConfig) -> int | None:
@@ -207,7 +192,7 @@ def _straight(
     facts: Sequence[ModuleFacts], config: TrainingConfig, updates: int, limits: Limits
 ) -> Iterator[Sign]:
     # The gradient of pairs and rewards keeps its direction for longer: not measured there.
-    if updates < limits.enough_updates or config.of_preferences:
+    if updates < _ENOUGH_UPDATES or config.of_preferences:
         return
     corrected = bool(config.optimizer_config.get("bias_correction"))
     # A negative rate takes B as far, the other way.

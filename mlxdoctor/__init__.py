@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 # The functions outrank the packages of those names.
 from mlxdoctor.preflight import preflight
-from mlxdoctor.probe import probe
+from mlxdoctor.probe import assert_training_step_sound, probe
 
 if TYPE_CHECKING:
     from mlxdoctor.api import diagnose
-    from mlxdoctor.probe.testing import assert_training_step_sound
     from mlxdoctor.run import Run
     from mlxdoctor.safety.errors import InputError
     from mlxdoctor.watch.callback import TrainingStopped, WatchCallback
@@ -40,7 +39,6 @@ _HOMES = {
     "Run": "mlxdoctor.run",
     "TrainingStopped": "mlxdoctor.watch.callback",
     "WatchCallback": "mlxdoctor.watch.callback",
-    "assert_training_step_sound": "mlxdoctor.probe.testing",
     "diagnose": "mlxdoctor.api",
 }
 

@@ -16,7 +16,7 @@ def main() -> int:
     if attach():
         return _watched()
     if any(not one.startswith("-") for one in sys.argv[1:2]):
-        from mlxdoctor.safety.supervised import can_supervise, supervise
+        from mlxdoctor.safety.watched import can_supervise, supervise
 
         if can_supervise():
             try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -23,7 +23,7 @@ from mlxdoctor.formats.withheld import without_text
 from mlxdoctor.installed import version_here, versions_here
 from mlxdoctor.judge.remedy import fix_for, needed_values
 from mlxdoctor.models.load import NOT_ASKED
-from mlxdoctor.report import FileRead, Fix, MissingEvidence, Report
+from mlxdoctor.report import Fix, Report
 from mlxdoctor.run import Run
 from mlxdoctor.run_texts import texts_of
 from mlxdoctor.safety.texts import as_seen_here
@@ -138,19 +138,14 @@ def _report(run: Run, outcomes: tuple[Outcome, ...], command: Callable[[bool], s
     unlocks = unlocks_most(outcomes, judged)
     if unlocks is not None and unlocks.why == NOT_ASKED:
         unlocks = replace(unlocks, command=command(True))
-    report = RunReport(
-        run=run,
+    report = Report(
         name=run.name,
         verdict=judged.verdict,
         outcomes=outcomes,
         diagnosis=diagnosis,
         coverage=judged.coverage,
-        evidence=tuple(
-            FileRead(record.kind, str(source.path), source.sha256, source.note)
-            for record in run.evidence
-            for source in record.sources
-        ),
-        missing=tuple(MissingEvidence(kind, why) for kind, why in run.missing),
+        evidence=run.evidence,
+        missing=run.missing,
         left_out=run.left_out,
         contributing=_contributing(outcomes, diagnosis),
         fix=fix,
@@ -161,7 +156,8 @@ def _report(run: Run, outcomes: tuple[Outcome, ...], command: Callable[[bool], s
         unreadable=unreadable,
         version=version_here(),
     )
-    return as_seen_here(report if run.options.with_text else without_text(report, texts_of(run)))
+    shown = as_seen_here(report if run.options.with_text else without_text(report, texts_of(run)))
+    return RunReport(run=run, **{part.name: getattr(shown, part.name) for part in fields(shown)})
 
 
 def _fix(run: Run, first: Diagnosed, outcomes: Sequence[Outcome]) -> Fix | None:

@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import chain
 from typing import Any
 
+from mlxdoctor.finding import Severity
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.tables import record, shipped, tables_in
 
 FILE = "causes.toml"
-#: How a finding may speak for a cause or against it, by what it is worth.
+#: How strongly a finding speaks for a cause, or that it speaks against it.
 TIERS = ("proof", "strong", "hint", "against")
 #: The score of a cause before anything was seen, where it states none (log-odds).
 PRIOR = -1.0
-#: What a finding may put in other words.
+#: Texts of a cause that `called` may replace where a finding is present.
 _WORDS = {"title", "summary", "explanation", "remedy", "beside_change"}
 _OPERATIONS = ("set", "divide", "multiply")
+
+
+def holds(entry: str, noted: Mapping[str, Severity]) -> bool:
+    """Whether a finding is there, and as bad as an entry says: `a-check.copies:error`."""
+    code, least = _split(entry)
+    return code in noted and noted[code].rank >= least.rank
+
+
+def code_of(entry: str) -> str:
+    """The code that an entry is about."""
+    return _split(entry)[0]
+
+
+def _split(entry: str) -> tuple[str, Severity]:
+    code, _, severity = entry.partition(":")
+    return code, Severity(severity or Severity.INFO)
 
 
 @dataclass(frozen=True)
@@ -43,31 +60,35 @@ class Cause:
     """A root cause, as data.
 
     Attributes:
-        id: the contract's name for it.
+        id: its key in causes.toml, and its name in reports.
         title: a short sentence that names it.
         summary: what it does to a run, in one line.
         explanation: a paragraph for a person who meets it for the first time.
         remedy: what to do, in one or two sentences.
         prior: log-odds before anything was seen (natural logarithm).
-        weights: code -> log-odds that the finding adds; negative: it speaks against.
-        ruled_out_by: sets of codes, any one of which rules the cause out where nothing speaks
-            for it: each of the set was looked for, and none was found.
+        weights: entry -> log-odds that the finding adds; negative where it speaks against. An
+            entry is a code, or a code and the least severity for which it counts:
+            `a-check.copies:error`.
+        ruled_out_by: sets of entries. Where nothing speaks for the cause, a set rules it out if
+            all of its findings were looked for and none was found.
         change: the configuration change that cures it; None where no key does.
         inject: faults of the reference trainer that re-create it where it lies in a run's
             own trainer, the likeliest first.
-        leave_out: finding -> what it is about, of rows without which the cause is cured.
+        leave_out: code of a finding -> which rows it is about; a run without these rows is
+            cured of the cause.
         no_experiment: why no experiment can show it, as a clause; empty where one can.
+        shown_by_diagnosis: whether its proofs are facts, so that it needs no experiment.
         only_in_code: whether only a trainer's code can have it, so that it is not at work
             where a sound trainer fails as well.
         changes_losses: whether in a trainer's code it changes the losses from the first
             steps on.
-        of_the_report: whether it spoils what is reported and not the model: what else
-            failed has its own cause.
-        finding_says: whether what to do depends on the finding that speaks for it most, which
-            says so in the remedy's place.
-        beside_change: what else to do, where the change is shown with its numbers; the remedy
-            where it is empty.
-        called: finding -> words that take the place of the cause's own where it was made.
+        of_the_report: whether it spoils only the reported figures, not the model; other
+            failures then have another cause.
+        finding_says: whether the fix of the finding that speaks for it most is shown instead
+            of the remedy.
+        beside_change: what else to do where the change is shown with its numbers; if empty,
+            the remedy is shown.
+        called: entry -> texts that replace the cause's own where its finding is present.
     """
 
     id: str
@@ -82,6 +103,7 @@ class Cause:
     inject: tuple[str, ...] = ()
     leave_out: Mapping[str, str] = field(default_factory=dict)
     no_experiment: str = ""
+    shown_by_diagnosis: bool = False
     only_in_code: bool = False
     changes_losses: bool = False
     of_the_report: bool = False
@@ -89,14 +111,23 @@ class Cause:
     beside_change: str = ""
     called: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
-    def called_by(self, found: Container[str]) -> Cause:
-        """The cause in the words of the first of its findings that was made and has some."""
-        words: Mapping[str, Any] = next((w for code, w in self.called.items() if code in found), {})
-        return replace(self, **words)
+    def seen_with(self, noted: Mapping[str, Severity]) -> Cause:
+        """The cause as findings of these severities speak for it: one weight for each code.
+
+        It has the words of the first of these findings that has some.
+        """
+        weights: dict[str, float] = {}
+        for entry, weight in self.weights.items():
+            code = code_of(entry)
+            if code not in noted or holds(entry, noted):
+                weights.setdefault(code, weight)
+        called = (words for entry, words in self.called.items() if holds(entry, noted))
+        words: Mapping[str, Any] = next(called, {})
+        return replace(self, weights=weights, **words)
 
     @property
     def words(self) -> dict[str, str]:
-        """What it is in words, as the JSON report shows it. Written by us, in Markdown."""
+        """Its texts in the JSON report, in Markdown as causes.toml has them."""
         names = ("title", "summary", "explanation", "remedy")
         return {name: getattr(self, name) for name in names}
 
@@ -107,8 +138,8 @@ class Group:
 
     Attributes:
         codes: of the findings.
-        configured: whether it is only read off the configuration.
-        gradual: whether it comes by degrees, so that a shorter run may have more of it.
+        configured: whether the fact is only read off the configuration.
+        gradual: whether the fact has degrees, so that a shorter run may show more of it.
     """
 
     codes: tuple[str, ...]
@@ -121,7 +152,7 @@ class Calibration:
     """What turns the scores of causes into probabilities (reports/calibration.md).
 
     Attributes:
-        slope: how much of a score counts: 1 where log-odds are what they say.
+        slope: factor on every score; 1 where scores are true log-odds.
         other: the score of "none of these".
     """
 
@@ -131,7 +162,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class KnowledgeBase:
-    """All causes, and the groups of findings, by id in the file's order.
+    """All causes by id and all groups of findings by name, in the file's order.
 
     Attributes:
         calibration: None where scores are not probabilities.
@@ -146,16 +177,16 @@ class KnowledgeBase:
         return {code: name for name, group in self.groups.items() for code in group.codes}
 
     def group(self, code: str) -> str:
-        """The group that a finding is in; its own code where it is in none."""
+        """The name of the group that a finding is in; its own code where it is in none."""
         return self._group_of.get(code, code)
 
     @property
     def codes(self) -> frozenset[str]:
         """Every code that the knowledge base mentions."""
         of_causes = (
-            code
+            code_of(entry)
             for cause in self.causes.values()
-            for code in (
+            for entry in (
                 *cause.weights,
                 *chain.from_iterable(cause.ruled_out_by),
                 *cause.leave_out,
@@ -212,6 +243,8 @@ def _cause(name: str, table: Mapping[str, Any], tiers: Mapping[str, float]) -> C
         for code in table.get(tier, ()):
             if code in weights:
                 raise InputError(FILE, f"{name}: {code} speaks twice")
+            if code.partition(":")[2] not in ("", *Severity):
+                raise InputError(FILE, f"{name}: {code} names no severity")
             weights[code] = tiers[tier]
     for code, words in table.get("called", {}).items():
         if code not in weights or not words.keys() <= _WORDS:

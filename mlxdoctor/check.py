@@ -39,12 +39,14 @@ from typing import Any, Protocol, TypeVar
 from mlxdoctor.finding import Exhibit, Finding, Outcome, Seen, Sign, Status, Symptom, Unsought
 from mlxdoctor.members import modules_of
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.limits import TimeLimitExceeded, time_limit
 from mlxdoctor.safety.quoting import MAX_LINE, cut, quoted
 from mlxdoctor.safety.reading_limits import current
 from mlxdoctor.safety.stages import Stage, StageStopped
-from mlxdoctor.safety.time_limit import TimeLimitExceeded, time_limit
 from mlxdoctor.template import fill
 
+#: A check takes milliseconds: its time has a tenth of one.
+SECONDS_DIGITS = 4
 ENTRY_POINT_GROUP = "mlxdoctor.checks"
 BUILTIN_PACKAGE = "mlxdoctor.checks"
 
@@ -157,7 +159,7 @@ class Check:
             check=self.name,
             status=status,
             reason=reason,
-            seconds=time.perf_counter() - start,
+            seconds=round(time.perf_counter() - start, SECONDS_DIGITS),
             findings=tuple(sorted(got.findings, key=lambda one: -one.severity.rank)),
             exhibits=tuple(got.exhibits),
             marks_onset=self.marks_onset,

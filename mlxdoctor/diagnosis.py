@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from mlxdoctor.causes import Calibration, Cause, KnowledgeBase, load_causes
+from mlxdoctor.causes import Calibration, Cause, KnowledgeBase, code_of, holds, load_causes
 from mlxdoctor.confirmation import Confirmation
-from mlxdoctor.finding import Finding, Outcome, Severity, Status
+from mlxdoctor.finding import Outcome, Severity, Status
 from mlxdoctor.verdict import CauseStatus, Coverage, NextCheck, Verdict
 
+#: Decimals of a score and of a probability: weights have two.
+DIGITS = 3
 #: Log-odds below which a cause is not worth a reader's time (natural logarithm).
 MIN_SCORE = 0.0
 #: How many causes a diagnosis lists at most.
@@ -65,19 +67,9 @@ class Diagnosed:
     probability: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The entry as the JSON report shows it."""
-        return {
-            "cause": self.cause.id,
-            "score": round(self.score, 3),
-            "probability": None if self.probability is None else round(self.probability, 3),
-            "supporting": list(self.supporting),
-            "contradicting": list(self.contradicting),
-            "unknown": list(self.unknown),
-            "confirmation": self.confirmation,
-            "arithmetic": [
-                {"code": t.code, "group": t.group, "weight": round(t.weight, 3), "note": t.note}
-                for t in self.arithmetic
-            ],
+        """The entry as the JSON report shows it: the cause by its id."""
+        return {field.name: getattr(self, field.name) for field in fields(self)} | {
+            "cause": self.cause.id
         }
 
 
@@ -108,13 +100,13 @@ def judge(
     """
     knowledge = knowledge or load_causes()
     ranked = rank(outcomes, knowledge)
-    found = [finding for outcome in outcomes for finding in outcome.findings]
-    is_certain = any(one.severity is Severity.ERROR for one in found)
-    suspicions = {one.code for one in found if one.severity is not Severity.INFO}
-    suspected = [one for one in ranked if suspicions & set(one.supporting)]
-    learned = any(one.learned for outcome in outcomes for one in outcome.seen)
-    if is_certain or any(_crosses(one, suspicions) for one in suspected):
-        worthwhile = [one for one in ranked if one.score >= MIN_SCORE]
+    noted = severities(outcomes)
+    is_certain = Severity.ERROR in noted.values()
+    suspicions = {code for code, severity in noted.items() if severity is not Severity.INFO}
+    suspected = [cause for cause in ranked if suspicions & set(cause.supporting)]
+    learned = any(seen.learned for outcome in outcomes for seen in outcome.seen)
+    if is_certain or any(_crosses(cause, suspicions) for cause in suspected):
+        worthwhile = [cause for cause in ranked if cause.score >= MIN_SCORE]
         worthwhile = _model_first(worthwhile, outcomes)
         verdict, diagnosis = Verdict.UNHEALTHY, worthwhile or ranked[:1]
     elif suspected:
@@ -123,13 +115,12 @@ def judge(
         verdict, diagnosis = Verdict.INCONCLUSIVE, []
     diagnosis = diagnosis[:MAX_CAUSES]
     named = diagnosis[0].cause.id if verdict is Verdict.UNHEALTHY and diagnosis else None
-    possible = {one.cause.id: one for one in (*diagnosis, *suspected)}
-    by_check = {one.check: one for one in outcomes}
-    noted = {one.code for one in found}
+    possible = {listed.cause.id: listed for listed in (*diagnosis, *suspected)}
+    by_check = {outcome.check: outcome for outcome in outcomes}
     coverage = tuple(
-        _covered(one, named, possible, by_check, noted) for one in knowledge.causes.values()
+        _covered(cause, named, possible, by_check, noted) for cause in knowledge.causes.values()
     )
-    open_causes = sum(one.status is CauseStatus.OPEN for one in coverage)
+    open_causes = sum(covered.status is CauseStatus.OPEN for covered in coverage)
     # What could not be looked for may be there: 27 of 401 faulty runs of the ward show nothing
     # until models run.
     if verdict is Verdict.INCONCLUSIVE and learned and whole and not open_causes:
@@ -138,7 +129,9 @@ def judge(
     if verdict is Verdict.UNHEALTHY and open_causes <= MOST_OPEN and calibration is not None:
         # With less to go by, scores are right less often than they say.
         shares = probabilities([one.score for one in ranked], calibration)
-        share_of = {one.cause.id: share for one, share in zip(ranked, shares, strict=True)}
+        share_of = {
+            one.cause.id: round(share, DIGITS) for one, share in zip(ranked, shares, strict=True)
+        }
         diagnosis = [replace(one, probability=share_of[one.cause.id]) for one in diagnosis]
     return Judged(verdict, tuple(diagnosis), coverage)
 
@@ -150,9 +143,9 @@ def probabilities(scores: Sequence[float], calibration: Calibration) -> list[flo
         scores: in log-odds, of all causes that something speaks for.
         calibration: measured; see reports/calibration.md.
     """
-    levels = [calibration.slope * one for one in (*scores, calibration.other)]
-    odds = [math.exp(one - max(levels)) for one in levels]
-    return [one / sum(odds) for one in odds[:-1]]
+    levels = [calibration.slope * score for score in (*scores, calibration.other)]
+    odds = [math.exp(level - max(levels)) for level in levels]
+    return [each / sum(odds) for each in odds[:-1]]
 
 
 def _model_first(ranked: Sequence[Diagnosed], outcomes: Sequence[Outcome]) -> list[Diagnosed]:
@@ -182,7 +175,7 @@ def _covered(
     named: str | None,
     possible: Mapping[str, Diagnosed],
     by_check: Mapping[str, Outcome],
-    noted: Collection[str],
+    noted: Mapping[str, Severity],
 ) -> Coverage:
     if cause.id in possible:
         status = CauseStatus.NAMED if cause.id == named else CauseStatus.POSSIBLE
@@ -190,9 +183,10 @@ def _covered(
     if not cause.ruled_out_by:
         return Coverage(cause.id, CauseStatus.NO_SIGN, "nothing that was found speaks for it")
     lacking: list[str] = []
-    for codes in cause.ruled_out_by:
+    for entries in cause.ruled_out_by:
+        codes = [code_of(entry) for entry in entries]
         looked = [by_check.get(code.split(".", 1)[0]) for code in codes]
-        slight = [code for code in codes if code in noted]
+        slight = [code_of(entry) for entry in entries if holds(entry, noted)]
         if slight:
             # Too little to suspect the cause, and not what a run without it has.
             lacking.append(f"there is a slight sign of it, {slight[0]}")
@@ -209,12 +203,19 @@ def _covered(
     return Coverage(cause.id, CauseStatus.OPEN, why, needs)
 
 
-def rank(outcomes: Sequence[Outcome], knowledge: KnowledgeBase) -> list[Diagnosed]:
-    """Every cause that some finding speaks for, by descending score."""
-    present: dict[str, Finding] = {}
+def severities(outcomes: Sequence[Outcome]) -> dict[str, Severity]:
+    """Every code that was found, and how bad it is at its worst."""
+    worst: dict[str, Severity] = {}
     for outcome in outcomes:
         for finding in outcome.findings:
-            present.setdefault(finding.code, finding)
+            earlier = worst.get(finding.code, finding.severity)
+            worst[finding.code] = max(earlier, finding.severity, key=lambda each: each.rank)
+    return worst
+
+
+def rank(outcomes: Sequence[Outcome], knowledge: KnowledgeBase) -> list[Diagnosed]:
+    """Every cause that some finding speaks for, by descending score."""
+    present = severities(outcomes)
     by_check = {outcome.check: outcome for outcome in outcomes}
 
     def looked_for(code: str) -> bool:
@@ -223,15 +224,15 @@ def rank(outcomes: Sequence[Outcome], knowledge: KnowledgeBase) -> list[Diagnose
 
     supported = [
         _score(cause, present, looked_for, knowledge)
-        for cause in knowledge.causes.values()
+        for cause in (each.seen_with(present) for each in knowledge.causes.values())
         if any(cause.weights[code] > 0 for code in cause.weights.keys() & present.keys())
     ]
-    return sorted(supported, key=lambda one: (-one.score, one.cause.id))
+    return sorted(supported, key=lambda diagnosed: (-diagnosed.score, diagnosed.cause.id))
 
 
 def _score(
     cause: Cause,
-    present: Mapping[str, Finding],
+    present: Collection[str],
     looked_for: Callable[[str], bool],
     knowledge: KnowledgeBase,
 ) -> Diagnosed:
@@ -253,8 +254,8 @@ def _score(
         else:
             terms.append(Term(code, group, 0.0, f"found; counted with {counted}"))
     return Diagnosed(
-        cause=cause.called_by(present),
-        score=cause.prior + sum(term.weight for term in terms),
+        cause=cause,
+        score=round(cause.prior + sum(term.weight for term in terms), DIGITS),
         supporting=tuple(c for c, w in cause.weights.items() if w > 0 and c in present),
         contradicting=tuple(c for c, w in cause.weights.items() if w < 0 and c in present),
         unknown=tuple(c for c in cause.weights if c not in present and not looked_for(c)),

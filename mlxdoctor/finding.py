@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from enum import StrEnum
-from types import MappingProxyType
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum, StrEnum
 from typing import Any, ClassVar
 
 from mlxdoctor.safety.quoting import without_quotations
@@ -69,33 +68,19 @@ class Symptom:
     in_a_plan: Severity | None = None
 
     @classmethod
-    def error(cls, meaning: str, expected: str = "", fix: str = "", says: str = "") -> Symptom:
-        """One that a run does not survive, as a rule."""
-        return cls(meaning, Severity.ERROR, expected, fix, says)
+    def error(cls, meaning: str, expected: str = "", fix: str = "", **more: Any) -> Symptom:
+        """One that a run does not survive, as a rule; `more` are fields, by name."""
+        return cls(meaning, Severity.ERROR, expected, fix, **more)
 
     @classmethod
-    def warning(
-        cls,
-        meaning: str,
-        expected: str = "",
-        fix: str = "",
-        in_a_plan: Severity | None = None,
-        says: str = "",
-    ) -> Symptom:
-        """One that does harm, or may."""
-        return cls(meaning, Severity.WARNING, expected, fix, says, in_a_plan)
+    def warning(cls, meaning: str, expected: str = "", fix: str = "", **more: Any) -> Symptom:
+        """One that does harm, or may; likewise."""
+        return cls(meaning, Severity.WARNING, expected, fix, **more)
 
     @classmethod
-    def info(
-        cls,
-        meaning: str,
-        expected: str = "",
-        fix: str = "",
-        in_a_plan: Severity | None = None,
-        says: str = "",
-    ) -> Symptom:
-        """One that is worth knowing."""
-        return cls(meaning, Severity.INFO, expected, fix, says, in_a_plan)
+    def info(cls, meaning: str, expected: str = "", fix: str = "", **more: Any) -> Symptom:
+        """One that is worth knowing; likewise."""
+        return cls(meaning, Severity.INFO, expected, fix, **more)
 
     def decided(self, severity: Severity | None, *, is_planned: bool) -> Severity:
         """How bad it is, where one run decides its severity, or is only planned.
@@ -145,12 +130,6 @@ class Seen:
     message: str
     measured: Mapping[str, Measurement] = field(default_factory=dict)
     learned: bool = False
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "measured", MappingProxyType(dict(self.measured)))
-
-    def __reduce__(self) -> tuple[type[Seen], tuple[Any, ...]]:
-        return Seen, (self.message, dict(self.measured), self.learned)
 
 
 @dataclass(frozen=True)
@@ -215,29 +194,10 @@ class Finding:
     fingerprint: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "measured", MappingProxyType(dict(self.measured)))
         if not self.fingerprint:
             place = without_quotations(self.where or "")
             digest = hashlib.sha256(f"{self.code}\0{place}".encode()).hexdigest()
             object.__setattr__(self, "fingerprint", digest[:16])
-
-    def __reduce__(self) -> tuple[type[Finding], tuple[Any, ...]]:
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        return Finding, tuple((values | {"measured": dict(self.measured)}).values())
-
-    def to_dict(self) -> dict[str, Any]:
-        """The finding as the JSON report shows it."""
-        return {
-            "code": self.code,
-            "severity": self.severity.value,
-            "message": self.message,
-            "measured": dict(self.measured),
-            "expected": self.expected,
-            "where": self.where,
-            "onset": self.onset,
-            "fix": self.fix,
-            "fingerprint": self.fingerprint,
-        }
 
 
 @dataclass(frozen=True)
@@ -274,16 +234,21 @@ class Outcome:
         return not self.arises or (self.status in LOOKED and code not in self.unsought)
 
     def to_dict(self) -> dict[str, Any]:
-        """The outcome as the JSON report shows it."""
-        return {
-            "check": self.check,
-            "status": self.status.value,
-            "reason": self.reason,
-            "seconds": round(self.seconds, 4),
-            "findings": [finding.to_dict() for finding in self.findings],
-            "seen": [
-                {"message": one.message, "measured": dict(one.measured), "learned": one.learned}
-                for one in self.seen
-            ],
-            "unsought": dict(self.unsought),
-        }
+        """The outcome as the JSON report shows it: without what it measured for figures."""
+        shown = ("check", "status", "reason", "seconds", "findings", "seen", "unsought")
+        return {name: plain(getattr(self, name)) for name in shown}
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: dictionaries, lists, texts and numbers; NaN and infinity stay."""
+    if isinstance(value, Enum):
+        return value.value
+    if hasattr(value, "to_dict"):
+        return plain(value.to_dict())
+    if is_dataclass(value):
+        return {one.name: plain(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value

@@ -6,14 +6,13 @@ Numbers may be NaN or infinite here; `formats.json_format` says how they are wri
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from enum import Enum
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from mlxdoctor.confirmation import Experiment, Rerun
 from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.exhibits import FIGURES, LossCurve, SampleAnswer
-from mlxdoctor.finding import Exhibit, Finding, Outcome, Seen, Severity
+from mlxdoctor.finding import Exhibit, Finding, Outcome, Seen, Severity, plain
 from mlxdoctor.verdict import CauseStatus, Coverage, NextCheck, Readiness, Verdict
 
 #: Rises when a key of `to_dict` up to `suppressed` changes its meaning or goes away.
@@ -130,12 +129,18 @@ class Report:
     @property
     def suspected(self) -> Diagnosed | None:
         """The cause that a suspect run may have; None for a run that is not suspect."""
-        return self.diagnosis[0] if self.verdict is Verdict.SUSPECT and self.diagnosis else None
+        return self._first if self.verdict is Verdict.SUSPECT else None
 
     @property
     def root(self) -> Diagnosed | None:
         """The cause that explains the failure best; None for a run that is not unhealthy."""
-        return self.diagnosis[0] if self.verdict is Verdict.UNHEALTHY and self.diagnosis else None
+        return self._first if self.verdict is Verdict.UNHEALTHY else None
+
+    @property
+    def _first(self) -> Diagnosed | None:
+        """The first cause; None where experiments refuted every one that is listed."""
+        first = self.diagnosis[0] if self.diagnosis else None
+        return None if first is not None and first.confirmation == "refuted" else first
 
     @property
     def seen(self) -> list[Seen]:
@@ -194,7 +199,7 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """The report as `--stdout json` writes it: plain dictionaries, lists and values."""
-        shown: dict[str, Any] = _plain(
+        shown: dict[str, Any] = plain(
             {
                 "schema_version": SCHEMA_VERSION,
                 "tool": {"name": "mlxdoctor", "version": self.version},
@@ -224,17 +229,3 @@ class Report:
             }
         )
         return shown
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Enum):
-        return value.value
-    if hasattr(value, "to_dict"):
-        return _plain(value.to_dict())
-    if is_dataclass(value):
-        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value

@@ -13,22 +13,14 @@ from mlxdoctor.evidence.discovery import discover
 from mlxdoctor.evidence.kind import Missing, NoSuchThing, NotThere, Progress
 from mlxdoctor.evidence.options import Options
 from mlxdoctor.evidence.run_files import RunFiles, resolve
-from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.report import FileRead, MissingEvidence
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.limits import TimeLimitExceeded
 from mlxdoctor.safety.stages import Stage
 from mlxdoctor.safety.time_budget import TimeBudget
-from mlxdoctor.safety.time_limit import TimeLimitExceeded
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class EvidenceRecord:
-    """One piece of evidence that was read, for the report's list."""
-
-    kind: str
-    sources: tuple[Source, ...]
 
 
 @dataclass(frozen=True)
@@ -139,12 +131,12 @@ class Run:
         return first.name if first.is_dir() else first.stem
 
     @property
-    def evidence(self) -> tuple[EvidenceRecord, ...]:
-        """What has been read so far, in the order it was asked for."""
+    def evidence(self) -> tuple[FileRead, ...]:
+        """The files that have been read so far, in the order in which they were asked for."""
         return tuple(
-            EvidenceRecord(value.kind, value.sources)
+            FileRead(value.kind, str(source.path), source.sha256, source.note)
             for value in self._values
-            if value.kind and value.sources
+            for source in (value.sources if value.kind else ())
         )
 
     @property
@@ -154,10 +146,10 @@ class Run:
         return tuple(dict.fromkeys(filter(None, clauses)))
 
     @property
-    def missing(self) -> tuple[tuple[str, str], ...]:
-        """Kind and reason of the evidence that was asked for and is lacking."""
+    def missing(self) -> tuple[MissingEvidence, ...]:
+        """The evidence that was asked for and is lacking."""
         return tuple(
-            (kind.kind, str(read.problem))
+            MissingEvidence(kind.kind, str(read.problem))
             for kind, read in self._cache.items()
             if read.problem is not None and not isinstance(read.problem, NotThere) and kind.kind
         )

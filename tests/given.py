@@ -11,13 +11,13 @@ class Given:
     """An evidence source that has what it was given, by class."""
 
     def __init__(self, *evidence: Any) -> None:
-        self.evidence = {type(one): one for one in evidence}
+        self.evidence = evidence
 
     def get(self, kind: type[Any]) -> Any:
-        return self.evidence.get(kind)
+        return next((one for one in self.evidence if type(one) is kind), None)
 
     def why_missing(self, kind: type[Any]) -> str:
-        return f"no {kind.__name__} was given"
+        return f"no {getattr(kind, 'kind', kind.__name__)} was given"
 
 
 def outcome(check: Check, *evidence: Any) -> Outcome:

@@ -70,7 +70,7 @@ def test_the_figures_hold_the_runs_own_numbers() -> None:
     floors = {floor["label"]: floor["value"] for floor in data["loss"]["floors"]}
     assert floors["uniform guess, ln(768)"] == pytest.approx(math.log(768))
     assert floors["the base model's own loss"] == pytest.approx(4.15, abs=0.005)
-    assert data["drift"]["quantity"] == "‖ΔW‖ / ‖W‖"
+    assert data["drift"]["quantity"] == "‖ΔW‖/‖W‖"
     assert np.shape(data["drift"]["values"]) == (4, 7)
     assert data["tokens"]["tokens"][0] == ","
     assert data["labels"]["tokens"][-1]["region"] == "pad"

@@ -112,7 +112,7 @@ def test_a_mixture_of_experts(tmp_path: Path) -> None:
     from mlx_lm.tuner.utils import linear_to_lora_layers
     from mlx_lm.utils import save_model
 
-    from tests.train.small import small_moe
+    from tests.twin.small import small_moe
 
     model = small_moe()
     base, run = tmp_path / "base", tmp_path / "run"

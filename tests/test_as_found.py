@@ -54,7 +54,7 @@ def test_a_rate_ten_times_too_high_is_said_before_the_run() -> None:
     report = diagnose([AS_FOUND / "s000" / "cfg"], allow_model=False)
     assert report.suspected is not None
     assert report.suspected.cause.id == "learning-rate-too-high"
-    assert "learning-rate.far-above-guideline" in {one.code for one in report.findings}
+    assert "learning-rate.above-guideline" in {one.code for one in report.findings}
     assert "learning_rate: 0.0002 -> 2e-05" in terminal.render(report)
 
 

@@ -62,28 +62,21 @@ def another_kind(path: Path) -> None:
 DAMAGES = [empty, binary, another_kind]
 
 
-@pytest.mark.parametrize("damage", [*DAMAGES, truncated])
-def test_an_adapter_alone(run: Diagnose, tmp_path: Path, damage: Callable[[Path], None]) -> None:
-    check_alone(run, tmp_path / "adapters.safetensors", damage)
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_log_alone(run: Diagnose, tmp_path: Path, damage: Callable[[Path], None]) -> None:
-    check_alone(run, tmp_path / "train.log", damage)
-
-
-@pytest.mark.parametrize("damage", [*DAMAGES, truncated, latin])
-def test_a_configuration_alone(
-    run: Diagnose, tmp_path: Path, damage: Callable[[Path], None]
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        *(("adapters.safetensors", damage) for damage in (*DAMAGES, truncated)),
+        *(("train.log", damage) for damage in DAMAGES),
+        *(("adapter_config.json", damage) for damage in (*DAMAGES, truncated, latin)),
+    ],
+)
+def test_a_file_alone(
+    run: Diagnose, tmp_path: Path, name: str, damage: Callable[[Path], None]
 ) -> None:
-    check_alone(run, tmp_path / "adapter_config.json", damage)
-
-
-def check_alone(run: Diagnose, path: Path, damage: Callable[[Path], None]) -> None:
-    damage(path)
-    result = run(path)
+    damage(tmp_path / name)
+    result = run(tmp_path / name)
     assert result.exit_code == 2, result.stderr
-    assert path.name in result.stderr
+    assert name in result.stderr
     assert "Traceback" not in result.stderr
     complaints = [line for line in result.stderr.splitlines() if line.startswith("mlxdoctor:")]
     assert len(complaints) == 1

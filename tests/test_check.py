@@ -24,7 +24,7 @@ from mlxdoctor.finding import Outcome, Severity, Sign, Status, Symptom
 from mlxdoctor.run import Run
 from mlxdoctor.safety import reading_limits
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.safety.time_limit import TimeLimitExceeded, time_limit
+from mlxdoctor.safety.limits import TimeLimitExceeded, time_limit
 from tests.conftest import RUNS
 
 

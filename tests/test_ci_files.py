@@ -158,15 +158,15 @@ def test_a_summary_that_github_would_drop_is_cut(checkout: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "value",
-    ["$(touch pwned)", "`touch pwned`", "; touch pwned", '" ; touch pwned ; "', "--policy", "-x"],
-)
-def test_paths_are_never_commands_or_options(checkout: Path, value: str) -> None:
-    ran = run_step("gate", checkout, {"paths": f"  {value}  \n\nadapters/{HEALTHY}"})
+def test_paths_are_never_commands_or_options(checkout: Path) -> None:
+    values = ["$(touch pwned)", "`touch pwned`", "; touch pwned", '" ; touch pwned ; "']
+    values += ["--policy", "-x"]
+    lines = [f"  {value}  \n" for value in values]
+    ran = run_step("gate", checkout, {"paths": "\n".join([*lines, f"adapters/{HEALTHY}"])})
     assert ran.code == 2, ran.log
-    assert f"{value}: there is no such file or folder" in ran.log
-    assert "# Gate: 1 is unusable, 1 passed" in ran.summary
+    for value in values:
+        assert f"{value}: there is no such file or folder" in ran.log
+    assert "# Gate: 6 are unusable, 1 passed" in ran.summary
     assert not (checkout / "pwned").exists()
 
 

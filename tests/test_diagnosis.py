@@ -102,6 +102,46 @@ def test_a_finding_may_have_words_of_its_own_for_a_cause() -> None:
     )
 
 
+BY_DEGREES = (
+    TABLE[: TABLE.index("[causes.rate]")]
+    + """
+[causes.rate]
+title = "Rate"
+summary = "rate"
+explanation = "rate"
+remedy = "lower it"
+ruled_out_by = ["loss.leapt:warning"]
+proof = ["loss.leapt:error"]
+strong = ["loss.leapt:warning"]
+
+[causes.rate.called."loss.leapt:error"]
+title = "Backwards"
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("severity", "ranked", "status"),
+    [
+        (Severity.INFO, [], CauseStatus.RULED_OUT),
+        (Severity.WARNING, [(-1.0 + 3.0, "Rate")], CauseStatus.POSSIBLE),
+        (Severity.ERROR, [(-1.0 + 5.0, "Backwards")], CauseStatus.NAMED),
+    ],
+)
+def test_an_entry_may_name_the_least_severity(
+    severity: Severity, ranked: list[tuple[float, str]], status: CauseStatus
+) -> None:
+    knowledge = parse_causes(BY_DEGREES)
+    leapt = outcome("loss", "leapt", severity=severity)
+    assert [(each.score, each.cause.title) for each in rank([leapt], knowledge)] == ranked
+    assert judge([leapt], knowledge).coverage[0].status is status
+
+
+def test_an_entry_of_no_severity_is_an_error() -> None:
+    with pytest.raises(InputError, match=r"rate: loss\.leapt:eror names no severity"):
+        parse_causes(TABLE.replace('strong = ["loss.leapt"]', 'strong = ["loss.leapt:eror"]'))
+
+
 def test_what_was_not_looked_for_is_unknown() -> None:
     silent = outcome("config", status=Status.SKIPPED)
     (rate,) = rank([outcome("loss", "leapt"), silent], KNOWLEDGE)

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from mlxdoctor.reproduce.rerun import RESULT_FILE, read_result, write_json
 from mlxdoctor.safety import atomic
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.twin.rerun import RESULT_FILE, read_result, write_json
 from tests.conftest import RUNS
 
 RUN = RUNS / "evaluated-without-adapter"
@@ -90,7 +90,7 @@ def test_standard_output_on_a_full_disk(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_metrics_that_cannot_be_written_are_one_sentence() -> None:
-    from mlxdoctor.train.records import ValidationRecord, add_metrics
+    from mlxdoctor.twin.records import ValidationRecord, add_metrics
 
     with (
         pytest.raises(InputError, match=r"/dev/full: cannot be written \(No space left"),
@@ -170,7 +170,7 @@ def test_a_result_cut_at_any_byte_counts_as_unfinished(tmp_path: Path) -> None:
 
 def test_metrics_cut_at_any_byte_are_read(tmp_path: Path) -> None:
     from mlxdoctor.evidence.training_log import TrainingLog
-    from mlxdoctor.train.records import StepRecord, to_line
+    from mlxdoctor.twin.records import StepRecord, to_line
 
     lines = [
         to_line(StepRecord(one, 3.0 - one / 4, 1e-4, 1.5, 8, 8 * one, 0.1, 0.2))

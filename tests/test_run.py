@@ -53,13 +53,12 @@ def test_evidence_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_source_has_the_hash_of_its_file() -> None:
     run = Run.discover([RUNS / "healthy-ordinary"], allow_model=False)
     run.get(Adapter), run.get(TrainingLog), run.get(Generations)
-    sources = [source for record in run.evidence for source in record.sources]
-    hashed = [source for source in sources if source.sha256]
+    hashed = {Path(file.source): file.sha256 for file in run.evidence if file.sha256}
     assert {"adapters.safetensors", "train.log", "generations.jsonl", "adapter_config.json"} <= {
-        source.path.name for source in hashed
+        path.name for path in hashed
     }
-    for source in hashed:
-        assert source.sha256 == hashlib.sha256(source.path.read_bytes()).hexdigest()
+    for path, sha256 in hashed.items():
+        assert sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def test_an_unreadable_file_is_missing_evidence_and_the_rest_is_used(
@@ -93,7 +92,7 @@ def test_metrics_are_missing_with_a_reason_where_nothing_was_evaluated() -> None
 
 def test_a_check_needs_models_if_something_that_it_asks_for_does() -> None:
     needing = {check.name for check in discover() if check.needs_models}
-    assert {"learned-targets", "generation-effect", "end-token"} <= needing
+    assert {"learned-targets", "generation-effect", "token-collapse"} <= needing
     assert needing.isdisjoint({"loss-trend", "adapter-presence", "data-format", "learning-rate"})
 
 

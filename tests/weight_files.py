@@ -62,21 +62,6 @@ def lora(
     return tensors
 
 
-class Evidence:
-    """A run made of the evidence it is given."""
-
-    def __init__(self, *values: object) -> None:
-        self.values = values
-
-    def get(self, kind: type[T]) -> T | None:
-        """The evidence of that class."""
-        return next((one for one in self.values if isinstance(one, kind)), None)
-
-    def why_missing(self, kind: type[Any]) -> str:
-        """What a real run would say."""
-        return f"no {kind.kind} was given"
-
-
 MLX_CONFIG: Mapping[str, Any] = {
     "fine_tune_type": "lora",
     "num_layers": 2,

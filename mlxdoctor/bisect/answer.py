@@ -8,13 +8,12 @@ from typing import Any
 
 from mlxdoctor.bisect.behaviour import HELD_OUT
 from mlxdoctor.bisect.table import Bisection, SaveRow
+from mlxdoctor.engines.tensors import QUANTITIES
 from mlxdoctor.formats import escape
 from mlxdoctor.judge.save_flaws import ODDITIES, Flaw, Standing
-from mlxdoctor.measure.weights.save_norms import QUANTITIES
 from mlxdoctor.safety.quoting import cut
+from mlxdoctor.template import fill
 
-#: A validation loss this far above its minimum is worth a sentence (ratio).
-WORTH_TELLING = 1.05
 #: Characters of a prompt and of an answer that are shown.
 SHOWN_CHARACTERS = 240
 #: What `as_object` says of a save -> the header of its column.
@@ -30,149 +29,137 @@ _COLUMNS = {
 }
 
 
+#: What the saves are -> the answer.
+_ANSWERS = {
+    "untrained": "Last good checkpoint: none, nothing was trained: every B is exactly zero in all "
+    "{files} files, so that each of them is the base model.",
+    "lost": "Last good checkpoint: none, it was lost before the first save, {broken_path}"
+    "[ ({why})].",
+    "lost late": "Last good checkpoint: none, nothing was trained up to {path_before}, and "
+    "{broken_name} is broken[ ({why})].",
+    "undecided": "Undecided: every file up to {last_good} is finite and trained, and there is "
+    "neither a scale nor a log nor a model that would show more.",
+    "broken": "Last good checkpoint: {last_good}; broken from {broken_name} on[ ({why})].",
+    "end broken": "Last good checkpoint: {last_good}; broken from {broken_name}[ ({why})].",
+    "broken before": "Last good checkpoint: {last_good}, the newest; broken before it: {names}"
+    "[ ({why})].",
+    "better before": "Last good checkpoint: {last_good}, the newest; none of {files} files is "
+    "broken, but an earlier one is better.",
+    "good": "Last good checkpoint: {last_good}, the newest; none of {files} files is broken.",
+}
+_BEST = {
+    None: "Best checkpoint: not known; {reason}.",
+    "logged": "Best checkpoint by the log: {path}, where the validation loss was {loss:.3f}, the "
+    "lowest of {count} checkpoints that have one[, and {last_loss:.3f} at the last]. That is the "
+    "log's own figure, often of a few batches: {reason}.",
+    "measured": "Best checkpoint: {path}; its answers' loss is {loss:.3f}, the lowest of {count} "
+    "checkpoints on {rows} {split} rows[, against {last_loss:.3f} at {last_name} ({chance})].",
+}
+
+
 def sentence(table: Bisection) -> str:
     """The answer: the last good checkpoint's path, where the break is, and why."""
-    rows, last_good, broken = table.rows, table.last_good, _broken(table)
+    rows, last_good = table.rows, table.last_good
+    broken = [place for place, row in enumerate(rows) if row.standing is Standing.BROKEN]
+    place = broken[0] if broken else None
     if last_good is None:
-        return f"Last good checkpoint: none, {_never_good(table)}."
-    path = rows[last_good].path
-    if not table.is_decided:
-        return (
-            f"Undecided: every file up to {path} is finite and trained, and there is neither a "
-            "scale nor a log nor a model that would show more."
-        )
-    if (place := table.first_broken) is not None:
-        rest = "" if place == len(rows) - 1 else " on"
-        return (
-            f"Last good checkpoint: {path}; broken from {rows[place].path.name}{rest}"
-            f"{_because(table, rows[place])}."
-        )
-    if not broken:
-        better = ", but an earlier one is better" if table.best and table.best.is_clear else ""
-        return (
-            f"Last good checkpoint: {path}, the newest; none of {len(rows)} files is broken"
-            f"{better}."
-        )
-    names = ", ".join(row.path.name for row in broken[:3]) + (", …" if broken[3:] else "")
-    why = _because(table, broken[0])
-    return f"Last good checkpoint: {path}, the newest; broken before it: {names}{why}."
+        is_late = place is not None and place > 0
+        case = "untrained" if place is None else "lost late" if is_late else "lost"
+    elif not table.is_decided:
+        case = "undecided"
+    elif table.first_broken is not None:
+        place = table.first_broken
+        case = "end broken" if place == len(rows) - 1 else "broken"
+    elif broken:
+        case = "broken before"
+    else:
+        case = "better before" if table.best and table.best.is_clear else "good"
+    values = {
+        "files": len(rows),
+        "last_good": None if last_good is None else rows[last_good].path,
+        "names": ", ".join(rows[number].path.name for number in broken[:3])
+        + (", …" if broken[3:] else ""),
+    }
+    if place is not None:
+        values |= {
+            "broken_path": rows[place].path,
+            "broken_name": rows[place].path.name,
+            "path_before": rows[place - 1].path,
+            "why": _why(table, rows[place]) or None,
+        }
+    return fill(_ANSWERS[case], values)
+
+
+def _why(table: Bisection, row: SaveRow) -> str:
+    """What breaks a save; the log's course is told once, in place of its loss at the save."""
+    story = table.logged.story if table.logged is not None else ""
+    left_out = {*ODDITIES, Flaw.BLOWN_UP} if story else ODDITIES
+    clauses = [remark.text for remark in row.verdict.remarks if remark.flaw not in left_out]
+    return "; ".join(clause for clause in (*clauses, row.fault, story) if clause)
 
 
 def best_sentence(table: Bisection) -> str:
     """The checkpoint with the lowest held-out loss, and what that was compared with."""
     best = table.best
+    reason = "there are no validation or test rows to run the models on"
+    if table.unmeasured:
+        reason = f"no model was run ({table.unmeasured})"
     if best is None:
-        return f"Best checkpoint: not known; {_nothing_compares(table)}."
-    path, loss, newest = (
-        table.rows[best.place].path,
-        best.losses[best.place],
-        best.losses[best.last],
-    )
-    is_newest = best.last == best.place or newest == loss
-    if best.how == "logged":
-        end = "" if is_newest else f", and {newest:.3f} at the last"
-        return (
-            f"Best checkpoint by the log: {path}, where the validation loss was {loss:.3f}, the "
-            f"lowest of {len(best.losses)} checkpoints that have one{end}. That is the log's own "
-            f"figure, often of a few batches: {_why_no_model(table)}."
-        )
-    chance = "higher by more than chance" if best.is_clear else "a difference that chance may make"
-    end = (
-        ""
-        if is_newest
-        else f", against {newest:.3f} at {table.rows[best.last].path.name} ({chance})"
-    )
-    split = "validation" if table.split == "valid" else table.split
-    return (
-        f"Best checkpoint: {path}; its answers' loss is {loss:.3f}, the lowest of "
-        f"{len(best.losses)} checkpoints on {best.rows} {split} rows{end}."
-    )
-
-
-def _nothing_compares(table: Bisection) -> str:
-    if table.last_good is None:
-        return "none is good"
-    if not table.unmeasured and table.split in HELD_OUT:
-        return "no good one has a finite loss on the held-out rows"
-    log = "the log has no validation loss at two or more of them"
-    return f"{_why_no_model(table)}, and {'there is no log' if table.logged is None else log}"
-
-
-def _why_no_model(table: Bisection) -> str:
-    if not table.unmeasured:
-        return "there are no validation or test rows to run the models on"
-    return f"no model was run ({table.unmeasured})"
-
-
-def _broken(table: Bisection) -> list[SaveRow]:
-    return [row for row in table.rows if row.standing is Standing.BROKEN]
-
-
-def _never_good(table: Bisection) -> str:
-    broken = _broken(table)
-    if not broken:
-        return (
-            f"nothing was trained: every B is exactly zero in all {len(table.rows)} files, so that "
-            "each of them is the base model"
-        )
-    because, place = _because(table, broken[0]), table.rows.index(broken[0])
-    if place == 0:
-        return f"it was lost before the first save, {broken[0].path}{because}"
-    return (
-        f"nothing was trained up to {table.rows[place - 1].path}, and {broken[0].path.name} is "
-        f"broken{because}"
-    )
-
-
-def _because(table: Bisection, row: SaveRow) -> str:
-    remarks = row.verdict.remarks
-    parts = [one.text for one in remarks if one.flaw not in {*ODDITIES, Flaw.BLOWN_UP}]
-    parts += [row.fault] if row.fault else []
-    if table.logged is not None and table.logged.story:
-        parts.append(table.logged.story)
-    else:
-        parts += [one.text for one in remarks if one.flaw is Flaw.BLOWN_UP]
-    return f" ({'; '.join(parts)})" if parts else ""
+        if table.last_good is None:
+            reason = "none is good"
+        elif table.split in HELD_OUT:
+            reason = "no good one has a finite loss on the held-out rows"
+        elif table.logged is None:
+            reason += ", and there is no log"
+        else:
+            reason += ", and the log has no validation loss at two or more of them"
+        return fill(_BEST[None], {"reason": reason})
+    loss, last_loss = best.losses[best.place], best.losses[best.last]
+    values = {
+        "path": table.rows[best.place].path,
+        "loss": loss,
+        "count": len(best.losses),
+        "rows": best.rows,
+        "split": "validation" if table.split == "valid" else table.split,
+        "last_loss": last_loss if last_loss != loss else None,
+        "last_name": table.rows[best.last].path.name,
+        "chance": "higher by more than chance"
+        if best.is_clear
+        else "a difference that chance may make",
+        "reason": reason,
+    }
+    return fill(_BEST[best.how], values)
 
 
 def notes(table: Bisection) -> list[str]:
     """What else is worth knowing, one sentence an entry."""
-    rows, logged = table.rows, table.logged
+    rows = table.rows
     lines = []
     last = len(rows) - 1
     # That the final file is the last numbered one is as it should be.
     same = [
-        (row, one)
+        (row, first)
         for place, row in enumerate(rows)
-        if (one := row.verdict.same_as) is not None and (place, one) != (last, last - 1)
+        if (first := row.verdict.same_as) is not None and (place, first) != (last, last - 1)
     ]
     if same:
         names = ", ".join(row.path.name for row, _ in same[:4])
         original = rows[same[0][1]].path.name
         lines.append(f"Files that are the same, byte for byte, as {original}: {names}.")
-    large = ((row, one) for row in rows for one in row.verdict.remarks if one.flaw is Flaw.LARGE)
-    if (first := next(large, None)) is not None:
-        lines.append(f"From {first[0].path.name} on: {first[1].text}.")
+    for row in rows:
+        large = [remark for remark in row.verdict.remarks if remark.flaw is Flaw.LARGE]
+        if large:
+            lines.append(f"From {row.path.name} on: {large[0].text}.")
+            break
     if table.unmeasured:
         lines.append(f"No model was run: {table.unmeasured}.")
     else:
-        asked = {id(row.behaviour) for row in rows if row.behaviour and row.behaviour.collapsed}
         lines.append(
-            f"The loss was measured with {table.measured} of {len(rows)} files on rows of the "
-            f"{table.split} split, and the answers of {len(asked)} were looked at."
+            f"The loss on rows of the {table.split} split and the answers to prompts were measured "
+            f"with {table.measured} of {len(rows)} files."
         )
-    if logged is None:
+    if table.logged is None:
         lines.append("There is no log of losses by iteration to compare the saves with.")
-    elif (
-        table.newest_is_good
-        and (table.best is None or table.best.how == "logged")
-        and logged.best is not None
-        and (logged.end_over_best or 0.0) >= WORTH_TELLING
-    ):
-        lines.append(
-            f"The log's validation loss was lowest at iteration {logged.best} and ends "
-            f"{logged.end_over_best:.2f} times as high: a save near it may be better."
-        )
     return lines
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -20,9 +20,10 @@ from mlxdoctor.evidence.kind import Missing
 from mlxdoctor.evidence.supervision import Role, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.judge import collapse
+from mlxdoctor.judge.log_at_saves import LOST_SHARE
 from mlxdoctor.judge.save_flaws import SaveLimits
 from mlxdoctor.measure.text.prompt_rates import Rate, is_raised, rate
-from mlxdoctor.measure.text.statistics import sign_test
+from mlxdoctor.measure.text.statistics import SIGNIFICANCE, sign_test
 
 if TYPE_CHECKING:
     from mlxdoctor.models.load import LoadedModels
@@ -48,7 +49,7 @@ MEASURED = 16
 
 
 @dataclass(frozen=True)
-class Limits(SaveLimits, collapse.Limits):
+class Limits(SaveLimits):
     """When a save is broken: its file, the log, and what the model answers."""
 
     rows: int = limit(
@@ -64,7 +65,7 @@ class Behaviour:
         losses: of the right answers, row by row, nats a token, float64 (rows,).
         base_losses: the base model's on the same rows.
         collapsed: prompts answered with one token, a handful of them, or a loop; None where
-            it was not asked.
+            it could not be loaded.
         failure: why it could not be put on the base model; empty where it could.
         answers: what it said to the first few prompts.
     """
@@ -88,36 +89,30 @@ class Behaviour:
 
 
 def measured_saves(
-    count: int, measure: Callable[[int], Behaviour], limits: Limits
+    places: Sequence[int], measure: Callable[[int], Behaviour], limits: Limits
 ) -> dict[int, Behaviour]:
-    """Place of a save -> its losses: of all, or of as many as show the lowest and the break.
+    """Place of a save -> what it does: of all, or of as many as show the lowest and the break.
 
     Args:
-        count: saves, in the order of training.
-        measure: loads and measures one.
+        places: of the saves, in the order of training.
+        measure: loads and measures the save at a place.
         limits: when a save is broken.
     """
     seen: dict[int, Behaviour] = {}
-
-    def look(places: Iterable[int]) -> None:
-        for place in places:
-            if place not in seen:
-                seen[place] = measure(place)
-
-    if count <= MEASURED:
-        look(range(count))
-        return seen
-    look(round(number * (count - 1) / (MEASURED - 1)) for number in range(MEASURED))
-    while True:
-        places = sorted(seen)
-        broken = broken_of(seen, limits)
-        lowest = places.index(min(places, key=lambda place: seen[place].loss))
-        last_good = max((i for i, place in enumerate(places) if place not in broken), default=-1)
-        gaps = [i for i in {lowest - 1, lowest, last_good} if 0 <= i < len(places) - 1]
-        halfway = {(places[i] + places[i + 1]) // 2 for i in gaps} - seen.keys()
-        if not halfway:
-            return seen
-        look(sorted(halfway))
+    wanted = list(places)
+    if len(places) > MEASURED:
+        spacing = (len(places) - 1) / (MEASURED - 1)
+        wanted = [places[round(number * spacing)] for number in range(MEASURED)]
+    while wanted:
+        seen |= {place: measure(place) for place in wanted}
+        # Halfway between the save with the lowest loss and its neighbours, and into the break.
+        measured, broken = sorted(seen), broken_of(seen, limits)
+        lowest = measured.index(min(measured, key=lambda place: seen[place].loss))
+        last_good = max((i for i, place in enumerate(measured) if place not in broken), default=-1)
+        gaps = [i for i in {lowest - 1, lowest, last_good} if 0 <= i < len(measured) - 1]
+        between = [[p for p in places if measured[i] < p < measured[i + 1]] for i in gaps]
+        wanted = [unseen[(len(unseen) - 1) // 2] for unseen in between if unseen]
+    return seen
 
 
 def broken_of(seen: Mapping[int, Behaviour], limits: Limits) -> dict[int, str]:
@@ -143,7 +138,7 @@ def _own_fault(save: Behaviour, limits: Limits) -> str:
             f"{save.base_loss:.3g}"
         )
     rate = save.collapsed
-    if rate is not None and is_raised(rate, limits):
+    if rate is not None and is_raised(rate):
         return f"it answers {rate.tuned} of {rate.prompts} prompts with a few tokens or a loop"
     return ""
 
@@ -151,7 +146,7 @@ def _own_fault(save: Behaviour, limits: Limits) -> str:
 def _is_worse(save: Behaviour, best: Behaviour, limits: Limits) -> bool:
     """Whether a loss rose by enough nats, and by a ratio or a share of the gain, not by chance."""
     rise, gain = save.loss - best.loss, best.base_loss - best.loss
-    lost_much = gain > 0 and rise > limits.share * gain
+    lost_much = gain > 0 and rise > LOST_SHARE * gain
     if rise < limits.risen_nats or not (save.loss > limits.risen_ratio * best.loss or lost_much):
         return False
     return is_higher(save.losses - best.losses, limits)
@@ -161,7 +156,7 @@ def is_higher(rises: Floats, limits: Limits) -> bool:
     """Whether the loss rose on most rows, and not by chance."""
     if len(rises) < limits.rows:
         return bool((rises > 0).all())
-    return float(np.median(rises)) > 0 and sign_test(rises) < limits.significance
+    return float(np.median(rises)) > 0 and sign_test(rises) < SIGNIFICANCE
 
 
 class SaveMeasure:
@@ -170,7 +165,6 @@ class SaveMeasure:
     Args:
         run: its models and rows.
         saves: the checkpoints.
-        limits: when an answer is collapsed.
 
     Attributes:
         split: the split of its data that it measures on.
@@ -181,7 +175,7 @@ class SaveMeasure:
         InputError: one of them cannot be read.
     """
 
-    def __init__(self, run: Run, saves: Sequence[Checkpoint], limits: Limits) -> None:
+    def __init__(self, run: Run, saves: Sequence[Checkpoint]) -> None:
         if not run.options.allow_model:
             raise Missing("because of --no-generate")
         self._base, self._tokenizer = run.need(BaseModel), run.need(Tokenizer)
@@ -193,7 +187,7 @@ class SaveMeasure:
 
         self.split = split
         self._rows = build(dataset, self._tokenizer, run.get(TrainingConfig), split=split)
-        self._saves, self._limits, self._progress = saves, limits, run.progress
+        self._saves, self._progress = saves, run.progress
         ends = (*self._tokenizer.eos_token_ids, *self._base.eos_token_ids)
         self._ends = tuple(dict.fromkeys(ends))
         self._prompts = prompts_for(
@@ -202,61 +196,48 @@ class SaveMeasure:
         self.prompts = self._prompts[:SHOWN]
         self._of_base: list[bool] | None = None
         self._models: LoadedModels | None = None
-        self._place: int | None = None
         self._done = 0
 
-    def losses(self, place: int) -> Behaviour:
-        """The losses of the save at a place."""
-        from mlxdoctor.models.losses import measure
+    def save(self, place: int) -> Behaviour:
+        """The losses and the answers of the save at a place."""
+        from mlxdoctor.models.load import load
+        from mlxdoctor.models.losses import Meter
 
-        models = self._with(place)
+        if self._progress is not None:
+            self._progress("measuring checkpoints", self._done, len(self._saves))
+        self._done += 1
+        self._models = models = load(self._base, self._saves[place].path, self._models)
         if models.load_failure is not None:
             # A numbered file is loaded from a temporary folder, which is no place to name.
             failure = re.sub(r" at \S+", "", models.load_failure)
             return Behaviour(np.empty(0), np.empty(0), failure=failure)
-        pads = (self._rows.pad_id,)
-        token_losses = measure(models, self._tokenizer, [self._rows], max_rows=ROWS, pad_ids=pads)
+        meter = Meter(models, self._tokenizer)
+        token_losses = meter.measure([self._rows], max_rows=ROWS, pad_ids=(self._rows.pad_id,))
         pairs = [
             (_answer_loss(row, row.base), _answer_loss(row, row.tuned))
             for row in token_losses.rows
             if row.tuned is not None
         ]
         losses = np.array(pairs, np.float64).reshape(-1, 2)
-        return Behaviour(losses[:, 1], losses[:, 0])
-
-    def asked(self, place: int, save: Behaviour) -> Behaviour:
-        """The same save with its answers to the prompts."""
-        models = self._with(place)
-        if models.load_failure is not None:
-            return save
         if self._of_base is None:
             self._of_base = self._collapsed(self._answers(models.select("base")))
         answers = self._answers(models.select("tuned"))
-        collapsed = rate(self._collapsed(answers), self._of_base, self._limits)
-        texts = tuple(self._tokenizer.decode(self._content(one)) for one in answers[:SHOWN])
-        return replace(save, collapsed=collapsed, answers=texts)
+        return Behaviour(
+            losses[:, 1],
+            losses[:, 0],
+            rate(self._collapsed(answers), self._of_base),
+            answers=tuple(map(self._tokenizer.decode, answers[:SHOWN])),
+        )
 
-    def _with(self, place: int) -> LoadedModels:
-        from mlxdoctor.models.load import load
-
-        if self._models is None or self._place != place:
-            if self._progress is not None:
-                self._progress("measuring checkpoints", self._done, len(self._saves))
-            self._done += 1
-            self._models = load(self._base, self._saves[place].path, self._models)
-            self._place = place
-        return self._models
-
-    def _answers(self, model: object) -> list[tuple[int, ...]]:
+    def _answers(self, model: object) -> list[list[int]]:
+        """The tokens of each answer, without the one that ends it."""
         from mlxdoctor.models.answer import answer
 
-        return answer(model, self._prompts, self._ends, MAX_TOKENS)
+        answers = answer(model, self._prompts, self._ends, MAX_TOKENS)
+        return [[token for token in tokens if token not in self._ends] for tokens in answers]
 
     def _collapsed(self, answers: Sequence[Sequence[int]]) -> list[bool]:
-        return [collapse.is_collapsed(self._content(one), self._limits) for one in answers]
-
-    def _content(self, answer: Sequence[int]) -> list[int]:
-        return [token for token in answer if token not in self._ends]
+        return list(map(collapse.is_collapsed, answers))
 
 
 def _answer_loss(row: RowLosses, losses: RowPass) -> float:

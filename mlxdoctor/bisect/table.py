@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -41,7 +41,6 @@ class Best:
         how: its held-out loss was measured here, or is the validation loss in the log.
         losses: place -> the loss, nats a token, of every save that has one.
         rows: held-out rows that it was measured on; 0 for a log.
-        last: the place of the latest save that has a loss.
         is_clear: whether the latest is worse than the best by more than chance; a log can't
             tell.
     """
@@ -49,9 +48,13 @@ class Best:
     place: int
     how: Literal["measured", "logged"]
     losses: Mapping[int, float]
-    rows: int
-    last: int
-    is_clear: bool
+    rows: int = 0
+    is_clear: bool = False
+
+    @property
+    def last(self) -> int:
+        """The place of the latest save that has a loss."""
+        return max(self.losses)
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ class Bisection:
         split: the rows that losses were measured on; empty where no model was run.
         unmeasured: why no model was run; empty where one was.
         best: the best of the good ones; None where nothing compares them.
-        prompts: those that the last good save and the best were asked.
+        prompts: those whose answers are kept.
     """
 
     rows: tuple[SaveRow, ...]
@@ -107,7 +110,7 @@ class Bisection:
     split: str
     unmeasured: str
     best: Best | None = None
-    prompts: Sequence[Prompt] = field(default_factory=tuple)
+    prompts: Sequence[Prompt] = ()
 
     @property
     def last_good(self) -> int | None:
@@ -170,61 +173,48 @@ def bisect(run: Run, limits: Limits, progress: Progress | None = None) -> Bisect
             f"has {len(verdicts)} checkpoints, none of which can be read; "
             f"{first.checkpoint.path.name} {first.problem}",
         )
-    rows = tuple(SaveRow(one, one.standing) for one in verdicts)
-    by_log = logged.validations if logged is not None else ()
-    files = [
+    places = [
         place for place, one in enumerate(verdicts) if not one.is_certain and one.same_as is None
     ]
-    if not files:
-        reason = "no save is left to be measured"
-        return Bisection(rows, followed, logged, "", reason, best_logged(rows, by_log))
-    try:
-        measure = SaveMeasure(run, history.checkpoints, limits)
-        numbered = measured_saves(len(files), lambda at: measure.losses(files[at]), limits)
-        seen = {files[number]: behaviour for number, behaviour in numbered.items()}
-        is_held_out = measure.split in HELD_OUT
-        while True:
-            # The last good save and the best are asked, until both of them answer well.
-            judged = _judged(rows, files, seen, limits)
-            best = best_measured(judged, limits) if is_held_out else None
-            table = Bisection(judged, followed, logged, measure.split, "", best, measure.prompts)
-            chosen = {table.last_good, best.place if best is not None else None}
-            asked = {_file(rows, place) for place in chosen if place is not None} & seen.keys()
-            unasked = [place for place in sorted(asked) if seen[place].collapsed is None]
-            if not unasked:
-                return table if is_held_out else replace(table, best=best_logged(judged, by_log))
-            seen[unasked[0]] = measure.asked(unasked[0], seen[unasked[0]])
-    except (Missing, InputError) as reason:
-        return Bisection(rows, followed, logged, "", str(reason), best_logged(rows, by_log))
+    split, unmeasured = "", "" if places else "no save is left to be measured"
+    prompts: Sequence[Prompt] = ()
+    seen: dict[int, Behaviour] = {}
+    if places:
+        try:
+            measure = SaveMeasure(run, history.checkpoints)
+            seen = measured_saves(places, measure.save, limits)
+            split, prompts = measure.split, measure.prompts
+        except (Missing, InputError) as reason:
+            unmeasured = str(reason)
+    rows = _judged(verdicts, seen, places if seen else (), limits)
+    by_log = logged.validations if logged is not None else ()
+    best = best_measured(rows, limits) if split in HELD_OUT else best_logged(rows, by_log)
+    return Bisection(rows, followed, logged, split, unmeasured, best, prompts)
 
 
 def _judged(
-    rows: Sequence[SaveRow], files: Sequence[int], seen: Mapping[int, Behaviour], limits: Limits
+    verdicts: Sequence[SaveVerdict],
+    seen: Mapping[int, Behaviour],
+    places: Sequence[int],
+    limits: Limits,
 ) -> tuple[SaveRow, ...]:
-    """The rows with what was measured; a run that broke is taken to stay broken in between.
+    """The rows of the table; a run that broke is taken to stay broken in between.
 
     Args:
-        files: places of the saves that were to be measured.
         seen: place -> what was measured.
+        places: of the saves that were to be measured.
     """
     faults = broken_of(seen, limits)
     last_good = max(seen.keys() - faults.keys(), default=-1)
-    judged = []
-    for place, row in enumerate(rows):
-        file, standing = _file(rows, place), row.standing
-        if file in faults or (file in files and file not in seen and file > last_good):
+    rows = []
+    for place, verdict in enumerate(verdicts):
+        file, standing = place if verdict.same_as is None else verdict.same_as, verdict.standing
+        if file in faults or (file in places and file not in seen and file > last_good):
             standing = Standing.BROKEN
         elif file in seen:
             standing = Standing.GOOD
-        behaviour, fault = seen.get(file), faults.get(file, "")
-        judged.append(replace(row, standing=standing, behaviour=behaviour, fault=fault))
-    return tuple(judged)
-
-
-def _file(rows: Sequence[SaveRow], place: int) -> int:
-    """The place of the first save whose file is the same."""
-    same = rows[place].verdict.same_as
-    return place if same is None else same
+        rows.append(SaveRow(verdict, standing, seen.get(file), faults.get(file, "")))
+    return tuple(rows)
 
 
 def best_measured(rows: Sequence[SaveRow], limits: Limits) -> Best | None:
@@ -237,7 +227,7 @@ def best_measured(rows: Sequence[SaveRow], limits: Limits) -> Best | None:
     place, last = min(good, key=lambda place: losses[place]), max(losses)
     rises = seen[last].losses - seen[place].losses
     is_clear = last != place and losses[last] > losses[place] and is_higher(rises, limits)
-    return Best(place, "measured", losses, len(seen[place].losses), last, is_clear)
+    return Best(place, "measured", losses, len(seen[place].losses), is_clear)
 
 
 def best_logged(rows: Sequence[SaveRow], validations: Sequence[float | None]) -> Best | None:
@@ -247,7 +237,7 @@ def best_logged(rows: Sequence[SaveRow], validations: Sequence[float | None]) ->
     if len({losses[place] for place in good}) < 2:
         return None
     place = min(good, key=lambda place: losses[place])
-    return Best(place, "logged", losses, 0, max(losses), is_clear=False)
+    return Best(place, "logged", losses)
 
 
 def _history(run: Run) -> CheckpointHistory:

@@ -6,18 +6,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from mlxdoctor.evidence.logs.series import LogFailure
-from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.quoting import quoted
 from mlxdoctor.tables import pattern, record, shipped
 
 FILE = "exceptions.toml"
-#: Prefix of named groups that match text of a row, which is quoted, so that it can be withheld.
+#: Prefix of named groups that match text of a training row: it is quoted, so that `--no-text` can
+#: withhold it.
 _ROW_PREFIX = "row_"
-#: Characters of a part of a message that is repeated.
+#: Characters of a quoted part of a message that are shown.
 _MAX_PART = 60
+#: A traceback's last line: the exception's type with its modules, and its message.
 _SHAPE = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?", re.DOTALL)
 
 
@@ -28,10 +28,10 @@ class KnownException:
     Attributes:
         id: its name in the file.
         finding: the symptom that the check `log-failures` reports.
-        says: one sentence on what it means.
-        remedy: one on what to do.
-        type: names of exceptions, without their modules; any where empty.
-        message: what its message has in it; None for any.
+        says: one sentence on what it means; named groups of `message` fill it.
+        remedy: one sentence on what to do, filled likewise.
+        type: names of exceptions, without their modules; empty for any.
+        message: a pattern that its message contains; None for any.
         within: a function that the traceback shows; empty for any.
         code: a pattern of the source line in which the traceback ends; None for any.
     """
@@ -46,22 +46,22 @@ class KnownException:
     code: re.Pattern[str] | None = None
 
     def read(self, failure: LogFailure) -> Meaning | None:
-        """What it means here; None where this is another exception."""
+        """What the failure means; None where it is another exception."""
         shape = _SHAPE.match(failure.text)
         if shape is None:
             return None
-        kind, message = shape["type"].rpartition(".")[2], shape["message"] or ""
-        found = self.message.search(message) if self.message is not None else None
+        name, message = shape["type"].rpartition(".")[2], shape["message"] or ""
+        matched = self.message.search(message) if self.message is not None else None
         fits = (
-            (not self.type or kind in self.type)
-            and (self.message is None or found is not None)
+            (not self.type or name in self.type)
+            and (self.message is None or matched is not None)
             and (not self.within or self.within in failure.functions)
             and (self.code is None or self.code.search(failure.code) is not None)
         )
         if not fits:
             return None
-        parts = found.groupdict(default="") if found is not None else {}
-        shown = {name: _part(name, value) for name, value in parts.items()}
+        parts = matched.groupdict(default="") if matched is not None else {}
+        shown = {part: _part(part, value) for part, value in parts.items()}
         return Meaning(self.finding, self.says.format(**shown), self.remedy.format(**shown))
 
 
@@ -87,7 +87,7 @@ def _part(name: str, value: str) -> str:
 
 def meaning_of(failure: LogFailure) -> Meaning | None:
     """What the exception that ended a run means; None for one that is not known."""
-    # The first entry that fits counts: the file has what is special before what is general.
+    # The first entry that fits counts: exceptions.toml has the special ones before the general.
     meanings = (known.read(failure) for known in known_exceptions().values())
     return next((meaning for meaning in meanings if meaning is not None), None)
 
@@ -97,13 +97,17 @@ def known_exceptions() -> Mapping[str, KnownException]:
     """The shipped list, by id, in the file's order.
 
     Raises:
-        InputError: exceptions.toml has an unknown or a missing key, or neither type nor message.
+        InputError: exceptions.toml has an unknown or a missing key.
     """
-    return {name: _exception(name, table) for name, table in shipped(__package__, FILE).items()}
-
-
-def _exception(name: str, table: Mapping[str, Any]) -> KnownException:
-    if not {"type", "message"} & table.keys():
-        raise InputError(FILE, f"{name} has neither type nor message")
-    patterns = {key: pattern(FILE, name, table, key) for key in ("message", "code")}
-    return record(KnownException, FILE, name, table, id=name, **patterns)
+    return {
+        name: record(
+            KnownException,
+            FILE,
+            name,
+            table,
+            id=name,
+            message=pattern(FILE, name, table, "message"),
+            code=pattern(FILE, name, table, "code"),
+        )
+        for name, table in shipped(__package__, FILE).items()
+    }

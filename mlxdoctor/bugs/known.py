@@ -10,16 +10,13 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from mlxdoctor.safety.errors import InputError
-from mlxdoctor.tables import pattern, record, shipped, tables_in
+from mlxdoctor.tables import pattern, record, shipped
 
 FILE = "known_bugs.toml"
 #: Of trainers other than mlx-lm; their bugs are seen in code and in training steps.
 TRAINERS_FILE = "trainer_bugs.toml"
 #: What is said of a bug that ends a command with a message.
 MESSAGE = "The log ends with the message of a known bug: {text}"
-#: A package's name as registries normalise it.
-_PACKAGE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 #: Characters of a version; longer texts are none.
 _LONGEST = 64
 
@@ -69,8 +66,8 @@ class KnownBug:
         title: a short sentence.
         affected: the versions that have it.
         verified: the last release in which a bug without a fix was seen.
-        trace: the name of what it leaves behind in a run; "" where only its code shows it.
-        says: the sentence on that, a template.
+        says: the sentence on what it leaves behind in a run, a template; "" where only its code
+            shows it.
         error: a pattern of the message that it ends a command with, None where it ends none.
         seen_by: what finds it in a trainer's code or step: `lint RULE` or `probe CODE`.
         references: public addresses: an issue, a change, the source.
@@ -85,7 +82,6 @@ class KnownBug:
     explanation: str
     remedy: str
     verified: Version | None = None
-    trace: str = ""
     says: str = ""
     error: re.Pattern[str] | None = None
     seen_by: tuple[str, ...] = ()
@@ -96,7 +92,7 @@ def load_known_bugs() -> Mapping[str, KnownBug]:
     """The shipped lists, by id, in the files' order.
 
     Raises:
-        InputError: one has an unknown or a missing key, or no sound version.
+        InputError: one has an unknown or a missing key.
     """
     return {
         name: _bug(file, name, table)
@@ -105,47 +101,19 @@ def load_known_bugs() -> Mapping[str, KnownBug]:
     }
 
 
-def parse_known_bugs(text: str, file: str = FILE) -> Mapping[str, KnownBug]:
-    """A list of bugs from TOML text.
-
-    Raises:
-        InputError: the text is not TOML, or has an unknown or a missing key, or no sound version.
-    """
-    return {name: _bug(file, name, table) for name, table in tables_in(text, file).items()}
-
-
 def _bug(file: str, name: str, table: Mapping[str, Any]) -> KnownBug:
-    package = table.get("package", "")
-    if not _PACKAGE.fullmatch(package):
-        raise InputError(file, f"{name}: {package!r} is no name of a package")
     since, fixed, verified = (
-        _version(file, name, table, key) for key in ("since", "fixed", "verified")
+        Version(table[key]) if key in table else None for key in ("since", "fixed", "verified")
     )
-    if since is not None and fixed is not None and since >= fixed:
-        raise InputError(file, f"{name} was fixed before it began")
-    if (fixed is None) is not (verified is not None):
-        raise InputError(file, f"{name} needs either `fixed` or `verified`")
+    kept = {key: table[key] for key in table.keys() - {"package", "since", "fixed"}}
     error = pattern(file, name, table, "error")
     return record(
         KnownBug,
         file,
         name,
-        {"says": MESSAGE if error else "", **_without(table, "package", "since", "fixed")},
+        {"says": MESSAGE if error else "", **kept},
         id=name,
-        affected=Affected(package, since, fixed),
+        affected=Affected(table["package"], since, fixed),
         verified=verified,
         error=error,
     )
-
-
-def _without(table: Mapping[str, Any], *keys: str) -> dict[str, Any]:
-    return {key: value for key, value in table.items() if key not in keys}
-
-
-def _version(file: str, name: str, table: Mapping[str, Any], key: str) -> Version | None:
-    if key not in table:
-        return None
-    version = parse_version(str(table[key]))
-    if version is None or version.is_prerelease:
-        raise InputError(file, f"{name}: {key} is not the version of a release")
-    return version

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mlxdoctor.check import Check, Requirement
     from mlxdoctor.lint.rule import Rule
 
+#: Columns of a paragraph, however wide the terminal is.
 MAX_WIDTH = 90
 
 
@@ -52,12 +53,12 @@ def command(name: str) -> int:
         if name == check.name or name in check.codes:
             click.echo(_check(check, name))
             return EXIT_CLEAN
-    by_code = {one.code: one for one in rules()}
-    if name in by_code:
-        click.echo(_rule(by_code[name]))
+    rule_of = {rule.code: rule for rule in rules()}
+    if name in rule_of:
+        click.echo(_rule(rule_of[name]))
         return EXIT_CLEAN
     codes = (code for check in checks for code in check.codes)
-    known = {*causes, *bugs, *by_code, *(check.name for check in checks), *codes}
+    known = {*causes, *bugs, *rule_of, *(check.name for check in checks), *codes}
     raise InputError(None, f"no check, code or cause is called {name!r}", _suggestion(name, known))
 
 
@@ -88,11 +89,12 @@ def _check(check: Check, name: str) -> str:
     lines = [_heading(check.title)]
     if name in check.codes:
         lines += [f"{name}: {check.codes[name]}", ""]
+    # The first paragraph is the title.
     for paragraph in check.documentation.strip().split("\n\n")[1:]:
         lines += [_wrapped(paragraph), ""]
     lines += [_bold("Codes"), *_definitions(check.codes), ""]
-    needs = [one for one in check.requirements if not one.optional]
-    uses = [one for one in check.requirements if one.optional]
+    needs = [each for each in check.requirements if not each.optional]
+    uses = [each for each in check.requirements if each.optional]
     if needs:
         lines.append(f"{_bold('Needs')}  {_kinds(needs)}")
     if uses:
@@ -100,15 +102,17 @@ def _check(check: Check, name: str) -> str:
     lines.append(f"{_bold('Cost')}   {check.cost}")
     if limits := describe_limits(check.limits):
         lines += ["", _bold("Thresholds")]
-        for one in limits:
-            lines.append(f"  {one['name']} = {number(one['value'])} {one['unit']}")
-            lines.append(_wrapped(f"from {one['source']}", "      "))
-            lines.append(_wrapped(f"false alarms: {one['false_alarms']}", "      "))
+        for threshold in limits:
+            lines.append(
+                f"  {threshold['name']} = {number(threshold['value'])} {threshold['unit']}"
+            )
+            lines.append(_wrapped(f"from {threshold['source']}", "      "))
+            lines.append(_wrapped(f"false alarms: {threshold['false_alarms']}", "      "))
     return "\n".join(lines)
 
 
 def _kinds(requirements: Iterable[Requirement]) -> str:
-    return ", ".join(str(getattr(one.kind, "kind", one.kind.__name__)) for one in requirements)
+    return ", ".join(str(getattr(need.kind, "kind", need.kind.__name__)) for need in requirements)
 
 
 def _cause(cause: Cause) -> str:
@@ -134,9 +138,9 @@ def _bug(bug: KnownBug) -> str:
         versions += f" (seen in {bug.verified})"
     lines += [f"{_bold('Versions')}  {versions}", ""]
     if bug.seen_by:
-        lines += [_bold("Seen by"), *(f"  mlxdoctor {one}" for one in bug.seen_by), ""]
-    of_mlx = any("/ml-explore/" in address for address in bug.references)
-    lines.append(_bold("Reported in" if of_mlx else "Package"))
+        lines += [_bold("Seen by"), *(f"  mlxdoctor {tool}" for tool in bug.seen_by), ""]
+    is_reported = any("/ml-explore/" in address for address in bug.references)
+    lines.append(_bold("Reported in" if is_reported else "Package"))
     lines += [f"  {address}" for address in bug.references]
     return "\n".join([*lines, "", _bold("What to do"), _wrapped(bug.remedy, "  ")])
 

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, options
 from mlxdoctor.cli.progress import ProgressLine
-from mlxdoctor.inspect.page import SORTS, Page
-from mlxdoctor.safety.errors import InputError
-
-if TYPE_CHECKING:
-    from mlxdoctor.evidence.base_model import BaseModel
-    from mlxdoctor.evidence.tuned_model import TunedModel
+from mlxdoctor.inspect.page import SORTS
 
 
 @click.command(name="inspect", short_help="Show an adapter as a table.")
@@ -56,45 +49,22 @@ def command(
       mlxdoctor inspect fused_model/ --base models/Llama-3.2-1B
       mlxdoctor inspect adapters/ --format json | jq '.adapters[0].modules[].verdict'
     """
-    model = None
-    if base is not None:
-        from mlxdoctor.evidence.base_model import BaseModel
+    from mlxdoctor.evidence.base_model import BaseModel
+    from mlxdoctor.inspect.adapter import inspect_adapter
+    from mlxdoctor.inspect.model import full_weights, inspect_model
 
-        model = BaseModel.read(base)
-    if len(adapters) == 1 and (model is not None or (adapters[0] / "config.json").is_file()):
-        from mlxdoctor.inspect.model import full_weights
-
-        tuned = full_weights(adapters[0], model)
-        if tuned is not None and model is not None:
-            return _model(tuned, model, sort, output_format)
-    return _adapters(adapters, model, sort, output_format)
-
-
-def _adapters(paths: Sequence[Path], base: BaseModel | None, sort: str, output_format: str) -> int:
-    from mlxdoctor.inspect.adapter import adapter_object, adapter_page, inspect_adapter
-
-    adapters = [inspect_adapter(path, base) for path in paths]
-    page = Page(output_format == "markdown")
-    if output_format == "json":
-        _echo_json({"adapters": [adapter_object(one, sort) for one in adapters]})
+    model = BaseModel.read(base) if base is not None else None
+    tuned = full_weights(adapters[0], model) if len(adapters) == 1 else None
+    if tuned is not None and model is not None:
+        with ProgressLine() as progress:
+            compared = partial(progress, "comparing weights")
+            found = [inspect_model(tuned, model, compared, sort)]
     else:
-        click.echo("\n\n".join(adapter_page(one, sort, page) for one in adapters))
-    return EXIT_FOUND if any(one.is_faulty for one in adapters) else EXIT_CLEAN
-
-
-def _model(tuned: TunedModel, base: BaseModel, sort: str, output_format: str) -> int:
-    from mlxdoctor.inspect.model import inspect_model, model_object, model_page
-
-    if sort not in ("layer", "relative"):
-        raise InputError(None, f"--sort {sort} is for adapters", "a model has layer and relative")
-    with ProgressLine() as progress:
-        found = inspect_model(tuned, base, partial(progress, "comparing weights"))
+        found = [inspect_adapter(path, model, sort) for path in adapters]
     if output_format == "json":
-        _echo_json({"models": [model_object(found, sort)]})
+        objects = {found[0].kind: [one.figures for one in found]}
+        click.echo(json.dumps(objects, indent=2, allow_nan=False))
     else:
-        click.echo(model_page(found, sort, Page(output_format == "markdown")))
-    return EXIT_FOUND if found.is_faulty else EXIT_CLEAN
-
-
-def _echo_json(result: dict[str, Any]) -> None:
-    click.echo(json.dumps(result, indent=2, allow_nan=False))
+        is_markdown = output_format == "markdown"
+        click.echo("\n\n".join(one.page(is_markdown=is_markdown) for one in found))
+    return EXIT_FOUND if any(one.is_faulty for one in found) else EXIT_CLEAN

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, options, output
-from mlxdoctor.cli.progress import ProgressLine
+from mlxdoctor.finding import plain
 from mlxdoctor.formats.escape import terminal
 
 if TYPE_CHECKING:
+    from mlxdoctor.evidence.row_encoder import RowEncoder
     from mlxdoctor.evidence.tokenizer import Tokenizer
     from mlxdoctor.finding import Finding
-    from mlxdoctor.labels.label_rows import LabelledRow, LabelRules, Totals
+    from mlxdoctor.labels.label_rows import LabelledRow, Totals
 
 #: The checks whose findings are shown below the totals.
 CHECKS = ("label-mask", "trained-tokens", "tokenizer-consistency", "data-format")
@@ -60,8 +61,7 @@ def command(
     """Show what mlx-lm trains on: each row's tokens, the targets among them, and totals.
 
     DATA is a folder with train.jsonl, or a file of JSON lines. On a terminal targets are
-    coloured; elsewhere they stand in [[double brackets]]. The data are read row by row,
-    so that their size does not matter.
+    coloured; elsewhere they stand in [[double brackets]].
 
     \b
     Examples:
@@ -70,20 +70,25 @@ def command(
       mlxdoctor labels data/ --base models/llama --config adapters/ --log train.log
     """
     from mlxdoctor.evidence.config import TrainingConfig
+    from mlxdoctor.evidence.dataset import Dataset
+    from mlxdoctor.evidence.supervision import encoder_of
     from mlxdoctor.evidence.tokenizer import Tokenizer
-    from mlxdoctor.labels.label_rows import LabelledRow, LabelRules, Totals, data_file, stream
+    from mlxdoctor.labels.label_rows import LabelledRow, Totals, labelled
 
     tokenizer = Tokenizer.read(base)
     known = TrainingConfig.read(_config_file(config)) if config is not None else None
-    rules = LabelRules.of(known, mask_prompt, max_seq_length)
+    dataset = Dataset.read(data, known)
+    name = split if data.is_dir() else next(iter(dataset.splits))
+    chosen, encoder = encoder_of(
+        dataset, tokenizer, known, name, mask_prompt=mask_prompt, max_seq_length=max_seq_length
+    )
     totals, shown = Totals(), list[LabelledRow]()
-    with ProgressLine() as progress:
-        for labelled in stream(data_file(data, split), tokenizer, rules, progress):
-            totals.add(labelled, tokenizer.eos_token_ids, tokenizer.bos_token_id)
-            if len(shown) < rows and not no_text:
-                shown.append(labelled)
+    for row in labelled(chosen, encoder):
+        totals.add(row)
+        if len(shown) < rows and not no_text:
+            shown.append(row)
     findings, texts = _findings(data, base, config, log)
-    content = _to_dict(totals, rules, shown, findings, tokenizer)
+    content = _to_dict(totals, encoder, shown, findings, tokenizer)
     if no_text:
         from mlxdoctor.formats.withheld import taken_out
 
@@ -93,7 +98,7 @@ def command(
 
         click.echo(json_format.render(content), nl=False)
     else:
-        click.echo("\n".join(_lines(totals, rules, shown, content, tokenizer)))
+        click.echo("\n".join(_lines(totals, encoder, shown, content, tokenizer)))
     return EXIT_FOUND if options.fails(findings, fail_on) else EXIT_CLEAN
 
 
@@ -119,7 +124,7 @@ def _findings(
 
 def _lines(
     totals: Totals,
-    rules: LabelRules,
+    rules: RowEncoder,
     shown: list[LabelledRow],
     content: Mapping[str, Any],
     tokenizer: Tokenizer,
@@ -165,7 +170,7 @@ def _strip(labelled: LabelledRow, tokenizer: Tokenizer) -> str:
 
 def _to_dict(
     totals: Totals,
-    rules: LabelRules,
+    rules: RowEncoder,
     shown: list[LabelledRow],
     findings: list[Finding],
     tokenizer: Tokenizer,
@@ -187,5 +192,5 @@ def _to_dict(
             }
             for one in shown
         ],
-        "findings": [one.to_dict() for one in findings],
+        "findings": [plain(one) for one in findings],
     }

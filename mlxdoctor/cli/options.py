@@ -13,7 +13,8 @@ from mlxdoctor.safety.reading_limits import using
 F = TypeVar("F", bound=Callable[..., Any])
 
 PATH = click.Path(path_type=Path)
-#: What `--fail-on` takes, the worst first.
+#: What `--fail-on` takes, the worst first: `finding.Severity` in plain text, so that help imports
+#: no more.
 SEVERITIES = ("error", "warning", "info")
 NO_TEXT = "Show no training row and no output; figures stay."
 #: Commands that read no file of a user's.
@@ -29,7 +30,7 @@ class HasSeverity(Protocol):
 
 
 def printed(*formats: str) -> Callable[[F], F]:
-    """`--stdout` of a command that writes nothing; `--format` is the same there."""
+    """`--stdout` of a command that writes no file; `--format` means the same there."""
     return click.option(
         "--stdout",
         "--format",
@@ -82,7 +83,7 @@ def fails(findings: Iterable[HasSeverity], fail_on: str) -> bool:
     if fail_on == "never":
         return False
     bad_enough = SEVERITIES[: SEVERITIES.index(fail_on) + 1]
-    return any(one.severity in bad_enough for one in findings)
+    return any(finding.severity in bad_enough for finding in findings)
 
 
 def reported(
@@ -92,20 +93,20 @@ def reported(
 
     Args:
         names: the formats; by default all.
-        named: whose name the report's folder has.
-        no_text: the help of that option, where it is another.
+        named: what gives the report's folder its name, for the help.
+        no_text: the help of `--no-text`, where it differs from the usual one.
     """
     from mlxdoctor.formats.format import formats
 
-    every = [one for one in formats().values() if names is None or one.name in names]
+    offered = [each for each in formats().values() if names is None or each.name in names]
     folder = f"The report goes into a folder in here that has the {named}'s name."
 
     def decorated(command: F) -> F:
         for option in (
             click.option("--no-text", is_flag=True, help=no_text or NO_TEXT),
-            printed_instead([one.name for one in every]),
+            printed_instead([each.name for each in offered]),
             output_folder(folder, default=Path("reports"), show_default=True),
-            written([one.name for one in every if one.suffix], ("markdown",)),
+            written([each.name for each in offered if each.suffix], ("markdown",)),
         ):
             command = option(command)
         return command
@@ -114,7 +115,7 @@ def reported(
 
 
 def data() -> Callable[[F], F]:
-    """`--data`: the rows."""
+    """`--data`: the folder of the training rows."""
     return click.option("--data", type=PATH, help="Folder with train.jsonl and valid.jsonl.")
 
 
@@ -133,7 +134,7 @@ def no_generate() -> Callable[[F], F]:
 
 
 def no_text() -> Callable[[F], F]:
-    """`--no-text`: a report that can leave the house."""
+    """`--no-text`: a report without rows and outputs, which can be shared."""
     return click.option("--no-text", is_flag=True, help=NO_TEXT)
 
 
@@ -143,8 +144,8 @@ def output_folder(text: str, **more: Any) -> Callable[[F], F]:
 
 
 def with_limit(command: click.Command) -> click.Command:
-    """The command, with the option that raises a limit on what is read."""
-    if command.name not in WITHOUT_LIMIT and all(one.name != "limit" for one in command.params):
+    """The command with `--limit`, added once, as one process may load a command repeatedly."""
+    if command.name not in WITHOUT_LIMIT and _LIMIT not in command.params:
         command.params.append(_LIMIT)
     return command
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -71,7 +71,6 @@ def deliver(
     *,
     inspected: Iterable[Path],
     fail_on: str = "never",
-    render: Callable[..., str] = terminal.render,
     written: Iterable[Path] = (),
 ) -> None:
     """Print a report in one format; or write it, and print what the terminal shows of it.
@@ -83,7 +82,6 @@ def deliver(
         printed: the format that is printed, and nothing written; None where files are.
         inspected: the folders in which nothing may be written.
         fail_on: as a gate with this one item takes it; for the formats of code hosts.
-        render: what the terminal shows.
         written: files that were written already.
 
     Raises:
@@ -109,7 +107,7 @@ def deliver(
         written = [*written, *write_files(target, files, stale=all_paths())]
     if printed in (None, "text"):
         shown = [str(path) for path in written if path.suffix != ".png"]
-        click.echo(render(report, width=width(), style=style, written=shown), nl=False)
+        click.echo(terminal.render(report, width=width(), style=style, written=shown), nl=False)
     else:
         click.echo(text_of(shown_as(printed), printed), nl=False)
     for sentence in report.unreadable:

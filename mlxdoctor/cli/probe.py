@@ -70,8 +70,8 @@ def command(
     require_module(trainer.model)
     parameters = sum(sum(part.values()) for part in count_parameters(trainer.model))
     click.echo(
-        f"Probing {parameters / 1e6:,.1f}M parameters: {steps} training steps and what {steps + 2} "
-        "more would cost (two further ones where there are rewards), with the memory of training.",
+        f"Probing {parameters / 1e6:,.1f}M parameters: {steps} training steps and what {steps + 1} "
+        "more would cost (a further one where there are rewards), with the memory of training.",
         err=True,
     )
     with ProgressLine() as progress:
@@ -145,11 +145,7 @@ def _facts(step: TrainingStep) -> dict[str, str]:
         f"{state.parameters:,} parameters trainable ({state.ratio:.2%})"
     }
     if forward is not None:
-        figures = {
-            "loss": forward.loss,
-            "base": forward.without_adapter,
-            "uniform guess": forward.uniform,
-        }
+        figures = {"loss": forward.loss, "uniform guess": forward.uniform}
         facts["step-forward"] = ", ".join(
             f"{name} {value:.3f}" for name, value in figures.items() if value is not None
         )

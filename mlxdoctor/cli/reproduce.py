@@ -88,7 +88,6 @@ def command(
 
     from mlxdoctor.api import diagnose
     from mlxdoctor.formats.summary import slug
-    from mlxdoctor.formats.terminal import render_experiments
     from mlxdoctor.reproduce import reproduce
 
     with ProgressLine() as progress:
@@ -112,7 +111,7 @@ def command(
         except KeyboardInterrupt:
             progress.clear()
             return _stopped(target / FOLDER)
-    output.deliver(report, names, folder, printed, inspected=inspected, render=render_experiments)
+    output.deliver(report, names, folder, printed, inspected=inspected)
     confirmed = any(one.confirmation == "confirmed" for one in report.diagnosis)
     return EXIT_FOUND if confirmed else EXIT_INCONCLUSIVE
 

@@ -10,8 +10,8 @@ import click
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, options
 
 if TYPE_CHECKING:
-    from mlxdoctor.train import Settings, StepRecord, TrainingResult, ValidationRecord
-    from mlxdoctor.train.plan import Plan
+    from mlxdoctor.twin import Settings, StepRecord, TrainingResult, ValidationRecord
+    from mlxdoctor.twin.prepared import Plan
 
     Told = Plan | StepRecord | ValidationRecord
 
@@ -60,7 +60,7 @@ def command(
       mlxdoctor train -c lora.yaml --set iters=50 --set mlxdoctor.grad_clip=1
       mlxdoctor train -c adapters/adapter_config.json --parity --adapter-path again/
     """
-    from mlxdoctor.train import Settings
+    from mlxdoctor.twin import Settings
 
     stated = [*overrides]
     if parity:
@@ -72,8 +72,8 @@ def command(
 
 
 def _train(settings: Settings, dry_run: bool) -> TrainingResult:
-    from mlxdoctor.train import train
-    from mlxdoctor.train.plan import Plan
+    from mlxdoctor.twin import train
+    from mlxdoctor.twin.prepared import Plan
 
     report = _Report(settings)
 
@@ -106,7 +106,7 @@ class _Report:
 
     def lines(self, one: StepRecord | ValidationRecord) -> list[str]:
         """The lines due after a step or a validation."""
-        from mlxdoctor.train import ValidationRecord
+        from mlxdoctor.twin import ValidationRecord
 
         if isinstance(one, ValidationRecord):
             at = max(one.iteration, 1)

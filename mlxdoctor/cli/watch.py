@@ -68,9 +68,9 @@ def command(  # noqa: PLR0917 - click passes every option by name
 
     An alarm is one of: diverging, non-finite, frozen, exact-zero, swapping, and with --patience
     not-improving. Without it three validations that bring no lower loss are only remarked on,
-    with the best validation and the save nearest to it. Divergence is
-    judged by a sequential test whose false alarms are bounded however often it looks: by
-    design at most 1 in 100 sound runs of a hundred reports. A spike that recovers is no alarm.
+    with the best validation and the save nearest to it. Each report is held against the same
+    tables as by `diagnose`, the first three of a run and the last sixteen together. A spike of
+    one or two reports is no alarm.
 
     --stop-pid sends SIGINT, as Ctrl-C does, then SIGTERM; never more. What stood in LOG before
     that process began is an older run's, and is passed over. --exec runs a command
@@ -155,8 +155,8 @@ class _Speaker:
         since = f", since {alarm.unit} {alarm.onset:,}" if alarm.onset != alarm.step else ""
         head = f"{alarm.verdict.value} at {alarm.unit} {alarm.step:,}{total}{since}{run}"
         click.echo(output.style(terminal(head), "red", True))
-        click.echo(terminal(f"{alarm.message[:1].upper()}{alarm.message[1:]}."))
-        click.echo(terminal(f"What to do: {alarm.advice}."))
+        click.echo(terminal(alarm.message))
+        click.echo(terminal(f"What to do: {alarm.advice}"))
         click.echo(terminal(f"By stopping now: {alarm.savings}."))
 
     def end(self, ending: Ending) -> None:

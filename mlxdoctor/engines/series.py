@@ -137,7 +137,7 @@ class SeriesFacts:
         minimum_at: the iteration in the middle of them.
         lowest, lowest_at: the lowest single value, and its iteration.
         highest, highest_at: the highest single value, and its iteration.
-        tail_minimum, tail_maximum: the lowest and the highest value in the last quarter.
+        tail_minimum: the lowest value in the last quarter.
         noise: robust standard deviation of one value around the curve.
         onset: iteration from which on the series lies above its lowest level, to the end; None
             where it does not.
@@ -166,7 +166,6 @@ class SeriesFacts:
     highest: float = math.nan
     highest_at: int = 0
     tail_minimum: float = math.nan
-    tail_maximum: float = math.nan
     noise: float = 0.0
     onset: int | None = None
     jump: Jump | None = None
@@ -246,7 +245,6 @@ def _described(iterations: Iterations, values: Floats) -> SeriesFacts:
         highest=float(y[highest]),
         highest_at=int(x[highest]),
         tail_minimum=float(tail.min()),
-        tail_maximum=float(tail.max()),
         noise=sigma,
         onset=_rise_for_good(block_x, block_y, minimum, minimum_at, sigma),
         jump=_jump(block_x, block_y),

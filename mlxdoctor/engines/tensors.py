@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from math import inf, isclose, isfinite, nan, sqrt
 from statistics import median
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -217,6 +218,8 @@ def _gram(rows: NDArray[Any]) -> NDArray[np.float64]:
 def _factor(values: NDArray[Any], gram: NDArray[np.float64]) -> FactorFacts:
     flat = values.reshape(-1)
     first = flat[:FIRST_VALUES]
+    # Not a set of them, nor np.unique, which loads masked arrays: both take longer than the rest.
+    ordered = np.sort(first.astype(np.float64))
     below, above = int((first < 0).sum()), int((first > 0).sum())
     norm = float(np.sqrt(np.trace(gram, axis1=-2, axis2=-1).sum()))
     return FactorFacts(
@@ -224,8 +227,7 @@ def _factor(values: NDArray[Any], gram: NDArray[np.float64]) -> FactorFacts:
         norm=norm,
         peak=float(max(flat.max(), -flat.min())) if flat.size else 0.0,
         nonfinite=0 if isfinite(norm) else int(np.count_nonzero(~np.isfinite(flat))),
-        # Not np.unique, which loads masked arrays: that takes longer than all of this.
-        levels=len(set(first.tolist())),
+        levels=int((ordered[1:] != ordered[:-1]).sum()) + bool(first.size),
         nonzero=int(np.count_nonzero(first)),
         rarer_sign=min(below, above) / max(below + above, 1),
         fingerprint=hash((values.shape, norm, first.tobytes())),
@@ -255,51 +257,35 @@ def straight_way(updates: int, *, bias_correction: bool = False) -> float:
     return float(((1 - _BETA1**steps) / np.sqrt(1 - _BETA2**steps)).sum())
 
 
-@dataclass(frozen=True)
-class Outlier:
-    """A module whose update is larger than the others'.
-
-    Attributes:
-        name: the module.
-        size: of its update, relative to all of the modules' weights or to none's.
-        median: of all modules with an update.
-        is_relative: sizes are ‖ΔW‖/‖W‖; else ‖ΔW‖ over the usual norm of such a weight.
-    """
-
-    name: str
-    size: float
-    median: float
-    is_relative: bool
-
-    @property
-    def ratio(self) -> float:
-        """Its size over the median module's."""
-        return self.size / self.median if self.median else inf
+#: What the size of an update is given in: ‖ΔW‖/‖W‖; ‖ΔW‖/sqrt(min(in, out)), which stands in for
+#: it without the base model; or ‖A·B‖/sqrt(min(in, out)), where the scale is not known.
+Quantity = Literal["relative", "nominal", "unscaled"]
+#: What they are called in a table or a figure.
+QUANTITIES: Mapping[Quantity, str] = MappingProxyType(
+    {
+        "relative": "‖ΔW‖/‖W‖",
+        "nominal": "‖ΔW‖/usual ‖W‖",
+        "unscaled": "‖A·B‖/usual ‖W‖, scale not known",
+    }
+)
 
 
-def outliers(facts: Sequence[ModuleFacts], times: float) -> tuple[Outlier, ...]:
-    """The modules whose update is at least so many times the median one, the largest first.
+def quantity_of(modules: Sequence[ModuleFacts]) -> Quantity:
+    """The best quantity that is known for all of the modules."""
+    if not all(isfinite(module.scale) for module in modules):
+        return "unscaled"
+    return "relative" if all(module.base_norm for module in modules) else "nominal"
 
-    Modules are compared by one measure, which all of them have; those without an update, or with
-    one that is not finite, are left out.
-    """
-    moved = [
-        module
-        for module in facts
-        if module.is_finite and not module.b.is_zero and isfinite(module.scale)
-    ]
-    relative = [module.relative for module in moved if module.relative is not None]
-    is_relative = len(relative) == len(moved)
-    sizes = relative if is_relative else [module.nominal for module in moved]
-    if not sizes:
-        return ()
-    middle = median(sizes)
-    every = (
-        Outlier(module.name, size, middle, is_relative)
-        for module, size in zip(moved, sizes, strict=True)
-        if size
-    )
-    return tuple(sorted((x for x in every if x.ratio >= times), key=lambda x: -x.size))
+
+def size_of(module: ModuleFacts, quantity: Quantity) -> float:
+    """The size of a module's update: 0 where B is zero, NaN where it is not finite."""
+    if not module.is_finite:
+        return nan
+    if module.b.is_zero:
+        return 0.0
+    if quantity == "relative":
+        return module.relative or 0.0
+    return module.nominal if quantity == "nominal" else replace(module, scale=1.0).nominal
 
 
 def sharing(facts: Sequence[ModuleFacts], letter: str) -> frozenset[str]:

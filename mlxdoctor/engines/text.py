@@ -28,6 +28,11 @@ CONTROL = re.compile(
     r"<\|[^<>|\s]{1,40}\|>|<\uff5c[^<>|\s]{1,40}\uff5c>|</?s>|<(?:start|end)_of_turn>"
     r"|<(?:bos|eos|pad|unk)>|\[/?INST\]|<</?SYS>>|\[(?:PAD|UNK|SEP|CLS|EOS|BOS)\]"
 )
+#: The special tokens that end an answer, written out.
+END_TEXTS = (
+    "<|im_end|>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|end|>", "<|return|>",
+    "</s>", "<eos>", "<end_of_turn>", "[EOS]",
+)  # fmt: skip
 #: A name that a text begins with, as chats written as plain text have it.
 ROLE = re.compile(
     # `Model:`, `Response:` and `User:` begin sound answers too: product data, HTTP, transcripts.

@@ -29,8 +29,6 @@ _ROWS_PER_BLOCK = 8
 _QUANTIZED_PARTS = ("weight", "scales", "biases")
 #: Parts of the names of embeddings.
 EMBEDDING_NAMES = ("embed", "wte", "wpe")
-#: How the module of the token embedding is called, at the end of its name.
-TOKEN_EMBEDDINGS = ("embed_tokens", "wte", "tok_embeddings", "word_embeddings")
 #: Sizes without which no model is built.
 _SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 
@@ -124,12 +122,6 @@ class BaseModel:
     def vocab_size(self) -> int | None:
         """Rows of the embedding, as stated."""
         return self._integer("vocab_size", "n_vocab")
-
-    @property
-    def embedding_shape(self) -> tuple[int, int] | None:
-        """The token embedding's (rows, width), as stored; None where none is called as one."""
-        named = [module for module in self.linear_shapes if module.endswith(TOKEN_EMBEDDINGS)]
-        return self.linear_shapes[named[0]] if len(named) == 1 else None
 
     @property
     def quantization(self) -> Mapping[str, Any] | None:

@@ -1,25 +1,29 @@
-"""A model's chat template: messages in, text out, in a sandbox with a time limit.
+"""A model's chat template: messages in, text out, in a sandbox with limits of time and memory.
 
 Templates come with a model and are not trusted: `safety.template_sandbox` runs them.
 """
 
 from __future__ import annotations
 
+import gc
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, TypeVar
 
+from mlxdoctor.safety.limits import TimeLimitExceeded, memory_limit, time_limit
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
 from mlxdoctor.safety.reading_limits import ReadingLimits, current
 from mlxdoctor.safety.stages import Kind, Stage, StageStopped
-from mlxdoctor.safety.time_limit import TimeLimitExceeded, time_limit
+
+T = TypeVar("T")
 
 #: A rendering that takes longer is a slow one; of those, so many times the limit in all.
 QUICK_SECONDS, SLOW_RENDERINGS = 0.1, 3
-#: A rendering that looks at no clock is ended so much later than one that does (seconds).
-LATER = 0.5
+#: Bytes that a rendering may take for each character that its text may have: a character has up
+#: to four, in the values that the text is made of too.
+BYTES_A_CHARACTER = 64
 _STAGE = Stage("the chat template", Kind.LIBRARY, limit="template_seconds")
 # A message's reasoning goes by several names; templates read the first, gpt-oss the second.
 _REASONING = ("reasoning_content", "thinking", "reasoning")
@@ -58,22 +62,13 @@ class ChatTemplate:
 
         from mlxdoctor.safety.template_sandbox import Sandbox
 
-        def refuse(what: str) -> NoReturn:
-            raise TemplateTooMuch(f"the template {what} (limit template_characters)")
-
         try:
-            with _STAGE, warnings.catch_warnings():
-                # Python may have something to say of what Jinja makes of it.
-                warnings.simplefilter("ignore")
-                compiled = Sandbox(current().template_characters, refuse).from_string(text)
-        except StageStopped as stopped:
-            raise TemplateTooMuch(str(stopped)) from None
+            # Jinja computes constants that are printed now, even where it optimizes nothing.
+            compiled = _limited(current(), lambda: Sandbox().from_string(text))
         # Python refuses some of what Jinja makes of it: deep nesting, digits of other scripts.
         except (jinja2.TemplateError, SyntaxError, ValueError, RecursionError) as error:
             problem = quoted(str(error), MAX_LINE)
             raise TemplateFailure(f"the chat template does not compile ({problem})") from None
-        except MemoryError as error:
-            raise TemplateTooMuch(_ran_out(error)) from None
         return cls(text, variables, compiled)
 
     def render(
@@ -103,10 +98,9 @@ class ChatTemplate:
             )
         begun = time.monotonic()
         try:
-            with _STAGE, time_limit(limits.template_seconds + LATER):
-                return self._rendered(messages, tools, add_generation_prompt, limits)
-        except TimeLimitExceeded:
-            raise TemplateTooMuch(_late(limits.template_seconds)) from None
+            return _limited(
+                limits, lambda: self._rendered(messages, tools, add_generation_prompt, limits)
+            )
         finally:
             if (took := time.monotonic() - begun) > QUICK_SECONDS:
                 self._slow.append(took)
@@ -120,9 +114,6 @@ class ChatTemplate:
     ) -> str:
         import jinja2
 
-        from mlxdoctor.safety.template_sandbox import TICK
-
-        deadline = _deadline(limits.template_seconds)
         parts: list[str] = []
         characters = 0
         try:
@@ -131,7 +122,7 @@ class ChatTemplate:
                 tools=tools,
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
-                **{**self.variables, TICK: deadline},
+                **self.variables,
             ):
                 parts.append(part)
                 characters += len(part)
@@ -140,7 +131,6 @@ class ChatTemplate:
                         f"the text is over {limits.template_characters:,} characters "
                         "(limit template_characters)"
                     )
-                deadline()
         except jinja2.TemplateError as error:
             raise TemplateFailure(
                 f"the template refuses it ({quoted(str(error), MAX_LINE)})"
@@ -156,28 +146,33 @@ class ChatTemplate:
         ) as error:
             reason = f"{type(error).__name__}: {quoted(str(error), MAX_LINE)}"
             raise TemplateFailure(f"the template fails on it ({reason})") from None
-        except (RecursionError, MemoryError) as error:
-            raise TemplateTooMuch(_ran_out(error)) from None
+        except RecursionError:
+            raise TemplateTooMuch("the template ran out of stack") from None
         return "".join(parts)
 
 
-def _deadline(seconds: float) -> Callable[[], str]:
-    end = time.monotonic() + seconds
+def _limited(limits: ReadingLimits, work: Callable[[], T]) -> T:
+    """What a template's work gives, within limits of time and memory.
 
-    def tick() -> str:
-        if time.monotonic() > end:
-            raise TemplateTooMuch(_late(seconds))
-        return ""
-
-    return tick
-
-
-def _ran_out(error: BaseException) -> str:
-    return f"the template ran out of {'memory' if isinstance(error, MemoryError) else 'stack'}"
-
-
-def _late(seconds: float) -> str:
-    return f"the template did not finish in {seconds:g} seconds (limit template_seconds)"
+    Raises:
+        TemplateTooMuch: it takes more.
+    """
+    memory = memory_limit(BYTES_A_CHARACTER * limits.template_characters)
+    try:
+        with _STAGE, time_limit(limits.template_seconds), memory, warnings.catch_warnings():
+            # Python may have something to say of the code that Jinja makes.
+            warnings.simplefilter("ignore")
+            return work()
+    except StageStopped as stopped:
+        problem = str(stopped)
+    except TimeLimitExceeded:
+        seconds = limits.template_seconds
+        problem = f"the template did not finish in {seconds:g} seconds (limit template_seconds)"
+    except MemoryError as error:
+        problem = f"the template {str(error) or 'ran out of memory (limit template_characters)'}"
+    # The error is over here, and so is what its frames kept of what the template made.
+    gc.collect()
+    raise TemplateTooMuch(problem)
 
 
 def _normalised(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,6 +29,8 @@ CODE_KEYS = (
     "custom_generate",
     "chat_template_type",
 )
+#: The key of a run's configuration that lets a loader run such code.
+TRUST = "trust_remote_code"
 #: Endings of files that are pickles, or archives of them: loading one runs what it says.
 PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib"})
 
@@ -54,8 +56,7 @@ class RemoteCode:
 
     Attributes:
         sources: the configurations that were read.
-        named: keys that ask for code.
-        trusted: configurations of the run that switch such code on.
+        named: keys that ask for code, and those of a run's configuration that allow it.
         pickles: files that are pickles by their names.
     """
 
@@ -63,7 +64,6 @@ class RemoteCode:
 
     sources: tuple[Source, ...]
     named: tuple[NamedCode, ...]
-    trusted: tuple[Path, ...]
     pickles: tuple[Path, ...]
 
     @classmethod
@@ -78,18 +78,17 @@ class RemoteCode:
     def read(cls, folders: Iterable[Path]) -> RemoteCode:
         """Look through folders, each by itself, for what names or holds code."""
         named: list[NamedCode] = []
-        trusted: list[Path] = []
         pickles: list[Path] = []
         sources: list[Source] = []
         for folder in dict.fromkeys(folders):
-            named.extend(code_named_in(folder))
-            pickles.extend(_pickles(folder))
-            files = [folder / name for name in CONFIGURATIONS]
-            sources.extend(hash_file(file) for file in files if file.is_file())
+            named += code_named_in(folder)
             config = folder / "adapter_config.json"
-            if _values(config).get("trust_remote_code") is True:
-                trusted.append(config)
-        return cls(tuple(sources), tuple(named), tuple(trusted), tuple(pickles))
+            if _values(config).get(TRUST) is True:
+                named.append(NamedCode(config, TRUST, "true"))
+            pickles += _pickles(folder)
+            files = [folder / name for name in CONFIGURATIONS]
+            sources += [hash_file(file) for file in files if file.is_file()]
+        return cls(tuple(sources), tuple(named), tuple(pickles))
 
 
 def code_named_in(folder: Path) -> tuple[NamedCode, ...]:

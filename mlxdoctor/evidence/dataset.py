@@ -46,18 +46,23 @@ class Features:
         stated = {field.name: values.get(f"{field.name}_feature") for field in fields(cls)}
         return cls(**{name: key for name, key in stated.items() if isinstance(key, str) and key})
 
-    def format_of(self, row: Row) -> RowFormat:
-        """The format mlx-lm would take the row for, asking in mlx-lm's order.
+    @property
+    def needed(self) -> Mapping[RowFormat, tuple[str, ...]]:
+        """The keys that a row of each format has, in mlx-lm's order of asking for them.
 
         `tokens`, rows tokenized beforehand, are not mlx-lm's: other trainers write them.
         """
-        if self.prompt in row and self.completion in row:
-            return "completions"
-        if self.chat in row:
-            return "chat"
-        if self.text in row:
-            return "text"
-        return "tokens" if "tokens" in row else "unknown"
+        return {
+            "completions": (self.prompt, self.completion),
+            "chat": (self.chat,),
+            "text": (self.text,),
+            "tokens": ("tokens",),
+            "unknown": (),
+        }
+
+    def format_of(self, row: Row) -> RowFormat:
+        """The format that mlx-lm would take the row for."""
+        return next(name for name, keys in self.needed.items() if all(key in row for key in keys))
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,24 @@ def parse_settings(path: Path, text: str) -> Any:
     return mended(value) if "\\ud" in text or "\\uD" in text else value
 
 
+def json_values(text: str) -> tuple[list[Any], int]:
+    """The values of a JSON list, of one JSON value, or of JSON lines; and lines that are none."""
+    try:
+        value = json.loads(text)
+        return (value if isinstance(value, list) else [value]), 0
+    except (ValueError, RecursionError):
+        pass
+    values: list[Any] = []
+    unreadable = 0
+    # Not splitlines: a text may hold U+2028 and other separators as they are.
+    for line in filter(str.strip, text.split("\n")):
+        try:
+            values.append(json.loads(line))
+        except (ValueError, RecursionError):
+            unreadable += 1
+    return values, unreadable
+
+
 def too_deep(value: Any, levels: int) -> bool:
     """Whether lists and objects contain each other more than `levels` deep."""
     layer = [value]

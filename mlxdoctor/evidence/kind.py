@@ -8,17 +8,15 @@ found as these are.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
-if TYPE_CHECKING:
-    from mlxdoctor.evidence.source import Source
-    from mlxdoctor.run import Run
+from mlxdoctor.evidence.options import Options
+from mlxdoctor.evidence.run_files import RunFiles
+from mlxdoctor.evidence.source import Source
+from mlxdoctor.safety.time_budget import TimeBudget
 
-    #: What a kind of evidence looks for itself in. A run imports kinds of evidence, so that they
-    #: know it by name only.
-    RunView: TypeAlias = Run
-else:
-    RunView = Any
+T = TypeVar("T")
 
 #: Called with what is being done, a count done and a total; draws progress.
 Progress = Callable[[str, int, int], None]
@@ -34,6 +32,49 @@ class NotThere(Missing):
 
 class NoSuchThing(NotThere):
     """Raised where a run of its kind can have no such thing: what asks for it does not arise."""
+
+
+class RunView(Protocol):
+    """What a kind of evidence is told of its run; `mlxdoctor.run.Run` is one, and says more."""
+
+    @property
+    def name(self) -> str:
+        """What the report calls the run."""
+
+    @property
+    def files(self) -> RunFiles:
+        """Which file is which kind of evidence."""
+
+    @property
+    def options(self) -> Options:
+        """What the user said."""
+
+    @property
+    def progress(self) -> Progress | None:
+        """To be told about work that takes seconds."""
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether the run has not begun."""
+
+    @property
+    def budget(self) -> TimeBudget:
+        """How long models may run."""
+
+    def get(self, kind: type[T]) -> T | None:
+        """The evidence of that kind; None where there is none."""
+
+    def need(self, kind: type[T]) -> T:
+        """As `get`; raises `Missing` where there is none."""
+
+    def why_missing(self, kind: type[Any]) -> str:
+        """Why `get` gave None."""
+
+    def cannot_have(self, kind: type[Any]) -> bool:
+        """Whether a run of its kind has no such evidence."""
+
+    def other(self, path: Path) -> RunView:
+        """The run in another folder."""
 
 
 class Evidence(Protocol):

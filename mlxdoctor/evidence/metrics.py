@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,19 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from mlxdoctor.evidence.json_text import json_values
 from mlxdoctor.evidence.kind import NoSuchThing, RunView
 from mlxdoctor.evidence.source import Sniffed, Source, read_text
 from mlxdoctor.safety.errors import InputError
 
-#: Names that files with reported figures have.
-FILE_PATTERNS = (
-    "evaluation*.json",
-    "eval_results*.json",
-    "eval*.json",
-    "all_results.json",
-    "metrics.json",
-    "results.json",
-)
 _LOSS_KEYS = r"perplexity|ppl|loss|nll"
 _SCORE_KEYS = r"accuracy|acc|score|f1|exact_match|em|bleu|rouge\w?|win_rate|pass_?at_?\d+|pass@\d+"
 _TUNED = r"(?:_(?:before|after|base|tuned|finetuned|fine_tuned))?"
@@ -75,11 +66,6 @@ class ReportedMetric:
         if words & LOSS_NAMES or "cross_entropy" in self.name:
             return self.value
         return None
-
-    @property
-    def is_perplexity(self) -> bool:
-        """Whether the figure is a perplexity."""
-        return bool(_words(self.name.rsplit(".", 1)[-1]) & PERPLEXITY_NAMES)
 
     @property
     def is_score(self) -> bool:
@@ -143,10 +129,16 @@ class ReportedMetrics:
         for path in paths:
             text, source = read_text(path)
             sources.append(source)
-            for content in _objects(path, text):
-                beside = _split_beside(content, path)
+            contents, unreadable = json_values(text)
+            if unreadable:
+                raise InputError(path, "is not valid JSON", "it may be cut off")
+            for content in (value for value in contents if isinstance(value, dict)):
+                stated = [content.get(key) for key in ("split", "dataset", "data")]
+                named = [Path(name).stem for name in stated if isinstance(name, str)]
+                splits = (_split_of(_words(name)) for name in named)
+                beside = next(filter(None, splits), _split_of(_words(path.stem) - {"eval"}))
                 values.extend(
-                    ReportedMetric(name, value, _split_of(name) or beside, source)
+                    ReportedMetric(name, value, _split_of(_words(name)) or beside, source)
                     for name, value in _numbers(content)
                 )
         if not values:
@@ -160,12 +152,16 @@ class ReportedMetrics:
     @property
     def compared(self) -> tuple[tuple[ReportedMetric, ReportedMetric], ...]:
         """Each figure of the base model, with the tuned model's figure of the same name."""
-        tuned = {(one.about, one.source.path): one for one in self.values if not one.claims_base}
-        before = [one for one in self.values if one.claims_base]
+        tuned = {
+            (metric.about, metric.source.path): metric
+            for metric in self.values
+            if not metric.claims_base
+        }
         return tuple(
-            (one, tuned[one.about, one.source.path])
-            for one in before
-            if (one.about, one.source.path) in tuned
+            (metric, after)
+            for metric in self.values
+            if metric.claims_base
+            and (after := tuned.get((metric.about, metric.source.path))) is not None
         )
 
     @property
@@ -176,18 +172,6 @@ class ReportedMetrics:
             for metric in self.values
             if metric.loss is not None and math.isfinite(metric.loss) and not metric.claims_base
         )
-
-
-def _objects(path: Path, text: str) -> list[Mapping[str, Any]]:
-    try:
-        value = json.loads(text)
-        found = value if isinstance(value, list) else [value]
-    except (ValueError, RecursionError):
-        try:
-            found = [json.loads(line) for line in text.split("\n") if line.strip()]
-        except (ValueError, RecursionError) as error:
-            raise InputError(path, f"is not valid JSON ({error})", "it may be cut off") from None
-    return [one for one in found if isinstance(one, dict)]
 
 
 def _numbers(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
@@ -206,21 +190,8 @@ def _numbers(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 
 
 def _words(name: str) -> set[str]:
-    text = name.lower()
-    for separator in "./-: ":
-        text = text.replace(separator, "_")
-    return set(text.split("_"))
+    return set(re.split(r"[_./: -]", name.lower()))
 
 
-def _split_of(name: str) -> str | None:
-    return next((SPLITS[word] for word in sorted(_words(name)) if word in SPLITS), None)
-
-
-def _split_beside(content: Mapping[str, Any], path: Path) -> str | None:
-    for key in ("split", "dataset", "data"):
-        if isinstance(content.get(key), str):
-            found = _split_of(Path(content[key]).stem)
-            if found is not None:
-                return found
-    words = _words(path.stem) - {"eval"}
+def _split_of(words: set[str]) -> str | None:
     return next((SPLITS[word] for word in sorted(words) if word in SPLITS), None)

@@ -49,18 +49,6 @@ def messages_of(row: Row, row_format: RowFormat, features: Features) -> list[Mes
     return messages
 
 
-def has_format(row: Row, row_format: RowFormat, features: Features) -> bool:
-    """Whether a row has every key that mlx-lm reads of it where the first row is of this format."""
-    needed = {
-        "completions": (features.prompt, features.completion),
-        "chat": (features.chat,),
-        "text": (features.text,),
-        "tokens": ("tokens",),
-        "unknown": (),
-    }[row_format]
-    return all(key in row for key in needed)
-
-
 def pair_of(row: Row, row_format: RowFormat, features: Features) -> Pair:
     """The prompt and the answer of a row, as plain texts.
 

@@ -69,14 +69,14 @@ class EarlierRun:
         numbered = CHECKPOINT_NAME.match(path.name)
         iteration = int(numbered[1]) if numbered else None
         log = run.need(TrainingLog)
-        own = {one.parent.resolve() for one in (run.files.config, run.files.adapter) if one}
+        own = {file.parent.resolve() for file in (run.files.config, run.files.adapter) if file}
         if path.parent.resolve() in own:
-            trained = [one for one in log.segments if one.get("train_loss") is not None]
+            trained = [segment for segment in log.segments if segment.get("train_loss") is not None]
             if len(trained) < 2:
                 raise Missing("the log of the run that was resumed is not in this one")
             return cls((), trained[-2], None, iteration)
         other = run.other(path.parent)
-        beside = all(one.parent.samefile(path.parent) for one in other.files.logs)
+        beside = all(file.parent.samefile(path.parent) for file in other.files.logs)
         earlier = other.get(TrainingLog) if beside else None
         config = other.get(TrainingConfig)
         if earlier is None:

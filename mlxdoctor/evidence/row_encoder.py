@@ -56,6 +56,8 @@ class SupervisedRow:
         padded: whether mlx-lm also trains on the padding token after the row.
         prefix_matches: whether the prompt's tokens are how the row begins.
         assistant_turns: messages by the assistant.
+        lacks_end: the limit cuts nothing, and no target is a token that ends generation.
+        begins_twice: with two beginning-of-text tokens.
     """
 
     index: int
@@ -68,6 +70,8 @@ class SupervisedRow:
     padded: bool
     prefix_matches: bool
     assistant_turns: int
+    lacks_end: bool
+    begins_twice: bool
 
     @property
     def targets(self) -> NDArray[np.int32]:
@@ -83,6 +87,19 @@ class SupervisedRow:
     def answer_is_cut(self) -> bool:
         """Whether the sequence limit cut away a part of the answer, or its end token."""
         return bool(np.isin(self.roles[self.length :], (Role.ANSWER, Role.END)).any())
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong with its targets, as the check `label-mask` calls it."""
+        problems = {
+            "no-supervised-tokens": len(self.targets) == 0,
+            "answers-truncated": self.answer_is_cut,
+            "end-token-missing": self.lacks_end,
+            "offset-not-a-prefix": self.offset > 0 and not self.prefix_matches,
+            "double-bos": self.begins_twice,
+            "earlier-answers-masked": self.offset > 0 and self.assistant_turns > 1,
+        }
+        return tuple(problem for problem, is_there in problems.items() if is_there)
 
     def count(self, offset: int | None = None) -> int:
         """Targets that mlx-lm counts, padding token included, for this or another offset."""
@@ -110,8 +127,16 @@ class RowEncoder:
         self.ends = np.array(tokenizer.eos_token_ids, dtype=np.int32)
         self.terminator = () if row_format in ("text", "tokens") else self._terminator()
 
-    def row(self, index: int, row: Row) -> SupervisedRow:
-        """One row; raises what mlx-lm would stumble over, or `TemplateFailure`."""
+    def row(self, index: int, row: Row) -> SupervisedRow | str:
+        """One row, or why mlx-lm can't tokenize it, as a clause."""
+        try:
+            return self._row(index, row)
+        except KeyError as error:
+            return f"it has no {error.args[0]!r}"
+        except (TemplateFailure, TypeError, AttributeError, IndexError) as error:
+            return str(error)
+
+    def _row(self, index: int, row: Row) -> SupervisedRow:
         if self.format == "text":
             return self._finish(index, self._text(row[self.features.text]))
         if self.format == "tokens":
@@ -191,12 +216,16 @@ class RowEncoder:
         for start, stop in [*earlier, (min(len(prompt), len(array)), len(array))]:
             roles[start:stop] = self._answer_roles(array[start:stop])
         length = min(len(array), self.max_seq_length)
+        offset = len(prompt) if self.mask_prompt else 0
+        targets = roles[max(offset, 1) : length]
+        lacks_end = len(self.ends) > 0 and len(targets) > 0 and Role.END not in targets
+        bos = self.tokenizer.bos_token_id
         array.setflags(write=False)
         roles.setflags(write=False)
         return SupervisedRow(
             index=index,
             tokens=array,
-            offset=len(prompt) if self.mask_prompt else 0,
+            offset=offset,
             prompt_length=len(prompt),
             length=length,
             full_length=len(array),
@@ -204,6 +233,8 @@ class RowEncoder:
             padded=length < self.max_seq_length,
             prefix_matches=tokens[: len(prompt)] == list(prompt),
             assistant_turns=answers,
+            lacks_end=lacks_end and length == len(array),
+            begins_twice=bos is not None and tokens[:2] == [bos, bos],
         )
 
     def _answer_roles(self, answer: NDArray[np.int32]) -> NDArray[np.int8]:

@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.dataset import Dataset, RowFormat
+from mlxdoctor.evidence.dataset import Dataset, RowFormat, Split
 from mlxdoctor.evidence.kind import NoSuchThing, RunView
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS
 from mlxdoctor.evidence.row_encoder import Role, RowEncoder, SupervisedRow
@@ -159,6 +158,44 @@ class SupervisedRows:
         return min(1 + PAD_MULTIPLE * -(-longest // PAD_MULTIPLE), self.max_seq_length)
 
 
+def encoder_of(
+    dataset: Dataset,
+    tokenizer: Tokenizer,
+    config: TrainingConfig | None,
+    split: str,
+    *,
+    mask_prompt: bool | None = None,
+    max_seq_length: int | None = None,
+) -> tuple[Split, RowEncoder]:
+    """A split, and what tokenizes its rows as mlx-lm does.
+
+    Args:
+        config: says whether the prompt is masked, and where rows are cut; mlx-lm's defaults
+            without it.
+        mask_prompt, max_seq_length: in place of the configuration's.
+
+    Raises:
+        InputError: there is no such split, it has no rows, or its format is unknown.
+    """
+    if split not in dataset.splits:
+        others = f"it has {', '.join(dataset.splits)}"
+        raise InputError(dataset.path, f"has no {split}.jsonl", f"{others}: name one of them")
+    data = dataset.splits[split]
+    if not data.rows:
+        raise InputError(data.path, "has no rows")
+    if data.format == "unknown":
+        raise InputError(
+            data.path,
+            "has rows in a format that mlx-lm does not know",
+            "use `messages`, `prompt` and `completion`, or `text`",
+        )
+    if mask_prompt is None:
+        mask_prompt = bool(config.mask_prompt) if config is not None else False
+    stated = max_seq_length or (config and config.max_seq_length)
+    cut = max(stated or MLX_LM_DEFAULTS["max_seq_length"], 2)
+    return data, RowEncoder(tokenizer, dataset.features, data.format, mask_prompt, cut)
+
+
 def build(
     dataset: Dataset,
     tokenizer: Tokenizer,
@@ -176,35 +213,23 @@ def build(
         limit: examine about this many rows, in whole batches evenly spaced; None for all.
 
     Raises:
-        InputError: there is no such split, it has no rows, or its format is unknown.
+        InputError: as `encoder_of`.
     """
-    if split not in dataset.splits:
-        raise InputError(dataset.path, f"has no {split}.jsonl")
-    data = dataset.splits[split]
-    if not data.rows:
-        raise InputError(data.path, "has no rows")
-    if data.format == "unknown":
-        raise InputError(
-            data.path,
-            "has rows in a format that mlx-lm does not know",
-            "use `messages`, `prompt` and `completion`, or `text`",
-        )
-    mask = bool(config.mask_prompt) if config is not None else False
+    data, encode = encoder_of(dataset, tokenizer, config, split)
     batch_size = max((config and config.batch_size) or MLX_LM_DEFAULTS["batch_size"], 1)
-    cut = max((config and config.max_seq_length) or MLX_LM_DEFAULTS["max_seq_length"], 2)
     order = sorted(range(len(data.rows)), key=lambda index: len(data.rows[index]))
     blocks = _sampled_blocks(order, batch_size, limit)
-    encode = RowEncoder(tokenizer, dataset.features, data.format, mask, cut)
     rows: list[SupervisedRow] = []
     refused: list[RefusedRow] = []
     batches: list[tuple[int, ...]] = []
     for block in blocks:
         first = len(rows)
         for index in block:
-            try:
-                rows.append(encode.row(index, data.rows[index]))
-            except (TemplateFailure, KeyError, TypeError, AttributeError, IndexError) as error:
-                refused.append(RefusedRow(index, _reason(error)))
+            row = encode.row(index, data.rows[index])
+            if isinstance(row, str):
+                refused.append(RefusedRow(index, row))
+            else:
+                rows.append(row)
         if len(rows) - first == batch_size:
             batches.append(tuple(range(first, len(rows))))
     source = next(file for file in dataset.sources if file.path == data.path)
@@ -215,9 +240,9 @@ def build(
         rows=tuple(rows),
         batches=tuple(batches),
         refused=tuple(refused),
-        mask_prompt=mask,
+        mask_prompt=encode.mask_prompt,
         masking_is_default=config is None or config.is_default("mask_prompt"),
-        max_seq_length=cut,
+        max_seq_length=encode.max_seq_length,
         batch_size=batch_size,
         eos_token_ids=tokenizer.eos_token_ids,
         terminator=encode.terminator,
@@ -235,9 +260,3 @@ def _sampled_blocks(order: list[int], batch_size: int, limit: int | None) -> lis
         return blocks
     picked = np.unique(np.linspace(0, len(blocks) - 1, wanted).round().astype(np.int64))
     return [blocks[int(number)] for number in picked]
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, KeyError):
-        return f"it has no {error.args[0]!r}"
-    return str(error)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -34,6 +35,9 @@ _NAMED = (
     "cls_token",
     "mask_token",
 )
+_FILE, _REMEDY = "tokenizer.json", "download the model's tokenizer.json again"
+#: Characters shown of what the library says.
+MAX_REASON = 200
 #: A text that each tokenizer has to encode before it is asked for more.
 _TRIAL = "What is the capital of France? The answer is: 42,000 words, aaaaaaaaaaaaaaaaaaaaaaaa.\n"
 _TEMPLATES_FOLDER = "additional_chat_templates"
@@ -106,7 +110,7 @@ class Tokenizer:
             InputError: there is no `tokenizer.json`, or it is damaged.
         """
         folder = path if path.is_dir() else path.parent
-        file = folder / "tokenizer.json"
+        file = folder / _FILE
         if not file.is_file():
             raise InputError(
                 folder,
@@ -118,8 +122,9 @@ class Tokenizer:
         sources = [source]
         settings = _optional_object(folder / "tokenizer_config.json", sources)
         names = _special_tokens(folder, settings, sources)
-        with _stage(folder), silenced():
-            backend = _backend(file, content, settings, names)
+        backend = _backend(folder, content)
+        with _asked(folder, "cannot be completed"), silenced():
+            _complete(backend, settings, names)
         ids = {name: backend.token_to_id(token) for name, token in names.items()}
         stated = _stated_eos(folder, ids.get("eos_token"), sources)
         generation = stated.get("generation_config.json") or stated.get("config.json") or ()
@@ -153,13 +158,8 @@ class Tokenizer:
         self._require_time()
         begun = time.process_time()
         try:
-            with _stage(self.path):
-                encoded = self._backend.encode(text, add_special_tokens=add_special_tokens)
-            return list(encoded.ids)
-        except StageStopped:
-            raise
-        except BaseException as error:
-            raise _refused(self.path / "tokenizer.json", "cannot encode a text", error) from None
+            with _asked(self.path, "cannot encode a text"):
+                return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
         finally:
             took = time.process_time() - begun
             if took > max(QUICK_SECONDS, len(text) / SLOW_SPEED):
@@ -169,14 +169,14 @@ class Tokenizer:
         """Refuse one that was too slow too often: what one text may take, thousands may not."""
         if sum(self._slow) > current().tokenizer_seconds:
             raise exceeded(
-                self.path / "tokenizer.json",
+                self.path / _FILE,
                 f"took {sum(self._slow):.1f} s to encode what it was slow at",
                 "tokenizer_seconds",
             )
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of tokens, special tokens shown."""
-        with _stage(self.path):
+        with _asked(self.path, "cannot decode tokens"):
             return str(
                 self._backend.decode([int(token) for token in ids], skip_special_tokens=False)
             )
@@ -222,9 +222,23 @@ class Tokenizer:
         return self.encode(rendered, add_special_tokens=False)
 
 
-def _stage(folder: Path) -> Stage:
-    """A call into the library that reads tokenizers."""
-    return Stage(f"the tokenizer of {folder}", Kind.LIBRARY, limit="tokenizer_seconds")
+@contextmanager
+def _asked(folder: Path, problem: str) -> Iterator[None]:
+    """A call into the library that reads tokenizers; what it raises is said as a sentence.
+
+    Raises:
+        InputError: in place of the library's own errors, and of its panics.
+    """
+    try:
+        with Stage(f"the tokenizer of {folder}", Kind.LIBRARY, limit="tokenizer_seconds"):
+            yield
+    except (StageStopped, InputError):
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
+        reason = " ".join(str(error).split())[:MAX_REASON]
+        raise InputError(folder / _FILE, f"{problem} ({reason})", _REMEDY) from None
 
 
 def _optional_object(path: Path, sources: list[Source]) -> dict[str, Any]:
@@ -257,17 +271,8 @@ def is_panic(error: BaseException) -> bool:
     return type(error).__name__ == "PanicException"
 
 
-def _refused(path: Path, problem: str, error: BaseException) -> BaseException:
-    """What to raise for what the library raised; its own panics are no `Exception`."""
-    if not isinstance(error, Exception) and not is_panic(error):
-        return error
-    reason = " ".join(str(error).split())[:200]
-    remedy = "download the model's tokenizer.json again"
-    return InputError(path, f"{problem} ({reason})", remedy)
-
-
 def _require_modest(path: Path, backend: Any) -> None:
-    """Refuse a tokenizer whose steps can make a text thousands of times as long.
+    """Refuse a tokenizer that can make a text thousands of times as long.
 
     A few replacements, each of the last one's result, fill any memory with a text of one word.
 
@@ -288,31 +293,28 @@ def _require_modest(path: Path, backend: Any) -> None:
         elif step["type"] == "Prepend":
             growth *= max(1.0, len(step["prepend"]) / 2)
     if growth > MOST_GROWTH:
-        raise InputError(
-            path,
-            f"replaces characters so that a text may become {growth:,.0f} times as long",
-            "download the model's tokenizer.json again",
-        )
+        problem = f"replaces characters so that a text may become {growth:,.0f} times as long"
+        raise InputError(path, problem, _REMEDY)
+    if (count := backend.num_special_tokens_to_add(is_pair=False)) > MOST_ADDED:
+        raise InputError(path, f"adds {count:,} tokens to every text", _REMEDY)
 
 
-def _backend(
-    path: Path, content: bytes, settings: Mapping[str, Any], names: Mapping[str, str]
-) -> Any:
-    from tokenizers import AddedToken
+def _backend(folder: Path, content: bytes) -> Any:
+    """The library's tokenizer, which has encoded a text."""
     from tokenizers import Tokenizer as Backend
 
-    try:
+    with _asked(folder, "is not a tokenizer"), silenced():
         backend = Backend.from_buffer(content)
-    except BaseException as error:
-        raise _refused(path, "is not a tokenizer", error) from None
-    _require_modest(path, backend)
-    if (count := backend.num_special_tokens_to_add(is_pair=False)) > MOST_ADDED:
-        problem = f"adds {count:,} tokens to every text"
-        raise InputError(path, problem, "download the model's tokenizer.json again")
-    try:
+        _require_modest(folder / _FILE, backend)
+    with _asked(folder, "cannot encode a text"), silenced():
         backend.encode(_TRIAL)
-    except BaseException as error:
-        raise _refused(path, "cannot encode a text", error) from None
+    return backend
+
+
+def _complete(backend: Any, settings: Mapping[str, Any], names: Mapping[str, str]) -> None:
+    """Add the tokens that only the settings name."""
+    from tokenizers import AddedToken
+
     # Length limits saved in the file do not apply to training rows.
     backend.no_truncation()
     backend.no_padding()
@@ -332,7 +334,6 @@ def _backend(
     for text in [*names.values(), *filter(None, more)]:
         if backend.token_to_id(text) is None:
             backend.add_tokens([AddedToken(text, special=True)])
-    return backend
 
 
 def _stated_eos(

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from mlxdoctor.finding import Finding, Severity
 from mlxdoctor.formats.escape import terminal, workflow_message, workflow_property
 from mlxdoctor.formats.format import Format
-from mlxdoctor.formats.gated import cause_of, main_file, unexplained
-from mlxdoctor.formats.places import in_checkout
+from mlxdoctor.formats.gated import cause_of, in_checkout, main_file, unexplained
 from mlxdoctor.formats.summary import sentence
 from mlxdoctor.gate_result import GateItem, GateResult, ItemStatus
 

@@ -8,14 +8,8 @@ and stay as readable as they were otherwise.
 from __future__ import annotations
 
 import re
-import unicodedata
 
-from mlxdoctor.safety.quoting import cut
-
-# Joiners shape letters in Persian, Hindi and emoji; they hide and reorder nothing.
-_HARMLESS_FORMAT = frozenset("\u200c\u200d")
-_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-_INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+from mlxdoctor.safety.quoting import cut, visible
 
 # With "(" and ")" left alone, a link can't form: it needs "[" and "]".
 _MARKUP = re.compile(r"[\\`*\[\]|~$]")
@@ -40,30 +34,6 @@ _SARIF_PLACEHOLDER = re.compile(r"\{(\d+)\}")
 
 #: Stops renderers from making an address or a mention of what follows an "@".
 _WORD_JOINER = "\u2060"
-
-
-def visible(text: str, *, keep_newlines: bool = False) -> str:
-    """`text` with control, bidirectional and other invisible characters spelled out.
-
-    ESC becomes `\\x1b`, a right-to-left override `\\u202e`; a lone surrogate
-    its number. Line breaks become `\\n` unless `keep_newlines`.
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(
-        one if one == "\n" and keep_newlines else _visible_character(one) for one in text
-    )
-
-
-def _visible_character(one: str) -> str:
-    if one in _SHORT:
-        return _SHORT[one]
-    if one in _HARMLESS_FORMAT or unicodedata.category(one) not in _INVISIBLE_CATEGORIES:
-        return one
-    number = ord(one)
-    if number < 0x100:
-        return f"\\x{number:02x}"
-    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
 def markdown(text: str) -> str:

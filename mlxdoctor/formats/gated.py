@@ -1,13 +1,16 @@
-"""What several formats say of a gate's result: counts, one-line descriptions, an item's file."""
+"""What several formats say of a gate's result: counts, remarks, causes, and where an item lies."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
+from typing import Literal
 
-from mlxdoctor.formats.places import in_checkout
-from mlxdoctor.formats.summary import headline, is_clear, lowered
+from mlxdoctor.formats.summary import headline, is_clear, lowered, sentence
 from mlxdoctor.gate_result import GatedFinding, GateItem, GateResult, ItemStatus
 from mlxdoctor.report import Report
 
@@ -19,6 +22,8 @@ MAIN_KINDS = (
     "training log",
     "checkpoint history",
 )
+#: Variables in which GitHub and GitLab name the folder of the checkout.
+CHECKOUT_VARIABLES = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
 #: Status -> its colour; the worst first, as a reader wants to see them.
 COLOURS: Mapping[ItemStatus, str] = MappingProxyType(
     {
@@ -28,6 +33,15 @@ COLOURS: Mapping[ItemStatus, str] = MappingProxyType(
         ItemStatus.PASSED: "green",
     }
 )
+
+
+@dataclass(frozen=True)
+class Remark:
+    """What is said of a gate beside its findings: a sentence, and the file that it is about."""
+
+    level: Literal["error", "warning"]
+    text: str
+    path: str | None
 
 
 def counts(result: GateResult) -> dict[ItemStatus, int]:
@@ -72,11 +86,6 @@ def named_cause(item: GateItem) -> str:
     return title if is_clear(report) else f"probably: {lowered(title)}"
 
 
-def suppressed(item: GateItem) -> Counter[str]:
-    """How many findings are suppressed, by what."""
-    return Counter(gated.suppressed_by for gated in item.findings if gated.suppressed_by)
-
-
 def suppressed_findings(result: GateResult) -> list[tuple[str, GatedFinding]]:
     """Every finding that is suppressed, with the path of its item."""
     return [
@@ -99,13 +108,27 @@ def main_sources(report: Report) -> list[str]:
     return [sources[kind] for kind in MAIN_KINDS if kind in sources]
 
 
-def unseen(result: GateResult) -> list[str]:
-    """What the items that passed were not judged by: a sentence for each thing they need."""
-    counted = Counter(need for item in result.items for need in item.unseen)
-    return [
-        f"{need} ({count:,} passed on {'its' if count == 1 else 'their'} files alone)"
-        for need, count in counted.most_common()
-    ]
+def lists(result: GateResult) -> dict[str, list[str]]:
+    """What there is to know beside who passed: heading -> sentences, or paths."""
+    needs = Counter(need for item in result.items for need in item.unseen)
+    by = Counter(held.suppressed_by or "" for _, held in suppressed_findings(result))
+    return {
+        "Passed, and suspect": [
+            f"{item.path}: {lowered(item.suspicion)}" for item in result.items if item.suspicion
+        ],
+        "Let through by the policy": [
+            f"{item.path}: {', '.join(item.let_through)}"
+            for item in result.items
+            if item.let_through
+        ],
+        "Findings suppressed": [f"{count:,} by the {how}" for how, count in sorted(by.items())],
+        "Not seen": [
+            f"{need} ({count:,} passed on {'its' if count == 1 else 'their'} files alone)"
+            for need, count in needs.most_common()
+        ],
+        "The policy": [*result.notices],
+        "Not examined": [*result.unfinished],
+    }
 
 
 def unexplained(item: GateItem) -> list[str]:
@@ -115,7 +138,39 @@ def unexplained(item: GateItem) -> list[str]:
     return [reason for reason in item.reasons if reason not in explained]
 
 
+def remarks(result: GateResult) -> Iterator[Remark]:
+    """What could not be examined, as an error, or decided, as a warning."""
+    for item in result.items:
+        unusable = item.report.unreadable if item.report is not None else item.reasons
+        for reason in unexplained(item):
+            level: Literal["error", "warning"] = "error" if reason in unusable else "warning"
+            yield Remark(level, sentence(reason), main_file(item))
+    for path in result.unfinished:
+        text = f"{path} was not examined: the work was interrupted."
+        yield Remark("error", text, path)
+
+
 def cause_of(item: GateItem) -> str | None:
     """The headline of an item whose root cause is known: "Root cause: …"."""
     report = item.report
     return headline(report) if report is not None and report.root is not None else None
+
+
+def in_checkout(path: str | Path) -> str | None:
+    """`path` as code hosts call it: from the checkout's root, with slashes.
+
+    None where it does not lie there, links followed. The checkout is the folder that a CI job names
+    and runs in, else the current folder.
+    """
+    root = Path.cwd()
+    for name in CHECKOUT_VARIABLES:
+        named = Path(os.environ.get(name) or root).resolve()
+        if root.is_relative_to(named):
+            root = named
+    try:
+        resolved = Path(path).resolve()
+        if resolved.is_relative_to(root) and resolved.exists():
+            return resolved.relative_to(root).as_posix()
+    except (OSError, ValueError):  # a name that no file can have
+        return None
+    return None

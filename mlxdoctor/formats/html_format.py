@@ -16,9 +16,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from mlxdoctor.formats import figures, markdown
-from mlxdoctor.formats.escape import visible
 from mlxdoctor.formats.format import Format
 from mlxdoctor.report import Report
+from mlxdoctor.safety.quoting import visible
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt

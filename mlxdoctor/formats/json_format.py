@@ -26,6 +26,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from mlxdoctor.finding import plain
 from mlxdoctor.formats.format import Format
 from mlxdoctor.formats.gated import counts
 from mlxdoctor.gate_result import GateItem, GateResult
@@ -75,7 +76,7 @@ def _item(item: GateItem) -> dict[str, Any]:
         "checks": checks,
         "findings": [
             {
-                **one.finding.to_dict(),
+                **plain(one.finding),
                 "ruling": one.ruling,
                 "suppressed_by": one.suppressed_by,
                 "reason": one.reason,

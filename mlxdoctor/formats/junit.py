@@ -13,8 +13,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 from mlxdoctor.finding import Finding, Outcome, Status
 from mlxdoctor.formats.escape import xml as escaped
 from mlxdoctor.formats.format import Format
-from mlxdoctor.formats.gated import cause_of, main_file
-from mlxdoctor.formats.places import in_checkout
+from mlxdoctor.formats.gated import cause_of, in_checkout, main_file
 from mlxdoctor.gate_result import GatedFinding, GateItem, GateResult, ItemStatus
 
 #: The case that stands for the item as a whole.

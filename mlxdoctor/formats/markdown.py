@@ -37,7 +37,7 @@ def render(report: Report, paths: Mapping[str, str] | None = None) -> str:
         "report": report,
         "figure_paths": paths or {},
         "captions": figures.captions(report),
-        "titles": {name: picture.title for name, picture in figures.PICTURES.items()},
+        "titles": {name: figure.title for name, figure in figures.FIGURES.items()},
         "files": files,
         "hashes": "\n".join(f"{file.sha256 or 'not hashed'}  {file.source}" for file in files),
         "symptoms": [one for one in report.findings if one.severity is not Severity.INFO],

@@ -19,8 +19,7 @@ from urllib.parse import quote
 from mlxdoctor.finding import Finding
 from mlxdoctor.formats.escape import sarif as escaped
 from mlxdoctor.formats.format import Format
-from mlxdoctor.formats.gated import main_file, unexplained
-from mlxdoctor.formats.places import in_checkout
+from mlxdoctor.formats.gated import Remark, in_checkout, main_file, remarks
 from mlxdoctor.formats.summary import headline, sentence
 from mlxdoctor.gate_result import GatedFinding, GateItem, GateResult
 from mlxdoctor.installed import version_here
@@ -28,20 +27,12 @@ from mlxdoctor.installed import version_here
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 #: Severity of a finding -> level of a result.
 LEVELS = {"error": "error", "warning": "warning", "info": "note"}
-_NOTIFICATIONS = {
-    "not-examined": "Something could not be examined",
-    "undecided": "Too little could be examined to let it pass",
-    "policy": "Something is wrong with the policy",
-    "unfinished": "The work was interrupted",
-}
 
 
 def document(
     tool: str,
     rules: Sequence[Mapping[str, Any]],
     results: Sequence[Mapping[str, Any]],
-    *,
-    notifications: Sequence[Mapping[str, Any]] = (),
     invocation: Mapping[str, Any] | None = None,
 ) -> str:
     """A log with one run, as indented JSON in ASCII.
@@ -50,16 +41,11 @@ def document(
         tool: the name under which the host files the results.
         rules: as `rule` makes them.
         results: as the specification's section 3.27 has them.
-        notifications: descriptors of the notifications that the invocation has.
         invocation: how the work went (3.20).
     """
-    driver: dict[str, Any] = {"name": tool, "version": version_here(), "rules": rules}
-    run: dict[str, Any] = {"tool": {"driver": driver}}
-    if notifications:
-        driver["notifications"] = notifications
-    if invocation is not None:
-        run["invocations"] = [invocation]
-    run["results"] = results
+    driver = {"name": tool, "version": version_here(), "rules": rules}
+    invocations = {"invocations": [invocation]} if invocation is not None else {}
+    run = {"tool": {"driver": driver}, **invocations, "results": results}
     log = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
     return json.dumps(log, indent=2, allow_nan=False) + "\n"
 
@@ -144,13 +130,14 @@ def render(result: GateResult) -> str:
             # Where one result says whether it is suppressed, all do (3.27.23).
             written["suppressions"] = _suppressions(held)
         results.append(written)
-    notifications = [
-        {"id": name, "shortDescription": {"text": text}} for name, text in _NOTIFICATIONS.items()
-    ]
-    invocation = _invocation(result)
-    return document(
-        "mlxdoctor", _rules(codes), results, notifications=notifications, invocation=invocation
-    )
+    said = [*remarks(result)]
+    notices = [Remark("warning", sentence(notice), result.policy) for notice in result.notices]
+    invocation = {
+        "executionSuccessful": not any(remark.level == "error" for remark in said),
+        "toolExecutionNotifications": [*map(_notification, said)],
+        "toolConfigurationNotifications": [*map(_notification, notices)],
+    }
+    return document("mlxdoctor", _rules(codes), results, invocation)
 
 
 def _rules(codes: Sequence[str]) -> list[dict[str, Any]]:
@@ -195,43 +182,9 @@ def _suppressions(gated: GatedFinding) -> list[dict[str, str]]:
     return [{"kind": "external", "status": "accepted", "justification": escaped(reason)}]
 
 
-def _invocation(result: GateResult) -> dict[str, Any]:
-    """What is in no result: what could not be examined or decided, and what the policy lacks."""
-    notifications = []
-    for item in result.items:
-        unusable = item.report.unreadable if item.report is not None else item.reasons
-        for reason in unexplained(item):
-            is_unusable = reason in unusable
-            kind = "not-examined" if is_unusable else "undecided"
-            level = "error" if is_unusable else "warning"
-            notifications.append(_notification(kind, level, sentence(reason), main_file(item)))
-    if result.unfinished:
-        count = len(result.unfinished)
-        what = f"The work was interrupted: {count:,} {'path was' if count == 1 else 'paths were'}"
-        notifications.append(_notification("unfinished", "error", f"{what} not examined."))
-        notifications += [
-            _notification("unfinished", "error", f"{path} was not examined.", path)
-            for path in result.unfinished
-        ]
-    return {
-        "executionSuccessful": not any(one["level"] == "error" for one in notifications),
-        "toolExecutionNotifications": notifications,
-        "toolConfigurationNotifications": [
-            _notification("policy", "warning", sentence(notice), result.policy)
-            for notice in result.notices
-        ],
-    }
-
-
-def _notification(kind: str, level: str, text: str, path: str | None = None) -> dict[str, Any]:
-    notification: dict[str, Any] = {
-        "descriptor": {"id": kind, "index": list(_NOTIFICATIONS).index(kind)},
-        "level": level,
-        "message": {"text": escaped(text)},
-    }
-    if path is not None:
-        notification["locations"] = [place(path)]
-    return notification
+def _notification(remark: Remark) -> dict[str, Any]:
+    located = {"locations": [place(remark.path)]} if remark.path is not None else {}
+    return {"level": remark.level, "message": {"text": escaped(remark.text)}, **located}
 
 
 FORMAT = Format("sarif", "sarif", gate=render)

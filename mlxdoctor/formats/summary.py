@@ -1,13 +1,11 @@
-"""What a report says in one breath: headline, reasons, change, and how to confirm it."""
+"""What a report says first: headline, facts, change, what is open, and how to confirm it."""
 
 from __future__ import annotations
 
 import math
 import re
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any
 
 from mlxdoctor.exhibits import LossCurve
@@ -20,29 +18,18 @@ from mlxdoctor.verdict import CauseStatus, Readiness, Verdict
 CLEAR_MARGIN = 1.5
 #: Characters of an answer that are shown on the first screen.
 SAMPLE_CHARACTERS = 36
-#: Iterations of a confirming run that are always enough to see a loss fall or rise.
-CONFIRM_ITERATIONS = 50
-#: A confirming run goes this many times past the iteration at which the failure began.
-CONFIRM_PAST_ONSET = 2
 
 #: A word of a language, and not the name of a file or of an option.
 _BEGINS_WITH_A_WORD = re.compile(r"[^\W\d_]+(?:[-'’][^\W\d_]+)*(?=[\s,;!?]|\.\s|\.?$)")
 
-# Options of `mlx_lm.lora` (0.32.2) that override a key of its configuration file.
-_FLAGS = frozenset(
-    (
-        *("batch_size", "data", "fine_tune_type", "grad_accumulation_steps", "iters"),
-        *("learning_rate", "max_seq_length", "model", "num_layers", "optimizer"),
-        *("resume_adapter_file", "seed", "val_batches"),
-    )
-)
-
-#: Findings that carry the verdict, named on the first page.
-FIRST_REASONS = 4
+#: Findings that carry the verdict, with what the model answers, on the first screen.
+REASONS = 4
 #: Things seen that the first screen tells.
 SEEN = 3
 #: Pieces of advice for a run that has not begun.
 MOST_ADVICE = 3
+#: What an experiment takes: evidence of these kinds.
+_OF_AN_EXPERIMENT = frozenset({"training configuration", "base model", "dataset"})
 #: Open causes that are named there.
 OPEN = 4
 
@@ -54,6 +41,74 @@ class ChangedKey:
     key: str
     before: Any
     after: Any
+
+
+@dataclass(frozen=True)
+class Screen:
+    """What a reader sees first, in every format.
+
+    Attributes:
+        headline: the verdict, and the cause or what else there is to say.
+        facts: what speaks for it and what else was seen, a sentence each.
+        is_certain: whether what is to be changed is, or only perhaps.
+        changes: of the configuration.
+        advice: what else to do, a sentence each; the knowledge base's may be Markdown.
+        remarks: what is not known, and what would tell, a sentence each.
+        command: that would tell most; "" for none.
+        confirm: the command that shows by experiment whether it is the cause; "" for none.
+    """
+
+    headline: str
+    facts: tuple[str, ...]
+    is_certain: bool
+    changes: tuple[ChangedKey, ...]
+    advice: tuple[str, ...]
+    remarks: tuple[str, ...]
+    command: str
+    confirm: str
+
+
+def screen(report: Report, prose: Callable[[str], str] = str) -> Screen:
+    """The first screen of a report.
+
+    Args:
+        report: the report.
+        prose: called with what the knowledge base says, which may be Markdown.
+    """
+    plan = report.planned
+    is_named = report.root is not None or report.suspected is not None
+    if plan is not None:
+        is_open = plan.open_because and plan.readiness is not Readiness.UNKNOWN
+        remarks = [sentence(plan.open_because) if is_open else "", to_know_more(report)]
+    else:
+        known = coverage(report) if report.root is None else ""
+        remarks = [known, left_out(report), most_useful(report)]
+    return Screen(
+        headline(report),
+        tuple(_facts(report)),
+        is_certain=report.root is not None or plan is not None,
+        changes=tuple(changes(report)) if is_named or plan is not None else (),
+        advice=tuple(filter(None, advice(report) if plan else [remedy(report, prose)])),
+        remarks=tuple(filter(None, remarks)),
+        command=next_command(report) if plan is None else "",
+        confirm=confirm_command(report),
+    )
+
+
+def _facts(report: Report) -> list[str]:
+    """What speaks for the verdict, and what else was seen."""
+    sample = sample_sentence(report)
+    answers = [sample] if sample is not None else []
+    carrying = reasons(report, REASONS - len(answers))
+    facts = [*report.unreadable, *answers, *(finding.message for finding in carrying)]
+    if report.planned is not None:
+        return [*facts, *report.planned.facts]
+    if report.root is not None:
+        return facts
+    # The headline of a healthy run is the first of what was seen; a suspicion comes first.
+    first = 1 if report.verdict is Verdict.HEALTHY else 0
+    last = 1 if report.suspected is not None else SEEN
+    return [*facts, *(seen.message for seen in report.seen[first:last])]
 
 
 def is_clear(report: Report) -> bool:
@@ -253,73 +308,18 @@ def changes(report: Report) -> list[ChangedKey]:
     ]
 
 
-def confirm_commands(report: Report) -> list[str]:
-    """Shell lines for a short run with the fix, and its diagnosis; empty where none can be given.
-
-    They need the run's own mlx-lm configuration, and a fix that is a change of it.
-    """
-    wanted = changes(report)
-    config = _source(report, "training configuration")
-    if report.fix is None or not wanted or config is None or report.root is None:
-        return []
-    if any("." in one.key and not one.key.startswith("lora_parameters.") for one in wanted):
-        # Another trainer's: mlx-lm has one section.
-        return []
-    folder = f"{slug(report.name)}-fixed"
-    lines: list[str] = []
-    options: list[str] = []
-    if _flags_suffice(wanted, report.fix.diff):
-        # The number of iterations is an option of its own below.
-        for one in (change for change in wanted if change.key != "iters"):
-            options += [f"--{one.key.replace('_', '-')}", shlex.quote(plain(one.after))]
-    else:
-        copy = f"{folder}.yaml" if config.endswith((".yaml", ".yml")) else f"{folder}.json"
-        lines.append(f"cp {_quoted(config)} {copy}  # then make the change below in {copy}")
-        config = copy
-    iterations = report.fix.after.get("iters")
-    if not isinstance(iterations, int):
-        # A failure shows a while after it began.
-        iterations = max(CONFIRM_ITERATIONS, CONFIRM_PAST_ONSET * (report.onset or 0))
-    return [
-        *lines,
-        f"mkdir -p {folder}",
-        f"mlx_lm.lora --train --config {_quoted(config)} \\",
-        *(f"  {' '.join(part)} \\" for part in (_places(report), options) if part),
-        f"  --iters {iterations} --steps-per-report 5 \\",
-        f"  --adapter-path {folder} 2>&1 | tee {folder}/train.log",
-        f"mlxdoctor diagnose {folder}",
-    ]
-
-
-def _places(report: Report) -> list[str]:
-    """Options for base model and data where they were found: the configuration may be relative."""
-    options = []
-    for kind, option in (("base model", "--model"), ("dataset", "--data")):
-        source = _source(report, kind)
-        # What lies in a cache is found by the name in the configuration.
-        if source is not None and not source.startswith("~/.cache/"):
-            options += [option, _quoted(str(PurePosixPath(source).parent))]
-    return options
-
-
-def _quoted(path: str) -> str:
-    """`path` for a shell, which expands a "~" only where it is not quoted."""
-    return f"~/{shlex.quote(path[2:])}" if path.startswith("~/") else shlex.quote(path)
-
-
-def _source(report: Report, kind: str) -> str | None:
-    sources = (one.source for one in report.evidence if one.kind == kind)
-    return next(sources, None)
-
-
-def _flags_suffice(wanted: Sequence[ChangedKey], diff: str) -> bool:
-    """Whether options make the whole change: a learning-rate schedule, say, outranks its option."""
-    added = [
-        line for line in diff.splitlines() if line.startswith("+") and not line.startswith("+++")
-    ]
-    return len(added) == len(wanted) and all(
-        one.key in _FLAGS and one.after is not None for one in wanted
-    )
+def confirm_command(report: Report) -> str:
+    """The command that shows by experiment whether it is the cause; "" where none can be made."""
+    root = report.root
+    if root is None or report.experiments or report.planned:
+        return ""
+    if root.cause.no_experiment or root.cause.shown_by_diagnosis:
+        return ""
+    kinds = {file.kind for file in report.evidence}
+    if not kinds >= _OF_AN_EXPERIMENT:
+        return ""
+    # Many symptoms of the run, with which reruns are compared, show only where models run.
+    return f"{report.commands[0].removesuffix(' --no-generate')} --confirm"
 
 
 def left_out(report: Report) -> str:
@@ -381,18 +381,18 @@ def plain(value: Any) -> str:
     return str(value)
 
 
-def sample_sentence(report: Report, with_base: bool = True) -> str | None:
+def sample_sentence(report: Report) -> str | None:
     """What the failed model answers, beside the base model; None without a recorded answer."""
     sample = report.sample
     if sample is None or report.root is None:
         return None
     asked = f"Asked {shortened(sample.prompt)!r}, it " if sample.prompt else "It "
-    sentence = f"{asked}answers {shortened(sample.tuned)!r}"
-    if sample.base is None or not with_base:
-        return f"{sentence}."
+    answers = f"{asked}answers {shortened(sample.tuned)!r}"
+    if sample.base is None:
+        return f"{answers}."
     if sample.base == sample.tuned:
-        return f"{sentence}, as the base model does."
-    return f"{sentence}; the base model, {shortened(sample.base)!r}."
+        return f"{answers}, as the base model does."
+    return f"{answers}; the base model, {shortened(sample.base)!r}."
 
 
 def shortened(text: str) -> str:

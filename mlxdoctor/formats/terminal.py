@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mlxdoctor.confirmation import Agreement, CauseTried, DirectExperiment, Rerun
@@ -14,7 +13,7 @@ from mlxdoctor.gate_result import GateResult, ItemStatus
 from mlxdoctor.report import Report
 from mlxdoctor.verdict import Readiness, Verdict
 
-#: Findings that are named of a run, and reasons of an item of the gate.
+#: Reasons that are named of an item of the gate.
 REASONS = 3
 #: Paths listed of those that passed, or were not examined.
 LISTED = 12
@@ -22,8 +21,6 @@ MIN_WIDTH, MAX_WIDTH = 40, 100
 #: Characters of the reason why a check crashed.
 _MAX_REASON = 200
 _INDENT = "  "
-#: Columns of the word for an experiment's verdict.
-_WORD = 11
 _COLOURS: Mapping[Verdict | Readiness, str] = {
     Verdict.HEALTHY: "green",
     Verdict.SUSPECT: "yellow",
@@ -82,12 +79,11 @@ class _Page:
         for text in texts:
             self.paragraph(text, "  - ")
 
-    def paragraphs(self, texts: Iterable[str]) -> None:
-        """A blank line and the texts that are not empty; nothing where all are."""
-        if shown := [text for text in texts if text]:
-            self.lines.append("")
-            for text in shown:
-                self.paragraph(text)
+    def paragraphs(self, texts: Sequence[str]) -> None:
+        """A blank line and the texts; nothing where there are none."""
+        self.lines += [""] if texts else []
+        for text in texts:
+            self.paragraph(text)
 
     def path(self, path: str) -> None:
         """One line, however long."""
@@ -119,19 +115,25 @@ def render(
     """
     page = _Page(width, style)
     plan = report.planned
+    screen = summary.screen(report)
     colour = _COLOURS[plan.readiness if plan is not None else report.verdict]
-    page.title(f"{report.name}: {summary.headline(report)}", colour)
-    page.points(_facts(report))
-    if report.root is not None or report.suspected is not None:
-        is_certain = report.root is not None or plan is not None
-        page.heading("What to change" if is_certain else "What to change, if it is so")
-        for change in _changes(report):
-            page.paragraph(change, colour="cyan")
-        for advice in summary.advice(report) if plan is not None else [summary.remedy(report)]:
-            page.paragraph(advice if plan is not None else advice.replace("`", ""))
-    page.paragraphs(_open(report))
-    if command := summary.next_command(report) if plan is None else "":
-        page.path(command)
+    page.title(f"{report.name}: {screen.headline}", colour)
+    page.points(screen.facts)
+    _experiments(page, report)
+    if screen.changes or screen.advice:
+        page.heading("What to change" if screen.is_certain else "What to change, if it is so")
+        for change in screen.changes:
+            before, after = summary.plain(change.before), summary.plain(change.after)
+            page.paragraph(f"{change.key}: {before} -> {after}", colour="cyan")
+        for advice in screen.advice:
+            # The knowledge base writes Markdown.
+            page.paragraph(advice.replace("`", ""))
+    page.paragraphs(screen.remarks)
+    if screen.command:
+        page.path(screen.command)
+    if screen.confirm:
+        page.paragraphs(["To confirm it by experiment:"])
+        page.path(screen.confirm)
     for outcome in report.outcomes if plan is None else ():
         if outcome.status is Status.CRASHED:
             why = outcome.reason[:_MAX_REASON]
@@ -139,73 +141,27 @@ def render(
     return page.ended(written)
 
 
-def _facts(report: Report) -> list[str]:
-    """What speaks for the verdict, and what else was seen."""
-    sample = summary.sample_sentence(report, with_base=False)
-    answers = [sample] if sample is not None else []
-    reasons = summary.reasons(report, REASONS - len(answers))
-    facts = [*report.unreadable, *answers, *(finding.message for finding in reasons)]
-    if report.root is not None:
-        return facts
-    if report.planned is not None:
-        return [*facts, *report.planned.facts]
-    # The headline of a healthy run is the first of what was seen; a suspicion comes first.
-    first = 1 if report.verdict is Verdict.HEALTHY else 0
-    last = 1 if report.suspected is not None else summary.SEEN
-    return [*facts, *(seen.message for seen in report.seen[first:last])]
-
-
-def _changes(report: Report) -> list[str]:
-    return [
-        f"{change.key}: {summary.plain(change.before)} -> {summary.plain(change.after)}"
-        for change in summary.changes(report)
-    ]
-
-
-def _open(report: Report) -> list[str]:
-    """What is not known, and what would tell."""
-    plan = report.planned
-    if plan is None:
-        coverage = summary.coverage(report) if report.root is None else ""
-        return [coverage, summary.left_out(report), summary.most_useful(report)]
-    said = plan.open_because if plan.readiness is not Readiness.UNKNOWN else ""
-    return [summary.sentence(said) if said else "", summary.to_know_more(report)]
-
-
-def render_experiments(
-    report: Report, written: Sequence[str], width: int = 80, style: Style = unstyled
-) -> str:
-    """What `mlxdoctor reproduce` prints: the verdicts, what they rest on, and what they cost."""
-    page = _Page(width, style)
-    verdicts = [tried for tried in report.experiments if isinstance(tried, CauseTried)]
-    is_confirmed = any(tried.verdict == "confirmed" for tried in verdicts)
-    if is_confirmed:
-        headline = "the cause is confirmed by experiment."
-    elif verdicts:
-        headline = "no cause could be confirmed by experiment."
-    else:
-        headline = "no known cause explains what was found; --cause tries one anyway."
-    page.title(f"{report.name}: {headline}", None)
-    page.lines += [""] if verdicts else []
-    for cause in verdicts:
-        word = style(f"{cause.verdict:<{_WORD}}", _EXPERIMENT_COLOURS[cause.verdict], True)
-        page.lines.append(f"{word}{escape.terminal(cause.title)} ({cause.cause})")
-        # Not capitalised: it may begin with the name of a configuration key.
-        page.paragraph(f"{cause.reason}.", " " * _WORD)
-    for change in _changes(report) if is_confirmed else ():
-        page.lines.append(f"{'cured by':<{_WORD}}{escape.terminal(change)}")
+def _experiments(page: _Page, report: Report) -> None:
+    """What `reproduce` tried: the verdicts, what they rest on, and what they cost."""
+    page.lines += [""] if report.experiments else []
+    verdicts = [tried.verdict for tried in report.experiments if isinstance(tried, CauseTried)]
+    if verdicts and "confirmed" not in verdicts:
+        page.paragraph("No cause could be confirmed.")
     for tried in report.experiments:
-        if isinstance(tried, Agreement):
-            page.lines.append("")
-            page.paragraph(tried.sentence, "")
+        if isinstance(tried, CauseTried):
+            colour = _EXPERIMENT_COLOURS[tried.verdict]
+            # Not capitalised: it may begin with the name of a configuration key.
+            page.paragraph(
+                f"{tried.verdict}: {tried.title} ({tried.cause}), {tried.reason}.", colour=colour
+            )
+        elif isinstance(tried, Agreement):
+            page.paragraph(tried.sentence)
     made = [tried for tried in report.experiments if isinstance(tried, DirectExperiment | Rerun)]
-    iterations = sum(tried.iterations for tried in made)
-    seconds = summary.number(round(sum(tried.seconds for tried in made), 1))
-    count = f"{len(made)} experiment{'' if len(made) == 1 else 's'}"
-    page.lines += ["", f"{count}: {iterations:,} iterations, {seconds} seconds."]
-    for path in written:
-        page.path(path)
-    return page.ended()
+    if made:
+        iterations = sum(tried.iterations for tried in made)
+        seconds = summary.number(round(sum(tried.seconds for tried in made), 1))
+        count = f"{len(made)} experiment{'' if len(made) == 1 else 's'}"
+        page.paragraph(f"{count}: {iterations:,} iterations, {seconds} seconds.")
 
 
 def render_gate(
@@ -225,35 +181,14 @@ def render_gate(
         page.points(reason.removeprefix(f"{item.path}: ") for reason in item.reasons[:REASONS])
         if len(item.reasons) > REASONS:
             page.points([f"and {len(item.reasons) - REASONS} more"])
-    items = result.items
-    accepted = [item.path for item in items if gated.suppressed(item)["baseline"]]
-    passed = [one.path for one in items if one.status is ItemStatus.PASSED and not one.suspicion]
-    suspect = [
-        f"{item.path}: {summary.lowered(item.suspicion)}" for item in items if item.suspicion
-    ]
-    through = [f"{item.path}: {', '.join(item.let_through)}" for item in items if item.let_through]
-    for heading, colour, lines, show in (
-        ("passed, and suspect", "yellow", suspect, page.paragraph),
-        ("let through by the policy", "yellow", through, page.paragraph),
-        ("passed", gated.COLOURS[ItemStatus.PASSED], passed, page.path),
-        ("baselined", None, accepted, page.path),
-    ):
-        if lines:
-            page.heading(heading, colour)
-            for line in _some(lines):
-                show(line)
-    if by := Counter(how for item in items for how in gated.suppressed(item).elements()):
-        names = {"ignore": "by an ignore", "baseline": "by the baseline"}
-        listed = ", ".join(f"{count:,} {names[how]}" for how, count in sorted(by.items()))
-        page.lines += ["", f"findings suppressed: {listed}"]
-    for heading, sentences in (
-        ("Not seen", gated.unseen(result)),
-        ("The policy", result.notices),
-        ("Not examined", _some(result.unfinished)),
-    ):
+    if passed := [item.path for item in result.items if item.status is ItemStatus.PASSED]:
+        page.heading("Passed", gated.COLOURS[ItemStatus.PASSED])
+        for path in _some(passed):
+            page.path(path)
+    for heading, sentences in gated.lists(result).items():
         if sentences:
             page.heading(heading)
-            page.points(sentences)
+            page.points(_some(sentences))
     return page.ended(written)
 
 

@@ -6,20 +6,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from mlxdoctor.check import Thresholds
 from mlxdoctor.preflight import preflight
 from mlxdoctor.preflight.configuration import is_plan
 from mlxdoctor.report import Report
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.limits import TimeLimitExceeded, time_limit
 from mlxdoctor.safety.quoting import quoted, without_quotations
 from mlxdoctor.safety.stages import Kind, Stage, StageStopped
-from mlxdoctor.safety.time_limit import TimeLimitExceeded, time_limit
-
-if TYPE_CHECKING:
-    from mlxdoctor.api import RunReport
-    from mlxdoctor.evidence.kind import Progress
 
 
 @dataclass(frozen=True)
@@ -76,17 +72,16 @@ def examine(task: Task) -> Examined:
     path = Path(task.path)
     try:
         with stage_of(task), time_limit(task.seconds):
-            whole = (
-                _planned(task, path, in_time)
-                if is_plan(path)
-                else diagnose(
-                    [path],
-                    allow_model=task.generate,
-                    thresholds=task.thresholds,
-                    with_text=task.with_text,
-                    progress=in_time,
-                )
-            )
+            given: dict[str, Any] = {
+                "thresholds": task.thresholds,
+                "with_text": task.with_text,
+                "progress": in_time,
+            }
+            if is_plan(path):
+                # Nobody trains in CI.
+                whole = preflight(path, elsewhere=True, **given)
+            else:
+                whole = diagnose([path], allow_model=task.generate, **given)
         in_time("", 0, 0)
         report = slim(whole)
     except StageStopped as stopped:
@@ -94,7 +89,10 @@ def examine(task: Task) -> Examined:
     except InputError as error:
         problem = str(error)
     except TimeLimitExceeded:
-        problem = too_long(task)
+        problem = (
+            f"{task.path}: took longer than {task.seconds:g} s; allow more with --time-limit, "
+            "or look at it with `mlxdoctor diagnose`"
+        )
     except MemoryError:
         problem = f"{task.path}: there was not enough memory to examine it"
     except Exception as error:  # one item's bug must not hide the others' findings
@@ -107,29 +105,9 @@ def examine(task: Task) -> Examined:
     return Examined(report, problem, time.perf_counter() - start)
 
 
-def _planned(task: Task, path: Path, progress: Progress) -> RunReport:
-    """The report on a configuration that nothing was trained with yet."""
-    return preflight(
-        path,
-        # Nobody trains in CI.
-        elsewhere=True,
-        thresholds=task.thresholds,
-        with_text=task.with_text,
-        progress=progress,
-    )
-
-
 def stage_of(task: Task) -> Stage:
     """The whole of the work on an item."""
     return Stage(f"examining {task.path}", Kind.ITEM, limit="", wall=task.seconds)
-
-
-def too_long(task: Task) -> str:
-    """The sentence for an item that ran out of time."""
-    return (
-        f"{task.path}: took longer than {task.seconds:g} s; allow more with --time-limit, "
-        "or look at it with `mlxdoctor diagnose`"
-    )
 
 
 def slim(report: Report) -> Report:

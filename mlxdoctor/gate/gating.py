@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -80,36 +82,28 @@ def run_gate(
     """
     options, today = options or Options(), today or date.today()
     items = targets(paths)
-    judgements: list[Weighed | None] = [None] * len(items)
-    by_key = _by_key(known)
-    left = len(items)
+    examined = _examined(items, policy, options, progress)
 
-    def finished(number: int, examined: Examined) -> None:
-        path = items[number].path
-        own = by_key.get(policy.key(path), frozenset())
-        judgements[number] = judge(path, examined, policy, own, today)
-        nonlocal left
-        left -= 1
-        if progress is not None:
-            progress("gate", len(items) - left, len(items))
+    def judged(known: frozenset[Known]) -> list[Weighed]:
+        own: defaultdict[str, set[Known]] = defaultdict(set)
+        for entry in known:
+            own[entry.path].add(entry)
+        return [
+            judge(item.path, result, policy, frozenset(own[policy.key(item.path)]), today)
+            for item, result in zip(items, examined, strict=True)
+            if result is not None
+        ]
 
-    for number, item in enumerate(items):
-        if item.problem:
-            finished(number, Examined(None, item.problem, 0.0))
-    examinable = [number for number, item in enumerate(items) if not item.problem]
-    if examinable:
-        _examine([items[number] for number in examinable], examinable, policy, options, finished)
-    done = [one for one in judgements if one is not None]
+    done = judged(known)
     if accept_all:
         known = renewed(known, done)
-        by_key = _by_key(known)
-        done = [_again(one, policy, by_key, today) for one in done]
+        done = judged(known)
     result = GateResult(
-        items=tuple(one.item for one in done),
+        items=tuple(weighed.item for weighed in done),
         policy=as_seen_here(str(policy.source)) if policy.source is not None else None,
         notices=(*_without_models(done, options), *notices(policy, done, today)),
         unfinished=tuple(
-            item.path for item, one in zip(items, judgements, strict=True) if one is None
+            item.path for item, result in zip(items, examined, strict=True) if result is None
         ),
     )
     return Gated(result, known)
@@ -134,54 +128,39 @@ def _without_models(done: Sequence[Weighed], options: Options) -> tuple[str, ...
     )
 
 
-def _by_key(known: Iterable[Known]) -> dict[str, frozenset[Known]]:
-    entries: dict[str, set[Known]] = {}
-    for one in known:
-        entries.setdefault(one.path, set()).add(one)
-    return {key: frozenset(own) for key, own in entries.items()}
-
-
-def _again(
-    judgement: Weighed, policy: Policy, by_key: dict[str, frozenset[Known]], today: date
-) -> Weighed:
-    """The item judged by another baseline."""
-    item = judgement.item
-    if judgement.key is None:
-        return judgement
-    own = by_key.get(judgement.key, frozenset())
-    examined = Examined(item.report, "", item.seconds)
-    return judge(item.path, examined, policy, own, today)
-
-
-def _examine(
-    items: Sequence[Target],
-    numbers: Sequence[int],
-    policy: Policy,
-    options: Options,
-    finished: Callable[[int, Examined], None],
-) -> None:
+def _examined(
+    items: Sequence[Target], policy: Policy, options: Options, progress: Progress | None
+) -> list[Examined | None]:
+    """What came of each item; None of one that was not reached."""
+    results = [Examined(None, item.problem, 0.0) if item.problem else None for item in items]
+    numbers = [number for number, item in enumerate(items) if not item.problem]
+    if not numbers:
+        return results
     # Workers elsewhere have another current folder.
     place: Callable[[str], str] = os.path.abspath if options.cluster else str
     tasks = [
         Task(
-            place(item.path),
-            policy.rules_for(policy.key(item.path)).thresholds,
+            place(items[number].path),
+            policy.rules_for(policy.key(items[number].path)).thresholds,
             options.generate,
             options.seconds,
             options.with_text,
         )
-        for item in items
+        for number in numbers
     ]
-
     shared: dict[Any, Any] = {}
+    done = count(len(items) - len(numbers) + 1)
 
-    def passed_on(number: int, examined: Examined) -> None:
+    def finished(task: int, examined: Examined) -> None:
         if examined.report is not None:
             report = as_seen_here(examined.report) if options.cluster else examined.report
             examined = replace(examined, report=_sharing(report, shared))
-        finished(numbers[number], examined)
+        results[numbers[task]] = examined
+        if progress is not None:
+            progress("gate", next(done), len(items))
 
-    examine_all(tasks, _workers(items, options), passed_on)
+    examine_all(tasks, _workers([items[number] for number in numbers], options), finished)
+    return results
 
 
 def _workers(items: Sequence[Target], options: Options) -> Workers:

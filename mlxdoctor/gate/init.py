@@ -11,6 +11,7 @@ from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.formats import escape
 from mlxdoctor.gate.targets import targets
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.verdict import Verdict
 
 _POLICY = """\
 # A gate's policy. Checks that must have run, or an item is inconclusive: those that tell whether
@@ -54,7 +55,7 @@ def required_checks(
     Args:
         paths: runs, or globs of them.
         generate: run models too.
-        progress: called with what is being done, a count done, and a total.
+        progress: called with what is being done, how many items are done, and of how many.
 
     Raises:
         InputError: a run is not healthy, or can't be examined.
@@ -64,15 +65,17 @@ def required_checks(
 
     items = targets(paths)
     required = {check.name for check in discover()}
-    for number, item in enumerate(items):
+    for done, item in enumerate(items):
         if item.problem:
             raise InputError(None, item.problem)
         if progress is not None:
-            progress(f"reading {item.path}", number, len(items))
+            progress(f"reading {item.path}", done, len(items))
         report = diagnose(item.path, allow_model=generate)
         if report.unreadable:
             raise InputError(None, report.unreadable[0], "name runs that can be read")
-        if report.diagnosis or not any(seen.learned for seen in report.seen):
+        # Without models a sound run may be inconclusive; it must have learned, at least.
+        is_faulty = report.verdict in (Verdict.UNHEALTHY, Verdict.SUSPECT)
+        if is_faulty or not any(seen.learned for seen in report.seen):
             raise InputError(
                 Path(item.path),
                 f"is no healthy run ({headline(report)})",
@@ -84,7 +87,7 @@ def required_checks(
 
 def policy_text(runs: Iterable[str], require: Iterable[str]) -> str:
     """The policy in TOML, for `mlxdoctor.toml`."""
-    # JSON's strings are TOML's, and a check's name has no character that either escapes.
+    # A string in JSON is one in TOML too where nothing is escaped, as in names of checks.
     listed = "".join(f"    {json.dumps(name)},\n" for name in require)
     named = "\n".join(f"#   {escape.terminal(run)}" for run in runs)
     return _POLICY.format(runs=named, require=f"[\n{listed}]" if listed else "[]")

@@ -14,12 +14,15 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mlxdoctor.check import Thresholds
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
+
+#: Paths, as a `.gitignore` has them.
+Patterns = Annotated[tuple[str, ...], "patterns"]
 
 
 @dataclass(frozen=True)
@@ -29,17 +32,16 @@ class Rules:
     Attributes:
         require: checks that must have run: passed or found.
         require_generate: whether models must have been run.
-        fail_on: the least severity that fails an item: "info", "warning", "error", "never".
-        suspect: what becomes of an item whose verdict is suspect: "pass", listed and counted,
-            or "fail".
+        fail_on: the least severity that fails an item.
+        suspect: what becomes of an item whose verdict is suspect; one that passes is listed.
         fail: codes, or checks for all their codes, that fail it whatever their severity.
         thresholds: check -> threshold -> value.
     """
 
     require: tuple[str, ...] = ()
     require_generate: bool = False
-    fail_on: str = "error"
-    suspect: str = "pass"
+    fail_on: Literal["info", "warning", "error", "never"] = "error"
+    suspect: Literal["pass", "fail"] = "pass"
     fail: frozenset[str] = frozenset()
     thresholds: Thresholds = field(default_factory=dict)
 
@@ -53,7 +55,7 @@ class Override:
         rules: fields of `Rules` and what they are there.
     """
 
-    paths: tuple[str, ...]
+    paths: Patterns
     rules: Mapping[str, Any]
 
 
@@ -70,7 +72,7 @@ class Ignore:
 
     code: str
     reason: str
-    paths: tuple[str, ...] = ()
+    paths: Patterns = ()
     expires: date | None = None
 
 

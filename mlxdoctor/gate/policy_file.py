@@ -1,21 +1,25 @@
-"""Reading a policy: where it is looked for, and what may stand in it."""
+"""Reading a policy: where it is looked for, and what may stand in it.
+
+What a key takes is what the field of its dataclass is annotated with: those of `policy.py`, and of
+the limits of a check below [thresholds].
+"""
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import tomllib
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from sys import float_info
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from mlxdoctor.check import Check, discover
+from mlxdoctor.check import Check, Thresholds, discover
 from mlxdoctor.evidence.source import open_file
-from mlxdoctor.gate.policy import Ignore, Override, Policy, Rules
-from mlxdoctor.gate.thresholds import Wrong, parse_thresholds, suggestion
+from mlxdoctor.gate.policy import Ignore, Override, Patterns, Policy, Rules
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.quoting import MAX_QUOTED, cut
 from mlxdoctor.safety.reading_limits import current, exceeded
@@ -24,27 +28,10 @@ from mlxdoctor.safety.reading_limits import current, exceeded
 POLICY_NAME = "mlxdoctor.toml"
 #: Names with dots between them that a key has at most.
 MAX_PARTS = 200
+#: Names that are listed where an unknown one is like none of them.
+MAX_LISTED = 16
 _PART = r"(?:[\w-]++|\"[^\"\n]*+\"|'[^'\n]*+')"
 _LONG_KEY = re.compile(rf"(?<![\w.-])(?:{_PART}[ \t]*+\.[ \t]*+){{{MAX_PARTS}}}")
-
-
-@dataclass(frozen=True)
-class Key:
-    """A key that may stand in a table of a policy.
-
-    Attributes:
-        meaning: its value and what that says, as "write …" goes on.
-        fits: whether a value from the file is of its kind.
-        keep: how the policy keeps the value.
-        names: the names in it are those of a "check", or of a "code" as well; "" for others.
-        is_required: whether it must be there.
-    """
-
-    meaning: str
-    fits: Callable[[Any], bool]
-    keep: Callable[[Any], Any] = lambda value: value
-    names: str = ""
-    is_required: bool = False
 
 
 def _is_text(value: Any) -> bool:
@@ -59,58 +46,42 @@ def _are_patterns(value: Any) -> bool:
     return _are_texts(value) and not any(pattern.startswith(("!", "#")) for pattern in value)
 
 
-def _are_tables(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(table, Mapping) for table in value)
-
-
 def _is_day(value: Any) -> bool:
     return isinstance(value, date) and not isinstance(value, datetime)
 
 
-#: What may be demanded of every item, and otherwise of some.
-RULES: Mapping[str, Key] = {
-    "require": Key(
-        'a list of checks that must have run: ["loss-trend"]', _are_texts, tuple, "check"
-    ),
-    "require-generate": Key(
-        "true or false: whether models must have been run", lambda value: isinstance(value, bool)
-    ),
-    "fail-on": Key(
-        "the least severity that fails an item: 'info', 'warning', 'error' or 'never'",
-        lambda value: value in ("info", "warning", "error", "never"),
-    ),
-    "suspect": Key(
-        "what becomes of an item that is suspect: 'pass' or 'fail'",
-        lambda value: value in ("pass", "fail"),
-    ),
-    "fail": Key(
-        'a list of codes or checks that fail an item whatever their severity: ["weight-drift"]',
-        _are_texts,
-        frozenset,
-        "code",
-    ),
-    "thresholds": Key(
-        "a table of thresholds for each check", lambda value: isinstance(value, Mapping)
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    # TOML has integers of any size.
+    is_real = isinstance(value, float) and not math.isnan(value)
+    return is_real or (_is_integer(value) and abs(value) <= float_info.max)
+
+
+#: Annotation of a field -> what to write, whether a value is that, and how it is kept.
+KINDS: Mapping[Any, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
+    list: ("each of them below [[its name]]", lambda value: isinstance(value, list), list),
+    bool: ("true or false", lambda value: isinstance(value, bool), bool),
+    str: ("a text", _is_text, str.strip),
+    int: ("a whole number", _is_integer, int),
+    float: ("a number", _is_number, float),
+    tuple[str, ...]: ('a list of texts: ["loss-trend"]', _are_texts, tuple),
+    frozenset[str]: ('a list of texts: ["loss-trend"]', _are_texts, frozenset),
+    date | None: ("a day without quotes: 2030-01-31", _is_day, lambda value: value),
+    Patterns: (
+        'a list of paths, seen from the policy, without "!" or "#": ["adapters/old/**"]',
+        _are_patterns,
+        tuple,
     ),
 }
-#: The policy as a whole, and its two lists of tables.
-POLICY: Mapping[str, Key] = {
-    **RULES,
-    "baseline": Key('the name of the file of known findings: "known.json"', _is_text),
-    "override": Key("other rules for some paths below [[override]]", _are_tables),
-    "ignore": Key("each accepted finding below [[ignore]]", _are_tables),
-}
-_PATHS = 'a list of paths, seen from the policy, without "!" or "#": ["adapters/old/**"]'
-OVERRIDE: Mapping[str, Key] = {
-    **RULES,
-    "paths": Key(_PATHS, lambda value: _are_patterns(value) and value, tuple, is_required=True),
-}
-IGNORE: Mapping[str, Key] = {
-    "code": Key("a code, or a check for all its codes", _is_text, names="code", is_required=True),
-    "reason": Key("why the finding is accepted", _is_text, str.strip, is_required=True),
-    "paths": Key(_PATHS, _are_patterns, tuple),
-    "expires": Key("the last day on which it holds, without quotes: 2030-01-31", _is_day),
-}
+#: Keys whose values name a check, or a code as well.
+NAMED = {"require": "check", "fail": "code", "code": "code"}
+
+
+class Wrong(Exception):  # noqa: N818 - a fault of the policy
+    """Something in a policy that is unknown or of another kind: what, and what to do."""
 
 
 def find_policy(start: Path) -> Path | None:
@@ -127,7 +98,7 @@ def find_policy(start: Path) -> Path | None:
             # Whatever it is: a policy that can't be read is not passed over in silence.
             return folder / POLICY_NAME
         project = folder / "pyproject.toml"
-        if project.is_file() and _table(project, _text(project)) is not None:
+        if project.is_file() and _table(project) is not None:
             return project
     return None
 
@@ -137,112 +108,144 @@ def read_policy(path: Path) -> Policy:
 
     Raises:
         InputError: it can't be read, or something in it is unknown or of another kind; the
-            message names the line and the key.
+            message names the key.
     """
-    text = _text(path)
-    table = _table(path, text)
+    table = _table(path)
     if table is None:
         raise InputError(path, "has no [tool.mlxdoctor]", "name another file with --policy")
     if not table:
         remedy = "write a rule, or remove it: then those that ship hold"
         raise InputError(path, "states no rule", remedy)
+    try:
+        return _policy(path, table)
+    except Wrong as wrong:
+        raise InputError(path, *wrong.args) from None
+
+
+def _policy(path: Path, table: Mapping[str, Any]) -> Policy:
     checks = discover()
-
-    def read(name: str, number: int, stated: Mapping[str, Any], keys: Mapping[str, Key]) -> Any:
-        try:
-            return _values(stated, keys, checks)
-        except Wrong as wrong:
-            line = _line_of(text, name, number, wrong.key)
-            where = f"{name} {number}: " if number else ""
-            problem = f"line {line}: {where}{wrong.key} {wrong.problem}"
-            raise InputError(path, problem, wrong.remedy) from None
-
-    values = read("", 0, table, POLICY)
-    overrides = [
-        read("override", number, stated, OVERRIDE)
-        for number, stated in enumerate(values.pop("override", ()), 1)
-    ]
+    rules = _kinds(Rules)
+    kinds = {**rules, "baseline": str, "override": list, "ignore": list}
+    values = _parsed(table, kinds, checks)
+    overrides = []
+    for number, part in enumerate(values.pop("override", ()), 1):
+        where = f"override {number}: "
+        changed = _parsed(part, {**rules, "paths": Patterns}, checks, where, ("paths",))
+        if len(changed) == 1:
+            raise Wrong(f"{where}changes nothing", "state a rule beside paths, or remove it")
+        overrides.append(Override(changed.pop("paths"), changed))
     ignores = [
-        read("ignore", number, stated, IGNORE)
-        for number, stated in enumerate(values.pop("ignore", ()), 1)
+        _parsed(part, _kinds(Ignore), checks, f"ignore {number}: ", ("code", "reason"))
+        for number, part in enumerate(values.pop("ignore", ()), 1)
     ]
-    for number, override in enumerate(overrides, 1):
-        if len(override) == 1:
-            line = _line_of(text, "override", number, "")
-            problem = f"line {line}: override {number}: changes nothing"
-            raise InputError(path, problem, "state a rule beside paths, or remove it")
     baseline = values.pop("baseline", None)
     root = path.resolve().parent
     return Policy(
         root=root,
         source=path,
         rules=Rules(**values),
-        overrides=tuple(Override(changed.pop("paths"), changed) for changed in overrides),
+        overrides=tuple(overrides),
         ignores=tuple(Ignore(**ignore) for ignore in ignores),
         baseline=root / baseline if baseline is not None else None,
     )
 
 
-def _values(
-    stated: Mapping[str, Any], keys: Mapping[str, Key], checks: Sequence[Check]
+def _kinds(kind: type[Any]) -> dict[str, Any]:
+    """Key -> annotation of its field."""
+    return {
+        name.replace("_", "-"): hint
+        for name, hint in get_type_hints(kind, include_extras=True).items()
+    }
+
+
+def _parsed(
+    stated: Any,
+    kinds: Mapping[str, Any],
+    checks: Sequence[Check],
+    where: str = "",
+    needed: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The stated values, by the names of the policy's fields."""
+    """The values of a table, by the names of the fields that they are for.
+
+    Args:
+        stated: the table, as read from the file.
+        kinds: the keys that it may have -> what each takes.
+        checks: all checks, which it may name.
+        where: what messages begin with.
+        needed: the keys that it must have.
+    """
+    if not isinstance(stated, Mapping):
+        raise Wrong(f"{where.rstrip('.: ')} is no table", "write a line for each key below it")
+    for key in needed:
+        if key not in stated:
+            raise Wrong(f"{where}{key} is missing", f"write {KINDS[kinds[key]][0]}")
     values = {}
-    for name, value in stated.items():
-        if name not in keys:
-            raise Wrong(name, "is an unknown key", suggestion(name, keys))
-        key = keys[name]
-        if not key.fits(value):
-            raise Wrong(name, f"is {cut(repr(value), MAX_QUOTED)}", f"write {key.meaning}")
-        if key.names:
-            _refuse_unknown(name, key, value, checks)
-        is_table = name == "thresholds"
-        kept = parse_thresholds(value, checks) if is_table else key.keep(value)
-        values[name.replace("-", "_")] = kept
-    for name, key in keys.items():
-        if key.is_required and name not in stated:
-            raise Wrong(name, "is missing", f"write {key.meaning}")
+    for key, value in stated.items():
+        if key not in kinds:
+            raise Wrong(f"{where}{key} is an unknown key", _suggestion(key, kinds))
+        if kinds[key] == Thresholds:
+            kept = _thresholds(value, checks, f"{where}{key}")
+        else:
+            kept = _value(value, kinds[key], f"{where}{key}")
+            _refuse_unknown(key, value, checks, where)
+        values[key.replace("-", "_")] = kept
     return values
 
 
-def _refuse_unknown(name: str, key: Key, value: Any, checks: Sequence[Check]) -> None:
+def _thresholds(value: Any, checks: Sequence[Check], where: str) -> dict[str, dict[str, Any]]:
+    by_name = {check.name: check for check in checks}
+    if not isinstance(value, Mapping):
+        raise Wrong(f"{where} is {value!r}", "write a table for each check below it")
+    parsed = {}
+    for name, table in value.items():
+        if name not in by_name:
+            problem = f"{where} names the unknown check {name!r}"
+            raise Wrong(problem, _suggestion(name, by_name))
+        # A check without thresholds has None.
+        kinds = get_type_hints(type(by_name[name].limits))
+        parsed[name] = _parsed(table, kinds, checks, f"{where}.{name}.")
+    return parsed
+
+
+def _value(value: Any, kind: Any, where: str) -> Any:
+    if get_origin(kind) is Literal:
+        options = get_args(kind)
+        wanted = f"one of {', '.join(map(repr, options))}"
+        is_fit, kept = value in options, value
+    else:
+        wanted, fits, keep = KINDS[kind]
+        is_fit = fits(value)
+        kept = keep(value) if is_fit else None
+    if not is_fit:
+        raise Wrong(f"{where} is {cut(repr(value), MAX_QUOTED)}", f"write {wanted}")
+    return kept
+
+
+def _refuse_unknown(key: str, value: Any, checks: Sequence[Check], where: str) -> None:
+    if (about := NAMED.get(key)) is None:
+        return
     known = {check.name for check in checks}
-    if key.names == "code":
+    if about == "code":
         known |= {code for check in checks for code in check.codes}
-    for stated in [value] if isinstance(value, str) else value:
-        if stated not in known:
-            problem = f"names the unknown {key.names} {stated!r}"
-            raise Wrong(name, problem, suggestion(stated, known))
+    for name in [value] if isinstance(value, str) else value:
+        if name not in known:
+            problem = f"{where}{key} names the unknown {about} {name!r}"
+            raise Wrong(problem, _suggestion(name, known))
 
 
-def _line_of(text: str, table: str, number: int, key: str) -> int:
-    """The line of a key, or of what is above it.
-
-    Args:
-        text: the file.
-        table: the table that the key is in, "" for the policy itself.
-        number: which of the tables of that name; 0 where there is one.
-        key: the key, with dots in it where it is below another.
-    """
-    wanted = f"{table}.{key}.".lstrip(".")
-    counted: Counter[str] = Counter()
-    place, nearest, line_of_nearest = "", "", 1
-    for line_number, line in enumerate(text.splitlines(), 1):
-        name, equals, _ = re.sub(r"[\"'\s]", "", line.partition("#")[0]).partition("=")
-        if name.startswith("["):
-            place = name.strip("[]").removeprefix("tool.mlxdoctor").lstrip(".")
-            counted[place] += 1
-            name = place
-        elif equals:
-            name = f"{place}.{name}".lstrip(".")
-        is_there = not number or counted[table] == number
-        if is_there and len(name) > len(nearest) and wanted.startswith(f"{name}."):
-            nearest, line_of_nearest = name, line_number
-    return line_of_nearest
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    """What may have been meant by an unknown name, as the remedy of an error."""
+    known = sorted(known)
+    close = get_close_matches(name, known, n=1)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    is_short = known and len(known) <= MAX_LISTED
+    return f"known are {', '.join(known)}" if is_short else "see `mlxdoctor checks`"
 
 
-def _table(path: Path, text: str) -> Mapping[str, Any] | None:
-    """The policy in a file's text; None where a project's file has none."""
+def _table(path: Path) -> Mapping[str, Any] | None:
+    """The policy in a file; None where a project's file has none."""
+    text = _text(path)
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -253,26 +256,18 @@ def _table(path: Path, text: str) -> Mapping[str, Any] | None:
     if own is None:
         if path.name != "pyproject.toml":
             return document
-        _refuse_other_spellings(document, below, path)
+        # A policy that nothing would read, because its table has another name.
+        for name in (*document, *(f"tool.{key}" for key in below)):
+            if re.sub(r"\W|_", "", name.removeprefix("tool.")).lower() == "mlxdoctor":
+                problem = f"has [{name}], which is not read"
+                raise InputError(path, problem, "write [tool.mlxdoctor]")
         return None
     if not isinstance(own, Mapping):
         raise InputError(path, "tool.mlxdoctor is no table", "write [tool.mlxdoctor]")
-    if beside := sorted(POLICY.keys() & document.keys()):
+    if beside := sorted(_kinds(Rules).keys() & document.keys()):
         problem = f"has {beside[0]} above [tool.mlxdoctor], which alone is read"
         raise InputError(path, problem, "write it below")
     return own
-
-
-def _refuse_other_spellings(
-    document: Mapping[str, Any], tools: Mapping[str, Any], path: Path
-) -> None:
-    """Refuse a policy in a project's file that nothing would read."""
-    for name, whole in [
-        *((key, key) for key in document),
-        *((key, f"tool.{key}") for key in tools),
-    ]:
-        if re.sub(r"\W|_", "", name).lower() == "mlxdoctor":
-            raise InputError(path, f"has [{whole}], which is not read", "write [tool.mlxdoctor]")
 
 
 def _text(path: Path) -> str:

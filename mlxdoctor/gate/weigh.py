@@ -31,14 +31,12 @@ class Weighed:
 
     Attributes:
         item: the item as the formats see it.
-        key: its path as baselines know it; None where it could not be examined.
         tested: ignores and baseline entries that could have suppressed a finding of it.
         used: those that did.
         failing: its findings that fail it, as a baseline would know them.
     """
 
     item: GateItem
-    key: str | None = None
     tested: frozenset[Ignore | Known] = frozenset()
     used: frozenset[Ignore | Known] = frozenset()
     failing: frozenset[Known] = frozenset()
@@ -94,7 +92,6 @@ def judge(
     tested = {one for one in suppressions if one.code.split(".", 1)[0] in looked}
     return Weighed(
         _item(path, examined, rules, gated, reopened),
-        key,
         frozenset(tested),
         frozenset(used),
         frozenset(failing),
@@ -137,7 +134,8 @@ def alone(report: Report, fail_on: str = "error", fail: frozenset[str] = frozens
     """
     path = place(report)
     examined = Examined(report, "", sum(one.seconds for one in report.outcomes))
-    policy = Policy(Path.cwd(), rules=Rules(fail_on=fail_on, fail=fail))
+    rules = Rules(fail_on=fail_on, fail=fail)  # type: ignore[arg-type]
+    policy = Policy(Path.cwd(), rules=rules)
     judgement = judge(path, examined, policy, frozenset(), date.today())
     return GateResult((judgement.item,), policy=None)
 

@@ -1,97 +1,37 @@
-"""A fully fine-tuned or fused model as a page: what it changed of its base."""
+"""A fully fine-tuned or fused model in figures: what it changed of its base."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from math import isfinite
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from mlxdoctor.evidence.adapter import Adapter, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
-from mlxdoctor.inspect.page import Column, Page, figure, in_order, layer_number
+from mlxdoctor.inspect.page import Column, Inspection, Row, figure, finite, in_order, or_blank
 from mlxdoctor.measure.weights.changed_tensors import WeightChange, component, weight_changes
 from mlxdoctor.safety.errors import InputError
 
-
-@dataclass(frozen=True)
-class TensorRow:
-    """One tensor beside the base's.
-
-    Attributes:
-        tensor: its name.
-        layer: its layer, None outside the layers.
-        component: the part of the model that it belongs to.
-        shape: of the values that it stands for.
-        base_stored: how the base stores it ("BF16", "4-bit affine/64"), None where it has none.
-        stored: how the tuned model stores it, None where it has none.
-        status: "same", "changed", "reshaped", "missing" or "extra".
-        relative: ‖W' − W‖/‖W‖; None where it is not finite or there is nothing to compare.
-        nonfinite: NaN or infinite values, where it was changed.
-    """
-
-    tensor: str
-    layer: int | None
-    component: str
-    shape: tuple[int, ...]
-    base_stored: str | None
-    stored: str | None
-    status: str
-    relative: float | None
-    nonfinite: int
-
-
-@dataclass(frozen=True)
-class ComponentRow:
-    """The tensors of one part of the model together.
-
-    Attributes:
-        component: its name.
-        tensors: how many the two models have in it.
-        changed: how many of them differ.
-        median_relative: of the changed tensors' relative changes, None without any.
-        largest_relative: the largest of them.
-    """
-
-    component: str
-    tensors: int
-    changed: int
-    median_relative: float | None
-    largest_relative: float | None
-
-
-@dataclass(frozen=True)
-class ModelInspection:
-    """A model beside its base.
-
-    Attributes:
-        path: the tuned model.
-        base: the base model.
-        stated_type: what the configuration beside a single file says was trained, if it does.
-        tensors: a row for each tensor of either.
-        components: the same, put together.
-    """
-
-    path: Path
-    base: Path
-    stated_type: str | None
-    tensors: tuple[TensorRow, ...]
-    components: tuple[ComponentRow, ...]
-
-    @property
-    def nonfinite(self) -> int:
-        """NaN or infinite values in changed tensors."""
-        return sum(row.nonfinite for row in self.tensors)
-
-    @property
-    def is_faulty(self) -> bool:
-        """Whether it certainly cannot be used, or is no adapter although it was to be one."""
-        return self.nonfinite > 0 or self.stated_type in ("lora", "dora")
+_COMPONENTS = (
+    Column("component", "component", align="left"),
+    Column("tensors", "tensors"),
+    Column("changed", "changed"),
+    Column("median ‖W'−W‖/‖W‖", "median_relative", figure),
+    Column("largest", "largest_relative", figure),
+)
+_TENSORS = (
+    Column("layer", "layer", or_blank),
+    Column("tensor", "tensor", align="left"),
+    Column("shape", "shape", lambda shape: " x ".join(map(str, shape))),
+    Column("base stored as", "base_stored", or_blank, "left"),
+    Column("stored as", "stored", or_blank, "left"),
+    Column("status", "status", align="left"),
+    Column("‖W'−W‖/‖W‖", "relative", figure),
+    Column("NaN or infinite", "nonfinite", lambda count: count or ""),
+)
 
 
 def full_weights(path: Path, base: BaseModel | None) -> TunedModel | None:
@@ -115,113 +55,77 @@ def full_weights(path: Path, base: BaseModel | None) -> TunedModel | None:
 
 
 def inspect_model(
-    tuned: TunedModel, base: BaseModel, progress: Callable[[int, int], None]
-) -> ModelInspection:
+    tuned: TunedModel,
+    base: BaseModel,
+    progress: Callable[[int, int], None],
+    sort: str = "layer",
+) -> Inspection:
     """Compare the models, a tensor at a time; every value of both is read.
 
     Args:
+        tuned: the model.
+        base: what it was tuned from.
         progress: called with the tensors done and their number.
+        sort: the order of the tensors, of `SORTS`.
 
     Raises:
-        InputError: a file changed or cannot be read, or the configuration beside a single
-            file is not sound.
+        InputError: a file changed or cannot be read, the configuration beside a single
+            file is not sound, or tensors have no such order.
     """
-    rows = []
+    rows: list[Row] = []
     for change in weight_changes(base, tuned):
         rows.append(_row(change))
         progress(len(rows), len(tuned.tensors))
     beside = TrainingConfig.beside(tuned.path) if tuned.from_adapter else None
-    parts = dict.fromkeys(row.component for row in rows)
-    return ModelInspection(
-        path=tuned.path,
-        base=base.path,
-        stated_type=beside.fine_tune_type if beside is not None else None,
-        tensors=tuple(rows),
-        components=tuple(_component(part, rows) for part in parts),
-    )
+    parts = [_component(part, rows) for part in dict.fromkeys(row["component"] for row in rows)]
+    ordered = in_order(rows, sort)
+    nonfinite = sum(row["nonfinite"] for row in rows)
+    stated = beside.fine_tune_type if beside is not None else None
+    # Full weights where there was to be an adapter.
+    is_no_adapter = stated in ("lora", "dora")
+    counts = Counter(row["status"] for row in rows)
+    listed = ", ".join(f"{count} {status}" for status, count in counts.most_common())
+    summary = [str(tuned.path), f"against {base.path}", f"tensors: {listed}"]
+    if nonfinite:
+        summary.append(f"{nonfinite:,} values are NaN or infinite")
+    if is_no_adapter:
+        summary.append(f"the configuration beside it says {stated}, but these are full weights")
+    figures = {
+        "path": str(tuned.path),
+        "base": str(base.path),
+        "stated_type": stated,
+        "tensors": ordered,
+        "components": parts,
+        "faulty": nonfinite > 0 or is_no_adapter,
+    }
+    tables = [(parts, _COMPONENTS), (ordered, _TENSORS)]
+    return Inspection("models", figures, summary, tables, nonfinite > 0 or is_no_adapter)
 
 
-def _row(change: WeightChange) -> TensorRow:
-    is_measured = change.relative is not None and isfinite(change.relative)
-    return TensorRow(
-        tensor=change.name,
-        layer=layer_of(change.name)[0],
-        component=component(change.name),
-        shape=change.shape,
-        base_stored=change.before,
-        stored=change.after,
-        status=change.status,
-        relative=change.relative if is_measured else None,
-        nonfinite=change.nonfinite,
-    )
-
-
-def _component(part: str, rows: Sequence[TensorRow]) -> ComponentRow:
-    mine = [row for row in rows if row.component == part]
-    changed = [row for row in mine if row.status == "changed"]
-    sizes = [row.relative for row in changed if row.relative is not None]
-    return ComponentRow(
-        component=part,
-        tensors=len(mine),
-        changed=len(changed),
-        median_relative=median(sizes) if sizes else None,
-        largest_relative=max(sizes, default=None),
-    )
-
-
-def model_object(inspection: ModelInspection, sort: str) -> dict[str, Any]:
-    """The model for JSON."""
+def _row(change: WeightChange) -> Row:
+    """One tensor beside the base's; `relative` is ‖W' − W‖/‖W‖."""
     return {
-        **asdict(inspection),
-        "path": str(inspection.path),
-        "base": str(inspection.base),
-        "tensors": [asdict(row) for row in in_order(inspection.tensors, sort)],
-        "faulty": inspection.is_faulty,
+        "tensor": change.name,
+        "layer": layer_of(change.name)[0],
+        "component": component(change.name),
+        "shape": change.shape,
+        "base_stored": change.before,
+        "stored": change.after,
+        "status": change.status,
+        "relative": finite(change.relative),
+        "nonfinite": change.nonfinite,
     }
 
 
-def model_page(inspection: ModelInspection, sort: str, page: Page) -> str:
-    """The model's summary, its parts, and a row for each tensor."""
-    parts, rows = inspection.components, in_order(inspection.tensors, sort)
-    components = [
-        Column("component", [part.component for part in parts], "left"),
-        Column("changed", [f"{part.changed} of {part.tensors}" for part in parts]),
-        Column("median ‖W'−W‖/‖W‖", [figure(part.median_relative) for part in parts]),
-        Column("largest", [figure(part.largest_relative) for part in parts]),
-    ]
-    tensors = [
-        Column("layer", [layer_number(row.layer) for row in rows]),
-        Column("tensor", [page.clean(row.tensor) for row in rows], "left"),
-        Column("shape", [" x ".join(map(str, row.shape)) for row in rows]),
-        Column("stored as", [page.clean(_stored(row)) for row in rows], "left"),
-        Column("status", [row.status for row in rows], "left"),
-        Column("‖W'−W‖/‖W‖", [figure(row.relative) for row in rows]),
-    ]
-    if inspection.nonfinite:
-        tensors.append(Column("NaN or infinite", [row.nonfinite or "" for row in rows]))
-    return "\n".join(
-        [*_summary(inspection, page), "", page.table(components), "", page.table(tensors)]
-    )
-
-
-def _summary(inspection: ModelInspection, page: Page) -> list[str]:
-    counts = Counter(row.status for row in inspection.tensors)
-    listed = ", ".join(f"{count} {status}" for status, count in counts.most_common())
-    lines = [
-        page.clean(str(inspection.path)),
-        page.clean(f"against {inspection.base}"),
-        f"tensors: {listed}",
-    ]
-    if inspection.nonfinite:
-        lines.append(f"{inspection.nonfinite:,} values are NaN or infinite")
-    if inspection.stated_type in ("lora", "dora"):
-        lines.append(
-            f"the configuration beside it says {inspection.stated_type}, but these are full weights"
-        )
-    return lines
-
-
-def _stored(row: TensorRow) -> str:
-    if row.base_stored is None or row.stored is None or row.base_stored == row.stored:
-        return row.stored or row.base_stored or ""
-    return f"{row.base_stored} -> {row.stored}"
+def _component(part: str, rows: Sequence[Row]) -> Row:
+    """The tensors of one part of the model together."""
+    mine = [row for row in rows if row["component"] == part]
+    changed = [row for row in mine if row["status"] == "changed"]
+    sizes = [row["relative"] for row in changed if row["relative"] is not None]
+    return {
+        "component": part,
+        "tensors": len(mine),
+        "changed": len(changed),
+        "median_relative": median(sizes) if sizes else None,
+        "largest_relative": max(sizes, default=None),
+    }

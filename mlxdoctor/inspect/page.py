@@ -1,16 +1,19 @@
-"""What every table of `inspect` is made of: columns, cells and the order of the rows."""
+"""What `inspect` says of a file of weights: figures for programs, and a page for people."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from math import isfinite
+from typing import Any, Literal
 
 from mlxdoctor.formats import escape
+from mlxdoctor.safety.errors import InputError
 
-Row = TypeVar("Row")
+#: One row of a table, as the JSON has it; figures that are not finite are None.
+Row = Mapping[str, Any]
 
-#: `--sort` -> the attribute of a row; figures sort from the largest down.
+#: `--sort` -> the key of a row; figures sort from the largest down.
 SORTS = {
     "layer": "layer",
     "update": "update_norm",
@@ -22,47 +25,77 @@ SORTS = {
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table: its header, its cells from the top, and the side they stand on."""
+    """One column of a table: its header, the key of its cells, how they are shown, and the side."""
 
     header: str
-    cells: Sequence[Any]
+    key: str
+    show: Callable[[Any], object] = lambda value: value
     align: Literal["left", "right"] = "right"
 
 
 @dataclass(frozen=True)
-class Page:
-    """Lines for a terminal, or Markdown; what an artifact wrote can do no harm in either."""
+class Inspection:
+    """A file of weights in figures.
 
-    is_markdown: bool
+    Attributes:
+        kind: what the JSON calls a list of them.
+        figures: the JSON object.
+        summary: the lines above the tables.
+        tables: rows and columns of each.
+        is_faulty: whether something is certainly wrong with the file.
+    """
 
-    @property
-    def clean(self) -> Callable[[str], str]:
-        """Makes text from an artifact harmless."""
-        return escape.markdown if self.is_markdown else escape.terminal
+    kind: Literal["adapters", "models"]
+    figures: Mapping[str, Any]
+    summary: Sequence[str]
+    tables: Sequence[tuple[Sequence[Row], Sequence[Column]]]
+    is_faulty: bool
 
-    def table(self, columns: Sequence[Column]) -> str:
-        """The columns side by side."""
-        from tabulate import tabulate
+    def page(self, *, is_markdown: bool) -> str:
+        """Lines for a terminal, or Markdown; what an artifact wrote can do no harm in either."""
+        clean = escape.markdown if is_markdown else escape.terminal
+        parts = ["\n".join(map(clean, self.summary))]
+        parts += [
+            _table(rows, columns, clean, is_markdown) for rows, columns in self.tables if rows
+        ]
+        return "\n\n".join(parts)
 
-        return tabulate(
-            list(zip(*(one.cells for one in columns), strict=True)),
-            [one.header for one in columns],
-            tablefmt="pipe" if self.is_markdown else "simple",
-            disable_numparse=True,
-            colalign=[one.align for one in columns],
-        )
+
+def _table(
+    rows: Sequence[Row],
+    columns: Sequence[Column],
+    clean: Callable[[str], str],
+    is_markdown: bool,
+) -> str:
+    from tabulate import tabulate
+
+    return tabulate(
+        [[clean(str(column.show(row[column.key]))) for column in columns] for row in rows],
+        [column.header for column in columns],
+        tablefmt="pipe" if is_markdown else "simple",
+        disable_numparse=True,
+        colalign=[column.align for column in columns],
+    )
 
 
 def in_order(rows: Sequence[Row], sort: str) -> Sequence[Row]:
-    """The rows as they are, by layer, or those with the largest figure first."""
+    """The rows as they are, by layer, or those with the largest figure first.
+
+    Raises:
+        InputError: the rows have no such figure.
+    """
+    key = SORTS[sort]
+    if any(key not in row for row in rows):
+        known = " and ".join(name for name, figure in SORTS.items() if figure in rows[0])
+        raise InputError(None, f"--sort {sort} is for adapters", f"a model has {known}")
     if sort == "layer":
         return rows
+    return sorted(rows, key=lambda row: (row[key] is None, -(row[key] or 0.0)))
 
-    def descending(row: Row) -> tuple[bool, float]:
-        value = getattr(row, SORTS[sort])
-        return value is None, -(value or 0.0)
 
-    return sorted(rows, key=descending)
+def finite(value: float | None) -> float | None:
+    """A figure for JSON, which has none that is not finite."""
+    return value if value is not None and isfinite(value) else None
 
 
 def figure(value: float | None) -> str:
@@ -75,6 +108,6 @@ def share(value: float | None) -> str:
     return "–" if value is None else f"{value:.0%}" if value < 10 else f"{value:.0f} x"
 
 
-def layer_number(layer: int | None) -> int | str:
-    """A layer in a table's cell; nothing outside the layers."""
-    return "" if layer is None else layer
+def or_blank(value: object) -> object:
+    """A cell that is blank where there is nothing: outside the layers, say."""
+    return "" if value is None else value

@@ -1,111 +1,79 @@
 """Whether an answer is one token, a handful of tokens, or a loop.
 
-Asked of the answers of a run by the check, and of those of every save by bisect. What follows
-from the share of such answers, against the base model's, is `measure.text.prompt_rates`.
+The checks ask it of a run's answers, bisect of the answers of every save.
+`measure.text.prompt_rates` compares the share of such answers with the base model's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 
-from mlxdoctor.check import limit
 from mlxdoctor.engines.text import distinct_n, run_share, seq_rep_n, tail_loop, top_share
-from mlxdoctor.measure.text.prompt_rates import RateLimits
 
-#: Diversity is measured on this many units: in longer text, words recur.
-MEASURED = 64
+#: Tokens of the shortest answer and of the shortest loop that are judged: shorter ones can be one
+#: repeated token by chance; and the first tokens in which distinct ones are counted, because in
+#: longer text words recur. Measures of variety take twice the shortest.
+SHORTEST, COUNTED = 8, 64
+#: Share of an answer that is one token, or in runs of four or more of one: a few tokens may precede
+#: the collapse.
+SINGLE = 0.9
+#: Length from which one answer of a single token is proof without a second prompt: no right answer
+#: repeats a token 24 times, unless the expected one does (0 of 24 fixture runs' sound answers).
+ALONE = 24
+#: Share of one token from which an answer counts as a handful of tokens: a comma makes up 0.12 of
+#: the fixtures' tokens.
+DOMINANT = 0.5
+#: Distinct tokens over tokens up to which an answer is poor: 0.35 at least in sound fixture runs,
+#: 0.02 to 0.19 in collapsed ones.
+DISTINCT = 0.25
+#: Share of 4-grams that repeat an earlier one: 0.44 in greedy text of GPT-2 (Welleck et al. 2020).
+REPEATED = 0.5
+#: Least share of an answer that the loop at its end covers, and least number of times that it
+#: repeats: twice is emphasis.
+LOOP, PERIODS = 0.5, 3
 
 #: An answer before its end token: token ids, or words where those are unknown.
 Content = Sequence[Hashable]
 
 
-@dataclass(frozen=True)
-class OneTokenLimits(RateLimits):
-    """When an output is one token. The base model's own answers are held to these too."""
-
-    shortest: int = limit(
-        8, unit="tokens", source="shorter answers can be one repeated token by chance"
-    )
-    run_share: float = limit(
-        0.9,
-        unit="share of an answer's tokens that are one token, or in runs of four or more",
-        source="a few tokens may precede the collapse",
-    )
-
-
-@dataclass(frozen=True)
-class Limits(OneTokenLimits):
-    """When an output is one token, a handful of them, or a loop."""
-
-    alone: int = limit(
-        24,
-        unit="tokens, or words and signs, of one answer that is one token",
-        source="no right answer is one token 24 times over, unless the expected one is: so long "
-        "a run needs no second prompt",
-        false_alarms="0 of 24 fixture runs' sound answers and 0 of the base model's",
-    )
-    dominant_share: float = limit(
-        0.5, unit="share of an answer's tokens", source="a comma has 0.12 of the fixtures' tokens"
-    )
-    distinct: float = limit(
-        0.25,
-        unit="distinct tokens over tokens, in the first 64",
-        source="fixtures: 0.35 at least in sound runs, 0.02 to 0.19 in collapsed ones",
-        false_alarms="0 of 6 sound or late runs of 16 prompts",
-    )
-    seq_rep_4: float = limit(
-        0.5, unit="share of 4-grams", source="Welleck et al. 2020: 0.44 in greedy text of GPT-2"
-    )
-    loop_share: float = limit(
-        0.5, unit="share of an answer's tokens in a loop at its end", source="half of the answer"
-    )
-    loop_periods: float = limit(
-        3.0, unit="repetitions", source="twice is emphasis, three times a loop"
-    )
-
-
-def is_single(content: Content, limits: OneTokenLimits) -> bool:
-    """Whether one token, or runs of a single one, make up nearly all of it."""
+def is_single(content: Content) -> bool:
+    """Whether one token, or runs of four or more equal tokens, make up nearly all of it."""
     share = max(top_share(content)[1], run_share(content))
-    return len(content) >= limits.shortest and share >= limits.run_share
+    return len(content) >= SHORTEST and share >= SINGLE
 
 
-def is_plain_collapse(content: Content, limits: Limits) -> bool:
+def is_plain_collapse(content: Content) -> bool:
     """Whether it is one token for so long that a single such answer shows a broken model."""
-    return len(content) >= limits.alone and is_single(content, limits)
+    return len(content) >= ALONE and is_single(content)
 
 
-def is_dominated(content: Content, limits: Limits) -> bool:
-    """Whether one token makes up half of it."""
-    is_half = _is_long(content, limits) and top_share(content)[1] >= limits.dominant_share
-    return is_half or is_single(content, limits)
+def is_poor(content: Content) -> bool:
+    """Whether a handful of tokens, or a single one, makes it up."""
+    few = _is_long(content) and distinct_n(content[:COUNTED], 1) <= DISTINCT
+    return few or is_single(content)
 
 
-def is_poor(content: Content, limits: Limits) -> bool:
-    """Whether a handful of tokens makes it up."""
-    few = _is_long(content, limits) and distinct_n(content[:MEASURED], 1) <= limits.distinct
-    return few or is_single(content, limits)
+def is_few_tokens(content: Content) -> bool:
+    """Whether a handful of tokens makes it up, or one of them half of it."""
+    return is_poor(content) or (_is_long(content) and top_share(content)[1] >= DOMINANT)
 
 
-def ends_in_loop(content: Content, limits: Limits, least: int = 0) -> bool:
-    """Whether a passage repeats to the end, over at least so many tokens and half of all."""
+def ends_in_loop(content: Content) -> bool:
+    """Whether a passage repeats to the end, over half of it."""
     period, covered = tail_loop(content)
-    needed = max(least, limits.loop_share * len(content), limits.loop_periods * period)
-    return len(content) >= limits.shortest and period > 0 and covered >= needed
+    return period > 0 and covered >= max(SHORTEST, LOOP * len(content), PERIODS * period)
 
 
-def is_loop(content: Content, limits: Limits) -> bool:
+def is_loop(content: Content) -> bool:
     """Whether it ends in a loop, or repeats itself all over, and is more than one token."""
-    repeats = _is_long(content, limits) and seq_rep_n(content) >= limits.seq_rep_4
-    is_long_loop = ends_in_loop(content, limits, limits.shortest)
-    return (is_long_loop or repeats) and not is_single(content, limits)
+    repeats = _is_long(content) and seq_rep_n(content) >= REPEATED
+    return (ends_in_loop(content) or repeats) and not is_single(content)
 
 
-def is_collapsed(content: Content, limits: Limits) -> bool:
-    """Whether it is any of these; text that repeats itself without ending in a loop is not."""
-    return is_poor(content, limits) or ends_in_loop(content, limits)
+def is_collapsed(content: Content) -> bool:
+    """Whether it is poor or ends in a loop; repetition elsewhere does not count."""
+    return is_poor(content) or ends_in_loop(content)
 
 
-def _is_long(content: Content, limits: Limits) -> bool:
-    return len(content) >= 2 * limits.shortest
+def _is_long(content: Content) -> bool:
+    return len(content) >= 2 * SHORTEST

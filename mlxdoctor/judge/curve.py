@@ -1,10 +1,9 @@
-"""When a loss stands far above a level: the limits that checks, bisect and the trainer share.
+"""What a loss is held against: where its run began, what came before, and the shared limits.
 
-Each compares a loss with a level by `above`: times as high and so many nats higher, since a ratio
-alone makes much of small losses, and nats alone of large ones.
-
-The watch looks again at every report and may end a training. Its false alarms are bounded by a
-test of its own (`mlxdoctor.watch.monitor`).
+`loss_figures` are the figures that the tables of the loss checks (`checks/loss_*.toml`) have
+bounds for; `diagnose` and the watch share them. Bisect and the twin compare a loss with a level
+by `above`: times as high and so many nats higher, since a ratio alone makes much of small losses,
+and nats alone of large ones.
 """
 
 from __future__ import annotations
@@ -13,11 +12,25 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from mlxdoctor.check import limit
-from mlxdoctor.engines.series import SeriesFacts
-from mlxdoctor.evidence.training_log import Segment
+from mlxdoctor.engines.series import SeriesFacts, smoothed
+from mlxdoctor.evidence.training_log import Segment, Series
+from mlxdoctor.finding import Measurement
 
 CALIBRATION = "0 of 36 healthy runs of the fixture model, 0 of 4 healthy users' logs"
+#: Reports from which on a curve has levels: with fewer only what is far off is judged.
+ENOUGH = 10
+#: Finite losses before the first that is not, of which the highest is held against the lowest; and
+#: reports whose median is a leap.
+LAST = 3
+#: Noises of one report that the last quarter of a curve has to stand above where the run began.
+NOISES = 4.0
+#: Nats above the start from which on a loss that ends far above it has departed.
+DEPARTED = 0.5
+#: Words of a metric that tells more of training on preferences than its loss.
+REWARDS = frozenset({"reward", "rewards", "margin", "margins", "r"})
 
 
 @dataclass(frozen=True)
@@ -69,8 +82,132 @@ class Start:
 
 
 def start_of(segment: Segment, curve: SeriesFacts) -> Start:
-    """The untouched model's loss where the log has it, else the first that was reported."""
-    base = segment.base_val_loss
+    """The untouched model's loss where the log has it, else the first that was reported.
+
+    A first report of the first iteration is the untouched model's on the rows trained on, which
+    may be harder than those it was validated on.
+    """
+    base, losses = segment.base_val_loss, segment.series["train_loss"]
     if base is not None and math.isfinite(base) and base > 0:
-        return Start(base, True)
+        is_untouched = segment.axis in ("iteration", "step") and losses.iterations[0] <= 1
+        return Start(max(base, curve.first) if is_untouched else base, True)
     return Start(curve.first, False)
+
+
+def loss_figures(segment: Segment, name: str, facts: SeriesFacts) -> dict[str, Measurement]:
+    """Figures of a loss that are not of its values alone; none of other columns.
+
+    Args:
+        segment: the run.
+        name: of the column.
+        facts: what its values say.
+    """
+    if name == "val_loss":
+        return _validated(segment)
+    if name != "train_loss":
+        return {}
+    losses = segment.series[name]
+    named: dict[str, Measurement] = {
+        "is_mean": not segment.is_preference,
+        "is_unrewarded": not _is_rewarded(segment),
+        "level_of": level_of(facts),
+        **_before(segment, losses, facts),
+    }
+    if facts.points and segment.shows_start:
+        named |= _since_start(segment, losses.finite, facts)
+    return named
+
+
+def _is_rewarded(segment: Segment) -> bool:
+    """Whether any reward or margin is other than 0."""
+    return any(
+        REWARDS & set(name.split("_")) and bool(np.any(series.values != 0.0))
+        for name, series in segment.series.items()
+    )
+
+
+def _validated(segment: Segment) -> dict[str, Measurement]:
+    """Validations against that of the untouched model."""
+    base, validation = segment.base_val_loss, segment.get("val_loss")
+    named: dict[str, Measurement] = {"is_mean": not segment.is_preference, "is_unvalidated": True}
+    if validation is None or base is None or not 0.0 < base < math.inf:
+        return named
+    later = validation.values[1:]
+    later = later[np.isfinite(later)]
+    if len(later):
+        named |= {"is_unvalidated": False, "validated": len(later)}
+        named["validated_least"] = float(later.min()) / base
+        named["validated_most"] = float(later.max()) / base
+    return named
+
+
+def _before(segment: Segment, losses: Series, facts: SeriesFacts) -> dict[str, Measurement]:
+    """What came before the first loss that is not finite, and before the first that is 0."""
+    base, values = segment.base_val_loss, losses.values
+    is_known = base is not None and math.isfinite(base)
+    good = values[: int(np.argmin([*np.isfinite(values), False]))]
+    named: dict[str, Measurement] = {
+        "base_is_broken": base is not None and not is_known,
+        "finite_after": facts.points > len(good),
+        "known_before": len(good) + is_known if len(good) else 0,
+        "base_validation_loss": base if is_known else None,
+    }
+    if len(good):
+        # Where it began, or the lowest it reached: a loss may fall before it rises.
+        lowest = min([float(good.min()), *([base] if base is not None and is_known else [])])
+        last = float(good[int(np.argmin(good)) :][-LAST:].max())
+        named |= {"before": float(good[-1]), "lowest_before": lowest}
+        named |= {"risen_before": last - lowest}
+        named["times_before"] = last / lowest if lowest > 0.0 else math.inf
+    zero = values == 0.0
+    if zero.any():
+        before = values[: int(np.argmax(zero))]
+        before = before[np.isfinite(before)]
+        named["before_zeros"] = float(before[-1]) if len(before) else math.inf
+        norms = segment.get("grad_norm")
+        named["zeros_hide"] = norms is not None and bool(
+            np.isin(losses.iterations[zero], norms.iterations[~np.isfinite(norms.values)]).any()
+        )
+    return named
+
+
+def _since_start(segment: Segment, losses: Series, facts: SeriesFacts) -> dict[str, Measurement]:
+    """A loss against where its run began."""
+    start, values = start_of(segment, facts), losses.values
+    risen = facts.end - start.loss
+    onset = facts.onset
+    if onset is None:
+        departed = values > start.loss + max(0.0, min(DEPARTED, risen / 2))
+        onset = int(losses.iterations[int(np.argmax(departed))])
+    later = values[losses.iterations >= onset]
+    above = int(np.argmax([*(values[::-1] <= start.loss), True]))
+    named: dict[str, Measurement] = {
+        **_validated(segment),
+        "origin": start.loss,
+        "began": "before the first update" if start.is_base else "in the first report",
+        "is_base": start.is_base,
+        "is_long": facts.points >= ENOUGH,
+        "is_short": facts.points < ENOUGH,
+        "above_origin": risen,
+        "tail_above": facts.tail_minimum - start.loss,
+        "tail_clear": facts.tail_minimum - start.loss - min(NOISES * facts.noise, risen),
+        "above_at_end": above,
+        "rises_at_end": int(np.argmax([*(np.diff(values)[::-1] <= 0.0), True])),
+        "above_since": int(losses.iterations[-above]) if above else None,
+        "departure": onset,
+        "reports_above": int((later > start.loss).sum()),
+        "later_reports": len(later),
+        "has_come_back": "" if risen <= 0.0 else None,
+    }
+    named["least_above_origin"] = facts.lowest - start.loss
+    if start.loss > 0.0:
+        named["over_origin"] = facts.end / start.loss
+        named["least_over_origin"] = facts.lowest / start.loss
+        if len(values) >= LAST:
+            named["peak_over_origin"] = float(smoothed(values, LAST).max()) / start.loss
+    return named
+
+
+def level_of(facts: SeriesFacts) -> int | None:
+    """Of how many reports a level is the median, where it is one."""
+    return facts.edge if facts.edge > 1 else None

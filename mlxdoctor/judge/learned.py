@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mlxdoctor.evidence.supervision import Role
-from mlxdoctor.measure.text.statistics import sign_test
+from mlxdoctor.measure.text.statistics import SIGNIFICANCE, sign_test
+from mlxdoctor.models.load import Which
 from mlxdoctor.models.losses import RowLosses, RowPass
 
-#: The p-value of a sign test over rows below which a change is one.
-SIGNIFICANCE = 0.01
 #: Rows that decide: fewer cannot reach that p-value.
 ENOUGH_ROWS = 8
 #: Probability of a token that is the greedy choice.
@@ -33,6 +33,13 @@ class LossChange:
     base: NDArray[np.float64]
     tuned: NDArray[np.float64]
 
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[float, float]]) -> LossChange:
+        """The base model's and the tuned model's loss of each row; those not finite left out."""
+        values = np.array(list(pairs), dtype=np.float64).reshape(-1, 2)
+        values = values[np.isfinite(values).all(axis=1)]
+        return cls(values[:, 0], values[:, 1])
+
     @property
     def gains(self) -> NDArray[np.float64]:
         """How far the loss fell, row by row; negative where it rose."""
@@ -42,6 +49,12 @@ class LossChange:
     def gain(self) -> float:
         """The mean of `gains`; 0.0 without a row."""
         return float(self.gains.mean()) if len(self.gains) else 0.0
+
+    @property
+    def error(self) -> float:
+        """The standard error of `gain` over the rows; NaN of fewer than two."""
+        count = len(self.gains)
+        return float(self.gains.std(ddof=1)) / math.sqrt(count) if count > 1 else math.nan
 
     @property
     def p_value(self) -> float:
@@ -74,40 +87,16 @@ class LossChange:
         }
 
 
-def region(rows: Sequence[RowLosses], shift: int, role: Role) -> LossChange:
+def region(rows: Sequence[RowLosses], role: Role, shift: int = 1) -> LossChange:
     """Mean loss over the targets of one role, on rows that have some at every shift."""
     having = [row for row in rows if np.any(row.roles[2:] == role)]
-    base = [region_mean(row, row.base, shift, role) for row in having]
-    tuned = [region_mean(row, tuned_pass(row), shift, role) for row in having]
+    base, tuned = ([row.mean(which, role, shift) for row in having] for which in get_args(Which))
     return LossChange(np.array(base), np.array(tuned))
 
 
 def change(rows: Sequence[RowLosses], value: Callable[[RowPass], float]) -> LossChange:
     """One figure of each row; rows where it is not defined are left out."""
-    pairs = [(value(row.base), value(tuned_pass(row))) for row in rows]
-    values = np.array(pairs, dtype=np.float64).reshape(-1, 2)
-    values = values[np.isfinite(values).all(axis=1)]
-    return LossChange(values[:, 0], values[:, 1])
-
-
-def region_mean(row: RowLosses, losses: RowPass, shift: int, role: Role) -> float:
-    """Mean loss at a shift over the row's targets of one role; NaN where it has none."""
-    at_shift = losses.shifted[shift]
-    first = max(shift, 0)
-    roles = row.roles[first : first + len(at_shift)]
-    chosen = at_shift[: len(roles)][roles == role]
-    return float(chosen.mean()) if len(chosen) else math.nan
-
-
-def tuned_pass(row: RowLosses) -> RowPass:
-    """The tuned model's losses on a row.
-
-    Raises:
-        ValueError: the row was not measured with the tuned model.
-    """
-    if row.tuned is None:
-        raise ValueError(f"row {row.index} was not measured with the tuned model")
-    return row.tuned
+    return LossChange.of((value(row.base), value(row.of("tuned"))) for row in rows)
 
 
 def is_likely(losses: NDArray[np.float64], threshold: float) -> bool:

@@ -9,30 +9,18 @@ from math import isfinite
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.check import limit
 from mlxdoctor.engines.series import Floats, noise
 from mlxdoctor.evidence.training_log import Segment, TrainingLog
 from mlxdoctor.judge.curve import Limits, above
 
-
-@dataclass(frozen=True)
-class LogLimits(Limits):
-    """What bisect adds: when a model that was saved at a report was lost already.
-
-    At a save the loss stands 1.10 times and 0.06 nats above the lowest level before at most in
-    sound runs: `exploded_ratio` and `diverged_nats` hold there too (0 of 126 sound runs).
-    """
-
-    noises: float = limit(
-        4.0, unit="standard deviations of a report", source="a batch of hard rows is no blow-up"
-    )
-    share: float = limit(
-        0.25,
-        unit="rise of the loss over what had been learned",
-        source="the saves of sound runs are at 0.02 at most; of 38 runs that broke on the way 28 "
-        "are above it at the first broken save, and those whose rate leapt at 0.22 or more",
-        false_alarms="0 of 126 sound runs of four base models",
-    )
+# When a model that was saved at a report was lost already. At a save the loss stands 1.10 times and
+# 0.06 nats above the lowest level before at most in sound runs: `exploded_ratio` and
+# `diverged_nats` hold there too (0 of 126 sound runs of four base models).
+#: Standard deviations of a report: a batch of hard rows is no blow-up.
+_NOISES = 4.0
+#: Rise of the loss over what had been learned: 0.02 at most at the saves of the same sound runs; of
+#: 38 runs that broke on the way 28 are above it at the first broken save.
+LOST_SHARE = 0.25
 
 
 @dataclass(frozen=True)
@@ -45,43 +33,25 @@ class LoggedCourse:
         lost: which of the saves were made while the training loss was blown up.
         risen: which of them were made while the validation loss stood far above its minimum.
         onset: the first report of the blow-up that lasted to the end, or to the last save.
-        before: the level before it, in nats.
-        after: the loss at the last save, in nats.
+        story: the blow-up as a clause; empty where there is none.
         best: the iteration with the lowest validation loss; None with fewer than three.
-        end_over_best: the last validation loss over the lowest; None with fewer than three.
         covers: whether the log reaches the last save.
         validations: the validation loss reported at each save's iteration, in nats; None where
             there is none.
-        unit: what the log counts, as `Segment.unit`.
     """
 
     losses: tuple[float | None, ...]
     lost: tuple[bool, ...]
     risen: tuple[bool, ...]
     onset: int | None
-    before: float | None
-    after: float | None
+    story: str
     best: int | None
-    end_over_best: float | None
     covers: bool
     validations: tuple[float | None, ...] = ()
-    unit: str = "iteration"
-
-    @property
-    def story(self) -> str:
-        """The blow-up as a clause; empty where there is none."""
-        if self.onset is None or self.after is None:
-            return ""
-        if not isfinite(self.after):
-            return f"the log's loss is not finite from {self.unit} {self.onset} on"
-        return (
-            f"the log's loss blew up at {self.unit} {self.onset}, from {self.before:.3g} to "
-            f"{self.after:.3g}"
-        )
 
 
 def course(
-    log: TrainingLog | None, iterations: Sequence[int], limits: LogLimits
+    log: TrainingLog | None, iterations: Sequence[int], limits: Limits
 ) -> LoggedCourse | None:
     """What the log says at each of the saves.
 
@@ -109,9 +79,14 @@ def course(
     places = _places(series.iterations, iterations)
     last = places[-1]
     good = np.flatnonzero(~bad[: last + 1])
-    onset = None
+    onset, story = None, ""
     if last >= 0 and bad[last]:
-        onset = int(good[-1]) + 1 if len(good) else 0
+        place = int(good[-1]) + 1 if len(good) else 0
+        onset, after = int(series.iterations[place]), float(series.values[last])
+        story = f"the log's loss is not finite from {log.main.unit} {onset} on"
+        if isfinite(after):
+            levels = f"from {level[place]:.3g} to {after:.3g}"
+            story = f"the log's loss blew up at {log.main.unit} {onset}, {levels}"
     validations = log.main.finite("val_loss")
     lowest = int(np.argmin(validations.values)) if len(validations) >= 3 else None
     return LoggedCourse(
@@ -119,16 +94,11 @@ def course(
         # The report after a save must agree with the one up to it.
         lost=tuple(place >= 0 and bool(bad[place : place + 2].all()) for place in places),
         risen=_risen(log.main, iterations, limits),
-        onset=int(series.iterations[onset]) if onset is not None else None,
-        before=float(level[onset]) if onset is not None else None,
-        after=float(series.values[last]) if last >= 0 else None,
+        onset=onset,
+        story=story,
         best=int(validations.iterations[lowest]) if lowest is not None else None,
-        end_over_best=float(validations.values[-1] / max(validations.values[lowest], 1e-9))
-        if lowest is not None
-        else None,
         covers=int(series.iterations[-1]) >= iterations[-1] - interval,
         validations=_validations(log.main, iterations),
-        unit=log.main.unit,
     )
 
 
@@ -137,7 +107,7 @@ def _places(reported: NDArray[np.int64], iterations: Sequence[int]) -> list[int]
     return [int(place) - 1 for place in np.searchsorted(reported, iterations, "right")]
 
 
-def _risen(segment: Segment, iterations: Sequence[int], limits: LogLimits) -> tuple[bool, ...]:
+def _risen(segment: Segment, iterations: Sequence[int], limits: Limits) -> tuple[bool, ...]:
     """Whether the validations around each save stand far above an earlier one."""
     losses = segment.get("val_loss")
     if losses is None or len(losses) < 3:
@@ -161,7 +131,7 @@ def _validations(segment: Segment, iterations: Sequence[int]) -> tuple[float | N
 
 
 def blown_up(
-    values: Floats, start: float | None, width: int, limits: LogLimits
+    values: Floats, start: float | None, width: int, limits: Limits
 ) -> tuple[NDArray[np.bool_], Floats]:
     """At which reports the loss is not finite, or far above the lowest level before them.
 
@@ -173,7 +143,7 @@ def blown_up(
     Returns:
         bool (n,), and that level, float64 (n,).
     """
-    needed = max(limits.diverged_nats, limits.noises * _noise_before(values))
+    needed = max(limits.diverged_nats, _NOISES * _noise_before(values))
     smooth = _smoothed(values, width)
     finite = np.isfinite(smooth)
     # The middle of three, so that one lucky batch is no level.
@@ -183,7 +153,7 @@ def blown_up(
     first = start if start is not None and isfinite(start) else float(level[0])
     lowest = np.minimum.accumulate(np.concatenate([[first], level]))[:-1]
     with np.errstate(invalid="ignore"):
-        is_share = smooth - lowest > limits.share * (first - lowest)
+        is_share = smooth - lowest > LOST_SHARE * (first - lowest)
         much = (smooth > limits.exploded_ratio * lowest) | is_share
         far = much & (smooth - lowest > needed) & (smooth > lowest)
     return ~finite | far, lowest

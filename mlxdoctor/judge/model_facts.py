@@ -11,7 +11,6 @@ from functools import cache
 from importlib.resources import files
 from pathlib import PurePosixPath
 
-from mlxdoctor.check import limit
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
@@ -27,17 +26,13 @@ _CACHED = re.compile(r"models--[^/]*?--([^/]+)/snapshots/")
 _OF_COMMAND = re.compile(r"--model[= ]([^\s\"']+)")
 
 
-@dataclass(frozen=True)
-class GuessLimits:
-    """What a blind guess costs where the model is unknown."""
+#: Tokens that no common model has more of: a blind guess is among these where the model is unknown.
+MAX_VOCABULARY = 300_000
 
-    vocabulary: int = limit(
-        300_000, unit="tokens", source="no common model has more; used where the model is unknown"
-    )
 
-    def blind_guess(self, vocabulary: int | None) -> float:
-        """The loss of a guess among all tokens, nats a target."""
-        return math.log(vocabulary or self.vocabulary)
+def blind_guess(vocabulary: int | None) -> float:
+    """The loss of a guess among all tokens, nats a target."""
+    return math.log(vocabulary or MAX_VOCABULARY)
 
 
 @dataclass(frozen=True)

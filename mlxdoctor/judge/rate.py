@@ -10,41 +10,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.check import limit
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_LORA_DEFAULTS
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.judge.model_facts import model_facts
 
-_SEED = "mlx-lm runs at scale 20: 1-3 B 1e-5 to 5e-5, 7 B 5e-6 to 2e-5, 13 B 1e-6 to 1e-5"
 #: A scale from which on it has the size of an alpha.
 ALPHA_LIKE = 64.0
 #: Optimisers whose step is about the rate, whatever the gradient's size.
 ADAM = ("adam", "adamw", "adamax")
 
 
-@dataclass(frozen=True)
-class BandLimits:
-    """The band of rate × scale, and how it depends on the model's size."""
-
-    lowest: float = limit(2e-5, unit="rate × scale at 10 B parameters", source=_SEED)
-    highest: float = limit(
-        5e-4,
-        unit="rate × scale at 10 B parameters",
-        source="between mlx-lm's advice (4e-4) and sweeps with alpha/rank (6e-4 for Llama 3.1 8B)",
-    )
-    exponent: float = limit(
-        0.4,
-        unit="power of 10 B / parameters",
-        source="fits sweeps (1e-3 for 1 B, 3e-4 for 8 B, tinker-cookbook) and runs of a 5e5 model",
-    )
-    far: float = limit(
-        3.0, unit="times the band's edge", source="seed 000 failed at 4 times the advised maximum"
-    )
-    unknown_size: float = limit(
-        1e9, unit="parameters", source="assumed where neither files, log nor name tell the size"
-    )
+#: The band of rate x scale at 10 billion parameters. mlx-lm runs at scale 20: 1-3 B 1e-5 to 5e-5,
+#: 7 B 5e-6 to 2e-5, 13 B 1e-6 to 1e-5; the upper edge lies between that advice (4e-4) and sweeps
+#: with alpha/rank (6e-4 for Llama 3.1 8B).
+LOWEST, HIGHEST = 2e-5, 5e-4
+#: Power of 10 billion over the parameters by which it rises: fits sweeps (1e-3 for 1 B, 3e-4 for
+#: 8 B, tinker-cookbook) and runs of a model of 500,000.
+EXPONENT = 0.4
+#: Times the band's edge: seed 000 failed at 4 times the advised maximum.
+FAR = 3.0
+#: Parameters that are assumed where neither files, log nor name tell the size.
+UNKNOWN_SIZE = 1e9
 
 
 @dataclass(frozen=True)
@@ -123,7 +111,6 @@ def better_scale(scale: float, rank: int | None, rate: float | None, step: Step 
 def step_of(
     config: TrainingConfig,
     base: BaseModel | None,
-    limits: BandLimits,
     log: TrainingLog | None = None,
 ) -> Step | None:
     """The step of a LoRA run; None where the configuration states no usable one."""
@@ -135,11 +122,11 @@ def step_of(
         return None
     model = model_facts(config, log, base)
     parameters = model.parameters
-    growth = (1e10 / max(parameters or limits.unknown_size, 1.0)) ** limits.exponent
+    growth = (1e10 / max(parameters or UNKNOWN_SIZE, 1.0)) ** EXPONENT
     return Step(
         rate * abs(scale),
-        limits.lowest * growth,
-        limits.highest * growth,
+        LOWEST * growth,
+        HIGHEST * growth,
         scale,
         parameters,
         model.size_from,
@@ -149,7 +136,6 @@ def step_of(
 def usual_rates(
     config: TrainingConfig,
     base: BaseModel | None,
-    limits: BandLimits,
     log: TrainingLog | None = None,
 ) -> tuple[float, float] | None:
     """The lowest and the highest usual learning rate at a run's scale.
@@ -158,7 +144,7 @@ def usual_rates(
     band is the model's: that of the run may be none.
     """
     any_rate = {**config.values, "learning_rate": 1.0, "lr_schedule": None}
-    step = step_of(replace(config, values=any_rate), base, limits, log)
+    step = step_of(replace(config, values=any_rate), base, log)
     if step is None or not step.scale:
         return None
     return step.low / abs(step.scale), step.high / abs(step.scale)

@@ -1,33 +1,56 @@
 """Tables of what is not ordinary in a column of a log: a series, a pattern in it, what it means.
 
 A table lies beside the check that asks it; `checks/series_facts.toml` says what an entry may hold.
+The watch holds each new report against the same entries.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
-from mlxdoctor.engines.series import describe
+from mlxdoctor.engines.series import SeriesFacts, decimals, describe
 from mlxdoctor.evidence.training_log import Series
-from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought
+from mlxdoctor.finding import ADVISED, Measurement, Severity, Sign, Symptom, Unsought
 from mlxdoctor.template import names_in
 
 #: First reports in which a sound run's gradient may be of any size.
 SETTLING = 2
+#: Values whose printed decimals tell the last digit of a column.
+MAX_PRINTED = 200
 
 Bounds = Mapping[str, float]
 Figures = Mapping[str, Measurement]
+#: Figures of a column that are not of its values alone: name, description -> figures.
+MoreFigures = Callable[[str, SeriesFacts], Figures]
+
+
+@dataclass(frozen=True)
+class AlarmRule:
+    """When a sign is an alarm in a training that still runs.
+
+    Attributes:
+        kind: of the alarm.
+        newest: what the newest value must be for the column to be looked at: "not-finite", "zero",
+            "same" as the one before, or "high" or "low" among the last.
+        least: bounds of the column's figures; one of several must hold.
+        onset: the figure that says at which iteration it began.
+    """
+
+    kind: str
+    newest: str
+    least: tuple[Bounds, ...]
+    onset: str
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """One entry of a table."""
+    """One entry of a table; `checks/series_facts.toml` explains the attributes."""
 
     code: str
     series: tuple[str, ...]
@@ -36,21 +59,68 @@ class Pattern:
     most: Bounds
     given: Mapping[str, Bounds]
     unless: Mapping[str, Bounds]
-    warning: Bounds
-    error: Bounds
+    warning: tuple[Bounds, ...]
+    error: tuple[Bounds, ...]
     onset: str
+    alarm: AlarmRule | None
 
     @property
     def is_general(self) -> bool:
         """Whether it is about every column that nothing else looks at."""
         return self.series == ("*",)
 
+    @property
+    def shown(self) -> frozenset[str]:
+        """The names of the values that its sentences show."""
+        symptom = self.symptom
+        return names_in(symptom.says) | names_in(symptom.expected) | names_in(symptom.fix)
+
+
+class Columns:
+    """Columns of a log, each described when its figures are first asked for.
+
+    Args:
+        series: the columns, by name.
+        more: figures of a column beside those of its values.
+    """
+
+    def __init__(
+        self, series: Mapping[str, Series], more: MoreFigures = lambda _name, _facts: {}
+    ) -> None:
+        self._series = {name: column for name, column in series.items() if len(column)}
+        self._more = more
+        self._figures: dict[str, Figures] = {}
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The columns that have a value."""
+        return frozenset(self._series)
+
+    def figures(self, name: str) -> Figures:
+        """The figures of a column; none where the log lacks it."""
+        if name not in self._series:
+            return {}
+        if name not in self._figures:
+            column = self._series[name]
+            facts = describe(column.iterations, column.values)
+            # Quotients and differences of values near the largest number there is may overflow.
+            with np.errstate(over="ignore", invalid="ignore"):
+                self._figures[name] = {**figures(column, facts), **self._more(name, facts)}
+        return self._figures[name]
+
 
 @dataclass(frozen=True)
 class SeriesTable:
-    """The entries of a table, and what its columns measure, in the words of a sentence."""
+    """The entries of a table.
+
+    Attributes:
+        patterns: those that say when they hold.
+        symptoms: code -> what it stands for, as a check declares it; of all entries.
+        words: what a column measures, in the words of a sentence.
+    """
 
     patterns: tuple[Pattern, ...]
+    symptoms: Mapping[str, Symptom]
     words: Mapping[str, str]
 
     @classmethod
@@ -63,61 +133,64 @@ class SeriesTable:
         text = files("mlxdoctor.checks").joinpath(name).read_text("utf-8")
         document = tomllib.loads(text)
         words = document.pop("words", {})
-        return cls(tuple(_pattern(code, entry) for code, entry in document.items()), words)
-
-    @property
-    def symptoms(self) -> Mapping[str, Symptom]:
-        """Code -> what it stands for, as a check declares it."""
-        return {pattern.code: pattern.symptom for pattern in self.patterns}
+        symptoms = {code: _symptom(entry) for code, entry in document.items()}
+        patterns = tuple(
+            _pattern(code, entry, symptoms[code])
+            for code, entry in document.items()
+            if "series" in entry
+        )
+        return cls(patterns, symptoms, words)
 
     def signs(
-        self, columns: Mapping[str, Series], unit: str, looked_at: frozenset[str] = frozenset()
+        self, columns: Columns, unit: str, looked_at: frozenset[str] = frozenset()
     ) -> Iterator[Sign | Unsought]:
         """Hold columns against the table.
 
         Args:
-            columns: of a log, by name.
+            columns: of a log.
             unit: what the log counts: "iteration".
             looked_at: columns that the general patterns leave to other checks.
         """
-        described = {name: figures(series) for name, series in columns.items() if len(series)}
         named = {name for pattern in self.patterns for name in pattern.series} | looked_at
         for pattern in self.patterns:
-            names = [name for name in pattern.series if name in described]
+            names = [name for name in pattern.series if name in columns.names]
             if pattern.is_general:
-                names = sorted(described.keys() - named)
+                names = sorted(columns.names - named)
             elif not names:
-                yield Unsought((pattern.code,), f"the log has no {self._words(pattern.series[0])}")
-            signs = (self._sign(pattern, name, described, unit) for name in names)
+                why = f"the log has no {self._words(pattern.series[0])}"
+                yield Unsought((pattern.code,), why)
+            signs = (self.sign(pattern, name, columns, unit) for name in names)
             if (sign := next(filter(None, signs), None)) is not None:
                 yield sign
 
-    def _sign(
-        self, pattern: Pattern, name: str, described: Mapping[str, Figures], unit: str
-    ) -> Sign | None:
-        own = described[name]
-        if not any(_reach(own, least) for least in pattern.least):
-            return None
-        if not _reach(own, pattern.most, above=False):
-            return None
-        if not all(_reach(described.get(other, {}), to) for other, to in pattern.given.items()):
-            return None
-        if any(_reach(described.get(other, {}), to) for other, to in pattern.unless.items()):
-            return None
-        severity = pattern.symptom.severity
-        for level, bounds in ((Severity.WARNING, pattern.warning), (Severity.ERROR, pattern.error)):
-            if bounds and _reach(own, bounds):
-                severity = level
-        values = {
-            f"{other}_{figure}": value
-            for other in pattern.given
-            for figure, value in described[other].items()
-        }
-        values |= {**own, "series": self._words(name), "unit": unit}
+    def sign(self, pattern: Pattern, name: str, columns: Columns, unit: str) -> Sign | None:
+        """The sign of one pattern in one column; None where it does not hold."""
+        own = columns.figures(name)
         onset = own.get(pattern.onset)
+        if not reaches_any(own, pattern.least) or not _reaches(own, pattern.most, above=False):
+            return None
+        if not all(_reaches(columns.figures(other), to) for other, to in pattern.given.items()):
+            return None
+        for other, bounds in pattern.unless.items():
+            excuse = columns.figures(other)
+            # What was last reported before it began excuses nothing.
+            since = {"last_iteration": onset} if isinstance(onset, int) else {}
+            if excuse and _reaches(excuse, {**since, **bounds}):
+                return None
+        severity = pattern.symptom.severity
+        if reaches_any(own, pattern.error):
+            severity = Severity.ERROR
+        elif reaches_any(own, pattern.warning):
+            severity = Severity.WARNING
+        values = {**own, "series": self._words(name), "unit": unit, "onset": onset}
+        shown = pattern.shown | {figure for figure in own if figure.startswith(ADVISED)}
+        for other in columns.names - {name}:
+            if any(figure.startswith(f"{other}_") for figure in shown - values.keys()):
+                theirs = columns.figures(other).items()
+                values |= {f"{other}_{figure}": value for figure, value in theirs}
         return Sign(
             pattern.code,
-            {key: values[key] for key in sorted(names_in(pattern.symptom.says)) if key in values},
+            {key: values[key] for key in sorted(shown - {"onset"}) if key in values},
             where=name if pattern.is_general else None,
             onset=int(onset) if isinstance(onset, int) else None,
             severity=severity,
@@ -127,30 +200,52 @@ class SeriesTable:
         return str(self.words.get(name, name.replace("_", " ")))
 
 
-def _pattern(code: str, entry: Mapping[str, Any]) -> Pattern:
-    symptom = Symptom(
+def _symptom(entry: Mapping[str, Any]) -> Symptom:
+    severity, in_a_plan = Severity(entry["severity"]), entry.get("in_a_plan")
+    return Symptom(
         entry["meaning"],
-        Severity(entry["severity"]),
+        severity,
         entry["expected"],
         entry.get("fix", ""),
         entry["says"],
+        Severity(in_a_plan) if in_a_plan else None,
     )
-    least = entry["least"]
+
+
+def _pattern(code: str, entry: Mapping[str, Any], symptom: Symptom) -> Pattern:
+    onset, alarm = entry.get("onset", ""), entry.get("alarm")
     return Pattern(
         code,
         tuple(entry["series"]),
         symptom,
-        least=tuple(least) if isinstance(least, list) else (least,),
+        least=_alternatives(entry["least"]),
         most=entry.get("most", {}),
         given=entry.get("given", {}),
         unless=entry.get("unless", {}),
-        warning=entry.get("warning", {}),
-        error=entry.get("error", {}),
-        onset=entry.get("onset", ""),
+        warning=_alternatives(entry.get("warning", [])),
+        error=_alternatives(entry.get("error", [])),
+        onset=onset,
+        alarm=AlarmRule(
+            alarm["kind"],
+            alarm["newest"],
+            _alternatives(alarm["least"]),
+            alarm.get("onset", onset),
+        )
+        if alarm is not None
+        else None,
     )
 
 
-def _reach(own: Figures, bounds: Bounds, *, above: bool = True) -> bool:
+def _alternatives(bounds: Any) -> tuple[Bounds, ...]:
+    return tuple(bounds) if isinstance(bounds, list) else (bounds,)
+
+
+def reaches_any(own: Figures, alternatives: tuple[Bounds, ...]) -> bool:
+    """Whether the figures are at least what one of several sets of bounds says."""
+    return any(_reaches(own, bounds) for bounds in alternatives)
+
+
+def _reaches(own: Figures, bounds: Bounds, *, above: bool = True) -> bool:
     """Whether all these figures are there, and at least, or at most, what the bounds say."""
     for name, bound in bounds.items():
         value = own.get(name)
@@ -159,9 +254,8 @@ def _reach(own: Figures, bounds: Bounds, *, above: bool = True) -> bool:
     return True
 
 
-def figures(series: Series) -> dict[str, Measurement]:
+def figures(series: Series, facts: SeriesFacts) -> dict[str, Measurement]:
     """All figures of a series by name, those of its parts with the part's name before them."""
-    facts = describe(series.iterations, series.values)
     named = dict(_flat(facts))
     named["first_iteration"] = int(series.iterations[0])
     named["last_iteration"] = int(series.iterations[-1])
@@ -170,6 +264,17 @@ def figures(series: Series) -> dict[str, Measurement]:
     values = series.finite.values
     if not len(values):
         return named
+    digits = max(decimals(float(value)) for value in values[:MAX_PRINTED])
+    named["decimals"] = digits
+    if facts.median > 0.0:
+        # How large a part of a value its last printed digit is.
+        named["coarse"] = 10.0**-digits / facts.median
+    if facts.is_constant:
+        named["constant"] = facts.first
+    if facts.repeats is not None:
+        named["repeats_from"] = int(series.iterations[facts.repeats.period])
+    if facts.jump is not None:
+        named["jump_reports"] = int((series.iterations >= facts.jump.iteration).sum())
     half = len(values) // 2
     if half and values[half] > 0:
         named["growth"] = float(values[-1] / values[half])

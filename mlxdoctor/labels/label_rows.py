@@ -1,29 +1,28 @@
-"""Every row's labels, streamed: what is a target, what is not, and what goes wrong on the way."""
+"""Every row's labels: what is a target, what is not, and what goes wrong on the way."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mlxdoctor.evidence.chat_template import TemplateFailure
-from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.dataset import SPLITS, Features, parse_line
-from mlxdoctor.evidence.kind import Progress
-from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS
+from mlxdoctor.evidence.dataset import Split
 from mlxdoctor.evidence.row_encoder import Role, RowEncoder, SupervisedRow
-from mlxdoctor.evidence.source import require_file
-from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.safety.errors import InputError
 
-#: A line longer than this is no row (bytes).
-MAX_LINE_BYTES = 16 << 20
 #: Rows named for each thing that goes wrong.
 EXAMPLES = 5
+#: What is wrong with the targets of a row, by its sign of the check `label-mask`.
+PROBLEMS = {
+    "no-supervised-tokens": "no target at all",
+    "answers-truncated": "answer cut by the limit",
+    "end-token-missing": "no end token",
+    "offset-not-a-prefix": "prompt is not how the row begins (mask offset wrong)",
+    "double-bos": "two beginning-of-text tokens",
+    "earlier-answers-masked": "earlier answers are masked",
+}
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class LabelledRow:
 
 @dataclass
 class Totals:
-    """What is added up over the rows; memory does not grow with them.
+    """What is added up over the rows.
 
     Attributes:
         rows: rows seen, those that cannot be tokenized included.
@@ -64,7 +63,7 @@ class Totals:
     lines: dict[str, list[int]] = field(default_factory=dict)
     longest: int = 0
 
-    def add(self, labelled: LabelledRow, end_ids: tuple[int, ...], bos_id: int | None) -> None:
+    def add(self, labelled: LabelledRow) -> None:
         """Count one row."""
         self.rows += 1
         row = labelled.row
@@ -79,8 +78,8 @@ class Totals:
         for role in Role:
             if counts[role]:
                 self.by_role[role.name.lower()] += int(counts[role])
-        for name in _problems(row, end_ids, bos_id):
-            self._problem(name, labelled.line)
+        for problem in row.problems:
+            self._problem(PROBLEMS[problem], labelled.line)
 
     def _problem(self, name: str, line: int) -> None:
         self.problems[name] += 1
@@ -105,126 +104,13 @@ class Totals:
         }
 
 
-def _problems(row: SupervisedRow, end_ids: tuple[int, ...], bos_id: int | None) -> Iterator[str]:
-    if len(row.targets) == 0:
-        yield "no target at all"
-    if row.full_length > row.length:
-        yield "longer than the limit"
-        kept = row.roles[: row.length]
-        if (row.roles == Role.ANSWER).sum() > (kept == Role.ANSWER).sum():
-            yield "answer cut by the limit"
-        if (row.roles == Role.END).any() and not (kept == Role.END).any():
-            yield "end token cut by the limit"
-    if end_ids and not np.isin(row.tokens, end_ids).any():
-        yield "no end token"
-    if not row.prefix_matches:
-        yield "prompt is not how the row begins (mask offset wrong)"
-    if bos_id is not None and row.full_length > 1 and (row.tokens[:2] == bos_id).all():
-        yield "two beginning-of-text tokens"
-    if row.offset and row.assistant_turns > 1:
-        yield "earlier answers are masked"
-
-
-@dataclass(frozen=True)
-class LabelRules:
-    """How rows become labels.
-
-    Attributes:
-        mask_prompt: whether only the last answer is trained on.
-        max_seq_length: tokens after which a row is cut.
-        features: the keys of the rows.
-    """
-
-    mask_prompt: bool
-    max_seq_length: int
-    features: Features
-
-    @classmethod
-    def of(
-        cls,
-        config: TrainingConfig | None,
-        mask_prompt: bool | None = None,
-        max_seq_length: int | None = None,
-    ) -> LabelRules:
-        """A configuration's rules; mlx-lm's defaults without one; given values come first."""
-        stated = bool(config.mask_prompt) if config is not None else False
-        limit = (config and config.max_seq_length) or MLX_LM_DEFAULTS["max_seq_length"]
-        return cls(
-            stated if mask_prompt is None else mask_prompt,
-            max_seq_length or limit,
-            Features.of(config),
-        )
-
-
-def data_file(path: Path, split: str) -> Path:
-    """The file of a split in a data folder; a file is itself.
-
-    Raises:
-        InputError: the folder has no such file.
-    """
-    if not path.is_dir():
-        return path
-    file = path / f"{split}.jsonl"
-    if not file.is_file():
-        there = [name for name in SPLITS if (path / f"{name}.jsonl").is_file()]
-        hint = f"it has {', '.join(there)}: name one with --split" if there else ""
-        raise InputError(path, f"has no {split}.jsonl", hint or "name a folder with train.jsonl")
-    return file
-
-
-def stream(
-    file: Path, tokenizer: Tokenizer, rules: LabelRules, progress: Progress | None = None
-) -> Iterator[LabelledRow]:
-    """The rows of a file of JSON lines, one at a time.
-
-    Args:
-        file: read line by line: memory does not grow with it.
-        progress: called with bytes read and bytes in all.
-
-    Raises:
-        InputError: there is no such file, it is empty, or its first row is in no format that
-            mlx-lm knows, or a line has no end.
-    """
-    size = require_file(file)
-    if size == 0:
-        raise InputError(file, "is empty", "it was probably not written to the end")
-    encoder: RowEncoder | None = None
-    done = 0
-    with file.open("rb") as stream_:
-        for number, line in enumerate(iter(lambda: stream_.readline(MAX_LINE_BYTES), b""), start=1):
-            done += len(line)
-            if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
-                problem = f"has over {MAX_LINE_BYTES:,} bytes in line {number:,}"
-                raise InputError(file, problem, "write one row a line")
-            if progress is not None:
-                progress("labelling rows", done, size)
-            if not line.strip():
-                continue
-            row = parse_line(line)
-            if isinstance(row, str):
-                yield LabelledRow(number, None, row)
-                continue
-            if encoder is None:
-                encoder = _encoder(file, row, tokenizer, rules)
-            try:
-                yield LabelledRow(number, encoder.row(number - 1, row))
-            except (TemplateFailure, KeyError, TypeError, AttributeError, IndexError) as error:
-                yield LabelledRow(number, None, f"{type(error).__name__}: {error}")
-
-
-def _encoder(
-    file: Path, row: dict[str, Any], tokenizer: Tokenizer, rules: LabelRules
-) -> RowEncoder:
-    row_format = rules.features.format_of(row)
-    if row_format == "unknown":
-        raise InputError(
-            file,
-            f"has rows with the keys {', '.join(sorted(row)[:6])}, in which mlx-lm finds no text",
-            "use `messages`, `prompt` and `completion`, or `text`",
-        )
-    return RowEncoder(
-        tokenizer, rules.features, row_format, rules.mask_prompt, rules.max_seq_length
-    )
+def labelled(split: Split, encoder: RowEncoder) -> Iterator[LabelledRow]:
+    """The lines of a split, in its file's order."""
+    rows = dict(zip(split.line_numbers, split.rows, strict=True))
+    reasons = {bad.number: bad.reason for bad in split.bad_lines}
+    for index, line in enumerate(sorted((*rows, *reasons))):
+        row = encoder.row(index, rows[line]) if line in rows else reasons[line]
+        yield LabelledRow(line, None, row) if isinstance(row, str) else LabelledRow(line, row)
 
 
 def spans(row: SupervisedRow) -> list[tuple[str, bool, list[int]]]:

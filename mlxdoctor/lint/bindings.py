@@ -7,22 +7,18 @@ names of their own. What a name means where it is used is asked of `source.Sourc
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from types import UnionType
 from typing import TypeAlias
-
-from mlxdoctor.lint.names import imported_name
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Comprehension: TypeAlias = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 #: What has names of its own.
 Owner: TypeAlias = Function | Comprehension | ast.ClassDef | ast.Module
-#: What gives names a meaning.
-_BINDERS = (
-    ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr, ast.For, ast.AsyncFor,
-    ast.comprehension, ast.withitem, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.arg,
-    ast.ExceptHandler, ast.Import, ast.ImportFrom,
-)  # fmt: skip
+#: `from .backend import mx`: nobody calls anything else so.
+_OWN_MX = re.compile(r"^\.++(?:\w+\.)*mx(?=\.|$)")
 #: `Load` or `Add` is one node for the whole file.
 _SHARED = (ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop)
 
@@ -65,12 +61,12 @@ class Index:
     names: dict[ast.AST, dict[str, list[Binding]]] = field(default_factory=dict)
     attributes: dict[ast.AST, dict[str, list[Binding]]] = field(default_factory=dict)
 
-    def owner(self, node: ast.AST) -> ast.AST | None:
-        """The function, class, comprehension or module that a node is in; None for the module."""
-        above = self.parents.get(node)
-        while above is not None and not isinstance(above, Owner):
-            above = self.parents.get(above)
-        return above
+    def above(self, node: ast.AST, *kinds: type | UnionType) -> ast.AST | None:
+        """The nearest node of these kinds that a node is in; None where there is none."""
+        part = self.parents.get(node)
+        while part is not None and not isinstance(part, kinds):
+            part = self.parents.get(part)
+        return part
 
 
 def index_of(tree: ast.Module, most: int) -> Index | None:
@@ -97,31 +93,25 @@ def index_of(tree: ast.Module, most: int) -> Index | None:
 
 def _bind(index: Index, tree: ast.Module) -> None:
     """Collect what every name and every attribute of `self` is given."""
-    for place in sorted(place for kind in _BINDERS for place in index.kinds.get(kind, ())):
-        node = index.nodes[place]
-        owner = index.owner(node) or tree
-        while isinstance(node, ast.NamedExpr) and isinstance(owner, Comprehension):
-            owner = index.owner(owner) or tree
-        for target, binding in _bound(node):
+    for node in index.nodes:
+        bound = list(_bound(node))
+        if not bound:
+            continue
+        # `:=` in a comprehension binds outside of it.
+        kinds = Owner if not isinstance(node, ast.NamedExpr) else Function | ast.ClassDef
+        owner = index.above(node, kinds) or tree
+        for target, binding in bound:
             if binding.value is not None and binding.value not in index.parents:
                 # A part that is not written in the source lies where it is unpacked.
                 index.parents[binding.value] = node
             if isinstance(target, str):
                 names_of_owner = index.names.setdefault(owner, {})
                 names_of_owner.setdefault(target, []).append(binding)
-            elif (made_in := _class_of_self(index, target)) is not None:
-                attributes = index.attributes.setdefault(made_in, {})
-                attributes.setdefault(target.attr, []).append(binding)
-
-
-def _class_of_self(index: Index, target: ast.Attribute) -> ast.ClassDef | None:
-    """The class of whose methods' `self` a target is an attribute."""
-    if not (isinstance(target.value, ast.Name) and target.value.id == "self"):
-        return None
-    owner = index.owner(target)
-    while owner is not None and not isinstance(owner, ast.ClassDef):
-        owner = index.owner(owner)
-    return owner
+            elif isinstance(target.value, ast.Name) and target.value.id == "self":
+                made = index.above(target, ast.ClassDef)
+                if made is not None:
+                    attributes = index.attributes.setdefault(made, {})
+                    attributes.setdefault(target.attr, []).append(binding)
 
 
 _Bound: TypeAlias = Iterator[tuple[str | ast.Attribute, Binding]]
@@ -152,7 +142,7 @@ def _bound(node: ast.AST) -> _Bound:
             module = "." * node.level + (node.module or "")
             for alias in node.names:
                 dot = "" if module.endswith(".") else "."
-                imported = imported_name(module + dot + alias.name)
+                imported = _OWN_MX.sub("mlx.core", module + dot + alias.name, count=1)
                 yield alias.asname or alias.name, Binding(node, imported=imported)
 
 

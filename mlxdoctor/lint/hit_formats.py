@@ -9,7 +9,7 @@ from typing import Any
 from mlxdoctor.formats.annotations import KINDS, command
 from mlxdoctor.formats.escape import fenced, terminal
 from mlxdoctor.formats.escape import sarif as sarif_message
-from mlxdoctor.formats.places import in_checkout
+from mlxdoctor.formats.gated import in_checkout
 from mlxdoctor.formats.sarif import LEVELS, document, place, rule
 from mlxdoctor.lint.linter import Hit
 from mlxdoctor.lint.rule import Rule, rules

@@ -12,13 +12,19 @@ from pathlib import Path
 
 from mlxdoctor.evidence.source import open_file, read_text, require_file
 from mlxdoctor.finding import Severity
-from mlxdoctor.lint.names import uses_mlx
 from mlxdoctor.lint.rule import Rule, rules
 from mlxdoctor.lint.source import SourceFile
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current
 
 _IGNORE = re.compile(r"#\s*mlxdoctor:\s*ignore\[([\w\s,-]*)\](.*)")
+_IMPORTS_MLX = re.compile(
+    r"^\s*(?:from\s+mlx|import\s+(?:[\w. ,]+,\s*)?mlx|from\s+\.[\w.]*\s+import\s[^\n]*\bmx\b)", re.M
+)
+_IMPORTS_OWN = re.compile(r"^\s*from\s+(?:\.|\S+\s+import\s+\*)", re.M)
+_IMPORTS_OTHER_ARRAYS = re.compile(
+    r"^\s*(?:import|from)\s+(?:torch|tensorflow|jax|keras|tinygrad|paddle|numpy)\b", re.M
+)
 UNUSED, WITHOUT_REASON, UNREADABLE = "unused-ignore", "ignore-without-reason", "unreadable"
 _SKIPPED = frozenset({"node_modules", "site-packages", "build", "dist"})
 
@@ -45,6 +51,18 @@ class Hit:
     text: str
 
 
+def uses_mlx(text: str) -> bool:
+    """Whether a source imports MLX or a package made for it.
+
+    A source that names MLX, imports from its own package and imports no other arrays may have MLX
+    from there.
+    """
+    if _IMPORTS_MLX.search(text):
+        return True
+    names_mlx = "mlx" in text or "mx." in text
+    return bool(names_mlx and _IMPORTS_OWN.search(text) and not _IMPORTS_OTHER_ARRAYS.search(text))
+
+
 def lint(paths: Iterable[Path], select: Sequence[str] = ()) -> list[Hit]:
     """Look at every Python file; folders are searched for files that use MLX.
 
@@ -62,8 +80,12 @@ def lint(paths: Iterable[Path], select: Sequence[str] = ()) -> list[Hit]:
 
 def _lint_file(path: Path, named: bool, chosen: Sequence[Rule], whole: bool) -> list[Hit]:
     try:
-        if not named and not _mentions_mlx(path):
-            return []
+        if not named:
+            with open_file(path) as file:
+                content = file.read(current().source_bytes)
+            # Files that never speak of MLX are left alone, even where they are broken.
+            if b"mlx" not in content and b"mx" not in content:
+                return []
         if path.suffix == ".ipynb":
             script = "make a script of it with `jupyter nbconvert --to script`"
             raise InputError(path, "is a notebook", script)
@@ -80,13 +102,6 @@ def _lint_file(path: Path, named: bool, chosen: Sequence[Rule], whole: bool) -> 
     return [Hit(UNREADABLE, Severity.WARNING, path, 1, 1, 1, message, "")]
 
 
-def _mentions_mlx(path: Path) -> bool:
-    """Whether a file speaks of MLX at all: others are left alone, even where they are broken."""
-    with open_file(path) as file:
-        content = file.read(current().source_bytes)
-    return b"mlx" in content or b"mx" in content
-
-
 def lint_source(source: SourceFile, chosen: Sequence[Rule], *, whole: bool = True) -> list[Hit]:
     """The hits in one file; one that does not use MLX has none.
 
@@ -99,7 +114,10 @@ def lint_source(source: SourceFile, chosen: Sequence[Rule], *, whole: bool = Tru
     used: set[tuple[int, str]] = set()
     kept = []
     for hit in dict.fromkeys(hits):
-        lines = [line for line in _lines_of(source, hit) if hit.code in ignores.get(line, {})]
+        # A comment that is all of the line above counts, too.
+        is_comment = hit.line > 1 and source.lines[hit.line - 2].lstrip().startswith("#")
+        places = range(hit.line - is_comment, hit.end_line + 1)
+        lines = [line for line in places if hit.code in ignores.get(line, {})]
         if lines:
             used.add((lines[0], hit.code))
         else:
@@ -113,13 +131,6 @@ def _hit(source: SourceFile, rule: Rule, node: ast.AST, message: str) -> Hit:
     column = getattr(node, "col_offset", 0) + 1
     text = source.lines[line - 1].strip() if line <= len(source.lines) else ""
     return Hit(rule.code, rule.severity, source.path, line, column, end, message, text)
-
-
-def _lines_of(source: SourceFile, hit: Hit) -> range:
-    """The lines of a hit, and the one above it where that is nothing but a comment."""
-    above = hit.line - 1
-    is_comment = above >= 1 and source.lines[above - 1].lstrip().startswith("#")
-    return range(above if is_comment else hit.line, hit.end_line + 1)
 
 
 def _ignores(source: SourceFile) -> Mapping[int, Mapping[str, str]]:

@@ -32,8 +32,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeGuard, TypeVar, overload
 
-from mlxdoctor.lint.bindings import Binding, Comprehension, Function, Index, index_of
-from mlxdoctor.lint.names import canonical
+from mlxdoctor.lint.bindings import Binding, Function, Index, Owner, index_of
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
 
@@ -160,26 +159,16 @@ class SourceFile:
 
     def enclosing(self, node: ast.AST, *kinds: type[ast.AST]) -> ast.AST | None:
         """The nearest node of these kinds that a node is in, within its function."""
-        above = self.parent(node)
-        while above is not None and not isinstance(above, Function):
-            if isinstance(above, kinds):
-                return above
-            above = self.parent(above)
-        return None
+        above = self.index.above(node, *kinds, Function)
+        return above if isinstance(above, kinds) else None
 
     def scope(self, node: ast.AST) -> ast.AST:
         """The function that a node is in, or the module."""
-        owner = self.index.owner(node)
-        while owner is not None and not isinstance(owner, Function):
-            owner = self.index.owner(owner)
-        return owner or self.tree
+        return self.index.above(node, Function) or self.tree
 
-    def class_of(self, node: ast.AST) -> ast.ClassDef | None:
+    def class_of(self, node: ast.AST) -> ast.AST | None:
         """The class that a node is in."""
-        owner = self.index.owner(node)
-        while owner is not None and not isinstance(owner, ast.ClassDef):
-            owner = self.index.owner(owner)
-        return owner
+        return self.index.above(node, ast.ClassDef)
 
     # What names mean.
 
@@ -200,9 +189,8 @@ class SourceFile:
 
     def given(self, name: ast.Name) -> list[Binding]:
         """What a name may have been given last where it is used; nothing where it is not bound."""
-        owner = inner = self.index.owner(name)
-        while isinstance(inner, Comprehension):
-            inner = self.index.owner(inner)
+        owner = self.index.above(name, Owner)
+        inner = self.index.above(name, Function | ast.ClassDef | ast.Module)
         near = True
         while owner is not None:
             bindings = self.index.names.get(owner, {}).get(name.id)
@@ -212,7 +200,7 @@ class SourceFile:
                     return []
                 return self._reaching(name, bindings) if near else bindings
             near = near and owner is not inner
-            owner = self.index.owner(owner)
+            owner = self.index.above(owner, Owner)
         return []
 
     def _reaching(self, use: ast.Name, bindings: list[Binding]) -> list[Binding]:
@@ -249,7 +237,7 @@ class SourceFile:
         return False
 
     def attribute(self, node: ast.Attribute) -> list[Binding]:
-        """What the methods of a class give an attribute of `self`, bases of the file included."""
+        """What the methods of the class that a node is in give an attribute of `self`."""
         if not (isinstance(node.value, ast.Name) and node.value.id == "self"):
             return []
         made = self.class_of(node)
@@ -303,13 +291,17 @@ class SourceFile:
             if binding.value is not None and self.scope(binding.node) is scope
         ]
 
+    def names_of(self, value: ast.expr) -> list[ast.expr]:
+        """The names and attributes that may stand for an expression."""
+        return self._names_by_value.get(value, [])
+
     @cached_property
-    def names_by_value(self) -> Mapping[ast.expr, list[ast.Name]]:
-        """Expression -> the names that may stand for it, in its own function."""
-        names: dict[ast.expr, list[ast.Name]] = {}
-        for name in self.of(ast.Name):
-            for value in self.values_here(name):
-                names.setdefault(value, []).append(name)
+    def _names_by_value(self) -> Mapping[ast.expr, list[ast.expr]]:
+        names: dict[ast.expr, list[ast.expr]] = {}
+        for name in self.of(ast.Name, ast.Attribute):
+            if isinstance(name.ctx, ast.Load):
+                for value in self.values(name):
+                    names.setdefault(value, []).append(name)
         return names
 
     def parts(
@@ -500,17 +492,10 @@ class SourceFile:
         if isinstance(parent, ast.Call) and parent.func is made:
             yield parent
             return
-        yield from self._uses_by_value.get(made, ())
-
-    @cached_property
-    def _uses_by_value(self) -> Mapping[ast.expr, list[ast.Call]]:
-        """What a function that is called by a name may be -> the calls."""
-        uses: dict[ast.expr, list[ast.Call]] = {}
-        for call in self.of(ast.Call):
-            if isinstance(call.func, ast.Name | ast.Attribute):
-                for value in self.values(call.func):
-                    uses.setdefault(value, []).append(call)
-        return uses
+        for name in self.names_of(made):
+            parent = self.parent(name)
+            if isinstance(parent, ast.Call) and parent.func is name:
+                yield parent
 
     def are_parameters(self, node: ast.expr) -> bool:
         """Whether an expression is what `parameters()` of a module returns, or a name for it."""
@@ -525,6 +510,16 @@ class SourceFile:
             is_method = isinstance(call.func, ast.Attribute)
             if is_method and len(call.args) == 2 and "opt" in ast.unparse(call.func).lower():
                 yield call
+
+
+def canonical(name: str) -> str:
+    """One name for a thing, wherever it is imported from: `mlx_lm.load` for `mlx_lm.utils.load`.
+
+    What is defined further down is offered further up, and no two of one part are called the same.
+    """
+    module, _, last = name.rpartition(".")
+    parts = module.split(".")
+    return ".".join([*parts[: 2 if parts[0] == "mlx" else 1], last]) if module else name
 
 
 def parameters(function: Function) -> list[str]:

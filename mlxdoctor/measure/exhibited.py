@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlxdoctor.engines.series import Floats
-from mlxdoctor.engines.tensors import ModuleFacts
+from mlxdoctor.engines.tensors import QUANTITIES, ModuleFacts, quantity_of, size_of
 from mlxdoctor.evidence.adapter import layer_of
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
@@ -101,20 +101,15 @@ def _thinned(values: Floats) -> NDArray[np.intp]:
 
 def drift_shown(facts: Sequence[ModuleFacts]) -> DriftByLayer:
     """Each module's update by layer and projection, in the best quantity known for all."""
-    if all(one.relative is not None for one in facts):
-        quantity, sizes = "‖ΔW‖ / ‖W‖", [one.relative or 0.0 for one in facts]
-    elif all(math.isfinite(one.scale) for one in facts):
-        quantity, sizes = "‖ΔW‖", [one.update_norm for one in facts]
-    else:
-        quantity, sizes = "‖A·B‖, scale not known", [one.product_norm for one in facts]
+    quantity = quantity_of(facts)
     norms: dict[tuple[str, str], float] = {}
-    for one, size in zip(facts, sizes, strict=True):
-        row = "other" if one.layer is None else f"layer {one.layer}"
-        norms[row, layer_of(one.name)[1]] = size
+    for module in facts:
+        row = "other" if module.layer is None else f"layer {module.layer}"
+        norms[row, layer_of(module.name)[1]] = size_of(module, quantity)
     rows = tuple(dict.fromkeys(row for row, _ in norms))
     columns = tuple(dict.fromkeys(column for _, column in norms))
     values = tuple(tuple(norms.get((row, column), math.nan) for column in columns) for row in rows)
-    return DriftByLayer(rows, columns, values, quantity)
+    return DriftByLayer(rows, columns, values, QUANTITIES[quantity])
 
 
 def saves_shown(history: CheckpointHistory) -> Saves:

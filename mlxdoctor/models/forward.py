@@ -92,27 +92,6 @@ def predict(
     return [predicted[i] for i in range(len(questions))]
 
 
-def mean_losses(
-    models: LoadedModels,
-    which: Which,
-    questions: Sequence[Question],
-    progress: Progress | None,
-    doing: str,
-) -> list[float]:
-    """The mean loss of each question's targets to one of the models, nats a token.
-
-    Raises:
-        InputError: the model cannot be run on them.
-    """
-    asked = tuple((one.tokens.tobytes(), one.targets.tobytes()) for one in questions)
-
-    def run() -> list[Predicted]:
-        return predict(models.select(which), questions, told(progress, doing))
-
-    predicted = ask(models, which, ("mean losses", asked), run)
-    return [float(np.mean(one.losses, dtype=np.float64)) for one in predicted]
-
-
 def ask(models: LoadedModels, which: Which, question: Hashable, run: Callable[[], T]) -> T:
     """What a model says: asked now, or, of the base, as it said before.
 

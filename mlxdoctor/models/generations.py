@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from mlxdoctor.engines.text import CONTROL
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.evidence.json_text import mended
+from mlxdoctor.evidence.json_text import json_values, mended
 from mlxdoctor.evidence.kind import Missing, NotThere, Progress, RunView
 from mlxdoctor.evidence.source import Source, read_text
 from mlxdoctor.evidence.tokenizer import Tokenizer
@@ -107,9 +107,9 @@ class Generations:
         is_first = recorded is not None and run.files.generations_named
         produced = None if is_first else run.get(ProducedGenerations)
         if produced is not None:
-            return produced.answers
+            return produced
         if recorded is None:
-            return run.need(ProducedGenerations).answers
+            return run.need(ProducedGenerations)
         answers = cls.read(recorded)
         return answers if answers.end_token_ids else replace(answers, end_token_ids=_ends_of(run))
 
@@ -175,16 +175,11 @@ class RecordedGenerations(Generations):
         return cls.read(run.files.generations)
 
 
-@dataclass(frozen=True)
-class ProducedGenerations:
+class ProducedGenerations(Generations):
     """Both models' own answers to prompts of the run's data and to general ones."""
 
     #: A step to `Generations`, which lists the same files.
     kind: ClassVar[str] = ""
-    needs_models: ClassVar[bool] = True
-
-    sources: tuple[Source, ...]
-    answers: Generations
 
     @classmethod
     def find(cls, run: RunView) -> ProducedGenerations:
@@ -201,7 +196,7 @@ class ProducedGenerations:
                 raise
             # Nothing is lacking where others were recorded.
             raise Missing(str(error)) from None
-        return cls(answers.sources, answers)
+        return cls(**{one.name: getattr(answers, one.name) for one in fields(answers)})
 
 
 @dataclass(frozen=True)
@@ -352,30 +347,12 @@ def _order(prompts: Sequence[Prompt]) -> list[int]:
 
 
 def _rows(text: str) -> tuple[list[Any], int]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return _json_lines(text)
-    if isinstance(value, dict):
+    values, unreadable = json_values(text)
+    if len(values) == 1 and isinstance(values[0], dict):
         for key in LIST_KEYS:
-            if isinstance(value.get(key), list):
-                return list(value[key]), 0
-        return [value], 0
-    return (list(value), 0) if isinstance(value, list) else ([], 1)
-
-
-def _json_lines(text: str) -> tuple[list[Any], int]:
-    rows: list[Any] = []
-    unreadable = 0
-    # Not splitlines: a text may hold U+2028 and other separators as they are.
-    for line in text.split("\n"):
-        if not line.strip():
-            continue
-        try:
-            rows.append(json.loads(line))
-        except (ValueError, RecursionError):
-            unreadable += 1
-    return rows, unreadable
+            if isinstance(values[0].get(key), list):
+                return list(values[0][key]), unreadable
+    return values, unreadable
 
 
 def _generation(row: Any) -> Generation | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -100,9 +101,23 @@ class RowLosses:
     is_padded: bool = True
     is_whole: bool = True
 
-    def of(self, which: Which) -> RowPass | None:
-        """One model's losses."""
-        return self.base if which == "base" else self.tuned
+    def of(self, which: Which) -> RowPass:
+        """One model's losses.
+
+        Raises:
+            ValueError: the row was not measured with the tuned model.
+        """
+        losses = self.base if which == "base" else self.tuned
+        if losses is None:
+            raise ValueError(f"row {self.index} was not measured with the tuned model")
+        return losses
+
+    def mean(self, which: Which, role: Role, shift: int = 1) -> float:
+        """One model's mean loss at a shift over the targets of one role, nats; NaN without any."""
+        at_shift, first = self.of(which).shifted[shift], max(shift, 0)
+        roles = self.roles[first : first + len(at_shift)]
+        chosen = at_shift[: len(roles)][roles == role]
+        return float(chosen.mean(dtype=np.float64)) if len(chosen) else math.nan
 
 
 @dataclass(frozen=True)
@@ -148,7 +163,7 @@ class TokenLosses:
         splits, dataset = [run.need(SupervisedRows)], run.need(Dataset)
         if "valid" in dataset.splits and splits[0].split != "valid":
             splits.append(build(dataset, tokenizer, run.get(TrainingConfig), split="valid"))
-        return measure(models, tokenizer, splits, progress=run.progress, budget=run.budget)
+        return Meter(models, tokenizer, run.progress, run.budget).measure(splits)
 
 
 @dataclass(frozen=True)
@@ -209,86 +224,111 @@ class _Job:
             greedy_after_answer=None if over is None else int(first.greedy[over]),
         )
 
+    def measured(self, base: RowPass, tuned: RowPass | None) -> RowLosses:
+        """The row with both models' losses."""
+        n, row = len(self.tokens), self.row
+        return RowLosses(
+            split=self.split,
+            index=row.index,
+            tokens=self.tokens,
+            roles=row.roles[:n],
+            base=base,
+            tuned=tuned,
+            prompt_length=row.prompt_length,
+            is_padded=row.padded,
+            is_whole=n == row.length,
+        )
 
-def measure(
-    models: LoadedModels,
-    tokenizer: Tokenizer,
-    splits: Sequence[SupervisedRows],
-    *,
-    max_rows: int = 16,
-    pad_ids: Sequence[int] | None = None,
-    progress: Progress | None = None,
-    budget: TimeBudget | None = None,
-) -> TokenLosses:
-    """Losses per token of both models, on up to `max_rows` rows of each split.
 
-    Where the adapter could not be loaded, `load_failure` says why and the rows have the
-    base model's losses only.
+@dataclass(frozen=True)
+class Meter:
+    """Measures rows with both models.
 
-    Args:
+    Attributes:
         models: the base and the tuned model.
         tokenizer: the base model's.
-        splits: the rows as the trainer sees them, one entry a split.
-        max_rows: rows a split, evenly spaced.
-        pad_ids: what to try as padding; None for all ids that may be used as such.
         progress: called batch by batch.
         budget: decides how many of the rows are measured; all without one.
-
-    Raises:
-        InputError: there is no row to measure on, or a model cannot run on it.
-        Missing: the budget was spent before.
     """
-    ends = tuple(dict.fromkeys((*tokenizer.eos_token_ids, *models.base.eos_token_ids)))
-    vocab_size = require_tokens(models.select("base"), 0)
-    known_ends = tuple(end for end in ends if end < vocab_size)
-    by_split: list[list[_Job]] = []
-    for rows in splits:
-        # One split is enough to see which id is padding; the trainer's own is tried on all.
-        own = (rows.pad_id,) if any(by_split) else _pad_ids(rows, tokenizer, vocab_size)
-        by_split.append(_jobs(rows, tuple(pad_ids or own), known_ends, max_rows))
-    jobs = [job for split in by_split for job in split]
-    if not jobs:
-        refused = next((row for rows in splits for row in rows.refused), None)
-        if refused is None:
-            raise InputError(None, "the data has no row to measure on", "name the data with --data")
-        raise InputError(None, f"no row of the data can be measured: {refused.reason}")
-    budget = budget or TimeBudget()
-    order = by_turns([len(split) for split in by_split], ENOUGH_ROWS)
-    costs = [float(len(jobs[i].tokens) * len(jobs[i].pad_ids)) for i in order]
-    results: dict[int, RowLosses] = {}
-    for stage in budget.stages(costs, SHARE):
-        places = [order[turn] for turn in stage]
-        asked = [jobs[i] for i in places]
-        passes = {}
-        for which in models.names:
-            tell = told(progress, f"measuring the {which} model", len(results), len(jobs))
-            passes[which] = _passes(models, which, asked, tell)
-        tuned: Sequence[RowPass | None] = passes.get("tuned") or [None] * len(asked)
-        for i, job, base_pass, tuned_pass in zip(places, asked, passes["base"], tuned, strict=True):
-            results[i] = RowLosses(
-                job.split,
-                job.row.index,
-                job.tokens,
-                job.row.roles[: len(job.tokens)],
-                base_pass,
-                tuned_pass,
-                job.row.prompt_length,
-                job.row.padded,
-                len(job.tokens) == job.row.length,
-            )
-    if not results:
-        raise Missing(budget.spent)
-    sources = dict.fromkeys(source for rows in splits for source in rows.sources)
-    return TokenLosses(
-        sources=(*models.sources, *sources),
-        rows=tuple(results[i] for i in sorted(results)),
-        vocab_size=vocab_size,
-        end_token_ids=ends,
-        pad_ids=tuple(dict.fromkeys(pad for job in jobs for pad in job.pad_ids)),
-        mask_prompt=any(rows.mask_prompt for rows in splits),
-        load_failure=models.load_failure,
-        left_out=budget.said(len(results), len(jobs), "rows were measured"),
-    )
+
+    models: LoadedModels
+    tokenizer: Tokenizer
+    progress: Progress | None = None
+    budget: TimeBudget = field(default_factory=TimeBudget)
+
+    def all_of(self, *splits: SupervisedRows) -> TokenLosses:
+        """Losses on every row, with the padding that mlx-lm puts after it; see `measure`."""
+        longest = max(len(rows.rows) for rows in splits)
+        return self.measure(splits, max_rows=longest, pad_ids=(splits[0].pad_id,))
+
+    def measure(
+        self,
+        splits: Sequence[SupervisedRows],
+        *,
+        max_rows: int = 16,
+        pad_ids: Sequence[int] | None = None,
+    ) -> TokenLosses:
+        """Losses per token of both models, on up to `max_rows` rows of each split.
+
+        Where the adapter could not be loaded, `load_failure` says why and the rows have the
+        base model's losses only.
+
+        Args:
+            splits: the rows as the trainer sees them, one entry a split.
+            max_rows: rows a split, evenly spaced.
+            pad_ids: what to try as padding; None for all ids that may be used as such.
+
+        Raises:
+            InputError: there is no row to measure on, or a model cannot run on it.
+            Missing: the budget was spent before.
+        """
+        models, tokenizer = self.models, self.tokenizer
+        ends = tuple(dict.fromkeys((*tokenizer.eos_token_ids, *models.base.eos_token_ids)))
+        vocab_size = require_tokens(models.select("base"), 0)
+        known_ends = tuple(end for end in ends if end < vocab_size)
+        by_split: list[list[_Job]] = []
+        for rows in splits:
+            # One split is enough to see which id is padding; the trainer's own is tried on all.
+            own = (rows.pad_id,) if any(by_split) else _pad_ids(rows, tokenizer, vocab_size)
+            by_split.append(_jobs(rows, tuple(pad_ids or own), known_ends, max_rows))
+        jobs = [job for split in by_split for job in split]
+        if not jobs:
+            refused = next((row for rows in splits for row in rows.refused), None)
+            problem = "the data has no row to measure on"
+            if refused is not None:
+                problem = f"no row of the data can be measured: {refused.reason}"
+            raise InputError(None, problem, "name other data with --data")
+        results = self._in_stages(jobs, by_turns([len(split) for split in by_split], ENOUGH_ROWS))
+        sources = dict.fromkeys(source for rows in splits for source in rows.sources)
+        return TokenLosses(
+            sources=(*models.sources, *sources),
+            rows=tuple(results[i] for i in sorted(results)),
+            vocab_size=vocab_size,
+            end_token_ids=ends,
+            pad_ids=tuple(dict.fromkeys(pad for job in jobs for pad in job.pad_ids)),
+            mask_prompt=any(rows.mask_prompt for rows in splits),
+            load_failure=models.load_failure,
+            left_out=self.budget.said(len(results), len(jobs), "rows were measured"),
+        )
+
+    def _in_stages(self, jobs: Sequence[_Job], order: Sequence[int]) -> dict[int, RowLosses]:
+        """Place of a job -> its losses, of as many as the budget allows in that order."""
+        results: dict[int, RowLosses] = {}
+        costs = [float(len(jobs[i].tokens) * len(jobs[i].pad_ids)) for i in order]
+        for stage in self.budget.stages(costs, SHARE):
+            places = [order[turn] for turn in stage]
+            asked = [jobs[i] for i in places]
+            passes: dict[Which, Sequence[RowPass | None]] = {"tuned": [None] * len(asked)}
+            for which in self.models.names:
+                doing = f"measuring the {which} model"
+                tell = told(self.progress, doing, len(results), len(jobs))
+                passes[which] = _passes(self.models, which, asked, tell)
+            for i, base, tuned in zip(places, passes["base"], passes["tuned"], strict=True):
+                if base is not None:
+                    results[i] = jobs[i].measured(base, tuned)
+        if not results:
+            raise Missing(self.budget.spent)
+        return results
 
 
 def evenly(total: int, wanted: int) -> list[int]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import Role
+from mlxdoctor.models.forward import Floats
 from mlxdoctor.models.load import Which
 from mlxdoctor.models.losses import RowLosses, RowPass
 
@@ -83,20 +84,16 @@ def usual_readings(config: TrainingConfig | None) -> list[Reading]:
     """The readings of sound trainers: mlx-lm's, and those that leave padding out."""
     is_stated = config is not None and not config.is_default("mask_prompt")
     masks = [bool(config.mask_prompt)] if config is not None and is_stated else [False, True]
-    return [Reading(*one) for one in product(masks, USUAL_ENDS)]
+    return [Reading(masked, until) for masked, until in product(masks, USUAL_ENDS)]
 
 
 def mean_loss(rows: Sequence[RowLosses], which: Which, reading: Reading) -> MeanLoss:
     """The loss of one model on some rows under a reading: over targets, not over rows."""
-    sums, counts = [], []
-    for row in rows:
-        losses = row.of(which)
-        if losses is None:
-            return MeanLoss(math.nan, math.nan, 0, 0)
-        total, count = _of_row(row, losses, reading)
-        if count:
-            sums.append(total)
-            counts.append(count)
+    if which == "tuned" and any(row.tuned is None for row in rows):
+        return MeanLoss(math.nan, math.nan, 0, 0)
+    targets = [_targets(row, row.of(which), reading) for row in rows]
+    sums = [float(np.sum(values, dtype=np.float64)) for values in targets if len(values)]
+    counts = [len(values) for values in targets if len(values)]
     tokens = sum(counts)
     if not tokens:
         return MeanLoss(math.nan, math.nan, 0, 0)
@@ -107,29 +104,25 @@ def mean_loss(rows: Sequence[RowLosses], which: Which, reading: Reading) -> Mean
     return MeanLoss(mean, spread, len(sums), tokens)
 
 
-def _of_row(row: RowLosses, losses: RowPass, reading: Reading) -> tuple[float, int]:
-    """Sum and number of the row's targets."""
+def _targets(row: RowLosses, losses: RowPass, reading: Reading) -> Floats:
+    """The losses of the row's targets under a reading."""
     first = max(row.prompt_length if reading.masks_prompt else 0, reading.shift)
     last = len(row.tokens)
-    if reading.until in ("end", "answer"):
-        ends = np.flatnonzero(row.roles == Role.END)
-        # The end token is only left out where there is one.
-        last = int(ends[-1]) + (reading.until == "end") if len(ends) else last
+    ends = np.flatnonzero(row.roles == Role.END)
+    # The end token is only left out where there is one.
+    if reading.until in ("end", "answer") and len(ends):
+        last = int(ends[-1]) + (reading.until == "end")
     # Loss i at a shift has the target i + shift; before it was given, i itself.
     skipped, at_shift = max(reading.shift, 0), losses.shifted[reading.shift]
     chosen = at_shift[first - skipped : last - skipped]
-    ends = np.empty(0, row.tokens.dtype)
-    if reading.until in ("others", "others+padding"):
-        ends = row.tokens[row.roles == Role.END]
-        chosen = chosen[~np.isin(row.tokens[first:last], ends)]
-    total, count = float(np.sum(chosen, dtype=np.float64)), len(chosen)
-    is_padded = reading.until in ("padding", "others+padding") and row.is_padded
-    if is_padded and reading.shift < 0:
-        total, count = total + float(at_shift[-1]), count + 1
-    elif is_padded and reading.shift == 1:
-        after = next(
-            (after for pad, after in losses.padding.items() if len(after) and pad not in ends), None
-        )
-        if after is not None:
-            total, count = total + float(after[0]), count + 1
-    return total, count
+    left_out = row.tokens[ends] if reading.until in ("others", "others+padding") else ends[:0]
+    if len(left_out):
+        chosen = chosen[~np.isin(row.tokens[first:last], left_out)]
+    if not row.is_padded or reading.until not in ("padding", "others+padding"):
+        return chosen
+    if reading.shift < 0:
+        return np.append(chosen, at_shift[-1])
+    pads = [
+        after[:1] for pad, after in losses.padding.items() if len(after) and pad not in left_out
+    ]
+    return np.concatenate([chosen, *pads[:1]]) if reading.shift == 1 else chosen

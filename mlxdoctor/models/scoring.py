@@ -123,13 +123,13 @@ def score(
 
 
 def _arguments(function: Callable[..., Any]) -> int:
+    """How many arguments it is called with: those it needs, and `expected` where it takes that."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return 2
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(
-        one.kind in positional
-        and (one.default is inspect.Parameter.empty or one.name == "expected")
-        for one in parameters
+        parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        and (parameter.default is parameter.empty or parameter.name == "expected")
+        for parameter in parameters
     )

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset, Features, Split
-from mlxdoctor.evidence.kind import NoSuchThing, NotThere, Progress, RunView
+from mlxdoctor.evidence.kind import NoSuchThing, NotThere, RunView
 from mlxdoctor.evidence.prompt_answer import question_and_answer
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows, build
@@ -20,13 +19,12 @@ from mlxdoctor.models.load import LoadedModels, load
 from mlxdoctor.models.losses import (
     LONGEST_ROW,
     SHORTEST_ROW,
+    Meter,
     RowLosses,
     TokenLosses,
     evenly,
-    measure,
 )
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.safety.time_budget import TimeBudget
 
 SPLIT = "valid"
 #: Parameters times tokens of one model that take about a second on a slow machine.
@@ -68,7 +66,9 @@ class PlainFormat:
 
 WITHOUT_END = PlainFormat(None, apart=False)
 #: Every other format that is tried.
-PLAIN_FORMATS = tuple(PlainFormat(one, apart) for one in _PATTERNS for apart in (True, False))
+PLAIN_FORMATS = tuple(
+    PlainFormat(pattern, apart) for pattern in _PATTERNS for apart in (True, False)
+)
 
 
 #: (format or None for the configured one, how many rows) -> both models' losses on them.
@@ -111,67 +111,52 @@ class ValidationRows:
         if run.get(SupervisedRows) is None and run.cannot_have(SupervisedRows):
             raise NoSuchThing(run.why_missing(SupervisedRows))
         tokenizer, models, adapter = run.need(Tokenizer), run.need(LoadedModels), run.files.adapter
-        fused = run.files.tuned is not None and adapter is not None
         measured = run.get(TokenLosses)
-        return prepare(
-            models,
-            tokenizer,
-            dataset,
-            run.get(TrainingConfig),
-            measured=measured.split(SPLIT) if measured is not None else (),
-            unfused=partial(load, models.base, adapter) if fused else None,
-            progress=run.progress,
-            budget=run.budget,
+        rows = build(dataset, tokenizer, run.get(TrainingConfig), split=SPLIT)
+        meter = Meter(models, tokenizer, run.progress, run.budget)
+        validation = prepare(
+            meter, rows, dataset, measured.split(SPLIT) if measured is not None else ()
         )
+        if run.files.tuned is None or adapter is None:
+            return validation
+
+        def unfused(count: int) -> tuple[RowLosses, ...]:
+            beside = replace(meter, models=load(models.base, adapter))
+            return prepare(beside, rows, dataset).measure(None, count)
+
+        return replace(validation, measure_unfused=unfused)
 
 
 def prepare(
-    models: LoadedModels,
-    tokenizer: Tokenizer,
-    dataset: Dataset,
-    config: TrainingConfig | None,
-    *,
-    measured: Sequence[RowLosses] = (),
-    unfused: Callable[[], LoadedModels] | None = None,
-    progress: Progress | None = None,
-    budget: TimeBudget | None = None,
+    meter: Meter, rows: SupervisedRows, dataset: Dataset, measured: Sequence[RowLosses] = ()
 ) -> ValidationRows:
-    """The validation split, encoded; no model is run before `measure` is called.
+    """A split to be measured; no model is run before `measure` is called.
 
     Args:
-        models: the base and the tuned model.
-        tokenizer: the base model's.
-        dataset: the run's data.
-        config: for masking, sequence limit and batch size.
-        measured: rows of the split that were measured with `models` already.
-        unfused: loads the base model with the adapter, where `models` has it fused.
-        progress: called batch by batch while measuring.
-        budget: decides how many of the rows are measured; all without one.
-
-    Raises:
-        InputError: there is no validation split, or it has no row that can be read.
+        meter: measures rows with both models.
+        rows: the validation split, as configured.
+        dataset: what they were made from.
+        measured: rows of the split that were measured with these models already.
     """
-    rows = build(dataset, tokenizer, config, split=SPLIT)
     # Rows left over after the last whole batch are never looked at.
     whole = [rows.rows[place] for batch in rows.batches for place in batch]
     rows = replace(rows, rows=tuple(whole or rows.rows), batches=())
-    split = dataset.splits[SPLIT]
     done = {row.index: row for row in measured}
 
     def write(some: SupervisedRows, plain: PlainFormat) -> SupervisedRows:
-        return rewritten(some, split, dataset.features, tokenizer, plain)
+        return rewritten(some, dataset.splits[rows.split], dataset.features, meter.tokenizer, plain)
 
-    def losses(used: LoadedModels, plain: PlainFormat | None, count: int) -> tuple[RowLosses, ...]:
+    def losses(plain: PlainFormat | None, count: int) -> tuple[RowLosses, ...]:
         chosen = tuple(rows.rows[place] for place in evenly(len(rows.rows), count))
-        old = done if used is models and plain is None else {}
-        new = replace(rows, rows=tuple(row for row in chosen if row.index not in old))
+        known = done if plain is None else {}
+        new = replace(rows, rows=tuple(row for row in chosen if row.index not in known))
         if plain is not None:
             new = write(new, plain)
-        results = {row.index: old[row.index] for row in chosen if row.index in old}
-        if budget is not None and not budget.left:
-            raise InputError(None, *budget.spent.split("; "))
+        results = {row.index: known[row.index] for row in chosen if row.index in known}
+        if not meter.budget.left:
+            raise InputError(None, *meter.budget.spent.split("; "))
         if any(row.length >= SHORTEST_ROW for row in new.rows):
-            more = _measured(used, tokenizer, new, progress, budget)
+            more = meter.all_of(new)
             if plain is not None and more.left_out:
                 # A format that was tried on too few rows is not one that does not fit.
                 raise InputError(None, more.left_out, "raise it with --budget")
@@ -182,41 +167,21 @@ def prepare(
     formats = tuple(plain for plain in PLAIN_FORMATS if _differs(first, write(first, plain)))
     has_end = any(Role.END in row.roles for row in first.rows)
     mean = sum(min(row.length, LONGEST_ROW) for row in rows.rows) / max(len(rows.rows), 1)
-    affordable = int(AFFORDABLE_WORK / max(mean * models.base.parameter_count, 1.0))
+    affordable = int(AFFORDABLE_WORK / max(mean * meter.models.base.parameter_count, 1.0))
     return ValidationRows(
         sources=rows.sources,
         total=rows.total_rows - rows.total_rows % rows.batch_size or rows.total_rows,
         affordable=min(len(rows.rows), affordable),
         formats=(WITHOUT_END, *formats) if has_end else formats,
-        measure=partial(losses, models),
-        measure_unfused=None if unfused is None else lambda count: losses(unfused(), None, count),
-    )
-
-
-def _measured(
-    models: LoadedModels,
-    tokenizer: Tokenizer,
-    rows: SupervisedRows,
-    progress: Progress | None,
-    budget: TimeBudget | None = None,
-) -> TokenLosses:
-    """All of some rows, with the padding that mlx-lm puts after them."""
-    return measure(
-        models,
-        tokenizer,
-        [rows],
-        max_rows=len(rows.rows),
-        pad_ids=(rows.pad_id,),
-        progress=progress,
-        budget=budget,
+        measure=losses,
     )
 
 
 def _differs(configured: SupervisedRows, plain: SupervisedRows) -> bool:
     """Whether a format fits the data, and is not what the chat template writes."""
     return any(
-        one.tokens.tolist() != row.tokens[: len(one.tokens)].tolist()
-        for row, one in zip(configured.rows, plain.rows, strict=False)
+        written.tokens.tolist() != row.tokens[: len(written.tokens)].tolist()
+        for row, written in zip(configured.rows, plain.rows, strict=False)
     )
 
 
@@ -240,13 +205,14 @@ def rewritten(
     for row in rows.rows:
         pair = question_and_answer(split.rows[row.index], split.format, features)
         if pair is not None:
-            asked, answer = pair
-            start = before.replace("{prompt}", asked)
-            changed.append(
-                _written(
-                    row, start, answer + after, rows=rows, tokenizer=tokenizer, apart=plain.apart
-                )
+            start, rest = before.replace("{prompt}", pair[0]), pair[1] + after
+            head = tokenizer.encode(start)
+            whole = (
+                head + tokenizer.encode(rest, add_special_tokens=False)
+                if plain.apart
+                else tokenizer.encode(start + rest)
             )
+            changed.append(_written(row, rows, len(head), whole, tokenizer.eos_token_id))
     return replace(rows, rows=tuple(changed), batches=())
 
 
@@ -266,37 +232,23 @@ def _cut(row: SupervisedRow) -> SupervisedRow:
 
 
 def _written(
-    row: SupervisedRow,
-    start: str,
-    rest: str,
-    *,
-    rows: SupervisedRows,
-    tokenizer: Tokenizer,
-    apart: bool,
+    row: SupervisedRow, rows: SupervisedRows, prompt: int, tokens: list[int], end: int | None
 ) -> SupervisedRow:
-    """A row of a prompt, and of an answer with what follows it; the end token is added."""
-    head = tokenizer.encode(start)
-    tokens = (
-        head + tokenizer.encode(rest, add_special_tokens=False)
-        if apart
-        else tokenizer.encode(start + rest)
-    )
-    end = tokenizer.eos_token_id
+    """A row of so many tokens of a prompt, and of an answer; the end token is added."""
     if end is not None and tokens[-1:] != [end]:
         tokens = [*tokens, end]
-    array = np.array(tokens, dtype=np.int32)
-    roles = np.full(len(array), Role.ANSWER, dtype=np.int8)
-    roles[: len(head)] = Role.PROMPT
+    roles = np.full(len(tokens), Role.ANSWER, dtype=np.int8)
+    roles[:prompt] = Role.PROMPT
     if end is not None:
         roles[-1] = Role.END
-    length = min(len(array), rows.max_seq_length)
+    length = min(len(tokens), rows.max_seq_length)
     return replace(
         row,
-        tokens=array,
-        offset=len(head) if rows.mask_prompt else 0,
-        prompt_length=len(head),
+        tokens=np.array(tokens, dtype=np.int32),
+        offset=prompt if rows.mask_prompt else 0,
+        prompt_length=prompt,
         length=length,
-        full_length=len(array),
+        full_length=len(tokens),
         roles=roles,
         padded=length < rows.max_seq_length,
     )

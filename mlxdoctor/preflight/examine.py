@@ -22,15 +22,15 @@ from mlxdoctor.finding import Severity, Status
 from mlxdoctor.measure.rate_range import RateRange
 from mlxdoctor.measure.run_cost import RunCost, machine_memory
 from mlxdoctor.preflight.configuration import all_changes, planned_config
-from mlxdoctor.preflight.predict import Device, predict_memory, predict_time, width
 from mlxdoctor.report import Planned
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.time_budget import TimeBudget
+from mlxdoctor.twin.predict import Device, predict_memory, predict_time, width
 from mlxdoctor.verdict import CauseStatus, Readiness, Verdict
 
 if TYPE_CHECKING:
-    from mlxdoctor.preflight.rates import RangeTest
+    from mlxdoctor.twin.reach import RangeTest
 
 #: What a plan can have; the rest comes with the run.
 _BEFORE = frozenset(
@@ -98,8 +98,8 @@ def _make_steps(
         The run with what they showed, the range test, and why something could not be made, as a
         sentence.
     """
-    from mlxdoctor.preflight.prepared import first_step, prepared_run
-    from mlxdoctor.preflight.rates import range_test
+    from mlxdoctor.preflight.steps import first_step, prepared_run
+    from mlxdoctor.twin.reach import range_test
 
     begun = time.perf_counter()
     base, dataset = run.get(BaseModel), run.get(Dataset)

@@ -1,12 +1,12 @@
 """What one training step of a user's own trainer does, measured and judged.
 
-The function stands here, and loads the rest when it is called, so that `mlxdoctor.probe` is
-the function wherever it is imported from, and importing it costs nothing.
+The functions stand here, and load the rest when they are called, so that `mlxdoctor.probe` is the
+function wherever it is imported from, and importing it costs nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mlxdoctor.evidence.kind import Progress
     from mlxdoctor.probe.probing import ProbeResult
 
-__all__ = ["probe"]
+__all__ = ["assert_training_step_sound", "probe"]
 
 
 def probe(  # noqa: PLR0917 the order is the one in which a training script has them
@@ -34,9 +34,9 @@ def probe(  # noqa: PLR0917 the order is the one in which a training script has 
 ) -> ProbeResult:
     """Make training steps, measure them, and hand the model back as it was.
 
-    It costs two forward and two backward passes, two more of both where the batch has rewards,
-    and for each step one more of both and a forward pass; arrays are shared, not copied, so
-    that memory is that of training.
+    It costs a forward pass, a forward and a backward pass, one more of both where the batch has
+    rewards, and for each step one more of both and a forward pass; arrays are shared, not copied,
+    so that memory is that of training.
 
     Args:
         model: as it is when training begins: frozen, adapter attached.
@@ -67,3 +67,42 @@ def probe(  # noqa: PLR0917 the order is the one in which a training script has 
 
     trainer = Trainer(model, loss_fn, batch, optimizer, tokenizer, step, expect, rewards, pairs)
     return judge(measure(trainer, steps=STEPS if steps is None else steps, progress=progress))
+
+
+def assert_training_step_sound(
+    model: Any,
+    loss_fn: Callable[..., Any],
+    batch: Any,
+    *,
+    allow: Collection[str] = (),
+    warnings: bool = False,
+    **more: Any,
+) -> ProbeResult:
+    """Make a training step and fail where something is wrong with it.
+
+        def test_training_step():
+            model, loss_fn, batch, optimizer = parts_of_my_trainer()
+            assert_training_step_sound(model, loss_fn, batch, optimizer=optimizer)
+
+    Args:
+        allow: codes of findings that are meant, such as `step-state.outside-adapter`.
+        warnings: whether a warning fails it as well.
+        more: what `mlxdoctor.probe` takes besides: optimizer, tokenizer, step, expect,
+            rewards, pairs, steps.
+
+    Raises:
+        AssertionError: there is such a finding; the message says what was measured and what
+            to do.
+    """
+    from mlxdoctor.finding import Severity
+
+    result = probe(model, loss_fn, batch, **more)
+    least = Severity.WARNING if warnings else Severity.ERROR
+    lines = [
+        f"[{finding.code}] {finding.message} Fix: {finding.fix}."
+        for finding in result.findings
+        if finding.severity.rank >= least.rank and finding.code not in allow
+    ]
+    if lines:
+        raise AssertionError("the training step is not sound:\n" + "\n".join(lines))
+    return result

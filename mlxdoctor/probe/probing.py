@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from mlxdoctor.check import discover
-from mlxdoctor.finding import LOOKED, Finding, Outcome, Severity
+from mlxdoctor.finding import LOOKED, Finding, Outcome, Severity, plain
 from mlxdoctor.measure.training_step.measurement import TrainingStep
 
 T = TypeVar("T")
@@ -80,7 +80,7 @@ class ProbeResult:
             "unjudged": {outcome.check: outcome.reason for outcome in self.unjudged},
             "seconds": round(step.seconds, 3),
             "outcomes": [outcome.to_dict() for outcome in self.outcomes],
-            "findings": [finding.to_dict() for finding in self.findings],
+            "findings": [plain(finding) for finding in self.findings],
             "state": asdict(step.state),
             "forward": None if step.forward is None else asdict(step.forward),
             "update": None if step.update is None else asdict(step.update),

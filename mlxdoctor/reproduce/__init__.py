@@ -5,8 +5,8 @@ from mlxdoctor.reproduce import reproduce
 
 confirmed = reproduce(diagnose([run]), Path("reports/run/reproduction"), minutes=10)
 
-`rerun` makes a run again with one change. `changes` says which change a cause asks for and how
-it is judged (`rules`, by the signs of `symptoms`); `direct` has the experiments without chance.
+`observe` makes a run again with one change, and looks at what came out. `changes` says which change
+a cause asks for, `rules` how it is judged; `direct` has what needs no rerun.
 `investigate` tries the causes in turn.
 """
 
@@ -22,14 +22,20 @@ from mlxdoctor.causes import load_causes
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.kind import Missing, Progress
 from mlxdoctor.formats.withheld import without_text
-from mlxdoctor.reproduce.bench import Bench, Failure, is_about_length, length_of, onset_of
+from mlxdoctor.reproduce.bench import (
+    Bench,
+    Failure,
+    is_about_length,
+    length_of,
+    onset_of,
+    usual_values,
+)
 from mlxdoctor.reproduce.folding import folded
 from mlxdoctor.reproduce.investigate import Investigation, candidates, investigate
-from mlxdoctor.reproduce.recipe import recipe_of, usual_values
-from mlxdoctor.reproduce.rerun import Laboratory, write_json
-from mlxdoctor.reproduce.rules import Limits, undecided
+from mlxdoctor.reproduce.rules import undecided
 from mlxdoctor.run_texts import row_texts
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.twin.rerun import Laboratory, recipe_of, write_json
 
 __all__ = ["reproduce"]
 
@@ -69,7 +75,7 @@ def reproduce(
         InputError: a cause is unknown, or the folder can't be written.
     """
     knowledge = load_causes()
-    asked, limits = tuple(dict.fromkeys(causes)), Limits()
+    asked = tuple(dict.fromkeys(causes))
     for name in asked:
         if name not in knowledge.causes:
             raise InputError(None, f"there is no cause {name!r}", "see `mlxdoctor explain`")
@@ -88,14 +94,14 @@ def reproduce(
         shown = folded(report, state, knowledge.causes)
         return shown if with_text else without_text(shown, row_texts(run))
     leading = report.diagnosis[0].cause if report.diagnosis else None
-    length = length_of(onset_of(report.outcomes), leading, limits, recipe.iterations)
+    length = length_of(onset_of(report.outcomes), leading, recipe.iterations)
     failure = Failure(
         report.outcomes,
         knowledge,
-        limits,
         seeds=tuple(recipe.seed + number for number in range(seeds)),
         iterations=iterations or length,
         usual=usual_values(recipe.config, run.get(BaseModel)),
+        coverage={one.cause: one for one in report.coverage},
         # What comes of stopping earlier shows in a run that goes on for long enough only.
         least=length if is_about_length(leading) else 0,
     )

@@ -8,13 +8,34 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from mlxdoctor.causes import Cause, KnowledgeBase
+from mlxdoctor.confirmation import Rerun
+from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.exhibits import Curve
 from mlxdoctor.finding import Finding, Outcome, Severity
+from mlxdoctor.judge.rate import usual_rates
 from mlxdoctor.judge.remedy import fix_for, needed_values
 from mlxdoctor.report import Fix
-from mlxdoctor.reproduce.rerun import Change, Laboratory, Observation, rerun
-from mlxdoctor.reproduce.rules import Limits, Question, Trials, needed
-from mlxdoctor.reproduce.symptoms import Signs, recorded_signs
+from mlxdoctor.reproduce.observe import Change, Observation, rerun
+from mlxdoctor.reproduce.rules import Question, Signs, Trials, needed, recorded_signs
+from mlxdoctor.twin.rerun import Laboratory
+from mlxdoctor.verdict import Coverage
+
+#: Iterations of a rerun. In seed 000, 20 to 50 decide; a loss that never moves is not judged
+#: before 100 (loss-trend); 200 are minutes, not hours, on a laptop.
+SHORTEST, USUAL, LONGEST = 50, 100, 200
+#: Iterations at the most where the run overfits: a validation loss has to fall before it can rise.
+LONGEST_OVERFITTING = 600
+#: As `SHORTEST`, where the time that was given asks for it.
+LEAST = 20
+#: Iterations of a trial for their time: the median step of fewer is one that compiles.
+TRIAL = 5
+#: Reruns that the time is for: two each as recorded, changed and with a placebo, and a rival's.
+RERUNS = 8
+#: Times the onset, which is the first report that shows it, to go on for.
+PAST_ONSET = 3
+#: The same where the run overfits: loss-trend wants four validations and a clear rise.
+PAST_MINIMUM = 4
 
 
 @dataclass(frozen=True)
@@ -24,19 +45,19 @@ class Failure:
     Attributes:
         outcomes: of the checks on it.
         knowledge: the causes, and the groups of findings.
-        limits: the thresholds.
         seeds: those that are tried, the run's own first.
         iterations: of each rerun.
         usual: key -> the range of values that is usual for the run's model.
+        coverage: what the diagnosis knows of each cause, by its id.
         least: iterations that show the failure at the least; 0: as the onset and the limits say.
     """
 
     outcomes: tuple[Outcome, ...]
     knowledge: KnowledgeBase
-    limits: Limits
     seeds: tuple[int, ...]
     iterations: int
     usual: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    coverage: Mapping[str, Coverage] = field(default_factory=dict)
     least: int = 0
 
     @property
@@ -68,11 +89,13 @@ class Failure:
         return self._question(wanted, self.recorded.keys(cause))
 
     def _question(self, wanted: frozenset[str], keys: frozenset[str] = frozenset()) -> Question:
-        return Question(wanted, keys, self.recorded, self.limits, len(self.seeds))
+        return Question(wanted, keys, self.recorded, len(self.seeds))
 
     def fixes(self, config: TrainingConfig, cause: Cause) -> list[Fix]:
         """The change: as the report advises it, as it stands, to the usual range, well into it."""
-        speaking = [one for one in self.findings if cause.weights.get(one.code, 0.0) > 0]
+        speaking = [
+            finding for finding in self.findings if cause.weights.get(finding.code, 0.0) > 0
+        ]
         factor = cause.change.value if cause.change is not None else 1
         inner = {
             key: (min(low * factor, high), max(high / factor, low))
@@ -85,6 +108,12 @@ class Failure:
             if fix is not None:
                 fixes.setdefault(str(fix.after), fix)
         return list(fixes.values())
+
+
+def usual_values(config: TrainingConfig, base: BaseModel | None) -> dict[str, tuple[float, float]]:
+    """Key -> lowest and highest usual value; empty where the run is not one with LoRA."""
+    rates = usual_rates(config, base)
+    return {"learning_rate": rates} if rates is not None else {}
 
 
 def onset_of(outcomes: Iterable[Outcome]) -> int | None:
@@ -104,29 +133,13 @@ def is_about_length(cause: Cause | None) -> bool:
     return cause is not None and cause.change is not None and cause.change.key == "iters"
 
 
-def length_of(onset: int | None, leading: Cause | None, limits: Limits, recorded: int) -> int:
+def length_of(onset: int | None, leading: Cause | None, recorded: int) -> int:
     """Iterations that decide: past the onset, within the limits, no more than were recorded."""
     if is_about_length(leading):
-        wanted = limits.past_minimum * onset if onset else limits.longest_overfitting
-        return max(1, min(recorded, wanted, limits.longest_overfitting))
-    wanted = limits.usual if onset is None else limits.past_onset * onset
-    return max(1, min(recorded, limits.longest, max(limits.shortest, wanted)))
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One rerun as the report lists it.
-
-    Attributes:
-        cause: the cause it was made for; None where it serves all of them.
-        shows: whether it has the symptom that was asked for.
-    """
-
-    cause: str | None
-    change: Change
-    seed: int
-    observation: Observation
-    shows: bool
+        wanted = PAST_MINIMUM * onset if onset else LONGEST_OVERFITTING
+        return max(1, min(recorded, wanted, LONGEST_OVERFITTING))
+    wanted = USUAL if onset is None else PAST_ONSET * onset
+    return max(1, min(recorded, LONGEST, max(SHORTEST, wanted)))
 
 
 @dataclass(frozen=True)
@@ -144,20 +157,38 @@ class Bench:
     lab: Laboratory
     failure: Failure
     make: Callable[[Laboratory, Change, int], Observation] = rerun
-    trials: list[Trial] = field(default_factory=list)
+    trials: list[Rerun] = field(default_factory=list)
 
     def observe(
         self, change: Change, seed: int, question: Question, cause: str | None = None
     ) -> Observation:
-        """Make one rerun, or recall it.
+        """Make one rerun, or recall it, and list it as the report shows it.
+
+        Args:
+            question: what is asked of it.
+            cause: that it is made for; None where it serves all of them.
 
         Raises:
             InputError: training is not possible with this change.
             BudgetSpent: there was not enough time for it.
         """
         seen = self.make(self.lab, change, seed)
-        if not any(one.change == change and one.seed == seed for one in self.trials):
-            self.trials.append(Trial(cause, change, seed, seen, question.shows(seen)))
+        rerun = Rerun(
+            experiment=change.kind,
+            cause=cause,
+            label=change.label,
+            seed=seed,
+            symptom=question.shows(seen),
+            errors=seen.errors,
+            base_loss=seen.base_loss,
+            loss=seen.loss,
+            iterations=len(seen.iterations),
+            seconds=seen.seconds,
+            curve=Curve(seen.iterations, seen.losses),
+            samples=seen.samples,
+        )
+        if not any((one.label, one.seed) == (rerun.label, seed) for one in self.trials):
+            self.trials.append(rerun)
         return seen
 
     def shortened(self) -> Bench:
@@ -169,14 +200,14 @@ class Bench:
             InputError: training is not possible as recorded.
             BudgetSpent: there was not enough time even for that.
         """
-        failure, limits = self.failure, self.failure.limits
-        least = max(limits.least, failure.onset or 0, failure.least)
+        failure = self.failure
+        least = max(LEAST, failure.onset or 0, failure.least)
         if not 0 < self.lab.budget < math.inf or failure.iterations <= least:
             return self
-        change = Change("trial", "a few iterations, for the time they take", limits.trial)
+        change = Change("trial", "a few iterations, for the time they take", TRIAL)
         seen = self.make(self.lab, change, failure.seeds[0])
-        fixed = max(seen.seconds - limits.trial * seen.step_seconds, 0.0)
-        room = self.lab.budget / limits.reruns - fixed
+        fixed = max(seen.seconds - TRIAL * seen.step_seconds, 0.0)
+        room = self.lab.budget / RERUNS - fixed
         affordable = int(room / max(seen.step_seconds, 1e-6))
         iterations = min(failure.iterations, max(least, affordable))
         return replace(self, failure=replace(failure, iterations=iterations))

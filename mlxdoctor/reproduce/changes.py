@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from mlxdoctor.causes import Cause
@@ -19,15 +18,14 @@ from mlxdoctor.finding import Severity
 from mlxdoctor.judge.remedy import changed_values
 from mlxdoctor.report import Fix
 from mlxdoctor.reproduce.bench import Bench, Failure
-from mlxdoctor.reproduce.recipe import Recipe
+from mlxdoctor.reproduce.observe import Change, Observation
 from mlxdoctor.reproduce.repairs import (
-    AT_RANDOM,
-    ENDED,
-    LEFT_OUT,
-    OTHER_ORDER,
     count_ends,
+    other_order,
+    others_left_out,
+    rows_ended,
+    rows_left_out,
 )
-from mlxdoctor.reproduce.rerun import Change, Observation
 from mlxdoctor.reproduce.rules import (
     Question,
     Ruling,
@@ -36,9 +34,9 @@ from mlxdoctor.reproduce.rules import (
     judge_injection,
     undecided,
 )
-from mlxdoctor.train.faults import FAULTS
-from mlxdoctor.train.faults.of_trainer import Padding
-from mlxdoctor.train.settings import Settings
+from mlxdoctor.twin.faults import FAULTS, Padding
+from mlxdoctor.twin.rerun import Recipe
+from mlxdoctor.twin.settings import Settings
 
 #: The cause that the end token, put at the end of each row, cures.
 NO_END = "missing-end-token"
@@ -46,6 +44,9 @@ NO_END = "missing-end-token"
 _OTHER_TOKENS = frozenset({"max_seq_length", "mask_prompt"})
 #: Of the rows, at most this share may lack the end token where the rows are not at fault.
 MOST_ENDED = 0.1
+#: Share of the held-out loss that a cure takes away: two seeds of a sound fixture run differ by
+#: under 0.05 of theirs. Of fewer iterations less is asked, since the minimum itself is shallow.
+BETTER, BETTER_EARLIER = 0.1, 0.02
 _IRRELEVANT = {
     "another order": "another order of the rows",
     "random rows": "as many rows left out at random",
@@ -107,7 +108,7 @@ def try_cure(bench: Bench, cause: Cause, question: Question, plain: Trials) -> R
                 "another order",
                 "placebo: another order of the rows",
                 bench.failure.iterations,
-                fault=OTHER_ORDER,
+                fault=other_order,
             )
             alike = {seed: bench.observe(placebo, seed, question) for seed in changed}
             words = {"what": change.label, "irrelevant": _IRRELEVANT[placebo.kind]}
@@ -141,11 +142,11 @@ def _change_of_configuration(bench: Bench, cause: Cause) -> Cure | None:
     if not fixes:
         return None
     key = next(iter(fixes[0].after))
-    better: float | None = failure.limits.better
+    better: float | None = BETTER
     if key in _OTHER_TOKENS:
         better = None
     elif key == "iters":
-        better = failure.limits.better_earlier
+        better = BETTER_EARLIER
     # An earlier stop can miss the minimum on its other side.
     open_ = "held-out answers are no better", "more validation rows, or longer reruns (--iters)"
     return Cure(
@@ -183,15 +184,17 @@ def _repair_of_rows(bench: Bench, cause: Cause) -> Cure | Ruling:
     iterations = bench.failure.iterations
     left_out = Change(
         "repair",
-        f"{LEFT_OUT.id} ({', '.join(named)})",
+        f"{rows_left_out.id} ({', '.join(named)})",
         iterations,
-        fault=LEFT_OUT,
+        fault=rows_left_out,
         severity=named,
     )
     # Other rows than the run's own may have errors of their own.
     return Cure(
         (left_out,),
-        placebo=replace(left_out, kind="random rows", label=AT_RANDOM.id, fault=AT_RANDOM),
+        placebo=replace(
+            left_out, kind="random rows", label=others_left_out.id, fault=others_left_out
+        ),
         strict=False,
         leaves_open=(
             "other rows than those that the findings name may be at fault",
@@ -203,7 +206,7 @@ def _repair_of_rows(bench: Bench, cause: Cause) -> Cure | Ruling:
 def _end_of_rows(bench: Bench) -> Cure | Ruling:
     """The end token put at the end of each row, as a repaired chat template would."""
     recipe = bench.lab.recipe
-    count, lacking, cut = count_ends(recipe.settings(Path("adapters"), 1, recipe.seed))
+    count, lacking, cut = count_ends(recipe.as_recorded())
     if lacking <= MOST_ENDED * count:
         return Ruling(
             "refuted",
@@ -216,7 +219,7 @@ def _end_of_rows(bench: Bench) -> Cure | Ruling:
             "max_seq_length cuts them off",
             "the verdict on answers-truncated (--cause answers-truncated)",
         )
-    change = Change("repair", ENDED.id, bench.failure.iterations, fault=ENDED)
+    change = Change("repair", rows_ended.id, bench.failure.iterations, fault=rows_ended)
     text = f"{lacking} of {count} training rows end without a token that generation stops at; "
     # The answers end elsewhere than before: other errors are not what is asked about.
     return Cure((change,), strict=False, premise=text)
@@ -238,7 +241,7 @@ def try_injection(bench: Bench, cause: Cause, question: Question, plain: Trials)
         return question.is_recreated(seen)
 
     rulings: list[Ruling] = []
-    settings = recipe.settings(Path("adapters"), 1, recipe.seed)
+    settings = recipe.as_recorded()
     for fault in (FAULTS[name] for name in cause.inject):
         # What the findings show first, and then the severest.
         shown = padding_shown(failure, settings) if fault.id == "padding-in-batch" else ()

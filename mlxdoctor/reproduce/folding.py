@@ -15,9 +15,8 @@ from mlxdoctor.confirmation import (
     Rerun,
 )
 from mlxdoctor.diagnosis import Diagnosed
-from mlxdoctor.exhibits import Curve
 from mlxdoctor.report import Fix, Report
-from mlxdoctor.reproduce.bench import Trial
+from mlxdoctor.reproduce.direct import RENAMED
 from mlxdoctor.reproduce.investigate import Investigation
 from mlxdoctor.reproduce.rules import Ruling
 from mlxdoctor.safety.texts import as_seen_here
@@ -33,7 +32,7 @@ def folded(
     report: R,
     state: Investigation,
     causes: Mapping[str, Cause],
-    trials: Iterable[Trial] = (),
+    trials: Iterable[Rerun] = (),
 ) -> R:
     """The report with the verdicts, confirmed causes first and refuted ones last.
 
@@ -51,12 +50,11 @@ def folded(
     experiments: list[Experiment] = [*sorted(tried, key=lambda one: _ORDER[one.verdict])]
     experiments += [state.agreement] if state.agreement is not None else []
     experiments += [
-        DirectExperiment(
-            cause=name, label=one.label, iterations=one.iterations, seconds=one.seconds
-        )
-        for name, one in state.measured.items()
+        DirectExperiment(cause=name, label=RENAMED, iterations=0, seconds=ruling.seconds)
+        for name, ruling in rulings.items()
+        if ruling.seconds is not None
     ]
-    experiments += map(_rerun, trials)
+    experiments += trials
     fix = _fix(report, diagnosis, rulings)
     folded_in = replace(report, diagnosis=diagnosis, fix=fix, experiments=tuple(experiments))
     return as_seen_here(folded_in)
@@ -90,21 +88,3 @@ def _fix(
     if report.diagnosis and root != report.diagnosis[0].cause.id:
         return None
     return report.fix
-
-
-def _rerun(trial: Trial) -> Rerun:
-    seen = trial.observation
-    return Rerun(
-        experiment=trial.change.kind,
-        cause=trial.cause,
-        label=trial.change.label,
-        seed=trial.seed,
-        symptom=trial.shows,
-        errors=seen.errors,
-        base_loss=seen.base_loss,
-        loss=seen.loss,
-        iterations=len(seen.iterations),
-        seconds=seen.seconds,
-        curve=Curve(seen.iterations, seen.losses),
-        samples=seen.samples,
-    )

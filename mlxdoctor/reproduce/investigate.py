@@ -4,26 +4,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from mlxdoctor.causes import Cause
 from mlxdoctor.confirmation import Agreement
-from mlxdoctor.diagnosis import Diagnosed, rank
+from mlxdoctor.diagnosis import Diagnosed, rank, severities
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.judge.remedy import fix_for
 from mlxdoctor.reproduce.bench import Bench, Failure
 from mlxdoctor.reproduce.changes import try_cure, try_injection
-from mlxdoctor.reproduce.direct import DIRECT, Measured, measured
-from mlxdoctor.reproduce.rerun import BudgetSpent, Observation
-from mlxdoctor.reproduce.rules import PROBE, Limits, Ruling, Trials, judge_plain, undecided
-from mlxdoctor.reproduce.symptoms import symptom_checks
+from mlxdoctor.reproduce.direct import (
+    NOT_LOADED,
+    loaded_by_other_names,
+    shown_by_diagnosis,
+)
+from mlxdoctor.reproduce.observe import Observation, symptom_checks
+from mlxdoctor.reproduce.rules import PROBE, Ruling, Trials, judge_plain, undecided
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.twin.rerun import BudgetSpent
 
 #: Leading causes that are tried.
 CAUSES = 3
+#: Log-odds by which a cause is far ahead of another: ln 9, as for a headline that says the cause
+#: without `probable`.
+MARGIN = 2.2
+#: Nats by which a reported loss and the same one made again differ at most: reruns of sound runs
+#: are within 0.0005 of their logs (rounding); those of faulty trainers differ by 0.05 and more, by
+#: 0.004 where only norms are trained besides.
+SAME_STEP = 0.002
 _MORE_TIME = "more time (--budget): the same command goes on from there"
 _REMEDY = "the remedy tried where the run was made, and that run diagnosed"
 
@@ -34,13 +45,11 @@ class Investigation:
 
     Attributes:
         rulings: cause -> the verdict on it.
-        measured: every direct experiment, by its cause.
         agreement: how the rerun as recorded compares with the log; None: it can't.
         iterations: of each rerun; None where none was made.
     """
 
     rulings: Mapping[str, Ruling] = field(default_factory=dict)
-    measured: Mapping[str, Measured] = field(default_factory=dict)
     agreement: Agreement | None = None
     iterations: int | None = None
 
@@ -59,7 +68,7 @@ def candidates(
     ranked = {one.cause.id: one for one in rank(failure.outcomes, failure.knowledge)}
     leading = diagnosis[:CAUSES]
     # To re-create a cause that the evidence all but rules out would prove nothing.
-    near = leading[0].score - failure.limits.margin if leading else 0.0
+    near = leading[0].score - MARGIN if leading else 0.0
     chosen = [one.cause.id for one in leading if not one.cause.inject or one.score > near]
     chosen += [
         name
@@ -68,8 +77,11 @@ def candidates(
         and fix_for(one.cause.change, config) is not None
         and failure.recorded.of(one.cause) & failure.recorded.errors
     ]
+    noted = severities(failure.outcomes)
     unsupported = {
-        name: Diagnosed(failure.knowledge.causes[name], float("-inf"), (), (), (), ())
+        name: Diagnosed(
+            failure.knowledge.causes[name].seen_with(noted), float("-inf"), (), (), (), ()
+        )
         for name in asked
     }
     every = unsupported | ranked
@@ -90,16 +102,22 @@ def investigate(
     """
     settled: dict[str, Ruling] = {}
     rulings: dict[str, Ruling] = {}
-    made: dict[str, Measured] = {}
     same: Agreement | None = None
     wanted = [one.cause for one in causes]
     shown = ""
     try:
-        for cause in [cause for cause in wanted if cause.id in DIRECT]:
-            made[cause.id] = measured(cause.id, bench.lab, run)
-            settled[cause.id] = made[cause.id].ruling
-            if settled[cause.id].verdict == "confirmed" and not cause.of_the_report:
-                shown = shown or cause.id
+        for cause in wanted:
+            if cause.shown_by_diagnosis:
+                settled[cause.id] = shown_by_diagnosis(bench.failure, cause)
+            elif cause.id == NOT_LOADED:
+                ruling = loaded_by_other_names(bench.lab, run)
+                proven = shown_by_diagnosis(bench.failure, cause)
+                if ruling.verdict == "refuted" and proven.verdict == "confirmed":
+                    # Its names fit; then it was not named when the model was asked.
+                    ruling = replace(proven, seconds=ruling.seconds)
+                settled[cause.id] = ruling
+        sure = [c for c in wanted if c.id in settled and settled[c.id].verdict == "confirmed"]
+        shown = next((cause.id for cause in sure if not cause.of_the_report), "")
         if shown:
             # What was shown explains it: the rest is tried only where it was asked for.
             wanted = [cause for cause in wanted if cause.id in (*settled, *asked)]
@@ -110,7 +128,7 @@ def investigate(
             bench = bench.shortened()
             plain = bench.plain()
             recorded = plain.get(bench.lab.recipe.seed)
-            same = agreement(run.get(TrainingLog), recorded, bench.failure.limits)
+            same = agreement(run.get(TrainingLog), recorded)
             for cause in rest:
                 rulings[cause.id] = _tried(bench, cause, plain, same)
     except BudgetSpent as spent:
@@ -121,23 +139,20 @@ def investigate(
         reason = f"the rerun as recorded is refused: {error}"
         refused = undecided(reason, "files that mlx_lm.lora trains on")
         rulings = dict.fromkeys((c.id for c in wanted if c.id not in settled), refused) | rulings
-    rulings = resolve(rulings, causes, bench.failure.limits)
+    rulings = resolve(rulings, causes)
     for name, ruling in rulings.items():
         if shown and ruling.verdict == "confirmed":
             reason = f"{ruling.reason}; but {shown} was shown directly"
             rulings[name] = undecided(reason, "that cured first, and the run diagnosed again")
-    return Investigation(settled | rulings, made, same, bench.failure.iterations)
+    return Investigation(settled | rulings, same, bench.failure.iterations)
 
 
-def agreement(
-    log: TrainingLog | None, rerun: Observation | None, limits: Limits
-) -> Agreement | None:
+def agreement(log: TrainingLog | None, rerun: Observation | None) -> Agreement | None:
     """Compare reported losses with the means of the rerun's over the iterations between reports.
 
     Args:
         log: of the run that was examined.
         rerun: as recorded, with the recorded seed.
-        limits: what counts as the same.
 
     Returns:
         None where the log has no training loss by iteration that the rerun reached.
@@ -170,7 +185,7 @@ def agreement(
         iteration=iteration,
         recorded=recorded,
         rerun=mean,
-        agrees=largest <= limits.same_step,
+        agrees=largest <= SAME_STEP,
     )
 
 
@@ -250,9 +265,7 @@ def _out_of_time(
     return after
 
 
-def resolve(
-    rulings: Mapping[str, Ruling], causes: Sequence[Diagnosed], limits: Limits
-) -> dict[str, Ruling]:
+def resolve(rulings: Mapping[str, Ruling], causes: Sequence[Diagnosed]) -> dict[str, Ruling]:
     """The verdicts of reruns, with one cause confirmed at the most.
 
     A smaller step cures a scale that is too large, and a smaller scale a rate that is too
@@ -268,7 +281,7 @@ def resolve(
         ahead = [
             one.cause.id
             for one in causes
-            if one.score - tried[name].score >= limits.margin
+            if one.score - tried[name].score >= MARGIN
             and rulings.get(one.cause.id, ruling).verdict == "undecided"
         ]
         if ruling.verdict == "confirmed" and tried[name].cause.inject and ahead:
@@ -289,7 +302,7 @@ def resolve(
         if other is best:
             continue
         outranks = _restores(best) and not _restores(other) and other.cause.change is not None
-        is_ahead = best.score - other.score >= limits.margin
+        is_ahead = best.score - other.score >= MARGIN
         if outranks or strength(best) > strength(other) or is_ahead:
             reason = (
                 f"{rulings[other.cause.id].reason}; but so does the experiment for "

@@ -8,23 +8,23 @@ import shutil
 from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mlxdoctor.engines.text import DAMAGE
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.dataset import Dataset, Features, Split
 from mlxdoctor.evidence.prompt_answer import Pair, pair_of
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.load import load_tokenizer
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.train.batches import Batches
-from mlxdoctor.train.faults import Fault
-from mlxdoctor.train.parts import Parts, parts_of
-from mlxdoctor.train.settings import Settings
-from mlxdoctor.train.token_rows import TokenRow, TokenRows
+from mlxdoctor.twin.batches import Batches
+from mlxdoctor.twin.faults import fault
+from mlxdoctor.twin.prepared import Parts, parts_of
+from mlxdoctor.twin.settings import Settings
+from mlxdoctor.twin.token_rows import TokenRow, TokenRows
 
 #: Added to the seed that orders the rows.
 OTHER_SEED = 1000
@@ -48,7 +48,7 @@ def named_rows(split: Split, features: Features, what: Collection[str]) -> froze
         problems = {
             "duplicates": pair in seen,
             "contradictory": len(answers[pair.prompt]) > 1,
-            "damaged": is_damaged(pair.text),
+            "damaged": DAMAGE.search(pair.text) is not None,
             "empty": not pair.answer.strip(),
             "other format": features.format_of(row) != split.format,
         }
@@ -58,21 +58,7 @@ def named_rows(split: Split, features: Features, what: Collection[str]) -> froze
     return frozenset(places)
 
 
-def is_damaged(text: str) -> bool:
-    """Whether a text was read in a wrong encoding: characters were lost, or it is twice UTF-8."""
-    if "\ufffd" in text:
-        return True
-    if text.isascii():
-        return False
-    try:
-        return text.encode("cp1252").decode("utf-8") != text
-    except (UnicodeEncodeError, UnicodeDecodeError):
-        return False
-
-
-def rows_left_out(
-    settings: Settings, parts: Parts, severity: Collection[str], *, at_random: bool = False
-) -> tuple[Settings, Parts]:
+def _left_out(settings: Settings, what: Collection[str], *, at_random: bool) -> Settings:
     """Leave out the training rows that findings of these names are about, or as many at random.
 
     Raises:
@@ -81,7 +67,7 @@ def rows_left_out(
     source, folder = Path(settings.data), Path(settings.adapter_path) / "data"
     dataset = Dataset.read(source)
     train = dataset.splits["train"]
-    gone = named_rows(train, dataset.features, severity)
+    gone = named_rows(train, dataset.features, what)
     count = len(train.rows)
     if count - len(gone) < settings.batch_size:
         raise InputError(
@@ -95,7 +81,19 @@ def rows_left_out(
     kept = (row for place, row in enumerate(train.rows) if place not in gone)
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept)
     (folder / train.path.name).write_text(text, "utf-8")
-    return replace(settings, data=str(folder)), parts
+    return replace(settings, data=str(folder))
+
+
+@fault("leaving out the rows that the findings name", "bad-data", ())
+def rows_left_out(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
+    """Training rows are left out."""
+    return _left_out(settings, severity, at_random=False), parts
+
+
+@fault("placebo: as many rows left out at random", "bad-data", ())
+def others_left_out(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
+    """As many training rows are left out at random."""
+    return _left_out(settings, severity, at_random=True), parts
 
 
 def ends_of(base: Path) -> tuple[int, ...]:
@@ -127,13 +125,14 @@ def count_ends(settings: Settings) -> tuple[int, int, int]:
     return len(rows), len(lacking), cut
 
 
+@fault("the end token put at the end of each row", "missing-end-token", "every row")
 def rows_ended(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-    """Put the end token after the answer of each row that lacks it, within the limit of its length.
+    """Rows that lack the end token get it after their answer, within the limit of their length.
 
     A line break that the template puts after the answer stays behind the end token.
     """
     del severity
-    encode, limit = parts.encode, settings.max_seq_length
+    limit = settings.max_seq_length
     ends = ends_of(Path(settings.model))
 
     def encode_ended(settings: Settings, tokenizer: Any) -> TokenRows:
@@ -146,13 +145,14 @@ def rows_ended(settings: Settings, parts: Parts, severity: Any) -> tuple[Setting
                 place -= 1
             return replace(row, tokens=np.insert(kept, place, np.int32(ends[0])))
 
-        return encode(settings, tokenizer).map(end)
+        return parts.encode(settings, tokenizer).map(end)
 
     return settings, replace(parts, encode=encode_ended)
 
 
+@fault("another order of the rows", "bad-data", "every row")
 def other_order(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-    """Train on the batches of another seed."""
+    """The training batches come in the order of another seed."""
     del severity
 
     def batches(settings: Settings) -> Batches:
@@ -160,33 +160,3 @@ def other_order(settings: Settings, parts: Parts, severity: Any) -> tuple[Settin
         return parts.batches(settings)._replace(train=other.train)
 
     return settings, replace(parts, batches=batches)
-
-
-LEFT_OUT = Fault(
-    "leaving out the rows that the findings name",
-    "bad-data",
-    "Training rows are left out.",
-    ((),),
-    rows_left_out,
-)
-AT_RANDOM = Fault(
-    "placebo: as many rows left out at random",
-    "bad-data",
-    "As many training rows are left out at random.",
-    ((),),
-    partial(rows_left_out, at_random=True),
-)
-ENDED = Fault(
-    "the end token put at the end of each row",
-    "missing-end-token",
-    "Rows that lack the end token get it.",
-    ("every row",),
-    rows_ended,
-)
-OTHER_ORDER = Fault(
-    "another order of the rows",
-    "bad-data",
-    "The rows come in the order of another seed.",
-    ("every row",),
-    other_order,
-)

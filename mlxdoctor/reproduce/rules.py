@@ -1,76 +1,118 @@
-"""From observations to a verdict, and how much it takes. Nothing here trains or reads."""
+"""From what reruns show to a verdict on a cause. Nothing here trains or reads.
+
+Findings that stem from one fact (a group of the knowledge base) are one sign.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import get_args
 
-from mlxdoctor.check import limit
+from mlxdoctor.causes import Cause, KnowledgeBase
 from mlxdoctor.confirmation import Confirmation
+from mlxdoctor.finding import LOOKED, Outcome, Severity
 from mlxdoctor.report import Fix
-from mlxdoctor.reproduce.rerun import Observation
-from mlxdoctor.reproduce.symptoms import Signs, signs
+from mlxdoctor.reproduce.observe import Observation, symptom_checks
 
 #: What settles a fault in a trainer's code that reruns leave open.
 PROBE = "what a step of the run's own trainer does (`mlxdoctor probe FILE:FUNCTION`)"
+#: Share of the recorded kinds of error that the same failure shows at least: a shortened run shows
+#: fewer than a whole one.
+RECREATED = 0.5
 #: Observations of one condition, by seed.
 Trials = Mapping[int, Observation]
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Lengths of reruns, and when one counts as cured or as the same failure."""
+class Signs:
+    """The symptoms of a run, and the checks that could have found more.
 
-    shortest: int = limit(50, unit="iterations", source="seed 000: 20 to 50 steps decide")
-    usual: int = limit(
-        100, unit="iterations", source="a loss that never moves is not judged earlier (loss-trend)"
-    )
-    longest: int = limit(200, unit="iterations", source="minutes, not hours, on a laptop")
-    longest_overfitting: int = limit(
-        600, unit="iterations", source="a validation loss has to fall before it can rise"
-    )
-    least: int = limit(
-        20, unit="iterations", source="as `shortest`, where the time that was given asks for it"
-    )
-    trial: int = limit(5, unit="iterations", source="the median step of fewer is one that compiles")
-    reruns: int = limit(
-        8, unit="reruns", source="two each as recorded, changed and with a placebo, and a rival's"
-    )
-    past_onset: int = limit(
-        3, unit="times the onset", source="the onset is the first report that shows it"
-    )
-    past_minimum: int = limit(
-        4, unit="times the onset", source="loss-trend wants four validations, and a clear rise"
-    )
-    better: float = limit(
-        0.1,
-        unit="share of the rerun's held-out loss",
-        source="two seeds of a sound fixture run differ by under 0.05 of theirs",
-    )
-    better_earlier: float = limit(
-        0.02, unit="as `better`, for fewer iterations", source="the minimum itself is shallow"
-    )
-    recreated: float = limit(
-        0.5,
-        unit="share of the recorded kinds of error",
-        source="a shortened run shows fewer symptoms than a whole one",
-    )
-    margin: float = limit(
-        2.2,
-        unit="log-odds",
-        source="ln 9, as for a headline that says the cause without `probable`",
-    )
-    same_step: float = limit(
-        0.002,
-        unit="nats, of a reported training loss",
-        source="reruns of sound runs are within 0.0005 of their logs (rounding); those of faulty "
-        "trainers differ by 0.05 and more, by 0.004 where only norms are trained besides",
-    )
-    same_loss: float = limit(
-        0.02, unit="share of the loss", source="figures are rounded to two or three digits"
-    )
+    A sign is a group of findings, or the code of a finding that is in none.
+
+    Attributes:
+        codes: finding -> its severity.
+        looked: names of the checks that looked.
+        knowledge: the groups.
+    """
+
+    codes: Mapping[str, Severity]
+    looked: frozenset[str]
+    knowledge: KnowledgeBase
+
+    @property
+    def all(self) -> frozenset[str]:
+        """Every sign."""
+        return frozenset(map(self.knowledge.group, self.codes))
+
+    @property
+    def errors(self) -> frozenset[str]:
+        """The signs that are errors."""
+        found = (code for code, severity in self.codes.items() if severity is Severity.ERROR)
+        return frozenset(map(self.knowledge.group, found))
+
+    def of(self, cause: Cause) -> frozenset[str]:
+        """The signs that speak for a cause: the errors among them, if there are any."""
+        speaking = (code for code, weight in cause.weights.items() if weight > 0)
+        own = frozenset(map(self.knowledge.group, speaking))
+        return (own & self.errors) or (own & self.all)
+
+    def keys(self, cause: Cause) -> frozenset[str]:
+        """Those that speak for a cause at least half as much as the weightiest of them."""
+        wanted, group = self.of(cause), self.knowledge.group
+        weights = {c: w for c, w in cause.weights.items() if c in self.codes and group(c) in wanted}
+        most = max(weights.values(), default=0.0)
+        return frozenset(group(code) for code, weight in weights.items() if 2 * weight >= most)
+
+    def likeness(self, other: Signs) -> float:
+        """Codes that both runs have, over those that either has: 1 where they are the same."""
+        mine, theirs = self.codes.keys(), other.codes.keys()
+        return len(mine & theirs) / len(mine | theirs) if mine | theirs else 1.0
+
+    def coverage(self, other: Signs) -> float:
+        """The share of the errors that the other run has as well; 1 where there are none."""
+        return len(self.errors & other.all) / len(self.errors) if self.errors else 1.0
+
+    def foreign(self, other: Signs) -> frozenset[str]:
+        """Errors of the other run that this one has not, although they were looked for."""
+        groups = self.knowledge.groups
+        return frozenset(
+            sign
+            for sign in other.errors - self.all
+            if not (sign in groups and groups[sign].gradual)
+            and self._checks_of(sign) <= self.looked
+        )
+
+    def _checks_of(self, sign: str) -> frozenset[str]:
+        groups = self.knowledge.groups
+        codes = groups[sign].codes if sign in groups else (sign,)
+        return frozenset(code.split(".", 1)[0] for code in codes)
+
+
+def signs(
+    findings: Iterable[tuple[str, str]], knowledge: KnowledgeBase, looked: Iterable[str] = ()
+) -> Signs:
+    """The signs among (code, severity) pairs of `symptom_checks`; notes are none.
+
+    Args:
+        looked: the checks that could look; of the recorded run, with which reruns are compared.
+    """
+    codes: dict[str, Severity] = {}
+    for code, severity in findings:
+        group, level = knowledge.groups.get(knowledge.group(code)), Severity(severity)
+        if (group is None or not group.configured) and level is not Severity.INFO:
+            codes[code] = max(level, codes.get(code, level), key=lambda one: one.rank)
+    return Signs(codes, frozenset(looked), knowledge)
+
+
+def recorded_signs(outcomes: Iterable[Outcome], knowledge: KnowledgeBase) -> Signs:
+    """The signs of the run that was examined."""
+    names = {check.name for check in symptom_checks()}
+    of_training = [outcome for outcome in outcomes if outcome.check in names]
+    findings = [finding for outcome in of_training for finding in outcome.findings]
+    looked = [outcome.check for outcome in of_training if outcome.status in LOOKED]
+    return signs([(one.code, one.severity.value) for one in findings], knowledge, looked)
 
 
 def needed(seeds: int) -> int:
@@ -88,6 +130,7 @@ class Ruling:
         strength: how much of the failure is explained, 0 to 1.
         fix: the change of the configuration that was tried, if that is what was.
         wanted: what further evidence would decide it, as a clause; empty where it is decided.
+        seconds: that the experiment without training took; None where there was none.
 
     Raises:
         ValueError: it is no verdict, or undecided and does not say what would decide it, or the
@@ -99,6 +142,7 @@ class Ruling:
     strength: float = 0.0
     fix: Fix | None = None
     wanted: str = ""
+    seconds: float | None = None
 
     def __post_init__(self) -> None:
         is_known = self.verdict in get_args(Confirmation)
@@ -124,7 +168,6 @@ class Question:
         wanted: the signs of which a rerun must show one to be the same failure.
         keys: the weightiest of them, of which a re-creation must show one.
         recorded: the signs of the run that was examined.
-        limits: the thresholds.
         seeds: how many seeds are tried at most.
         strict: whether a cured rerun must be free of any other error as well.
     """
@@ -132,13 +175,12 @@ class Question:
     wanted: frozenset[str]
     keys: frozenset[str]
     recorded: Signs
-    limits: Limits
     seeds: int
     strict: bool = True
 
     def signs(self, observation: Observation) -> Signs:
         """The signs of a rerun."""
-        return signs(observation.findings, observation.looked, self.recorded.knowledge)
+        return signs(observation.findings, self.recorded.knowledge)
 
     def shows(self, observation: Observation) -> bool:
         """Whether a rerun shows the symptom."""
@@ -175,7 +217,7 @@ class Question:
         found = self.signs(injected)
         return (
             bool(self.keys & found.all)
-            and self.recorded.coverage(found) >= self.limits.recreated
+            and self.recorded.coverage(found) >= RECREATED
             and not self.recorded.foreign(found)
         )
 

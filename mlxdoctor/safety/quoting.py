@@ -7,6 +7,7 @@ report that leaves the house then has it taken out by its marks (`--no-text`).
 from __future__ import annotations
 
 import re
+import unicodedata
 
 #: Around text of a run, and around nothing else.
 OPENING, CLOSING = "“", "”"
@@ -20,8 +21,27 @@ MAX_LINE = 400
 #: Longer texts from artifacts are cut (characters): a log line can be a megabyte.
 MAX_CHARACTERS = 1_000
 
+# Joiners shape letters in Persian, Hindi and emoji; they hide and reorder nothing.
+_HARMLESS = frozenset("\u200c\u200d")
 # A quotation that was cut off later has no end of its own.
 _QUOTATION = re.compile(f"{OPENING}[^{CLOSING}]*(?:{CLOSING}|\\Z)")
+
+
+def visible(text: str, *, keep_newlines: bool = False) -> str:
+    """`text` with control, bidirectional and other invisible characters spelled out.
+
+    ESC becomes `\\x1b`, a right-to-left override `\\u202e`; a lone surrogate
+    its number. Line breaks become `\\n` unless `keep_newlines`.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    kept = _HARMLESS | {"\n"} if keep_newlines else _HARMLESS
+    return "".join(
+        char
+        if char.isprintable() or char in kept or unicodedata.category(char) == "Zs"
+        else repr(char)[1:-1]
+        for char in text
+    )
 
 
 def quoted(text: str, limit: int = MAX_QUOTED) -> str:
@@ -32,7 +52,7 @@ def quoted(text: str, limit: int = MAX_QUOTED) -> str:
         limit: characters of it that are shown.
     """
     shown = text if len(text) <= limit else f"{text[:limit]}…"
-    inside = "".join(one if one.isprintable() else repr(one)[1:-1] for one in shown)
+    inside = visible(shown)
     for mark in (OPENING, CLOSING):
         inside = inside.replace(mark, '"')
     return f"{OPENING}{inside}{CLOSING}"

@@ -48,6 +48,8 @@ def _mapped(value: Any, change: Callable[[str], str], kept: frozenset[str]) -> A
         changed = _entries(value.items(), change, kept)
         return {**value, **changed} if changed else value
     if isinstance(value, list | tuple):
+        if _WITHOUT_TEXT.issuperset(map(type, value)):
+            return value
         items = [_mapped(one, change, kept) for one in value]
         return value if all(map(is_, items, value)) else type(value)(items)
     return value

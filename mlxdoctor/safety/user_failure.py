@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.limits import TimeLimitExceeded
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
-from mlxdoctor.safety.time_limit import TimeLimitExceeded
 
 #: So many of the user's own frames are shown, the innermost last.
 FRAMES = 4

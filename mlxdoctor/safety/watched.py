@@ -1,5 +1,9 @@
 """A child process whose memory and clock its parent watches, and what became of it.
 
+A program is run as a watched child of itself, as if it ran alone: the parent imports next to
+nothing, passes signals and exit codes on, and begins again where a stage of an item was stopped
+that can be left out.
+
 The parent polls: memory and processor time by psutil, and the child's page (see `stages`) for
 what it is doing and what that may take. It ends the child where a stage takes more, and knows
 from the page in which stage a child died that nobody ended.
@@ -8,15 +12,29 @@ from the page in which stage a child died that nobody ended.
 from __future__ import annotations
 
 import json
+import math
 import os
+import select
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
-from mlxdoctor.safety.stages import MODELS, PAGE, VARIABLE, Frame, Kind, LeftOut, Notes, Page
+from mlxdoctor.safety.stages import (
+    MODELS,
+    PAGE,
+    SAME_INTERRUPT,
+    VARIABLE,
+    Frame,
+    Kind,
+    LeftOut,
+    Notes,
+    Page,
+)
 
 #: How often a child is looked at (seconds): at 2 GB a second it gets 0.1 GB too far.
 POLL = 0.05
@@ -49,6 +67,11 @@ WANTED = frozenset(
     }
 )
 
+#: Exit code of a child that a second Ctrl-C ended.
+INTERRUPTED = 130
+#: Seconds in which a child that has closed what it was given can be waited for.
+MOMENT = 0.002
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DEATHS = {
     signal.SIGSEGV: "a library crashed in it (SIGSEGV)",
     signal.SIGBUS: "a library crashed in it (SIGBUS)",
@@ -305,3 +328,87 @@ def _page() -> int:
             descriptor = os.dup(file.fileno())
     os.truncate(descriptor, PAGE)
     return descriptor
+
+
+def can_supervise() -> bool:
+    """Whether this system has what it takes."""
+    return os.name == "posix" and bool(sys.executable)
+
+
+def supervise(command: Sequence[str]) -> int | str:
+    """Run a program as a watched child.
+
+    Ctrl-C is passed on; a second one, a second or more later, ends the child at once.
+
+    Args:
+        command: its path and arguments; it calls `stages.attach`.
+
+    Returns:
+        Its exit code; or the sentence that says why it was stopped, which no exit code does.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    left_out: dict[tuple[str, str], str] = {}
+    while True:
+        stopped = _run(command, left_out)
+        if isinstance(stopped, int):
+            return stopped
+        if sys.stderr.isatty():
+            # What is left of a progress bar.
+            sys.stderr.write("\r" + " " * 79 + "\r")
+            sys.stderr.flush()
+        if not begin_again(left_out, stopped):
+            return stopped.sentence
+
+
+def _run(command: Sequence[str], left_out: LeftOut) -> int | Stopped:
+    """Start a child and wait for it; returns its exit code, or what it was stopped for."""
+    child: Child | None = None
+    first_interrupt = math.inf
+    is_ended = False
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        del frame
+        nonlocal first_interrupt, is_ended
+        if number == signal.SIGINT:
+            now = time.monotonic()
+            first_interrupt = min(first_interrupt, now)
+            if is_ended := now - first_interrupt > SAME_INTERRUPT:
+                number = signal.SIGKILL
+        if child is not None:
+            child.send(number)
+
+    # What is ignored, as in the background, is ignored by the child as well.
+    before = {
+        number: signal.signal(number, pass_on)
+        for number in _PASSED_ON
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
+    try:
+        child = Child(command, left_out)
+        outcome = _outcome(child)
+    finally:
+        if child is not None:
+            child.close()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if is_ended:
+        sys.stderr.write("interrupted\n")
+        return INTERRUPTED
+    if isinstance(outcome, int) and outcome < 0:
+        # End as the child did, so that a shell sees the same.
+        signal.signal(-outcome, signal.SIG_DFL)
+        os.kill(os.getpid(), -outcome)
+        return 128 - outcome
+    return outcome
+
+
+def _outcome(child: Child) -> int | Stopped:
+    while not child.has_ended:
+        if select.select([child.over], [], [], POLL)[0]:
+            # It can be waited for a moment later; or it has closed what it was given.
+            time.sleep(MOMENT)
+        if stopped := child.look():
+            return stopped
+    return child.outcome()

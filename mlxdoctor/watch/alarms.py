@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from mlxdoctor.finding import Measurement
+
 
 class AlarmKind(StrEnum):
     """What an alarm says of the training."""
@@ -18,35 +20,6 @@ class AlarmKind(StrEnum):
     EXACT_ZERO = "exact-zero"
     SWAPPING = "swapping"
     NOT_IMPROVING = "not-improving"
-
-
-#: AlarmKind -> what to do about it.
-ADVICE: Mapping[AlarmKind, str] = {
-    AlarmKind.DIVERGING: (
-        "stop it; take the last checkpoint before the onset, and lower the learning rate or the "
-        "LoRA scale by a factor of 10, or add a warm-up"
-    ),
-    AlarmKind.NON_FINITE: (
-        "stop it; nothing saved from here on is usable. Look for batches without a supervised "
-        "token (0/0), a learning rate that is too high, or float16 that overflows"
-    ),
-    AlarmKind.FROZEN: (
-        "stop it; no step changes the model. Look at the learning rate, at whether the LoRA "
-        "layers were attached, and at what is trainable"
-    ),
-    AlarmKind.EXACT_ZERO: (
-        "stop it; a loss of exactly zero means that no token is supervised. Look at the label "
-        "mask and at the sequence limit with `mlxdoctor labels`"
-    ),
-    AlarmKind.SWAPPING: (
-        "stop it, or close what else uses memory; resume from the last checkpoint with a smaller "
-        "batch, a shorter sequence limit or gradient checkpointing"
-    ),
-    AlarmKind.NOT_IMPROVING: (
-        "stop it, and use the save nearest to the best validation; train shorter, on more rows or "
-        "at a lower learning rate"
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -130,7 +103,8 @@ class Alarm:
         verdict: in what way.
         step: of the report at which that was beyond doubt.
         onset: of the first report that shows it.
-        message: one sentence with the figures.
+        message: one or two sentences with the figures.
+        advice: what to do, in sentences.
         measured: the figures by name.
         savings: what stopping now spares.
         run: the run's name where the log holds several.
@@ -141,15 +115,11 @@ class Alarm:
     step: int
     onset: int
     message: str
-    measured: Mapping[str, float] = field(default_factory=dict)
+    advice: str
+    measured: Mapping[str, Measurement] = field(default_factory=dict)
     savings: Savings = field(default_factory=Savings)
     run: str = ""
     unit: str = "iteration"
-
-    @property
-    def advice(self) -> str:
-        """What to do."""
-        return ADVICE[self.verdict]
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: every number finite, or spelled out as text."""
@@ -166,8 +136,15 @@ class Alarm:
         }
 
 
-def json_number(value: float) -> float | str:
+def as_sentence(clause: str) -> str:
+    """A clause as a sentence."""
+    return f"{clause[:1].upper()}{clause[1:].rstrip('.')}."
+
+
+def json_number(value: Measurement) -> Measurement:
     """The value, or "NaN", "Infinity", "-Infinity": JSON has no such numbers."""
+    if not isinstance(value, float):
+        return value
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):

@@ -51,7 +51,7 @@ class TrainingStopped(Exception):  # noqa: N818 - it stops a training that went 
 
     def __init__(self, alarm: Alarm) -> None:
         self.alarm = alarm
-        super().__init__(f"{alarm.verdict.value}: {alarm.message}; {alarm.advice}")
+        super().__init__(f"{alarm.verdict.value}: {alarm.message} {alarm.advice}")
 
 
 class WatchCallback:
@@ -139,8 +139,8 @@ class WatchCallback:
             self._on_alarm(alarm)
             return
         print(
-            f"mlxdoctor: {alarm.verdict.value} at iteration {alarm.step:,}: {alarm.message}. "
-            f"What to do: {alarm.advice}. By stopping now: {alarm.savings}.",
+            f"mlxdoctor: {alarm.verdict.value} at iteration {alarm.step:,}: {alarm.message} "
+            f"What to do: {alarm.advice} By stopping now: {alarm.savings}.",
             file=sys.stderr,
         )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.watch.alarms import Alarm, AlarmKind, Best
+from mlxdoctor.watch.alarms import Alarm, AlarmKind, Best, as_sentence
 from mlxdoctor.watch.growing_log import GrowingLog, LogState, Stamp, rows_of
 from mlxdoctor.watch.monitor import Watch
 
@@ -89,6 +89,8 @@ class Follower:
         self._notify, self._remark, self._progress = notify, remark, progress
         self._clock = clock
         self._remarked_at = -1
+        #: Name of a run -> how many of its reports were judged and raised no alarm.
+        self._judged: dict[str, int] = {}
 
     def run(self, until: Until) -> Ending:
         """Follow the log to its end.
@@ -141,7 +143,12 @@ class Follower:
             total = self._iterations or run.announced_iterations
             watch = Watch(total, self._memory_gb, self._patience, unit=run.unit, run=run.name)
             rows = rows_of(run)
-            alarms += [alarm for row in rows if (alarm := watch.see(row)) is not None][:1]
+            judged = self._judged.get(run.name, 0)
+            # A log that was cut or replaced is judged anew, and so is its last report, which grows.
+            judged = judged if judged < len(rows) else 0
+            seen = (watch.see(row, is_judged=place < judged) for place, row in enumerate(rows))
+            alarms += [alarm for alarm in seen if alarm is not None][:1]
+            self._judged[run.name] = len(rows) - 1
             best = watch.best
             if best is not None:
                 best = replace(best, save=state.nearest_save(best.step))
@@ -157,8 +164,7 @@ class Follower:
         best = now.best
         if best is not None and best.since >= REMARKED_AFTER and best.step != self._remarked_at:
             self._remarked_at = best.step
-            text = str(best)
-            self._remark(f"{text[:1].upper()}{text[1:]}.", {"best": best.to_dict()})
+            self._remark(as_sentence(str(best)), {"best": best.to_dict()})
         self._progress("watching", now.step, now.iterations or now.step)
 
 
@@ -169,7 +175,7 @@ def _judged(state: LogState, now: Ending, *, has_finished: bool = False) -> Endi
         return replace(now, alarm=None)
     if alarm is not None:
         if alarm.verdict is AlarmKind.NOT_IMPROVING and now.best is not None:
-            alarm = replace(alarm, message=str(now.best))
+            alarm = replace(alarm, message=as_sentence(str(now.best)))
         return replace(now, reason="an alarm was raised", alarm=alarm)
     if failure is not None:
         reason = f"the training broke off ({failure.kind}): {failure.text}"

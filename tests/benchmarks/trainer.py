@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from mlxdoctor.train import Settings, StepRecord, train
-from mlxdoctor.train.token_rows import TokenRow, TokenRows
+from mlxdoctor.twin import Settings, StepRecord, train
+from mlxdoctor.twin.token_rows import TokenRow, TokenRows
 from tests.benchmarks.setup import Line, Setup
 
 #: Rows as a chat data set has them: many short ones, a few long.
@@ -96,8 +96,8 @@ def mlx_lm_pass(settings: Settings, size: Size, rows: Sequence[TokenRow], warm: 
     from mlx_lm.tuner.trainer import TrainingArgs, iterate_batches
     from mlx_lm.tuner.trainer import train as mlx_lm_train
 
-    from mlxdoctor.train.attach import prepare
-    from mlxdoctor.train.step import build_optimizer
+    from mlxdoctor.twin.attach import prepare
+    from mlxdoctor.twin.step import build_optimizer
 
     class Rowset:
         def __len__(self) -> int:
@@ -145,8 +145,8 @@ def our_pass(settings: Settings, size: Size, rows: Sequence[TokenRow], warm: int
     """The second pass of ours, each step from the end of the one before it."""
     import mlx.core as mx
 
-    from mlxdoctor.train.batches import Batch, Batches
-    from mlxdoctor.train.parts import parts_of
+    from mlxdoctor.twin.batches import Batch, Batches
+    from mlxdoctor.twin.prepared import parts_of
 
     ends: list[float] = []
     tokens: list[int] = []

@@ -16,7 +16,7 @@ LEAP, ITERATIONS, EVERY = 30, 60, 10
 def broken_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A LoRA run on the fixtures' model: sound until iteration 30, then at 40 times the rate."""
     pytest.importorskip("mlx_lm")
-    from mlxdoctor.train import Settings, train
+    from mlxdoctor.twin import Settings, train
 
     folder = tmp_path_factory.mktemp("broken") / "adapters"
     values = {

@@ -24,7 +24,7 @@ def behaviour(loss: float, *, collapsed: bool = False, rows: int = 16) -> Behavi
     return Behaviour(
         losses=np.full(rows, loss),
         base_losses=np.full(rows, BASE),
-        collapsed=rate([collapsed] * 18, [False] * 18, LIMITS),
+        collapsed=rate([collapsed] * 18, [False] * 18),
     )
 
 
@@ -44,7 +44,7 @@ def test_every_break_is_found_in_a_few_loads(broken_from: int) -> None:
         asked.append(place)
         return behaviour(losses[place])
 
-    seen = measured_saves(32, measure, LIMITS)
+    seen = measured_saves(range(32), measure, LIMITS)
     faults = broken_of(seen, LIMITS)
     assert max(seen.keys() - faults.keys()) == broken_from - 1
     assert broken_from in (*faults, 32)
@@ -59,16 +59,16 @@ def test_of_a_hundred_saves_the_lowest_is_found_in_a_few(lowest: int) -> None:
         asked.append(place)
         return behaviour(1 + abs(place - lowest) / 100)
 
-    seen = measured_saves(100, measure, LIMITS)
+    seen = measured_saves(range(100), measure, LIMITS)
     assert min(seen, key=lambda place: seen[place].loss) == lowest
     assert len(asked) == len(set(asked)) == len(seen) <= MEASURED + 12
 
 
 def test_up_to_sixteen_saves_are_all_measured() -> None:
     losses = [4.0, 1.0, 0.9, 4.6, 0.8, 4.6, 4.6, 0.7, 4.6, 4.6]
-    seen = measured_saves(10, lambda place: behaviour(losses[place]), LIMITS)
+    seen = measured_saves(range(10), lambda place: behaviour(losses[place]), LIMITS)
     assert list(broken_of(seen, LIMITS)) == [3, 5, 6, 8, 9]
-    assert list(measured_saves(1, lambda _: behaviour(1.0), LIMITS)) == [0]
+    assert list(measured_saves(range(1), lambda _: behaviour(1.0), LIMITS)) == [0]
 
 
 def test_lost_before_the_first_save() -> None:

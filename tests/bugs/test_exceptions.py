@@ -69,6 +69,7 @@ def test_every_entry_is_reported_as_a_finding_of_the_check() -> None:
 @pytest.mark.parametrize("name", known_exceptions())
 def test_sentences_can_be_said(name: str) -> None:
     one = known_exceptions()[name]
+    assert one.type or one.message is not None
     names = one.message.groupindex if one.message is not None else {}
     filled = dict.fromkeys(names, "x")
     said, remedy = one.says.format(**filled), one.remedy.format(**filled)

@@ -10,26 +10,14 @@ import numpy as np
 
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.evidence.supervision import SupervisedRows, build
+from mlxdoctor.evidence.supervision import build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
+from tests.given import outcome
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 BASE = FIXTURES / "base"
 DATA = FIXTURES / "data"
-
-
-class Evidence:
-    """What a check asks for, by class."""
-
-    def __init__(self, *values):
-        self.values = {type(value): value for value in values if value is not None}
-
-    def get(self, kind):
-        return self.values.get(kind)
-
-    def why_missing(self, kind):
-        return f"no {kind.kind}"
 
 
 def config_of(tmp_path, **values):
@@ -83,22 +71,6 @@ def log_of(kind="named values", **series):
 
 def run(check, *evidence):
     """The outcome of a check, and its severities by code."""
-    outcome = check.run(Evidence(*evidence))
-    assert outcome.status.value != "crashed", outcome.reason
-    return outcome, {finding.code: finding.severity.value for finding in outcome.findings}
-
-
-__all__ = [
-    "BASE",
-    "DATA",
-    "FIXTURES",
-    "Evidence",
-    "SupervisedRows",
-    "chat",
-    "config_of",
-    "log_of",
-    "model_copy",
-    "rows_of",
-    "run",
-    "write_data",
-]
+    seen = outcome(check, *evidence)
+    assert seen.status.value != "crashed", seen.reason
+    return seen, {finding.code: finding.severity.value for finding in seen.findings}

@@ -10,7 +10,7 @@ import numpy as np
 from mlxdoctor.check import Check
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Finding, Outcome, Severity
-from tests.checks.data_evidence import Evidence
+from tests.given import Given
 
 
 class LogWriter:
@@ -40,7 +40,7 @@ class LogWriter:
 
 
 def judge(check: Check, *evidence: object) -> Outcome:
-    outcome = check.run(Evidence(*evidence))
+    outcome = check.run(Given(*evidence))
     assert outcome.status.value != "crashed", outcome.reason
     return outcome
 

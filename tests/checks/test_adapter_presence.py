@@ -16,7 +16,8 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Outcome, Severity, Status
 from tests.conftest import FIXTURES, RUNS, check_called
-from tests.weight_files import Evidence, lora, save, to_bfloat16, write_config
+from tests.given import Given
+from tests.weight_files import lora, save, to_bfloat16, write_config
 
 adapter_presence = check_called("adapter-presence")
 
@@ -28,7 +29,7 @@ FIRST = "model.layers.0.self_attn.q_proj"
 def examine(folder: Path, tensors: dict[str, Any], **config: Any) -> Outcome:
     save(folder / "adapters.safetensors", tensors)
     stated = TrainingConfig.read(write_config(folder, **config))
-    return adapter_presence.run(Evidence(Adapter.read(folder), stated))
+    return adapter_presence.run(Given(Adapter.read(folder), stated))
 
 
 def codes(outcome: Outcome) -> set[str]:
@@ -60,12 +61,12 @@ def spiked(value: float, still: bool = False) -> Any:
             {"zero-b": "error"},
         ),
         (edited_lora(f"{FIRST}.m", np.array([1, np.nan], np.float32)), {"non-finite": "error"}),
-        (edited_lora(f"{FIRST}.lora_a", None), {"unpaired": "error"}),
+        (edited_lora(f"{FIRST}.lora_a", None), {"unusable-factors": "error"}),
         (
             edited_lora(f"{FIRST}.linear.weight", np.ones((48, 32), np.float32)),
             {"full-weights": "warning"},
         ),
-        ({}, {"empty": "error"}),
+        ({}, {"no-lora-tensors": "error"}),
     ],
 )
 def test_files_of_factors(
@@ -80,7 +81,7 @@ def test_files_of_factors(
 def test_zero_b_is_seen_in_bfloat16(tmp_path: Path) -> None:
     tensors = {name: to_bfloat16(value) for name, value in lora(MODULES, b=0.0).items()}
     path = save(tmp_path / "adapters.safetensors", tensors, dict.fromkeys(tensors, "BF16"))
-    (finding,) = adapter_presence.run(Evidence(Adapter.read(path))).findings
+    (finding,) = adapter_presence.run(Given(Adapter.read(path))).findings
     assert (finding.code, finding.measured["a_as_drawn"]) == ("adapter-presence.zero-b", 6)
 
 
@@ -170,7 +171,7 @@ def test_another_draw_of_a_is_no_sign_of_training(tmp_path: Path) -> None:
     for start, code in (("gaussian", "some-zero-b"), (True, "a-moved-zero-b")):
         config = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "init_lora_weights": start}
         (tmp_path / "adapter_config.json").write_text(json.dumps(config))
-        evidence = Evidence(Adapter.read(tmp_path), TrainingConfig.read(tmp_path))
+        evidence = Given(Adapter.read(tmp_path), TrainingConfig.read(tmp_path))
         assert codes(adapter_presence.run(evidence)) == {code}
 
 
@@ -207,9 +208,10 @@ def test_unpaired_and_mismatched(tmp_path: Path) -> None:
     del tensors["model.layers.2.self_attn.v_proj.lora_a"]
     tensors[f"{FIRST}.lora_a"] = tensors[f"{FIRST}.lora_a"].T.copy()
     outcome = examine(tmp_path, tensors)
-    assert codes(outcome) == {"unpaired", "mismatched"}
-    message = next(f.message for f in outcome.findings if f.code.endswith("mismatched"))
-    assert "A (4, 32), B (4, 48)" in message
+    assert codes(outcome) == {"unusable-factors"}
+    unpaired, mismatched = outcome.findings
+    assert unpaired.measured["unpaired"] == 1
+    assert "A (4, 32), B (4, 48)" in mismatched.message
     assert {finding.severity for finding in outcome.findings} == {Severity.ERROR}
 
 
@@ -217,16 +219,16 @@ def test_factors_that_are_whole_numbers(tmp_path: Path) -> None:
     tensors = {name: np.rint(one * 1e3).astype(np.int8) for name, one in lora(MODULES).items()}
     outcome = examine(tmp_path, tensors)
     # Neither that the model was trained nor that their shapes do not go together.
-    assert codes(outcome) == {"not-float"}
-    assert outcome.findings[0].measured == {"count": 6, "types": ("I8",)}
+    assert codes(outcome) == {"unusable-factors"}
+    assert outcome.findings[0].measured == {"not_float": 6, "types": ("I8",)}
     assert "stored as I8" in outcome.findings[0].message
 
 
 def test_half_of_every_pair(tmp_path: Path) -> None:
     tensors = {name: one for name, one in lora(MODULES).items() if name.endswith("lora_a")}
     (finding,) = examine(tmp_path, tensors).findings
-    assert (finding.code, finding.severity) == ("adapter-presence.unpaired", Severity.ERROR)
-    assert (finding.measured["count"], finding.measured["pairs"]) == (6, 0)
+    assert (finding.code, finding.severity) == ("adapter-presence.unusable-factors", Severity.ERROR)
+    assert finding.measured["unpaired"] == 6
 
 
 def test_full_weights_of_a_full_fine_tune_are_as_configured(tmp_path: Path) -> None:
@@ -236,7 +238,7 @@ def test_full_weights_of_a_full_fine_tune_are_as_configured(tmp_path: Path) -> N
 
 def test_without_a_configuration_it_is_a_warning(tmp_path: Path) -> None:
     path = save(tmp_path / "x.safetensors", {"model.norm.weight": np.ones(4, np.float32)})
-    outcome = adapter_presence.run(Evidence(Adapter.read(path)))
+    outcome = adapter_presence.run(Given(Adapter.read(path)))
     assert codes(outcome) == {"no-lora-tensors", "full-weights"}
     assert {finding.severity for finding in outcome.findings} == {Severity.WARNING}
 
@@ -251,12 +253,12 @@ def test_peft_may_save_whole_modules(tmp_path: Path) -> None:
     save(tmp_path / "adapter_model.safetensors", tensors)
     config = '{"peft_type": "LORA", "r": 2, "lora_alpha": 4, "modules_to_save": ["lm_head"]}'
     (tmp_path / "adapter_config.json").write_text(config)
-    evidence = Evidence(Adapter.read(tmp_path), TrainingConfig.read(tmp_path))
+    evidence = Given(Adapter.read(tmp_path), TrainingConfig.read(tmp_path))
     assert adapter_presence.run(evidence).status is Status.PASSED
 
 
 def test_missing_evidence_is_skipped() -> None:
-    outcome = adapter_presence.run(Evidence())
+    outcome = adapter_presence.run(Given())
     assert (outcome.status, outcome.reason) == (Status.SKIPPED, "no adapter was given")
 
 
@@ -272,7 +274,7 @@ def test_missing_evidence_is_skipped() -> None:
     ],
 )
 def test_fixture_runs(run: str, expected: set[str]) -> None:
-    evidence = Evidence(Adapter.read(RUNS / run), TrainingConfig.read(RUNS / run))
+    evidence = Given(Adapter.read(RUNS / run), TrainingConfig.read(RUNS / run))
     assert codes(adapter_presence.run(evidence)) == expected
 
 
@@ -298,9 +300,9 @@ def test_what_broke_in_float16(tmp_path: Path, kind: str, value: float, expected
 def test_a_factor_of_one_number(tmp_path: Path) -> None:
     name = "model.layers.0.self_attn.q_proj"
     varied = np.arange(-31.5, 32, dtype=np.float32).reshape(16, 4)
-    for b, found in ((varied.T, []), (np.full((4, 16), 0.01, np.float32), ["few-values"])):
+    for b, found in ((varied.T, []), (np.full((4, 16), 0.01, np.float32), ["untrained-values"])):
         save(tmp_path / "adapters.safetensors", {f"{name}.lora_a": varied, f"{name}.lora_b": b})
-        evidence = Evidence(Adapter.read(tmp_path))
+        evidence = Given(Adapter.read(tmp_path))
         assert codes(adapter_presence.run(evidence)) == set(found)
 
 
@@ -364,26 +366,21 @@ def with_magnitudes(factor: float | None) -> Callable[[Tensors], Tensors]:
     return change
 
 
-def severities(adapter: Adapter, base: BaseModel | None = None) -> list[tuple[str, str]]:
-    judged = adapter_presence.run(Evidence(adapter, *([base] if base else [])))
-    return [(one.code.removeprefix("adapter-presence."), one.severity) for one in judged.findings]
-
-
 @pytest.mark.parametrize("name", SOUND)
 def test_a_sound_adapter(name: str) -> None:
-    assert severities(Adapter.read(RUNS / name)) == []
+    assert adapter_presence.run(Given(Adapter.read(RUNS / name))).findings == ()
 
 
 @pytest.mark.parametrize(
     ("change", "found"),
     [
-        (each(lambda _, one: np.abs(one)), [("one-sided", "error")]),
+        (each(lambda _, one: np.abs(one)), [("share", "error")]),
         # One value of forty lies on the other side; below, one of ten.
         (
             each(
                 lambda _, one: np.where(np.arange(one.size).reshape(one.shape) % 20, abs(one), one)
             ),
-            [("one-sided", "error")],
+            [("share", "error")],
         ),
         (
             each(
@@ -391,23 +388,26 @@ def test_a_sound_adapter(name: str) -> None:
             ),
             [],
         ),
-        (rounded(1), [("few-values", "error")]),
-        (rounded(3), [("few-values", "error")]),
+        (rounded(1), [("different", "error")]),
+        (rounded(3), [("different", "error")]),
         (rounded(7), []),
         (each(lambda _, one: one.astype(np.float16)), []),
-        (exchanged("b"), [("same-factors", "error")]),
-        (exchanged("a"), [("same-factors", "warning")]),
-        (exchanged("ab"), [("same-factors", "warning")]),
+        (exchanged("b"), [("same", "error")]),
+        (exchanged("a"), [("same", "warning")]),
+        (exchanged("ab"), [("same", "warning")]),
         (with_magnitudes(1.0), []),
-        (with_magnitudes(-1.0), [("other-magnitudes", "error")]),
-        (with_magnitudes(None), [("other-magnitudes", "error")]),
+        (with_magnitudes(-1.0), [("odd", "error")]),
+        (with_magnitudes(None), [("odd", "error")]),
         (with_magnitudes(1.8), []),
-        (with_magnitudes(2.2), [("other-magnitudes", "error")]),
-        (with_magnitudes(0.4), [("other-magnitudes", "error")]),
+        (with_magnitudes(2.2), [("odd", "error")]),
+        (with_magnitudes(0.4), [("odd", "error")]),
     ],
 )
 def test_values_that_no_training_leaves(
     tmp_path: Path, change: Callable[[Tensors], Tensors], found: list[tuple[str, str]]
 ) -> None:
     adapter = edited(tmp_path / "run", change)
-    assert severities(adapter, BaseModel.read(FIXTURES / "base")) == found
+    judged = adapter_presence.run(Given(adapter, BaseModel.read(FIXTURES / "base")))
+    assert codes(judged) == ({"untrained-values"} if found else set())
+    assert [one.severity for one in judged.findings] == [severity for _, severity in found]
+    assert [figure for figure, _ in found if figure not in judged.findings[0].measured] == []

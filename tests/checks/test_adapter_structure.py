@@ -1,8 +1,10 @@
-"""What the adapter-structure check sees in names and shapes."""
+"""What the adapter-structure check sees in names and shapes, and what mlx-lm does with them."""
 
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,9 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Outcome, Severity, Status
 from mlxdoctor.run import Run
-from tests.conftest import FIXTURES, RUNS, check_called
-from tests.weight_files import MLX_CONFIG, Evidence, lora, save, write_config
+from tests.conftest import FIXTURES, ROOT, RUNS, check_called
+from tests.given import Given, outcome
+from tests.weight_files import MLX_CONFIG, lora, save, write_config
 
 adapter_structure = check_called("adapter-structure")
 
@@ -34,11 +37,11 @@ BASE = BaseModel.read(FIXTURES / "base")
 def examine(
     folder: Path, tensors: dict[str, Any], base: BaseModel | None = BASE, **config: Any
 ) -> Outcome:
-    config.setdefault("lora_parameters", {"rank": 4, "scale": 10.0, "keys": KEYS})
+    config.setdefault("lora_parameters", parameters())
     save(folder / "adapters.safetensors", tensors)
     stated = TrainingConfig.read(write_config(folder, **config))
     evidence = [one for one in (Adapter.read(folder), stated, base) if one is not None]
-    return adapter_structure.run(Evidence(*evidence))
+    return adapter_structure.run(Given(*evidence))
 
 
 def codes(outcome: Outcome) -> set[str]:
@@ -47,7 +50,7 @@ def codes(outcome: Outcome) -> set[str]:
 
 
 def parameters(**changes: Any) -> dict[str, Any]:
-    return {"rank": 4, "scale": 10.0, "keys": KEYS, **changes}
+    return {"rank": 4, "scale": 10.0, "dropout": 0.0, "keys": KEYS, **changes}
 
 
 def test_a_fitting_adapter_passes(tmp_path: Path) -> None:
@@ -57,30 +60,29 @@ def test_a_fitting_adapter_passes(tmp_path: Path) -> None:
 
 #: Modules, `lora_parameters`, and the one finding with its figures.
 MISFITS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
-    "rank-mismatch": (MODULES, parameters(rank=8), {"ranks": (4,), "configured": 8}),
     "unmatched-key": (MODULES, parameters(keys=[*KEYS, "k_proj"]), {"keys": ("k_proj",)}),
-    "scale-missing": (MODULES, {"rank": 4, "alpha": 16, "keys": KEYS}, {"alpha": 16}),
     "modules-not-in-base": (
         {**MODULES, "model.layers.2.self_attn.g_proj": (96, 96)},
         parameters(keys=[*KEYS, "self_attn.g_proj"]),
         {"missing": 1},
-    ),
-    "layer-out-of-range": (
-        {**MODULES, "model.layers.4.self_attn.q_proj": (96, 96)},
-        parameters(),
-        {"layer": 4},
     ),
     "shape-mismatch": (
         {name: (128, outputs) for name, (_, outputs) in MODULES.items()},
         parameters(),
         {"in": 128, "base_in": 96},
     ),
+    "shape-mismatch of layers": (
+        {**MODULES, "model.layers.4.self_attn.q_proj": (96, 96)},
+        parameters(),
+        {"layer": 4, "base_layers": 4},
+    ),
 }
 
 
-@pytest.mark.parametrize("code", MISFITS)
-def test_a_misfit(tmp_path: Path, code: str) -> None:
-    modules, config, measured = MISFITS[code]
+@pytest.mark.parametrize("name", MISFITS)
+def test_a_misfit(tmp_path: Path, name: str) -> None:
+    modules, config, measured = MISFITS[name]
+    code = name.partition(" ")[0]
     (finding,) = examine(tmp_path, lora(modules), lora_parameters=config).findings
     assert finding.code == f"adapter-structure.{code}"
     assert finding.measured.items() >= measured.items()
@@ -185,12 +187,6 @@ def test_a_prefix_that_differs(tmp_path: Path, is_mlx: bool, severity: Severity)
     assert finding.measured["closest"] == "model.layers.2.self_attn.q_proj"
 
 
-def test_a_rank_as_large_as_the_module_is_not_turned(tmp_path: Path) -> None:
-    config = parameters(rank=96, keys=["x"])
-    tensors = lora({"model.layers.2.x": (96, 96), "model.layers.3.x": (96, 96)}, rank=96)
-    assert codes(examine(tmp_path, tensors, base=None, lora_parameters=config)) == set()
-
-
 def test_dora_and_its_magnitudes(tmp_path: Path) -> None:
     tensors = lora(MODULES)
     assert codes(examine(tmp_path / "1", tensors, fine_tune_type="dora")) == {
@@ -198,7 +194,7 @@ def test_dora_and_its_magnitudes(tmp_path: Path) -> None:
     }
     full = {**tensors, **{f"{n}.m": np.ones(o, np.float32) for n, (_, o) in MODULES.items()}}
     assert codes(examine(tmp_path / "2", full, fine_tune_type="dora")) == set()
-    assert codes(examine(tmp_path / "3", full)) == {"magnitude-without-dora"}
+    assert codes(examine(tmp_path / "3", full)) == {"tensors-refused"}
 
 
 def severities(outcome: Outcome) -> dict[str, Severity]:
@@ -206,28 +202,44 @@ def severities(outcome: Outcome) -> dict[str, Severity]:
     return {one.code.removeprefix("adapter-structure."): one.severity for one in outcome.findings}
 
 
-KEYS_OF_NOTHING = ["q_proj", "auto"]
+@pytest.mark.parametrize(
+    ("base", "keys", "severity"),
+    [
+        (BASE, ["q_proj", "auto"], Severity.ERROR),
+        (replace(BASE, is_mlx=False), ["q_proj", "auto"], Severity.WARNING),
+        (None, ["q_proj", "auto"], Severity.WARNING),
+        # One of these names a module of the base model.
+        (BASE, ["q_proj", "auto", "mlp.up_proj"], Severity.WARNING),
+    ],
+)
+def test_keys_of_which_none_names_a_module(
+    tmp_path: Path, base: BaseModel | None, keys: list[str], severity: Severity
+) -> None:
+    outcome = examine(tmp_path, lora(MODULES), base=base, lora_parameters=parameters(keys=keys))
+    assert severities(outcome) == {
+        "tensors-refused": Severity.ERROR,
+        "unmatched-key": severity,
+    }
+    nothing = base is not None and "mlp.up_proj" not in keys
+    assert ("nothing is converted" in outcome.findings[-1].message) is nothing
 
 
-@pytest.mark.parametrize("is_mlx", [True, False])
-def test_keys_of_which_none_names_a_module(tmp_path: Path, is_mlx: bool) -> None:
-    base = BASE if is_mlx else replace(BASE, is_mlx=False)
-    config = parameters(keys=KEYS_OF_NOTHING)
-    outcome = examine(tmp_path, lora(MODULES), base=base, lora_parameters=config)
-    severity = Severity.ERROR if is_mlx else Severity.WARNING
-    assert severities(outcome) == {"unmatched-key": severity}
-    assert outcome.findings[0].measured["in_base"] == 0
-
-
-def test_one_key_that_names_a_module_of_the_base_is_no_error(tmp_path: Path) -> None:
-    config = parameters(keys=[*KEYS_OF_NOTHING, "mlp.up_proj"])
-    outcome = examine(tmp_path, lora(MODULES), lora_parameters=config)
-    assert severities(outcome)["unmatched-key"] is Severity.WARNING
-    unknown = examine(
-        tmp_path / "x", lora(MODULES), base=None, lora_parameters=parameters(keys=KEYS_OF_NOTHING)
-    )
-    assert severities(unknown) == {"unmatched-key": Severity.WARNING}
-    assert unknown.findings[0].measured["in_base"] is None
+@pytest.mark.parametrize(
+    ("rank", "pattern", "found"),
+    [(4, {}, set()), (8, {}, {"rank-mismatch"}), (8, {"q_proj": 4, "v_proj": 4}, set())],
+)
+def test_the_rank_of_peft(
+    tmp_path: Path, rank: int, pattern: dict[str, int], found: set[str]
+) -> None:
+    folder = tmp_path / "run"
+    save(folder / "adapters.safetensors", lora(MODULES))
+    stated = {"peft_type": "LORA", "r": rank, "lora_alpha": 8, "rank_pattern": pattern}
+    (folder / "adapter_config.json").write_text(json.dumps(stated))
+    judged = adapter_structure.run(Given(Adapter.read(folder), TrainingConfig.read(folder), BASE))
+    assert codes(judged) - {"another-format"} == found
+    for finding in judged.findings:
+        if finding.code.endswith("rank-mismatch"):
+            assert finding.measured.items() >= {"ranks": (4,), "configured": 8}.items()
 
 
 @pytest.mark.parametrize("base", [BASE, None])
@@ -237,7 +249,7 @@ def test_no_configuration(
 ) -> None:
     path = save(tmp_path / "adapters.safetensors", lora(MODULES))
     evidence = [one for one in (Adapter.read(path, is_loose=loose), base) if one is not None]
-    assert severities(adapter_structure.run(Evidence(*evidence))) == {"no-configuration": severity}
+    assert severities(adapter_structure.run(Given(*evidence))) == {"no-configuration": severity}
 
 
 @pytest.mark.parametrize("named", ["run", "run/adapters.safetensors"])
@@ -255,7 +267,7 @@ def test_a_configuration_under_another_name_does_not_load_the_adapter(tmp_path: 
     path = save(tmp_path / "adapters.safetensors", lora(MODULES))
     stated = tmp_path / "lora.json"
     stated.write_text(json.dumps({**MLX_CONFIG, "lora_parameters": parameters()}))
-    evidence = Evidence(Adapter.read(path), TrainingConfig.read(stated), BASE)
+    evidence = Given(Adapter.read(path), TrainingConfig.read(stated), BASE)
     assert severities(adapter_structure.run(evidence)) == {"no-configuration": Severity.WARNING}
 
 
@@ -263,18 +275,18 @@ def test_nothing_to_compare_with_is_inconclusive(tmp_path: Path) -> None:
     path = save(tmp_path / "adapters.safetensors", lora(MODULES))
     # It lies beside the adapter, and can't be read.
     (tmp_path / "adapter_config.json").write_text("{")
-    outcome = adapter_structure.run(Evidence(Adapter.read(path)))
+    outcome = adapter_structure.run(Given(Adapter.read(path)))
     assert outcome.status is Status.INCONCLUSIVE
 
 
 def test_missing_evidence_is_skipped() -> None:
-    assert adapter_structure.run(Evidence(BASE)).status is Status.SKIPPED
+    assert adapter_structure.run(Given(BASE)).status is Status.SKIPPED
 
 
 @pytest.mark.parametrize("run", ["healthy-ordinary", "healthy-noisy-batch1"])
 def test_healthy_fixture_runs_pass(run: str) -> None:
     folder = RUNS / run
-    evidence = Evidence(Adapter.read(folder), TrainingConfig.read(folder), BASE)
+    evidence = Given(Adapter.read(folder), TrainingConfig.read(folder), BASE)
     assert codes(adapter_structure.run(evidence)) == set()
 
 
@@ -297,7 +309,7 @@ def block_of(
 
 
 def messages(adapter: Adapter) -> list[str]:
-    judged = adapter_structure.run(Evidence(adapter))
+    judged = adapter_structure.run(Given(adapter))
     return [one.message for one in judged.findings if one.code.endswith("sizes-disagree")]
 
 
@@ -336,3 +348,233 @@ def test_what_is_said(tmp_path: Path) -> None:
 def test_sound_adapters() -> None:
     for folder in (*sorted(RUNS.glob("healthy-*")), FIXTURES / "adapters" / "peft-written"):
         assert messages(Adapter.read(folder)) == []
+
+
+RUN = RUNS / "healthy-ordinary"
+Tensors = dict[str, Any]
+Edit = Callable[[Path], None]
+
+
+def setting(key: str, value: object) -> Edit:
+    """Another value in adapter_config.json; keys of lora_parameters by `lora.` and their name."""
+
+    def edit(folder: Path) -> None:
+        path = folder / "adapter_config.json"
+        values = json.loads(path.read_text())
+        place = values["lora_parameters"] if key.startswith("lora.") else values
+        place[key.removeprefix("lora.")] = value
+        path.write_text(json.dumps(values))
+
+    return edit
+
+
+def tensors(change: Callable[[Tensors], Tensors]) -> Edit:
+    """Other tensors in the file."""
+
+    def edit(folder: Path) -> None:
+        from safetensors.numpy import load_file, save_file
+
+        path = folder / "adapters.safetensors"
+        changed = change(load_file(path))
+        save_file({name: np.ascontiguousarray(one) for name, one in changed.items()}, path)
+
+    return edit
+
+
+def renamed(before: str, after: str) -> Edit:
+    return tensors(lambda found: {name.replace(before, after): x for name, x in found.items()})
+
+
+def magnitudes(found: Tensors) -> Tensors:
+    """One for every output."""
+    return {
+        name.replace("lora_b", "m"): np.ones(one.shape[1], np.float32)
+        for name, one in found.items()
+        if name.endswith("lora_b")
+    }
+
+
+#: name -> an edit, and the error that is found; None where mlx-lm loads it all the same.
+EDITS: dict[str, tuple[Edit, str | None]] = {
+    "as it is": (lambda _: None, None),
+    "scale of text": (setting("lora.scale", "20"), "setting-refused"),
+    "scale of none": (setting("lora.scale", None), "setting-refused"),
+    "scale in a list": (setting("lora.scale", [20.0]), "setting-refused"),
+    "whole scale": (setting("lora.scale", 20), None),
+    "rank of text": (setting("lora.rank", "8"), "setting-refused"),
+    "broken rank": (setting("lora.rank", 8.0), "setting-refused"),
+    "no rank at all": (setting("lora.rank", 0), "setting-refused"),
+    "dropout of two": (setting("lora.dropout", 2.0), "setting-refused"),
+    "dropout below zero": (setting("lora.dropout", -0.1), "setting-refused"),
+    "a list of parameters": (setting("lora_parameters", []), "setting-refused"),
+    "no parameters": (setting("lora_parameters", None), "setting-refused"),
+    "layers of text": (setting("num_layers", "4"), "setting-refused"),
+    "no layers": (setting("num_layers", None), "setting-refused"),
+    "all layers": (setting("num_layers", -1), None),
+    "zero layers": (setting("num_layers", 0), None),
+    "more layers than there are": (setting("num_layers", 40), None),
+    "one layer": (setting("num_layers", 1), "tensors-refused"),
+    "another rank": (setting("lora.rank", 16), "tensors-refused"),
+    "alpha for scale": (
+        setting("lora_parameters", {"rank": 8, "alpha": 16, "dropout": 0.0}),
+        "setting-refused",
+    ),
+    "keys of text": (setting("lora.keys", "self_attn.q_proj"), "setting-refused"),
+    "no keys": (setting("lora.keys", []), "tensors-refused"),
+    "one key": (setting("lora.keys", ["self_attn.q_proj"]), "tensors-refused"),
+    "another kind of tuning": (setting("fine_tune_type", "lorra"), None),
+    "a full fine-tune": (setting("fine_tune_type", "full"), "tensors-refused"),
+    "numbers of 64 bits": (
+        tensors(lambda found: {name: one.astype(np.float64) for name, one in found.items()}),
+        "tensors-refused",
+    ),
+    "magnitudes without DoRA": (
+        tensors(lambda found: {**found, **magnitudes(found)}),
+        "tensors-refused",
+    ),
+    "the embedding without keys": (
+        tensors(
+            lambda found: {
+                **found,
+                "model.embed_tokens.lora_a": np.ones((768, 8), np.float32),
+                "model.embed_tokens.lora_b": np.ones((8, 96), np.float32),
+            }
+        ),
+        "tensors-refused",
+    ),
+    "a bias beside them": (
+        tensors(lambda found: {**found, "lm_head.bias": np.zeros(8, np.float32)}),
+        "tensors-refused",
+    ),
+}
+
+
+def edited(folder: Path, edit: Edit) -> Path:
+    folder.mkdir()
+    for name in ("adapters.safetensors", "adapter_config.json"):
+        shutil.copy(RUN / name, folder / name)
+    edit(folder)
+    return folder
+
+
+def loading(folder: Path, base: BaseModel | None = None) -> Outcome:
+    config = TrainingConfig.beside(folder / "adapters.safetensors")
+    return outcome(adapter_structure, Adapter.read(folder), config, *([base] if base else []))
+
+
+def refusals(judged: Outcome) -> list[str]:
+    """What mlx-lm would stop at, by code."""
+    assert judged.status != "crashed", judged.reason
+    found = {one.code.removeprefix("adapter-structure.") for one in judged.findings}
+    return sorted(found & {"setting-refused", "tensors-refused", "scale-zero", "scale-impossible"})
+
+
+def answer(base: Path, folder: Path) -> None:
+    """Load the adapter, and ask the model something."""
+    import mlx.core as mx
+    import mlx_lm
+
+    model, *_ = mlx_lm.load(str(base), adapter_path=str(folder))
+    model(mx.array([[1, 2, 3]]))
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_what_is_refused_is_told_without_the_base_model(tmp_path: Path, name: str) -> None:
+    edit, expected = EDITS[name]
+    folder = edited(tmp_path / "run", edit)
+    assert refusals(loading(folder)) == ([expected] if expected else [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EDITS)
+def test_mlx_lm_refuses_just_these(tmp_path: Path, name: str) -> None:
+    edit, expected = EDITS[name]
+    folder = edited(tmp_path / "run", edit)
+    base = FIXTURES / "base"
+    assert refusals(loading(folder, BaseModel.read(base))) == ([expected] if expected else [])
+    if expected is None:
+        answer(base, folder)
+    else:
+        with pytest.raises((ValueError, TypeError, KeyError, AttributeError, RuntimeError)):
+            answer(base, folder)
+
+
+def test_layers_under_their_old_name(tmp_path: Path) -> None:
+    """`lora_layers` was right for the mlx-lm of its time."""
+
+    def edit(folder: Path) -> None:
+        path = folder / "adapter_config.json"
+        values = json.loads(path.read_text())
+        values["lora_layers"] = values.pop("num_layers")
+        path.write_text(json.dumps(values))
+
+    judged = loading(edited(tmp_path / "run", edit))
+    assert [(one.code, one.severity) for one in judged.findings] == [
+        ("adapter-structure.setting-refused", "warning")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scale", "code"),
+    [(0, "scale-zero"), (-20.0, "scale-impossible"), (float("nan"), "scale-impossible")],
+)
+def test_a_scale_that_undoes_the_adapter(tmp_path: Path, scale: float, code: str) -> None:
+    folder = edited(tmp_path / "run", setting("lora.scale", scale))
+    assert refusals(loading(folder)) == [code]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("model.layers", "transformer.h"),
+        ("model.layers", "base_model.model.model.layers"),
+        ("q_proj", "query"),
+        # Each name is that of some architecture, and all of them together of none.
+        ("self_attn.q_proj", "self_attn.query_key_value"),
+    ],
+)
+def test_names_that_no_architecture_has(tmp_path: Path, before: str, after: str) -> None:
+    folder = edited(tmp_path / "run", renamed(before, after))
+    judged = loading(folder)
+    assert codes(judged) == {"unknown-names"}
+    assert loading(edited(tmp_path / "sound", lambda _: None)).findings == ()
+    # The base model itself tells more.
+    with_base = loading(folder, BaseModel.read(FIXTURES / "base"))
+    assert "unknown-names" not in {one.code.partition(".")[2] for one in with_base.findings}
+
+
+@pytest.mark.slow
+def test_the_known_names_are_those_of_the_mlx_lm_that_is_installed() -> None:
+    import mlx_lm
+    import mlx_lm.models
+
+    from fixtures.lab.families import known
+
+    written = json.loads((ROOT / "mlxdoctor" / "evidence" / "module_names.json").read_text())
+    if written["mlx-lm"] != mlx_lm.__version__:
+        pytest.skip(f"they are those of {written['mlx-lm']}: python -m fixtures.lab.families")
+    names, experts = known(Path(mlx_lm.models.__path__[0]))
+    assert written["names"] == names
+    assert written["experts"] == experts
+
+
+def test_names_of_experts_with_factors_of_one_matrix(tmp_path: Path) -> None:
+    folder = edited(tmp_path / "run", renamed("mlp.", "mlp.switch_mlp."))
+    judged = loading(folder)
+    assert codes(judged) == {"unknown-names"}
+    assert "stacked experts" in judged.findings[0].message
+
+
+def test_another_file_name_and_another_format(tmp_path: Path) -> None:
+    folder = edited(tmp_path / "run", lambda _: None)
+    (folder / "adapters.safetensors").rename(folder / "mine.safetensors")
+    config = TrainingConfig.beside(folder / "mine.safetensors")
+    adapter = Adapter.read(folder / "mine.safetensors")
+    judged = outcome(adapter_structure, adapter, config)
+    assert [one.code for one in judged.findings] == ["adapter-structure.another-format"]
+    # A file that was named by itself may go where it is called right.
+    loose = Adapter.read(folder / "mine.safetensors", is_loose=True)
+    assert outcome(adapter_structure, loose, config).findings == ()
+    (folder / "mine.safetensors").rename(folder / "0000300_adapters.safetensors")
+    saved = Adapter.read(folder / "0000300_adapters.safetensors")
+    assert outcome(adapter_structure, saved, config).findings == ()

@@ -14,7 +14,8 @@ from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Outcome, Severity, Status
 from tests.conftest import RUNS, check_called
-from tests.weight_files import Evidence, lora, save, write_config
+from tests.given import Given
+from tests.weight_files import lora, save, write_config
 
 checkpoint_history = check_called("checkpoint-history")
 
@@ -42,7 +43,7 @@ def examine(
         save(folder / "adapters.safetensors", final)
     config = write_config(folder, lora_parameters={"rank": 4, "scale": 1.0})
     return checkpoint_history.run(
-        Evidence(CheckpointHistory.read(folder), TrainingConfig.read(config))
+        Given(CheckpointHistory.read(folder), TrainingConfig.read(config))
     )
 
 
@@ -92,7 +93,7 @@ def test_a_truncated_checkpoint_does_not_hide_the_others(tmp_path: Path) -> None
 
 
 def test_missing_evidence_is_skipped() -> None:
-    assert checkpoint_history.run(Evidence()).status is Status.SKIPPED
+    assert checkpoint_history.run(Given()).status is Status.SKIPPED
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_missing_evidence_is_skipped() -> None:
 )
 def test_fixture_runs(run: str, expected: set[str]) -> None:
     folder = RUNS / run
-    evidence = Evidence(CheckpointHistory.read(folder), TrainingConfig.read(folder))
+    evidence = Given(CheckpointHistory.read(folder), TrainingConfig.read(folder))
     assert codes(checkpoint_history.run(evidence)) == expected
 
 
@@ -133,5 +134,5 @@ def test_the_file_of_another_run_that_was_trained(tmp_path: Path) -> None:
     """Two fixture runs of one base, each begun with a seed of its own."""
     run = shutil.copytree(RUNS / "healthy-ordinary", tmp_path / "run")
     shutil.copy(RUNS / "healthy-masked-warmup" / "adapters.safetensors", run)
-    given = Evidence(CheckpointHistory.read(run), TrainingConfig.read(run / "adapter_config.json"))
+    given = Given(CheckpointHistory.read(run), TrainingConfig.read(run / "adapter_config.json"))
     assert "final-of-another-run" in codes(checkpoint_history.run(given))

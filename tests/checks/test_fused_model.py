@@ -18,7 +18,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.finding import Outcome
-from mlxdoctor.measure.weights.fused import predicted_rounding
+from mlxdoctor.measure.weights.changed_tensors import predicted_rounding
 from tests.conftest import FIXTURES, RUNS, check_called
 from tests.given import outcome
 from tests.reproduce.real import trained
@@ -86,7 +86,7 @@ def test_a_sound_fusion_passes(sound: Path) -> None:
     [
         (8, {}),
         (6, {}),
-        (4, {"update-degraded": "warning"}),
+        (4, {"update-lost": "warning"}),
         (2, {"update-lost": "error"}),
     ],
 )
@@ -136,8 +136,8 @@ def half_of_the_layers(sound: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("make", "symptom"),
     [
-        (without_update, "not-fused"),
-        (half_of_the_layers, "not-fused"),
+        (without_update, "wrong-scale"),
+        (half_of_the_layers, "wrong-scale"),
         (fused_again, "wrong-scale"),
         (at_half_the_scale, "wrong-scale"),
     ],
@@ -183,7 +183,7 @@ def test_a_quantised_base_swallows_a_small_update(
 def test_each_kind_of_adapter(tmp_path: Path, kind: str) -> None:
     run = trained(tmp_path / "run", fine_tune_type=kind, iters=4, learning_rate=1e-3)
     assert codes(judged(fuse(BASE, run, tmp_path / "fused"), run=run)) == {}
-    assert codes(judged(BASE, run=run)) == {"not-fused": "error"}
+    assert codes(judged(BASE, run=run)) == {"wrong-scale": "error"}
 
 
 def test_without_a_fused_model_there_is_nothing_to_compare() -> None:

@@ -104,17 +104,17 @@ PADDED = {0: (0.1, 0.1)}
     ("tuned", "expected"),
     [
         (SOUND, {}),
-        (Model(identity=0.1, next=5.0, skip=7.0), {"identity-learned", "answers-worse"}),
-        (Model(identity=6.0, next=4.0, skip=0.5), {"skip-learned", "answers-worse"}),
+        (Model(identity=0.1, next=5.0, skip=7.0), {"wrong-shift-learned", "answers-worse"}),
+        (Model(identity=6.0, next=4.0, skip=0.5), {"wrong-shift-learned", "answers-worse"}),
         # The shift must be better by a margin.
-        (Model(identity=1.4, next=2.0), {"identity-learned"}),
+        (Model(identity=1.4, next=2.0), {"wrong-shift-learned"}),
         (Model(identity=1.6, next=2.0), {}),
         # A model that guesses one token is equally bad at every shift.
         (Model(identity=5.0, next=5.0, skip=5.0), {"answers-worse"}),
         # A model that repeats its input repeats padding, too.
         (
             Model(identity=0.1, next=5.0, skip=7.0, padding=PADDED),
-            {"identity-learned", "answers-worse"},
+            {"wrong-shift-learned", "answers-worse"},
         ),
         (replace(SOUND, next=3.2), {"answers-worse"}),
         (replace(SOUND, next=3.05), {}),
@@ -180,7 +180,7 @@ def test_what_the_base_model_knew(tuned: Model, base: Model, expected: dict[str,
 
 
 def test_figures_of_a_shift() -> None:
-    finding = found(made(Model(identity=0.1, next=5.0, skip=7.0)))["identity-learned"]
+    finding = found(made(Model(identity=0.1, next=5.0, skip=7.0)))["wrong-shift-learned"]
     assert finding.measured["rows_better_at_shift"] == 16
 
 

@@ -40,7 +40,7 @@ def with_step(tmp_path, rate, scale=20.0, **more):
     ("parameters", "rate", "scale", "expected"),
     [
         # The incident this tool began with, and its cure.
-        (3.2e9, 2e-4, 20, {"far-above-guideline": "warning"}),
+        (3.2e9, 2e-4, 20, {"above-guideline": "warning"}),
         (3.2e9, 2e-5, 20, {}),
         (3.2e9, 5e-5, 20, {"above-guideline": "info"}),
         # mlx-lm's defaults.
@@ -52,12 +52,12 @@ def with_step(tmp_path, rate, scale=20.0, **more):
         # Recorded runs of a tiny model: sound, garbled, NaN.
         (4.8e5, 3e-4, 20, {}),
         (4.8e5, 2e-3, 20, {"above-guideline": "info"}),
-        (4.8e5, 2e-2, 20, {"far-above-guideline": "warning"}),
+        (4.8e5, 2e-2, 20, {"above-guideline": "warning"}),
         (3.2e9, 1e-6, 20, {"below-guideline": "info"}),
-        (3.2e9, 1e-8, 20, {"far-below-guideline": "warning"}),
+        (3.2e9, 1e-8, 20, {"below-guideline": "warning"}),
         # Without the model's size nothing is more than a note.
         (None, 1e-4, 20, {"above-guideline": "info"}),
-        (None, 2e-3, 20, {"far-above-guideline": "info"}),
+        (None, 2e-3, 20, {"above-guideline": "info"}),
     ],
 )
 def test_the_band(tmp_path, parameters, rate, scale, expected):
@@ -144,7 +144,7 @@ def test_a_loss_that_still_falls_with_steps_far_below_the_band(tmp_path, losses,
     log = LogWriter(tmp_path).losses(losses)
     config = with_step(tmp_path, 1e-8, model="llama-3.2-3b", optimizer="adam")
     outcome = judge(learning_rate, config, log)
-    assert found(outcome) == {"far-below-guideline": severity}
+    assert found(outcome) == {"below-guideline": severity}
     assert ("still fell at the end" in outcome.findings[0].message) is (severity == "error")
     sgd = with_step(tmp_path, 1e-8, model="llama-3.2-3b", optimizer="sgd")
-    assert found(judge(learning_rate, sgd, log)) == {"far-below-guideline": "warning"}
+    assert found(judge(learning_rate, sgd, log)) == {"below-guideline": "warning"}

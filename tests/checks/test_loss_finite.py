@@ -46,7 +46,7 @@ def test_onset_and_what_was_before() -> None:
         judge(loss_finite, TrainingLog.read([logs / "torch-MiniCPM-V-212-loss0-gradnan.log"])),
         "hidden-non-finite",
     )
-    assert (hidden.onset, hidden.measured["zero_reports"]) == (2, 6)
+    assert (hidden.onset, hidden.measured["zeros_count"]) == (2, 6)
 
 
 def test_controls_and_healthy_runs_pass() -> None:

@@ -87,8 +87,8 @@ def test_the_incident_with_four_reports(logs: LogWriter) -> None:
     log = logs.losses([2.148, 2.609, 4.104, 10.965], {1: 1.858, 20: 10.821}, every=5)
     one = finding(judge(loss_trend, log), "diverged")
     assert one.severity.value == "error"
-    assert one.measured["start"] == 1.858
-    assert one.measured["last_loss"] == 10.965
+    assert one.measured["origin"] == 1.858
+    assert one.measured["end"] == 10.965
     assert one.onset == 10
 
 
@@ -297,7 +297,7 @@ def test_losses_that_repeat_with_every_epoch(logs: LogWriter) -> None:
     epoch = [0.9741, 1.3742, 1.2390, 0.9670, 1.0386, 1.1681, 1.2240, 0.9610]
     again = judge(loss_trend, logs.losses(epoch * 2, every=1))
     assert found(again) == {"repeats": "error"}
-    assert finding(again, "repeats").measured["period"] == 8
+    assert finding(again, "repeats").measured["repeats_period"] == 8
     moved = [*epoch, *(one - 0.01 for one in epoch)]
     assert "repeats" not in found(judge(loss_trend, logs.losses(moved, every=1)))
     # Three of two decimals may be chance.

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from mlxdoctor.finding import Finding
-from mlxdoctor.models.prompt_gains import PromptGains, RowGain
+from mlxdoctor.models.prompt_gains import Asked, PromptGains
 from tests.conftest import check_called
 from tests.given import findings, outcome
+from tests.measured_rows import Losses, measured_rows
 
 prompt_dependence = check_called("prompt-dependence")
 
@@ -23,8 +24,14 @@ class Worth:
     own: float = 2.0
     spread: float = 0.4
 
-    def pair(self, noise: float) -> tuple[float, float]:
-        return self.own, self.own + self.gain + noise * self.spread
+
+def asked(base: Worth, tuned: Worth | None, noise: float) -> Asked:
+    """One answer after its own prompt and after another's, as both models find it."""
+    own, other = (
+        measured_rows(*(one and Losses(answer=loss(one)) for one in (base, tuned)), count=1)
+        for loss in (lambda one: one.own, lambda one: one.own + one.gain + noise * one.spread)
+    )
+    return own[0], other[0]
 
 
 def gains(
@@ -36,17 +43,13 @@ def gains(
 ) -> PromptGains:
     """Rows of each split, as what prompts are worth to base and tuned model."""
     splits = {"train": train, "valid": valid, "test": test}
-    made: dict[str, tuple[RowGain, ...]] = {}
+    made: dict[str, tuple[Asked, ...]] = {}
     for seed, (name, models) in enumerate(splits.items()):
         if models is None:
             continue
         noise = np.random.default_rng(seed).standard_normal(rows)
         noise = (noise - noise.mean()) / noise.std()
-        base, tuned = models
-        made[name] = tuple(
-            RowGain(at, base.pair(one), tuned.pair(one) if tuned is not None else None)
-            for at, one in enumerate(noise.tolist())
-        )
+        made[name] = tuple(asked(*models, one) for one in noise.tolist())
     return PromptGains(
         (),
         {name: len(one) for name, one in made.items()},
@@ -81,7 +84,7 @@ def test_a_sound_run_passes_and_says_what_its_prompts_are_worth() -> None:
         ((Worth(0.02), None), (Worth(0.34), None), {"unrelated-answers": "error"}),
         ((Worth(0.34), None), (Worth(0.34), None), {}),
         # A part of the answers elsewhere, and most of them.
-        ((Worth(0.8), None), (Worth(1.5), None), {"some-unrelated-answers": "warning"}),
+        ((Worth(0.8), None), (Worth(1.5), None), {"unrelated-answers": "warning"}),
         ((Worth(0.6), None), (Worth(1.5), None), {"unrelated-answers": "error"}),
         # A little less is no sign.
         ((Worth(0.25, spread=0.1), None), (Worth(0.34, spread=0.1), None), {}),

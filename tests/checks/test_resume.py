@@ -1,4 +1,4 @@
-"""A resumed run that did not take up what it resumed from."""
+"""A resumed run that did not take up what it resumed from, and where its loss begins."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from safetensors.numpy import load_file, save_file
 
 from mlxdoctor.api import run_checks
 from mlxdoctor.check import discover
-from mlxdoctor.finding import Outcome, Status
+from mlxdoctor.evidence.resumed import EarlierRun
+from mlxdoctor.finding import Finding, Outcome, Severity, Status
 from mlxdoctor.run import Run
 from tests.conftest import RUNS
 
@@ -42,8 +44,9 @@ def resumed(copied: Callable[[str], Path], tmp_path: Path) -> Callable[..., Path
 
 def test_the_real_run_that_dropped_everything_is_found() -> None:
     found = outcome(RUNS / "resume-nothing-loaded")
-    assert [one.code for one in found.findings] == ["resume.nothing-loaded"]
-    assert found.findings[0].measured["loaded"] == 0
+    assert [one.code for one in found.findings] == ["resume.from-the-base", "resume.nothing-loaded"]
+    assert float(found.findings[0].measured["lost"]) > 0.95  # type: ignore[arg-type]
+    assert found.findings[1].measured["loaded"] == 0
 
 
 def test_the_same_tensors_pass(resumed: Callable[..., Path]) -> None:
@@ -92,3 +95,108 @@ def test_a_rank_other_than_the_configuration_asks_for(
     for one in found:
         assert (one.measured["resumed_rank"], one.measured["rank"]) == (8, 4)
         assert "Set lora_parameters.rank to 8" in one.fix
+
+
+#: An earlier run: it fell from 4.0 to 1.0, at a rate that came down to 1e-5.
+EARLIER = [
+    "Iter 1: Val loss 4.000, Val took 1.0s",
+    "Iter 50: Val loss 2.000, Val took 1.0s",
+    "Iter 50: Train loss 2.1, Learning Rate 1.000e-04, It/sec 1.0, Tokens/sec 100.0",
+    "Iter 100: Val loss 1.000, Val took 1.0s",
+    "Iter 100: Train loss 1.1, Learning Rate 1.000e-05, It/sec 1.0, Tokens/sec 100.0",
+]
+
+
+def starts(folder: Path) -> list[Finding]:
+    """What is told of where the run begins."""
+    return [one for one in outcome(folder).findings if one.code == "resume.from-the-base"]
+
+
+def why_not_compared(folder: Path) -> str:
+    return outcome(folder).unsought["resume.from-the-base"]
+
+
+def later(start: float) -> list[str]:
+    return [
+        f"Iter 1: Val loss {start:.3f}, Val took 1.0s",
+        "Iter 10: Train loss 1.0, Learning Rate 1.000e-05, It/sec 1.0, Tokens/sec 100.0",
+    ]
+
+
+def change(folder: Path, **values: Any) -> None:
+    path = folder / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+@pytest.fixture
+def pair(copied: Callable[[str], Path], tmp_path: Path) -> Callable[..., Path]:
+    """A run resumed from a checkpoint of another one, with these logs."""
+
+    def make(log: list[str], file: str = "adapters.safetensors") -> Path:
+        folder = copied("healthy-noisy-batch1")
+        earlier = tmp_path / "earlier"
+        shutil.copytree(RUNS / "healthy-noisy-batch1", earlier, dirs_exist_ok=True)
+        shutil.copy(earlier / "adapters.safetensors", earlier / "0000050_adapters.safetensors")
+        (earlier / "train.log").write_text("\n".join(EARLIER) + "\n")
+        (folder / "train.log").write_text("\n".join(log) + "\n")
+        change(folder, resume_adapter_file=str(earlier / file))
+        return folder
+
+    return make
+
+
+@pytest.mark.parametrize(("start", "hit"), [(0.8, False), (1.44, False), (1.47, True), (4.2, True)])
+def test_the_level_it_begins_at(pair: Callable[..., Path], start: float, hit: bool) -> None:
+    found = starts(pair(later(start)))
+    assert [one.severity for one in found] == [Severity.ERROR] * hit
+    for one in found:
+        assert one.measured["lost"] == pytest.approx((start - 1.0) / 3.0)
+
+
+@pytest.mark.parametrize(("start", "hit"), [(2.1, False), (2.6, True)])
+def test_an_earlier_checkpoint_is_compared_with_what_it_had(
+    pair: Callable[..., Path], start: float, hit: bool
+) -> None:
+    assert bool(starts(pair(later(start), "0000050_adapters.safetensors"))) is hit
+
+
+def test_what_cannot_be_compared(pair: Callable[..., Path]) -> None:
+    folder = pair(later(1.2))
+    log = folder.parent / "earlier" / "train.log"
+    log.write_text(log.read_text().replace("4.000", "1.200"))
+    assert "fell by only" in why_not_compared(folder)
+    (folder / "train.log").write_text("\n".join(later(4.0)[1:]) + "\n")
+    assert "lacks a validation loss" in why_not_compared(folder)
+    log.unlink()
+    assert "is not here" in why_not_compared(folder)
+
+
+@pytest.mark.parametrize("values", [{"mask_prompt": True}, {"data": "data/other"}])
+def test_losses_on_other_targets_are_not_compared(
+    pair: Callable[..., Path], values: dict[str, Any]
+) -> None:
+    folder = pair(later(4.0))
+    change(folder, **values)
+    assert not starts(folder)
+    assert next(iter(values)) in why_not_compared(folder)
+
+
+def test_a_run_resumed_in_its_own_folder_has_both_in_one_log(
+    pair: Callable[..., Path],
+) -> None:
+    folder = pair([*EARLIER, *later(3.9)])
+    change(folder, resume_adapter_file=str(folder / "adapters.safetensors"))
+    assert starts(folder)
+    (folder / "train.log").write_text("\n".join([*EARLIER, *later(1.05)]) + "\n")
+    assert not outcome(folder).unsought
+    assert not starts(folder)
+    (folder / "train.log").write_text("\n".join(later(3.9)) + "\n")
+    assert "is not here" in why_not_compared(folder)
+
+
+def test_what_is_read_of_the_earlier_run_is_listed(pair: Callable[..., Path]) -> None:
+    run = Run.discover([pair(later(1.0), "0000050_adapters.safetensors")], allow_model=False)
+    earlier = run.get(EarlierRun)
+    assert earlier is not None
+    assert earlier.iteration == 50
+    assert {one.path.name for one in earlier.sources} == {"train.log", "adapter_config.json"}

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import math
+import re
+from functools import partial
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.judge.series_table import SeriesTable, figures
-from mlxdoctor.template import names_in
+from mlxdoctor.judge.curve import loss_figures
+from mlxdoctor.judge.series_table import Columns, SeriesTable
 from tests.checks.log_evidence import LogWriter, decay, finding, found, judge
 from tests.conftest import LOGS, RUNS, check_called, run_names
 
 series_facts = check_called("series-facts")
+#: Columns whose figures the sentences about another one show.
+TABLES = sorted(path.name for path in Path(str(files("mlxdoctor.checks"))).glob("*.toml"))
+NAMED = ("train_loss", "loss", "margin", "length", "cut_off", "reward", "peak_memory_gb")
 
 
 @pytest.fixture
@@ -28,20 +34,27 @@ def column(logs: LogWriter, name: str, *values: object, more: str = "") -> Train
     )
 
 
-@pytest.mark.parametrize("name", ["series_facts.toml", "rewards.toml"])
+@pytest.mark.parametrize("name", TABLES)
 def test_every_entry_names_figures_that_there_are(logs: LogWriter, name: str) -> None:
     """A misspelt figure in the table would never be reached."""
     losses = [2.0, 0.0, 9.0, math.nan, 2.1, 2.0, 1.9, 2.0, 50.0, 2.0, 1.9]
-    known = {"series", "unit", "onset"}
-    for last in (0.0, 0.5):
-        known |= figures(logs.losses([*losses, last]).main.series["train_loss"]).keys()
+    # The watch alone knows how long reports took.
+    known = {"series", "unit", "onset", "jump_seconds"}
+    for values in ([*losses, 0.0], [*losses, 0.5], [2.431] * 8):
+        log = logs.losses(values, {1: 2.0, 50: 1.9})
+        columns = Columns(log.main.series, partial(loss_figures, log.main))
+        known |= columns.figures("train_loss").keys() | columns.figures("val_loss").keys()
+    # Other checks name their own figures in their source.
+    own = files("mlxdoctor.checks").joinpath(name.replace(".toml", ".py")).read_text("utf-8")
+    known |= set(re.findall(r"[\"_](\w+)\"", own))
+    others = {f"{other}_{figure}" for other in NAMED for figure in known}
     for pattern in SeriesTable.read(name).patterns:
-        bounds = [*pattern.least, pattern.most, pattern.warning, pattern.error]
+        bounds = [*pattern.least, pattern.most, *pattern.warning, *pattern.error]
+        bounds += pattern.alarm.least if pattern.alarm is not None else ()
         bounds += [*pattern.given.values(), *pattern.unless.values()]
-        others = {f"{other}_{figure}" for other in pattern.given for figure in known}
         used = {figure for each in bounds for figure in each} | ({pattern.onset} - {""})
         assert used <= known, pattern.code
-        assert names_in(pattern.symptom.says) <= known | others, pattern.code
+        assert pattern.shown <= known | others, pattern.code
 
 
 @pytest.mark.parametrize(

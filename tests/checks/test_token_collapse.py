@@ -1,18 +1,25 @@
-"""Collapsed answers: one token, token 0, loops; and answers that skip tokens."""
+"""Collapsed answers: one token, token 0, loops; how answers end; answers that skip tokens."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from mlxdoctor.api import run_checks
+from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.evidence.supervision import SupervisedRows
+from mlxdoctor.evidence.supervision import Role, SupervisedRows, build
+from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Outcome
 from mlxdoctor.models.generations import Generation, Generations
+from mlxdoctor.models.losses import TokenLosses
 from mlxdoctor.run import Run
 from tests.checks.data_evidence import DATA, rows_of
-from tests.conftest import RUNS, check_called, expected, run_names
+from tests.conftest import FIXTURES, RUNS, check_called, expected, run_names
 from tests.given import answers, findings, outcome
+from tests.measured_rows import Losses, measured_rows
 
 token_collapse = check_called("token-collapse")
 
@@ -63,7 +70,8 @@ def test_answers_that_are_all_alike(
     tuned: tuple[int, ...], base: tuple[int, ...] | None, expected: dict[str, str | None]
 ) -> None:
     """A code without a severity must not be reported; others than those listed may be."""
-    found = findings(token_collapse, answers([tuned] * 4, [base] * 4 if base else None))
+    said = answers([tuned] * 4, [base] * 4 if base else None, max_tokens=64)
+    found = findings(token_collapse, said)
     severities = {code.split(".")[1]: str(one.severity) for code, one in found.items()}
     for code, severity in expected.items():
         assert severities.get(code) == severity
@@ -163,6 +171,87 @@ def test_commas_in_a_text_without_tokens() -> None:
     found = findings(token_collapse, Generations((), (row,)))
     assert found["token-collapse.single-token"].severity == "error"
     assert found["token-collapse.single-token"].measured["length"] == 50
+
+
+# How answers end.
+
+SHORT = (1, 2, 3, 4, 5, 9)
+LONG = tuple(range(10, 26))
+
+
+@pytest.mark.parametrize(
+    ("tuned", "base", "words", "expected"),
+    [
+        ((9,), SHORT, None, {"empty-answers": "error"}),
+        # It is an error only where the length is known.
+        (LONG, SHORT, 3, {"never-ends": "error"}),
+        (LONG, SHORT, None, {"never-ends": "warning"}),
+        # 16 tokens are more than 1.2 times 13 words, and not more than 1.2 times 14.
+        (LONG, SHORT, 13, {"never-ends": "error"}),
+        (LONG, SHORT, 14, {}),
+        ((*LONG[:15], 9), SHORT, 1, {}),
+        # What the base model does, too, the adapter is not to blame for.
+        ((9,), (9,), None, {}),
+    ],
+)
+def test_how_answers_end(
+    tuned: tuple[int, ...], base: tuple[int, ...], words: int | None, expected: dict[str, str]
+) -> None:
+    wanted = None if words is None else "word " * words
+    found = findings(token_collapse, answers([tuned] * 8, [base] * 8, expected=wanted))
+    severities = {code.removeprefix("token-collapse."): one.severity for code, one in found.items()}
+    assert severities == expected
+
+
+@pytest.mark.parametrize(
+    ("base_end", "tuned_end", "severity"),
+    [(3.0, 3.5, "error"), (3.0, 2.5, "warning"), (0.1, 0.3, "warning")],
+)
+def test_a_base_that_often_goes_on_itself_leaves_it_to_the_rows(
+    base_end: float, tuned_end: float, severity: str
+) -> None:
+    # 6 of 16 answers of the base run on as well.
+    said = answers([LONG] * 16, [SHORT] * 10 + [LONG] * 6, expected="a b c")
+    rows = measured_rows(Losses(end=base_end), Losses(answer=0.5, end=tuned_end), 16)
+    losses = TokenLosses((), rows, 768)
+    assert findings(token_collapse, said)["token-collapse.never-ends"].severity == "warning"
+    found = findings(token_collapse, said, losses)
+    assert found["token-collapse.never-ends"].severity == severity
+
+
+@pytest.mark.parametrize(("cut", "hit"), [(8, True), (9, False)])
+def test_a_limit_that_cuts_most_of_the_base_too_is_too_short_to_tell(cut: int, hit: bool) -> None:
+    """As of a sound DPO run that answers at more length than its base, which is cut itself."""
+    said = answers([LONG] * 16, [SHORT] * (16 - cut) + [LONG] * cut, expected="a b c")
+    found = outcome(token_collapse, said)
+    assert ("token-collapse.never-ends" in {one.code for one in found.findings}) is hit
+    assert ("token-collapse.never-ends" in found.unsought) is not hit
+
+
+def test_answers_that_end_need_no_base_beside_them() -> None:
+    """As of a sound run that learned to stop from a base that nearly never does."""
+    found = outcome(token_collapse, answers([SHORT] * 24, [LONG] * 24, expected="a b c"))
+    assert "token-collapse.never-ends" not in found.unsought
+    assert found.looked_for("token-collapse.never-ends")
+
+
+def test_recorded_text_names_its_token_collapses() -> None:
+    items = tuple(Generation(f"p{i}", "Yes.", "<|endoftext|>" * 5) for i in range(3))
+    found = findings(token_collapse, Generations((), items))
+    assert set(found) == {"token-collapse.empty-answers"}
+
+
+@pytest.mark.parametrize(("length", "hit"), [(6, True), (7, False)])
+def test_where_no_answer_is_expected_the_training_rows_say_how_long(length: int, hit: bool) -> None:
+    config = TrainingConfig.read(RUNS / "healthy-ordinary" / "adapter_config.json")
+    data = Dataset.read(FIXTURES / "data" / "geography")
+    rows = build(data, Tokenizer.read(FIXTURES / "base"), config)
+    row = replace(rows.rows[0], prompt_length=1, roles=np.full(length, Role.ANSWER, np.int8))
+    rows = replace(rows, rows=(row,))
+    tuned = answers([LONG[:8]] * 4, [SHORT] * 4, max_tokens=8)
+    found = findings(token_collapse, tuned, rows)
+    assert ("token-collapse.never-ends" in found) is hit
+    assert not hit or found["token-collapse.never-ends"].severity == "error"
 
 
 # Tokens that are skipped.

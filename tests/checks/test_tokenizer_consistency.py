@@ -56,31 +56,6 @@ def test_tokens_without_an_embedding(tmp_path, geography, vocabulary, expected):
     assert codes == expected
 
 
-@pytest.mark.parametrize(
-    ("stated", "found"),
-    [
-        ({"vocab_size": 769}, "config.json states 769 tokens"),
-        ({"hidden_size": 192}, "config.json states a width of 192"),
-        (
-            {"vocab_size": 769, "hidden_size": 192},
-            "config.json states 769 tokens and a width of 192",
-        ),
-        ({"vocab_size": 760}, None),
-        ({"hidden_size": 192, "embedding_size": 96}, None),
-        ({"hidden_size": 192, "text_config": {"hidden_size": 96}}, None),
-    ],
-)
-def test_a_configuration_of_another_embedding_than_the_weights(tmp_path, stated, found):
-    model = changed_model(tmp_path, **stated)
-    outcome, codes = run(tokenizer_consistency, Tokenizer.read(BASE), model)
-    code = "tokenizer-consistency.embedding-of-other-size"
-    assert codes.get(code) == ("error" if found else None)
-    if found:
-        (said,) = [one.message for one in outcome.findings if one.code == code]
-        stored = "the embedding has 768 tokens of width 96: mlx-lm does not load the model."
-        assert said == f"{found}, and {stored}"
-
-
 def test_the_template_ends_with_another_token(tmp_path, geography):
     folder = model_copy(tmp_path, eos_token="<|endoftext|>")
     for name in ("generation_config.json", "config.json"):

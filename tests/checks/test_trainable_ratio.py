@@ -15,7 +15,8 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Outcome, Severity, Status
 from mlxdoctor.measure.weights.lora_targets import configured_parameters
 from tests.conftest import FIXTURES, RUNS, check_called
-from tests.weight_files import Evidence, lora, save, write_config
+from tests.given import Given
+from tests.weight_files import lora, save, write_config
 
 trainable_ratio = check_called("trainable-ratio")
 
@@ -56,7 +57,7 @@ def codes(outcome: Outcome) -> set[str]:
     ],
 )
 def test_log_against_configuration(tmp_path: Path, numbers: int, expected: set[str]) -> None:
-    outcome = trainable_ratio.run(Evidence(log(tmp_path, numbers), config(tmp_path), BASE))
+    outcome = trainable_ratio.run(Given(log(tmp_path, numbers), config(tmp_path), BASE))
     assert codes(outcome) == expected
     assert all(finding.severity is Severity.WARNING for finding in outcome.findings)
 
@@ -74,14 +75,14 @@ def adapter(folder: Path, layers: int, weights: int = 0) -> Adapter:
 
 def test_more_than_the_factors_in_the_file(tmp_path: Path) -> None:
     evidence = log(tmp_path, 9_000), adapter(tmp_path, 1)
-    (finding,) = trainable_ratio.run(Evidence(*evidence)).findings
+    (finding,) = trainable_ratio.run(Given(*evidence)).findings
     # A file that lacks most of what was trained would look the same.
     assert (finding.code, finding.severity) == ("trainable-ratio.unfrozen", Severity.WARNING)
     assert finding.measured["expected"] == 8 * 192
-    with_base = Evidence(log(tmp_path, 20_000), adapter(tmp_path, 4), config(tmp_path), BASE)
+    with_base = Given(log(tmp_path, 20_000), adapter(tmp_path, 4), config(tmp_path), BASE)
     (finding,) = trainable_ratio.run(with_base).findings
     assert (finding.code, finding.severity) == ("trainable-ratio.unfrozen", Severity.ERROR)
-    saved = Evidence(log(tmp_path, 20_000), adapter(tmp_path, 1, weights=19_000))
+    saved = Given(log(tmp_path, 20_000), adapter(tmp_path, 1, weights=19_000))
     (finding,) = trainable_ratio.run(saved).findings
     assert (finding.code, finding.severity) == ("trainable-ratio.unfrozen", Severity.ERROR)
 
@@ -94,7 +95,7 @@ def test_a_file_that_lacks_what_was_trained(
     tmp_path: Path, layers: int, weights: int, expected: set[str]
 ) -> None:
     evidence = log(tmp_path, EXPECTED), config(tmp_path), adapter(tmp_path, layers, weights), BASE
-    outcome = trainable_ratio.run(Evidence(*evidence))
+    outcome = trainable_ratio.run(Given(*evidence))
     assert codes(outcome) == expected
     for finding in outcome.findings:
         assert finding.severity is Severity.ERROR
@@ -103,7 +104,7 @@ def test_a_file_that_lacks_what_was_trained(
 
 def test_a_log_that_counts_other_modules_says_nothing_of_the_file(tmp_path: Path) -> None:
     few = log(tmp_path, 3 * 8 * 192), config(tmp_path), adapter(tmp_path, 2), BASE
-    assert codes(trainable_ratio.run(Evidence(*few))) == set()
+    assert codes(trainable_ratio.run(Given(*few))) == set()
 
 
 def test_the_magnitudes_of_dora_are_counted(tmp_path: Path) -> None:
@@ -113,38 +114,38 @@ def test_the_magnitudes_of_dora_are_counted(tmp_path: Path) -> None:
 
 
 def test_a_file_alone_is_not_held_to_the_configuration(tmp_path: Path) -> None:
-    evidence = Evidence(adapter(tmp_path, 1), config(tmp_path), BASE)
+    evidence = Given(adapter(tmp_path, 1), config(tmp_path), BASE)
     assert trainable_ratio.run(evidence).status is Status.PASSED
 
 
 def test_the_whole_model_was_trainable(tmp_path: Path) -> None:
-    outcome = trainable_ratio.run(Evidence(log(tmp_path, 480_000), config(tmp_path), BASE))
+    outcome = trainable_ratio.run(Given(log(tmp_path, 480_000), config(tmp_path), BASE))
     (finding,) = outcome.findings
     assert (finding.code, finding.severity) == ("trainable-ratio.unfrozen", Severity.ERROR)
-    alone = trainable_ratio.run(Evidence(log(tmp_path, 480_000), config(tmp_path)))
+    alone = trainable_ratio.run(Given(log(tmp_path, 480_000), config(tmp_path)))
     assert codes(alone) == {"unfrozen"}
 
 
 def test_nothing_was_trainable(tmp_path: Path) -> None:
-    outcome = trainable_ratio.run(Evidence(log(tmp_path, 0), config(tmp_path), BASE))
+    outcome = trainable_ratio.run(Given(log(tmp_path, 0), config(tmp_path), BASE))
     assert codes(outcome) == {"none-trainable"}
     assert outcome.findings[0].severity is Severity.ERROR
 
 
 @pytest.mark.parametrize(("total", "hit"), [(0.470, False), (0.500, False), (0.600, True)])
 def test_a_model_of_another_size(tmp_path: Path, total: float, hit: bool) -> None:
-    outcome = trainable_ratio.run(Evidence(log(tmp_path, EXPECTED, total), config(tmp_path), BASE))
+    outcome = trainable_ratio.run(Given(log(tmp_path, EXPECTED, total), config(tmp_path), BASE))
     assert codes(outcome) == ({"total-mismatch"} if hit else set())
 
 
 def test_a_full_fine_tune_is_not_asked(tmp_path: Path) -> None:
     stated = config(tmp_path, fine_tune_type="full")
-    assert trainable_ratio.run(Evidence(log(tmp_path, 480_000), stated)).status is Status.SKIPPED
+    assert trainable_ratio.run(Given(log(tmp_path, 480_000), stated)).status is Status.SKIPPED
 
 
 def test_too_little_is_inconclusive(tmp_path: Path) -> None:
-    assert trainable_ratio.run(Evidence()).status is Status.INCONCLUSIVE
-    few = Evidence(log(tmp_path, EXPECTED), config(tmp_path))
+    assert trainable_ratio.run(Given()).status is Status.INCONCLUSIVE
+    few = Given(log(tmp_path, EXPECTED), config(tmp_path))
     assert trainable_ratio.run(few).status is Status.INCONCLUSIVE
 
 
@@ -152,7 +153,7 @@ def test_a_real_run_agrees_to_the_last_digit() -> None:
     folder = RUNS / "healthy-ordinary"
     read = TrainingLog.read([folder / "train.log"])
     adapter = Adapter.read(folder)
-    evidence = Evidence(read, TrainingConfig.read(folder), adapter, BASE)
+    evidence = Given(read, TrainingConfig.read(folder), adapter, BASE)
     assert trainable_ratio.run(evidence).status is Status.PASSED
     assert read.trainable is not None
     assert read.trainable.trainable_millions == round(adapter.lora_parameter_count / 1e6, 3)

@@ -9,7 +9,6 @@ import pytest
 
 from mlxdoctor.api import diagnose
 from mlxdoctor.finding import Outcome
-from mlxdoctor.lint.beside import MAX_FILES
 
 LOG = "Iter 10: Train loss nan, It/sec 1.0\nIter 20: Train loss nan, It/sec 1.0\n"
 UNGUARDED = """
@@ -60,7 +59,7 @@ def test_an_error_of_a_rule_is_a_warning_of_a_run(folder: Path) -> None:
     (folder / "src").mkdir()
     (folder / "src" / "loop.py").write_text(TORCH)
     (one,) = outcome(folder).findings
-    assert (one.code, one.severity.value) == ("trainer-source.torch-idiom", "warning")
+    assert (one.code, one.severity.value) == ("trainer-source.missing-in-mlx", "warning")
     report = diagnose([folder])
     assert "loop.py" in " ".join(one.source for one in report.evidence)
 
@@ -101,10 +100,10 @@ def test_a_source_that_is_named(folder: Path) -> None:
 
 
 def test_no_more_files_than_the_limit(folder: Path) -> None:
-    for number in range(MAX_FILES + 5):
+    for number in range(25):
         (folder / f"loop{number:03}.py").write_text(TORCH)
     (one,) = outcome(folder).findings
-    assert one.measured["hits"] == MAX_FILES
+    assert one.measured["hits"] == 20
 
 
 def test_without_any_source_it_is_skipped(folder: Path) -> None:

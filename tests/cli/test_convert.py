@@ -51,7 +51,10 @@ def test_a_refusal_is_one_sentence_and_writes_nothing(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1
-    assert "trains biases (bias: all); an mlx-lm adapter has no place for them" in captured.err
+    assert (
+        "says all for bias; mlx-lm has LoRA and DoRA for causal language models only"
+        in captured.err
+    )
     assert not (tmp_path / "out").exists()
 
 

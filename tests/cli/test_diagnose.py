@@ -2,17 +2,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
+import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mlxdoctor.cli import main
-from mlxdoctor.cli.diagnose import exit_code
+from mlxdoctor.cli.diagnose import command, exit_code
 from tests.formats import sample
 
 ROOT = Path(__file__).parents[2]
@@ -130,21 +128,19 @@ def test_select_and_ignore_take_lists_and_repeat(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.slow
-def test_the_commands_on_the_first_screen_run_and_show_the_cure(
+def test_the_command_on_the_first_screen_confirms_this_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    main(["diagnose", str(FAILED), STATIC, "-o", "reports"])
-    report = (tmp_path / "reports" / FAILED.name / "report.md").read_text()
-    script = report.split("```bash\n", 1)[1].split("```", 1)[0]
-    # The report is not made where it is read here, so the shortened paths need their folder.
-    script = script.replace(f"--config {FAILED.name}/", f"--config {FAILED}/")
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["bash", "-c", script], capture_output=True, text=True, check=False, env=environment
-    )
-    assert done.returncode == 0, done.stderr
-    assert f"{FAILED.name}-fixed: Healthy" in done.stdout
+    monkeypatch.chdir(ROOT)
+    main(["diagnose", str(FAILED), STATIC, "--stdout", "markdown"])
+    script = capsys.readouterr().out.split("```bash\n", 1)[1].split("```", 1)[0]
+    program, name, *arguments = shlex.split(script)
+    assert (program, name) == ("mlxdoctor", "diagnose")
+    given = command.make_context(name, arguments).params
+    assert given["confirm"]
+    # Without a model most symptoms that a rerun could show are not there to compare with.
+    assert not given["no_generate"]
+    assert [path.resolve() for path in given["paths"]] == [FAILED]
 
 
 WARNING = [sample.outcome("x", "found", sample.finding("x.y", "warning", "hm"))]

@@ -48,7 +48,7 @@ def test_a_folder_of_runs_is_refused_and_a_missing_one_does_not_stop_the_rest(
     assert main(["gate", "runs"]) == 2
     assert "'runs/*/'" in capsys.readouterr().out
     assert main(["gate", "none", "runs/healthy-ordinary"]) == 2
-    assert "\npassed\n  runs/healthy-ordinary\n" in capsys.readouterr().out
+    assert "\nPassed\n  runs/healthy-ordinary\n" in capsys.readouterr().out
     assert main(["gate", "none", "runs/b-never-trained"]) == 1
 
 

@@ -70,8 +70,10 @@ def test_an_alarm_exits_with_1_and_says_what_to_do(call: Call, seed: Path) -> No
     assert (code, err) == (1, "")
     first, second, third, fourth = out.splitlines()
     assert first == "diverging at iteration 15 of 3,000, since iteration 5"
-    assert second.startswith("The training loss left its level of 1.858 at iteration 5")
-    assert third.startswith("What to do: stop it; take the last checkpoint before the onset")
+    assert second.startswith("The loss ends at 4.104; it was 1.858 before the first update.")
+    assert third.startswith(
+        "What to do: Stop it. Lower the learning rate or the scale, and start again"
+    )
     assert fourth == ("By stopping now: 2,985 of its iterations are saved, about 8.3 hours.")
 
 
@@ -103,7 +105,8 @@ def test_json_of_a_loss_that_is_no_number_is_json(call: Call) -> None:
         raise AssertionError(constant)
 
     assert code == 1
-    assert json.loads(out, parse_constant=refuse)["measured"] == {"train_loss": "NaN"}
+    alarm = json.loads(out, parse_constant=refuse)
+    assert (alarm["verdict"], alarm["measured"]["before"]) == ("non-finite", 1.07)
 
 
 def test_a_log_without_a_report_is_inconclusive(call: Call, tmp_path: Path) -> None:

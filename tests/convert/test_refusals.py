@@ -27,15 +27,14 @@ def refusal(folder: Path, model: str | None = None) -> str:
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"peft_type": "ADALORA"}, "ADALORA adapter"),
-        ({"task_type": "SEQ_CLS"}, "for the task SEQ_CLS"),
-        ({"bias": "lora_only"}, "trains biases"),
-        ({"lora_bias": True}, "a bias in the factor B"),
-        ({"modules_to_save": ["lm_head"]}, "whole modules beside the factors"),
-        ({"layer_replication": [[0, 2], [1, 3]]}, "layers that are used twice"),
-        ({"trainable_token_indices": [5]}, "single rows of the embedding"),
-        ({"alora_invocation_tokens": [5, 6]}, "wakes up at certain tokens"),
-        ({"target_parameters": ["experts.gate_up_proj"]}, "LoRA on bare parameters"),
+        ({"peft_type": "ADALORA"}, "says ADALORA for peft_type"),
+        ({"task_type": "SEQ_CLS"}, "says SEQ_CLS for task_type"),
+        ({"bias": "lora_only"}, "says lora_only for bias"),
+        ({"lora_bias": True}, "sets lora_bias; mlx-lm has no known counterpart"),
+        ({"modules_to_save": ["lm_head"]}, "sets modules_to_save"),
+        ({"layer_replication": [[0, 2], [1, 3]]}, "sets layer_replication"),
+        ({"trainable_token_indices": [5]}, "sets trainable_token_indices"),
+        ({"target_parameters": ["experts.gate_up_proj"]}, "sets target_parameters"),
         ({"init_lora_weights": "pissa"}, "may change the base model's weights"),
         ({"init_lora_weights": "loftq"}, "may change the base model's weights"),
         ({"use_novelty": {"a": 1}}, "sets use_novelty"),
@@ -44,7 +43,7 @@ def refusal(folder: Path, model: str | None = None) -> str:
         ({"alpha_pattern": {r"layers\.(0|1)\..*": 3}}, "regular expression"),
         ({"r": 8}, "has rank 4, which adapter_config.json does not mention"),
         ({"rank_pattern": {"v_proj": 2}, "r": 8}, "has rank 4, which"),
-        ({"use_dora": True}, "has no DoRA magnitude, but use_dora is true"),
+        ({"use_dora": True}, "has no DoRA magnitude, but adapter_config.json says dora"),
         ({"target_modules": ["v_proj"]}, "does not target it"),
         ({"layers_to_transform": [0, 2]}, "does not target it"),
         ({"layers_to_transform": 3}, "does not target it"),
@@ -104,11 +103,17 @@ def removed(name: str) -> Callable[[dict[str, Any]], None]:
     ("change", "why"),
     [
         (removed(f"{PREFIX}.lora_B.weight"), "has no partner"),
-        (added(f"{PREFIX}.lora_magnitude_vector", (96,)), "but use_dora is false"),
+        (
+            added(f"{PREFIX}.lora_magnitude_vector", (96,)),
+            "has a DoRA magnitude, but adapter_config.json says lora",
+        ),
         (added("base_model.model.lm_head.weight", (8, 8)), "lm_head.weight is no LoRA factor"),
         (added(f"{PREFIX}.lora_A.second.weight", (4, 96)), "has another in its place"),
         (added(f"{PREFIX}.lora_B.bias", (96,)), "none that it can be multiplied with"),
-        (renamed("model.layers.1.self_attn", "model.layers.1.mlp.experts.3"), "one expert's"),
+        (
+            renamed("model.layers.1.self_attn", "model.layers.1.mlp.experts.3"),
+            "may have another name in mlx-lm",
+        ),
         (renamed("model.layers", "transformer.h"), "may have another name in mlx-lm"),
         (renamed("base_model.model.model.", "base_model.model."), "may have another name"),
     ],
@@ -127,14 +132,17 @@ def test_of_peft_tensors(
         ({"lora_parameters": {"rank": 4, "alpha": 8, "dropout": 0.0}}, "does not state both"),
         (
             {"lora_parameters": {"rank": 8, "scale": 20.0, "dropout": 0.0}},
-            "has rank 4, but adapter_config.json says 8; mlx-lm itself would refuse",
+            "mlx-lm itself refuses model.layers.1.self_attn.q_proj",
         ),
         ({"fine_tune_type": "dora"}, "has no DoRA magnitude"),
         (
             {"lora_parameters": {"rank": 4, "scale": 2.0, "keys": ["self_attn.q_proj"]}},
-            "not among the modules that adapter_config.json names",
+            "self_attn.v_proj: keys does not name them",
         ),
-        ({"num_layers": 2, "model": str(BASE)}, "not among the modules"),
+        (
+            {"num_layers": 2, "model": str(BASE)},
+            "num_layers is 2, and earlier layers are not converted",
+        ),
     ],
 )
 def test_of_mlx(settings: dict[str, Any], why: str, tmp_path: Path) -> None:
@@ -161,12 +169,12 @@ def test_near_misses_of_mlx_are_converted(settings: dict[str, Any], tmp_path: Pa
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (added(f"{Q}.m", (96,)), "has a DoRA magnitude, but adapter_config.json says lora"),
-        (added("model.norm.weight", (96,)), "model.norm.weight is no LoRA factor; mlx-lm"),
+        (added(f"{Q}.m", (96,)), "fine_tune_type is not dora, so that nothing is scaled"),
+        (added("model.norm.weight", (96,)), "model.norm.weight: they are no adapter's parameters"),
         (renamed("self_attn.q", "feed_forward.w1.q"), "may have another name in PEFT"),
         (renamed("model.layers", "language_model.model.layers"), "may have another name in PEFT"),
         (removed(f"{Q}.lora_a"), "has no partner"),
-        (doubled, "is F64"),
+        (doubled, "stored as 64-bit numbers"),
     ],
 )
 def test_of_mlx_tensors(change: Callable[[dict[str, Any]], None], why: str, tmp_path: Path) -> None:
@@ -188,7 +196,12 @@ WITH_MAGNITUDES = {**lora({EMBEDDING: (768, 96)}), f"{EMBEDDING}.m": np.ones(768
     ("tensors", "config", "model", "why"),
     [
         (EXPERTS, {}, None, "factors for each of 3 experts, stacked; PEFT puts LoRA"),
-        (lora({"lm_head": (96, 768)}), {}, None, "lm_head is not among the modules that"),
+        (
+            lora({"lm_head": (96, 768)}),
+            {},
+            None,
+            "lm_head: without keys only modules of layers are converted",
+        ),
         (lora(SHAPES, rank=0), OF_RANK_0, None, f"{Q} has rank 0"),
         (lora({Q: (96, 100)}), {"num_layers": 3}, str(BASE), "96 inputs to 100 outputs"),
         (
@@ -201,7 +214,7 @@ WITH_MAGNITUDES = {**lora({EMBEDDING: (768, 96)}), f"{EMBEDDING}.m": np.ones(768
             WITH_MAGNITUDES,
             {"fine_tune_type": "dora", **OF_EMBEDDING},
             str(BASE),
-            "magnitudes are one a row here",
+            "magnitudes are one a row in mlx-lm",
         ),
     ],
     ids=["experts", "outside the layers", "rank 0", "another model", "no base", "dora"],

@@ -17,8 +17,9 @@ from mlxdoctor.engines.tensors import (
     change,
     describe,
     history,
-    outliers,
+    quantity_of,
     sharing,
+    size_of,
     straight_way,
 )
 from mlxdoctor.evidence.adapter import Adapter
@@ -176,17 +177,15 @@ def modules(*sizes: float) -> list[ModuleFacts]:
     return found
 
 
-def test_one_module_six_hundred_times_the_others() -> None:
-    (outlier,) = outliers(modules(0.1, 0.11, 60.0, 0.09, 0.0), times=10)
-    assert (outlier.name, outlier.is_relative) == ("2", True)
-    assert outlier.ratio == pytest.approx(60 / 0.105, rel=1e-6)
-    assert outliers(modules(0.1, 0.11, 0.9), times=10) == ()
-
-
 def test_modules_are_compared_by_a_measure_that_all_have() -> None:
-    one, *rest = modules(0.1, 0.1, 0.1)
-    assert outliers([replace(one, base_norm=None), *rest], times=1)[0].is_relative is False
-    assert outliers([replace(one, scale=nan)], times=1) == ()
+    sound, still = modules(0.1, 0.0)
+    assert quantity_of([sound, still]) == "relative"
+    assert [size_of(one, "relative") for one in (sound, still)] == [pytest.approx(0.1), 0.0]
+    assert quantity_of([sound, replace(still, base_norm=None)]) == "nominal"
+    assert size_of(sound, "nominal") == sound.nominal
+    unknown = replace(sound, scale=nan)
+    assert quantity_of([unknown, still]) == "unscaled"
+    assert size_of(unknown, "unscaled") == pytest.approx(sound.nominal)
 
 
 def test_factors_that_several_modules_have() -> None:

@@ -9,6 +9,7 @@ import mlxdoctor.check
 from mlxdoctor.api import run_checks
 from mlxdoctor.check import discover
 from mlxdoctor.finding import Outcome
+from mlxdoctor.report import MissingEvidence
 from mlxdoctor.run import Run
 
 PACKAGE = '''
@@ -83,15 +84,15 @@ def test_a_kind_of_another_package_works_with_a_check_of_that_package(run_folder
     (finding,) = outcome.findings
     assert finding.code == "machine-heat.hot"
     assert finding.measured == {"hottest": 94.5, "iters": 300}
-    listed = {one.kind: [source.path.name for source in one.sources] for one in run.evidence}
-    assert listed["temperatures"] == ["sensor.degrees"]
+    listed = [Path(file.source).name for file in run.evidence if file.kind == "temperatures"]
+    assert listed == ["sensor.degrees"]
 
 
 def test_where_it_is_missing_the_report_says_so_with_its_own_reason(run_folder: Path) -> None:
     outcome, run = examined(run_folder)
     reason = "no sensor recorded anything; put a .degrees file beside the log"
     assert (outcome.status, outcome.reason) == ("skipped", reason)
-    assert run.missing == (("temperatures", reason),)
+    assert run.missing == (MissingEvidence("temperatures", reason),)
 
 
 def test_a_file_of_it_that_cannot_be_read_is_listed_as_unreadable(run_folder: Path) -> None:

@@ -20,7 +20,7 @@ def test_perplexity_is_a_loss_and_the_split_is_found(tmp_path: Path) -> None:
     found = read(tmp_path, {"perplexity": 7.66, "split": "valid", "rows": 40})
     metric = next(one for one in found.values if one.name == "perplexity")
     assert metric.loss == pytest.approx(math.log(7.66))
-    assert (metric.split, metric.is_perplexity) == ("valid", True)
+    assert metric.split == "valid"
     assert [one.name for one in found.losses] == ["perplexity"]
 
 

@@ -84,10 +84,11 @@ def diagnosed(cause: str, score: float, **fields: Any) -> dict[str, Any]:
         "supporting": [],
         "contradicting": [],
         "unknown": [],
-        "confirmation": None,
         "arithmetic": [],
+        "confirmation": None,
+        "probability": None,
     }
-    return {"cause": cause, "score": score, "probability": None, **rest, **fields}
+    return {"cause": cause, "score": score, **rest, **fields}
 
 
 def rerun(**changes: Any) -> dict[str, Any]:
@@ -133,7 +134,7 @@ def unhealthy() -> dict[str, Any]:
         "schema_version": 3,
         "coverage": [
             covered("learning-rate-too-high", "named", "loss-trend.diverged"),
-            covered("bad-data", "ruled-out", "data-quality.mostly-copies"),
+            covered("bad-data", "ruled-out", "data-quality.duplicates"),
             covered("wrong-base-model", "open", away, "name its folder with --base"),
         ],
         "tool": {"name": "mlxdoctor", "version": "0.1.0"},

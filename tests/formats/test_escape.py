@@ -9,6 +9,7 @@ from markdown_it import MarkdownIt
 
 from mlxdoctor.formats import escape
 from mlxdoctor.safety import quoting
+from mlxdoctor.safety.quoting import visible
 
 HOSTILE = [
     "[click](https://evil.example)",
@@ -69,7 +70,7 @@ def shown(text: str) -> str:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_is_shown_literally(text: str) -> None:
-    assert shown(escape.markdown(text)) == escape.visible(text).strip()
+    assert shown(escape.markdown(text)) == visible(text).strip()
 
 
 @pytest.mark.slow
@@ -77,7 +78,7 @@ def test_hostile_text_is_shown_literally(text: str) -> None:
 @given(st.text(alphabet=st.sampled_from("ab1 .)#>-+=*_~`[]()!<>&;:/\\|$@\n\t"), max_size=60))
 def test_any_mixture_of_markup_is_shown_literally(text: str) -> None:
     without_joiners = shown(escape.markdown(text)).replace("\u2060", "")
-    assert without_joiners == escape.visible(text).strip()
+    assert without_joiners == visible(text).strip()
 
 
 @pytest.mark.slow
@@ -133,12 +134,12 @@ def test_terminals_get_no_control_character(text: str) -> None:
 
 
 def test_what_was_hidden_is_spelled_out() -> None:
-    assert escape.visible("\x1b[0m\u202e\n\ud800") == "\\x1b[0m\\u202e\\n\\ud800"
+    assert visible("\x1b[0m\u202e\n\ud800") == "\\x1b[0m\\u202e\\n\\ud800"
 
 
 def test_joiners_and_other_scripts_are_left_alone() -> None:
     text = "नमस्ते 你好 می‌خواهم 👩‍💻"
-    assert escape.visible(text) == text
+    assert visible(text) == text
 
 
 def test_long_text_is_cut_and_says_so() -> None:

@@ -96,9 +96,9 @@ def test_pictures_are_inside_have_a_text_in_their_stead_and_can_be_opened() -> N
 
     pictures = Page(source("unhealthy")).all("img")
     assert [one["alt"] for one in pictures] == [
-        figures.PICTURES[name].title
+        figures.FIGURES[name].title
         for name, data in sample.unhealthy()["figures"].items()
-        if data is not None
+        if data is not None and figures.FIGURES[name].title
     ]
     for one in pictures:
         content = base64.b64decode(str(one["src"]).partition(",")[2])

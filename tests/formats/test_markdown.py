@@ -30,14 +30,13 @@ def headings(text: str) -> list[str]:
     ]
 
 
-def test_the_first_screen_says_what_happened_what_to_change_and_how_to_confirm() -> None:
+def test_the_first_screen_says_what_happened_what_to_change_as_a_diff() -> None:
     first = "\n".join(rendered(sample.unhealthy()).splitlines()[:FIRST_SCREEN])
     assert first.startswith("# Root cause: the learning rate is too high\n")
     assert "`llama-commas`" in first
     assert "The training loss rose from 2.148 to 10.97" in first
     assert "`learning_rate` from `0.0002` to `2e-05`" in first
-    assert "mlx_lm.lora --train --config runs/llama-commas/adapter_config.json" in first
-    assert "--learning-rate 2e-05" in first
+    assert '+  "learning_rate": 2e-05,' in first
 
 
 def test_the_sections_come_in_the_order_of_the_design() -> None:
@@ -49,13 +48,11 @@ def test_the_sections_come_in_the_order_of_the_design() -> None:
         "Differential diagnosis",
         "Why this does that",
         "Confirmation",
-        "The fix",
         "Contributing factors",
         "Timeline",
         "Every cause",
         "Every check",
         "What could not be checked",
-        "How to prevent it",
         "Appendix",
     ]
 
@@ -112,7 +109,6 @@ def test_a_healthy_report_says_so_and_is_short() -> None:
     text = rendered(sample.healthy())
     assert text.startswith("# Healthy: the validation loss fell from 2.1 to 1.2\n")
     assert "Differential diagnosis" not in text
-    assert "How to prevent it" not in text
     assert len(text.splitlines()) < len(rendered(sample.unhealthy()).splitlines()) / 2
 
 
@@ -143,9 +139,8 @@ def test_an_unexplained_failure_names_no_cause() -> None:
 
 def test_without_a_configuration_key_the_fix_is_the_remedy() -> None:
     text = rendered(sample.unhealthy() | {"fix": None})
-    assert "No change of a configuration key is known to cure this." in text
+    assert "**What to change:**\nLower `learning_rate` tenfold" in text
     assert "```diff" not in text
-    assert "A run with the change" not in text
 
 
 def test_no_time_and_no_absolute_path_is_shown() -> None:

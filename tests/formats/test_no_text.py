@@ -21,7 +21,7 @@ from mlxdoctor.formats.format import text_of
 from mlxdoctor.formats.withheld import PIECE, taken_out, without_text
 from mlxdoctor.gate.weigh import alone
 from mlxdoctor.report import Report
-from tests.conftest import FIXTURES, ROOT, RUNS, check_called, run_names
+from tests.conftest import FIXTURES, ROOT, RUNS, check_called
 from tests.formats import sample
 from tests.formats.page import Page
 
@@ -187,35 +187,16 @@ def test_samples_of_reruns_are_left_out_and_their_figures_stay() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", run_names())
-def test_no_format_of_a_fixture_run_has_a_piece_of_its_rows_or_outputs(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # All that pictures show is in the JSON as well; drawing them is what takes the time.
-    monkeypatch.setattr("mlxdoctor.formats.figures.draw", lambda *_: {})
-    report = diagnose([RUNS / name], allow_model=False, with_text=False)
-    config = json.loads((RUNS / name / "adapter_config.json").read_text())
-    secrets = secrets_of(RUNS / name, FIXTURES / config["data"])
-    assert len(secrets) > 1_000
-    for report_format, texts in rendered(report).items():
-        assert not pieces(texts) & secrets, report_format
-
-
-@pytest.mark.slow
-def test_the_same_reports_have_such_pieces_without_the_option() -> None:
-    # Otherwise the test above could not fail.
-    name = "collapse-frequent-token"
-    report = diagnose([RUNS / name], allow_model=False)
-    secrets = secrets_of(RUNS / name, FIXTURES / "data" / "geography")
+def test_without_text_the_diagnosis_is_the_same_and_the_quotations_go() -> None:
+    """That no fixture run's rows are quoted then is tested where all of them are diagnosed."""
+    run = RUNS / "collapse-frequent-token"
+    report = diagnose([run], allow_model=False)
+    secrets = secrets_of(run, FIXTURES / "data" / "geography")
     quoting = {name for name, texts in rendered(report).items() if pieces(texts) & secrets}
     assert quoting >= {"markdown", "html", "json", "text"}
-
-
-@pytest.mark.slow
-def test_the_diagnosis_does_not_change() -> None:
-    run = RUNS / "collapse-frequent-token"
-    plain = diagnose([run], allow_model=False).to_dict()
-    shown = diagnose([run], allow_model=False, with_text=False).to_dict()
+    withheld = diagnose([run], allow_model=False, with_text=False)
+    assert not pieces(strings(withheld.to_dict())) & secrets
+    plain, shown = report.to_dict(), withheld.to_dict()
     assert shown["diagnosis"] == plain["diagnosis"]
     assert shown["verdict"] == plain["verdict"]
     assert shown["run"]["evidence"] == plain["run"]["evidence"]

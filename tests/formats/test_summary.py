@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -117,91 +116,41 @@ def test_without_a_cause_the_reasons_are_the_worst_findings_each_code_once() -> 
     assert [one.code for one in of(summary.reasons, data, 1)] == codes[:1]
 
 
-def test_a_confirming_run_goes_past_the_onset() -> None:
-    data = sample.unhealthy()
-    assert "--iters 50 " in "\n".join(of(summary.confirm_commands, data))
-    data["outcomes"][0]["findings"][0]["onset"] = 300
-    assert "--iters 600 " in "\n".join(of(summary.confirm_commands, data))
-    data["outcomes"][0]["findings"][0]["onset"] = 200
-    assert "--iters 400 " in "\n".join(of(summary.confirm_commands, data))
+def with_models(data: dict[str, Any]) -> dict[str, Any]:
+    """The report of a run whose base model and rows are at hand."""
+    data["run"]["evidence"] += [
+        sample.file("base model", "b", None),
+        sample.file("dataset", "d", None),
+    ]
+    return data
 
 
-def test_a_key_without_an_option_is_changed_in_a_copy() -> None:
-    data = sample.unhealthy()
-    data["fix"] |= {
-        "before": {"lora_parameters.scale": 160.0},
-        "after": {"lora_parameters.scale": 20.0},
-        "diff": '-        "scale": 160.0\n+        "scale": 20.0',
-    }
-    lines = of(summary.confirm_commands, data)
-    assert lines[0].startswith(
-        "cp runs/llama-commas/adapter_config.json llama-commas-fixed.json  #"
-    )
-    assert "--config llama-commas-fixed.json" in lines[2]
-    assert "scale" not in "".join(lines)
-
-
-def test_the_commands_are_what_a_shell_takes_for_three() -> None:
-    script = "\n".join(of(summary.confirm_commands, sample.unhealthy()))
-    joined = script.replace("\\\n", "").splitlines()
-    assert [shlex.split(line)[0] for line in joined] == ["mkdir", "mlx_lm.lora", "mlxdoctor"]
-
-
-def test_a_fix_of_the_iterations_is_run_as_it_says() -> None:
-    data = sample.unhealthy()
-    data["fix"] = {
-        "before": {"iters": 800},
-        "after": {"iters": 200},
-        "diff": '-    "iters": 800,\n+    "iters": 200,',
-    }
-    script = "\n".join(of(summary.confirm_commands, data))
-    assert script.count("--iters") == 1
-    assert "--iters 200 " in script
-    assert "cp " not in script
-
-
-@pytest.mark.parametrize(
-    ("source", "option"),
-    [
-        ("models/llama/config.json", "--model models/llama"),
-        ("~/my models/config.json", "--model ~/'my models'"),
-        ("~/.cache/huggingface/hub/x/config.json", None),
-    ],
-)
-def test_the_base_model_is_named_where_it_was_found(source: str, option: str | None) -> None:
-    data = sample.unhealthy()
-    data["run"]["evidence"].append(
-        {"kind": "base model", "source": source, "sha256": None, "note": ""}
-    )
-    script = "\n".join(of(summary.confirm_commands, data))
-    assert ("--model" in script) is (option is not None)
-    assert option is None or option in script
-
-
-def test_a_schedule_outranks_the_option_so_a_copy_is_changed() -> None:
-    data = sample.unhealthy()
-    data["fix"]["diff"] = '+  "learning_rate": 2e-05,\n+  "arguments": [2e-05]'
-    assert of(summary.confirm_commands, data)[0].startswith("cp ")
-
-
-def test_a_configuration_path_can_not_inject_a_command() -> None:
-    data = sample.unhealthy()
-    data["run"]["evidence"][0]["source"] = "a; rm -rf $(HOME)/adapter_config.json"
-    line = of(summary.confirm_commands, data)[1]
-    assert "--config 'a; rm -rf $(HOME)/adapter_config.json'" in line
+def test_an_experiment_confirms_where_the_run_can_be_made_again() -> None:
+    data = with_models(sample.unhealthy())
+    command = "mlxdoctor diagnose runs/llama-commas --confirm"
+    assert of(summary.confirm_command, data) == command
+    assert of(summary.screen, data).confirm == command
+    for name in ("text", "markdown"):
+        assert command in text_of(sample.made(data), name)
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"fix": None},
         {"verdict": "healthy"},
         {"diagnosis": []},
-        {"run": {"evidence": [], "missing": [], "left_out": []}},
+        {"run": sample.unhealthy()["run"]},
+        {"experiments": [sample.rerun()]},
     ],
 )
-def test_no_command_is_invented_without_a_fix_or_a_configuration(change: dict[str, Any]) -> None:
-    assert of(summary.confirm_commands, sample.unhealthy() | change) == []
+def test_no_experiment_is_named_that_can_not_be_made(change: dict[str, Any]) -> None:
+    assert of(summary.confirm_command, with_models(sample.unhealthy()) | change) == ""
+
+
+def test_no_experiment_is_named_for_a_cause_that_none_can_show() -> None:
+    data = with_models(sample.unhealthy())
+    data["causes"]["learning-rate-too-high"]["no_experiment"] = "nothing trains"
+    assert of(summary.confirm_command, data) == ""
 
 
 def test_missing_kinds_with_one_reason_are_named_together() -> None:

@@ -10,12 +10,14 @@ from unittest.mock import patch
 
 from mlxdoctor.check import discover
 from mlxdoctor.evidence.code_files import RemoteCode
+from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.supervision import encoder_of
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.gate.baseline import baseline_text, read_baseline
 from mlxdoctor.gate.policy_file import find_policy, read_policy
-from mlxdoctor.labels.label_rows import LabelRules, Totals, spans, stream
+from mlxdoctor.labels.label_rows import Totals, labelled, spans
 from mlxdoctor.run import Run
-from mlxdoctor.train.settings import Settings
+from mlxdoctor.twin.settings import Settings
 from mlxdoctor.watch.follow import Follower, Until
 from mlxdoctor.watch.growing_log import GrowingLog
 from tests.fuzzing import seeds
@@ -25,8 +27,6 @@ _checks = cache(discover)
 
 #: Where the patterns of a policy are looked for.
 _KEYS = ("adapters/old/one", "models/new")
-#: Into how many pieces a log falls at most while it arrives.
-MOST_PIECES = 4096
 #: Rows that `labels` shows, the others are counted.
 SHOWN = 100
 
@@ -103,12 +103,12 @@ def _tokenizer() -> Tokenizer:
 
 
 def _labels(folder: Path) -> None:
-    tokenizer = _tokenizer()
     totals = Totals()
-    for labelled in stream(folder / "rows.jsonl", tokenizer, LabelRules.of(None, True, 64)):
-        totals.add(labelled, (2,), None)
-        if labelled.row is not None and totals.rows <= SHOWN:
-            spans(labelled.row)
+    dataset = Dataset.read(folder / "rows.jsonl")
+    for each in labelled(*encoder_of(dataset, _tokenizer(), None, "train")):
+        totals.add(each)
+        if each.row is not None and totals.rows <= SHOWN:
+            spans(each.row)
     totals.to_dict()
 
 

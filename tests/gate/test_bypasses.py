@@ -55,12 +55,12 @@ def test_no_sound_adapter_is_stopped() -> None:
 @pytest.mark.parametrize(
     ("name", "status", "code"),
     [
-        ("scale-string", ItemStatus.FAILED, "adapter-loading.setting-refused"),
+        ("scale-string", ItemStatus.FAILED, "adapter-structure.setting-refused"),
         ("a-b-swapped", ItemStatus.FAILED, "adapter-structure.sizes-disagree"),
-        ("absolute", ItemStatus.FAILED, "adapter-presence.one-sided"),
-        ("three-levels", ItemStatus.FAILED, "adapter-presence.few-values"),
-        ("one-a-everywhere", ItemStatus.PASSED, "adapter-presence.same-factors"),
-        ("names-of-an-moe", ItemStatus.PASSED, "adapter-loading.unknown-names"),
+        ("absolute", ItemStatus.FAILED, "adapter-presence.untrained-values"),
+        ("three-levels", ItemStatus.FAILED, "adapter-presence.untrained-values"),
+        ("one-a-everywhere", ItemStatus.PASSED, "adapter-presence.untrained-values"),
+        ("names-of-an-moe", ItemStatus.PASSED, "adapter-structure.unknown-names"),
         ("both-formats", ItemStatus.FAILED, "adapter-presence.zero-b"),
         ("dangling-link", ItemStatus.UNUSABLE, None),
         ("lfs-pointer", ItemStatus.UNUSABLE, None),

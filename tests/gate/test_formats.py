@@ -71,7 +71,7 @@ def test_what_failed_comes_first_with_its_cause_and_findings(name: str) -> None:
 def test_the_terminal_keeps_to_its_width() -> None:
     text = terminal.render_gate(ALL, width=60, written=["reports/gate.md"])
     assert max(map(len, text.splitlines())) <= 60
-    assert "findings suppressed: 1 by an ignore" in text
+    assert "- 1 by the ignore" in text
     assert text.endswith("\n  reports/gate.md\n")
 
 

@@ -57,9 +57,9 @@ def test_thresholds_of_an_override_reach_only_its_paths(tmp_path: Path) -> None:
         shutil.copytree(HEALTHY, tmp_path / name)
     rules = policy(
         tmp_path,
-        'fail = ["weight-drift.large"]\n[[override]]\npaths = ["b"]\n'
+        'fail = ["weight-drift.exploded"]\n[[override]]\npaths = ["b"]\n'
         # Copied away from their base model, they are measured without it.
-        "thresholds.weight-drift.nominal_large = 0.1\n",
+        "thresholds.weight-drift.nominal_exploded = 0.1\n",
     )
     result = gate(tmp_path / "a", tmp_path / "b", policy=rules).result
     assert [one.status.value for one in result.items] == ["passed", "failed"]

@@ -61,8 +61,8 @@ def test_no_loader_of_ours_runs_it(
 
     with pytest.raises(InputError, match="needs code of its own"):
         load(BaseModel.read(folder))
-    from mlxdoctor.train import Settings
-    from mlxdoctor.train.attach import load_base
+    from mlxdoctor.twin import Settings
+    from mlxdoctor.twin.attach import load_base
 
     settings = Settings.from_values({"model": str(folder), "data": str(tmp_path)})
     with pytest.raises(InputError, match="needs code of its own"):
@@ -98,7 +98,8 @@ def test_pickles_and_trust_beside_a_run_are_notes(copied: Callable[[str], Path])
     (run / "adapter_config.json").write_text(json.dumps({**config, "trust_remote_code": True}))
     report = diagnose([run], allow_model=False)
     found = {one.code: one for one in report.findings if one.code.startswith("remote-code")}
-    assert set(found) == {"remote-code.pickles", "remote-code.trusted"}
+    assert set(found) == {"remote-code.pickles", "remote-code.named"}
     assert {one.severity for one in found.values()} == {"info"}
+    assert "trust_remote_code is “true”" in found["remote-code.named"].message
     assert found["remote-code.pickles"].measured["count"] == 4
     assert "and 1 more" in found["remote-code.pickles"].message

@@ -18,7 +18,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.finding import Status
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import using
-from mlxdoctor.train.settings import Settings
+from mlxdoctor.twin.settings import Settings
 from tests.conftest import FIXTURES
 
 
@@ -44,10 +44,10 @@ def test_what_some_families_state_is_not(tmp_path: Path, value: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"scale": "20"}, "scale is '20'; it must be a number"),
+        ({"scale": "20"}, "scale is '20'; it must be a finite number"),
         ({"rank": 0}, "rank is 0; it must be a whole number from 1 on"),
         ({"rank": True}, "rank is True"),
-        ({"dropout": 7.0}, "dropout is 7.0; it must be from 0 to 1"),
+        ({"dropout": 7.0}, "dropout is 7.0; it must be a number from 0 to below 1"),
         ({"keys": [[1] * 1000]}, "keys is "),
     ],
 )

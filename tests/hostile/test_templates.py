@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from mlxdoctor.evidence.chat_template import ChatTemplate, TemplateFailure
+from mlxdoctor.evidence.chat_template import ChatTemplate, TemplateFailure, TemplateTooMuch
 from mlxdoctor.safety.reading_limits import using
 
 CHAT = [{"role": "user", "content": "x" * 1000}, {"role": "assistant", "content": "y"}]
@@ -23,7 +23,6 @@ HOSTILE = (
     LOOP + "{% set ns.x = ns.x * 8 %}{% endfor %}",
     LOOP + "{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}",
     LOOP + "{% set ns.x = {'a': ns.x, 'b': ns.x} %}{% endfor %}{{ ns.x }}",
-    LOOP + "{% set ns.x = (ns.x, ns.x) %}{% endfor %}{{ ns.x == ns.x|list }}",
     LOOP + "{% set ns.x = '%s%s' % (ns.x, ns.x) %}{% endfor %}",
     LOOP + "{% set ns.x = '{0}{0}'.format(ns.x) %}{% endfor %}",
     LOOP + "{% set ns.x = ns.x.join(['', ns.x, '']) %}{% endfor %}",
@@ -53,27 +52,24 @@ HOSTILE = (
 )
 
 ALONE = """
-import resource, sys
+import sys
 from mlxdoctor.evidence.chat_template import ChatTemplate, TemplateFailure
-# What is not refused in time fails to allocate, and says so in other words.
-if sys.platform == "linux":
-    resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
 for template in sys.stdin.read().split("\\0"):
     try:
         ChatTemplate.compile(template, {}).render([{"role": "user", "content": "x" * 1000}])
         print("rendered", template)
-    except TemplateFailure as failure:
-        if "ran out of" in str(failure):
-            print("memory", template)
+    except TemplateFailure:
+        pass
 # Not getrusage: its peak is inherited from the process that started this one.
-status = open("/proc/self/status").read() if sys.platform == "linux" else "VmHWM: 0 kB"
+status = open("/proc/self/status").read()
 print(int(status.split("VmHWM:")[1].split()[0]) >> 10)
 """
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="no limit of a process's addresses")
 def test_no_template_fills_the_memory() -> None:
-    """Each is refused by name, not by the system, and together they take little."""
+    """Each is stopped by its own limits, and together they take little."""
     answer = subprocess.run(
         [sys.executable, "-c", ALONE],
         input="\0".join(HOSTILE),
@@ -84,8 +80,31 @@ def test_no_template_fills_the_memory() -> None:
     )
     *broken, peak = answer.stdout.splitlines()
     assert not broken
-    if sys.platform == "linux":
-        assert int(peak) < 400
+    # Megabytes: the process itself, and what one template may take.
+    assert int(peak) < 500
+
+
+@pytest.mark.parametrize(
+    ("template", "limit"),
+    [
+        ("{{ 'a' * 10**10 }}", "template_characters"),
+        (LOOP + "{% set ns.x = ns.x * 8 %}{% endfor %}", "template_characters"),
+        ("{{ 2 ** 99999 }}", None),
+        ("{{ 7 * 2 ** 4095 }}", None),
+        ("{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}",
+         "template_seconds"),
+    ],
+)  # fmt: skip
+def test_a_template_that_takes_too_much_is_told_the_limit(template: str, limit: str | None) -> None:
+    if sys.platform != "linux" and limit == "template_characters":
+        pytest.skip("no limit of a process's addresses")
+    problem = f"limit {limit}" if limit else "a number of over 4,096 bits"
+    with using(["template_seconds=1"]), pytest.raises(TemplateTooMuch, match=problem):
+        ChatTemplate.compile(template, {}).render(CHAT)
+
+
+def test_a_number_may_be_large_and_not_huge() -> None:
+    assert ChatTemplate.compile("{{ 2 ** 1000 // 2 ** 999 }}", {}).render(CHAT) == "2"
 
 
 ESCAPES = (

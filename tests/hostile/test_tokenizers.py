@@ -13,8 +13,8 @@ import pytest
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.load import load_tokenizer
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.limits import TimeLimitExceeded
 from mlxdoctor.safety.reading_limits import using
-from mlxdoctor.safety.time_limit import TimeLimitExceeded
 from tests.conftest import FIXTURES
 
 

@@ -10,15 +10,13 @@ import numpy as np
 import pytest
 
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.judge.rate import BandLimits, planned_rates, step_of
+from mlxdoctor.judge.rate import planned_rates, step_of
 from tests.checks.data_evidence import BASE, config_of
-
-LIMITS = BandLimits()
 
 
 def of(tmp_path: Path, base: BaseModel | None = None, **values: object):
     parameters = {"rank": 8, "dropout": 0.0, "scale": values.pop("scale", 20.0)}
-    return step_of(config_of(tmp_path, lora_parameters=parameters, **values), base, LIMITS)
+    return step_of(config_of(tmp_path, lora_parameters=parameters, **values), base)
 
 
 def test_the_band_is_for_the_size_of_the_base(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_where_nothing_changes_there_is_no_fix(change: Change | None) -> None:
 
 def test_the_measured_rates_come_from_the_finding_that_measured_them() -> None:
     measured = {"guideline": (0.001, 0.02), "scale": 20.0}
-    finding = Finding("learning-rate.far-above-guideline", Severity.WARNING, "High.", measured)
+    finding = Finding("learning-rate.above-guideline", Severity.WARNING, "High.", measured)
     assert measured_rates([finding]) == {"learning_rate": (5e-5, 1e-3)}
     assert measured_rates([Finding("loss-trend.diverged", Severity.ERROR, "Up.")]) == {}
 

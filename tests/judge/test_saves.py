@@ -20,7 +20,7 @@ from mlxdoctor.measure.weights.save_norms import follow
 from mlxdoctor.run import Run
 from tests.bisect.states import changed, history, state
 from tests.checks.log_evidence import LogWriter
-from tests.conftest import FIXTURES, RUNS, check_called
+from tests.conftest import FIXTURES, RUNS
 
 LIMITS = SaveLimits()
 
@@ -169,11 +169,3 @@ def test_real_runs(name: str, expected: str) -> None:
     )
     followed = follow(found, run.get(TrainingConfig), run.get(BaseModel))
     assert standings(judge(followed, logged, LIMITS)) == expected
-
-
-def test_checks_and_bisect_judge_sizes_by_the_same_limits() -> None:
-    drift = check_called("weight-drift").limits
-    shared = vars(LIMITS).keys() & vars(drift).keys()
-    assert "nominal_large" in shared
-    for field in shared:
-        assert getattr(LIMITS, field) == getattr(drift, field)

@@ -100,8 +100,46 @@ class T:
         loss, grads = mx.value_and_grad(self.loss)(ids, labels)
         self.optimizer.update(self.model, grads)
 """,
+        "parameters for a loss that is handed in": """\
+def train(model, optimizer, batch, compute_loss):
+    step = mx.value_and_grad(compute_loss)
+    loss, grads = step(model.trainable_parameters(), batch)
+    optimizer.update(model, grads)
+""",
+        "parameters that the loss never reads": """\
+def step(model, batch):
+    def loss_fn(params, batch):
+        return model(batch).mean()
+    return mx.value_and_grad(loss_fn)(model.trainable_parameters(), batch)
+""",
+        "parameters used as the model": """\
+def step(model, batch):
+    def loss_fn(params, batch):
+        return params.forward(batch).mean()
+    return mx.value_and_grad(loss_fn)(model.trainable_parameters(), batch)
+""",
     },
     "missing-in-mlx": {
+        "requires_grad": """\
+import mlx.nn as nn
+def freeze(model):
+    for p in model.parameters():
+        p.requires_grad = False
+""",
+        "forward, as in another framework": """\
+def train(model, opt, rows):
+    def loss_fn(model, row):
+        return model.forward(row).mean()
+    f = mx.value_and_grad(loss_fn)
+    for row in rows:
+        loss, g = f(model, row)
+        opt.update(model, g)
+        mx.eval(model.parameters())
+""",
+        "a loss of PyTorch": """\
+def loss_fn(model, inputs, targets):
+    return nn.CrossEntropyLoss()(model(inputs), targets).mean()
+""",
         "no_grad as a context": """\
 with mx.no_grad():
     pass
@@ -140,14 +178,6 @@ def step(model, optimizer, f, x):
     optimizer.update(model, kept(grads))
 """,
     },
-    "parameters-as-model": {
-        "parameters for a loss that is handed in": """\
-def train(model, optimizer, batch, compute_loss):
-    step = mx.value_and_grad(compute_loss)
-    loss, grads = step(model.trainable_parameters(), batch)
-    optimizer.update(model, grads)
-""",
-    },
     "probabilities-as-logits": {
         "a sigmoid before its loss": """\
 def loss(model, x, y):
@@ -172,24 +202,6 @@ def step(model, optimizer, grads):
 def save(model):
     weights = model.parameters()
     mx.savez('w.npz', **weights)
-""",
-    },
-    "torch-idiom": {
-        "requires_grad": """\
-import mlx.nn as nn
-def freeze(model):
-    for p in model.parameters():
-        p.requires_grad = False
-""",
-        "forward, as in another framework": """\
-def train(model, opt, rows):
-    def loss_fn(model, row):
-        return model.forward(row).mean()
-    f = mx.value_and_grad(loss_fn)
-    for row in rows:
-        loss, g = f(model, row)
-        opt.update(model, g)
-        mx.eval(model.parameters())
 """,
     },
     "unguarded-mean": {
@@ -630,28 +642,6 @@ class Trainer:
     def step(self, x):
         loss, g = nn.value_and_grad(self.model, f)(self, x)
         self.optimizer.update(self.model, g)
-""",
-    "layers made by a function of another file": """\
-from mlx_lm import load
-from ours import to_lora
-def f(path):
-    model, tok = load(path)
-    to_lora(model)
-    model.load_weights('adapters.npz')
-    return model
-""",
-    "steps that a resumed run skips": """\
-def train(model, optimizer, f, batches, n, done):
-    total = 0
-    for i, x in enumerate(batches):
-        if i < done:
-            continue
-        loss, g = f(x)
-        total = add(total, g)
-        if (i + 1) % n == 0:
-            optimizer.update(model, total)
-            mx.eval(model.parameters())
-            total = 0
 """,
     "a token with its cache": """\
 def generate(self, ids, cache):

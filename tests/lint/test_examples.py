@@ -11,7 +11,6 @@ import mlx.optimizers as optim
 import mlx_lm
 import pytest
 from mlx import nn
-from mlx.utils import tree_flatten
 from mlx_lm.tuner.utils import linear_to_lora_layers
 
 from mlxdoctor.lint.rule import Rule, rules
@@ -64,21 +63,6 @@ def test_every_proof_is_of_a_rule() -> None:
     assert set(PROOFS) == {rule.code for rule in rules()}
 
 
-@proof(1, 2)
-def accumulation_boundary(example: ModuleType) -> int:
-    """How many updates four batches with rows give, by two each, with an empty one among them."""
-    model, optimizer = TinyModel(), optim.SGD(0.1)
-    gradient = nn.value_and_grad(model, loss_fn)
-    empty = mx.zeros((0, 6), mx.int32)
-    batches = [TOKENS, empty, TOKENS, TOKENS, TOKENS]
-
-    def step(model: nn.Module, one: mx.array) -> object:
-        return gradient(model, one[:, :-1], one[:, 1:])
-
-    example.train(model, optimizer, step, batches, 2)
-    return int(optimizer.step.item())
-
-
 @proof(False, True)
 def adapter_flag(example: ModuleType) -> bool:
     """After a flag is set alone, the model has no LoRA weights."""
@@ -94,23 +78,6 @@ def adapter_without_freeze(example: ModuleType) -> tuple[bool, ...]:
     trained = names(model.trainable_parameters())
     wrapped = "layers.0.q_proj.linear.weight"
     return "layers.0.q_proj.lora_b" in trained, "embed.weight" in trained, wrapped in trained
-
-
-@proof("ValueError", "")
-def adapter_without_layers(example: ModuleType) -> str:
-    """The tensors have no place in the model; one with the layers takes them."""
-    base, tuned = TinyModel(), TinyModel()
-    linear_to_lora_layers(tuned, 2, LORA)
-    factors = {
-        f"layers.{number}.v_proj.{name}": layer.v_proj[name]
-        for number, layer in enumerate(tuned.layers)
-        for name in ("lora_a", "lora_b")
-    }
-    mx.save_safetensors("adapters.safetensors", factors)
-    given = vars(example)
-    # What mlx-lm's own load does with the folder of an adapter: layers first, then the weights.
-    given["load"] = lambda path, adapter_path=None: (tuned if adapter_path else base, None)
-    return raised(lambda: example.load_tuned("base", Path.cwd()))
 
 
 @proof(True, False)
@@ -181,13 +148,6 @@ def gradient_of_module(example: ModuleType) -> bool:
     return bool(changed(model, before) & {"embed.weight", "head.weight"})
 
 
-@proof(False, True)
-def gradient_of_unused(example: ModuleType) -> bool:
-    """Whether any gradient differs from zero."""
-    _, grads = example.step(TinyModel(), TOKENS)
-    return any(value.any().item() for _, value in tree_flatten(grads))
-
-
 def pending(example: ModuleType, steps: int) -> int:
     """How many operations the weights still wait for after so many steps."""
     model = TinyModel()
@@ -220,12 +180,6 @@ def mask_off_by_one(example: ModuleType) -> bool:
     trained = [bool(mx.any(gradient[0, place] != 0)) for place in range(4)]
     assert trained[:2] == [True, True]
     return trained[2]
-
-
-@proof("AttributeError", "")
-def missing_in_mlx(example: ModuleType) -> str:
-    """The name is not there."""
-    return raised(lambda: example.loss_fn(TinyModel(), TOKENS, TOKENS))
 
 
 class Wrapped(nn.Module):
@@ -278,12 +232,6 @@ def own_trainable_parameters(example: ModuleType) -> tuple[bool, bool]:
     return "inner.body.weight" in trained, bool(names(model.trainable_parameters()))
 
 
-@proof("AttributeError", "")
-def parameters_as_model(example: ModuleType) -> str:
-    """A dict has no `forward`."""
-    return raised(lambda: example.step(TinyModel(), TOKENS))
-
-
 @proof(True, False)
 def probabilities_as_logits(example: ModuleType) -> bool:
     """Whether a model that is right and sure of it has a loss above 1."""
@@ -315,13 +263,12 @@ def saved_nested(example: ModuleType) -> tuple[str, bool]:
 
 
 @proof(("AttributeError", False), ("", True))
-def torch_idiom(example: ModuleType) -> tuple[str, bool]:
-    """Optimizers of MLX have no `zero_grad`, arrays no `backward`."""
+def missing_in_mlx(example: ModuleType) -> tuple[str, bool]:
+    """Arrays have no `backward`, and optimizers no `step()`."""
     model, optimizer = TinyModel(), optim.SGD(0.1)
     assert not hasattr(mx.array(1.0), "backward")
     before = weights(model)
-    loss = loss_fn if hasattr(example, "nn") else nn.losses.cross_entropy
-    error = raised(lambda: example.step(model, optimizer, loss, TOKENS[:, :-1], TOKENS[:, 1:]))
+    error = raised(lambda: example.step(model, optimizer, TOKENS[:, :-1], TOKENS[:, 1:]))
     return error, bool(changed(model, before))
 
 

@@ -219,7 +219,7 @@ def test_a_notebook_is_told_to_be_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["-" * 2_000 + "y", "f" + ".a" * 2_000, "a + " * 2_000 + "b"])
 def test_deep_nesting_is_one_sentence(text: str, tmp_path: Path) -> None:
     path = tmp_path / "train.py"
-    path.write_text(f"import mlx.core as mx\nfor x in y:\n    optimizer.update({text}, grads)\n")
+    path.write_text(f"import mlx.core as mx\nfor x in y:\n    ({text}).update(model, grads)\n")
     (hit,) = lint([path])
     assert hit.code == "unreadable"
     assert "the file was not examined" in hit.message

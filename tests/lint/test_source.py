@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.lint.names import canonical, imported_name, uses_mlx
-from mlxdoctor.lint.source import SourceFile
+from mlxdoctor.lint.linter import uses_mlx
+from mlxdoctor.lint.source import SourceFile, canonical
 from mlxdoctor.safety.errors import InputError
 
 
@@ -64,9 +64,9 @@ def test_names_that_are_the_same() -> None:
     assert canonical("mlx.core.value_and_grad") != canonical("mlx.nn.value_and_grad")
     assert canonical("load") == "load"
     assert list(parse("from .tuner.utils import train as t\nt()").calls("*.train"))
-    assert imported_name(".backend.mx") == "mlx.core"
-    assert imported_name(".mx.eval") == "mlx.core.eval"
-    assert imported_name(".mxnet.eval") == ".mxnet.eval"
+    assert list(parse("from .backend import mx\nmx.eval(x)").calls("mlx.core.eval"))
+    assert list(parse("from .mx import eval\neval(x)").calls("mlx.core.eval"))
+    assert not list(parse("from .mxnet import eval\neval(x)").calls("mlx.core.eval"))
 
 
 @pytest.mark.parametrize(

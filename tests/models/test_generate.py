@@ -21,11 +21,10 @@ from mlxdoctor.evidence.supervision import RefusedRow, SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models import generations
 from mlxdoctor.models import load as models
-from mlxdoctor.models import losses as token_losses
 from mlxdoctor.models.answer import answer
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.models.load import load_weights
-from mlxdoctor.models.losses import TokenLosses
+from mlxdoctor.models.losses import Meter, TokenLosses
 from mlxdoctor.models.prompts import Prompt, prompts_for
 from mlxdoctor.safety.errors import InputError
 from tests.conftest import FIXTURES, RUNS
@@ -58,7 +57,7 @@ def splits(dataset: Dataset, tokenizer: Tokenizer) -> list[SupervisedRows]:
 
 @pytest.fixture(scope="module")
 def measured(base: BaseModel, tokenizer: Tokenizer, splits: list[SupervisedRows]) -> TokenLosses:
-    return token_losses.measure(models.load(base, ADAPTER), tokenizer, splits)
+    return Meter(models.load(base, ADAPTER), tokenizer).measure(splits)
 
 
 def test_prompts_come_from_the_data_and_a_few_do_not(
@@ -170,7 +169,7 @@ def test_a_refused_adapter_is_evidence(
     assert "more like it" in loaded.load_failure
     produced = generations.produce(loaded, tokenizer, prompts_for(None, tokenizer))
     assert (produced.items, produced.load_failure) == ((), loaded.load_failure)
-    losses = token_losses.measure(loaded, tokenizer, splits[:1], max_rows=8)
+    losses = Meter(loaded, tokenizer).measure(splits[:1], max_rows=8)
     assert losses.load_failure == loaded.load_failure
     assert all(row.tuned is None for row in losses.rows)
 
@@ -230,7 +229,7 @@ def test_an_end_token_that_the_model_does_not_have_is_never_expected(
 ) -> None:
     without = replace(base, config={**base.config, "eos_token_id": 1_000_000})
     strange = replace(tokenizer, eos_token_ids=(1_000_000,))
-    found = token_losses.measure(models.load(without), strange, splits[:1], max_rows=2)
+    found = Meter(models.load(without), strange).measure(splits[:1], max_rows=2)
     assert all(np.isinf(row.base.end_after_answer) for row in found.rows)
 
 
@@ -262,12 +261,12 @@ def test_tokens_outside_the_vocabulary_are_refused(
     row = splits[0].rows[0]
     alien = replace(row, tokens=np.full_like(row.tokens, 999))
     with pytest.raises(InputError, match="token 999 is outside the vocabulary"):
-        token_losses.measure(models.load(base), tokenizer, [replace(splits[0], rows=(alien,))])
+        Meter(models.load(base), tokenizer).measure([replace(splits[0], rows=(alien,))])
     with pytest.raises(InputError, match="no row to measure"):
-        token_losses.measure(models.load(base), tokenizer, [replace(splits[0], rows=())])
+        Meter(models.load(base), tokenizer).measure([replace(splits[0], rows=())])
     refused = replace(splits[0], rows=(), refused=(RefusedRow(0, "its text is empty"),))
     with pytest.raises(InputError, match="no row of the data can be measured: its text is empty"):
-        token_losses.measure(models.load(base), tokenizer, [refused])
+        Meter(models.load(base), tokenizer).measure([refused])
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.train.small import small_model
+from tests.twin.small import small_model
 
 pytestmark = pytest.mark.slow
 

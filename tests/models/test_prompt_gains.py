@@ -3,38 +3,65 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from mlxdoctor.evidence.supervision import Role, SupervisedRows
 from mlxdoctor.models.forward import Question, predict
 from mlxdoctor.models.load import LoadedModels
 from mlxdoctor.models.losses import TokenLosses
 from mlxdoctor.models.prompt_gains import ANSWER_TOKENS, PromptGains
 from mlxdoctor.run import Run
+from mlxdoctor.safety.time_budget import TimeBudget
 from tests.conftest import FIXTURES, RUNS
 
 BASE = FIXTURES / "base"
 
 
-def test_what_was_measured_before_is_not_measured_again_and_is_the_same() -> None:
+def test_an_answer_is_measured_after_its_own_and_after_another_rows_prompt() -> None:
     run = Run.discover([RUNS / "healthy-ordinary"])
-    gains, losses = run.get(PromptGains), run.get(TokenLosses)
+    gains, rows = run.get(PromptGains), run.get(SupervisedRows)
     assert gains is not None
-    assert losses is not None
-    known = {row.index: row for row in losses.split("valid")}
-    some = gains.measure("valid", 20)
-    assert {row.index for row in some[: len(known)]} == known.keys()
-    # Measured from scratch, an answer after its own prompt has the same loss.
+    assert rows is not None
+    some = gains.measure("train", 12)
+    by_index = {row.index: row for row in rows.rows}
     model = run.need(LoadedModels).select("base")
-    for row in some[:3]:
-        whole = known[row.index]
-        last = whole.prompt_length + min(ANSWER_TOKENS, int((whole.roles == 1).sum()))
-        tokens = whole.tokens[:last].tolist()
-        own = Question.after(tokens[: whole.prompt_length], tokens[whole.prompt_length :])
-        (again,) = predict(model, [own])
-        assert row.base[0] == pytest.approx(float(again.losses.mean()), abs=1e-3)
-    assert gains.measure("valid", 12) == some[:12]
+    for own, other in some[:3]:
+        whole = by_index[own.index]
+        prompt, answer = own.tokens[: own.prompt_length], own.tokens[own.prompt_length :]
+        assert prompt.tolist() == whole.tokens[: whole.prompt_length].tolist()
+        assert len(answer) == min(ANSWER_TOKENS, int((whole.roles == Role.ANSWER).sum()))
+        assert other.tokens[other.prompt_length :].tolist() == answer.tolist()
+        assert other.tokens[: other.prompt_length].tolist() != prompt.tolist()
+        for row in (own, other):
+            asked = Question.after(row.tokens[: row.prompt_length].tolist(), answer.tolist())
+            (again,) = predict(model, [asked])
+            mean = row.mean("base", Role.ANSWER)
+            assert mean == pytest.approx(float(again.losses.mean()), abs=1e-3)
+
+
+def test_what_was_measured_before_is_not_measured_again() -> None:
+    run = Run.discover([RUNS / "healthy-ordinary"])
+    gains, known = run.need(PromptGains), run.need(TokenLosses).split("valid")
+    whole = {row.index: row for row in known}
+    first = gains.measure("valid", len(whole))
+    assert {own.index for own, _ in first} == whole.keys()
+    assert all(own.base is whole[own.index].base for own, _ in first)
+    some = gains.measure("valid", 12)
+    more = gains.measure("valid", 20)
+    assert len({own.index for own, _ in more}) == 20
+    assert all(again is kept for again, kept in zip(more, some, strict=False))
+
+
+def test_what_no_time_was_left_for_is_said() -> None:
+    seconds = [0.0]
+    run = Run.discover([RUNS / "healthy-ordinary"])
+    gains = replace(run, budget=TimeBudget(60.0, lambda: seconds[0])).need(PromptGains)
+    seconds[0] = 60.0
+    assert gains.measure("valid", 12) == ()
+    assert gains.left_out.startswith("0 of 12 valid rows were given another row's prompt")
 
 
 def test_the_base_alone_before_training(tmp_path: Path) -> None:
@@ -48,7 +75,7 @@ def test_the_base_alone_before_training(tmp_path: Path) -> None:
     assert gains.rows == {"train": 12}
     measured = gains.measure("train", 5)
     assert len(measured) == 5
-    assert all(row.tuned is None and row.base[0] != row.base[1] for row in measured)
+    assert all(own.tuned is None for own, _ in measured)
 
 
 def test_rows_without_a_prompt_have_none(tmp_path: Path) -> None:

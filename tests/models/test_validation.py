@@ -7,8 +7,10 @@ import pytest
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.supervision import build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models import load as models
+from mlxdoctor.models.losses import Meter
 from mlxdoctor.models.readings import Reading, mean_loss
 from mlxdoctor.models.validation import WITHOUT_END, ValidationRows, prepare
 from tests.conftest import FIXTURES, RUNS
@@ -20,13 +22,13 @@ RUN = RUNS / "healthy-ordinary"
 
 def prepared(data: str = "geography", base: BaseModel | None = None) -> ValidationRows:
     base = base or BaseModel.read(FIXTURES / "base")
-    loaded = models.load(base, RUN / "adapters.safetensors")
-    return prepare(
-        loaded,
+    tokenizer, dataset = (
         Tokenizer.read(FIXTURES / "base"),
         Dataset.read(FIXTURES / "data" / data),
-        TrainingConfig.read(RUN / "adapter_config.json"),
     )
+    config = TrainingConfig.read(RUN / "adapter_config.json")
+    meter = Meter(models.load(base, RUN / "adapters.safetensors"), tokenizer)
+    return prepare(meter, build(dataset, tokenizer, config, split="valid"), dataset)
 
 
 def test_the_losses_are_those_that_mlx_lm_logged() -> None:

@@ -40,7 +40,7 @@ def test_configurations_are_items_beside_runs(tmp_path: Path) -> None:
     assert [str(one.status) for one in result.items] == [
         *("passed", "failed", "inconclusive", "passed"),
     ]
-    assert "learning-rate.far-above-guideline" in result.items[1].reasons[0]
+    assert "learning-rate.above-guideline" in result.items[1].reasons[0]
     assert "training data" in result.items[2].reasons[0]
 
 

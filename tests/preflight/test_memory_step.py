@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.lab.preflight.memory import predicted
-from fixtures.lab.preflight.memory_configurations import Configuration
+from fixtures.lab.preflight.memory import Configuration, predicted
 
 # A process of its own: it forks the one that trains, and may not have computed before.
 TRAIN = """
 import json
-from fixtures.lab.preflight.memory_configurations import Configuration
-from fixtures.lab.preflight.memory_measure import train
+from fixtures.lab.preflight.memory import Configuration, train
 print("\\n" + json.dumps(train(Configuration("tiny", 3, 96, {"num_layers": 2}), (), 4)))
 """
 

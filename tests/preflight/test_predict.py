@@ -10,7 +10,7 @@ import pytest
 
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.preflight.configuration import planned_config
-from mlxdoctor.preflight.predict import (
+from mlxdoctor.twin.predict import (
     Device,
     Memory,
     TimedBatch,

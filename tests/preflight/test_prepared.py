@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 def codes(run: Any) -> dict[str, str]:
     """Code -> severity of what the checks of a step find in a run's first one."""
-    from mlxdoctor.preflight.prepared import first_step
+    from mlxdoctor.preflight.steps import first_step
     from mlxdoctor.probe.probing import judge
 
     return {one.code: one.severity.value for one in judge(first_step(run)).findings}
@@ -23,7 +23,7 @@ def codes(run: Any) -> dict[str, str]:
 
 def test_sound_run_has_no_warning(tmp_path: Path) -> None:
     from mlxdoctor.preflight.configuration import planned_config
-    from mlxdoctor.preflight.prepared import prepared_run
+    from mlxdoctor.preflight.steps import prepared_run
 
     values = {
         "model": str(FIXTURES / "base"),
@@ -42,7 +42,7 @@ def test_parts_are_the_runs_own(tmp_path: Path) -> None:
     import mlx.core as mx
     from mlx_lm.tuner.trainer import default_loss
 
-    from mlxdoctor.preflight.prepared import trainer_of
+    from mlxdoctor.preflight.steps import trainer_of
 
     run = small_run(tmp_path, optimizer="adamw", learning_rate=3e-3)
     trainer = trainer_of(run)
@@ -50,11 +50,11 @@ def test_parts_are_the_runs_own(tmp_path: Path) -> None:
     assert trainer.expect == "lora"
     assert type(trainer.optimizer).__name__ == "AdamW"
     assert float(trainer.optimizer.learning_rate.item()) == pytest.approx(3e-3)
-    assert mx.array_equal(trainer.batch[0], mx.array(run.batches(1)[0].tokens)).item()
+    assert mx.array_equal(trainer.batch[0], mx.array(run.first_batches(1)[0].tokens)).item()
 
 
 def test_model_is_put_back(tmp_path: Path) -> None:
-    from mlxdoctor.preflight.prepared import first_step
+    from mlxdoctor.preflight.steps import first_step
     from tests.preflight.test_rates import arrays
 
     run = small_run(tmp_path)

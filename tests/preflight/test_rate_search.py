@@ -10,15 +10,15 @@ import pytest
 
 from mlxdoctor.measure.rate_range import RatePoint, RateRange
 from mlxdoctor.preflight.configuration import planned_config
-from mlxdoctor.preflight.rates import (
-    LIMITS,
+from mlxdoctor.run import Run
+from mlxdoctor.twin.reach import (
+    FINE,
     changes,
     effect_of,
     judged,
     place_of,
     search,
 )
-from mlxdoctor.run import Run
 from tests.conftest import check_called
 
 UNTOUCHED = 4.0
@@ -59,7 +59,7 @@ def test_limit_is_found_from_wherever_the_search_begins(limit: float, start: flo
     learns = [one.rate for one in points if one.effect == "learns"]
     above = [one.rate for one in points if one.rate > max(learns)]
     assert max(learns) <= limit < min(above)
-    assert min(above) / max(learns) <= LIMITS.fine
+    assert min(above) / max(learns) <= FINE
     assert len(points) <= 12
 
 

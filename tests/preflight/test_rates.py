@@ -25,7 +25,7 @@ def arrays(model: Any) -> dict[str, bytes]:
 def test_start_is_restored_bit_for_bit(tmp_path: Path) -> None:
     import mlx.core as mx
 
-    from mlxdoctor.preflight.rates import trials_of
+    from mlxdoctor.twin.reach import trials_of
 
     run = small_run(tmp_path)
     before = arrays(run.model)
@@ -42,9 +42,9 @@ def test_start_is_restored_bit_for_bit(tmp_path: Path) -> None:
 
 def test_trial_is_the_run(tmp_path: Path) -> None:
     """The losses of a trial are those of the run's own first updates."""
-    from mlxdoctor.preflight.rates import trials_of
-    from mlxdoctor.train import train
-    from tests.train.small import small_model, small_parts
+    from mlxdoctor.twin import train
+    from mlxdoctor.twin.reach import trials_of
+    from tests.twin.small import small_model, small_parts
 
     run = small_run(tmp_path, grad_accumulation_steps=2, learning_rate=3e-2)
     parts = small_parts(run.settings, small_model(), run.rows)
@@ -56,7 +56,7 @@ def test_trial_is_the_run(tmp_path: Path) -> None:
 
 
 def test_range_of_the_small_model(tmp_path: Path) -> None:
-    from mlxdoctor.preflight.rates import LIMITS, range_test
+    from mlxdoctor.twin.reach import MARGIN, range_test
 
     run = small_run(tmp_path, iters=300)
     before = arrays(run.model)
@@ -67,7 +67,7 @@ def test_range_of_the_small_model(tmp_path: Path) -> None:
     assert rates.largest is not None
     assert rates.fails_at is not None
     assert rates.largest < rates.fails_at
-    assert rates.advised == float(f"{rates.largest / LIMITS.margin:.2g}")
+    assert rates.advised == float(f"{rates.largest / MARGIN:.2g}")
     assert rates.place in {"sound", "near-the-limit", "low"}
     assert any(point.reversed for point in rates.points)
     assert test.longest is not None
@@ -78,7 +78,7 @@ def test_range_of_the_small_model(tmp_path: Path) -> None:
 
 
 def test_longest_batch_is_the_widest(tmp_path: Path) -> None:
-    from mlxdoctor.preflight.rates import trials_of
+    from mlxdoctor.twin.reach import trials_of
 
     run = small_run(tmp_path, max_seq_length=16)
     with trials_of(run, 1, 1) as trials:
@@ -89,7 +89,7 @@ def test_longest_batch_is_the_widest(tmp_path: Path) -> None:
 def test_too_few_validation_rows_leave_training_rows(tmp_path: Path) -> None:
     from dataclasses import replace
 
-    from mlxdoctor.preflight.rates import trials_of
+    from mlxdoctor.twin.reach import trials_of
 
     run = small_run(tmp_path)
     for few in (0, 1, 5, 6):
@@ -100,7 +100,7 @@ def test_too_few_validation_rows_leave_training_rows(tmp_path: Path) -> None:
 
 
 def test_what_can_not_be_told_is_said(tmp_path: Path) -> None:
-    from mlxdoctor.preflight.rates import range_test
+    from mlxdoctor.twin.reach import range_test
 
     for changes, seconds, why in (
         ({}, 0.01, "the time does not do"),
@@ -113,8 +113,8 @@ def test_what_can_not_be_told_is_said(tmp_path: Path) -> None:
 
 
 def test_schedule_counts_with_its_highest_rate(tmp_path: Path) -> None:
-    from mlxdoctor.preflight.rates import configured_rate
-    from tests.train.small import small_settings
+    from mlxdoctor.twin.reach import configured_rate
+    from tests.twin.small import small_settings
 
     schedule = {"name": "cosine_decay", "arguments": [4e-3, 100], "warmup": 5}
     settings = small_settings(tmp_path, lr_schedule=schedule, iters=40)
@@ -124,8 +124,8 @@ def test_schedule_counts_with_its_highest_rate(tmp_path: Path) -> None:
 def test_diverging_rate_is_seen_on_the_fixture_base(tmp_path: Path) -> None:
     """DESIGN.md: 2e-4 learns there, 2e-3 ends garbled, 2e-2 is lost."""
     from mlxdoctor.preflight.configuration import planned_config
-    from mlxdoctor.preflight.prepared import prepared_run
-    from mlxdoctor.preflight.rates import LIMITS, changes, trials_of
+    from mlxdoctor.preflight.steps import prepared_run
+    from mlxdoctor.twin.reach import SHARE, changes, trials_of
 
     values = {
         "model": str(FIXTURES / "base"),
@@ -143,4 +143,4 @@ def test_diverging_rate_is_seen_on_the_fixture_base(tmp_path: Path) -> None:
             change[rate], noise = changes(trials.at(rate, 10)[1], before, tokens)
             assert math.isfinite(noise)
     assert change[2e-4] < -1.5
-    assert all(not change[rate] <= LIMITS.share * change[2e-4] for rate in (2e-3, 2e-2))
+    assert all(not change[rate] <= SHARE * change[2e-4] for rate in (2e-3, 2e-2))

@@ -66,11 +66,11 @@ def test_rows_of_one_token(base: Any) -> None:
         return nn.losses.cross_entropy(model(tokens[:, :-1]), tokens[:, 1:]).mean()
 
     result = probed(base, loss, (tokens,))
-    assert "step-alignment.constant" in codes(result, Severity.ERROR)
+    assert "step-alignment.blank-prompt" in codes(result, Severity.ERROR)
     some = mx.concatenate([tokens, padded([row[:12] for row, _ in encoded(base[1], 1)], 0)])
     found = {one.code: one for one in probed(base, loss, (some,)).findings}
-    assert found["step-alignment.constant"].severity is Severity.WARNING
-    assert found["step-alignment.constant"].message == "3 of 4 rows are one token repeated."
+    assert found["step-alignment.blank-prompt"].severity is Severity.WARNING
+    assert found["step-alignment.blank-prompt"].message == "3 of 4 rows are one token repeated."
 
 
 def trained(kind: str) -> tuple[Any, Any]:

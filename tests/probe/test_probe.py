@@ -24,7 +24,7 @@ from mlxdoctor.measure.training_step.measurement import measure
 from mlxdoctor.measure.training_step.trainer import Trainer
 from mlxdoctor.probe import probing
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.train.masked_loss import exact_loss, parity_loss
+from mlxdoctor.twin.masked_loss import exact_loss, parity_loss
 from tests.probe.conftest import codes
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -263,7 +263,7 @@ def test_the_command(
     ("name", "said"),
     [
         ("nothing", "returned a int"),
-        ("needs", "needs path"),
+        ("needs", ":needs: missing a required argument: 'path'"),
         ("short", "has no 'loss_fn'"),
         ("absent", "has no function 'absent'"),
     ],

@@ -17,7 +17,7 @@ from mlxdoctor.safety.errors import InputError
 FAULTS: dict[str, tuple[str | None, str | None]] = {
     "adapter_flag": ("step-state.claimed-adapter", "adapter-flag"),
     "channels_first": ("step-forward.failed", None),
-    "closed_over_model": ("step-update.nothing-changed", "gradient-of-unused"),
+    "closed_over_model": ("step-update.nothing-changed", "gradient-of-module"),
     "converter": ("step-state.claimed-adapter", "module-dict-walk"),
     "end_is_padding": ("step-alignment.end-token-untrained", None),
     "flattened_filter": ("step-update.nothing-changed", "flattened-as-arrays"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mlxdoctor.train import Settings, train
+from mlxdoctor.twin import Settings, train
 from tests.conftest import FIXTURES
 
 BASE, DATA = FIXTURES / "base", FIXTURES / "data" / "geography"

@@ -67,13 +67,13 @@ def test_exactly_the_rows_in_question_are_named(
 
 
 def test_rows_are_left_out_of_a_copy_and_as_many_at_random(tmp_path: Path) -> None:
-    from mlxdoctor.reproduce.repairs import AT_RANDOM, LEFT_OUT
+    from mlxdoctor.reproduce.repairs import others_left_out, rows_left_out
     from tests.reproduce.real import settings
 
     data = written(tmp_path / "data", ROWS)
     before = (data / "train.jsonl").read_bytes()
     kept = {}
-    for fault in (LEFT_OUT, AT_RANDOM):
+    for fault in (rows_left_out, others_left_out):
         out = tmp_path / fault.id
         plain = settings(out, data=str(data), batch_size=2)
         changed, _ = fault.inject(plain, ("duplicates", "damaged"))
@@ -90,15 +90,14 @@ def test_rows_are_left_out_of_a_copy_and_as_many_at_random(tmp_path: Path) -> No
 @pytest.mark.parametrize(("batch", "refused"), [(6, False), (7, True)])
 def test_fewer_than_a_batch_left_is_refused(tmp_path: Path, batch: int, refused: bool) -> None:
     from mlxdoctor.reproduce.repairs import rows_left_out
-    from mlxdoctor.train.parts import parts_of
     from tests.reproduce.real import settings
 
     data = written(tmp_path / "data", ROWS)
     plain = settings(tmp_path / "out", data=str(data), batch_size=batch)
     what = ("duplicates", "damaged")
     if not refused:
-        changed, _ = rows_left_out(plain, parts_of(plain), what)
+        changed, _ = rows_left_out.inject(plain, what)
         assert len(Path(changed.data, "train.jsonl").read_text().splitlines()) == 6
         return
     with pytest.raises(InputError, match="6 rows left"):
-        rows_left_out(plain, parts_of(plain), what)
+        rows_left_out.inject(plain, what)

@@ -14,14 +14,13 @@ from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
 from mlxdoctor.reproduce.bench import Bench, Failure
-from mlxdoctor.reproduce.direct import Measured
 from mlxdoctor.reproduce.investigate import Investigation, investigate
-from mlxdoctor.reproduce.recipe import Recipe, recipe_of
-from mlxdoctor.reproduce.rerun import BudgetSpent, Change, Observation
-from mlxdoctor.reproduce.rules import Limits, Ruling, undecided
-from mlxdoctor.reproduce.symptoms import symptom_checks
+from mlxdoctor.reproduce.observe import Change, Observation, symptom_checks
+from mlxdoctor.reproduce.rules import Ruling, undecided
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.twin.rerun import BudgetSpent, Recipe, recipe_of
+from mlxdoctor.verdict import CauseStatus, Coverage
 from tests.conftest import RUNS
 
 KNOWLEDGE = load_causes()
@@ -56,16 +55,16 @@ class Canned:
         self.asked.append(change)
         return self.answer(change, seed)
 
-    def remembered(self, *arguments: Any) -> Measured:
+    def remembered(self, *arguments: Any) -> Ruling:
         """The known result of every direct experiment."""
         del arguments
-        return Measured("directly", self.direct, 0)
+        return self.direct
 
 
 def seen(*codes: str, loss: float = 0.5) -> Observation:
     """A rerun with these errors."""
     found = tuple((code, "error") for code in codes)
-    return Observation(found, LOOKED, 5.0, loss, (1,), (1.0,), (), 1.0)
+    return Observation(found, 5.0, loss, (1,), (1.0,), (), 1.0)
 
 
 GOOD, BAD = seen(), seen("loss-trend.diverged", loss=4.9)
@@ -81,7 +80,7 @@ def case_with(*codes: str) -> Failure:
         Outcome(check, Status.FOUND if findings else Status.PASSED, findings=tuple(findings))
         for check, findings in found.items()
     )
-    return Failure(outcomes, KNOWLEDGE, Limits(), (0, 1, 2), 50)
+    return Failure(outcomes, KNOWLEDGE, (0, 1, 2), 50)
 
 
 def tried(lab: Canned, case: Failure, *causes: str, asked: tuple[str, ...] = ()) -> Investigation:
@@ -229,10 +228,10 @@ def as_logged(off: float) -> Observation:
 def test_a_fault_that_shows_in_the_losses_is_refuted_by_the_same_losses(
     off: float, verdict: str
 ) -> None:
-    fails = seen("learned-targets.identity-learned")
+    fails = seen("learned-targets.wrong-shift-learned")
     lab = Canned(lambda change, _: fails if change.kind == "injection" else as_logged(off))
     lab = replace(lab, recipe=replace(RECIPE, seed=0))
-    found = tried(lab, case_with("learned-targets.identity-learned"), "labels-misaligned")
+    found = tried(lab, case_with("learned-targets.wrong-shift-learned"), "labels-misaligned")
     assert found.rulings["labels-misaligned"].verdict == verdict
     assert found.agreement is not None
     assert found.agreement.agrees is (verdict == "refuted")
@@ -317,11 +316,52 @@ def test_what_is_shown_directly_settles_it() -> None:
     assert "adapter-not-loaded was shown directly" in judgement.reason
 
 
+@pytest.mark.parametrize(
+    ("codes", "verdict"),
+    [(["recorded-answers.base-answers"], "confirmed"), (["loss-trend.diverged"], "refuted")],
+)
+def test_an_adapter_that_fits_and_was_not_named_when_the_model_was_asked(
+    codes: list[str], verdict: str
+) -> None:
+    cause = "adapter-not-loaded"
+    coverage = {cause: Coverage(cause, CauseStatus.POSSIBLE, "")}
+    case = replace(case_with(*codes), coverage=coverage)
+    lab = Canned(lambda change, seed: BAD, Ruling("refuted", "every name fits"))
+    assert tried(lab, case, cause).rulings[cause].verdict == verdict
+
+
 def test_a_report_that_is_spoiled_settles_nothing_else() -> None:
-    direct = Ruling("confirmed", "shown", 1.0)
-    lab = Canned(cured_by("learning_rate", lambda rate: rate < 1e-3), direct)
-    found = tried(lab, DIVERGED, "no-validation-data", "learning-rate-too-high")
+    lab = Canned(cured_by("learning_rate", lambda rate: rate < 1e-3))
+    case = case_with("loss-trend.diverged", "loss-finite.validation-non-finite")
+    found = tried(lab, case, "no-validation-data", "learning-rate-too-high")
     assert {one.verdict for one in found.rulings.values()} == {"confirmed"}
+
+
+@pytest.mark.parametrize(
+    ("codes", "status", "verdict", "said"),
+    [
+        (["resume.nothing-loaded"], "possible", "confirmed", "resume.nothing-loaded"),
+        (["loss-trend.diverged"], "ruled-out", "refuted", "looked for and not there: no file"),
+        (["loss-trend.diverged"], "open", "undecided", "no file; to decide it: the file"),
+        (["loss-trend.diverged"], "possible", "undecided", "no file speaks for it, and is no"),
+        (
+            ["loss-trend.diverged"],
+            "no-sign",
+            "undecided",
+            "nothing that was looked at speaks",
+        ),
+    ],
+)
+def test_what_facts_prove_needs_no_rerun(
+    codes: list[str], status: str, verdict: str, said: str
+) -> None:
+    cause = "resume-mismatch"
+    coverage = Coverage(cause, CauseStatus(status), "no file", "the file")
+    case = replace(case_with(*codes), coverage={cause: coverage})
+    lab = Canned(lambda change, seed: BAD)
+    ruling = tried(lab, case, cause).rulings[cause]
+    assert (ruling.verdict, said in ruling.sentence) == (verdict, True)
+    assert not lab.asked
 
 
 def test_a_run_that_is_refused_leaves_every_cause_undecided() -> None:

@@ -10,33 +10,31 @@ from mlxdoctor.causes import load_causes
 from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.reproduce.bench import length_of
 from mlxdoctor.reproduce.investigate import resolve
-from mlxdoctor.reproduce.rerun import Observation
+from mlxdoctor.reproduce.observe import Observation
 from mlxdoctor.reproduce.rules import (
-    Limits,
     Question,
     Ruling,
     judge_change,
     judge_injection,
     needed,
+    signs,
 )
-from mlxdoctor.reproduce.symptoms import signs
 
 KNOWLEDGE = load_causes()
-LIMITS = Limits()
 LOOKED = ("loss-trend", "learned-targets", "token-collapse", "generation-effect", "series-facts")
 
 
 def observed(*codes: str, loss: float | None = 0.5) -> Observation:
     """A rerun with these errors."""
     found = tuple((code, "error") for code in codes)
-    return Observation(found, LOOKED, 5.0, loss, (1,), (1.0,), (), 1.0)
+    return Observation(found, 5.0, loss, (1,), (1.0,), (), 1.0)
 
 
 def question(code: str, *recorded: str) -> Question:
     """What is asked of reruns of a run with these errors, the first being the key one."""
-    every = signs([(one, "error") for one in (code, *recorded)], LOOKED, KNOWLEDGE)
+    every = signs([(one, "error") for one in (code, *recorded)], KNOWLEDGE, LOOKED)
     keys = frozenset({KNOWLEDGE.group(code)})
-    return Question(keys, keys, every, LIMITS, 3)
+    return Question(keys, keys, every, 3)
 
 
 BAD = observed("loss-trend.diverged", loss=4.9)
@@ -72,9 +70,9 @@ def test_another_error_is_no_cure() -> None:
 
 
 def test_a_fault_is_re_created_only_by_its_key_symptom() -> None:
-    asked = question("learned-targets.skip-learned", "learned-targets.answers-worse")
+    asked = question("learned-targets.wrong-shift-learned", "learned-targets.answers-worse")
     sound = dict.fromkeys(range(2), GOOD)
-    same = dict.fromkeys(range(2), observed("learned-targets.skip-learned"))
+    same = dict.fromkeys(range(2), observed("learned-targets.wrong-shift-learned"))
     assert judge_injection(asked, sound, same).verdict == "confirmed"
     other = dict.fromkeys(range(2), observed("learned-targets.answers-worse"))
     assert judge_injection(asked, sound, other).verdict == "undecided"
@@ -99,7 +97,7 @@ def test_of_two_cures_the_one_that_restores_a_known_value_is_confirmed() -> None
         for name in ("learning-rate-too-high", "scale-too-large")
     }
     causes = [Diagnosed(KNOWLEDGE.causes[name], 3.0, (), (), (), ()) for name in both]
-    found = resolve(both, causes, LIMITS)
+    found = resolve(both, causes)
     assert found["scale-too-large"].verdict == "confirmed"
     assert found["learning-rate-too-high"].verdict == "undecided"
 
@@ -110,7 +108,7 @@ def test_two_equal_re_creations_are_both_undecided() -> None:
         for name in ("adapter-never-attached", "base-weights-changed")
     }
     causes = [Diagnosed(KNOWLEDGE.causes[name], 3.0, (), (), (), ()) for name in both]
-    assert {one.verdict for one in resolve(both, causes, LIMITS).values()} == {"undecided"}
+    assert {one.verdict for one in resolve(both, causes).values()} == {"undecided"}
 
 
 @pytest.mark.parametrize(("seeds", "enough"), [(2, 2), (3, 2), (4, 3), (6, 4)])
@@ -123,7 +121,7 @@ def test_two_thirds_of_the_seeds_have_to_agree(seeds: int, enough: int) -> None:
     [(10, 300, 50), (None, 300, 100), (70, 300, 200), (70, 120, 120)],
 )
 def test_a_rerun_goes_past_the_onset(onset: int | None, recorded: int, length: int) -> None:
-    assert length_of(onset, None, LIMITS, recorded) == length
+    assert length_of(onset, None, recorded) == length
 
 
 def test_an_observation_survives_its_file() -> None:

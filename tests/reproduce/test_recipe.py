@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.reproduce.recipe import Recipe, recipe_of, usual_values
+from mlxdoctor.reproduce.bench import usual_values
 from mlxdoctor.run import Run
+from mlxdoctor.twin.rerun import Recipe, recipe_of
 from tests.conftest import RUNS
 
 

@@ -20,13 +20,12 @@ from mlxdoctor.reproduce.bench import Failure
 from mlxdoctor.reproduce.changes import (
     padding_shown,
 )
-from mlxdoctor.reproduce.repairs import ENDED, ends_of, is_ended
-from mlxdoctor.reproduce.rules import Limits
+from mlxdoctor.reproduce.repairs import ends_of, is_ended, rows_ended
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.train.batches import Batch, Batches
-from mlxdoctor.train.faults.of_trainer import Padding
-from mlxdoctor.train.parts import parts_of
-from mlxdoctor.train.token_rows import TokenRow, TokenRows
+from mlxdoctor.twin.batches import Batch, Batches
+from mlxdoctor.twin.faults import Padding
+from mlxdoctor.twin.prepared import parts_of
+from mlxdoctor.twin.token_rows import TokenRow, TokenRows
 from tests.reproduce.real import BASE, settings, trained
 
 END = ends_of(BASE)[0]
@@ -59,7 +58,7 @@ def test_rows_that_lack_the_end_token_get_it_within_the_limit(tmp_path: Path) ->
     with_encode = parts_of(plain).__class__(
         **{**vars(parts_of(plain)), "encode": parts.encode}  # what the run would have read
     )
-    _, changed = ENDED.inject(plain, parts=with_encode)
+    _, changed = rows_ended.inject(plain, parts=with_encode)
     # Token 4 is a line break, which a template puts after the answer.
     tokenizer = SimpleNamespace(decode=lambda tokens: "\n" if tokens == [4] else "word")
     rows = changed.encode(plain, tokenizer)
@@ -92,7 +91,7 @@ def failure(severity: Severity = Severity.ERROR, **measured: Any) -> Failure:
         measured=measured,
     )
     outcome = Outcome("learned-targets", Status.FOUND, findings=(finding,))
-    return Failure((outcome,), load_causes(), Limits(), (0, 1), 50)
+    return Failure((outcome,), load_causes(), (0, 1), 50)
 
 
 def test_padding_takes_the_form_that_the_findings_show(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.safety.supervised import supervise
-from mlxdoctor.safety.watched import MOST_TIMES
+from mlxdoctor.safety.watched import MOST_TIMES, supervise
 
 #: A watched program: what it does is appended. What it says goes to a file.
 PROGRAM = """
@@ -195,7 +194,7 @@ sys.exit(ended(2))
 
 ALONE = """
 import os, sys
-from mlxdoctor.safety.supervised import supervise
+from mlxdoctor.safety.watched import supervise
 print(os.getpid(), flush=True)
 sys.exit(supervise([sys.executable, "-c", *sys.argv[1:]]))
 """

@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
-from fixtures.lab.ablation import Case, Effect, effects, ignorance, is_right, section
-from fixtures.lab.harness import Share
+import json
+from fnmatch import fnmatchcase
+
+from fixtures.lab.ablation import (
+    Case,
+    Effect,
+    effects,
+    ignorance,
+    is_right,
+    needed,
+    reasons,
+    section,
+)
+from fixtures.lab.harness import REPORTS, Share
 from mlxdoctor.causes import parse_causes
+from mlxdoctor.check import discover
 from mlxdoctor.finding import Finding, Outcome, Seen, Severity, Status
 from mlxdoctor.verdict import Verdict
+from tests.ward.knowledge import knowledge
 
-KNOWLEDGE = parse_causes("""
-[tiers]
-proof = 4.0
-strong = 2.5
-hint = 1.0
-against = -5.0
-
-[causes.first]
-title = "A"
-summary = "a"
-explanation = "a"
-remedy = "a"
-prior = 0.0
-proof = ["one-check.sign"]
-ruled_out_by = ["one-check.sign"]
-
-[causes.second]
-title = "B"
-summary = "b"
-explanation = "b"
-remedy = "b"
-prior = 0.0
-strong = ["other-check.sign"]
+TIERS = {"proof": 4.0, "strong": 2.5, "hint": 1.0, "against": -5.0}
+KNOWLEDGE = parse_causes(
+    knowledge(
+        TIERS,
+        first='proof = ["one-check.sign"]\nruled_out_by = ["one-check.sign"]',
+        second="""strong = ["other-check.sign"]
 hint = ["one-check.idle"]
-ruled_out_by = ["other-check.sign"]
-""")
+ruled_out_by = ["other-check.sign"]""",
+    )
+)
 
 
 def outcome(check: str, *severities: Severity, learned: bool = False) -> Outcome:
@@ -104,3 +102,29 @@ def test_without_the_check_that_decides_some_faults_are_still_noticed() -> None:
     assert "| `one-check` | 4 | both, alone, told and 1 more |  | 100.0% (3/3;" in text
     assert "without the check that decides: 100.0% (3/3;" in text
     assert "0 of 3 decide nothing: none." in text
+
+
+def test_of_two_signs_that_tell_the_same_the_second_decides() -> None:
+    two = Outcome(
+        "one-check",
+        Status.FOUND,
+        findings=tuple(Finding(f"one-check.{n}", ERROR, "It is so.") for n in ("sign", "idle")),
+    )
+    case = Case("twice", (two,), cause="second")
+    causes = parse_causes(knowledge(TIERS, second='proof = ["one-check.sign", "one-check.idle"]'))
+    assert [one.decides for one in effects([case], causes, "sign")] == [(), ()]
+    assert needed([case], causes) == {"one-check.sign": ("twice",)}
+
+
+def test_a_sign_decides_a_case_or_stays_for_a_reason() -> None:
+    deciding = json.loads((REPORTS / "ablation.json").read_text())
+    patterns = [pattern for some in reasons().values() for pattern in some]
+    declared = [code for check in discover() for code in check.codes]
+    unexplained = [
+        code
+        for code in declared
+        if code not in deciding and not any(fnmatchcase(code, one) for one in patterns)
+    ]
+    assert not unexplained, "neither decides a case nor has a reason in fixtures/lab/stays.toml"
+    gone = [one for one in patterns if not any(fnmatchcase(code, one) for code in declared)]
+    assert not gone, "there is no such sign"

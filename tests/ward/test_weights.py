@@ -8,32 +8,11 @@ from mlxdoctor.causes import Calibration, load_causes, parse_causes
 from mlxdoctor.diagnosis import probabilities
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
 from mlxdoctor.verdict import Verdict
+from tests.ward.knowledge import knowledge
 
 CODE, CAUSE = "learning-rate.zero", "learning-rate-too-low"
 TIERS = {"proof": 5.0, "strong": 3.0, "hint": 1.0, "against": -3.0}
-TWO = """
-[tiers]
-proof = 5.0
-strong = 3.0
-hint = 1.0
-against = -3.0
-
-[causes.first]
-title = "A"
-summary = "a"
-explanation = "a"
-remedy = "a"
-prior = 0.0
-proof = ["a-check.sign"]
-
-[causes.second]
-title = "B"
-summary = "b"
-explanation = "b"
-remedy = "b"
-prior = 0.0
-hint = ["a-check.sign"]
-"""
+TWO = knowledge(TIERS, first='proof = ["a-check.sign"]', second='hint = ["a-check.sign"]')
 
 
 def judged(cause: str | None, code: str = CODE) -> Judged:

@@ -18,7 +18,7 @@ from mlxdoctor import TrainingStopped, WatchCallback
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.watch.alarms import Alarm, AlarmKind
 from mlxdoctor.watch.monitor import Watch
-from tests.train.small import VOCABULARY, small_model
+from tests.twin.small import VOCABULARY, small_model
 
 
 class Recorder(TrainingCallback):  # type: ignore[misc]

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.judge.series_table import Columns
 from mlxdoctor.watch.alarms import Alarm, AlarmKind
 from mlxdoctor.watch.growing_log import rows_of
 from mlxdoctor.watch.monitor import LogRow, Watch
@@ -88,10 +89,10 @@ def test_a_faulty_run_raises_its_alarm_early(name: str, verdict: AlarmKind, late
 
 
 @pytest.mark.slow
-def test_noise_alone_raises_no_alarm_as_often_as_is_promised() -> None:
-    alarms = sum(first(reports(falling(60, seed, 0.06))) is not None for seed in range(400))
-    # Designed are 4/1000 + 56/50000, twice in 400.
-    assert alarms <= 4
+@pytest.mark.parametrize(("noise", "most"), [(0.06, 0), (0.1, 2)])
+def test_noise_alone_raises_hardly_an_alarm(noise: float, most: int) -> None:
+    alarms = sum(first(reports(falling(60, seed, noise))) is not None for seed in range(200))
+    assert alarms <= most
 
 
 @pytest.mark.parametrize("places", [[3], [30], [58], [30, 31]])
@@ -119,9 +120,17 @@ def test_a_loss_that_rises_by_little_for_long_is_no_alarm() -> None:
 
 def test_a_training_that_begins_far_above_the_untouched_model_diverged() -> None:
     base = LogRow(1, {"val_loss": 4.15})
+    alarm = first([base, *reports([9.473, 9.011, 8.91, 8.87])])
+    assert alarm is not None
+    assert (alarm.step, alarm.onset) == (20, 10)
+    # Less than half as much above it takes three reports; one that is near it clears the run, and
+    # so do the bounds in nats and in ratio.
     alarm = first([base, *reports([5.473, 5.011, 4.91, 4.87])])
     assert alarm is not None
-    assert alarm.step <= 30
+    assert (alarm.step, alarm.onset) == (30, 10)
+    assert first([base, *reports([5.473, 4.6, 4.91, 4.87])]) is None
+    assert first([LogRow(1, {"val_loss": 4.3}), *reports([5.473, 5.011, 4.91, 4.87])]) is None
+    assert first([LogRow(1, {"val_loss": 1.0}), *reports([1.49, 1.45, 1.44, 1.44])]) is None
 
 
 def test_training_rows_that_are_harder_than_the_validation_rows_are_no_divergence() -> None:
@@ -137,7 +146,7 @@ def test_a_validation_loss_above_the_untouched_models_is_harm() -> None:
     alarm = first(rows)
     assert alarm is not None
     assert (alarm.verdict, alarm.step) == (AlarmKind.DIVERGING, 100)
-    assert "untouched model" in alarm.message
+    assert "from 2.000 to 3.000" in alarm.message
 
 
 def test_overfitting_is_not_called_divergence() -> None:
@@ -241,7 +250,7 @@ def test_a_speed_that_collapses_for_good_is_swapping() -> None:
     assert alarm is not None
     assert alarm.verdict is AlarmKind.SWAPPING
     assert alarm.onset == 130
-    assert "peak memory is 15 GB of the machine's 16" in alarm.message
+    assert "Peak memory is 15 GB of the machine's 16" in alarm.message
     assert "what else" not in alarm.message
     assert alarm.savings.seconds == pytest.approx((1_000 - alarm.step) / 0.02)
 
@@ -278,6 +287,36 @@ def test_the_speed_of_the_newer_table_is_told_by_its_tokens() -> None:
     assert alarm is not None
     # 2,000 tokens in 10 iterations at 100 a second: half an iteration a second.
     assert alarm.savings.seconds == pytest.approx(200)
+
+
+def test_what_is_left_out_for_speed_would_raise_no_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
+    curves = [logged(name) for name in (*SILENT, "collapse-frequent-token", "overfitting")]
+    for seed, rise in enumerate((0.0, 0.2, 0.4, 0.7, 1.0, 1.5, 3.0)):
+        start = falling(60, seed, 0.02)
+        climb = [start[-1] + rise * (start[0] - start[-1]) * min(i / 10, 1) for i in range(30)]
+        curves.append(reports([*start, *climb]))
+        curves.append(
+            [LogRow(row.step, {"val_loss": row.values["train_loss"]}) for row in curves[-1]]
+        )
+    quick = [first(curve) for curve in curves]
+    monkeypatch.setattr("mlxdoctor.watch.monitor.WAY_BACK", -math.inf)
+    assert [first(curve) for curve in curves] == quick
+    assert {alarm is None for alarm in quick} == {True, False}
+
+
+def test_a_row_of_an_ordinary_log_is_rarely_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    described = 0
+
+    def counted(watch: Watch) -> Columns:
+        nonlocal described
+        described += 1
+        return describes(watch)
+
+    describes = Watch._described
+    monkeypatch.setattr(Watch, "_described", counted)
+    rows = reports(falling(2_000, 1), learning_rate=1e-5, grad_norm=1.0, peak_memory_gb=7.0)
+    assert first(rows) is None
+    assert 0 < described < len(rows) / 20
 
 
 _NUMBERS = st.floats() | st.sampled_from([0.0, 1.0, 2.5, math.nan, math.inf, 5e-324, 1.7e308])

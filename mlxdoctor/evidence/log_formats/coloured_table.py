@@ -13,17 +13,26 @@ from __future__ import annotations
 
 import re
 
-from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar, Shape
+from mlxdoctor.evidence.logs.log_format import LIKE_NUMBER, LineFormat, LogSoFar
 from mlxdoctor.evidence.logs.metric_names import snake_case
 from mlxdoctor.evidence.logs.series import MAX_HEADER, Save
-from mlxdoctor.evidence.logs.text_stream import NUMBER, to_number
+from mlxdoctor.evidence.logs.text_stream import NUMBER, to_number, to_numbers
 
-_TRAIN = re.compile(
-    rf"(?:^|[\s%])(\d[\d,]*)\s+({NUMBER})\s*[▼▲]\s+({NUMBER})(?:\s+({NUMBER}[kKmM]?))?\s*$"
+#: A row's columns, and how it looks. A terminal that could not show the arrows leaves a question
+#: mark or nothing; so does a row of other figures, which counts below the table's head only.
+_STEP, _FIGURE = r"(\d[\d,]*)", rf"({NUMBER}[kKmM]?)"
+_TRAIN = (None, "train_loss", "tokens_per_second", "trained_tokens")
+_ROWS = (
+    (_TRAIN, re.compile(rf"(?:^|[\s%]){_STEP}\s+{_FIGURE}\s*[▼▲]\s+{_FIGURE}\s+{_FIGURE}\s*$")),
+    (_TRAIN[:3], re.compile(rf"(?:^|[\s%]){_STEP}\s+{_FIGURE}\s*[▼▲]\s+{_FIGURE}\s*$")),
+    (
+        (None, "val_loss", "val_seconds"),
+        re.compile(rf"(?:^|\s){_STEP}\s+val\s+{_FIGURE}\s+{_FIGURE}s\s*$"),
+    ),
+    (_TRAIN, re.compile(rf"^\s*{_STEP}\s+{_FIGURE}(?:\s*\S)?\s+{_FIGURE}\s+{_FIGURE}\s*$")),
 )
-_VAL = re.compile(rf"(?:^|\s)(\d[\d,]*)\s+val\s+({NUMBER})(?:\s+({NUMBER})s)?\s*$")
-# A terminal that could not show the arrows leaves a question mark or nothing.
-_BARE = re.compile(rf"^\s*(\d[\d,]*)\s+({NUMBER})(?:\s*\S)?\s+({NUMBER})\s+({NUMBER}[kKmM]?)\s*$")
+#: The first kind of row, as nearly all are written.
+_USUAL = re.compile(rf"\s*(\d++)\s++({LIKE_NUMBER}) [▼▲]\s++([\d,]++)\s++([\d.]++k)")
 _SAVE = re.compile(r"(?:^|\s)save\s+(\S+\.(?:safetensors|npz))\s*$")
 _ITERATION = re.compile(r"(?<!\d)(\d+)_adapters")
 _BAR = re.compile(r"\btrain\s+\S+\s+\d+%\s+\S\s+([\d,]+)\s*/\s*([\d,]+)")
@@ -104,56 +113,38 @@ class ColouredTable(LineFormat):
 
     def __init__(self, log: LogSoFar) -> None:
         super().__init__(log)
-        columns = (None, "train_loss", "tokens_per_second", "trained_tokens")
-        self._train = log.shape(columns, 0)
-        self._brief = log.shape(columns[:3], 0)
-        self._val = log.shape((None, "val_loss", "val_seconds"), 0)
         self._has_begun = False
+        # In a usual row: `4,561`, `3.3k`.
+        self.number = lambda text: float(text.replace(",", "").replace("k", "e3"))
 
     def read(self, number: int, line: str) -> bool:
         """Whether the line belongs to the table."""
-        is_read = False
-        if "▼" in line or "▲" in line:
-            is_read = self._read_train(number, line)
-        elif "tok/s" in line and line.split()[:2] == ["iter", "train_loss"]:
-            is_read = self._has_begun = True
-        elif (self._has_begun or " val " in line) and (match := _VAL.search(line)):
-            is_read = self._add(number, self._val, match)
-        elif self._has_begun:
-            is_read = self._read_rest(number, line)
+        is_head = "tok/s" in line and line.split()[:2] == ["iter", "train_loss"]
+        self._has_begun = self._has_begun or is_head
+        is_marked = "▼" in line or "▲" in line or " val " in line
+        is_read = is_head or (
+            (self._has_begun or is_marked)
+            and (self._event(number, line) or self._row(number, line))
+        )
         self.count += is_read
         return is_read
 
-    def _read_train(self, number: int, line: str) -> bool:
-        parts = line.split()
-        # As nearly all of them are written; the pattern takes three times as long.
-        if len(parts) == 5 and parts[4].endswith("k"):
-            try:
-                figures = parts[0], parts[1], parts[3].replace(",", ""), f"{parts[4][:-1]}e3"
-                self._train.append(number, [*map(float, figures)])
+    def _row(self, number: int, line: str) -> bool:
+        for columns, pattern in _ROWS if self._has_begun else _ROWS[:-1]:
+            if (match := pattern.search(line)) and (row := to_numbers(match.groups())):
+                shape = self.log.shape(columns, 0)
+                shape.append(number, row)
+                if columns == _TRAIN and _USUAL.fullmatch(line):
+                    self.learn(_USUAL, shape)
                 return True
-            except ValueError:
-                pass
-        match = _TRAIN.search(line)
-        if match is None:
-            return False
-        return self._add(number, self._train if match[4] else self._brief, match)
+        return False
 
-    def _read_rest(self, number: int, line: str) -> bool:
+    def _event(self, number: int, line: str) -> bool:
+        """Whether the line names a save or is a bar, which says how many updates there will be."""
         if match := _SAVE.search(line):
             iteration = _ITERATION.search(match[1])
             save = Save(int(iteration[1]) if iteration else None, (match[1],))
             self.notes.saves.append(save)
         elif match := _BAR.search(line):
             self.notes.announce(number, float(match[2].replace(",", "")))
-        elif match := _BARE.match(line):
-            return self._add(number, self._train, match)
         return match is not None
-
-    def _add(self, number: int, shape: Shape, match: re.Match[str]) -> bool:
-        values = [to_number(text) for text in match.groups() if text]
-        row = [value for value in values if value is not None]
-        if len(row) != len(shape.columns):
-            return False
-        shape.append(number, row)
-        return True

@@ -79,7 +79,7 @@ class Columns(LineFormat):
         if head and is_open and (follows or not is_drawn) and self._is_row(number, text, head):
             self._last = number
             return True
-        head = self._drawn_head(text) if is_drawn else self._plain_head(number, text)
+        head = _meaning(_cells(text, "|"), "|") if is_drawn else _plain_head(number, text)
         if head is not None:
             self._head, self._last = head, number
         return head is not None
@@ -128,72 +128,69 @@ class Columns(LineFormat):
             if like.fullmatch(text) and like.groups == len(shape.columns):
                 self.learn(like, shape)
 
-    def _drawn_head(self, text: str) -> _Head | None:
-        """The meaning of a line of names between bars; several runs stand side by side in it."""
-        names = _cells(text, "|")
-        if not any("loss" in name.lower() for name in names):
-            return None
-        lowered = [snake_case(name) for name in names]
-        step = next((lowered.index(name) for name in (*STEPS, "epoch") if name in lowered), None)
-        if step is None:
-            # Without a step it is no curve: the names stay as they are.
-            metrics = [(index, "", name) for index, name in enumerate(lowered)]
-            return _Head("|", len(names), None, tuple(metrics))
-        runs = [
-            name[: -len("loss")].rstrip(" \t_/-")
-            for name in names
-            if name.lower().endswith("loss")
-            and unique([canonical(name)], [name])[0] not in ("train_loss", "val_loss")
-        ]
-        metrics = []
-        for index, name in enumerate(names):
-            run = next((run for run in runs if run and name.startswith(run)), "")
-            if index != step:
-                metrics.append((index, run, canonical(name[len(run) :])))
-        return _Head("|", len(names), (step, lowered[step]), tuple(metrics))
 
-    def _plain_head(self, number: int, text: str) -> _Head | None:
-        """The meaning of a line of names with commas, semicolons, tabs or blanks between them."""
-        if ":" in text or "=" in text or _FIGURE.search(text):
-            return None
-        for delimiter in (",", ";", "\t", ""):
-            if delimiter and delimiter not in text:
-                continue
-            names = _cells(text, delimiter) if delimiter else _GAP.split(text)
-            if not 2 <= len(names) <= MAX_CELLS:
-                continue
-            head = _meaning(names, delimiter)
-            # Without a step it may be a sentence, save where the log begins with it.
-            if head is not None and (head.step is not None or (delimiter and number == 1)):
-                return head
+def _plain_head(number: int, text: str) -> _Head | None:
+    """The meaning of a line of names with commas, semicolons, tabs or blanks between them."""
+    if ":" in text or "=" in text or _FIGURE.search(text):
         return None
+    for delimiter in (",", ";", "\t", ""):
+        if delimiter and delimiter not in text:
+            continue
+        names = _cells(text, delimiter) if delimiter else _GAP.split(text)
+        if not 2 <= len(names) <= MAX_CELLS:
+            continue
+        head = _meaning(names, delimiter)
+        # Without a step it may be a sentence, save where the log begins with it.
+        if head is not None and (head.step is not None or (delimiter and number == 1)):
+            return head
+    return None
 
 
 def _meaning(names: Sequence[str], delimiter: str) -> _Head | None:
     """The meaning of names of columns; None where none of them is of a training."""
-    lowered = [snake_case(name) for name in names]
-    if not is_report(canonical(name.rpartition(" - ")[2]) for name in names):
+    split = [(run.strip(), metric) for run, _, metric in (n.rpartition(" - ") for n in names)]
+    if not is_report(canonical(metric) for _, metric in split):
         return None
+    lowered = [snake_case(name) for name in names]
     # The epochs of a trainer's own table may be parts of one.
-    counters = STEPS if delimiter else (*STEPS, "epoch")
-    step = next((name for name in counters if name in lowered), None)
-    metrics = [
-        (index, name.rpartition(" - ")[0].strip(), name.rpartition(" - ")[2])
-        for index, name in enumerate(names)
-        if lowered[index] != step and lowered[index] not in STEPS and not _EXTREME.search(name)
+    counters = (*STEPS, "epoch") if delimiter in ("", "|") else STEPS
+    step = next((lowered.index(name) for name in counters if name in lowered), None)
+    if delimiter == "|":
+        if step is None:
+            # It is no curve: the names stay as they are.
+            if not any("loss" in name for name in lowered):
+                return None
+            metrics = tuple((index, "", name) for index, name in enumerate(lowered))
+            return _Head("|", len(names), None, metrics)
+        split = _side_by_side(names)
+    columns = [
+        (index, *split[index])
+        for index, name in enumerate(lowered)
+        if index != step and name not in STEPS and not _EXTREME.search(names[index])
     ]
-    if any(run for _, run, _ in metrics):
+    if any(run for _, run, _ in columns):
         # A run's own columns repeat the shared ones.
-        metrics = [(index, run, canonical(name)) for index, run, name in metrics if run]
+        metrics = tuple((index, run, canonical(name)) for index, run, name in columns if run)
     else:
-        own = [name for *_, name in metrics]
+        own = [name for *_, name in columns]
         called = unique(map(canonical, own), own)
-        metrics = [
+        metrics = tuple(
             (index, run, name or raw)
-            for (index, run, raw), name in zip(metrics, called, strict=True)
-        ]
-    place = None if step is None else (lowered.index(step), step)
-    return _Head(delimiter, len(names), place, tuple(metrics))
+            for (index, run, raw), name in zip(columns, called, strict=True)
+        )
+    return _Head(delimiter, len(names), None if step is None else (step, lowered[step]), metrics)
+
+
+def _side_by_side(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Run and metric of each column: `CUDA main loss` and `CUDA main grad` are of one run."""
+    runs = [
+        name[: -len("loss")].rstrip(" \t_/-")
+        for name in names
+        if name.lower().endswith("loss")
+        and unique([canonical(name)], [name])[0] not in ("train_loss", "val_loss")
+    ]
+    owners = [next((run for run in runs if run and name.startswith(run)), "") for name in names]
+    return [(run, name[len(run) :]) for run, name in zip(owners, names, strict=True)]
 
 
 def _nature(head: _Head) -> Nature:

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar, Nature, Shape, axis_of
-from mlxdoctor.evidence.logs.metric_names import SUMMARY_KEYS, canonical, is_report, unique
+from mlxdoctor.evidence.logs.metric_names import SUMMARY_KEYS, is_report
 from mlxdoctor.evidence.logs.text_stream import is_count, to_number
 from mlxdoctor.evidence.logs.words import (
     MAX_NUMBERS,
@@ -153,13 +153,11 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
         words = understand(texts)
         step = words.counters.get("step", words.counters.get("batch"))
         epoch = words.counters.get("epoch")
-        names = list(words.names)
         if any(_LEFT_OUT in text for text in texts):
-            names = [name and f"skipped_batch_{name}" for name in names]
-        columns = unique(
-            [None if name is None else canonical(name) for name in names],
-            [name or "" for name in names],
-        )
+            words = replace(
+                words, names=tuple(name and f"skipped_batch_{name}" for name in words.names)
+            )
+        columns = words.columns
         if SUMMARY_KEYS.intersection(filter(None, columns)):
             return None
         if "micro" in columns:

@@ -5,23 +5,19 @@ from __future__ import annotations
 import re
 
 from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar, Nature
-from mlxdoctor.evidence.logs.metric_names import canonical, is_report, unique
-from mlxdoctor.evidence.logs.text_stream import NUMBER, to_number
-from mlxdoctor.evidence.logs.words import behind_bar
+from mlxdoctor.evidence.logs.metric_names import is_report
+from mlxdoctor.evidence.logs.text_stream import to_numbers
+from mlxdoctor.evidence.logs.words import MAX_NUMBERS, before_bar, cleaned, split, understand
 
 _BAR = re.compile(r"(?<![\d,])(\d[\d,]{0,20})/(\d[\d,]{0,20})\s{0,8}\[([^\]]*)\]?")
-_POSTFIX = re.compile(
-    rf"([A-Za-z][\w /-]{{0,60}}?)['\"]?\s{{0,8}}[=:]\s{{0,8}}['\"]?({NUMBER})(?![:\d])"
-)
-_PLAIN = re.compile(rf"((?:\b[A-Za-z]{{1,20}}[ _]){{0,2}}loss)\s{{1,4}}({NUMBER})", re.IGNORECASE)
-#: What the description in front of a bar may say.
-_EPOCH = re.compile(r"\bep(?:och)?\W{0,4}(\d{1,6})(?:\s?/\s?(\d{1,6}))?", re.IGNORECASE)
+#: A description with a step of its own, which is a report by itself where it holds a loss.
 _STEP = re.compile(r"\b(?:iter|iteration|step)s?\W{0,4}\d", re.IGNORECASE)
-
+#: What a bar says of its own speed.
+_OWN = frozenset(("iterations_per_second", "seconds_per_iteration"))
 #: A report that is glued to the end of a bar.
 _REPORT = re.compile(r"Iter|iter|step|Step|epoch|Epoch|\{['\"]")
 
-_Held = tuple[int, tuple[float, ...], int, dict[str, float]]
+_Held = tuple[int, tuple[float, float], float, dict[str, float]]
 
 
 class ProgressBar(LineFormat):
@@ -39,32 +35,44 @@ class ProgressBar(LineFormat):
         super().__init__(log)
         self._before: dict[str, float] = {}
         self._held: _Held | None = None
-        self._total = 0
+        self._total = 0.0
 
     def read(self, number: int, line: str) -> bool:
         """Whether the line holds a progress bar with a loss."""
         if "[" not in line or "%" not in line or "oss" not in line:
             return False
-        found, end = False, 0
+        has_report, end = False, 0
         for bar in _BAR.finditer(line):
-            done, of, postfix = bar.groups()
-            said = line[end : bar.start()]
-            end = bar.end()
-            described = _values(behind_bar(said))
-            values = _values(postfix) or described
-            if not is_report(values) or (values is described and _STEP.search(said)):
-                continue
-            found = True
-            epoch = _EPOCH.search(behind_bar(said))
-            step, total = int(done.replace(",", "")), int(of.replace(",", ""))
-            if epoch is not None:
-                values["epoch"] = float(epoch.group(1))
-                total *= int(epoch.group(2) or 1)
-            place = (values.get("epoch", 0.0), float(step))
-            if self._held is not None and self._held[1] != place:
-                self.finish()
-            self._held = (number, place, total, values)
-        return found and not _REPORT.search(line[end:])
+            before, end = before_bar(line[end : bar.start()]), bar.end()
+            if not _STEP.search(before):
+                has_report |= self._hold(number, f"{before} | step {bar[1]}/{bar[2]} | {bar[3]}")
+            elif "oss" in bar[3]:
+                has_report |= self._hold(number, f"step {bar[1]}/{bar[2]} | {bar[3]}")
+        return has_report and not _REPORT.search(line[end:])
+
+    def _hold(self, number: int, text: str) -> bool:
+        """Whether a bar's text is a report; it counts once the next step is drawn."""
+        texts, numbers = split(cleaned(text))
+        if len(numbers) >= MAX_NUMBERS:
+            return False
+        words, values = understand(texts), to_numbers(numbers)
+        row = {
+            column: value
+            for column, value in zip(words.columns, values, strict=bool(values))
+            if column is not None and column not in _OWN
+        }
+        step, epoch = words.counters.get("step"), words.counters.get("epoch")
+        if step is None or not is_report(row):
+            return False
+        total = values[words.totals[step]] if step in words.totals else 0.0
+        if epoch is not None:
+            row["epoch"] = values[epoch]
+            total *= values[words.totals[epoch]] if epoch in words.totals else 1.0
+        place = (row.get("epoch", 0.0), values[step])
+        if self._held is not None and self._held[1] != place:
+            self.finish()
+        self._held = (number, place, total, row)
+        return True
 
     def finish(self) -> None:
         """Keep the last redraw of the step before."""
@@ -79,14 +87,3 @@ class ProgressBar(LineFormat):
         if total != self._total:
             self._total = total
             self.notes.announce(number, total)
-
-
-def _values(text: str) -> dict[str, float]:
-    """The named numbers in what stands beside a bar."""
-    found = [
-        (name.rsplit(",", 1)[-1].strip(), value)
-        for name, number in _POSTFIX.findall(text) or _PLAIN.findall(text)
-        if (value := to_number(number)) is not None
-    ]
-    names = unique([canonical(name) for name, _ in found], [name for name, _ in found])
-    return {name: value for name, (_, value) in zip(names, found, strict=True) if name is not None}

@@ -11,7 +11,7 @@ import inspect
 import re
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -165,7 +165,7 @@ class LogSoFar:
             for place, (pattern, shape, reader) in enumerate(patterns):
                 if match := pattern.fullmatch(line):
                     try:
-                        shape.values.extend([*map(float, match.groups())])
+                        shape.values.extend([*map(reader.number, match.groups())])
                     except ValueError:
                         yield number, line
                         break
@@ -186,6 +186,7 @@ class LogFormat(ABC):
         priority: the format with the smallest is asked first.
         understood: what it reads, for the user whose file nothing can be read from.
         example: a log in which it finds every row, for the tests and the fuzzing.
+        number: makes the number of a group of a pattern that it has learnt.
         count: how many lines or reports it read.
     """
 
@@ -196,6 +197,7 @@ class LogFormat(ABC):
 
     def __init__(self, log: LogSoFar) -> None:
         self.log, self.notes = log, log.notes
+        self.number: Callable[[str], float] = float
         self.count = 0
 
     def add(

@@ -6,7 +6,7 @@ import codecs
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from mlxdoctor.evidence.source import Source, link_note, stream_bytes, text_encoding
@@ -30,18 +30,27 @@ NUMBER = (
 )
 
 
+#: What stands behind a number for a power of ten.
+_POWERS = {"k": "e3", "K": "e3", "m": "e6", "M": "e6", "%": ""}
+
+
 def to_number(text: str) -> float | None:
     """The number a text is, or None. `14,561`, `3.3k`, `NaN` and `Infinity` are numbers."""
-    text = text.strip().strip("'\"")
-    scale = {"k": 1e3, "K": 1e3, "m": 1e6, "M": 1e6, "%": 1.0}.get(text[-1:], 0.0)
-    if scale:
-        text = text[:-1]
+    text = text.strip(" \t'\"").replace(",", "")
+    if (power := _POWERS.get(text[-1:])) is not None:
+        text = text[:-1] + power
     try:
-        value = float(text.replace(",", "")) * (scale or 1.0)
+        value = float(text)
     except ValueError:
         return None
     # Python reads 1_000 as a number; no log writes that.
     return None if "_" in text else value
+
+
+def to_numbers(texts: Sequence[str]) -> list[float]:
+    """The numbers that texts are; empty where one of them is none."""
+    values = [value for text in texts if (value := to_number(text)) is not None]
+    return values if len(values) == len(texts) else []
 
 
 def is_count(value: float) -> bool:

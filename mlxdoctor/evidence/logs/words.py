@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from mlxdoctor.evidence.logs.log_format import LIKE_NUMBER
 from mlxdoctor.evidence.logs.metric_names import CANONICAL, STAND_INS, canonical, snake_case, unique
@@ -122,22 +122,27 @@ class Words:
     totals: dict[int, int]
     is_sentence: bool
 
+    @cached_property
+    def columns(self) -> tuple[str | None, ...]:
+        """The metric of each number, or None."""
+        canonicals = [None if name is None else canonical(name) for name in self.names]
+        return unique(canonicals, [name or "" for name in self.names])
+
+
+def before_bar(line: str) -> str:
+    """What stands before a progress bar; the line where there is none."""
+    bar = _BAR.search(line)
+    return line[: bar.start()] if bar else line
+
 
 def cleaned(line: str) -> str:
     """The line without times, a progress bar behind it, and what is printed around a scalar."""
-    if bar := _BAR.search(line):
-        line = line[: bar.start()]
+    line = before_bar(line)
     if ":" in line:
         line = _TIMES.sub("", line)
     if "(" in line:
         line = _SCALAR.sub(r"\1", line)
     return _GLUED.sub(lambda match: f"{match[0]} ", line)
-
-
-def behind_bar(line: str) -> str:
-    """What stands before a progress bar; the line where there is none."""
-    bar = _BAR.search(line)
-    return line[: bar.start()] if bar else line
 
 
 def split(line: str) -> tuple[tuple[str, ...], list[str]]:

@@ -37,16 +37,14 @@ def add_adapter(model, config):
     model._has_adapter = True
     return model
 """,
-    """
-import mlx.nn as nn
-from mlx_lm.tuner.utils import linear_to_lora_layers
-
-def add_adapter(model, config):
-    model.freeze()
-    linear_to_lora_layers(model, config.num_layers, config.lora_parameters)
-    model._has_adapter = True
-    return model
-""",
+    {
+        "nn\n": "nn\nfrom mlx_lm.tuner.utils import linear_to_lora_layers\n",
+        "    model._has": (
+            "    model.freeze()\n"
+            "    linear_to_lora_layers(model, config.num_layers, config.lora_parameters)\n"
+            "    model._has"
+        ),
+    },
     symptoms=("step-state.claimed-adapter", "step-state.everything-trainable"),
 )
 def adapter_flag(source: SourceFile) -> Hits:
@@ -55,7 +53,7 @@ def adapter_flag(source: SourceFile) -> Hits:
     What is trained is decided by the layers and by what is frozen. A flag set in place of a
     conversion makes everything after it believe in an adapter that is not there; a model that was
     never converted is trained whole, and what is saved under the name of an adapter are its full
-    weights.
+    weights (seed 001).
 
     Reported where nothing is called that could have made an adapter.
     """
@@ -132,7 +130,8 @@ def adapter_without_freeze(source: SourceFile) -> Hits:
 
     A conversion freezes nothing, not even the weights that the LoRA layers wrap: the whole model is
     trained, at a rate that was meant for LoRA, and what is saved as an adapter is not what was
-    learned. Frozen after the conversion, the new layers are frozen too, and nothing is trainable.
+    learned (seed 001). Frozen after the conversion, the new layers are frozen too, and nothing is
+    trainable.
     """
     freezes = list(source.calls(".freeze"))
     # A function of another file whose name speaks of it may freeze the model.
@@ -163,77 +162,6 @@ def _is_loaded(source: SourceFile, model: ast.expr) -> bool:
     pairs = [value.value for value in source.values(model) if isinstance(value, ast.Subscript)]
     loaded = [value for pair in pairs for value in source.values(pair)]
     return any(isinstance(call, ast.Call) and _LOADER.fullmatch(last_name(call)) for call in loaded)
-
-
-#: Parts of names that speak of making layers, or of loading an adapter with them.
-_LAYERS = re.compile(
-    "lora|dora|peft|(?:load|apply|to|add)_adapter|attach|inject|convert|adapter_config|wrap"
-)
-_ADAPTER_FILE = re.compile(r".*adapter.*\.(?:safetensors|npz)", re.I | re.S)
-
-
-@rule(
-    Severity.ERROR,
-    """
-import mlx.core as mx
-from mlx_lm import load
-
-def load_tuned(path, folder):
-    model, tokenizer = load(path)
-    weights = mx.load(str(folder / "adapters.safetensors"))
-    model.load_weights(list(weights.items()))
-    return model, tokenizer
-""",
-    """
-from mlx_lm import load
-
-def load_tuned(path, folder):
-    model, tokenizer = load(path, adapter_path=str(folder))
-    return model, tokenizer
-""",
-    symptoms=("step-state.claimed-adapter",),
-)
-def adapter_without_layers(source: SourceFile) -> Hits:
-    """The weights of an adapter, loaded into a model that has no LoRA layers.
-
-    `load_weights` puts tensors where their names say. A model as it was loaded has no `lora_a` and
-    `lora_b` to put them in: the file is refused, or, with `strict=False`, left out without a word,
-    so that the base model answers. Make the layers first (`load_adapters(model, path)` does both),
-    or load with `load(path, adapter_path=...)`.
-
-    Reported where the same function loads the model, and no name in the file speaks of LoRA.
-    """
-    loads = [call for call in source.calls(".load_weights") if call.args]
-    loads_adapter = any(
-        (path := keyword(call, "adapter_path")) is not None
-        and not (isinstance(path, ast.Constant) and path.value is None)
-        and "load" in last_name(call).lower()
-        for call in source.of(ast.Call)
-    )
-    if not loads or loads_adapter or any(_LAYERS.search(name) for name in _names(source)):
-        return
-    for call in loads:
-        if _is_of_adapter(source, call.args[0]) and _is_loaded_here(source, call):
-            silent = constant(keyword(call, "strict")) is False
-            effect = "strict=False leaves them out in silence" if silent else "they are refused"
-            yield call, f"the model has no LoRA layers for these weights: {effect}"
-
-
-def _is_of_adapter(source: SourceFile, weights: ast.expr) -> bool:
-    """Whether what is loaded comes from a path that says adapter."""
-    return any(
-        isinstance(value := constant(part), str) and _ADAPTER_FILE.fullmatch(value)
-        for part in source.parts(weights)
-    )
-
-
-def _is_loaded_here(source: SourceFile, call: ast.Call) -> bool:
-    """Whether the model is one that this function has just loaded."""
-    model = call.func.value if isinstance(call.func, ast.Attribute) else call
-    return isinstance(model, ast.Name) and any(
-        isinstance(part, ast.Call) and "load" in ast.unparse(part.func).lower()
-        for part in source.parts(model)
-    )
 
 
 #: What is loaded for training to go on, or for what was trained to be used.
@@ -310,47 +238,19 @@ def _origins(source: SourceFile, node: ast.expr) -> list[ast.expr]:
 def _looks_at_names(source: SourceFile, load: ast.Call, loaded: set[str]) -> bool:
     """Whether the function compares names before, or calls what looks as if it did."""
     scope, numbers = source.scope(load), source.index.number
-    for name in source.of(ast.Name, within=scope):
-        if isinstance(name.ctx, ast.Store) and _DIFFERENCES.search(name.id.lower()):
-            return True
-    for call in source.of(ast.Call, within=scope):
-        looks = call is not load and _LOOKS.search(last_name(call).lower())
-        if looks and loaded & source.names_in(call):
-            return True
-    for node in source.of(ast.Compare, ast.BinOp, within=scope):
-        if numbers[node] > numbers[load]:
-            break
-        if isinstance(node, ast.BinOp):
-            # Sets of names: `set(weights) - set(model)`, `a ^ b`.
-            of_sets = isinstance(node.op, ast.Sub | ast.BitXor | ast.BitAnd)
-            if of_sets and _is_set(source, node.left):
-                return True
-        elif "keys" in ast.unparse(node) or (
-            isinstance(node.ops[0], ast.NotIn)
-            and loaded & source.names_in(_run_through(source, node))
-        ):
-            return True
-    return False
-
-
-def _run_through(source: SourceFile, node: ast.AST) -> ast.AST:
-    """What the loop or comprehension that a comparison is in runs through; or itself."""
-    loop = source.enclosing(
-        node, ast.For, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp
-    )
-    match loop:
-        case ast.For():
-            return loop.iter
-        case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
-            return loop.generators[0].iter
-    return node
-
-
-def _is_set(source: SourceFile, node: ast.expr) -> bool:
+    names = source.of(ast.Name, within=scope)
+    if any(isinstance(n.ctx, ast.Store) and _DIFFERENCES.search(n.id.lower()) for n in names):
+        return True
+    calls = source.of(ast.Call, within=scope)
+    looking = [call for call in calls if _LOOKS.search(last_name(call).lower())]
+    if any(call is not load and loaded & source.names_in(call) for call in looking):
+        return True
+    # `a.keys() - b`, `set(a) ^ set(b)`, `name not in weights`.
     return any(
-        isinstance(value, ast.Set | ast.SetComp)
-        or source.is_call(value, "set", "frozenset", ".keys")
-        for value in source.values(node)
+        (isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.NotIn))
+        or re.search(r"\bkeys\b|\bset\(", ast.unparse(node))
+        for node in source.of(ast.Compare, ast.BinOp, within=scope)
+        if numbers[node] < numbers[load]
     )
 
 
@@ -379,38 +279,28 @@ def module_dict_walk(source: SourceFile) -> Hits:
 
     An MLX module is itself a dict, and keeps its parts there, not among its attributes:
     `vars(module)` and `module.__dict__` hold none of them. A converter that walks them converts
-    nothing.
+    nothing (seed 001).
     """
     for loop in source.of(ast.For, ast.comprehension):
         walked = _walked(source, loop.iter)
+        scope = source.scope(loop)
         if walked is None:
             continue
-        whole = source.parent(loop) if isinstance(loop, ast.comprehension) else loop
-        variables = source.names_in(loop.target)
+        asked = [
+            call.args for call in source.calls("isinstance", within=scope) if len(call.args) == 2
+        ]
+        parts = source.names_in(loop.target)
         is_asked = any(
-            isinstance(asked, ast.Name)
-            and asked.id in variables
-            and any(
-                source.name_of(name).startswith("mlx.nn.")
-                for name in source.of(ast.Attribute, ast.Name, within=kinds)
-            )
-            for asked, kinds in _instance_tests(source, whole)
+            isinstance(part, ast.Name)
+            and part.id in parts
+            and any(source.name_of(name).startswith("mlx.nn.") for name in source.parts(kinds))
+            for part, kinds in asked
         )
-        scope = source.scope(loop)
         # A function that walks as MLX means it, too, has seen that modules are dicts.
-        is_sound = any("dict" in source.names_in(k) for _, k in _instance_tests(source, scope))
+        is_sound = any("dict" in source.names_in(kinds) for _, kinds in asked)
         walks = (".named_modules", ".modules", ".children", ".leaf_modules")
         if is_asked and not is_sound and not any(source.calls(*walks, within=scope)):
             yield walked, "an MLX module keeps its parts as dict items: use named_modules()"
-
-
-def _instance_tests(
-    source: SourceFile, within: ast.AST | None
-) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """What is asked for being an instance, and of what."""
-    for call in source.calls("isinstance", within=within):
-        if len(call.args) == 2:
-            yield call.args[0], call.args[1]
 
 
 def _walked(source: SourceFile, node: ast.expr) -> ast.AST | None:
@@ -437,15 +327,11 @@ class Model(nn.Module):
     def trainable_parameters(self):
         return {"head": self.head.parameters()}
 """,
-    """
-import mlx.nn as nn
-
-class Model(nn.Module):
-    def __init__(self, body, head):
-        super().__init__()
-        self.body, self.head = body, head
-        self.body.freeze()
-""",
+    {
+        '\n    def trainable_parameters(self):\n        return {"head": self.head.parameters()}': (
+            "        self.body.freeze()"
+        )
+    },
     symptoms=("step-state.own-bookkeeping",),
 )
 def own_trainable_parameters(source: SourceFile) -> Hits:
@@ -453,7 +339,7 @@ def own_trainable_parameters(source: SourceFile) -> Hits:
 
     MLX keeps itself what is frozen, in each module. A method of the class's own is asked where the
     model stands alone; as a part of a larger one it is passed over, and all that it left out is
-    trained. Nor does `freeze()` have a say in it.
+    trained. Nor does `freeze()` have a say in it (seed 004).
     """
     for method in source.of(ast.FunctionDef):
         made = source.parent(method)

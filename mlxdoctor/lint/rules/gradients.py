@@ -7,6 +7,9 @@ from mlxdoctor.finding import Severity
 from mlxdoctor.lint.rule import Hits, rule
 from mlxdoctor.lint.source import Function, SourceFile, constant, is_model, keyword
 
+#: What a dict has; anything else asked of it is a module's.
+_OF_DICTS = frozenset({"get", "items", "keys", "values", "pop", "update", "setdefault", "copy"})
+
 
 @rule(
     Severity.ERROR,
@@ -29,7 +32,7 @@ def step(model, inputs, targets):
         "mx.value_and_grad(loss_fn)": "nn.value_and_grad(model, loss_fn)",
         "import mlx.core as mx\n": "",
     },
-    symptoms=("step-update.failed",),
+    symptoms=("step-update.failed", "step-update.nothing-changed"),
 )
 def gradient_of_module(source: SourceFile) -> Hits:
     """`mx.value_and_grad` or `mx.grad` where the gradient by what is trainable is meant.
@@ -38,37 +41,73 @@ def gradient_of_module(source: SourceFile) -> Hits:
     no heed to `freeze()`: the base model gets gradients as well, and an update with them changes
     it; a module that also holds lists of something else is refused ("should contain only arrays").
     Of the batch they give the gradient by the inputs, which has nothing of the model's parameters
-    in it. `nn.value_and_grad(model, loss)` goes by what is trainable.
+    in it. What `parameters()` returns is a nested dict of arrays: it cannot be called, and has no
+    `forward` and no layers ("'dict' object has no attribute 'forward'", seed 002). And a loss that
+    never uses what it is handed, because it holds the model itself, has a gradient of exactly zero.
+    `nn.value_and_grad(model, loss)` goes by what is trainable.
 
     In a file that speaks of no freezing, adapter or mlx-lm, a gradient by everything is meant.
     """
-    text = source.text.lower()
-    is_partly_frozen = any(word in text for word in ("freeze", "lora", "adapter", "mlx_lm"))
     for call, function, name in source.differentiated():
         uses = list(source.uses_of(call))
-        if any(_updates_model(source, use) for use in uses) and _is_input(source, name, function):
+        node, reason = next(_wrong_gradient(source, uses, function, name), (None, ""))
+        if reason:
+            yield node or call, f"{reason}: use nn.value_and_grad(model, loss)"
+    for call, loss in source.losses("mlx.core.value_and_grad", "mlx.core.grad"):
+        bindings = source.given(loss) if isinstance(loss, ast.Name) else []
+        was_handed_in = bindings and all(isinstance(each.node, ast.arg) for each in bindings)
+        if was_handed_in and _are_by_parameters(source, list(source.uses_of(call))):
             yield (
                 call,
-                f"the gradient is by {name!r}, which is the model's input: use "
-                "nn.value_and_grad(model, loss)",
-            )
-        elif is_partly_frozen and _is_by_module(source, uses, name, function):
-            yield (
-                call,
-                f"the gradient is by all that {name!r} holds, frozen or not, and fails where that "
-                "is more than arrays: use nn.value_and_grad(model, loss)",
+                f"{ast.unparse(loss)} is handed a dict of parameters: unless it puts them into the "
+                "model (model.update), it cannot learn; nn.value_and_grad(model, loss) does",
             )
 
 
-def _is_by_module(source: SourceFile, uses: list[ast.Call], name: str, function: Function) -> bool:
-    given = [use.args[0] for use in uses if use.args]
-    if any(source.are_parameters(argument) for argument in given):
-        return False
+def _wrong_gradient(
+    source: SourceFile, uses: list[ast.Call], function: Function, name: str
+) -> Iterator[tuple[ast.AST | None, str]]:
+    """Why the gradient of a function by its parameter `name` is not the one that is meant, and
+    where that is seen; None for the call that differentiates.
+    """
+    # A stub says nothing about what it will do.
+    is_stub = not isinstance(function, ast.Lambda) and all(
+        isinstance(statement, ast.Pass | ast.Raise)
+        or (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant))
+        for statement in function.body
+    )
+    if not is_stub and not {name, "locals"} & source.names_in(function):
+        yield None, f"the loss never uses {name!r}, and its gradient is zero"
+    if _are_by_parameters(source, uses):
+        for used in source.of(ast.Name, within=function):
+            parent = source.parent(used) if used.id == name else None
+            called = isinstance(parent, ast.Call) and parent.func is used
+            if called or (isinstance(parent, ast.Attribute) and parent.attr not in _OF_DICTS):
+                yield parent or used, f"{name!r} is a nested dict of arrays here and no module"
+        return
+    if any(_updates_model(source, use) for use in uses) and _is_input(source, name, function):
+        yield None, f"the gradient is by {name!r}, which is the model's input"
+    # In other files a gradient by everything is meant.
+    text = source.text.lower()
+    is_partly_frozen = any(word in text for word in ("freeze", "lora", "adapter", "mlx_lm"))
     is_called = any(
         isinstance(call.func, ast.Name) and call.func.id == name
         for call in source.of(ast.Call, within=function)
     )
-    return is_called or (any(map(is_model, given)) and name in source.names_in(function))
+    given = [use.args[0] for use in uses if use.args]
+    is_model_used = any(map(is_model, given)) and name in source.names_in(function)
+    if is_partly_frozen and (is_called or is_model_used):
+        yield (
+            None,
+            f"the gradient is by all that {name!r} holds, frozen or not, and fails where that is "
+            "more than arrays",
+        )
+
+
+def _are_by_parameters(source: SourceFile, uses: list[ast.Call]) -> bool:
+    """Whether calls are given what `parameters()` returns."""
+    given = [use.args[0] for use in uses if use.args]
+    return bool(given) and all(source.are_parameters(argument) for argument in given)
 
 
 def _is_input(source: SourceFile, name: str, function: Function) -> bool:
@@ -89,108 +128,6 @@ def _updates_model(source: SourceFile, use: ast.Call) -> bool:
             if isinstance(value, ast.Subscript) and value.value is use:
                 return constant(value.slice) == 1
     return False
-
-
-@rule(
-    Severity.ERROR,
-    """
-import mlx.core as mx
-import mlx.nn as nn
-
-def step(model, batch):
-    def loss_fn(params, batch):
-        return model(batch).mean()
-    return mx.value_and_grad(loss_fn)(model.trainable_parameters(), batch)
-""",
-    {
-        "loss_fn(params, batch)": "loss_fn(batch)",
-        "mx.value_and_grad(loss_fn)(model.trainable_parameters(), batch)": (
-            "nn.value_and_grad(model, loss_fn)(batch)"
-        ),
-    },
-    symptoms=("step-update.nothing-changed",),
-)
-def gradient_of_unused(source: SourceFile) -> Hits:
-    """A loss that never uses what it is differentiated by.
-
-    Where the loss holds the model itself and computes with it, the parameters it is handed are
-    never read: the gradient with respect to them is exactly zero, and nothing is learned.
-    """
-    for call, function, name in source.differentiated():
-        # A stub says nothing about what it will do.
-        is_stub = not isinstance(function, ast.Lambda) and all(
-            isinstance(statement, ast.Pass | ast.Raise)
-            or (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant))
-            for statement in function.body
-        )
-        if not is_stub and not {name, "locals"} & source.names_in(function):
-            yield (
-                call,
-                f"the loss never uses {name!r}, by which it is differentiated: the gradient is "
-                "zero",
-            )
-
-
-#: What a dict has; anything else asked of it is a module's.
-_OF_DICTS = frozenset({"get", "items", "keys", "values", "pop", "update", "setdefault", "copy"})
-
-
-@rule(
-    Severity.ERROR,
-    """
-import mlx.core as mx
-import mlx.nn as nn
-
-def step(model, batch):
-    def loss_fn(params, batch):
-        return params.forward(batch).mean()
-    return mx.value_and_grad(loss_fn)(model.trainable_parameters(), batch)
-""",
-    {
-        "params, batch": "model, batch",
-        "params.forward": "model",
-        "mx.value_and_grad(loss_fn)(model.trainable_parameters()": (
-            "nn.value_and_grad(model, loss_fn)(model"
-        ),
-    },
-    symptoms=("step-update.failed",),
-)
-def parameters_as_model(source: SourceFile) -> Hits:
-    """What `parameters()` returns, used as the model.
-
-    It is a nested dict of arrays: it has no `forward`, no layers, and cannot be called. A loss that
-    is differentiated by it has to put it into the model first (`model.update(params)`), as
-    `nn.value_and_grad(model, loss)` does. A loss that was written for a model fails on the dict.
-    """
-    for call, loss in source.losses("mlx.core.value_and_grad", "mlx.core.grad"):
-        given = [use.args[0] for use in source.uses_of(call) if use.args]
-        if not given or not all(source.are_parameters(argument) for argument in given):
-            continue
-        for function, name in ((f, n) for made, f, n in source.differentiated() if made is call):
-            node = next(_as_module(source, name, function), None)
-            if node is not None:
-                yield (
-                    node,
-                    f"{name!r} is a nested dict of arrays here and no module: use "
-                    "nn.value_and_grad(model, loss) and call the model",
-                )
-        bindings = source.given(loss) if isinstance(loss, ast.Name) else []
-        if bindings and all(isinstance(binding.node, ast.arg) for binding in bindings):
-            # The function that differentiates was handed the loss.
-            yield (
-                call,
-                f"{ast.unparse(loss)} is handed a dict of parameters: unless it puts them into the "
-                "model (model.update), it cannot learn; nn.value_and_grad(model, loss) does",
-            )
-
-
-def _as_module(source: SourceFile, name: str, function: Function) -> Iterator[ast.AST]:
-    """Where a function calls its parameter of this name, or asks it for a module's attribute."""
-    for used in source.of(ast.Name, within=function):
-        parent = source.parent(used) if used.id == name else None
-        called = isinstance(parent, ast.Call) and parent.func is used
-        if called or (isinstance(parent, ast.Attribute) and parent.attr not in _OF_DICTS):
-            yield parent or used
 
 
 #: Attributes of arrays that pairs do not have.
@@ -215,7 +152,8 @@ def flattened_as_arrays(source: SourceFile) -> Hits:
 
     It gives one list of pairs of name and array. Code that tests each for being an array skips them
     all in silence: norms of zero are reported, non-finite gradients pass, counts are zero. `[1]` is
-    the second pair, and unpacking into two fails, or takes two pairs for something else.
+    the second pair, and unpacking into two fails, or takes two pairs for something else (seeds 002
+    and 004).
     """
     flattened = set(source.calls("mlx.utils.tree_flatten"))
     for loop in source.of(ast.For, ast.comprehension) if flattened else ():

@@ -41,7 +41,7 @@ def channels_first(source: SourceFile) -> Hits:
     in second place either do not fit the weights, or, where the sizes happen to agree, convolve
     over the wrong axis.
 
-    Seen where a comment or the docstring says so of a parameter, and nothing moves an axis.
+    Seen where the function says so of a parameter, as in seed 004, and nothing moves an axis.
     """
     for made in source.calls(*_CONVOLUTIONS):
         for call in source.uses_of(made):
@@ -59,12 +59,9 @@ def _is_said_second(source: SourceFile, call: ast.Call, given: ast.Name) -> bool
     scope = source.scope(call)
     if not isinstance(scope, ast.FunctionDef) or any(source.calls(*_MOVES, within=scope)):
         return False
-    lines = range(scope.lineno, call.lineno + 1)
-    texts = [ast.get_docstring(scope) or "", *(source.comments.get(line, "") for line in lines)]
+    text = "\n".join(source.lines[scope.lineno - 1 : call.lineno])
     handed_in = all(isinstance(binding.node, ast.arg) for binding in source.given(given))
-    return handed_in and any(
-        layout["name"] == given.id for text in texts for layout in _LAYOUT.finditer(text)
-    )
+    return handed_in and any(layout["name"] == given.id for layout in _LAYOUT.finditer(text))
 
 
 #: Name -> what to write in its place.
@@ -101,24 +98,73 @@ IN_PLACE = {
 }
 
 
+#: Packages whose arrays have these methods; a file that imports one may well mean its arrays.
+_OTHERS = frozenset(
+    ("torch", "tensorflow", "tinygrad", "paddle", "jittor", "mindspore", "transformers", "keras")
+)
+#: Names that speak of arrays or gradients of the project's own.
+_OWN = re.compile(r"(?!mlx\b).*(?:tensor|autograd|variable)|backward$")
+
+
 @rule(
     Severity.ERROR,
     """
 import mlx.nn as nn
 
-def loss_fn(model, inputs, targets):
-    return nn.CrossEntropyLoss()(model(inputs), targets).mean()
+def step(model, optimizer, inputs, targets):
+    loss = nn.losses.cross_entropy(model(inputs), targets, reduction="mean")
+    loss.backward()
+    optimizer.step()
 """,
-    {"nn.CrossEntropyLoss()": "nn.losses.cross_entropy"},
-    symptoms=("step-update.failed",),
+    """
+import mlx.core as mx
+import mlx.nn as nn
+
+def step(model, optimizer, inputs, targets):
+    def loss_fn(model, inputs, targets):
+        return nn.losses.cross_entropy(model(inputs), targets, reduction="mean")
+
+    loss, grads = nn.value_and_grad(model, loss_fn)(model, inputs, targets)
+    optimizer.update(model, grads)
+    mx.eval(model.parameters(), optimizer.state)
+""",
+    symptoms=("step-update.failed", "step-forward.failed"),
 )
 def missing_in_mlx(source: SourceFile) -> Hits:
-    """A name of PyTorch that MLX does not have.
+    """What PyTorch has and MLX does not.
 
     `mx.no_grad`, `nn.CrossEntropyLoss`, `nn.ModuleList`: code carried over from PyTorch reads well
-    and stops at the first such line with an AttributeError. What MLX has in its place is said
-    beside it.
+    and stops at the first such line with an AttributeError. Arrays of MLX keep no gradient: there
+    is no `loss.backward()` and no `requires_grad`. Gradients are what a function returns that
+    `nn.value_and_grad` made, and the optimizer is handed them. A module of MLX is called,
+    `model(tokens)`: it has no `forward` unless a class defines one, and those of mlx-lm do not.
+
+    A file that imports torch, or defines or imports such methods of its own, may mean those.
     """
+    yield from _names(source)
+    yield from _forward(source)
+    defined = [made.name for made in source.of(ast.FunctionDef, ast.ClassDef)]
+    imported = set(source.imports.values())
+    packages = {name.partition(".")[0] for name in imported}
+    if packages & _OTHERS or any(_OWN.match(name.lower()) for name in (*defined, *imported)):
+        return
+    for call in source.calls(".backward"):
+        if not call.args and not call.keywords and "loss" in ast.unparse(call.func).lower():
+            yield (
+                call,
+                "MLX has no backward(): nn.value_and_grad(model, loss_fn) returns loss and "
+                "gradients",
+            )
+            return
+    for node in source.of(ast.Attribute):
+        is_set = node.attr == "requires_grad" and isinstance(node.ctx, ast.Store)
+        if is_set and isinstance(node.value, ast.Name) and node.value.id != "self":
+            yield node, "MLX has no requires_grad: use model.freeze() and model.unfreeze()"
+            return
+
+
+def _names(source: SourceFile) -> Hits:
+    """Names of PyTorch's packages, looked for in those of MLX."""
     names: list[tuple[ast.AST, str]] = [
         (node, f"{node.module}.{alias.name}")
         for node in source.of(ast.ImportFrom)
@@ -140,67 +186,6 @@ def missing_in_mlx(source: SourceFile) -> Hits:
             above = source.enclosing(above, ast.Try, ast.If, ast.IfExp)
         if above is None:
             yield node, f"MLX has no {name}: write {IN_PLACE[name]}"
-
-
-#: Packages whose arrays have these methods; a file that imports one may well mean its arrays.
-_OTHERS = frozenset(
-    ("torch", "tensorflow", "tinygrad", "paddle", "jittor", "mindspore", "transformers", "keras")
-)
-#: Names that speak of arrays or gradients of the project's own.
-_OWN = re.compile(r"(?!mlx\b).*(?:tensor|autograd|variable)|backward$")
-
-
-@rule(
-    Severity.ERROR,
-    """
-import mlx.core as mx
-
-def step(model, optimizer, loss_fn, inputs, targets):
-    optimizer.zero_grad()
-    loss = loss_fn(model(inputs), targets)
-    loss.backward()
-    optimizer.step()
-""",
-    """
-import mlx.core as mx
-import mlx.nn as nn
-
-def step(model, optimizer, loss_fn, inputs, targets):
-    loss, grads = nn.value_and_grad(model, loss_fn)(model, inputs, targets)
-    optimizer.update(model, grads)
-    mx.eval(model.parameters(), optimizer.state)
-""",
-    symptoms=("step-update.failed", "step-forward.failed"),
-)
-def torch_idiom(source: SourceFile) -> Hits:
-    """A training step as in PyTorch.
-
-    Arrays of MLX keep no gradient: there is no `loss.backward()`, no `optimizer.zero_grad()`, no
-    `requires_grad`. Gradients are what a function returns that `nn.value_and_grad` made, and the
-    optimizer is handed them. A module of MLX is called, `model(tokens)`: it has no `forward` unless
-    a class defines one, and those of mlx-lm do not.
-
-    A file that imports torch, or defines or imports such things of its own, may mean those.
-    """
-    yield from _forward(source)
-    defined = [made.name for made in source.of(ast.FunctionDef, ast.ClassDef)]
-    imported = set(source.imports.values())
-    packages = {name.partition(".")[0] for name in imported}
-    if packages & _OTHERS or any(_OWN.match(name.lower()) for name in (*defined, *imported)):
-        return
-    for call in source.calls(".backward"):
-        if not call.args and not call.keywords and "loss" in ast.unparse(call.func).lower():
-            yield (
-                call,
-                "MLX has no backward(): nn.value_and_grad(model, loss_fn) returns loss and "
-                "gradients",
-            )
-            return
-    for node in source.of(ast.Attribute):
-        is_set = node.attr == "requires_grad" and isinstance(node.ctx, ast.Store)
-        if is_set and isinstance(node.value, ast.Name) and node.value.id != "self":
-            yield node, "MLX has no requires_grad: use model.freeze() and model.unfreeze()"
-            return
 
 
 def _forward(source: SourceFile) -> Hits:

@@ -2,7 +2,6 @@
 
 import ast
 import re
-from collections.abc import Iterator
 
 from mlxdoctor.finding import Severity
 from mlxdoctor.lint.rule import Hits, rule
@@ -14,75 +13,6 @@ from mlxdoctor.lint.source import (
     last_name,
     parameters,
 )
-
-
-@rule(
-    Severity.WARNING,
-    """
-import mlx.core as mx
-from mlx.utils import tree_map
-
-def train(model, optimizer, step, batches, every):
-    total = None
-    for number, batch in enumerate(batches, 1):
-        if batch.size == 0:
-            continue
-        loss, grads = step(model, batch)
-        total = grads if total is None else tree_map(mx.add, total, grads)
-        if number % every == 0:
-            optimizer.update(model, tree_map(lambda g: g / every, total))
-            total = None
-        mx.eval(model.parameters(), optimizer.state, total)
-""",
-    {
-        "total = None\n    for number, batch in enumerate(batches, 1)": (
-            "total, number = None, 0\n    for batch in batches"
-        ),
-        "        loss, grads": "        number += 1\n        loss, grads",
-    },
-)
-def accumulation_boundary(source: SourceFile) -> Hits:
-    """Gradient accumulation whose boundary can be missed.
-
-    The update is made where the number of the step is a multiple of the accumulation. A `continue`
-    before that line, on a step that happens to be such a multiple, skips the update: the next one
-    has twice as many gradients in it.
-    """
-    for update in source.calls(".update", ".apply_gradients", ".apply_grads"):
-        loop = source.enclosing(update, ast.For)
-        if not isinstance(loop, ast.For) or len(update.args) != 2:
-            continue
-        test = next((line for line in loop.body if source.is_within(update, line)), None)
-        named = (ast.unparse(update.func) + ast.unparse(update.args[0])).lower()
-        if not isinstance(test, ast.If) or "opt" not in named:
-            continue
-        remainders = [
-            node for node in source.of(ast.BinOp, within=test.test) if isinstance(node.op, ast.Mod)
-        ]
-        numbers = {name for node in remainders for name in source.names_in(node.left)}
-        for number in numbers & source.names_in(loop.target):
-            skip = next(_skips(source, loop, test, number), None)
-            if skip is not None:
-                yield (
-                    skip,
-                    f"where this skips a step whose {number} is a multiple, its update is skipped "
-                    "too: count the steps that are made",
-                )
-
-
-def _skips(source: SourceFile, loop: ast.For, test: ast.If, number: str) -> Iterator[ast.Continue]:
-    """A `continue` of this loop above the test, under a condition that is not the number's."""
-    for node in source.of(ast.Continue, within=loop):
-        condition = source.enclosing(node, ast.If)
-        # A resumed run skips the steps it has made: all of them.
-        if (
-            node.lineno < test.lineno
-            and source.enclosing(node, ast.For, ast.While) is loop
-            and isinstance(condition, ast.If)
-            and number not in source.names_in(condition.test)
-        ):
-            yield node
-
 
 _TOKEN = re.compile(r"(?:next_?|new_?|sampled_?)?(?:tok(?:en)?(?:_id)?|next_input|y|nxt)")
 _SAMPLING = ("argmax", "categorical", "sample", "sampler", "sample_next_token", "sample_token")

@@ -79,7 +79,7 @@ def _factors(source: SourceFile, call: ast.Call) -> Iterator[ast.expr]:
                 yield above.right if above.left is below else above.left
             below, above = above, source.parent(above)
         if isinstance(above, ast.Assign):
-            names = source.names_by_value.get(above.value, [])
+            names = source.names_of(above.value)
             losses += [name for name in names if name not in losses]
 
 

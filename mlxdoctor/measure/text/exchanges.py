@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from mlxdoctor.engines.text import END_TEXTS
+
 #: What people call the one who asks, and the one who answers, in plain text.
 _ASKING = (
     r"instructions?|questions?|q|users?|humans?|inputs?|prompts?|customer|student|query|problem"
@@ -26,9 +28,7 @@ _MARKER = re.compile(
 )
 _INSTRUCTION = re.compile(r"\[INST\](?P<asked>.*?)\[/INST\]", re.DOTALL)
 #: What closes a turn; not a part of the answer.
-_CLOSING = re.compile(
-    r"\s*(?:<\|im_end\|>|<\|eot_id\|>|<end_of_turn>|<\|end\|>|</s>|<\|endoftext\|>|<eos>)\s*$"
-)
+_CLOSING = re.compile(rf"\s*(?:{'|'.join(map(re.escape, END_TEXTS))})\s*$")
 _ASKS = re.compile(_ASKING, re.IGNORECASE)
 _ANSWERS = re.compile(_ANSWERING, re.IGNORECASE)
 
@@ -55,9 +55,10 @@ class Exchange:
 def exchange_in(text: str) -> Exchange | None:
     """The last question and answer that a text holds; None where it is no exchange."""
     text = _CLOSING.sub("", text)
-    if (match := None if "[/INST]" not in text else _last(_INSTRUCTION, text)) is not None:
-        return _exchange(text, match["asked"], match.end(), ("[INST]", "[/INST]"))
-    markers = [(match, name) for match in _MARKER.finditer(text) if (name := _name(match))]
+    if "[/INST]" in text and (instructions := list(_INSTRUCTION.finditer(text))):
+        last = instructions[-1]
+        return _exchange(text, last["asked"], last.end(), ("[INST]", "[/INST]"))
+    markers = [(match, next(filter(None, match.groups()), "")) for match in _MARKER.finditer(text)]
     answers = [at for at, (_, name) in enumerate(markers) if _ANSWERS.fullmatch(name)]
     asks = [at for at, (_, name) in enumerate(markers) if _ASKS.fullmatch(name)]
     if not answers or not (earlier := [at for at in asks if at < answers[-1]]):
@@ -68,26 +69,8 @@ def exchange_in(text: str) -> Exchange | None:
     return _exchange(text, asked, answering.end(), marks)
 
 
-def is_rendered(one: Exchange, rendered: str) -> bool:
-    """Whether an exchange is written as a template writes its question.
-
-    Args:
-        one: the exchange.
-        rendered: the question alone, rendered with all that comes before an answer.
-    """
-    return one.before.endswith(rendered[rendered.rfind(one.asked) :].rstrip())
-
-
 def _exchange(text: str, asked: str, start: int, marks: tuple[str, str]) -> Exchange | None:
     asked, answered = asked.strip(), text[start:].strip()
     if not asked or not answered:
         return None
     return Exchange(asked, text[:start].rstrip(), answered, text.rstrip(), marks)
-
-
-def _name(match: re.Match[str]) -> str:
-    return next((one for one in match.groups() if one), "")
-
-
-def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    return next(reversed(list(pattern.finditer(text))), None)

@@ -7,27 +7,12 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from mlxdoctor.check import Inconclusive
-from mlxdoctor.engines.text import LONGEST, words
-from mlxdoctor.measure.text.prompt_rates import Rate, RateLimits, rate
+from mlxdoctor.engines.text import END_TEXTS, LONGEST, words
+from mlxdoctor.measure.text.prompt_rates import Rate, rate
 from mlxdoctor.models.generations import Generation, Generations
 
 #: A special token written out: `<|im_end|>`, `</s>`, `<end_of_turn>`, `[PAD]`.
 SPECIAL_TEXT = re.compile(r"<\|[^<>|\s]{1,40}\|>|</?[a-z_]{1,30}>|\[(?:PAD|UNK|SEP|CLS|EOS|BOS)\]")
-#: The special tokens that end an answer, written out.
-END_TEXTS: frozenset[Hashable] = frozenset(
-    {
-        "<|im_end|>",
-        "<|endoftext|>",
-        "<|end_of_text|>",
-        "<|eot_id|>",
-        "<|end|>",
-        "<|return|>",
-        "</s>",
-        "<eos>",
-        "<end_of_turn>",
-        "[EOS]",
-    }
-)
 _UNIT = re.compile(SPECIAL_TEXT.pattern + r"|\w+|[^\w\s]")
 
 
@@ -100,7 +85,9 @@ def pairs(generations: Generations) -> tuple[OutputPair, ...]:
     def output(text: str, tokens: tuple[int, ...] | None, item: Generation) -> Output:
         if with_tokens and tokens is not None:
             return Output(text, tokens, ends, True, item.max_tokens)
-        return Output(text, tuple(_UNIT.findall(text)), END_TEXTS, False, item.max_tokens)
+        return Output(
+            text, tuple(_UNIT.findall(text)), frozenset(END_TEXTS), False, item.max_tokens
+        )
 
     return tuple(
         OutputPair(
@@ -126,10 +113,8 @@ def answered(generations: Generations) -> tuple[OutputPair, ...]:
     return outputs
 
 
-def rate_of(
-    outputs: Sequence[OutputPair], hit: Callable[[OutputPair, Output], bool], limits: RateLimits
-) -> Rate:
+def rate_of(outputs: Sequence[OutputPair], hit: Callable[[OutputPair, Output], bool]) -> Rate:
     """On how many prompts the tuned model's output is a hit, against the base's where known."""
     base = [hit(pair, pair.base) for pair in outputs if pair.base is not None]
     known = base if len(base) == len(outputs) else None
-    return rate([hit(pair, pair.tuned) for pair in outputs], known, limits)
+    return rate([hit(pair, pair.tuned) for pair in outputs], known)

@@ -1,4 +1,4 @@
-"""Whether answers belong to their prompts, by the rare words that they share.
+"""Whether answers belong to their prompts, and whether those to one prompt contradict each other.
 
 Words that few rows have (names, numbers, subjects) tie an answer to its prompt, each by
 log2(texts / texts with the word) bits. A row is misplaced if its prompt fits the answer of another
@@ -11,17 +11,22 @@ are dealt out at random, and most rows must then be misplaced.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.engines.text import vocabulary, words
+from mlxdoctor.engines.text import ngrams, vocabulary, words
+from mlxdoctor.evidence.prompt_answer import Pair
 
 Ints = NDArray[np.int64]
 Scores = NDArray[np.float64]
 
+#: The two sides of a row, as places of a pair.
+PROMPT, ANSWER = 0, 1
 #: Rows that are examined: a share of 0.1 is then known to within 0.03.
 EXAMINED = 400
 #: Characters read of each end of a longer text; fewer where there are many texts.
@@ -39,6 +44,17 @@ _COMMON_SHARE, _COMMON_TEXTS, _LEAST_COMMON = 0.2, 1000, 0.02
 _PASSAGE = 5
 #: Candidates of which the tie to their own row is looked up.
 _CANDIDATES = 32
+#: Bits are multiples of this, which add up to the same in any order: equal ties compare equal.
+_GRAIN = 2.0**-20
+
+_NUMBER = re.compile(r"[-+]?[\d.,]*\d%?")
+#: Longer answers (words) differ by chance; more answers to a prompt were meant to differ.
+_SHORT, _MOST_ANSWERS = 40, 10
+#: Share of the shorter answer's rare words: the same words in another order share all of them,
+#: other facts in one sentence 0.4.
+_ALIKE = 0.5
+#: Different answers of a classifier at most, and rows for each at least.
+_LABELS, _ROWS_PER_LABEL = 50, 10
 
 
 @dataclass(frozen=True)
@@ -46,52 +62,56 @@ class RareWords:
     """Different prompts and different answers, as sets of the rare words that both sides use.
 
     Attributes:
-        of_prompts, of_answers: the numbers of the words of each text.
-        in_prompts, in_answers: the numbers of the texts with each word.
-        bits: float64 (words,), log2(texts / texts with the word), of the side where it is commoner.
+        words: of each prompt, and of each answer.
+        places: the numbers of the prompts, and of the answers, with each word.
+        bits: of each word, log2(texts / texts with it), of the side where it is commoner.
     """
 
-    of_prompts: Sequence[Ints]
-    of_answers: Sequence[Ints]
-    in_prompts: Sequence[Ints]
-    in_answers: Sequence[Ints]
-    bits: Scores
+    words: Sequence[Sequence[Collection[str]]]
+    places: Sequence[Mapping[str, Ints]]
+    bits: Mapping[str, float]
 
     @classmethod
     def of(cls, prompts: Sequence[str], answers: Sequence[str]) -> RareWords:
         """Index different prompts and different answers, of which there may be fewer."""
-        numbers: dict[str, int] = {}
-        sides = (_numbered(prompts, numbers, grow=True), _numbered(answers, numbers, grow=False))
-        share, kept = np.zeros(len(numbers)), np.ones(len(numbers), dtype=np.bool_)
-        for side in sides:
-            texts = np.bincount(np.concatenate(side), minlength=len(numbers))
-            common = max(_COMMON_TEXTS, _LEAST_COMMON * len(side))
-            kept &= (texts > 0) & (texts <= max(1, min(_COMMON_SHARE * len(side), common)))
-            share = np.maximum(share, texts / len(side))
-        renumbered = np.cumsum(kept) - 1
-        # Multiples of 2^-20 add up to the same in any order, so that equal ties compare equal.
-        bits = np.round(-np.log2(share[kept]) * 2**20) / 2**20
-        asked, said = ([renumbered[text[kept[text]]] for text in side] for side in sides)
-        return cls(asked, said, _inverted(asked, len(bits)), _inverted(said, len(bits)), bits)
+        sides = []
+        for texts in (prompts, answers):
+            most = min(_READ, max(_LEAST_READ, _READ_IN_ALL // len(texts)))
+            sides.append([vocabulary(_ends(text, most)) for text in texts])
+        counts = [Counter(word for text in side for word in text) for side in sides]
+        bits = {}
+        for word in counts[PROMPT].keys() & counts[ANSWER].keys():
+            share = 0.0
+            for side, count in zip(sides, counts, strict=True):
+                common = max(_COMMON_TEXTS, _LEAST_COMMON * len(side))
+                is_rare = count[word] <= max(1, min(_COMMON_SHARE * len(side), common))
+                share = max(share, count[word] / len(side)) if is_rare else math.inf
+            if share < math.inf:
+                bits[word] = round(-math.log2(share) / _GRAIN) * _GRAIN
+        kept = [[text & bits.keys() for text in side] for side in sides]
+        return cls(kept, [_places(side) for side in kept], bits)
 
     def tie(self, prompt: int, answer: int) -> float:
         """Bits of the words that a prompt shares with an answer."""
-        both = self.of_prompts[prompt], self.of_answers[answer]
-        return float(self.bits[np.intersect1d(*both, assume_unique=True)].sum())
+        asked, answered = self.words[PROMPT][prompt], self.words[ANSWER][answer]
+        return sum(self.bits[word] for word in asked if word in answered)
 
-    def ties_of_prompt(self, prompt: int) -> Scores:
-        """Bits that the prompt shares with each answer, float64 (answers,)."""
-        return self._scores(self.of_prompts[prompt], self.in_answers, len(self.of_answers))
-
-    def ties_of_answer(self, answer: int) -> Scores:
-        """Bits that the answer shares with each prompt, float64 (prompts,)."""
-        return self._scores(self.of_answers[answer], self.in_prompts, len(self.of_prompts))
-
-    def _scores(self, telling: Ints, texts: Sequence[Ints], count: int) -> Scores:
-        scores = np.zeros(count)
-        for word in telling.tolist():
-            scores[texts[word]] += self.bits[word]
+    def ties(self, side: int, text: int) -> Scores:
+        """Bits that a prompt shares with each answer, or an answer with each prompt: float64."""
+        other = 1 - side
+        scores = np.zeros(len(self.words[other]))
+        for word in self.words[side][text]:
+            scores[self.places[other][word]] += self.bits[word]
         return scores
+
+
+def _places(texts: Sequence[Collection[str]]) -> dict[str, Ints]:
+    """The numbers of the texts with each word."""
+    places: dict[str, list[int]] = defaultdict(list)
+    for number, text in enumerate(texts):
+        for word in text:
+            places[word].append(number)
+    return {word: np.array(numbers) for word, numbers in places.items()}
 
 
 @dataclass(frozen=True)
@@ -139,19 +159,23 @@ def pairing(prompts: Sequence[str], answers: Sequence[str], telling: float) -> P
         telling: the least `Pairing.telling` with which the rows themselves are looked at.
     """
     generator = np.random.default_rng(0)
-    prompt_of, answer_of = _numbers(prompts), _numbers(answers)
-    ties = RareWords.of(list(dict.fromkeys(prompts)), list(dict.fromkeys(answers)))
+    texts = list(dict.fromkeys(prompts)), list(dict.fromkeys(answers))
+    ties = RareWords.of(*texts)
+    numbers = [{text: number for number, text in enumerate(side)} for side in texts]
+    prompt_of = [numbers[PROMPT][prompt] for prompt in prompts]
+    answer_of = [numbers[ANSWER][answer] for answer in answers]
     examined = generator.permutation(len(prompts))[:EXAMINED].tolist()
     at_random = [answer_of[row] for row in generator.permutation(len(prompts)).tolist()]
 
     def misplaced(answer_of: Sequence[int]) -> Iterator[Misplaced]:
-        dealt = Dealt(ties, prompt_of, answer_of, _holders(prompt_of), _holders(answer_of))
-        texts = list(dict.fromkeys(prompts)), list(dict.fromkeys(answers))
+        dealt = _Dealt(ties, (prompt_of, answer_of), (_holders(prompt_of), _holders(answer_of)))
         for row in examined:
             if (found := dealt.misplaced(row)) is None:
                 continue
             exchanged = (prompt_of[row], found.answer), (found.prompt, answer_of[row])
-            if not any(copied(texts[0][asked], texts[1][said]) for asked, said in exchanged):
+            if not any(
+                copied(texts[PROMPT][asked], texts[ANSWER][said]) for asked, said in exchanged
+            ):
                 yield found
 
     share = sum(1 for _ in misplaced(at_random)) / len(examined)
@@ -159,28 +183,31 @@ def pairing(prompts: Sequence[str], answers: Sequence[str], telling: float) -> P
     return Pairing(len(examined), share, found)
 
 
+def _holders(held: Sequence[int]) -> list[list[int]]:
+    rows: list[list[int]] = [[] for _ in range(max(held) + 1)]
+    for row, text in enumerate(held):
+        rows[text].append(row)
+    return rows
+
+
 @dataclass(frozen=True)
-class Dealt:
+class _Dealt:
     """Rows that hold a prompt and an answer each, not necessarily its own.
 
     Attributes:
         ties: the words that prompts and answers share.
-        prompt_of: the number of the prompt of each row.
-        answer_of: the number of the answer of each row.
-        with_prompt: the rows that hold each prompt.
-        with_answer: the rows that hold each answer.
+        held: the number of the prompt, and of the answer, of each row.
+        holders: the rows that hold each prompt, and each answer.
     """
 
     ties: RareWords
-    prompt_of: Sequence[int]
-    answer_of: Sequence[int]
-    with_prompt: Sequence[Sequence[int]]
-    with_answer: Sequence[Sequence[int]]
+    held: Sequence[Sequence[int]]
+    holders: Sequence[Sequence[Sequence[int]]]
 
     @property
     def margin(self) -> float:
         """Bits by which a match must exceed what is usual, and both rows' own ties."""
-        chance = math.log2(len(self.with_prompt) * len(self.with_answer)) / 2
+        chance = math.log2(len(self.holders[PROMPT]) * len(self.holders[ANSWER])) / 2
         return max(_LEAST_MARGIN, chance + _MARGIN)
 
     def misplaced(self, row: int) -> Misplaced | None:
@@ -189,18 +216,21 @@ class Dealt:
         A chance match is seldom the best for both sides, and seldom has two rows in it that
         do not fit themselves; of answers that changed places, every row has both.
         """
-        ties, prompt, answer = self.ties, self.prompt_of[row], self.answer_of[row]
-        own = ties.tie(prompt, answer)
-        to_answers = ties.ties_of_prompt(prompt)
-        theirs = self._best(to_answers, own, self.with_answer)
-        if theirs is None or self._is_outdone(to_answers, theirs[0], ties.ties_of_answer):
-            return None
-        to_prompts = ties.ties_of_answer(answer)
-        asked = self._best(to_prompts, own, self.with_prompt)
-        if asked is None or self._is_outdone(to_prompts, asked[0], ties.ties_of_prompt):
-            return None
-        rank = (_rank(to_answers, own) + _rank(to_prompts, own)) / 2
-        return Misplaced(row, *theirs, asked[0], rank)
+        own = self.ties.tie(self.held[PROMPT][row], self.held[ANSWER][row])
+        matches, ranks = [], []
+        for side in (PROMPT, ANSWER):
+            scores = self.ties.ties(side, self.held[side][row])
+            best = self._best(scores, own, self.holders[1 - side])
+            if best is None:
+                return None
+            match, holder = best
+            # Something else fits the match clearly better.
+            if float(scores[match]) < float(self.ties.ties(1 - side, match).max()) - _SLACK:
+                return None
+            matches.append((match, holder))
+            ranks.append(float(np.mean(scores < own) + np.mean(scores == own) / 2))
+        (answer, answer_at), (prompt, _) = matches
+        return Misplaced(row, answer, answer_at, prompt, sum(ranks) / 2)
 
     def _best(
         self, scores: Scores, own: float, holders: Sequence[Sequence[int]]
@@ -214,16 +244,12 @@ class Dealt:
             if scores[match] - usual < least:
                 break
             rows = holders[match][:_CANDIDATES]
-            fits = [self.ties.tie(self.prompt_of[row], self.answer_of[row]) for row in rows]
+            fits = [self.ties.tie(self.held[PROMPT][row], self.held[ANSWER][row]) for row in rows]
             worst = int(np.argmin(fits))
             gain = float(scores[match]) - max(usual, fits[worst])
             if gain >= least:
                 best, least = (match, rows[worst]), np.nextafter(gain, np.inf)
         return best
-
-    def _is_outdone(self, scores: Scores, match: int, ties_back: Callable[[int], Scores]) -> bool:
-        """Whether something else fits the match clearly better."""
-        return float(scores[match]) < float(ties_back(match).max()) - _SLACK
 
 
 def copied(first: str, second: str) -> bool:
@@ -231,53 +257,76 @@ def copied(first: str, second: str) -> bool:
     shorter, longer = sorted((words(_ends(first)), words(_ends(second))), key=len)
     if len(shorter) < _PASSAGE:
         return shorter == longer
-    theirs = set(_passages(longer))
-    passages = list(_passages(shorter))
-    return sum(one in theirs for one in passages) >= _COPIED * len(passages)
-
-
-def _numbers(texts: Sequence[str]) -> list[int]:
-    """The number of each text among the different ones."""
-    numbers: dict[str, int] = {}
-    return [numbers.setdefault(text, len(numbers)) for text in texts]
-
-
-def _holders(held: Sequence[int]) -> list[list[int]]:
-    rows: list[list[int]] = [[] for _ in range(max(held) + 1)]
-    for row, text in enumerate(held):
-        rows[text].append(row)
-    return rows
-
-
-def _passages(text: list[str]) -> Iterator[tuple[str, ...]]:
-    return zip(*(text[at:] for at in range(_PASSAGE)), strict=False)
+    theirs = set(ngrams(longer, _PASSAGE))
+    passages = ngrams(shorter, _PASSAGE)
+    return sum(passage in theirs for passage in passages) >= _COPIED * len(passages)
 
 
 def _ends(text: str, most: int = _READ) -> str:
     return text if len(text) <= 2 * most else f"{text[:most]} {text[-most:]}"
 
 
-def _rank(scores: Scores, own: float) -> float:
-    return float(np.mean(scores < own) + np.mean(scores == own) / 2)
+@dataclass(frozen=True)
+class Contradictions:
+    """Rows whose prompt has another answer elsewhere.
+
+    Attributes:
+        outvoted: rows with a short answer that says something else than the most frequent
+            answer to the same prompt, and is a number or the answer to another prompt too:
+            answers that only this prompt has may be meant to differ.
+        exclusive: of these, rows where both answers are numbers, or labels.
+        prompts: different prompts of the rows that are outvoted.
+    """
+
+    outvoted: tuple[int, ...]
+    exclusive: tuple[int, ...]
+    prompts: int
 
 
-def _numbered(texts: Sequence[str], numbers: dict[str, int], *, grow: bool) -> list[Ints]:
-    """The words of each text as numbers."""
-    most = min(_READ, max(_LEAST_READ, _READ_IN_ALL // len(texts)))
-    found = []
-    for text in texts:
-        telling = vocabulary(_ends(text, most))
-        if grow:
-            own = [numbers.setdefault(word, len(numbers)) for word in telling]
-        else:
-            own = [numbers[word] for word in telling if word in numbers]
-        found.append(np.asarray(own, dtype=np.int64))
-    return found
+def contradictions(pairs: Sequence[Pair]) -> Contradictions:
+    """Compare the answers to the same prompt; rows without a prompt are left out."""
+    rows_of: dict[str, list[int]] = defaultdict(list)
+    for row, pair in enumerate(pairs):
+        if pair.prompt:
+            rows_of[pair.prompt].append(row)
+    again = [rows for rows in rows_of.values() if len({pairs[row].answer for row in rows}) > 1]
+    answers = [" ".join(pair.answer.split()).casefold() for pair in pairs]
+    prompts_of: dict[str, set[str]] = defaultdict(set)
+    for pair, answer in zip(pairs, answers, strict=True):
+        prompts_of[answer].add(pair.prompt)
+    are_labels = len(prompts_of) <= min(_LABELS, len(pairs) / _ROWS_PER_LABEL)
+
+    repeated = {answers[row]: vocabulary(answers[row]) for rows in again for row in rows}
+    with_word = Counter(word for text in repeated.values() for word in text)
+    # How telling each word is, in nats.
+    weights = {word: math.log((len(repeated) + 1) / n) for word, n in with_word.items()}
+    short = {answer for answer in repeated if answer and len(words(answer)) <= _SHORT}
+    outvoted: list[int] = []
+    exclusive: list[int] = []
+    prompts = 0
+    for rows in again:
+        counts = Counter(answers[row] for row in rows)
+        usual = counts.most_common(1)[0][0]
+        against = [
+            row
+            for row in rows
+            if (answer := answers[row]) != usual
+            and {answer, usual} <= short
+            and len(counts) <= _MOST_ANSWERS
+            and (len(prompts_of[answer]) > 1 or _are_numbers(answer, usual))
+            and _shared(repeated[answer], repeated[usual], weights) < _ALIKE
+        ]
+        prompts += bool(against)
+        outvoted += against
+        exclusive += [row for row in against if are_labels or _are_numbers(answers[row], usual)]
+    return Contradictions(tuple(sorted(outvoted)), tuple(sorted(exclusive)), prompts)
 
 
-def _inverted(texts: Sequence[Ints], count: int) -> list[Ints]:
-    """The texts with each word."""
-    telling = np.concatenate(texts)
-    owners = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
-    order = np.argsort(telling, kind="stable")
-    return np.split(owners[order], np.searchsorted(telling[order], np.arange(1, count)))
+def _are_numbers(*answers: str) -> bool:
+    return all(_NUMBER.fullmatch(answer.strip(" .$€£")) for answer in answers)
+
+
+def _shared(first: set[str], second: set[str], weights: Mapping[str, float]) -> float:
+    """Weight of the words that both have over that of the lighter text, in [0, 1]."""
+    lighter = min(sum(weights[word] for word in text) for text in (first, second))
+    return sum(weights[word] for word in first & second) / lighter if lighter > 0 else 0.0

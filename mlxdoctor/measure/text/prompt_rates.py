@@ -6,36 +6,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mlxdoctor.check import limit
-from mlxdoctor.measure.text.statistics import Interval, mcnemar_exact, wilson
+from mlxdoctor.measure.text.statistics import SIGNIFICANCE, Interval, mcnemar_exact, wilson
 
 #: Wald's sequential test: the share of prompts on which a sound model may do it, that on which a
 #: broken one does, and the probabilities of a false alarm and of a miss.
 SOUND_RATE, BROKEN_RATE, ALPHA, BETA = 0.05, 0.5, 0.001, 0.01
 
 
-@dataclass(frozen=True)
-class RateLimits:
-    """When a rate over prompts is one that a sound model does not have."""
-
-    significance: float = limit(
-        0.01,
-        unit="p-value, exact McNemar",
-        source="convention; one test a symptom",
-    )
-    tuned_share: float = limit(
-        0.5,
-        unit="share of prompts",
-        source="half of the prompts: below, the model is impaired rather than broken",
-    )
-    base_share: float = limit(
-        0.2,
-        unit="share of prompts",
-        source="above, the base model does the same and the tuning is not to blame",
-    )
-
-
-USUAL = RateLimits()
+#: Share of prompts on which a broken model does it: below, it is impaired rather than broken. And
+#: that above which the base model does the same, so that the tuning is not to blame.
+BROKEN_SHARE, BASE_SHARE = 0.5, 0.2
 #: How the base model compares: the end of a sentence, filled from `Rate.measured`.
 AGAINST_BASE = (
     "[the base model does so on {base_hits} of them|there is no answer of the base model to "
@@ -79,13 +59,12 @@ class Rate:
         }
 
 
-def rate(tuned: Sequence[bool], base: Sequence[bool] | None, limits: RateLimits = USUAL) -> Rate:
+def rate(tuned: Sequence[bool], base: Sequence[bool] | None) -> Rate:
     """Compare the prompts that the tuned model hit with those that the base model hit.
 
     Args:
         tuned: one entry a prompt.
         base: the same prompts, or None where the base model's answers are unknown.
-        limits: what counts as broken.
 
     Raises:
         ValueError: there is no prompt, or the two differ in length.
@@ -95,15 +74,15 @@ def rate(tuned: Sequence[bool], base: Sequence[bool] | None, limits: RateLimits 
     hits = sum(tuned)
     interval = wilson(hits, len(tuned))
     decided = _decided(hits, len(tuned))
-    is_large = interval.share >= limits.tuned_share
+    is_large = interval.share >= BROKEN_SHARE
     if base is None:
         return Rate(len(tuned), hits, None, interval, None, decided, is_large and decided)
     base_hits = sum(base)
     only_tuned = sum(t and not b for t, b in zip(tuned, base, strict=True))
     only_base = sum(b and not t for t, b in zip(tuned, base, strict=True))
     p_value = mcnemar_exact(only_tuned, only_base)
-    base_is_sound = base_hits / len(base) < limits.base_share
-    is_certain = p_value < limits.significance or (decided and base_hits == 0)
+    base_is_sound = base_hits / len(base) < BASE_SHARE
+    is_certain = p_value < SIGNIFICANCE or (decided and base_hits == 0)
     is_broken = is_large and base_is_sound and is_certain
     return Rate(len(tuned), hits, base_hits, interval, p_value, decided, is_broken)
 
@@ -125,11 +104,11 @@ def too_few(answers: int) -> str | None:
     )
 
 
-def is_raised(found: Rate, limits: RateLimits = USUAL) -> bool:
+def is_raised(found: Rate) -> bool:
     """Whether the tuned model certainly hits more often than the base model, at any size."""
     if found.base is None or found.p_value is None:
         return found.decided
-    is_more = found.tuned > found.base and found.p_value < limits.significance
+    is_more = found.tuned > found.base and found.p_value < SIGNIFICANCE
     return found.is_broken or is_more
 
 

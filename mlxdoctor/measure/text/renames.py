@@ -41,27 +41,19 @@ def how_to_rename(row: Mapping[str, Any]) -> str | None:
     keys = {key.lower(): key for key in row if isinstance(key, str)}
     spoken = _first(keys, _CONVERSATIONS)
     if spoken is not None and isinstance(row[spoken], list):
-        inner = of_messages(row[spoken])
-        if inner is not None:
-            return f"rename {_renamed(spoken, 'messages')}{inner}"
-        return f"rename {spoken} -> messages in every row, or set chat_feature: {spoken}"
+        to_messages = f"{spoken} -> messages in every row, "
+        if (inner := of_messages(row[spoken])) is not None:
+            return f"rename {'' if spoken == 'messages' else to_messages}{inner}"
+        return f"rename {to_messages}or set chat_feature: {spoken}"
     asked, answered = _first(keys, _PROMPTS), _first(keys, _COMPLETIONS)
     if asked is not None and answered is not None:
-        more = keys.get("input")
-        joined = ""
-        if more is not None and more != asked and asked.lower() != "input":
-            joined = f", with the text of {more} added to it where there is some"
-        renames = [
-            f"{old} -> {new}"
-            for old, new in ((asked, "prompt"), (answered, "completion"))
-            if old != new
-        ]
-        features = ", ".join(
-            f"{new}_feature: {old}"
-            for old, new in ((asked, "prompt"), (answered, "completion"))
-            if old != new
-        )
-        return f"rename {' and '.join(renames)} in every row{joined}; or set {features}"
+        pairs = ((asked, "prompt"), (answered, "completion"))
+        changed = [(old, new) for old, new in pairs if old != new]
+        renames = " and ".join(f"{old} -> {new}" for old, new in changed)
+        features = ", ".join(f"{new}_feature: {old}" for old, new in changed)
+        more = keys.get("input", asked)
+        joined = f", with the text of {more} added to it where there is some"
+        return f"rename {renames} in every row{'' if more == asked else joined}; or set {features}"
     text = _first(keys, _TEXTS)
     if text is not None and isinstance(row[text], str):
         return f"rename {text} -> text in every row, or set text_feature: {text}"
@@ -89,10 +81,6 @@ def roles_renamed(roles: Iterable[object]) -> list[tuple[str, str]]:
         if new and new != role:
             found.append((role, new))
     return found
-
-
-def _renamed(old: str, new: str) -> str:
-    return "" if old == new else f"{old} -> {new} in every row, "
 
 
 def _first(keys: Mapping[str, str], wanted: Iterable[str]) -> str | None:

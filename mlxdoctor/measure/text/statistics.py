@@ -9,6 +9,8 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+#: The p-value below which a difference over rows or prompts is no chance: convention.
+SIGNIFICANCE = 0.01
 #: Up to this many pairs, the permutation test tries every assignment of signs.
 EXACT_PERMUTATION_PAIRS = 14
 
@@ -99,6 +101,49 @@ def mean_interval(values: ArrayLike, rounds: int = 2_000, seed: int = 0) -> Inte
     means = sample[generator.integers(0, len(sample), size=(rounds, len(sample)))].mean(axis=1)
     low, high = np.quantile(means, (0.025, 0.975))
     return Interval(float(sample.mean()), float(low), float(high))
+
+
+@dataclass(frozen=True)
+class Paired:
+    """A figure of each prompt, of the base and of the tuned model.
+
+    Attributes:
+        base: its mean.
+        tuned: its mean.
+        difference: of the tuned model's less the base model's, with its interval.
+        p_value: of no difference, `paired_permutation`.
+    """
+
+    base: float
+    tuned: float
+    difference: Interval
+    p_value: float
+
+    @classmethod
+    def of(cls, base: ArrayLike, tuned: ArrayLike) -> Paired:
+        """Compare float (prompts,) of both models.
+
+        Raises:
+            ValueError: there is no prompt, or they differ in length.
+        """
+        before, after = np.asarray(base, np.float64), np.asarray(tuned, np.float64)
+        interval, p_value = mean_interval(after - before), paired_permutation(after - before)
+        return cls(float(before.mean()), float(after.mean()), interval, p_value)
+
+    def differs(self, sign: int) -> bool:
+        """Whether the tuned model's figures are higher (1) or lower (-1), and not by chance."""
+        return sign * self.difference.share > 0 and self.p_value < SIGNIFICANCE
+
+    def measured(self, name: str) -> dict[str, float]:
+        """The figures for a finding; `name` is what was compared."""
+        return {
+            f"base_{name}": self.base,
+            f"tuned_{name}": self.tuned,
+            "difference": self.difference.share,
+            "difference_low": self.difference.low,
+            "difference_high": self.difference.high,
+            "p_value": self.p_value,
+        }
 
 
 def _all_signs(count: int) -> NDArray[np.float64]:

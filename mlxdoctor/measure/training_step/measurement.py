@@ -84,34 +84,10 @@ class TrainingStep:
             raise NotThere(NO_TRAINER)
         trainer, sources = load_trainer(run.options.trainer)
         if trainer.expect is None:
-            trainer = replace(trainer, expect=_expected(run.get(TrainingConfig)))
+            config = run.get(TrainingConfig)
+            kind = config.fine_tune_type if config is not None else None
+            trainer = replace(trainer, expect=kind if kind in EXPECTED else None)
         return measure(trainer, sources=sources, progress=run.progress)
-
-
-def _expected(config: TrainingConfig | None) -> str | None:
-    """What a run's configuration says is trained; None where it does not say."""
-    kind = config.fine_tune_type if config is not None else None
-    return kind if kind in EXPECTED else None
-
-
-@dataclass(frozen=True)
-class TrainerSource:
-    """The Python file that a trainer was named in.
-
-    Attributes:
-        sources: the file.
-    """
-
-    kind: ClassVar[str] = "trainer source"
-
-    sources: tuple[Source, ...]
-
-    @classmethod
-    def find(cls, run: RunView) -> TrainerSource:
-        """The file, where the trainer could be loaded from it; see `Evidence`."""
-        if run.options.trainer is None:
-            raise NotThere(NO_TRAINER)
-        return cls(run.need(TrainingStep).sources)
 
 
 def measure(

@@ -6,8 +6,6 @@ a dict, with dots between the levels: "rewards", "chosen.input_ids".
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -48,16 +46,12 @@ class BatchArray(NamedTuple):
     @property
     def words(self) -> frozenset[str]:
         """The words of its name, in lower case."""
-        return _words(self.name)
+        return frozenset(self.name.lower().replace(".", "_").split("_"))
 
     @property
     def array(self) -> mx.array:
         """The value as an array of MLX."""
         return self.value if isinstance(self.value, mx.array) else mx.array(self.value)
-
-
-def _words(name: str) -> frozenset[str]:
-    return frozenset(name.lower().replace(".", "_").split("_"))
 
 
 def _is_numbers(value: Any) -> bool:
@@ -111,7 +105,6 @@ def read_pairs(trainer: Trainer, alignment: Alignment) -> Pairs | None:
         half = len(rows) // 2
         names = ("the first half of the rows", "the second half")
         roles = [1 if row < half else -1 for row in range(len(rows))]
-        chosen, rejected = rows[:half], rows[half:]
     else:
         arrays = arrays_of(trainer)
         if trainer.pairs is not None:
@@ -121,11 +114,10 @@ def read_pairs(trainer: Trainer, alignment: Alignment) -> Pairs | None:
             up, down = (_of_words(arrays, words) for words in (CHOSEN, REJECTED))
             if not up or not down:
                 return None
-            names = (_short(up[0].name, CHOSEN), _short(down[0].name, REJECTED))
+            names = (min(up[0].words & CHOSEN), min(down[0].words & REJECTED))
         chosen, rejected = _token_rows(up), _token_rows(down)
         roles = [_holds(chosen, row) - _holds(rejected, row) for row in rows]
-    identical = [_bare(one) == _bare(other) for one, other in zip(chosen, rejected, strict=False)]
-    return Pairs(names, np.array(roles, np.int32), sum(identical), len(identical))
+    return Pairs(names, np.array(roles, np.int32))
 
 
 def _of_words(arrays: list[BatchArray], words: frozenset[str]) -> list[BatchArray]:
@@ -138,13 +130,6 @@ def _of_words(arrays: list[BatchArray], words: frozenset[str]) -> list[BatchArra
         if array.array.ndim == 2 or (array.array.ndim == 1 and "." in array.path)
         if mx.issubdtype(array.array.dtype, mx.integer)
     ]
-
-
-def _short(name: str, words: frozenset[str]) -> str:
-    """A name up to the part that has one of the words."""
-    parts = name.split(".")
-    last = next((at for at, part in enumerate(parts) if _words(part) & words), len(parts))
-    return ".".join(parts[: last + 1])
 
 
 def _rows(alignment: Alignment) -> list[Tokens]:
@@ -179,9 +164,7 @@ def read_policy(
         InputError: the batch has no array of the name that the trainer gave.
     """
     rewards: BatchArray | None = None
-    if callable(trainer.rewards):
-        change: Callable[[float], Any] = trainer.rewards
-    else:
+    if not callable(trainer.rewards):
         arrays = arrays_of(trainer)
         if trainer.rewards is None:
             rewards = _rewards_in(arrays)
@@ -189,35 +172,38 @@ def read_policy(
             rewards = _named(arrays, trainer.rewards, "rewards")[0]
         if rewards is None:
             return None
-        change = partial(_times, trainer.batch, rewards)
     groups = _answers(alignment)
     answers = int(groups.max()) + 1
 
-    def pushed(factor: float) -> NDArray[np.float64]:
-        """The pushes of all answers with other rewards; NaN where the loss is another one."""
-        loss = as_called(trainer.loss_fn, trainer.model, change(factor))
-        calls.clear()
-        loss(trainer.model)
-        again = passes_of(loss, trainer.model, calls)
-        if [one.shape for one in again.logits] != [one.shape for one in passes.logits]:
-            return np.full(answers, np.nan)
-        return summed(again)
-
-    def summed(passes: Passes) -> NDArray[np.float64]:
+    def per_answer(passes: Passes) -> NDArray[np.float64]:
         return np.bincount(groups, pushes(passes, alignment), answers).astype(np.float64)
 
+    def pushed(factor: float) -> NDArray[np.float64] | None:
+        if callable(trainer.rewards):
+            batch = trainer.rewards(factor)
+        else:
+            assert rewards is not None
+            batch = _multiplied(trainer.batch, rewards, factor)
+        loss = as_called(trainer.loss_fn, trainer.model, batch)
+        calls.clear()
+        loss(trainer.model)
+        changed = passes_of(loss, trainer.model, calls)
+        shapes = [each.shape for each in changed.logits]
+        return per_answer(changed) if shapes == [each.shape for each in passes.logits] else None
+
+    is_label = rewards is not None and _is_label(rewards)
+    turned, zeroed = pushed(-1.0), None if is_label else pushed(0.0)
     values = np.zeros(0)
     if rewards is not None:
         values = np.array(rewards.array.astype(mx.float32), np.float64)
-    is_label = rewards is not None and _is_label(rewards)
     return Policy(
         name="rewards" if rewards is None else rewards.name,
         labels=is_label,
-        rewards=_per_answer(values, answers),
-        pushes=summed(passes),
-        reversed=pushed(-1.0),
-        zeroed=None if is_label else pushed(0.0),
+        rewards=_of_answers(values, answers),
+        pushes=per_answer(passes),
+        reversed=turned if turned is not None else np.full(answers, np.nan),
         same=values.size > 0 and bool((values == values.flat[0]).all()),
+        breaks_at_zero=zeroed is not None and not np.isfinite(zeroed).all(),
     )
 
 
@@ -241,12 +227,10 @@ def _is_label(rewards: BatchArray) -> bool:
     return not rewards.words & REWARDS and (array.dtype == mx.bool_ or values <= {0, 1})
 
 
-def _times(batch: Any, rewards: BatchArray, factor: float) -> Any:
-    """The batch with its rewards times a factor; labels are turned round where it is negative."""
+def _multiplied(batch: Any, rewards: BatchArray, factor: float) -> Any:
+    """The batch with its rewards times a factor; labels are turned round."""
     array = rewards.array
-    changed = array * factor if factor else mx.zeros_like(array)
-    if _is_label(rewards):
-        changed = mx.logical_not(array).astype(array.dtype)
+    changed = mx.logical_not(array).astype(array.dtype) if _is_label(rewards) else array * factor
     value: Any = changed
     if isinstance(rewards.value, np.ndarray):
         value = np.array(changed).astype(rewards.value.dtype)
@@ -268,7 +252,7 @@ def _answers(alignment: Alignment) -> NDArray[np.int64]:
     return np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int64)
 
 
-def _per_answer(values: NDArray[np.float64], answers: int) -> NDArray[np.float64]:
+def _of_answers(values: NDArray[np.float64], answers: int) -> NDArray[np.float64]:
     """One reward for each answer; empty where they do not go with them."""
     if values.shape[:1] != (answers,):
         values = values.reshape(-1)

@@ -69,27 +69,6 @@ def _claims(model: nn.Module) -> Iterator[str]:
 
 
 @contextmanager
-def adapters_off(model: nn.Module) -> Iterator[bool]:
-    """While the context lasts, every adapter adds nothing; yields whether there is one.
-
-    B is set to zero rather than the scale, which not every implementation has. A DoRA
-    layer keeps its magnitude: that is the base model's own, up to what was trained.
-    """
-    adapters = [
-        (module, module["lora_b"])
-        for _, module in model.named_modules()
-        if isinstance(module.get("lora_b"), mx.array)
-    ]
-    for module, old in adapters:
-        module["lora_b"] = mx.zeros_like(old)
-    try:
-        yield bool(adapters)
-    finally:
-        for module, old in adapters:
-            module["lora_b"] = old
-
-
-@contextmanager
 def handed_back(model: nn.Module, optimizer: Any | None) -> Iterator[None]:
     """Put everything back afterwards: parameters, what is frozen, modes, optimizer, randomness.
 

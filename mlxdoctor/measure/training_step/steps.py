@@ -14,7 +14,6 @@ from mlx import nn
 from mlx.utils import tree_flatten
 
 from mlxdoctor.measure.training_step.calls import Calls, OfModel
-from mlxdoctor.measure.training_step.state import adapters_off
 from mlxdoctor.measure.training_step.values import Forward, ParameterStep, Update
 from mlxdoctor.safety.user_failure import failure_of
 
@@ -46,16 +45,12 @@ def uncompiled() -> Iterator[None]:
 
 
 def forward_pass(loss: OfModel, model: nn.Module, calls: Calls) -> Forward:
-    """The loss with and without the adapter; leaves `calls` filled by a pass of its own."""
-    with adapters_off(model) as has_adapter:
-        without: Any = loss(model).item() if has_adapter else None
-    calls.clear()
+    """The loss; leaves `calls` filled by its pass."""
     value: Any = loss(model).item()
     logits = calls.logits[0] if calls.logits else None
     finite: Any = all(mx.isfinite(each).all().item() for each in calls.logits)
     return Forward(
         loss=float(value),
-        without_adapter=without,
         uniform=None if logits is None else math.log(logits.shape[-1]),
         dtype=None if logits is None else str(logits.dtype).rpartition(".")[2],
         finite_logits=bool(finite),
@@ -78,7 +73,9 @@ def make_steps(
     gradients: dict[str, mx.array] = {}
     error = None
     try:
-        gradients = _gradients(loss, model)
+        _, tree = nn.value_and_grad(model, lambda: loss(model))()
+        mx.eval(tree)
+        gradients = dict(tree_flatten(tree))
     except Exception as raised:  # a user's code may raise anything
         error = failure_of(raised)
     first, resolution = _loss(loss, model)
@@ -93,12 +90,13 @@ def make_steps(
         except Exception as raised:  # a user's code may raise anything
             error = failure_of(raised)
     after = dict(tree_flatten(nn.Module.parameters(model)))
+    rate = getattr(optimizer, "learning_rate", None)
     changes = {name: _change(before[name], after.get(name)) for name in names}
     return Update(
         steps=len(losses) - 1,
         own=own is not None,
         optimizer=type(optimizer).__name__,
-        learning_rate=_rate(optimizer),
+        learning_rate=None if rate is None else float(rate),
         parameters=tuple(
             ParameterStep(
                 name=name,
@@ -111,7 +109,13 @@ def make_steps(
         frozen_changed=tuple(
             name
             for name, old in before.items()
-            if name not in changes and not _is_same(old, after.get(name))
+            if name not in changes
+            and (new := after.get(name)) is not old
+            and (
+                new is None
+                or new.dtype != old.dtype
+                or not mx.array_equal(old, new, equal_nan=True).item()
+            )
         ),
         losses=tuple(losses),
         predicted=math.fsum(_product(each, changes[name]) for name, each in gradients.items()),
@@ -119,12 +123,6 @@ def make_steps(
         error=None if error is None else error.sentence,
         frames=() if error is None else error.frames,
     )
-
-
-def _gradients(loss: OfModel, model: nn.Module) -> dict[str, mx.array]:
-    _, gradients = nn.value_and_grad(model, lambda: loss(model))()
-    mx.eval(gradients)
-    return dict(tree_flatten(gradients))
 
 
 def _step(loss: OfModel, optimizer: Any, model: nn.Module) -> None:
@@ -167,16 +165,3 @@ def _product(gradient: mx.array, change: mx.array | None) -> float:
         return 0.0
     value: Any = (gradient.astype(mx.float32) * change).sum().item()
     return float(value) if math.isfinite(value) else 0.0
-
-
-def _is_same(old: mx.array, new: mx.array | None) -> bool:
-    if new is None or new.shape != old.shape or new.dtype != old.dtype:
-        return False
-    same: Any = new is old or mx.array_equal(old, new, equal_nan=True).item()
-    return bool(same)
-
-
-def _rate(optimizer: Any) -> float | None:
-    rate = getattr(optimizer, "learning_rate", None)
-    value: Any = rate.item() if isinstance(rate, mx.array) else rate
-    return None if value is None else float(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -21,26 +22,10 @@ IN_A_TUPLE = 6
 
 @dataclass(frozen=True)
 class Trainer:
-    """What a training step is made of.
-
-    Attributes:
-        model: an MLX module as it is when training begins.
-        loss_fn: takes the model and the batch, gives the loss.
-        batch: one real batch.
-        optimizer: the run's own, or None.
-        tokenizer: or None.
-        step: one step of the run's own, taking what `loss_fn` takes; None where a step is
-            only gradient and `optimizer.update`.
-        expect: what is meant to be trained, one of `EXPECTED`; None where nothing was said.
-        rewards: where in the batch the rewards or advantages of a policy are: the name of the
-            loss function's parameter, of a key, or a position; a function of a factor that
-            gives the batch with its rewards times that; None to look for them by name.
-        pairs: where in the batch the tokens of chosen and of rejected answers are, two names or
-            positions; "halves" where the first half of the rows is chosen and the second
-            rejected; None to look for them by name.
+    """What a training step is made of: the arguments of `mlxdoctor.probe`, which says what each is.
 
     Raises:
-        InputError: `expect` or `pairs` is nothing of that.
+        InputError: `expect` or `pairs` is none of what it may be.
     """
 
     model: Any
@@ -75,10 +60,12 @@ def load_trainer(name: str) -> tuple[Trainer, tuple[Source, ...]]:
         InputError: it cannot be found, needs arguments, fails, or returns something else.
     """
     function, files = load_named(name, "a function that returns a trainer")
-    if needed := _needed(function):
-        raise InputError(
-            None, f"{name} needs {', '.join(needed)}", "write one that takes no arguments"
-        )
+    try:
+        # A class or a built-in function may have no signature to read.
+        with suppress(ValueError):
+            inspect.signature(function).bind()
+    except TypeError as error:
+        raise InputError(None, f"{name}: {error}", "write one that takes no arguments") from None
     try:
         given = function()
     except InputError:
@@ -89,20 +76,6 @@ def load_trainer(name: str) -> tuple[Trainer, tuple[Source, ...]]:
             f"{name} fails ({failure.sentence})", "run it by hand", failure.frames
         ) from error
     return _trainer(name, given), tuple(map(hash_file, files))
-
-
-def _needed(function: Callable[..., Any]) -> list[str]:
-    """The parameters that have to be given."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return []
-    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [
-        parameter.name
-        for parameter in parameters
-        if parameter.default is inspect.Parameter.empty and parameter.kind not in variable
-    ]
 
 
 def _trainer(name: str, given: Any) -> Trainer:

@@ -78,14 +78,12 @@ class Forward:
 
     Attributes:
         loss: nats, as the loss function gives it.
-        without_adapter: the same with every adapter switched off; None without one.
         uniform: ln of the vocabulary's size; None where no logits were seen.
         dtype: of the logits; None where none were seen.
         finite_logits: whether all logits are finite.
     """
 
     loss: float
-    without_adapter: float | None = None
     uniform: float | None = None
     dtype: str | None = None
     finite_logits: bool = True
@@ -187,14 +185,10 @@ class Pairs:
     Attributes:
         names: what the two arrays are called.
         roles: int32 (rows,), 1 for chosen, -1 for rejected, 0 where that is unknown.
-        identical: how many pairs have the same two answers.
-        pairs: how many there are.
     """
 
     names: tuple[str, str]
     roles: NDArray[np.int32]
-    identical: int
-    pairs: int
 
 
 @dataclass(frozen=True)
@@ -208,8 +202,8 @@ class Policy:
             they do not go with them. A row that is in several forward passes is one answer.
         pushes: float64 (answers,), how much each is made more likely, as it is.
         reversed: the same with every reward times -1.
-        zeroed: the same with rewards of zero; None for labels.
         same: whether all rewards of the batch are the same.
+        breaks_at_zero: whether the gradient is not finite where all rewards are 0.
     """
 
     name: str
@@ -217,8 +211,8 @@ class Policy:
     rewards: NDArray[np.float64]
     pushes: NDArray[np.float64]
     reversed: NDArray[np.float64]
-    zeroed: NDArray[np.float64] | None
     same: bool
+    breaks_at_zero: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,15 @@
-"""Which modules of a base model a configuration puts LoRA on, and how many numbers that is."""
+"""Which modules a configuration puts LoRA on, how many numbers that is, and what mlx-lm refuses.
+
+What mlx-lm refuses follows its `load_adapters` (0.32.2, `tuner/utils.py`); nothing is loaded.
+"""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from mlxdoctor.evidence.adapter import Adapter, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
@@ -18,6 +23,11 @@ _NOT_LINEAR = re.compile(r"vision|visual|audio|conv|rotary")
 _TAKES_ALL = frozenset({"adapter_path", "grad_accumulation_steps", "test_batches", "train"})
 #: What is a linear layer in every architecture; other matrices may be bare parameters.
 _LINEAR = "_proj"
+#: The number of a layer, or of a block, in a module's name.
+_NUMBER = re.compile(r"\.\d+\.")
+_LEAVES = frozenset({"lora_a", "lora_b", "m"})
+#: Characters of a value that are shown.
+_SHOWN = 40
 
 
 def by_mlx_lm(config: TrainingConfig | None) -> bool:
@@ -45,7 +55,7 @@ def target_modules(config: TrainingConfig, base: BaseModel) -> tuple[str, ...] |
     """
     names = [name for name in base.linear_shapes if not _NOT_LINEAR.search(name)]
     if config.origin == "peft":
-        return _peft_targets(config, names)
+        return peft_targets(config, names)
     layers, count = base.num_layers, config.num_layers
     if layers is None or count is None:
         return None
@@ -59,16 +69,29 @@ def target_modules(config: TrainingConfig, base: BaseModel) -> tuple[str, ...] |
     )
 
 
-def _peft_targets(config: TrainingConfig, names: Iterable[str]) -> tuple[str, ...] | None:
-    stated = config.values.get("target_modules")
-    if config.values.get("layers_to_transform") is not None or config.keys is None:
-        return None
-    if stated == "all-linear":
-        return tuple(n for n in names if layer_of(n)[0] is not None)
-    if isinstance(stated, str):
+def peft_targets(config: TrainingConfig, names: Iterable[str]) -> tuple[str, ...] | None:
+    """Those of the names that PEFT puts LoRA on; None where the configuration does not list them.
+
+    A name that is stated whole counts whatever its layer is.
+    """
+    stated, keys = config.values.get("target_modules"), config.keys
+    if keys is None or (isinstance(stated, str) and stated != "all-linear"):
         # A pattern from a stranger's file could take exponential time.
         return None
-    return tuple(name for name in names if any(matches(key, name, config) for key in config.keys))
+    chosen = config.values.get("layers_to_transform")
+    layers = chosen if isinstance(chosen, list) or chosen is None else [chosen]
+
+    def is_target(name: str) -> bool:
+        layer, _ = layer_of(name)
+        if stated == "all-linear":
+            is_named = layer is not None
+        elif name in keys:
+            return True
+        else:
+            is_named = any(matches(key, name, config) for key in keys)
+        return is_named and (not layers or layer in layers)
+
+    return tuple(name for name in names if is_target(name))
 
 
 @dataclass(frozen=True)
@@ -130,3 +153,96 @@ def configured_parameters(config: TrainingConfig, base: BaseModel) -> int | None
         total += experts * rank * (shape[-1] + shape[-2])
         total += shape[-2] if config.fine_tune_type == "dora" else 0
     return total
+
+
+def refused_settings(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The settings at which mlx-lm stops in an adapter_config.json: the key, and a clause why."""
+    lora = values.get("lora_parameters")
+    if "num_layers" not in values and _is_whole(values.get("lora_layers")):
+        yield "lora_layers", "has lora_layers, as old releases wrote it, and no num_layers"
+    elif not _is_whole(values.get("num_layers")):
+        yield "num_layers", _wrong("num_layers", values, "a whole number")
+    if not isinstance(lora, Mapping):
+        yield "lora_parameters", _wrong("lora_parameters", values, "rank, scale and dropout")
+        return
+    for key, (is_right, needed) in _PARAMETERS.items():
+        if not is_right(lora.get(key)):
+            yield f"lora_parameters.{key}", _wrong(key, lora, needed)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+#: What mlx-lm needs of each of the `lora_parameters`, and how that is said.
+_PARAMETERS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "rank": (lambda value: _is_whole(value) and value > 0, "a whole number above zero"),
+    "scale": (lambda value: isinstance(value, int | float), "a number"),
+    "dropout": (
+        lambda value: isinstance(value, int | float) and 0 <= value < 1,
+        "a number from 0 to below 1",
+    ),
+    "keys": (lambda value: value is None or _are_texts(value), "a list"),
+}
+
+
+def _wrong(key: str, values: Mapping[str, Any], needed: str) -> str:
+    if key not in values:
+        return f"has no {key}, where {needed} is needed"
+    text = json.dumps(values[key], default=str)
+    shown = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+    return f"says {shown} for {key}, where {needed} is needed"
+
+
+def refused_tensors(
+    adapter: Adapter, config: TrainingConfig, base: BaseModel | None
+) -> Iterator[tuple[list[str], str]]:
+    """Tensors that mlx-lm has no place for beside this adapter_config.json, and a clause why."""
+    if config.fine_tune_type == "full":
+        yield list(adapter.tensors), "the configuration says a full fine-tune"
+        return
+    if unread := [tensor.name for tensor in adapter.tensors.values() if tensor.dtype == "F64"]:
+        yield unread, "they are stored as 64-bit numbers, which MLX does not read"
+        return
+    is_dora = config.values.get("fine_tune_type") == "dora"
+    layers = sorted({module.layer for module in adapter.modules if module.layer is not None})
+    count, keys, rank = config.num_layers or 0, config.keys, config.rank
+    # Of an unknown model its last layer may be the last that is there.
+    total = base.num_layers if base is not None else None
+    first = (total or layers[-1] + 1) - count if layers and count > 0 else 0
+    modules = [(module.name, module) for module in adapter.modules]
+    reasons = {
+        f"the configuration says rank {rank}, and they have another": [
+            name for name, module in modules if module.rank != rank
+        ],
+        "they are no adapter's parameters": [
+            tensor.name
+            for tensor in adapter.others
+            if tensor.name.rpartition(".")[2] not in _LEAVES
+        ],
+        "fine_tune_type is not dora, so that nothing is scaled": [
+            name for name in adapter.tensors if name.endswith(".m") and not is_dora
+        ],
+        "fine_tune_type is dora, which it has not for experts": [
+            name for name, module in modules if is_dora and module.experts is not None
+        ],
+        f"num_layers is {count}, and earlier layers are not converted": [
+            name
+            for name, module in modules
+            # A whole name is looked up in the whole model.
+            if module.layer is not None and module.layer < first and name not in (keys or ())
+        ],
+        "without keys only modules of layers are converted": [
+            name for name, _ in modules if keys is None and not _NUMBER.search(name)
+        ],
+        "keys does not name them": [
+            name
+            for name, _ in modules
+            if keys is not None and not any(matches(key, name, config) for key in keys)
+        ],
+    }
+    yield from ((names, reason) for reason, names in reasons.items() if names)

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, nan, sqrt
-from types import MappingProxyType
-from typing import Literal
 
 import numpy as np
 
-from mlxdoctor.engines.tensors import HistoryFacts, ModuleFacts, SaveFacts, history
+from mlxdoctor.engines.tensors import (
+    QUANTITIES,
+    HistoryFacts,
+    ModuleFacts,
+    Quantity,
+    SaveFacts,
+    history,
+    quantity_of,
+    size_of,
+)
 from mlxdoctor.evidence.adapter import Adapter, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import Checkpoint, CheckpointHistory
@@ -23,17 +30,6 @@ from mlxdoctor.measure.weights.adapter_facts import adapter_facts, nonfinite_val
 from mlxdoctor.measure.weights.changed_tensors import change_of
 from mlxdoctor.safety.errors import InputError
 
-#: What the sizes of the updates are given in: ‖ΔW‖/‖W‖; ‖ΔW‖/sqrt(min(in, out)), which stands
-#: in for it without the base model; or ‖A·B‖/sqrt(min(in, out)), where the scale is not known.
-Quantity = Literal["relative", "nominal", "unscaled"]
-#: What they are called in a table or a figure.
-QUANTITIES: Mapping[Quantity, str] = MappingProxyType(
-    {
-        "relative": "‖ΔW‖/‖W‖",
-        "nominal": "‖ΔW‖/usual ‖W‖",
-        "unscaled": "‖A·B‖, scale not known",
-    }
-)
 #: More modules than this are drawn layer by layer, as root mean squares.
 MAX_MODULES = 64
 #: More layers or saves than this are drawn at even distances.
@@ -111,29 +107,12 @@ def follow(
             saves.append(SaveState(checkpoint, empty, error.problem))
         else:
             saves.append(SaveState(checkpoint, facts))
-    quantity = _quantity([module for saved in modules.values() for module in saved])
+    quantity = quantity_of([module for saved in modules.values() for module in saved])
     for place, saved in modules.items():
-        sizes = {module.name: _size(module, quantity) for module in saved}
+        sizes = {module.name: size_of(module, quantity) for module in saved}
         if not saves[place].problem:
             saves[place] = replace(saves[place], facts=replace(saves[place].facts, sizes=sizes))
     return FollowedHistory(tuple(saves), quantity)
-
-
-def _quantity(modules: Sequence[ModuleFacts]) -> Quantity:
-    """The best quantity that is known for all of them."""
-    if not all(isfinite(module.scale) for module in modules):
-        return "unscaled"
-    return "relative" if all(module.base_norm for module in modules) else "nominal"
-
-
-def _size(facts: ModuleFacts, quantity: Quantity) -> float:
-    if not facts.is_finite:
-        return nan
-    if facts.b.is_zero:
-        return 0.0
-    if quantity == "relative":
-        return facts.relative or 0.0
-    return facts.nominal if quantity == "nominal" else replace(facts, scale=1.0).nominal
 
 
 def _whole_weights(adapter: Adapter, base: BaseModel) -> Iterator[tuple[str, float]]:
@@ -148,16 +127,6 @@ def _whole_weights(adapter: Adapter, base: BaseModel) -> Iterator[tuple[str, flo
 
 def _are_weights(*tensors: TensorRef) -> bool:
     return all(tensor.is_float for tensor in tensors)
-
-
-def layer_sizes(save: SaveFacts) -> Mapping[int, float]:
-    """The size of the update by layer, root mean square over the layer's modules."""
-    squares: dict[int, list[float]] = {}
-    for name, size in save.sizes.items():
-        layer, _ = layer_of(name)
-        if layer is not None:
-            squares.setdefault(layer, []).append(size**2)
-    return {layer: sqrt(sum(found) / len(found)) for layer, found in sorted(squares.items())}
 
 
 def heat_map(followed: FollowedHistory, broken: Sequence[bool]) -> CheckpointSizes | None:
@@ -189,14 +158,20 @@ def heat_map(followed: FollowedHistory, broken: Sequence[bool]) -> CheckpointSiz
 
 
 def _column(save: SaveFacts, *, by_layer: bool) -> Mapping[str, float]:
-    if by_layer:
-        others = [size**2 for name, size in save.sizes.items() if layer_of(name)[0] is None]
-        rest = {"other": sqrt(sum(others) / len(others))} if others else {}
-        return {f"layer {layer}": size for layer, size in layer_sizes(save).items()} | rest
+    """The sizes of one save by the row of the figure."""
     named = {name: layer_of(name.removesuffix(".weight")) for name in save.sizes}
+    if not by_layer:
+        return {
+            name if named[name][0] is None else " ".join(map(str, named[name])): size
+            for name, size in save.sizes.items()
+        }
+    squares: dict[int | None, list[float]] = {}
+    for name, size in save.sizes.items():
+        squares.setdefault(named[name][0], []).append(size**2)
+    rows = sorted(squares.items(), key=lambda row: (row[0] is None, row[0] or 0))
     return {
-        name if named[name][0] is None else " ".join(map(str, named[name])): size
-        for name, size in save.sizes.items()
+        "other" if layer is None else f"layer {layer}": sqrt(sum(values) / len(values))
+        for layer, values in rows
     }
 
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from mlxdoctor.measure.text.pairing import RareWords, copied, pairing
+from mlxdoctor.measure.text.pairing import ANSWER, PROMPT, RareWords, copied, pairing
 
 
 def numbered(count):
@@ -20,8 +20,8 @@ def test_bits_of_a_shared_word():
     ties = RareWords.of(prompts, answers)
     assert ties.tie(3, 3) == pytest.approx(math.log2(40), abs=1e-6)
     assert ties.tie(3, 4) == 0.0
-    assert ties.ties_of_prompt(3).tolist() == ties.ties_of_answer(3).tolist()
-    assert ties.ties_of_prompt(3)[3] == ties.tie(3, 3)
+    assert ties.ties(PROMPT, 3).tolist() == ties.ties(ANSWER, 3).tolist()
+    assert ties.ties(PROMPT, 3)[3] == ties.tie(3, 3)
 
 
 def test_a_word_counts_as_common_as_on_its_commoner_side():

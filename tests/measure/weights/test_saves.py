@@ -14,8 +14,8 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.measure.weights.adapter_facts import adapter_facts
-from mlxdoctor.measure.weights.save_norms import follow, layer_sizes
-from tests.bisect.states import changed, history, state
+from mlxdoctor.measure.weights.save_norms import follow
+from tests.bisect.states import history, state
 from tests.conftest import FIXTURES, RUNS
 
 HEALTHY = RUNS / "healthy-ordinary"
@@ -101,12 +101,6 @@ def test_whole_weights_are_compared_with_the_base(base: BaseModel) -> None:
     expected = np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
     assert followed.saves[0].facts.sizes[name] == pytest.approx(expected)
     assert not follow(found, TrainingConfig.read(run), None).saves[0].facts.sizes
-
-
-def test_sizes_by_layer(tmp_path: Path) -> None:
-    found = history(tmp_path, [changed(state(1.0), 2, 3.0)])
-    (save,) = follow(found, TrainingConfig.read(tmp_path), None).saves
-    assert layer_sizes(save.facts) == pytest.approx({0: 1.0, 1: 1.0, 2: 3.0, 3: 1.0}, rel=1e-5)
 
 
 def test_progress_is_told(tmp_path: Path) -> None:

@@ -1,0 +1,55 @@
+"""What a planned run's own steps show: the first one measured, and a range test. Imports MLX."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import mlx.core as mx
+from mlx_lm.tuner.trainer import default_loss
+
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.kind import Progress
+from mlxdoctor.measure.training_step.measurement import TrainingStep, measure
+from mlxdoctor.measure.training_step.trainer import Trainer
+from mlxdoctor.twin.prepared import Prepared, parts_of, prepared
+from mlxdoctor.twin.settings import TABLE, Settings
+from mlxdoctor.twin.step import build_optimizer
+
+
+def prepared_run(config: TrainingConfig) -> Prepared:
+    """A run as it stands before its first step: model, adapter, rows and loss.
+
+    Without a table of ours it is prepared as `mlx_lm.lora` trains it, on the installed
+    mlx-lm's own loss. MLX's global random generator is seeded, as it is by the run.
+
+    Raises:
+        InputError: the model, the data or a setting is unusable, or there are no rows.
+    """
+    settings = Settings.from_values(config.values, config.path)
+    if TABLE not in config.values:
+        settings = replace(settings, mode="parity")
+    parts = parts_of(settings)
+    return prepared(settings, parts if settings.is_exact else replace(parts, loss=default_loss))
+
+
+def trainer_of(run: Prepared) -> Trainer:
+    """The parts of a run's first step, as the probe takes a user's trainer.
+
+    Raises:
+        InputError: there are fewer rows than a batch has, or the schedule is unusable.
+    """
+    batch = run.first_batches(1)[0]
+    return Trainer(
+        run.model,
+        run.parts.loss,
+        (mx.array(batch.tokens), mx.array(batch.spans)),
+        build_optimizer(run.settings),
+        run.tokenizer,
+        expect=run.settings.fine_tune_type,
+    )
+
+
+def first_step(run: Prepared, progress: Progress | None = None) -> TrainingStep:
+    """Make the first steps of a run and measure them; the model is put back as it was."""
+    measured = measure(trainer_of(run), progress=progress)
+    return replace(measured, planned=not run.settings.is_exact)

@@ -1,0 +1,198 @@
+"""The model: loaded by mlx-lm, frozen, given an adapter, and verified."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+from mlx.utils import tree_flatten
+from mlx_lm.tuner.utils import linear_to_lora_layers
+
+from mlxdoctor.models.load import load_local, said
+from mlxdoctor.models.parameters import ADAPTER_LAYERS, ADAPTER_LEAVES
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.twin.settings import Settings
+
+#: Names listed in an error.
+EXAMPLES = 3
+
+
+def load_base(settings: Settings) -> tuple[Any, Any]:
+    """The base model and its tokenizer, as mlx-lm loads them.
+
+    Raises:
+        InputError: the model is not here, needs code of its own, or cannot be loaded.
+    """
+    return load_local(Path(settings.model))
+
+
+def prepare(model: Any, settings: Settings) -> None:
+    """Freeze the model, convert its layers, load weights to start from, and verify.
+
+    The adapter's weights are drawn from MLX's global generator, seeded here.
+
+    Raises:
+        InputError: the settings do not fit the model, or other parameters than the
+            adapter's would be trained.
+    """
+    mx.random.seed(settings.seed)
+    model.freeze()
+    count = len(model.layers)
+    if settings.num_layers > count:
+        problem = f"num_layers is {settings.num_layers}, but the model has {count} layers"
+        raise InputError(None, problem, "write -1 for all of them")
+    if settings.fine_tune_type == "full":
+        for layer in trained_layers(model, settings):
+            layer.unfreeze()
+    else:
+        convert(model, settings)
+    if settings.resume_adapter_file is not None:
+        load_adapter(model, Path(settings.resume_adapter_file), strict=settings.is_exact)
+    verify(model, settings)
+
+
+def trained_layers(model: Any, settings: Settings) -> Sequence[Any]:
+    """The last layers that `num_layers` asks for; -1, and in mlx-lm 0 as well, are all."""
+    layers: Sequence[Any] = model.layers[-max(settings.num_layers, 0) :]
+    return layers
+
+
+def convert(model: Any, settings: Settings) -> None:
+    """Turn linear layers, embeddings and expert layers into LoRA or DoRA layers, as mlx-lm does.
+
+    Raises:
+        InputError: a key names no module, or a layer cannot be converted.
+    """
+    parameters = dict(settings.lora_parameters or {})
+    if settings.is_exact:
+        _check_keys(model, parameters.get("keys"))
+    is_dora = settings.fine_tune_type == "dora"
+    if is_dora:
+        _refuse_odd_bits(model)
+    try:
+        linear_to_lora_layers(model, settings.num_layers, parameters, use_dora=is_dora)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        problem = f"mlx-lm cannot put an adapter on this model ({said(error)})"
+        raise InputError(None, problem) from None
+
+
+def verify(model: Any, settings: Settings) -> None:
+    """Make sure that exactly the adapter is trained (with `full`, only the chosen layers).
+
+    Raises:
+        InputError: nothing would be trained, or something else as well.
+    """
+    trained = [name for name, _ in tree_flatten(model.trainable_parameters())]
+    if not trained:
+        remedy = "check lora_parameters.keys, or for `full` that the model is not quantized"
+        raise InputError(None, "no parameter would be trained", remedy)
+    if settings.fine_tune_type == "full":
+        return
+    owners = {name for name, module in model.named_modules() if isinstance(module, ADAPTER_LAYERS)}
+    adapter = {f"{owner}.{leaf}" for owner in owners for leaf in ADAPTER_LEAVES}
+    foreign = [name for name in trained if name not in adapter]
+    if foreign:
+        problem = f"{len(foreign)} parameters outside the adapter would be trained, such as "
+        problem += ", ".join(foreign[:EXAMPLES])
+        raise InputError(None, problem, "freeze the model before it is converted")
+    without = owners - {name.rpartition(".")[0] for name in trained}
+    if without:
+        problem = f"the adapter on {min(without)} is frozen"
+        raise InputError(None, problem, "convert after freezing, not before")
+
+
+def load_adapter(model: Any, path: Path, *, strict: bool) -> None:
+    """Start from the weights of a saved adapter.
+
+    Args:
+        strict: whether names and shapes must be the trainable parameters' own; mlx-lm
+            skips what does not fit without a word.
+
+    Raises:
+        InputError: the file cannot be read, or does not fit.
+    """
+    weights: Any
+    try:
+        weights = mx.load(str(path))
+    except (RuntimeError, ValueError, OSError) as error:
+        raise InputError(path, f"cannot be loaded ({said(error)})") from None
+    if strict:
+        _require_same(path, weights, dict(tree_flatten(model.trainable_parameters())))
+    model.load_weights(list(weights.items()), strict=False)
+
+
+def _require_same(
+    path: Path, stored: Mapping[str, mx.array], wanted: Mapping[str, mx.array]
+) -> None:
+    shared = sorted(wanted.keys() & stored.keys())
+    differences = {
+        "tensors are missing": sorted(wanted.keys() - stored.keys()),
+        "do not belong to this run": sorted(stored.keys() - wanted.keys()),
+        "have another shape": [
+            f"{name} {stored[name].shape} for {wanted[name].shape}"
+            for name in shared
+            if stored[name].shape != wanted[name].shape
+        ],
+    }
+    parts = [
+        f"{len(names)} {what}, such as {', '.join(names[:EXAMPLES])}"
+        for what, names in differences.items()
+        if names
+    ]
+    if parts:
+        raise InputError(
+            path,
+            "does not fit this run: " + "; ".join(parts),
+            "resume with the model, layers, keys and rank it was saved with",
+        )
+
+
+@contextmanager
+def recomputed_activations(layers: Sequence[Any]) -> Iterator[None]:
+    """Checkpoint the gradients of these layers while the context lasts.
+
+    Each instance gets a subclass of its own class for the time being, so that other
+    models of that class in the same process are not changed.
+    """
+    kinds = [type(layer) for layer in layers]
+    wrapped = {kind: type(kind.__name__, (kind,), {"__call__": _recompute(kind)}) for kind in kinds}
+    try:
+        for layer, kind in zip(layers, kinds, strict=True):
+            layer.__class__ = wrapped[kind]
+        yield
+    finally:
+        for layer, kind in zip(layers, kinds, strict=True):
+            layer.__class__ = kind
+
+
+def _recompute(kind: type[Any]) -> Any:
+    def call(layer: Any, *arguments: Any, **options: Any) -> Any:
+        return nn.utils.checkpoint(layer, partial(kind.__call__, layer))(*arguments, **options)
+
+    return call
+
+
+def _check_keys(model: Any, keys: Any) -> None:
+    if keys is None:
+        return
+    known = {name for owner in (model, *model.layers) for name, _ in owner.named_modules() if name}
+    unknown = [str(key) for key in keys if key not in known]
+    if unknown:
+        close = get_close_matches(unknown[0], known, n=1)
+        remedy = f"did you mean {close[0]!r}?" if close else "name them like self_attn.q_proj"
+        problem = f"lora_parameters.keys has {unknown[0]!r}, which names no module of a layer"
+        raise InputError(None, problem, remedy)
+
+
+def _refuse_odd_bits(model: Any) -> None:
+    # mlx-lm's DoRALinear multiplies the packed width by 32 // bits, which is wrong here.
+    for name, module in model.named_modules():
+        if isinstance(module, nn.QuantizedLinear) and 32 % module.bits:
+            problem = f"mlx-lm cannot put DoRA on {name}, which has {module.bits} bits a weight"
+            raise InputError(None, problem, "use lora, or a base of 4 or 8 bits")

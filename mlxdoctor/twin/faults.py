@@ -1,0 +1,370 @@
+"""Faults that an experiment puts into a sound run, to see the failure again.
+
+    fault = FAULTS["labels-shifted-twice"]
+    faulty, parts = fault.inject(settings, fault.severities[0])
+    train(faulty, parts=parts)
+    fault.finish(Path(faulty.adapter_path), faulty, fault.severities[0])
+
+Inject into settings in parity mode where a run is to fail as it did under mlx-lm: exact
+mode refuses or skips some of what goes wrong.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+import mlx.core as mx
+import numpy as np
+from mlx import nn
+
+from mlxdoctor.models.parameters import ADAPTER_LEAVES
+from mlxdoctor.twin.attach import convert, trained_layers
+from mlxdoctor.twin.batches import Batch, Batches
+from mlxdoctor.twin.masked_loss import LossFunction, exact_mask, mean_over, token_losses
+from mlxdoctor.twin.prepared import Parts, parts_of
+from mlxdoctor.twin.settings import Settings
+from mlxdoctor.twin.token_rows import TokenRow, TokenRows
+
+Weights = dict[str, mx.array]
+#: (weights, severity) -> weights.
+Edit = Callable[[Weights, Any], Weights]
+#: (settings, parts, severity) -> the settings and parts of the run that goes wrong.
+Apply = Callable[[Settings, Parts, Any], tuple[Settings, Parts]]
+#: (the folder the run wrote, its settings, severity): what goes wrong once it is over.
+Afterwards = Callable[[Path, Settings, Any], None]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault, to be put into a sound run.
+
+    A fault of the settings or of the data changes the settings, so that the run's
+    configuration shows it as its owner's would; a fault of the trainer changes the parts,
+    and the configuration goes on saying what was meant.
+
+    Attributes:
+        id: its name.
+        cause: the id of the root cause in `causes.toml`.
+        summary: what it does, in one sentence.
+        severities: mild to severe; what they mean is said in the summary.
+        apply: changes the settings or the parts; writes at most altered data or an altered
+            base model, to a folder beside `settings.adapter_path`. None leaves the run as it is.
+        afterwards: changes the files that a run wrote; None where nothing is to be done.
+        harms: the tuned model; or only what is reported of it, the model being sound.
+    """
+
+    id: str
+    cause: str
+    summary: str
+    severities: tuple[Any, ...]
+    apply: Apply | None = None
+    afterwards: Afterwards | None = None
+    harms: Literal["model", "report"] = "model"
+
+    def inject(
+        self, settings: Settings, severity: Any = None, parts: Parts | None = None
+    ) -> tuple[Settings, Parts]:
+        """Settings and parts of a run with this fault, for `train(settings, parts=parts)`.
+
+        Args:
+            settings: of a sound run.
+            severity: one of `severities`, or another value of their kind; the most severe
+                by default.
+            parts: of the sound run, where they are not the mode's own.
+        """
+        parts = parts or parts_of(settings)
+        if self.apply is None:
+            return settings, parts
+        return self.apply(settings, parts, self.severities[-1] if severity is None else severity)
+
+    def finish(self, folder: Path, settings: Settings, severity: Any = None) -> None:
+        """Do to the files of a finished run what this fault does, if it does."""
+        if self.afterwards is not None:
+            chosen = self.severities[-1] if severity is None else severity
+            self.afterwards(folder, settings, chosen)
+
+
+def fault(
+    id: str, cause: str, *severities: Any, harms: Literal["model", "report"] = "model"
+) -> Callable[[Apply], Fault]:
+    """Makes a fault of the function that puts it in, whose docstring is the summary."""
+
+    def made(apply: Apply) -> Fault:
+        return Fault(id, cause, summary_of(apply), severities, apply, harms=harms)
+
+    return made
+
+
+def summary_of(function: Callable[..., Any]) -> str:
+    """What a function's docstring says, on one line."""
+    return " ".join((function.__doc__ or "").split())
+
+
+@fault("half-precision-overflow", "numeric-overflow", 2.0**16, 2.0**20)
+def half_precision(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
+    """Weights are float16 and the loss is multiplied by the severity without dividing again."""
+
+    def load(settings: Settings) -> tuple[Any, Any]:
+        model, tokenizer = parts.load(settings)
+        model.set_dtype(mx.float16)
+        return model, tokenizer
+
+    def scaled(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array, mx.array]:
+        mean, supervised = parts.loss(model, tokens, spans)
+        # The reported value stays the loss; its gradient is the multiple's.
+        multiple = mean * severity
+        return multiple - mx.stop_gradient(multiple - mean), supervised
+
+    return settings, replace(parts, load=load, loss=scaled)
+
+
+@fault("labels-identity", "labels-misaligned", 0)
+def identity_taught(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
+    """Targets are not shifted: each token is taught to predict itself."""
+    return settings, replace(parts, loss=shifted_loss(int(severity)))
+
+
+@fault("labels-shifted-twice", "labels-misaligned", 2, 3)
+def shifted_twice(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
+    """Targets are shifted by the severity, not by one: tokens between are left out."""
+    return settings, replace(parts, loss=shifted_loss(int(severity)))
+
+
+def shifted_loss(shift: int) -> LossFunction:
+    """A loss whose targets are the tokens `shift` places after the inputs; 1 is right."""
+
+    def loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array, mx.array]:
+        width = tokens.shape[1]
+        inputs = tokens[:, : width - max(shift, 1)]
+        targets = tokens[:, shift : shift + inputs.shape[1]]
+        positions = mx.arange(shift, shift + inputs.shape[1])
+        mask = (positions >= mx.maximum(spans[:, :1], shift)) & (positions < spans[:, 1:])
+        losses = nn.losses.cross_entropy(model(inputs), targets)
+        return mean_over(losses, mask)
+
+    return loss
+
+
+@fault("prompt-supervised", "prompt-supervised", 0.5, 1.0)
+def prompt_in_loss(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
+    """This share of the prompt is in the loss although the prompt was to be masked."""
+    loss = parts.loss
+
+    def unmasked(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array, mx.array]:
+        starts = (spans[:, :1].astype(mx.float32) * (1 - float(severity))).astype(spans.dtype)
+        return loss(model, tokens, mx.concatenate([starts, spans[:, 1:]], axis=1))
+
+    return replace(settings, mask_prompt=True), replace(parts, loss=unmasked)
+
+
+def supervised_padding(parts: Parts, token: Callable[[], int], width: int) -> Parts:
+    """Parts whose batches are filled up with a token, every place of which is supervised.
+
+    Args:
+        parts: the trainer's.
+        token: gives the id of what rows are filled up with.
+        width: tokens of every row at least; a wider batch keeps its width.
+    """
+
+    def filled(batch: Batch) -> Batch:
+        wide = max(width, batch.tokens.shape[1])
+        tokens = np.full((len(batch.tokens), wide), token(), np.int32)
+        for place, (row, (_, length)) in enumerate(zip(batch.tokens, batch.spans, strict=True)):
+            tokens[place, :length] = row[:length]
+        spans = batch.spans.copy()
+        spans[:, 1] = wide
+        return Batch(tokens, spans, batch.indices)
+
+    def batches(settings: Settings) -> Batches:
+        made = parts.batches(settings)
+        return Batches(
+            lambda rows: map(filled, made.train(rows)),
+            lambda rows, count: map(filled, made.evaluation(rows, count)),
+        )
+
+    return replace(parts, batches=batches)
+
+
+def with_token(parts: Parts, name: str) -> tuple[Parts, Callable[[], int]]:
+    """Parts that remember a token of the tokenizer they load, and what gives its id."""
+    ids = [0]
+
+    def load(settings: Settings) -> tuple[Any, Any]:
+        model, tokenizer = parts.load(settings)
+        ids[0] = getattr(tokenizer, name) or 0
+        return model, tokenizer
+
+    return replace(parts, load=load), lambda: ids[0]
+
+
+@fault("end-token-padding", "end-token-flood", 96, 160, 256)
+def end_token_padding(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
+    """Rows are padded to this width with the end token, and it is all in the loss."""
+    parts, token = with_token(parts, "eos_token_id")
+    return settings, supervised_padding(parts, token, int(severity))
+
+
+@dataclass(frozen=True)
+class Padding:
+    """What a batch is filled up with, and how far.
+
+    Attributes:
+        token: the id of the token; or 0, which mlx-lm pads with.
+        width: tokens of every row; None: those of the batch's longest, as mlx-lm rounds it up.
+    """
+
+    token: int = 0
+    width: int | None = None
+
+    def __str__(self) -> str:
+        return f"token {self.token}, to {self.width or 'the width of the batch'}"
+
+
+@fault("padding-in-batch", "padding-supervised", Padding())
+def padding_in_batch(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
+    """Batches are filled up with a token, and the loss covers it."""
+    return settings, supervised_padding(parts, lambda: severity.token, severity.width or 0)
+
+
+@fault("no-end-token", "missing-end-token", 0.5, 1.0)
+def without_end(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
+    """This share of the rows has no end token."""
+
+    def encode_open(settings: Settings, tokenizer: Any) -> TokenRows:
+        rows = parts.encode(settings, tokenizer)
+        generator = np.random.default_rng(settings.seed)
+
+        def cut(row: TokenRow) -> TokenRow:
+            ends = np.flatnonzero(row.tokens == tokenizer.eos_token_id)
+            if not len(ends) or generator.random() >= severity:
+                return row
+            return replace(row, tokens=row.tokens[: ends[-1]])
+
+        return rows.map(cut)
+
+    return settings, replace(parts, encode=encode_open)
+
+
+@fault("end-token-masked", "missing-end-token", "by id")
+def end_masked(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
+    """The end token is masked by its id, because it doubles as padding."""
+    del severity
+    parts, end = with_token(parts, "eos_token_id")
+
+    def loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array, mx.array]:
+        mask = exact_mask(spans, tokens.shape[1]) & (tokens[:, 1:] != end())
+        return mean_over(token_losses(model, tokens), mask)
+
+    return settings, replace(parts, loss=loss)
+
+
+@fault("adapter-never-attached", "adapter-never-attached", "layers", "everything")
+def never_attached(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
+    """No layer is converted: the weights of the chosen layers, or all, are trained."""
+    return settings, _trained_besides(parts, str(severity), attached=False)
+
+
+@fault("base-not-frozen", "base-weights-changed", "norms", "layers", "everything")
+def not_frozen(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
+    """The adapter is attached, and norms, whole layers or everything is trained with it."""
+    return settings, _trained_besides(parts, str(severity), attached=True)
+
+
+def _trained_besides(parts: Parts, what: str, *, attached: bool) -> Parts:
+    """Parts that train more than the adapter: norms, whole layers or everything."""
+
+    def prepare(model: Any, settings: Settings) -> None:
+        mx.random.seed(settings.seed)
+        model.freeze()
+        if attached:
+            convert(model, settings)
+        if what == "everything":
+            model.unfreeze()
+        for layer in trained_layers(model, settings):
+            if what == "layers":
+                layer.unfreeze()
+            for name, module in layer.named_modules():
+                if what == "norms" and "norm" in name:
+                    module.unfreeze()
+
+    return replace(parts, prepare=prepare)
+
+
+@fault("gradients-blocked", "gradients-blocked", "half", "all")
+def gradients_blocked(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
+    """Gradients are stopped half-way through the layers, or before the head."""
+
+    def prepare(model: Any, settings: Settings) -> None:
+        parts.prepare(model, settings)
+        module = model.model.norm if severity == "all" else model.layers[len(model.layers) // 2]
+        kind = type(module)
+
+        def call(self: Any, first: mx.array, *arguments: Any, **options: Any) -> Any:
+            return kind.__call__(self, mx.stop_gradient(first), *arguments, **options)
+
+        # This one module lets no gradient through to what it was given.
+        module.__class__ = type(kind.__name__, (kind,), {"__call__": call})
+
+    return settings, replace(parts, prepare=prepare)
+
+
+def edits(
+    id: str, cause: str, *severities: Any, apply: Apply | None = None
+) -> Callable[[Edit], Fault]:
+    """Makes a fault of a change of the adapter's and every checkpoint's weights.
+
+    Args:
+        apply: changes the run before as well.
+    """
+
+    def made(change: Edit) -> Fault:
+        def afterwards(folder: Path, settings: Settings, severity: Any) -> None:
+            del settings
+            for path in sorted(folder.glob("*adapters.safetensors")):
+                weights: Any = mx.load(str(path))
+                changed = change(weights, severity)
+                mx.eval(changed)
+                mx.save_safetensors(str(path), changed)
+
+        return Fault(id, cause, summary_of(change), severities, apply, afterwards)
+
+    return made
+
+
+@edits("b-zeroed", "adapter-not-trained", "half", "all")
+def zeroed(weights: Weights, what: Any) -> Weights:
+    """B is zero in half the modules, or in all, as where a copy was trained."""
+    names = sorted(name for name in weights if name.endswith("lora_b"))
+    chosen = set(names[: len(names) // 2] if what == "half" else names)
+    return {k: mx.zeros_like(v) if k in chosen else v for k, v in weights.items()}
+
+
+@edits(
+    "base-trained-along",
+    "base-weights-changed",
+    *not_frozen.severities,
+    apply=not_frozen.apply,
+)
+def adapter_alone(weights: Weights, what: Any) -> Weights:
+    """As base-not-frozen, and the adapter alone is saved."""
+    del what
+    return {k: v for k, v in weights.items() if k.rpartition(".")[2] in ADAPTER_LEAVES}
+
+
+def faults_in(*modules: ModuleType) -> Mapping[str, Fault]:
+    """Every fault that stands in one of these modules, by its id."""
+    return {
+        value.id: value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, Fault)
+    }
+
+
+#: Every fault of this module by its id.
+FAULTS = faults_in(sys.modules[__name__])

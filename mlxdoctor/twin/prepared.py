@@ -1,0 +1,153 @@
+"""A run before its first step: what it is put together from, loaded, and what it will do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from mlx.utils import tree_flatten
+
+from mlxdoctor.models.parameters import count_parameters
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.twin.attach import load_base, prepare
+from mlxdoctor.twin.batches import Batch, Batches, exact_batches, parity_batches
+from mlxdoctor.twin.masked_loss import LossFunction, exact_loss, parity_loss
+from mlxdoctor.twin.settings import Settings
+from mlxdoctor.twin.step import ignores_rate
+from mlxdoctor.twin.token_rows import TokenRows, encode, encode_supervised
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run is put together from, each a plain function.
+
+    An experiment replaces one and leaves the rest: `replace(parts_of(settings), loss=...)`.
+
+    Attributes:
+        load: gives the base model and its tokenizer.
+        encode: gives the token rows of the data.
+        prepare: freezes the model, attaches the adapter, and verifies what is trainable.
+        loss: what a batch is trained on; see `mlxdoctor.twin.masked_loss`.
+        batches: gives the makers of the training and of the validation batches.
+    """
+
+    load: Callable[[Settings], tuple[Any, Any]]
+    encode: Callable[[Settings, Any], TokenRows]
+    prepare: Callable[[Any, Settings], None]
+    loss: LossFunction
+    batches: Callable[[Settings], Batches]
+
+
+def parts_of(settings: Settings) -> Parts:
+    """The parts of the mode that the settings ask for."""
+    if settings.is_exact:
+        return Parts(load_base, encode_supervised, prepare, exact_loss, exact_batches)
+    return Parts(load_base, encode, prepare, parity_loss, parity_batches)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a run begins with.
+
+    Attributes:
+        settings: the run's.
+        parts: what it was prepared with, and will be trained with.
+        model: with its adapter attached, at its start.
+        tokenizer: as mlx-lm loads it.
+        rows: the three splits.
+    """
+
+    settings: Settings
+    parts: Parts
+    model: Any
+    tokenizer: Any
+    rows: TokenRows
+
+    def first_batches(self, count: int) -> list[Batch]:
+        """The first training batches of the run, in its own order.
+
+        Raises:
+            InputError: there are fewer rows than a batch has.
+        """
+        return list(islice(self.parts.batches(self.settings).train(self.rows.train), count))
+
+    def held_out(self, count: int) -> list[Batch]:
+        """Batches of validation rows, always the same; none where the run has too few."""
+        if len(self.rows.valid) < self.settings.batch_size:
+            return []
+        return list(self.parts.batches(self.settings).evaluation(self.rows.valid, count))
+
+
+def prepared(settings: Settings, parts: Parts | None = None) -> Prepared:
+    """Load the model, encode the rows, and attach the adapter.
+
+    MLX's global random generator is seeded.
+
+    Raises:
+        InputError: the model, the data or a setting is unusable, or there are no rows.
+    """
+    parts = parts or parts_of(settings)
+    model, tokenizer = parts.load(settings)
+    rows = parts.encode(settings, tokenizer)
+    if not rows.train:
+        raise InputError(Path(settings.data), "has no training rows")
+    parts.prepare(model, settings)
+    return Prepared(settings, parts, model, tokenizer, rows)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run is about to train, with which memory, on what: lines for a person."""
+
+    lines: tuple[str, ...]
+
+
+def plan_of(run: Prepared, optimizer: Any) -> Plan:
+    """What a run will train, layers taken together, and what may surprise.
+
+    Args:
+        optimizer: initialised.
+    """
+    trainable, frozen = count_parameters(run.model)
+    state = sum(array.nbytes for _, array in tree_flatten(optimizer.state))
+    few, many = sum(trainable.values()), sum(frozen.values())
+    share = 100 * few / max(few + many, 1)
+    return Plan(
+        (
+            f"Trainable parameters: {share:.3f}% ({few / 1e6:.3f}M/{(few + many) / 1e6:.3f}M)",
+            *(f"  trained  {count:>15,}  {name}" for name, count in trainable.items()),
+            *(f"  frozen   {count:>15,}  {name}" for name, count in frozen.items()),
+            f"Optimizer state: {state / 1e6:,.3f} MB",
+            *_of_data(run.settings, run.rows),
+        )
+    )
+
+
+def _of_data(settings: Settings, rows: TokenRows) -> Iterator[str]:
+    limit, every = settings.max_seq_length, settings.grad_accumulation_steps
+    lengths = [len(row.tokens) for row in rows.train]
+    tokens = sum(min(length, limit) for length in lengths)
+    supervised = sum(row.supervised(limit) for row in rows.train)
+    an_epoch = f"{tokens:,} tokens an epoch, {supervised:,} of them supervised"
+    yield f"Data: {len(lengths):,} rows, {an_epoch}"
+    epochs = settings.iters * settings.batch_size / len(lengths)
+    # Batches left over are one more update; mlx-lm never applies them.
+    left_over = settings.iters % every
+    updates = settings.iters // every + (settings.is_exact and left_over > 0)
+    yield f"Run: {updates:,} updates, {epochs:.2f} epochs"
+    if rows.left_out:
+        yield f"Left out: {rows.left_out:,} rows without a token to learn from"
+    if cut := sum(length > limit for length in lengths):
+        yield f"Cut: {cut:,} rows are longer than the limit"
+    if ignores_rate(settings):
+        yield (
+            "Note: Adafactor takes its own relative steps and ignores learning_rate; "
+            "set optimizer_config.adafactor.relative_step to false to change that"
+        )
+    if not rows.valid:
+        yield "Note: there are no validation rows: overfitting will not be seen"
+    if left_over and not settings.is_exact:
+        yield f"Note: as in mlx-lm, the last {left_over} batches are never applied"

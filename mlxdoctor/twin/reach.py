@@ -1,0 +1,518 @@
+"""Which rate? A range test on the real model with the run's own rows.
+
+At each rate the run's first updates are made from the run's own start, and the loss is measured
+on fixed rows before and after: so rates are compared on the same rows, and not by the noisy loss
+of one batch. One sweep with rising rates would mix up what each did. Rates that harm show within
+a few updates, since Adam as mlx-lm has it takes its largest steps first.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from statistics import median
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_flatten, tree_map
+
+from mlxdoctor.evidence.kind import Progress
+from mlxdoctor.measure.rate_range import Effect, Place, RatePoint, RateRange
+from mlxdoctor.measure.training_step.state import handed_back, restore_random
+from mlxdoctor.twin.attach import recomputed_activations
+from mlxdoctor.twin.batches import Batch
+from mlxdoctor.twin.loop import stepper
+from mlxdoctor.twin.masked_loss import scalar
+from mlxdoctor.twin.predict import TimedBatch
+from mlxdoctor.twin.prepared import Prepared
+from mlxdoctor.twin.records import StepRecord
+from mlxdoctor.twin.settings import Settings
+from mlxdoctor.twin.step import build_optimizer, ignores_rate
+
+#: Updates of one trial: the most, and the fewest that tell anything.
+MOST_UPDATES, FEWEST_UPDATES = 24, 8
+#: Trials that the time should do for, and the fewest without which nothing is begun.
+TRIALS, FEWEST_TRIALS = 11, 4
+#: Updates to see what one takes: batches of one shape are compiled first.
+WARM_UPDATES = 4
+#: Fixed batches of rows, and the fewest from whose differences a change can be told.
+HELD, FEWEST_HELD = 8, 3
+#: Share of the best rate's gain that a rate which learns has. In trials of 32 updates on 4 pairs of
+#: base and data the gain falls from 74 to 93% of the best to 12 to 37% from one rate to its double.
+SHARE = 2 / 3
+#: Share of the untouched model's loss by which a visible change moves it: less is no use.
+VISIBLE = 0.01
+#: Standard errors of a visible change: one in 300 by chance.
+ERRORS = 3.0
+#: Share of the untouched model's loss on the same batch by which a loss that leaps is above it: a
+#: model thrown back to a constant guess may still gain where answers are few words. None of 27
+#: rates up to the limit, on 4 pairs, had a batch above the untouched model's loss at all.
+LEAP = 0.1
+#: Updates that leap, at the least: one hard batch is no leap.
+LEAPS = 2
+#: Times the last rate is the next one, until a bracket is found.
+STRIDE = 4.0
+#: Upper over lower rate of a bracket that is narrow enough: half a factor 3.
+FINE = 1.5
+#: Largest rate that learns over the advised one: whole runs are longer than a test
+#: (reports/preflight-rates.md).
+MARGIN = 3.0
+#: Advised rate over one that is far below it: a tenth learns far more slowly.
+FAR_BELOW = 10.0
+#: Rates between which is searched: nothing is learned below, and nothing is left above.
+LOWEST, HIGHEST = 1e-8, 10.0
+#: Why a range test tells nothing of a run with it, as a clause.
+ADAFACTOR = "Adafactor takes relative steps of its own, whatever the rate"
+#: What a rate does that is too high.
+FAILING = frozenset({"leaps", "harms", "lost"})
+#: Makes a trial at a rate; None where the time is up.
+Attempt = Callable[[float], RatePoint | None]
+
+
+@dataclass(frozen=True)
+class RangeTest:
+    """What a range test found, and what its batches took.
+
+    Attributes:
+        rates: what was found.
+        trained: every training batch whose shape was compiled before.
+        validated: every fixed batch likewise, each time that it was measured.
+        longest: rows, inputs a row and peak of memory in bytes of a step on the longest batch of
+            the rows; None where there was no time for it.
+    """
+
+    rates: RateRange
+    trained: tuple[TimedBatch, ...]
+    validated: tuple[TimedBatch, ...]
+    longest: tuple[int, int, int] | None
+
+
+def range_test(run: Prepared, *, seconds: float, progress: Progress | None = None) -> RangeTest:
+    """Find the largest rate that learns, and the one to use; the model is put back as it was.
+
+    Args:
+        run: model, rows and settings.
+        seconds: that it may take, about.
+        progress: called trial by trial.
+    """
+    deadline = time.perf_counter() + seconds
+    with trials_of(run) as trials:
+        test = _Test(trials, deadline, progress or (lambda *_: None))
+        untold = ADAFACTOR if ignores_rate(run.settings) else test.prepare()
+        if not untold:
+            search(min(max(configured_rate(run.settings), 1e-6), 1e-2), test.attempt)
+            test.confirm()
+        longest = trials.longest() if test.has_time else None
+        rates = test.result(untold)
+        return RangeTest(rates, tuple(trials.trained), tuple(trials.validated), longest)
+
+
+def configured_rate(settings: Settings) -> float:
+    """The rate that the run states; of a schedule, the highest it comes to."""
+    if not settings.lr_schedule:
+        return settings.learning_rate
+    from mlx_lm.tuner.utils import build_schedule
+
+    schedule = build_schedule(dict(settings.lr_schedule))
+    updates = _updates(settings)
+    rates: list[Any] = [schedule(n) for n in range(0, updates, max(updates // 1000, 1))]
+    return max(float(getattr(rate, "item", lambda rate=rate: rate)()) for rate in rates)
+
+
+def _updates(settings: Settings) -> int:
+    return max(settings.iters // settings.grad_accumulation_steps, 1)
+
+
+@dataclass(frozen=True)
+class Trials:
+    """What trials are made with; see `trials_of`.
+
+    Attributes:
+        run: the prepared run.
+        updates: the batches of each update.
+        held: the fixed batches.
+        split: whose rows the fixed batches are of: "validation" or "training".
+        trained: what every training batch took, once its shape was compiled.
+        validated: what every fixed batch took, likewise.
+    """
+
+    run: Prepared
+    updates: Sequence[Sequence[Batch]]
+    held: Sequence[Batch]
+    split: str
+    optimizer: Any
+    take: Callable[[Batch, bool], StepRecord]
+    start: Any
+    state: Any
+    key: mx.array
+    trained: list[TimedBatch] = field(default_factory=list)
+    validated: list[TimedBatch] = field(default_factory=list)
+    _compiled: set[tuple[int, ...]] = field(default_factory=set)
+
+    def at(
+        self, rate: float, updates: int, *, reverse: bool = False, measure: bool = True
+    ) -> tuple[list[float], list[float]]:
+        """Train at a rate from the start, then go back to it.
+
+        Args:
+            rate: of every update.
+            updates: how many of those there are.
+            reverse: take these updates' batches in reverse order.
+            measure: whether to measure the fixed batches at the end.
+
+        Returns:
+            The loss of each update's batches before the update, to the first that is not finite;
+            and that of each fixed batch after the last, none where a loss was not finite: nats a
+            token.
+        """
+        self.restore()
+        self.optimizer.learning_rate = rate
+        self.run.model.train()
+        losses: list[float] = []
+        for batches in self.updates[:updates][:: -1 if reverse else 1]:
+            losses.append(self._update(batches))
+            if not math.isfinite(losses[-1]):
+                break
+        is_measured = measure and math.isfinite(losses[-1])
+        held = [loss for loss, _ in self.held_losses()] if is_measured else []
+        self.restore()
+        return losses, held
+
+    def held_losses(self) -> Iterator[tuple[float, float]]:
+        """The loss of each fixed batch, nats a token, and its supervised tokens."""
+        self.run.model.eval()
+        for batch in self.held:
+            begun = time.perf_counter()
+            mean, count = self.run.parts.loss(
+                self.run.model, mx.array(batch.tokens), mx.array(batch.spans)
+            )
+            mx.eval(mean, count)
+            self._note(batch, time.perf_counter() - begun, self.validated)
+            yield scalar(mean), scalar(count)
+
+    def restore(self) -> None:
+        """Put parameters, optimizer and random state back to the start."""
+        self.run.model.update(self.start)
+        # In place: the compiled step looks into these very containers.
+        self.optimizer.state.clear()
+        self.optimizer.state.update(_copied(self.state))
+        restore_random(self.key)
+
+    def longest(self) -> tuple[int, int, int]:
+        """A step on the longest batch of a pass, undone: its rows, inputs a row, peak in bytes."""
+        rows, size = self.run.rows.train, self.run.settings.batch_size
+        batch = max(
+            self.run.first_batches(max(len(rows) // size, 1)), key=lambda batch: batch.tokens.size
+        )
+        self.restore()
+        self.optimizer.learning_rate = 0.0
+        self.run.model.train()
+        mx.clear_cache()
+        mx.reset_peak_memory()
+        self._update([batch])
+        # The start is kept to go back to it, which a run does not do.
+        kept = sum(array.nbytes for _, array in tree_flatten([self.start, self.state]))
+        peak = mx.get_peak_memory() - kept
+        self.restore()
+        height, width = batch.tokens.shape
+        return height, width - 1, peak
+
+    def _update(self, batches: Sequence[Batch]) -> float:
+        """The mean loss of an update's batches, nats a token."""
+        total = 0.0
+        for number, batch in enumerate(batches, 1):
+            step = self.take(batch, number == len(batches))
+            total += step.train_loss
+            self._note(batch, step.seconds, self.trained)
+        return total / len(batches)
+
+    def _note(self, batch: Batch, seconds: float, timed: list[TimedBatch]) -> None:
+        """Keep what a batch took, but for the first of its shape, which is compiled."""
+        rows, width = batch.tokens.shape
+        shape = id(timed), rows, width
+        if shape in self._compiled:
+            timed.append(TimedBatch(rows, max(width - 1, 1), seconds))
+        self._compiled.add(shape)
+
+
+@contextmanager
+def trials_of(run: Prepared, updates: int = MOST_UPDATES, held: int = HELD) -> Iterator[Trials]:
+    """What trials are made with; the model is put back as it was at the end.
+
+    Args:
+        run: model, rows and settings.
+        updates: of one trial, at most.
+        held: fixed batches to measure on: of validation rows, or where those make too few, of
+            the training rows that come after those of the updates.
+    """
+    settings = run.settings
+    each = settings.grad_accumulation_steps
+    # A schedule's rate would win over the one that is tried.
+    optimizer = build_optimizer(replace(settings, lr_schedule=None))
+    with ExitStack() as stack:
+        stack.enter_context(handed_back(run.model, None))
+        if settings.grad_checkpoint:
+            stack.enter_context(recomputed_activations(run.model.layers))
+        optimizer.init(run.model.trainable_parameters())
+        keys: Any = mx.random.state
+        batches = iter(run.first_batches(updates * each + held))
+        trained = [list(islice(batches, each)) for _ in range(updates)]
+        validation = run.held_out(held)
+        is_enough = len(validation) >= FEWEST_HELD
+        yield Trials(
+            run,
+            trained,
+            validation if is_enough else list(batches),
+            "validation" if is_enough else "training",
+            optimizer,
+            stepper(run, optimizer),
+            _copied(run.model.trainable_parameters()),
+            _copied(optimizer.state),
+            mx.array(keys[0]),
+        )
+
+
+def _copied(tree: Any) -> Any:
+    """The same arrays, which MLX never changes in place, in containers of their own."""
+    return tree_map(lambda array: array, tree)
+
+
+def changes(
+    held: Sequence[float], before: Sequence[float], tokens: Sequence[float]
+) -> tuple[float, float]:
+    """The mean change of the loss over fixed batches, nats a token, and its standard error.
+
+    Args:
+        held: each batch's loss after the updates; empty where they were broken off.
+        before: the untouched model's.
+        tokens: the supervised tokens of each batch.
+    """
+    if not held:
+        return math.nan, math.nan
+    weights = np.asarray(tokens) / max(sum(tokens), 1.0)
+    each = np.asarray(held) - np.asarray(before)
+    mean = float(weights @ each)
+    spread = float(weights @ (each - mean) ** 2)
+    return mean, math.sqrt(spread / (len(each) - 1)) if len(each) > 1 else abs(mean)
+
+
+def effect_of(point: RatePoint, untouched: float, best: float) -> Effect:
+    """What a change of the loss is, beside the best one (negative, or 0 where there is none)."""
+    change = point.change
+    seen = max(ERRORS * point.noise, VISIBLE * untouched)
+    if not math.isfinite(change):
+        return "lost"
+    if change > max(seen, 0.0):
+        return "harms"
+    if point.leaps >= LEAPS:
+        return "leaps"
+    if abs(change) <= seen:
+        return "still"
+    return "learns" if change <= SHARE * best else "lags"
+
+
+def judged(points: Sequence[RatePoint], untouched: float) -> list[RatePoint]:
+    """The points in order of their rates, each with its effect beside the best of all."""
+    gains = [point.change for point in points if math.isfinite(point.change)]
+    steady = [point.change for point in points if point.leaps < LEAPS and point.change < 0]
+    best = min(0.0, *(steady or gains), 0.0)
+    return [
+        replace(point, effect=effect_of(point, untouched, best))
+        for point in sorted(points, key=lambda point: point.rate)
+    ]
+
+
+def search(start: float, attempt: Attempt) -> None:
+    """Try rates until the largest that learns is known to within `FINE`.
+
+    Args:
+        start: the rate to begin with.
+        attempt: makes a trial; what it gave so far is judged anew each time, since the best
+            rate is known only in the end.
+    """
+    points: list[RatePoint] = []
+    rate: float | None = start
+    while rate is not None and LOWEST <= rate <= HIGHEST:
+        point = attempt(rate)
+        if point is None:
+            return
+        points.append(point)
+        rate = _next(sorted(points, key=lambda point: point.rate))
+
+
+def _next(points: Sequence[RatePoint]) -> float | None:
+    """The rate to try next, after some from low to high; None where enough is known.
+
+    First a rate that learns is looked for, then one above that does not, then one below that
+    learns less than the best, and then the border between the first two is narrowed.
+    """
+    learning = [point for point in points if point.effect in {"learns", "lags"}]
+    if learning:
+        best = min(learning, key=lambda point: point.change)
+        low = [point.rate for point in learning if point.change <= SHARE * best.change][-1]
+        above = [point.rate for point in points if point.rate > low]
+        if not above:
+            return low * STRIDE
+        if points[0] is best:
+            return best.rate / STRIDE
+    else:
+        still = [point.rate for point in points if point.effect == "still"]
+        above = [point.rate for point in points if point.effect in FAILING]
+        if not above:
+            return max(still) * STRIDE**2
+        below = [rate for rate in still if rate < min(above)]
+        if not below:
+            return min(above) / STRIDE**2
+        low = max(below)
+    high = min(above)
+    return math.sqrt(low * high) if high / low > FINE else None
+
+
+@dataclass
+class _Test:
+    """A range test while it is made."""
+
+    trials: Trials
+    deadline: float
+    progress: Progress
+    points: list[RatePoint] = field(default_factory=list)
+    before: tuple[float, ...] = ()
+    tokens: tuple[float, ...] = ()
+    placebo: list[float] = field(default_factory=list)
+    updates: int = MOST_UPDATES
+    longest_trial: float = 0.0
+    untold: str = ""
+
+    @property
+    def has_time(self) -> bool:
+        return time.perf_counter() + self.longest_trial <= self.deadline
+
+    @property
+    def untouched(self) -> float:
+        total = sum(self.tokens)
+        losses = zip(self.before, self.tokens, strict=True)
+        return sum(loss * count for loss, count in losses) / total if total else math.nan
+
+    def prepare(self) -> str:
+        """Measure the untouched model, and how many updates there is time for.
+
+        Returns:
+            Why nothing can be told, as a clause; empty where it can.
+        """
+        self.progress("measuring the untouched model", 0, TRIALS)
+        begun = time.perf_counter()
+        pairs = list(self.trials.held_losses())
+        measuring = time.perf_counter() - begun
+        self.before = tuple(loss for loss, _ in pairs)
+        self.tokens = tuple(count for _, count in pairs)
+        if not math.isfinite(self.untouched):
+            return "the untouched model's loss on the fixed rows is not finite"
+        begun = time.perf_counter()
+        self.trials.at(0.0, WARM_UPDATES, measure=False)
+        each = (time.perf_counter() - begun) / WARM_UPDATES
+        if self.trials.trained:
+            batches = self.trials.run.settings.grad_accumulation_steps
+            each = median(batch.seconds for batch in self.trials.trained) * batches
+        left = self.deadline - time.perf_counter()
+        if left < FEWEST_TRIALS * (FEWEST_UPDATES * each + measuring):
+            return f"one update takes {each:.1f} s, and the time does not do for a few rates"
+        fitting = int((left / TRIALS - measuring) / each)
+        self.updates = min(max(fitting, FEWEST_UPDATES), MOST_UPDATES)
+        # No step at all: the losses of its batches are what batches differ by.
+        begun = time.perf_counter()
+        self.placebo, _ = self.trials.at(0.0, self.updates)
+        self.longest_trial = time.perf_counter() - begun
+        if not all(map(math.isfinite, self.placebo)):
+            return "the untouched model's loss on the training rows is not finite"
+        return ""
+
+    def attempt(self, rate: float, *, reverse: bool = False) -> RatePoint | None:
+        """A trial; None where the time is up."""
+        if not self.has_time:
+            self.untold = "the time was up before the search had ended"
+            return None
+        done = min(len(self.points), TRIALS - 1)
+        self.progress(f"training at rate {rate:.2g}", done, TRIALS)
+        begun = time.perf_counter()
+        losses, held = self.trials.at(rate, self.updates, reverse=reverse)
+        self.longest_trial = max(self.longest_trial, time.perf_counter() - begun)
+        change, noise = changes(held, self.before, self.tokens)
+        before = self.placebo[::-1] if reverse else self.placebo
+        leaps = sum(
+            not loss <= untouched * (1 + LEAP)
+            for loss, untouched in zip(losses, before, strict=False)
+        )
+        point = RatePoint(rate, self.untouched + change, change, noise, leaps, reversed=reverse)
+        self.points.append(point)
+        return next(
+            point for point in self.judged if (point.rate, point.reversed) == (rate, reverse)
+        )
+
+    @property
+    def judged(self) -> list[RatePoint]:
+        return judged(self.points, self.untouched)
+
+    @property
+    def good(self) -> list[float]:
+        """Rates that learn, from low to high, in every order that was tried."""
+        effects: dict[float, set[str]] = {}
+        for point in self.judged:
+            effects.setdefault(point.rate, set()).add(point.effect)
+        return [rate for rate, effect in effects.items() if effect == {"learns"}]
+
+    def confirm(self) -> None:
+        """Try the largest rate again with the batches in another order, else the next lower."""
+        for rate in reversed(self.good):
+            again = self.attempt(rate, reverse=True)
+            if again is None or again.effect == "learns":
+                break
+
+    def result(self, untold: str) -> RateRange:
+        """What was found."""
+        settings, trials, points = self.trials.run.settings, self.trials, self.judged
+        good = [] if untold else self.good
+        largest = good[-1] if good else None
+        # Above the best only: below it a rate lags since it is low.
+        failing = [point.rate for point in points if largest is not None and point.rate > largest]
+        untold = untold or self.untold
+        if not untold and largest is None:
+            low, high = points[0].rate, points[-1].rate
+            untold = (
+                f"no rate tried from {low:.2g} to {high:.2g} lowered the loss of the "
+                f"{trials.split} rows visibly within {self.updates} updates"
+            )
+        rates = RateRange(
+            configured=configured_rate(settings),
+            planned_updates=_updates(settings),
+            untouched=self.untouched,
+            rows=len({index for batch in trials.held for index in batch.indices}),
+            split=trials.split,
+            updates=self.updates,
+            points=tuple(points),
+            largest=largest,
+            fails_at=min(failing, default=None),
+            advised=None if largest is None else float(f"{largest / MARGIN:.2g}"),
+            untold=untold,
+        )
+        return replace(rates, place=place_of(rates))
+
+
+def place_of(rates: RateRange) -> Place:
+    """Where the configured rate stands among those that were tried."""
+    rate, largest, advised = rates.configured, rates.largest, rates.advised
+    if largest is None or advised is None:
+        bad = [point.rate for point in rates.points if point.effect in FAILING]
+        return "too-high" if rate in bad else "unknown"
+    if rate > largest / FINE:
+        if rates.fails_at is not None and rate >= rates.fails_at:
+            return "too-high"
+        return "near-the-limit" if rate <= largest or rates.fails_at is not None else "unknown"
+    if rate >= advised / FAR_BELOW:
+        return "sound"
+    # Whether the whole run goes less far than the test did in its few updates.
+    return "too-low" if rate * rates.planned_updates < advised * rates.updates else "low"
