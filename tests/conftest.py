@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,53 +18,6 @@ FIXTURES = ROOT / "fixtures"
 RUNS = FIXTURES / "runs"
 #: Logs with the figures of reported runs, in every format that users have.
 LOGS = FIXTURES / "logs"
-
-
-#: Processor seconds that a test may take which is not marked `slow`.
-MOST_SECONDS = 2.0
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--strict-time",
-        type=float,
-        metavar="FACTOR",
-        help=f"fail a test not marked slow that takes over FACTOR x {MOST_SECONDS} processor "
-        "seconds: 1 for what you write, more on a machine that others use too",
-    )
-    parser.addoption("--times", metavar="FILE", help="append every test's processor seconds to it")
-
-
-def _processor_seconds() -> float:
-    # Not the clock's: the machine may be busy with something else. Children count when they end.
-    return sum(os.times()[:4])
-
-
-def _note(item: pytest.Item, seconds: float, phase: str = "") -> None:
-    if times := item.config.getoption("--times"):
-        with Path(times).open("a") as file:
-            file.write(f"{seconds:.2f} {item.nodeid}{phase}\n")
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
-    start = _processor_seconds()
-    yield
-    # What several tests share is made before one of them.
-    if (seconds := _processor_seconds() - start) > 0.1:
-        _note(item, seconds, " setup")
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    start = _processor_seconds()
-    yield
-    seconds = _processor_seconds() - start
-    _note(item, seconds)
-    is_slow = item.get_closest_marker("slow") is not None
-    factor = item.config.getoption("--strict-time")
-    if factor and seconds > factor * MOST_SECONDS and not is_slow:
-        pytest.fail(f"{seconds:.1f} processor seconds: mark it slow, or make it faster")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
