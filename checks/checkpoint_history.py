@@ -28,7 +28,6 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Exhibit, Measurement, Sign, Symptom, some_of
 from mlxdoctor.judge.save_flaws import SaveLimits, Standing, examine
-from mlxdoctor.measure.exhibited import saves_shown
 from mlxdoctor.measure.weights.save_norms import FollowedHistory, SaveState, heat_map
 
 #: The least cosine between the starts of two saves of one run; 0.989 or more in 21 fixture runs,
@@ -89,7 +88,6 @@ def checkpoint_history(
     log: TrainingLog | None,
 ) -> Iterator[Sign | Exhibit]:
     """Follow the adapter through its saves."""
-    yield saves_shown(history)
     is_shown = len(history.checkpoints) >= _MIN_SHOWN
     # The base's norms are read for the figure alone.
     weights = base if is_shown else None

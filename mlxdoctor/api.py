@@ -18,7 +18,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.evidence.options import Options
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Outcome, Severity, Status
+from mlxdoctor.finding import Outcome, Status
 from mlxdoctor.formats.withheld import without_text
 from mlxdoctor.installed import version_here, versions_here
 from mlxdoctor.judge.remedy import fix_for, needed_values
@@ -27,7 +27,6 @@ from mlxdoctor.report import Fix, Report
 from mlxdoctor.run import Run
 from mlxdoctor.run_texts import texts_of
 from mlxdoctor.safety.texts import as_seen_here
-from mlxdoctor.timeline import timeline
 
 #: Why a check that runs models has no outcome yet.
 NOT_YET = "the models are being asked"
@@ -135,7 +134,7 @@ def _report(run: Run, outcomes: tuple[Outcome, ...], command: Callable[[bool], s
     diagnosis = judged.diagnosis
     fix = _fix(run, diagnosis[0], outcomes) if diagnosis else None
     log = run.get(TrainingLog)
-    unlocks = unlocks_most(outcomes, judged)
+    unlocks = unlocks_most(judged.coverage)
     if unlocks is not None and unlocks.why == NOT_ASKED:
         unlocks = replace(unlocks, command=command(True))
     report = Report(
@@ -147,9 +146,7 @@ def _report(run: Run, outcomes: tuple[Outcome, ...], command: Callable[[bool], s
         evidence=run.evidence,
         missing=run.missing,
         left_out=run.left_out,
-        contributing=_contributing(outcomes, diagnosis),
         fix=fix,
-        timeline=timeline(outcomes),
         next=unlocks,
         commands=(command(run.options.allow_model),),
         versions={**versions_here(), **(log.versions if log is not None else {})},
@@ -168,18 +165,6 @@ def _fix(run: Run, first: Diagnosed, outcomes: Sequence[Outcome]) -> Fix | None:
     if change is None or (change.advised_only and change.key not in needed):
         return None
     return fix_for(change, run.get(TrainingConfig), needed)
-
-
-def _contributing(outcomes: Iterable[Outcome], diagnosis: Sequence[Diagnosed]) -> tuple[str, ...]:
-    """Warnings that the first cause does not account for."""
-    explained = set(diagnosis[0].supporting) if diagnosis else set()
-    codes = [
-        finding.code
-        for outcome in outcomes
-        for finding in outcome.findings
-        if finding.severity is Severity.WARNING and finding.code not in explained
-    ]
-    return tuple(dict.fromkeys(codes))
 
 
 def _command(paths: Sequence[Path], options: Options, allow_model: bool) -> str:

@@ -29,9 +29,10 @@ from __future__ import annotations
 import inspect
 import sys
 import time
+import traceback
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from importlib.metadata import entry_points
 from typing import Any, Protocol, TypeVar
@@ -336,16 +337,12 @@ def _requirements(
 
 
 def _origin(error: BaseException) -> str:
-    frames = list(_frames(error))
-    return f" ({frames[-1]})" if frames else ""
-
-
-def _frames(error: BaseException) -> Iterator[str]:
-    traceback = error.__traceback__
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
-        yield f"{code.co_filename.rsplit('/', 1)[-1]}:{traceback.tb_lineno}"
-        traceback = traceback.tb_next
+    """The file and line that an exception was raised in, in brackets."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    if not frames:
+        return ""
+    frame, line = frames[-1]
+    return f" ({frame.f_code.co_filename.rsplit('/', 1)[-1]}:{line})"
 
 
 def discover() -> tuple[Check, ...]:

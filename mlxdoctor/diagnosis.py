@@ -10,13 +10,13 @@ unhealthy run the knowledge base's calibration makes it a probability.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from mlxdoctor.causes import Calibration, Cause, KnowledgeBase, code_of, holds, load_causes
 from mlxdoctor.confirmation import Confirmation
-from mlxdoctor.finding import Outcome, Severity, Status
+from mlxdoctor.finding import Outcome, Severity
 from mlxdoctor.verdict import CauseStatus, Coverage, NextCheck, Verdict
 
 #: Decimals of a score and of a probability: weights have two.
@@ -107,7 +107,7 @@ def judge(
     learned = any(seen.learned for outcome in outcomes for seen in outcome.seen)
     if is_certain or any(_crosses(cause, suspicions) for cause in suspected):
         worthwhile = [cause for cause in ranked if cause.score >= MIN_SCORE]
-        worthwhile = _model_first(worthwhile, outcomes)
+        worthwhile = _model_first(worthwhile, noted)
         verdict, diagnosis = Verdict.UNHEALTHY, worthwhile or ranked[:1]
     elif suspected:
         verdict, diagnosis = Verdict.SUSPECT, suspected
@@ -148,26 +148,23 @@ def probabilities(scores: Sequence[float], calibration: Calibration) -> list[flo
     return [each / sum(odds) for each in odds[:-1]]
 
 
-def _model_first(ranked: Sequence[Diagnosed], outcomes: Sequence[Outcome]) -> list[Diagnosed]:
+def _model_first(ranked: list[Diagnosed], noted: Mapping[str, Severity]) -> list[Diagnosed]:
     """What broke the model before what spoils only the report, where an error shows the former."""
     if not ranked or not ranked[0].cause.of_the_report:
-        return list(ranked)
-    of_report = [one for one in ranked if one.cause.of_the_report]
-    explained = {code for one in of_report for code in one.supporting}
-    errors = {
-        finding.code
-        for outcome in outcomes
-        for finding in outcome.findings
-        if finding.severity is Severity.ERROR
-    } - explained
-    broke = [one for one in ranked if one not in of_report and errors & set(one.supporting)]
-    return [*broke, *(one for one in ranked if one not in broke)]
+        return ranked
+    of_report = [listed for listed in ranked if listed.cause.of_the_report]
+    explained = {code for listed in of_report for code in listed.supporting}
+    errors = {code for code, severity in noted.items() if severity is Severity.ERROR} - explained
+    # Sorting is stable: otherwise the order stays.
+    return sorted(
+        ranked, key=lambda listed: listed in of_report or not errors & set(listed.supporting)
+    )
 
 
-def _crosses(one: Diagnosed, suspicions: set[str]) -> bool:
+def _crosses(listed: Diagnosed, suspicions: set[str]) -> bool:
     """Whether warnings add up to a certainty. A single one is a warning, whatever it weighs."""
-    counted = [term for term in one.arithmetic if term.weight > 0 and term.code in suspicions]
-    return one.score >= CROSSES and len(counted) > 1
+    counted = [term for term in listed.arithmetic if term.weight > 0 and term.code in suspicions]
+    return listed.score >= CROSSES and len(counted) > 1
 
 
 def _covered(
@@ -217,13 +214,8 @@ def rank(outcomes: Sequence[Outcome], knowledge: KnowledgeBase) -> list[Diagnose
     """Every cause that some finding speaks for, by descending score."""
     present = severities(outcomes)
     by_check = {outcome.check: outcome for outcome in outcomes}
-
-    def looked_for(code: str) -> bool:
-        outcome = by_check.get(code.split(".", 1)[0])
-        return outcome is not None and outcome.looked_for(code)
-
     supported = [
-        _score(cause, present, looked_for, knowledge)
+        _score(cause, present, by_check, knowledge)
         for cause in (each.seen_with(present) for each in knowledge.causes.values())
         if any(cause.weights[code] > 0 for code in cause.weights.keys() & present.keys())
     ]
@@ -233,66 +225,45 @@ def rank(outcomes: Sequence[Outcome], knowledge: KnowledgeBase) -> list[Diagnose
 def _score(
     cause: Cause,
     present: Collection[str],
-    looked_for: Callable[[str], bool],
+    by_check: Mapping[str, Outcome],
     knowledge: KnowledgeBase,
 ) -> Diagnosed:
-    terms: list[Term] = []
-    strongest: dict[tuple[str, bool], tuple[str, float]] = {}
-    for code, weight in cause.weights.items():
-        if code not in present:
-            continue
+    weights = {code: weight for code, weight in cause.weights.items() if code in present}
+    strongest: dict[tuple[str, bool], str] = {}
+    for code, weight in weights.items():
         key = (knowledge.group(code), weight > 0)
-        if key not in strongest or abs(weight) > abs(strongest[key][1]):
-            strongest[key] = (code, weight)
-    for code, weight in cause.weights.items():
-        if code not in present:
-            continue
+        strongest[key] = max(strongest.get(key, code), code, key=lambda each: abs(weights[each]))
+    terms = []
+    for code, weight in weights.items():
         group = knowledge.group(code)
-        counted = strongest[group, weight > 0][0]
-        if counted == code:
-            terms.append(Term(code, group, weight, "found"))
-        else:
-            terms.append(Term(code, group, 0.0, f"found; counted with {counted}"))
+        counted = strongest[group, weight > 0]
+        is_counted = counted == code
+        note = "found" if is_counted else f"found; counted with {counted}"
+        terms.append(Term(code, group, weight if is_counted else 0.0, note))
     return Diagnosed(
         cause=cause,
         score=round(cause.prior + sum(term.weight for term in terms), DIGITS),
-        supporting=tuple(c for c, w in cause.weights.items() if w > 0 and c in present),
-        contradicting=tuple(c for c, w in cause.weights.items() if w < 0 and c in present),
-        unknown=tuple(c for c in cause.weights if c not in present and not looked_for(c)),
+        supporting=tuple(code for code, weight in weights.items() if weight > 0),
+        contradicting=tuple(code for code, weight in weights.items() if weight < 0),
+        unknown=tuple(
+            code
+            for code in cause.weights
+            if code not in present
+            if (outcome := by_check.get(code.split(".", 1)[0])) is None
+            or not outcome.looked_for(code)
+        ),
         arithmetic=tuple(terms),
     )
 
 
-def unlocks_most(outcomes: Sequence[Outcome], judged: Judged) -> NextCheck | None:
-    """What would say most: of the leading causes, or else of those that are open."""
-    if judged.diagnosis:
-        return _of_the_leading(outcomes, judged.diagnosis)
+def unlocks_most(coverage: Iterable[Coverage]) -> NextCheck | None:
+    """What would let most of the open causes be looked for; None where nothing can be provided."""
     lacking: dict[tuple[str, str], list[str]] = {}
-    for one in judged.coverage:
+    for covered in coverage:
         # What nobody can provide is no advice.
-        if one.status is CauseStatus.OPEN and one.needs:
-            lacking.setdefault((one.why, one.needs), []).append(one.cause)
+        if covered.status is CauseStatus.OPEN and covered.needs:
+            lacking.setdefault((covered.why, covered.needs), []).append(covered.cause)
     if not lacking:
         return None
     (why, how), settles = max(lacking.items(), key=lambda item: len(item[1]))
     return NextCheck(why, how, tuple(settles))
-
-
-def _of_the_leading(
-    outcomes: Sequence[Outcome], diagnosis: Sequence[Diagnosed]
-) -> NextCheck | None:
-    """The evidence of the skipped check whose answer could move the leading causes most."""
-    reasons = {
-        one.check: one.reason
-        for one in outcomes
-        if one.status in (Status.SKIPPED, Status.INCONCLUSIVE) and one.arises and one.reason
-    }
-    best: NextCheck | None = None
-    largest = 0.0
-    for diagnosed in diagnosis[:3]:
-        for code in diagnosed.unknown:
-            why, _, how = reasons.get(code.split(".", 1)[0], "").partition("; ")
-            weight = diagnosed.cause.weights[code]
-            if how and abs(weight) > largest:
-                best, largest = NextCheck(why, how, (diagnosed.cause.id,)), abs(weight)
-    return best

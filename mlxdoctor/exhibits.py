@@ -1,4 +1,4 @@
-"""What checks measured that a report can show: the data of its figures and its timeline."""
+"""What checks measured that a report can show: the data of its figures."""
 
 from __future__ import annotations
 
@@ -153,14 +153,6 @@ class SampleAnswer(Exhibit):
 
     def without_text(self) -> None:
         """It is nothing but text."""
-
-
-@dataclass(frozen=True)
-class Saves(Exhibit):
-    """The numbered saves of a run, in order: `iterations` of the files `names`."""
-
-    iterations: tuple[int, ...]
-    names: tuple[str, ...]
 
 
 #: Those that are a figure of every report, in the order in which it shows them.

@@ -52,14 +52,6 @@ class Fix:
 
 
 @dataclass(frozen=True)
-class Event:
-    """Something that happened; `iteration` is None before training began."""
-
-    iteration: int | None
-    event: str
-
-
-@dataclass(frozen=True)
 class Planned:
     """What is said of a run that has not begun.
 
@@ -88,9 +80,7 @@ class Report:
         missing: the evidence that was not there.
         left_out: what the time for running models did not allow, a clause each.
         experiments: what `reproduce` tried.
-        contributing: codes of warnings that the first cause does not account for.
         fix: what to change.
-        timeline: what happened when.
         next: what would say more.
         commands: that make this report again.
         versions: package -> version, of what trained and of what examined.
@@ -109,9 +99,7 @@ class Report:
     missing: tuple[MissingEvidence, ...] = ()
     left_out: tuple[str, ...] = ()
     experiments: tuple[Experiment, ...] = ()
-    contributing: tuple[str, ...] = ()
     fix: Fix | None = None
-    timeline: tuple[Event, ...] = ()
     next: NextCheck | None = None
     commands: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -215,10 +203,8 @@ class Report:
                 "experiments": self.experiments,
                 "name": self.name,
                 "causes": {one.cause.id: one.cause.words for one in self.diagnosis},
-                "contributing": self.contributing,
                 "fix": self.fix,
                 "figures": {**dict.fromkeys(one.figure for one in FIGURES), **self.figures},
-                "timeline": self.timeline,
                 "sample": self.sample,
                 "next": self.next,
                 "commands": self.commands,

@@ -262,22 +262,15 @@ def test_signs_of_one_rule_have_all_to_be_looked_for() -> None:
     assert status(half, outcome("loss"), text=either) == (CauseStatus.RULED_OUT, "loss.rose")
 
 
-def test_the_unknown_that_weighs_most_is_asked_for_next() -> None:
-    outcomes = [
-        outcome("config", "fast"),
-        outcome("loss", status=Status.SKIPPED, reason="there is no log; name one"),
-        outcome("weights", status=Status.SKIPPED),
-    ]
-    unlocks = unlocks_most(outcomes, judge(outcomes, KNOWLEDGE))
-    assert unlocks is not None
-    assert (unlocks.why, unlocks.how) == ("there is no log", "name one")
-
-
-def test_of_a_run_without_a_diagnosis_what_settles_most_is_asked_for() -> None:
+def test_what_settles_most_causes_is_asked_for_next() -> None:
     outcomes = [outcome("loss", status=Status.SKIPPED), outcome("adapter")]
-    unlocks = unlocks_most(outcomes, judge(outcomes, KNOWLEDGE))
+    unlocks = unlocks_most(judge(outcomes, KNOWLEDGE).coverage)
     assert unlocks is not None
-    assert (unlocks.how, unlocks.settles) == ("name one", ("rate",))
+    assert (unlocks.why, unlocks.how, unlocks.settles) == (
+        *("no file was found", "name one"),
+        ("rate",),
+    )
+    assert unlocks_most(judge([outcome("loss"), outcome("adapter")], KNOWLEDGE).coverage) is None
 
 
 def test_every_code_in_the_knowledge_base_is_one_that_a_check_reports() -> None:

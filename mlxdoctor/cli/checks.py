@@ -10,7 +10,7 @@ from mlxdoctor.cli import EXIT_CLEAN, options, output
 
 
 @click.command(name="checks", short_help="List what can be found.")
-@options.printed("text", "json", "markdown")
+@options.printed("text", "json")
 def command(output_format: str) -> int:
     """List what can be found: every check, its codes, and what each means.
 
@@ -29,7 +29,8 @@ def command(output_format: str) -> int:
 
         click.echo(json.dumps(rows, indent=2))
     else:
-        click.echo(_table(rows, output_format))
+        cells = [[row["code"], row["meaning"], row["cost"]] for row in rows]
+        click.echo(output.table(["code", "meaning", "cost"], cells, 1))
     return EXIT_CLEAN
 
 
@@ -41,17 +42,3 @@ def _rows() -> list[dict[str, Any]]:
         for one in discover()
         for code, meaning in one.codes.items()
     ]
-
-
-def _table(rows: list[dict[str, Any]], output_format: str) -> str:
-    if output_format == "markdown":
-        from tabulate import tabulate
-
-        from mlxdoctor.formats import escape
-
-        cells = [
-            [escape.code(row["code"]), escape.markdown(row["meaning"]), row["cost"]] for row in rows
-        ]
-        return tabulate(cells, ["code", "meaning", "cost"], tablefmt="pipe")
-    cells = [[row["code"], row["meaning"], row["cost"]] for row in rows]
-    return output.table(["code", "meaning", "cost"], cells, 1)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mlxdoctor.confirmation import Rerun
 from mlxdoctor.exhibits import (
     CheckpointSizes,
     Curve,
@@ -71,34 +70,19 @@ MARKED_POINTS = 60
 LOGARITHMIC_COLOURS_FROM = 20.0
 #: Labels that fit beside a heat map, and below it; columns whose labels fit without a slant.
 MAX_ROW_LABELS, MAX_COLUMN_LABELS, LEVEL_LABELS = 32, 14, 3
-#: Cells of a heat map in which numbers can be read.
-MAX_NUMBERED_CELLS = 96
-#: Width and height of a cell with a number in it, and of one without (inches).
-NUMBERED_CELL, SMALL_CELL = (0.75, 0.24), (0.34, 0.17)
+#: Width and height of a cell (inches).
+CELL = (0.5, 0.2)
 #: Characters that fit beside each other in a legend; a sample of the line takes 8.
 LEGEND_CHARACTERS = 110
 #: Dashes of the levels that a loss can be compared with.
 _DASHES = ((4, 3), (1, 2), (8, 3), (4, 2, 1, 2))
-#: Kind of rerun -> colour and line.
-_RERUN_LOOKS: Mapping[str, tuple[str, str]] = {
-    "as recorded": (ORANGE, "-"),
-    "trial": (GREY, ":"),
-    "another order": (GREY, "--"),
-    "random rows": (GREY, "--"),
-    "change": (BLUE, "-"),
-    "repair": (BLUE, "-"),
-    "injection": (GREEN, "-."),
-}
-#: A loss that explodes leaves the picture at this many times the highest first loss of the
-#: reruns, or of the untouched model at other rates.
-_TALLEST_RERUN, _TALLEST_RATE = 3.0, 1.5
-#: No loss of a text begins above this (nats a token; ln of a million tokens is 13.8).
-_HIGHEST = 20.0
+#: A loss that explodes leaves the picture at this many times the untouched model's.
+_TALLEST = 1.5
 
 
 @dataclass(frozen=True)
 class Line:
-    """A curve: its points, its label in the legend, "" for none, and how matplotlib draws it."""
+    """A curve: its points, its label in the legend, and how matplotlib draws it."""
 
     x: Sequence[float]
     y: Sequence[float]
@@ -164,10 +148,9 @@ def captions(report: Report) -> dict[str, str]:
 
 def draw(report: Report) -> dict[str, bytes]:
     """The figures that have data, as PNG, by name."""
-    exhibits = {**report.figures, **({"experiments": report.reruns} if report.reruns else {})}
     return {
         name: _saved(name, shown)
-        for name, shown in exhibits.items()
+        for name, shown in report.figures.items()
         if name in FIGURES and FIGURES[name].title
     }
 
@@ -241,7 +224,7 @@ def _paint_losses(figure: Figure, axes: Axes, shown: Losses) -> None:
     for line in shown.lines:
         # Not a number interrupts the line.
         y = [min(loss, shown.top) if is_finite(loss) else math.nan for loss in line.y]
-        axes.plot(line.x, y, label=line.label or None, markersize=3.5, **line.look)
+        axes.plot(line.x, y, label=line.label, markersize=3.5, **line.look)
         if line.noise:
             noise = [size if is_finite(size) else 0.0 for size in line.noise]
             axes.errorbar(line.x, y, yerr=noise, fmt="none", ecolor=line.look["color"])
@@ -301,16 +284,9 @@ def _paint_map(figure: Figure, axes: Axes, shown: DriftByLayer | CheckpointSizes
         axes.tick_params(axis="x", labelrotation=35)
         for label in axes.get_xticklabels():
             label.set_horizontalalignment("right")
-    is_numbered = values.size <= MAX_NUMBERED_CELLS
-    width, height = NUMBERED_CELL if is_numbered else SMALL_CELL
+    width, height = CELL
     inches = 3.4 + width * len(columns), 2.0 + height * max(4, len(rows))
     figure.set_size_inches(min(inches[0], MAX_INCHES), min(inches[1], MAX_INCHES))
-    for (row, column), value in np.ndenumerate(values) if is_numbered else ():
-        if is_finite(float(value)):
-            is_light = value <= 0 or scale(value) > 0.55
-            colour = "#1a1a1a" if is_light else "#ffffff"
-            text = f"{value:,.0f}" if 100 <= value < 1e5 else f"{value:.2g}"
-            axes.text(column, row, text, ha="center", va="center", fontsize=7.5, color=colour)
     bar = figure.colorbar(image, ax=axes)
     bar.set_label(plain(shown.quantity, 60))
     bar.outline.set_visible(False)
@@ -443,28 +419,8 @@ def _losses_of_rates(curve: RateCurve) -> Losses:
         if rate is not None and rate > 0
     ]
     levels = [("before any update", curve.untouched)]
-    top = _TALLEST_RATE * curve.untouched
+    top = _TALLEST * curve.untouched
     return Losses("learning rate", [line], levels, marks, top, by_tens=True)
-
-
-# What `reproduce` tried, which is no check's exhibit.
-
-
-def _losses_of_reruns(reruns: Sequence[Rerun]) -> Losses:
-    """One colour and line a kind of rerun, one label a condition."""
-    starts = [rerun.curve.values[0] for rerun in reruns if rerun.curve.values]
-    first = [loss for loss in starts if is_finite(loss) and 0 < loss < _HIGHEST]
-    labels: set[str] = set()
-    lines = []
-    for rerun in reruns:
-        colour, dashes = _RERUN_LOOKS[rerun.experiment]
-        label = plain(rerun.label, 44)
-        look = {"color": colour, "linestyle": dashes}
-        curve = rerun.curve
-        own = "" if label in labels else label
-        lines.append(Line(curve.iterations, curve.values, own, look))
-        labels.add(label)
-    return Losses("iteration", lines, top=_TALLEST_RERUN * max(first, default=_HIGHEST))
 
 
 #: Every figure, by its name.
@@ -477,5 +433,4 @@ FIGURES: Mapping[str, Shown] = {
     "rates": Shown(
         _rates_caption, "What a few updates at each rate do to the loss", _losses_of_rates
     ),
-    "experiments": Shown(lambda _: "", "The loss of every rerun", _losses_of_reruns),
 }

@@ -36,7 +36,7 @@ SEED = 6
 STRIDE = PIECE - SEED + 1
 #: Fields that can't hold text of a row: names, figures, and what we wrote ourselves.
 _OWN_FIELDS = OWN | {
-    *("commands", "contributing", "diagnosis", "name", "version", "versions"),
+    *("commands", "diagnosis", "name", "version", "versions"),
     *("check", "code", "evidence", "experiment", "fingerprint"),
     # As they are in the JSON of `labels`, where they are no enumerations.
     *("severity", "status"),

@@ -113,4 +113,4 @@ def stage_of(task: Task) -> Stage:
 def slim(report: Report) -> Report:
     """The report without what only a page about one run shows: a gate holds thousands."""
     outcomes = tuple(replace(one, exhibits=()) if one.exhibits else one for one in report.outcomes)
-    return replace(report.alone, outcomes=outcomes, timeline=())
+    return replace(report.alone, outcomes=outcomes)

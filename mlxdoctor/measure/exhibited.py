@@ -13,7 +13,6 @@ from mlxdoctor.engines.series import Floats
 from mlxdoctor.engines.tensors import QUANTITIES, ModuleFacts, quantity_of, size_of
 from mlxdoctor.evidence.adapter import layer_of
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.row_encoder import Role
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
@@ -27,7 +26,6 @@ from mlxdoctor.exhibits import (
     LossCurve,
     Region,
     SampleAnswer,
-    Saves,
     TokenShares,
 )
 from mlxdoctor.finding import Exhibit
@@ -110,14 +108,6 @@ def drift_shown(facts: Sequence[ModuleFacts]) -> DriftByLayer:
     columns = tuple(dict.fromkeys(column for _, column in norms))
     values = tuple(tuple(norms.get((row, column), math.nan) for column in columns) for row in rows)
     return DriftByLayer(rows, columns, values, QUANTITIES[quantity])
-
-
-def saves_shown(history: CheckpointHistory) -> Saves:
-    """The numbered saves."""
-    numbered = [
-        (one.iteration, one.path.name) for one in history.checkpoints if one.iteration is not None
-    ]
-    return Saves(tuple(at for at, _ in numbered), tuple(name for _, name in numbered))
 
 
 def answers_shown(generations: Generations, tokenizer: Tokenizer | None) -> Iterator[Exhibit]:

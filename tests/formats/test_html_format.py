@@ -155,7 +155,7 @@ def test_hostile_artifacts_add_no_element(text: str, kind: str, monkeypatch: Any
     # Pictures are tested where they are drawn; here they would take the time of the rest.
     monkeypatch.setattr("mlxdoctor.formats.figures.draw", lambda *_: {"loss": b"", "drift": b""})
     clean = getattr(sample, kind)()
-    kept = {"causes", "tool", "verdict", "diagnosis", "contributing", "schema_version"}
+    kept = {"causes", "tool", "verdict", "diagnosis", "schema_version"}
 
     def with_text(one: str) -> Page:
         return page({key: v if key in kept else planted(v, one) for key, v in clean.items()})

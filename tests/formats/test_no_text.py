@@ -111,7 +111,6 @@ def test_what_a_careless_check_shows_is_found_by_the_rows_themselves() -> None:
         "where": f"prompt {row[:30]!r}",
         "measured": {"code": row, "texts": [row[10:30]], "rows": 12, "\n": " ".join(row.split())},
     }
-    data["timeline"].append({"iteration": 3, "event": row})
     data["unreadable"] = [f"train.jsonl: no row, {row}"]
     row_changed = row.replace(" of ", "\n of\t")
     shown = without_text(sample.made(data), [row_changed]).to_dict()
