@@ -40,16 +40,17 @@ from functools import cache
 from importlib import resources
 
 from mlxdoctor.check import DoesNotArise, Inconclusive, NotApplicable, check
-from mlxdoctor.evidence.adapter import FILE_NAMES, Adapter, LoraModule
+from mlxdoctor.evidence.adapter import FILE_NAMES, Adapter, LoraModule, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import CHECKPOINT_NAME
 from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought, some_of
 from mlxdoctor.measure.weights.lora_targets import (
+    by_mlx_lm,
     matches,
-    missing_targets,
     refused_settings,
     refused_tensors,
+    target_modules,
 )
 from mlxdoctor.safety.errors import InputError
 
@@ -58,9 +59,15 @@ _FILE = FILE_NAMES[0]
 _CORRECT = "write the setting as it was in training, and load the adapter once with mlx-lm"
 #: What some models compute in one layer and use in others.
 _SHARED = frozenset({"k_proj", "v_proj"})
-#: q, k and v take the same input; gate and up widen it, and down leads back.
-_SAME_INPUTS = ("q_proj", "k_proj", "v_proj")
-_GATES, _BACK = ("gate_proj", "up_proj"), "down_proj"
+#: The modules that read or make each vector of a block, and on which side: q, k and v take the
+#: same input; gate and up widen one, and down leads back.
+_VECTORS = (
+    {"q_proj": "in_features", "k_proj": "in_features", "v_proj": "in_features"},
+    {"gate_proj": "in_features", "up_proj": "in_features", "down_proj": "out_features"},
+    {"gate_proj": "out_features", "up_proj": "out_features", "down_proj": "in_features"},
+)
+#: What is a linear layer in every architecture; other matrices may be bare parameters.
+_LINEAR = "_proj"
 _NAME_THE_BASE = "name the base model that the adapter was trained on"
 
 
@@ -198,8 +205,8 @@ def adapter_structure(
         if config.fine_tune_type == "dora" and without:
             figures = {"without": without, "modules": len(adapter.modules)}
             yield Sign("dora-without-magnitude", figures)
-    if base is not None and adapter.modules:
-        yield from _against_base(adapter, base)
+    if base is not None:
+        yield from _against_base(adapter.modules, base)
 
 
 def _as_mlx_lm_loads(
@@ -221,30 +228,27 @@ def _as_mlx_lm_loads(
         return
     if beside is None or beside.origin != "mlx-lm":
         return
-    stopped = list(refused_settings(beside.values))
-    for key, problem in stopped:
+    refused = dict(refused_settings(beside.values))
+    for key, problem in refused.items():
         # Releases before 0.32 loaded this one.
         severity = Severity.WARNING if key == "lora_layers" else None
         yield Sign("setting-refused", {"problem": problem}, where=key, severity=severity)
-    if not any(key != "lora_layers" for key, _ in stopped):
-        yield from _effect(beside.values["lora_parameters"]["scale"])
-        for names, reason in refused_tensors(adapter, beside, base):
-            measured: dict[str, Measurement] = {
-                "examples": some_of(names, 2),
-                "refused": len(names),
-                "tensors": max(len(adapter.modules), len(names)),
-                "reason": reason,
-            }
-            yield Sign("tensors-refused", measured, where=some_of(names))
-
-
-def _effect(scale: float) -> Iterator[Sign]:
+    if refused.keys() - {"lora_layers"}:
+        return
+    scale, place = beside.values["lora_parameters"]["scale"], "lora_parameters.scale"
     if scale == 0:
-        yield Sign("scale-zero", {"scale": scale}, where="lora_parameters.scale")
-    elif scale < 0 or not math.isfinite(scale):
+        yield Sign("scale-zero", {"scale": scale}, where=place)
+    elif not 0 < scale < math.inf:
         effect = None if math.isfinite(scale) else "the update, and every output, is no number"
-        figures = {"scale": scale, "effect": effect}
-        yield Sign("scale-impossible", figures, where="lora_parameters.scale")
+        yield Sign("scale-impossible", {"scale": scale, "effect": effect}, where=place)
+    for names, reason in refused_tensors(adapter, beside, base):
+        figures: dict[str, Measurement] = {
+            "examples": some_of(names, 2),
+            "refused": len(names),
+            "tensors": max(len(adapter.modules), len(names)),
+            "reason": reason,
+        }
+        yield Sign("tensors-refused", figures, where=some_of(names))
 
 
 @cache
@@ -255,7 +259,7 @@ def _known() -> tuple[Mapping[str, frozenset[str]], frozenset[str]]:
     """
     text = (resources.files("mlxdoctor") / "evidence" / "module_names.json").read_text("utf-8")
     values = json.loads(text)
-    names = {name: frozenset(found) for name, found in values["names"].items()}
+    names = {name: frozenset(families) for name, families in values["names"].items()}
     return names, frozenset(values["experts"])
 
 
@@ -263,21 +267,19 @@ def _names_of_no_architecture(adapter: Adapter) -> Iterator[Sign]:
     """Whether one architecture has modules of all these names; the base itself would know."""
     known, experts = _known()
     patterns = [(module, re.sub(r"\.\d+(?=\.|$)", ".#", module.name)) for module in adapter.modules]
-    stacked = [
-        module.name for module, name in patterns if name in experts and module.experts is None
-    ]
-    strange = [module.name for module, name in patterns if name not in known]
+    stacked = [module for module, name in patterns if name in experts and module.experts is None]
+    strange = [module for module, name in patterns if name not in known]
     in_common = not strange and frozenset.intersection(*(known[name] for _, name in patterns))
     if not stacked and in_common:
         return
-    names = stacked or strange or [module.name for module, _ in patterns]
-    measured = {
+    odd = stacked or strange
+    figures: dict[str, Measurement] = {
         "modules": len(patterns),
         "stacked": len(stacked) or None,
         "unknown": len(strange) or None,
-        "example": names[0] if stacked or strange else None,
+        "example": odd[0].name if odd else None,
     }
-    yield Sign("unknown-names", measured, where=some_of(names))
+    yield _sign("unknown-names", odd or adapter.modules, figures)
 
 
 def _no_configuration(adapter: Adapter) -> Sign:
@@ -303,13 +305,13 @@ def _ranks(adapter: Adapter, config: TrainingConfig) -> Iterator[Sign]:
         if module.rank != rank and not module.name.endswith(patterns)
     ]
     if others:
-        measured: dict[str, Measurement] = {
+        figures: dict[str, Measurement] = {
             "modules": len(others),
             "all_modules": len(adapter.modules),
             "ranks": tuple(sorted({module.rank for module in others})),
             "configured": rank,
         }
-        yield Sign("rank-mismatch", measured, where=_names(others))
+        yield _sign("rank-mismatch", others, figures)
 
 
 def _unmatched(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:
@@ -340,33 +342,54 @@ def _unmatched(adapter: Adapter, config: TrainingConfig, base: BaseModel | None)
 
 
 def _missing(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:
-    if base is not None and (absent := missing_targets(adapter, config, base)) is not None:
+    """Modules without factors: of those configured, of other layers' kinds, or whole layers."""
+    names: list[str] = []
+    what: str | None = "modules"
+    is_certain = False
+    targets = target_modules(config, base) if base is not None else None
+    if base is not None and targets is not None:
+        names, expected, is_certain = _missing_targets(targets, adapter, config, base)
         # Factors under names that the base does not know may be those that are missing.
-        strangers = any(base.module_for(module.name) is None for module in adapter.modules)
-        if 0 < len(absent.names) < absent.expected and not strangers:
-            yield Sign(
-                "missing-modules",
-                {"missing": len(absent.names), "expected": absent.expected, "what": "modules"},
-                where=some_of(absent.names),
-                severity=Severity.ERROR if absent.is_certain else None,
-            )
-        return
-    if lacking := _lacking_siblings(adapter):
-        expected = len(adapter.modules) + len(lacking)
-        measured: dict[str, Measurement] = {
-            "missing": len(lacking),
-            "expected": expected,
-            "what": None,
-        }
-        yield Sign("missing-modules", measured, where=some_of(lacking))
-        return
-    layers = {module.layer for module in adapter.modules if module.layer is not None}
-    wanted = config.num_layers
-    if wanted is not None and not config.is_default("num_layers") and 0 < len(layers) < wanted:
+        are_strange = any(base.module_for(module.name) is None for module in adapter.modules)
+        missing = 0 if are_strange or len(names) == expected else len(names)
+    elif names := _lacking_siblings(adapter):
+        what, missing, expected = None, len(names), len(adapter.modules) + len(names)
+    else:
+        layers = {module.layer for module in adapter.modules} - {None}
+        what, expected = "layers", 0 if config.is_default("num_layers") else config.num_layers or 0
+        missing = max(expected - len(layers), 0) if layers else 0
+    if missing:
         yield Sign(
             "missing-modules",
-            {"missing": wanted - len(layers), "expected": wanted, "what": "layers"},
+            {"missing": missing, "expected": expected, "what": what},
+            where=some_of(names) or None,
+            severity=Severity.ERROR if is_certain else None,
         )
+
+
+def _missing_targets(
+    targets: Sequence[str], adapter: Adapter, config: TrainingConfig, base: BaseModel
+) -> tuple[list[str], int, bool]:
+    """Configured modules without factors, how many are configured, and whether that is certain.
+
+    It is where they were trained, and lost: the configuration is one that `mlx_lm.lora` itself
+    wrote of a base that MLX wrote, or a module has factors in one adapted layer and none in
+    another, which no trainer chooses.
+    """
+    kinds = {module.projection for module in adapter.modules}
+    layers = {module.layer for module in adapter.modules}
+    is_written = by_mlx_lm(config)
+    if config.keys is None:
+        # Without keys the trainer chose: hold it to the kinds of module that it did take.
+        targets = [
+            name
+            for name in targets
+            if layer_of(name)[1] in kinds or (is_written and name.endswith(_LINEAR))
+        ]
+    missing = sorted(set(targets) - {module.name for module in adapter.modules})
+    are_scattered = any(layer in layers and kind in kinds for layer, kind in map(layer_of, missing))
+    is_of_mlx = config.origin == "mlx-lm" and base.is_mlx
+    return missing, len(targets), is_of_mlx and (is_written or are_scattered)
 
 
 def _lacking_siblings(adapter: Adapter) -> list[str]:
@@ -380,30 +403,16 @@ def _lacking_siblings(adapter: Adapter) -> list[str]:
         if module.layer is not None:
             block, _, name = module.projection.rpartition(".")
             blocks[block][module.layer].add(name)
-    return [
-        f"layer {layer}: {block}.{name}"
-        for layer, block, name in sorted(
-            (layer, block, name)
-            for block, layers in blocks.items()
-            for layer, lacking in _lacking(layers).items()
-            for name in lacking
-        )
-    ]
-
-
-def _lacking(layers: Mapping[int, set[str]]) -> dict[int, frozenset[str]]:
-    """What a block lacks in each layer of what those have that share a module with it."""
-    # There are many layers and experts, and few kinds of them.
-    kinds = {layer: frozenset(names) for layer, names in layers.items()}
-    having: dict[str, list[frozenset[str]]] = defaultdict(list)
-    for kind in set(kinds.values()):
-        for name in kind:
-            having[name].append(kind)
-    usual = {
-        kind: frozenset[str]().union(*(other for name in kind for other in having[name]))
-        for kind in set(kinds.values())
-    }
-    return {layer: usual[kind] - kind - _SHARED for layer, kind in kinds.items()}
+    lacking: list[tuple[int, str]] = []
+    for block, layers in blocks.items():
+        together: dict[str, set[str]] = defaultdict(set)
+        for names in set(map(frozenset, layers.values())):
+            for name in names:
+                together[name] |= names
+        for layer, own in layers.items():
+            usual = set[str]().union(*(together[name] for name in own))
+            lacking += [(layer, f"{block}.{name}") for name in usual - own - _SHARED]
+    return [f"layer {layer}: {name}" for layer, name in sorted(lacking)]
 
 
 def _block_sizes(adapter: Adapter) -> Iterator[Sign]:
@@ -412,91 +421,74 @@ def _block_sizes(adapter: Adapter) -> Iterator[Sign]:
     for module in adapter.modules:
         block, _, name = module.name.rpartition(".")
         blocks[block][name] = module
-    odd = [(block, names) for block, modules in blocks.items() if (names := _disagreeing(modules))]
-    if not odd:
-        return
-    block, names = odd[0]
-    sizes = tuple(
-        f"{module.name} maps {module.in_features} to {module.out_features}"
-        for module in (blocks[block][name] for name in names)
-    )
-    measured: dict[str, Measurement] = {
-        "disagreeing": len(odd),
-        "blocks": len(blocks),
-        "sizes": sizes,
-    }
-    yield Sign("sizes-disagree", measured, where=some_of([block for block, _ in odd]))
-
-
-def _disagreeing(modules: Mapping[str, LoraModule]) -> tuple[str, ...]:
-    """The names among a block's modules that do not go together; none where all do."""
-    readers = tuple(name for name in _SAME_INPUTS if name in modules)
-    if len({modules[name].in_features for name in readers}) > 1:
-        return readers
-    gates = tuple(name for name in _GATES if name in modules)
-    sizes = {(modules[name].in_features, modules[name].out_features) for name in gates}
-    if gates and _BACK in modules:
-        sizes.add((modules[_BACK].out_features, modules[_BACK].in_features))
-        gates = (*gates, _BACK)
-    return gates if len(sizes) > 1 else ()
-
-
-def _against_base(adapter: Adapter, base: BaseModel) -> Iterator[Sign]:
-    layers = base.num_layers
-    beyond = [
-        module
-        for module in adapter.modules
-        if layers is not None and module.layer is not None and module.layer >= layers
-    ]
-    if beyond:
-        top = max(module.layer or 0 for module in beyond)
-        measured: dict[str, Measurement] = {
-            "beyond": len(beyond),
-            "layer": top,
-            "base_layers": layers,
-        }
-        yield Sign("shape-mismatch", measured, where=_names(beyond))
-    # By name: there may be a hundred thousand of them.
-    apart = {module.name for module in beyond}
-    rest = [module for module in adapter.modules if module.name not in apart]
-    absent = [module for module in rest if base.module_for(module.name) is None]
-    if absent:
-        yield Sign(
-            "modules-not-in-base",
-            {
-                "missing": len(absent),
-                "modules": len(rest),
-                "first": absent[0].name,
-                "closest": base.closest_module(absent[0].name),
-            },
-            where=_names(absent),
-            severity=Severity.ERROR if base.is_mlx else None,
+    odd: dict[str, list[LoraModule]] = {}
+    for block, modules in blocks.items():
+        for vector in _VECTORS:
+            ends = {name: side for name, side in vector.items() if name in modules}
+            if len({getattr(modules[name], side) for name, side in ends.items()}) > 1:
+                odd.setdefault(block, [modules[name] for name in ends])
+    if odd:
+        sizes = tuple(
+            f"{module.name} maps {module.in_features} to {module.out_features}"
+            for module in next(iter(odd.values()))
         )
-    apart |= {module.name for module in absent}
-    yield from _shapes([module for module in rest if module.name not in apart], base)
+        figures: dict[str, Measurement] = {
+            "disagreeing": len(odd),
+            "blocks": len(blocks),
+            "sizes": sizes,
+        }
+        yield Sign("sizes-disagree", figures, where=some_of(list(odd)))
 
 
-def _shapes(modules: Sequence[LoraModule], base: BaseModel) -> Iterator[Sign]:
+def _against_base(modules: Sequence[LoraModule], base: BaseModel) -> Iterator[Sign]:
+    """Modules of layers that the base has not, of names, and of shapes."""
+    layers = math.inf if base.num_layers is None else base.num_layers
+    beyond = [module for module in modules if (module.layer or 0) >= layers]
+    within = [module for module in modules if (module.layer or 0) < layers]
+    absent = [module for module in within if base.module_for(module.name) is None]
+    there = [module for module in within if base.module_for(module.name) is not None]
     bad = [
         module
-        for module in modules
+        for module in there
         if (module.in_features, module.out_features) != base.linear_shapes.get(module.name)
         or (module.experts is not None and module.experts != base.shape(module.name)[0])
     ]
+    if beyond:
+        figures: dict[str, Measurement] = {
+            "beyond": len(beyond),
+            "layer": max(module.layer or 0 for module in beyond),
+            "base_layers": base.num_layers,
+        }
+        yield _sign("shape-mismatch", beyond, figures)
+    if absent:
+        figures = {
+            "missing": len(absent),
+            "modules": len(within),
+            "first": absent[0].name,
+            "closest": base.closest_module(absent[0].name),
+        }
+        severity = Severity.ERROR if base.is_mlx else None
+        yield _sign("modules-not-in-base", absent, figures, severity)
     if bad:
         first = bad[0]
         inputs, outputs = base.linear_shapes.get(first.name, (0, 0))
-        measured: dict[str, Measurement] = {
+        figures = {
             "modules": len(bad),
-            "all_modules": len(modules),
+            "all_modules": len(there),
             "first": first.name,
             "in": first.in_features,
             "out": first.out_features,
             "base_in": inputs,
             "base_out": outputs,
         }
-        yield Sign("shape-mismatch", measured, where=_names(bad))
+        yield _sign("shape-mismatch", bad, figures)
 
 
-def _names(modules: Sequence[LoraModule]) -> str:
-    return some_of([module.name for module in modules])
+def _sign(
+    symptom: str,
+    modules: Sequence[LoraModule],
+    figures: Mapping[str, Measurement],
+    severity: Severity | None = None,
+) -> Sign:
+    """A sign that is seen in some modules."""
+    return Sign(symptom, figures, some_of([module.name for module in modules]), severity=severity)

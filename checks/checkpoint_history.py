@@ -19,7 +19,8 @@ What to do. Use the last sound checkpoint: `mlxdoctor diagnose RUN --adapter FIL
 """
 
 from collections.abc import Iterator, Sequence
-from math import isfinite
+from itertools import pairwise
+from math import isfinite, nan
 
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.evidence.base_model import BaseModel
@@ -27,8 +28,8 @@ from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Exhibit, Measurement, Sign, Symptom, some_of
-from mlxdoctor.judge.save_flaws import SaveLimits, Standing, examine
-from mlxdoctor.measure.weights.save_norms import FollowedHistory, SaveState, heat_map
+from mlxdoctor.judge.save_flaws import SaveLimits, examine
+from mlxdoctor.measure.weights.save_norms import Save, heat_map
 
 #: The least cosine between the starts of two saves of one run; 0.989 or more in 21 fixture runs,
 #: sound and faulty.
@@ -92,24 +93,30 @@ def checkpoint_history(
     # The base's norms are read for the figure alone.
     weights = base if is_shown else None
     followed, _, verdicts = examine(history, config, weights, log, limits=SaveLimits())
-    broken = [verdict.standing is not Standing.GOOD for verdict in verdicts]
+    broken = [not verdict.is_good for verdict in verdicts]
     if is_shown and (figure := heat_map(followed, broken)) is not None:
         yield figure
     yield from _unreadable([save for save in followed.saves if save.problem])
-    saves = tuple(save for save in followed.saves if not save.problem)
-    followed = FollowedHistory(saves, followed.quantity)
+    saves = [save for save in followed.saves if not save.problem]
     numbered = [save for save in saves if save.checkpoint.iteration is not None]
     if not numbered:
         raise Inconclusive("no numbered checkpoint can be read")
     yield from _nonfinite(saves)
-    yield from _unchanged(followed, numbered)
-    yield from _of_another_run(followed, config)
+    first, last = numbered[0].checkpoint, numbered[-1].checkpoint
+    digests = {save.checkpoint.source.sha256 for save in numbered}
+    is_same = len(digests) == 1 and None not in digests
+    # NaN stays NaN: that such files are alike says nothing more.
+    if len(numbered) > 1 and is_same and not numbered[-1].nonfinite:
+        measured = {"from": first.iteration, "to": last.iteration, "identical": len(numbered)}
+        yield Sign("never-changed", measured, where=last.path.name, onset=first.iteration)
+    if saves[-1].checkpoint.iteration is None:
+        yield from _of_another_run(numbered, saves[-1], config)
     # Whole weights, which have no B, may be the base's.
-    if all(save.facts.is_zero and save.facts.starts for save in numbered):
+    if all(save.is_zero and save.starts for save in numbered):
         yield Sign("zero-b-throughout", {"checkpoints": len(numbered)})
 
 
-def _unreadable(broken: Sequence[SaveState]) -> Iterator[Sign]:
+def _unreadable(broken: Sequence[Save]) -> Iterator[Sign]:
     if broken:
         first = broken[0].checkpoint
         names = [save.checkpoint.path.name for save in broken]
@@ -121,8 +128,8 @@ def _unreadable(broken: Sequence[SaveState]) -> Iterator[Sign]:
         yield Sign("unreadable", measured, where=some_of(names), onset=first.iteration)
 
 
-def _nonfinite(saves: Sequence[SaveState]) -> Iterator[Sign]:
-    bad = [place for place, save in enumerate(saves) if save.facts.nonfinite]
+def _nonfinite(saves: Sequence[Save]) -> Iterator[Sign]:
+    bad = [place for place, save in enumerate(saves) if save.nonfinite]
     if not bad:
         return
     first = saves[bad[0]].checkpoint
@@ -133,7 +140,7 @@ def _nonfinite(saves: Sequence[SaveState]) -> Iterator[Sign]:
             "saves": len(bad),
             "all_saves": len(saves),
             "save": first.label,
-            "values": saves[bad[0]].facts.nonfinite,
+            "values": saves[bad[0]].nonfinite,
             "last_finite": sound.iteration if sound else None,
             "sound_file": sound.path.name if sound else None,
         },
@@ -142,30 +149,23 @@ def _nonfinite(saves: Sequence[SaveState]) -> Iterator[Sign]:
     )
 
 
-def _unchanged(followed: FollowedHistory, numbered: Sequence[SaveState]) -> Iterator[Sign]:
-    # NaN stays NaN: that such files are alike says nothing more.
-    if followed.facts.unchanged_from == 0 and not numbered[-1].facts.nonfinite:
-        first, last = followed.saves[0].checkpoint, numbered[-1].checkpoint
-        measured = {"from": first.iteration, "to": last.iteration, "identical": len(numbered)}
-        yield Sign("never-changed", measured, where=last.path.name, onset=first.iteration)
-
-
-def _of_another_run(followed: FollowedHistory, config: TrainingConfig | None) -> Iterator[Sign]:
+def _of_another_run(
+    numbered: Sequence[Save], final: Save, config: TrainingConfig | None
+) -> Iterator[Sign]:
     """A final file that began elsewhere than the checkpoints beside it."""
-    *numbered, final = followed.saves
-    if final.checkpoint.iteration is not None or not numbered:
-        return
+    last = numbered[-1].checkpoint
+    own = min((before.likeness(after) for before, after in pairwise(numbered)), default=nan)
+    cosine = numbered[-1].likeness(final)
     iters = config.iters if config is not None and config.describes_training else None
-    last, facts = numbered[-1].checkpoint, followed.facts
     # A single save tells nothing of how far A moves, unless nothing was trained after it.
-    is_settled = facts.own_likeness >= _OWN_START if len(numbered) > 1 else last.iteration == iters
-    has_values = not any(save.facts.nonfinite for save in followed.saves)
-    if has_values and is_settled and facts.final_likeness <= _OTHER_START:
+    is_settled = own >= _OWN_START if len(numbered) > 1 else last.iteration == iters
+    has_values = not any(save.nonfinite for save in (*numbered, final))
+    if has_values and is_settled and cosine <= _OTHER_START:
         measured: dict[str, Measurement] = {
             "last": last.iteration,
             "last_file": last.path.name,
-            "cosine": facts.final_likeness,
-            "own_cosine": facts.own_likeness if isfinite(facts.own_likeness) else None,
+            "cosine": cosine,
+            "own_cosine": own if isfinite(own) else None,
             "least": _OTHER_START,
         }
         yield Sign("final-of-another-run", measured, where=final.checkpoint.path.name)

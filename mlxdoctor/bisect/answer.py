@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from mlxdoctor.bisect.behaviour import HELD_OUT
-from mlxdoctor.bisect.table import Bisection, SaveRow
+from mlxdoctor.bisect.table import Bisection
 from mlxdoctor.engines.tensors import QUANTITIES
 from mlxdoctor.formats import escape
-from mlxdoctor.judge.save_flaws import ODDITIES, Flaw, Standing
+from mlxdoctor.judge.save_flaws import ODDITIES, Flaw, SaveVerdict, Standing
 from mlxdoctor.safety.quoting import cut
 from mlxdoctor.template import fill
 
@@ -63,8 +64,7 @@ def sentence(table: Bisection) -> str:
     broken = [place for place, row in enumerate(rows) if row.standing is Standing.BROKEN]
     place = broken[0] if broken else None
     if last_good is None:
-        is_late = place is not None and place > 0
-        case = "untrained" if place is None else "lost late" if is_late else "lost"
+        case = "untrained" if place is None else "lost late" if place else "lost"
     elif not table.is_decided:
         case = "undecided"
     elif table.first_broken is not None:
@@ -74,11 +74,11 @@ def sentence(table: Bisection) -> str:
         case = "broken before"
     else:
         case = "better before" if table.best and table.best.is_clear else "good"
+    names = [rows[number].path.name for number in broken]
     values = {
         "files": len(rows),
         "last_good": None if last_good is None else rows[last_good].path,
-        "names": ", ".join(rows[number].path.name for number in broken[:3])
-        + (", …" if broken[3:] else ""),
+        "names": ", ".join(names[:3] + ["…"] * bool(names[3:])),
     }
     if place is not None:
         values |= {
@@ -90,12 +90,12 @@ def sentence(table: Bisection) -> str:
     return fill(_ANSWERS[case], values)
 
 
-def _why(table: Bisection, row: SaveRow) -> str:
+def _why(table: Bisection, row: SaveVerdict) -> str:
     """What breaks a save; the log's course is told once, in place of its loss at the save."""
     story = table.logged.story if table.logged is not None else ""
     left_out = {*ODDITIES, Flaw.BLOWN_UP} if story else ODDITIES
-    clauses = [remark.text for remark in row.verdict.remarks if remark.flaw not in left_out]
-    return "; ".join(clause for clause in (*clauses, row.fault, story) if clause)
+    clauses = [remark.text for remark in row.remarks if remark.flaw not in left_out]
+    return "; ".join([*clauses, story] if story else clauses)
 
 
 def best_sentence(table: Bisection) -> str:
@@ -131,36 +131,35 @@ def best_sentence(table: Bisection) -> str:
     return fill(_BEST[best.how], values)
 
 
-def notes(table: Bisection) -> list[str]:
+def notes(table: Bisection) -> Iterator[str]:
     """What else is worth knowing, one sentence an entry."""
     rows = table.rows
-    lines = []
     last = len(rows) - 1
     # That the final file is the last numbered one is as it should be.
     same = [
-        (row, first)
+        (row.path.name, rows[row.same_as].path.name)
         for place, row in enumerate(rows)
-        if (first := row.verdict.same_as) is not None and (place, first) != (last, last - 1)
+        if row.same_as is not None and (place, row.same_as) != (last, last - 1)
     ]
     if same:
-        names = ", ".join(row.path.name for row, _ in same[:4])
-        original = rows[same[0][1]].path.name
-        lines.append(f"Files that are the same, byte for byte, as {original}: {names}.")
-    for row in rows:
-        large = [remark for remark in row.verdict.remarks if remark.flaw is Flaw.LARGE]
-        if large:
-            lines.append(f"From {row.path.name} on: {large[0].text}.")
-            break
+        names = ", ".join(name for name, _ in same[:4])
+        yield f"Files that are the same, byte for byte, as {same[0][1]}: {names}."
+    large = [
+        f"From {row.path.name} on: {remark.text}."
+        for row in rows
+        for remark in row.remarks
+        if remark.flaw is Flaw.LARGE
+    ]
+    yield from large[:1]
     if table.unmeasured:
-        lines.append(f"No model was run: {table.unmeasured}.")
+        yield f"No model was run: {table.unmeasured}."
     else:
-        lines.append(
+        yield (
             f"The loss on rows of the {table.split} split and the answers to prompts were measured "
             f"with {table.measured} of {len(rows)} files."
         )
     if table.logged is None:
-        lines.append("There is no log of losses by iteration to compare the saves with.")
-    return lines
+        yield "There is no log of losses by iteration to compare the saves with."
 
 
 def render(table: Bisection, *, is_markdown: bool) -> str:
@@ -181,23 +180,23 @@ def render(table: Bisection, *, is_markdown: bool) -> str:
         for save in answer["checkpoints"]
     ]
     shown = [key for key in headers if any(row[key] for row in rows)]
-    text = tabulate(
+    cells = tabulate(
         [[clean(row[key]) for key in shown] for row in rows],
         [headers[key] for key in shown],
         tablefmt="pipe" if is_markdown else "simple",
         disable_numparse=True,
     )
-    lines = [clean(answer["answer"]), "", clean(answer["best_answer"]), "", text, ""]
+    lines = [clean(answer["answer"]), "", clean(answer["best_answer"]), "", cells, ""]
     lines += [f"- {clean(note)}" for note in answer["notes"]]
     lines += ["", "What they answer:"] if answer["answers"] else []
     for asked in answer["answers"]:
         lines += ["", f"- Prompt: {clean(_short(asked['prompt']))}"]
         if asked["expected"] is not None:
             lines.append(f"  - expected: {clean(_short(asked['expected']))}")
-        for file, said in asked["answers"].items():
+        for file, text in asked["answers"].items():
             names = {"last good": answer["last_good"], "best": best}
             who = " and ".join(name for name, named in names.items() if named == file)
-            shown_answer = clean(_short(said)) or "(nothing)"
+            shown_answer = clean(_short(text)) or "(nothing)"
             lines.append(f"  - {who}, {clean(Path(file).name)}: {shown_answer}")
     return "\n".join(lines) + "\n"
 
@@ -218,13 +217,11 @@ def as_object(table: Bisection) -> dict[str, Any]:
         "answer": sentence(table),
         "best_answer": best_sentence(table),
         "last_good": None if last_good is None else str(rows[last_good].path),
-        "best": None
-        if best is None
-        else {
+        "best": best
+        and {
             "file": str(rows[best.place].path),
             "loss": best.losses[best.place],
             "from": best.how,
-            "rows": best.rows or None,
             "newest_is_worse": best.is_clear if best.how == "measured" else None,
         },
         "first_broken": None if first is None else str(rows[first].path),
@@ -233,33 +230,25 @@ def as_object(table: Bisection) -> dict[str, Any]:
         "onset": table.logged.onset if table.logged is not None else None,
         "quantity": table.followed.quantity,
         "checkpoints": [_save(table, place) for place in range(len(rows))],
-        "notes": notes(table),
+        "notes": list(notes(table)),
         "answers": answers(table),
     }
 
 
 def _save(table: Bisection, place: int) -> dict[str, Any]:
     row, logged = table.rows[place], table.logged
-    save, same = row.verdict.save, row.verdict.same_as
     # A file that is the same as an earlier one was not measured again.
-    behaviour = row.behaviour if same is None else None
+    behaviour = table.behaviours.get(place) if row.same_as is None else None
     return {
         "file": str(row.path),
-        "sha256": None if save.problem else row.checkpoint.source.sha256,
-        "iteration": row.checkpoint.iteration,
+        "iteration": row.save.checkpoint.iteration,
         "standing": row.standing.value,
-        "symptoms": [one.flaw.value for one in row.verdict.remarks],
+        "symptoms": [remark.flaw.value for remark in row.remarks],
         "why": row.why,
-        "size": _finite(save.facts.size),
-        "nonfinite": save.facts.nonfinite,
+        "size": _finite(row.save.size),
         "logged_validation_loss": logged.validations[place] if logged is not None else None,
         "logged_loss": _finite(logged.losses[place]) if logged is not None else None,
         "answer_loss": _finite(behaviour.loss) if behaviour is not None else None,
-        "base_answer_loss": _finite(behaviour.base_loss) if behaviour is not None else None,
-        "modules": [
-            {"module": name, "size": _finite(size), "zero": size == 0}
-            for name, size in save.facts.sizes.items()
-        ],
     }
 
 
@@ -267,9 +256,9 @@ def answers(table: Bisection) -> list[dict[str, Any]]:
     """What the last good save and the best answered to each prompt, by file, for JSON."""
     best = table.best.place if table.best is not None else None
     shown = {
-        str(table.rows[place].path): save.answers
+        str(table.rows[place].path): table.behaviours[place].answers
         for place in dict.fromkeys((table.last_good, best))
-        if place is not None and (save := table.rows[place].behaviour) is not None
+        if place is not None and place in table.behaviours
     }
     return [
         {

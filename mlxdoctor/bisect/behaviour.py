@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.check import limit
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import Checkpoint
 from mlxdoctor.evidence.config import TrainingConfig
@@ -46,15 +45,8 @@ SPLITS = ("valid", "test", "train")
 HELD_OUT = ("valid", "test")
 #: Saves that are measured before others between them are: a run may have hundreds.
 MEASURED = 16
-
-
-@dataclass(frozen=True)
-class Limits(SaveLimits):
-    """When a save is broken: its file, the log, and what the model answers."""
-
-    rows: int = limit(
-        8, unit="rows", source="of fewer a sign test is never sure; all of them must agree then"
-    )
+#: Of fewer rows a sign test is never sure: all of them must agree then.
+_ENOUGH_ROWS = 8
 
 
 @dataclass(frozen=True)
@@ -89,7 +81,7 @@ class Behaviour:
 
 
 def measured_saves(
-    places: Sequence[int], measure: Callable[[int], Behaviour], limits: Limits
+    places: Sequence[int], measure: Callable[[int], Behaviour], limits: SaveLimits
 ) -> dict[int, Behaviour]:
     """Place of a save -> what it does: of all, or of as many as show the lowest and the break.
 
@@ -115,9 +107,9 @@ def measured_saves(
     return seen
 
 
-def broken_of(seen: Mapping[int, Behaviour], limits: Limits) -> dict[int, str]:
+def broken_of(seen: Mapping[int, Behaviour], limits: SaveLimits) -> dict[int, str]:
     """Place -> why, as a clause, for those measured that are broken."""
-    faults = {place: _own_fault(one, limits) for place, one in seen.items()}
+    faults = {place: _own_fault(save) for place, save in seen.items()}
     best: Behaviour | None = None
     for place in sorted(place for place, fault in faults.items() if not fault):
         save = seen[place]
@@ -127,12 +119,12 @@ def broken_of(seen: Mapping[int, Behaviour], limits: Limits) -> dict[int, str]:
     return {place: fault for place, fault in sorted(faults.items()) if fault}
 
 
-def _own_fault(save: Behaviour, limits: Limits) -> str:
+def _own_fault(save: Behaviour) -> str:
     if save.failure:
         return f"it cannot be put on the base model ({save.failure})"
     if not isfinite(save.loss):
         return "its answers' loss is not finite"
-    if save.loss > save.base_loss and is_higher(save.losses - save.base_losses, limits):
+    if save.loss > save.base_loss and is_higher(save.losses - save.base_losses):
         return (
             f"its answers' loss is {save.loss:.3g}, worse than the base model's "
             f"{save.base_loss:.3g}"
@@ -143,18 +135,18 @@ def _own_fault(save: Behaviour, limits: Limits) -> str:
     return ""
 
 
-def _is_worse(save: Behaviour, best: Behaviour, limits: Limits) -> bool:
+def _is_worse(save: Behaviour, best: Behaviour, limits: SaveLimits) -> bool:
     """Whether a loss rose by enough nats, and by a ratio or a share of the gain, not by chance."""
     rise, gain = save.loss - best.loss, best.base_loss - best.loss
     lost_much = gain > 0 and rise > LOST_SHARE * gain
     if rise < limits.risen_nats or not (save.loss > limits.risen_ratio * best.loss or lost_much):
         return False
-    return is_higher(save.losses - best.losses, limits)
+    return is_higher(save.losses - best.losses)
 
 
-def is_higher(rises: Floats, limits: Limits) -> bool:
+def is_higher(rises: Floats) -> bool:
     """Whether the loss rose on most rows, and not by chance."""
-    if len(rises) < limits.rows:
+    if len(rises) < _ENOUGH_ROWS:
         return bool((rises > 0).all())
     return float(np.median(rises)) > 0 and sign_test(rises) < SIGNIFICANCE
 

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from mlxdoctor.bisect.behaviour import (
     HELD_OUT,
     Behaviour,
-    Limits,
     SaveMeasure,
     broken_of,
     is_higher,
     measured_saves,
 )
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.checkpoints import Checkpoint, CheckpointHistory
+from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import Missing, Progress
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.judge.log_at_saves import LoggedCourse
-from mlxdoctor.judge.save_flaws import ODDITIES, SaveVerdict, Standing, examine
+from mlxdoctor.judge.save_flaws import Flaw, Remark, SaveLimits, SaveVerdict, Standing, examine
 from mlxdoctor.measure.weights.save_norms import FollowedHistory
 from mlxdoctor.safety.errors import InputError
 
@@ -58,44 +56,13 @@ class Best:
 
 
 @dataclass(frozen=True)
-class SaveRow:
-    """One save, a row of the table.
-
-    Attributes:
-        verdict: what its file and the log say.
-        standing: what it is worth, its behaviour taken into account.
-        behaviour: what was measured of it, or of an earlier save whose file is the same.
-        fault: what that shows to be wrong, as a clause; empty for nothing.
-    """
-
-    verdict: SaveVerdict
-    standing: Standing
-    behaviour: Behaviour | None = None
-    fault: str = ""
-
-    @property
-    def checkpoint(self) -> Checkpoint:
-        """Its file."""
-        return self.verdict.save.checkpoint
-
-    @property
-    def path(self) -> Path:
-        """Where its file is."""
-        return self.checkpoint.path
-
-    @property
-    def why(self) -> str:
-        """What is wrong with it, as clauses; empty where nothing is."""
-        flaws = [one.text for one in self.verdict.remarks if one.flaw not in ODDITIES]
-        return "; ".join([*flaws, *([self.fault] if self.fault else [])])
-
-
-@dataclass(frozen=True)
 class Bisection:
     """The table, and what follows from it.
 
     Attributes:
-        rows: one a save, in the order of training.
+        rows: one a save, in the order of training; its behaviour is taken into account.
+        behaviours: place -> what was measured of the save, or of an earlier one whose file is
+            the same.
         followed: the saves in figures.
         logged: the log at the saves; None where there is no usable one.
         split: the rows that losses were measured on; empty where no model was run.
@@ -104,7 +71,8 @@ class Bisection:
         prompts: those whose answers are kept.
     """
 
-    rows: tuple[SaveRow, ...]
+    rows: tuple[SaveVerdict, ...]
+    behaviours: Mapping[int, Behaviour]
     followed: FollowedHistory
     logged: LoggedCourse | None
     split: str
@@ -115,7 +83,7 @@ class Bisection:
     @property
     def last_good(self) -> int | None:
         """Place of the last good save; None where there is none."""
-        return max((place for place, row in enumerate(self.rows) if _is_good(row)), default=None)
+        return max((place for place, row in enumerate(self.rows) if row.is_good), default=None)
 
     @property
     def first_broken(self) -> int | None:
@@ -126,12 +94,12 @@ class Bisection:
     @property
     def newest_is_good(self) -> bool:
         """Whether the last save is good."""
-        return _is_good(self.rows[-1])
+        return self.rows[-1].is_good
 
     @property
     def measured(self) -> int:
         """How many files were measured."""
-        return len({id(row.behaviour) for row in self.rows if row.behaviour is not None})
+        return sum(self.rows[place].same_as is None for place in self.behaviours)
 
     @property
     def is_decided(self) -> bool:
@@ -141,16 +109,11 @@ class Bisection:
         """
         if not self.newest_is_good or self.measured:
             return True
-        size = self.followed.saves[-1].facts.size
-        has_sizes = self.followed.quantity != "unscaled" and isfinite(size)
+        has_sizes = self.followed.quantity != "unscaled" and isfinite(self.rows[-1].save.size)
         return has_sizes or (self.logged is not None and self.logged.covers)
 
 
-def _is_good(row: SaveRow) -> bool:
-    return row.standing is Standing.GOOD
-
-
-def bisect(run: Run, limits: Limits, progress: Progress | None = None) -> Bisection:
+def bisect(run: Run, limits: SaveLimits, progress: Progress | None = None) -> Bisection:
     """Find the last good checkpoint of a run, and the best one.
 
     Args:
@@ -166,15 +129,17 @@ def bisect(run: Run, limits: Limits, progress: Progress | None = None) -> Bisect
     followed, logged, verdicts = examine(
         history, config, base, log, limits=limits, progress=progress
     )
-    if all(one.save.problem for one in verdicts):
-        first = verdicts[0].save
+    first = followed.saves[0]
+    if all(save.problem for save in followed.saves):
         raise InputError(
             history.path,
             f"has {len(verdicts)} checkpoints, none of which can be read; "
             f"{first.checkpoint.path.name} {first.problem}",
         )
     places = [
-        place for place, one in enumerate(verdicts) if not one.is_certain and one.same_as is None
+        place
+        for place, verdict in enumerate(verdicts)
+        if not verdict.is_certain and verdict.same_as is None
     ]
     split, unmeasured = "", "" if places else "no save is left to be measured"
     prompts: Sequence[Prompt] = ()
@@ -186,19 +151,25 @@ def bisect(run: Run, limits: Limits, progress: Progress | None = None) -> Bisect
             split, prompts = measure.split, measure.prompts
         except (Missing, InputError) as reason:
             unmeasured = str(reason)
-    rows = _judged(verdicts, seen, places if seen else (), limits)
-    by_log = logged.validations if logged is not None else ()
-    best = best_measured(rows, limits) if split in HELD_OUT else best_logged(rows, by_log)
-    return Bisection(rows, followed, logged, split, unmeasured, best, prompts)
+    if seen:
+        verdicts = _judged(verdicts, seen, places, limits)
+    behaviours = {
+        place: seen[file]
+        for place, verdict in enumerate(verdicts)
+        if (file := place if verdict.same_as is None else verdict.same_as) in seen
+    }
+    validations = logged.validations if logged is not None else ()
+    best = best_of(verdicts, behaviours if split in HELD_OUT else {}, validations)
+    return Bisection(verdicts, behaviours, followed, logged, split, unmeasured, best, prompts)
 
 
 def _judged(
     verdicts: Sequence[SaveVerdict],
     seen: Mapping[int, Behaviour],
     places: Sequence[int],
-    limits: Limits,
-) -> tuple[SaveRow, ...]:
-    """The rows of the table; a run that broke is taken to stay broken in between.
+    limits: SaveLimits,
+) -> tuple[SaveVerdict, ...]:
+    """The verdicts with what the models showed; a run that broke is taken to stay broken.
 
     Args:
         seen: place -> what was measured.
@@ -206,38 +177,45 @@ def _judged(
     """
     faults = broken_of(seen, limits)
     last_good = max(seen.keys() - faults.keys(), default=-1)
-    rows = []
+    judged = []
     for place, verdict in enumerate(verdicts):
-        file, standing = place if verdict.same_as is None else verdict.same_as, verdict.standing
-        if file in faults or (file in places and file not in seen and file > last_good):
+        file = place if verdict.same_as is None else verdict.same_as
+        standing, remarks = verdict.standing, verdict.remarks
+        if file in faults:
             standing = Standing.BROKEN
+            remarks = (*remarks, Remark(Flaw.ANSWERS, faults[file]))
         elif file in seen:
             standing = Standing.GOOD
-        rows.append(SaveRow(verdict, standing, seen.get(file), faults.get(file, "")))
-    return tuple(rows)
+        elif file in places and file > last_good:
+            standing = Standing.BROKEN
+        judged.append(replace(verdict, standing=standing, remarks=remarks))
+    return tuple(judged)
 
 
-def best_measured(rows: Sequence[SaveRow], limits: Limits) -> Best | None:
-    """The save with the lowest loss of those that are good; None where none was measured."""
-    seen = {place: row.behaviour for place, row in enumerate(rows) if row.behaviour is not None}
-    losses = {place: one.loss for place, one in seen.items() if isfinite(one.loss)}
-    good = [place for place in losses if _is_good(rows[place])]
-    if not good:
+def best_of(
+    verdicts: Sequence[SaveVerdict],
+    behaviours: Mapping[int, Behaviour],
+    validations: Sequence[float | None],
+) -> Best | None:
+    """The good save with the lowest loss; None where nothing compares them.
+
+    Args:
+        behaviours: place -> what was measured on held-out rows.
+        validations: the log's validation loss at each save, which counts where none was.
+    """
+    if behaviours:
+        losses = {place: save.loss for place, save in behaviours.items() if isfinite(save.loss)}
+    else:
+        losses = {place: loss for place, loss in enumerate(validations) if loss is not None}
+    good = [place for place in losses if verdicts[place].is_good]
+    if not good or (not behaviours and len({losses[place] for place in good}) < 2):
         return None
     place, last = min(good, key=lambda place: losses[place]), max(losses)
-    rises = seen[last].losses - seen[place].losses
-    is_clear = last != place and losses[last] > losses[place] and is_higher(rises, limits)
-    return Best(place, "measured", losses, len(seen[place].losses), is_clear)
-
-
-def best_logged(rows: Sequence[SaveRow], validations: Sequence[float | None]) -> Best | None:
-    """The save at the lowest validation loss of the log; None with fewer than two to compare."""
-    losses = {place: loss for place, loss in enumerate(validations) if loss is not None}
-    good = [place for place in losses if _is_good(rows[place])]
-    if len({losses[place] for place in good}) < 2:
-        return None
-    place = min(good, key=lambda place: losses[place])
-    return Best(place, "logged", losses)
+    if not behaviours:
+        return Best(place, "logged", losses)
+    rises = behaviours[last].losses - behaviours[place].losses
+    is_clear = last != place and losses[last] > losses[place] and is_higher(rises)
+    return Best(place, "measured", losses, len(behaviours[place].losses), is_clear)
 
 
 def _history(run: Run) -> CheckpointHistory:

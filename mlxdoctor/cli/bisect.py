@@ -66,13 +66,13 @@ def command(
     if folder is not None:
         output.refuse_inside(folder, [run, *([base] if base is not None else [])])
 
-    from mlxdoctor.bisect.behaviour import Limits
     from mlxdoctor.bisect.table import bisect
+    from mlxdoctor.judge.save_flaws import SaveLimits
     from mlxdoctor.run import Run
 
     with ProgressLine() as progress:
         run_left = Run.discover([run], base=base, allow_model=not no_generate, progress=progress)
-        table = bisect(run_left, Limits(), progress)
+        table = bisect(run_left, SaveLimits(), progress)
     if no_text:
         table = replace(table, prompts=())
     text = _rendered(table, output_format)
@@ -82,7 +82,7 @@ def command(
         from mlxdoctor.measure.weights.save_norms import heat_map
 
         files = {_REPORTS[output_format]: text.encode()}
-        data = heat_map(table.followed, [row.standing.value != "good" for row in table.rows])
+        data = heat_map(table.followed, [not row.is_good for row in table.rows])
         if data is not None:
             files[_PICTURE] = svg(data)
         output.write_files(folder, files, stale=(_PICTURE,))

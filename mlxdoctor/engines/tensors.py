@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
 from math import inf, isclose, isfinite, nan, sqrt
-from statistics import median
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -140,29 +138,11 @@ class ModuleFacts:
         return self.update_norm / self.base_norm if self.base_norm else None
 
     @property
-    def nominal(self) -> float:
-        """‖ΔW‖ over the norm that a weight of rms 1/sqrt(inputs) would have.
-
-        What stands in for `relative` where there is no base model. Trained matrices have between
-        about a third and three times that norm.
-        """
-        return self.update_norm / sqrt(self.width) if self.width else 0.0
-
-    @property
     def stable_rank(self) -> float:
         """‖·‖²/σ1²: how many directions share the update; 0 for no update."""
         if not self.is_finite:
             return nan
         return (self.product_norm / self.spectral_norm) ** 2 if self.spectral_norm else 0.0
-
-    @property
-    def effective_rank(self) -> float:
-        """exp of the entropy of σ/Σσ (Roy and Vetterli 2007); 0 for no update."""
-        if not self.is_finite:
-            return nan
-        values = self.singular_values[self.singular_values > 0]
-        share = values / values.sum()
-        return float(np.exp(-(share * np.log(share)).sum())) if values.size else 0.0
 
 
 def describe(
@@ -278,14 +258,14 @@ def quantity_of(modules: Sequence[ModuleFacts]) -> Quantity:
 
 
 def size_of(module: ModuleFacts, quantity: Quantity) -> float:
-    """The size of a module's update: 0 where B is zero, NaN where it is not finite."""
-    if not module.is_finite:
-        return nan
-    if module.b.is_zero:
-        return 0.0
-    if quantity == "relative":
-        return module.relative or 0.0
-    return module.nominal if quantity == "nominal" else replace(module, scale=1.0).nominal
+    """The size of a module's update: 0 where B is zero, NaN where it is not finite.
+
+    A weight of rms 1/sqrt(inputs) has the norm sqrt(min(in, out)), which stands in for ‖W‖: trained
+    matrices have between about a third and three times that norm.
+    """
+    norm = module.product_norm if quantity == "unscaled" else module.update_norm
+    whole = module.base_norm if quantity == "relative" else sqrt(module.width)
+    return norm / whole if whole else 0.0
 
 
 def sharing(facts: Sequence[ModuleFacts], letter: str) -> frozenset[str]:
@@ -363,101 +343,3 @@ def _square(values: NDArray[np.float32]) -> float:
     # A dot product for each run: BLAS would wake threads of its own for a longer one.
     total = np.matmul(runs[:, None, :], runs[:, :, None]).sum(dtype=np.float64)
     return float(total + np.square(rest, dtype=np.float64).sum())
-
-
-@dataclass(frozen=True, eq=False)
-class SaveFacts:
-    """One save of a run in figures.
-
-    Attributes:
-        iteration: when it was saved; None for the final file, which does not say.
-        digest: of the file's bytes; None where it is not known.
-        sizes: module -> size of its update, 0 where there is none; NaN where it is not finite.
-        nonfinite: NaN and infinite values in the whole file.
-        tensors: the names of what it holds.
-        starts: module -> the first values of A.
-    """
-
-    iteration: int | None
-    digest: str | None = None
-    sizes: Mapping[str, float] = field(default_factory=dict)
-    nonfinite: int = 0
-    tensors: frozenset[str] = frozenset()
-    starts: Mapping[str, NDArray[np.float32]] = field(default_factory=dict, repr=False)
-
-    @property
-    def size(self) -> float:
-        """Median size over the modules with an update; NaN where none has one or is finite."""
-        sizes = [size for size in self.sizes.values() if size]
-        return median(sizes) if sizes and all(map(isfinite, sizes)) else nan
-
-    @property
-    def is_zero(self) -> bool:
-        """No module is changed at all."""
-        return bool(self.sizes) and not any(self.sizes.values())
-
-    def likeness(self, other: SaveFacts) -> float:
-        """How alike the starts of two saves are: the median cosine of A over their modules.
-
-        LoRA draws A at random and training moves it little: the cosine of two saves of one run is
-        near 1, that of two runs with other seeds near 0. NaN where nothing can be compared.
-        """
-        pairs = [
-            (start.astype(np.float64), other.starts[name].astype(np.float64))
-            for name, start in self.starts.items()
-            if name in other.starts and other.starts[name].shape == start.shape
-        ]
-        with np.errstate(all="ignore"):
-            cosines = [
-                float(ours @ theirs / (np.linalg.norm(ours) * np.linalg.norm(theirs)))
-                for ours, theirs in pairs
-            ]
-        return median(cosines) if cosines and all(map(isfinite, cosines)) else nan
-
-
-@dataclass(frozen=True)
-class HistoryFacts:
-    """What the saves of a run show together; places count from 0 in the order of training.
-
-    Attributes:
-        same_as: for every save the place of the first one with the same bytes, itself as a rule.
-        unchanged_from: the place from which on all numbered saves are the same; None where the
-            last two differ.
-        erased: for every save the modules without an update that had one in an earlier save.
-        own_likeness: the least likeness of starts between numbered saves that follow each other;
-            NaN with fewer than two.
-        final_likeness: that of the final file with the last numbered save; NaN without one.
-    """
-
-    same_as: tuple[int, ...]
-    unchanged_from: int | None
-    erased: tuple[frozenset[str], ...]
-    own_likeness: float
-    final_likeness: float
-
-
-def history(saves: Sequence[SaveFacts]) -> HistoryFacts:
-    """Describe the saves of a run, in the order of training, the final file last."""
-    seen: dict[str, int] = {}
-    same_as = tuple(
-        place if save.digest is None else seen.setdefault(save.digest, place)
-        for place, save in enumerate(saves)
-    )
-    erased, trained = [], set[str]()
-    for save in saves:
-        zero = {name for name, size in save.sizes.items() if size == 0}
-        erased.append(frozenset(zero & trained))
-        trained |= save.sizes.keys() - zero
-    numbered = [place for place, save in enumerate(saves) if save.iteration is not None]
-    last = same_as[numbered[-1]] if numbered else 0
-    unchanged = [place for place in numbered if same_as[place] != last]
-    first_same = numbered.index(unchanged[-1]) + 1 if unchanged else 0
-    likeness = [saves[first].likeness(saves[second]) for first, second in pairwise(numbered)]
-    final = saves[-1] if saves and saves[-1].iteration is None and numbered else None
-    return HistoryFacts(
-        same_as=same_as,
-        unchanged_from=numbered[first_same] if len(numbered) - first_same > 1 else None,
-        erased=tuple(erased),
-        own_likeness=min(likeness, default=nan),
-        final_likeness=saves[numbered[-1]].likeness(final) if final is not None else nan,
-    )

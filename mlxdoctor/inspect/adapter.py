@@ -18,7 +18,6 @@ from mlxdoctor.inspect.page import (
     finite,
     in_order,
     or_blank,
-    share,
 )
 from mlxdoctor.measure.weights.adapter_facts import adapter_facts, nonfinite_values
 
@@ -27,23 +26,6 @@ if TYPE_CHECKING:
 
 #: Verdicts that are certain faults of the adapter itself.
 FAULTS = frozenset({"non-finite", "fresh: never trained", "zero B", "zero A"})
-_ALWAYS = (
-    Column("layer", "layer", or_blank),
-    Column("module", "projection", align="left"),
-    Column("rank", "rank"),
-    Column("scale", "scale", figure),
-    Column("‖A‖", "a_norm", figure),
-    Column("‖B‖", "b_norm", figure),
-)
-_SPECTRUM = (
-    Column("σ1", "spectral_norm", figure),
-    Column("stable rank", "stable_rank", figure),
-)
-_BESIDE_THE_BASE = (
-    Column("‖ΔW‖/‖W‖", "relative", figure),
-    Column("at 4 bits", "lost_at_4_bits", share),
-    Column("at 8 bits", "lost_at_8_bits", share),
-)
 
 
 def inspect_adapter(path: Path, base: BaseModel | None = None, sort: str = "layer") -> Inspection:
@@ -104,9 +86,7 @@ def _row(module: LoraModule, facts: ModuleFacts, base: BaseModel | None) -> Row:
 
     Norms are Frobenius norms. `update_norm` is of scale·A·B, and of A·B alone where nothing states
     the scale; `spectral_norm` is its largest singular value, `stable_rank` its squared norm over
-    that value's square, `effective_rank` exp of the entropy of its singular values' shares, and
-    `relative` its norm over the base weight's. `lost_at_4_bits` is what rounding would be, over
-    the update's norm, were base weight and update together quantised to 4 bits in groups of 64.
+    that value's square, and `relative` its norm over the base weight's.
     """
     scale = facts.scale if isfinite(facts.scale) else None
     factor = 1.0 if scale is None else abs(scale)
@@ -121,22 +101,10 @@ def _row(module: LoraModule, facts: ModuleFacts, base: BaseModel | None) -> Row:
         "update_norm": finite(factor * facts.product_norm),
         "spectral_norm": finite(factor * facts.spectral_norm),
         "stable_rank": finite(facts.stable_rank),
-        "effective_rank": finite(facts.effective_rank),
         "relative": finite(facts.relative),
-        "lost_at_4_bits": _lost(facts, base, 4),
-        "lost_at_8_bits": _lost(facts, base, 8),
         "nonfinite": facts.a.nonfinite + facts.b.nonfinite,
         "verdict": _verdict(module, facts, base),
     }
-
-
-def _lost(facts: ModuleFacts, base: BaseModel | None, bits: int) -> float | None:
-    from mlxdoctor.measure.weights.changed_tensors import predicted_rounding
-
-    if facts.relative is None or base is None or not facts.update_norm:
-        return None
-    rounding = predicted_rounding(base, facts.name, bits)
-    return None if rounding is None else finite(rounding / facts.update_norm)
 
 
 def _verdict(module: LoraModule, facts: ModuleFacts, base: BaseModel | None) -> str:
@@ -159,9 +127,21 @@ def _verdict(module: LoraModule, facts: ModuleFacts, base: BaseModel | None) -> 
 
 def _columns(rows: Sequence[Row]) -> list[Column]:
     is_scaled = all(row["scale"] is not None for row in rows)
-    update = Column("‖ΔW‖" if is_scaled else "‖A·B‖", "update_norm", figure)
-    beside = _BESIDE_THE_BASE if any(row["relative"] is not None for row in rows) else ()
-    return [*_ALWAYS, update, *_SPECTRUM, *beside, Column("verdict", "verdict", align="left")]
+    columns = [
+        Column("layer", "layer", or_blank),
+        Column("module", "projection", align="left"),
+        Column("rank", "rank"),
+        Column("scale", "scale", figure),
+        Column("‖A‖", "a_norm", figure),
+        Column("‖B‖", "b_norm", figure),
+        Column("‖ΔW‖" if is_scaled else "‖A·B‖", "update_norm", figure),
+        Column("σ1", "spectral_norm", figure),
+        Column("stable rank", "stable_rank", figure),
+        Column("‖ΔW‖/‖W‖", "relative", figure),
+        Column("verdict", "verdict", align="left"),
+    ]
+    is_beside_the_base = any(row["relative"] is not None for row in rows)
+    return [column for column in columns if column.key != "relative" or is_beside_the_base]
 
 
 def _summary(figures: Row) -> list[str]:
@@ -184,6 +164,4 @@ def _summary(figures: Row) -> list[str]:
         lines.append(f"{figures['unpaired']} factors or pairs are incomplete or of no use")
     if not figures["modules"]:
         lines.append("there is no complete pair of LoRA factors")
-    if any(row["lost_at_4_bits"] is not None for row in figures["modules"]):
-        lines.append("at 4 bits, at 8 bits: what rounding would be, over the update, once fused")
     return lines

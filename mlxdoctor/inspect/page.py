@@ -103,11 +103,6 @@ def figure(value: float | None) -> str:
     return "–" if value is None else f"{value:.4g}"
 
 
-def share(value: float | None) -> str:
-    """A share in a table's cell; from ten times on a factor, and a dash where there is none."""
-    return "–" if value is None else f"{value:.0%}" if value < 10 else f"{value:.0f} x"
-
-
 def or_blank(value: object) -> object:
     """A cell that is blank where there is nothing: outside the layers, say."""
     return "" if value is None else value

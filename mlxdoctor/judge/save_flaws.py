@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from math import isfinite
+from pathlib import Path
 
 from mlxdoctor.check import limit
-from mlxdoctor.engines.tensors import Quantity, SaveFacts
+from mlxdoctor.engines.tensors import Quantity
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
@@ -16,11 +17,7 @@ from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.judge import curve
 from mlxdoctor.judge.log_at_saves import LoggedCourse, course
-from mlxdoctor.measure.weights.save_norms import (
-    FollowedHistory,
-    SaveState,
-    follow,
-)
+from mlxdoctor.measure.weights.save_norms import FollowedHistory, Save, follow
 
 
 class Standing(StrEnum):
@@ -42,6 +39,7 @@ class Flaw(StrEnum):
     JUMPED = "jumped"
     BLOWN_UP = "blown-up-in-the-log"
     PAST_BEST = "past-its-best-in-the-log"
+    ANSWERS = "bad-answers"
     LARGE = "large"
     IDENTICAL = "identical"
 
@@ -135,24 +133,39 @@ class Remark:
 
 @dataclass(frozen=True)
 class SaveVerdict:
-    """What the files and the log say of one save.
+    """What is known of one save: from its file and the log, and in `bisect` from its answers.
 
     Attributes:
         save: the save.
         standing: what it is worth.
-        remarks: what was found, the worst first.
+        remarks: what is wrong or odd, the worst first.
         same_as: the place of the earlier save whose file is the same, byte for byte.
     """
 
-    save: SaveState
+    save: Save
     standing: Standing
     remarks: tuple[Remark, ...] = ()
     same_as: int | None = None
 
     @property
+    def path(self) -> Path:
+        """Where its file is."""
+        return self.save.checkpoint.path
+
+    @property
     def is_certain(self) -> bool:
         """Whether a fact about the file breaks it, whatever the model may answer."""
         return any(remark.flaw in FACTS for remark in self.remarks)
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing breaks it, and it was trained."""
+        return self.standing is Standing.GOOD
+
+    @property
+    def why(self) -> str:
+        """What breaks it, as clauses; empty where nothing does."""
+        return "; ".join(remark.text for remark in self.remarks if remark.flaw not in ODDITIES)
 
 
 def examine(
@@ -186,42 +199,37 @@ def judge(
         limits: when a save is broken.
     """
     verdicts: list[SaveVerdict] = []
-    together, saves = followed.facts, followed.saves
-    for place, save in enumerate(saves):
-        if save.problem:
-            remark = Remark(Flaw.UNREADABLE, f"its file {save.problem}")
-            verdicts.append(SaveVerdict(save, Standing.BROKEN, (remark,)))
-            continue
-        remarks = _facts(save.facts, together.erased[place])
-        if not remarks:
-            remarks += _sizes(save, verdicts, followed.quantity, limits)
-        is_base = any(remark.flaw is Flaw.ZERO for remark in remarks)
-        if logged is not None and logged.lost[place] and not is_base:
-            remarks.append(Remark(Flaw.BLOWN_UP, _in_the_log(logged, place)))
-        elif logged is not None and logged.risen[place] and not remarks:
-            text = f"saved after the validation loss had risen from its minimum at {logged.best}"
-            remarks.append(Remark(Flaw.PAST_BEST, text))
-        same = together.same_as[place]
+    first_with: dict[str, int] = {}
+    trained: set[str] = set()
+    # What is broken is no measure for the next.
+    good: Save | None = None
+    for place, save in enumerate(followed.saves):
+        zero = {name for name, size in save.sizes.items() if size == 0}
+        remarks = _of_file(save, zero & trained) or _of_size(save, good, followed.quantity, limits)
+        trained |= save.sizes.keys() - zero
+        if logged is not None and not {Flaw.UNREADABLE, Flaw.ZERO} & {one.flaw for one in remarks}:
+            remarks += _of_log(logged, place, is_flawed=bool(remarks))
+        digest = None if save.problem else save.checkpoint.source.sha256
+        same = place if digest is None else first_with.setdefault(digest, place)
         if same != place:
-            text = f"byte for byte the same file as {saves[same].checkpoint.path.name}"
+            text = f"byte for byte the same file as {verdicts[same].path.name}"
             remarks.append(Remark(Flaw.IDENTICAL, text))
-        verdicts.append(
-            SaveVerdict(save, _standing(remarks), tuple(remarks), same if same != place else None)
-        )
+        flaws = {remark.flaw for remark in remarks} - ODDITIES
+        standing = Standing.BROKEN if flaws else Standing.GOOD
+        if flaws == {Flaw.ZERO}:
+            standing = Standing.UNTRAINED
+        if standing is Standing.GOOD and save.size > 0:
+            good = save
+        same_as = same if same != place else None
+        verdicts.append(SaveVerdict(save, standing, tuple(remarks), same_as))
     return tuple(verdicts)
 
 
-def _standing(remarks: Sequence[Remark]) -> Standing:
-    flaws = {remark.flaw for remark in remarks} - ODDITIES
-    if not flaws:
-        return Standing.GOOD
-    return Standing.UNTRAINED if flaws == {Flaw.ZERO} else Standing.BROKEN
-
-
-def _facts(save: SaveFacts, erased: Collection[str]) -> list[Remark]:
+def _of_file(save: Save, erased: Collection[str]) -> list[Remark]:
+    if save.problem:
+        return [Remark(Flaw.UNREADABLE, f"its file {save.problem}")]
     if save.nonfinite:
-        text = f"{save.nonfinite:,} of its values are NaN or infinite"
-        return [Remark(Flaw.NON_FINITE, text)]
+        return [Remark(Flaw.NON_FINITE, f"{save.nonfinite:,} of its values are NaN or infinite")]
     if erased:
         text = f"{len(erased)} of {len(save.sizes)} modules lost what they had learned: B is 0"
         return [Remark(Flaw.ERASED, text)]
@@ -230,33 +238,21 @@ def _facts(save: SaveFacts, erased: Collection[str]) -> list[Remark]:
     return []
 
 
-def _sizes(
-    save: SaveState, before: Sequence[SaveVerdict], quantity: Quantity, limits: SaveLimits
-) -> list[Remark]:
-    size = save.facts.size
-    if not isfinite(size):
-        return []
+def _of_size(save: Save, good: Save | None, quantity: Quantity, limits: SaveLimits) -> list[Remark]:
+    """What its size shows, also beside that of the last good save."""
+    size, iteration = save.size, save.checkpoint.iteration
     remarks = []
     is_relative = quantity == "relative"
-    verdict = too_large(size, limits, is_relative=is_relative) if quantity != "unscaled" else None
-    if verdict is not None:
-        text = (
-            f"update {size:.3g} times as large as the weights"
-            if is_relative
-            else f"update about {size:.3g} times as large as weights of these shapes usually are"
-        )
+    if quantity != "unscaled" and (degree := too_large(size, limits, is_relative=is_relative)):
+        times = f"update {size:.3g} times as large as the weights"
+        if not is_relative:
+            times = f"update about {size:.3g} times as large as weights of these shapes usually are"
         # Without the base model no save that large was sound.
-        flaw = Flaw(verdict) if is_relative else Flaw.EXPLODED
-        remarks = [Remark(flaw, text)]
-        if flaw is Flaw.EXPLODED:
-            return remarks
-    # A final file has no iteration of its own, and what is broken is no measure for the next.
-    good = [verdict.save for verdict in before if verdict.standing is Standing.GOOD]
-    before_it = [save for save in good if save.facts.size > 0]
-    iteration = save.checkpoint.iteration
-    if not before_it or iteration is None:
+        remarks = [Remark(Flaw(degree) if is_relative else Flaw.EXPLODED, times)]
+    # A final file has no iteration of its own.
+    if good is None or iteration is None or Flaw.EXPLODED in {one.flaw for one in remarks}:
         return remarks
-    growth, last = size / before_it[-1].facts.size, before_it[-1].checkpoint
+    growth, last = size / good.size, good.checkpoint
     excess = growth * (last.iteration or 1) / max(iteration, 1)
     if excess >= limits.jump and size >= _JUMP_SIZE:
         text = f"update {growth:.3g} times as large as at {last.label}"
@@ -264,8 +260,13 @@ def _sizes(
     return remarks
 
 
-def _in_the_log(logged: LoggedCourse, place: int) -> str:
-    loss = logged.losses[place]
-    if loss is None or not isfinite(loss):
-        return "saved while the log's loss was not finite"
-    return f"saved while the log's loss was {loss:.3g}"
+def _of_log(logged: LoggedCourse, place: int, *, is_flawed: bool) -> list[Remark]:
+    if logged.lost[place]:
+        loss = logged.losses[place]
+        is_finite = loss is not None and isfinite(loss)
+        state = f"{loss:.3g}" if is_finite else "not finite"
+        return [Remark(Flaw.BLOWN_UP, f"saved while the log's loss was {state}")]
+    if logged.risen[place] and not is_flawed:
+        text = f"saved after the validation loss had risen from its minimum at {logged.best}"
+        return [Remark(Flaw.PAST_BEST, text)]
+    return []

@@ -10,13 +10,13 @@ import pytest
 from mlxdoctor.bisect.behaviour import (
     MEASURED,
     Behaviour,
-    Limits,
     broken_of,
     measured_saves,
 )
+from mlxdoctor.judge.save_flaws import SaveLimits
 from mlxdoctor.measure.text.prompt_rates import rate
 
-LIMITS = Limits()
+LIMITS = SaveLimits()
 BASE = 5.0
 
 

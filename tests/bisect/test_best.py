@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from mlxdoctor.bisect.answer import answers, as_object, best_sentence, render, sentence
-from mlxdoctor.bisect.behaviour import Behaviour, Limits
-from mlxdoctor.bisect.table import Bisection, SaveRow, best_logged, best_measured, bisect
+from mlxdoctor.bisect.behaviour import Behaviour
+from mlxdoctor.bisect.table import Bisection, best_of, bisect
 from mlxdoctor.cli import main
-from mlxdoctor.judge.save_flaws import Standing
+from mlxdoctor.judge.save_flaws import SaveLimits, SaveVerdict, Standing
 from mlxdoctor.run import Run
 from tests.bisect.states import history, state
 from tests.conftest import FIXTURES, RUNS
 
-LIMITS = Limits()
+LIMITS = SaveLimits()
 BASE = np.full(32, 5.0)
 NOISE = np.random.default_rng(0).normal(size=32) * 0.01
 
@@ -29,48 +29,47 @@ def saved(loss: float, spread: float = 0.0) -> Behaviour:
     return Behaviour(np.full(32, loss) + spread * NOISE, BASE)
 
 
-def rows(saves: Sequence[Behaviour | None], good: Sequence[int]) -> list[SaveRow]:
-    """Rows of a table with these behaviours, of which those at the places are good."""
+def verdicts(good: Sequence[int], count: int = 4) -> list[SaveVerdict]:
+    """So many saves, of which those at the places are good."""
     nothing: Any = None
     return [
-        SaveRow(nothing, Standing.GOOD if place in good else Standing.BROKEN, save)
-        for place, save in enumerate(saves)
+        SaveVerdict(nothing, Standing.GOOD if place in good else Standing.BROKEN)
+        for place in range(count)
     ]
 
 
+def measured(good: Sequence[int], *saves: Behaviour) -> tuple[int, int, int, bool] | None:
+    """The best of measured saves: its place, the last one, the rows, and whether it is clear."""
+    best = best_of(verdicts(good), dict(enumerate(saves)), [])
+    return best and (best.place, best.last, best.rows, best.is_clear)
+
+
 def test_the_lowest_of_the_good_ones_is_the_best() -> None:
-    found = best_measured(rows(list(map(saved, (3.0, 1.5, 1.2, 1.6))), [0, 1, 3]), LIMITS)
-    assert found is not None
-    assert (found.place, found.last, found.rows) == (1, 3, 32)
-    assert found.is_clear
-
-
-def test_a_difference_within_chance_is_said_to_be_that() -> None:
+    assert measured([0, 1, 3], *map(saved, (3.0, 1.5, 1.2, 1.6))) == (1, 3, 32, True)
     noisy = saved(1.501, spread=20.0)
-    noisy = Behaviour(noisy.losses - noisy.losses.mean() + 1.501, BASE)
-    found = best_measured(rows([saved(1.5), noisy], [0, 1]), LIMITS)
-    assert found is not None
-    assert found.place == 0
-    assert not found.is_clear
+    within_chance = Behaviour(noisy.losses - noisy.losses.mean() + 1.501, BASE)
+    assert measured([0, 1], saved(1.5), within_chance) == (0, 1, 32, False)
+    assert measured([0, 1], saved(3.0), saved(2.0)) == (1, 1, 32, False)
+    assert measured([], saved(3.0)) is None
+    assert measured([0], Behaviour(np.array([np.nan]), BASE[:1])) is None
 
 
-def test_the_newest_may_be_the_best_and_none_may_be_good() -> None:
-    found = best_measured(rows([saved(3.0), saved(2.0)], [0, 1]), LIMITS)
-    assert found is not None
-    assert (found.place, found.is_clear) == (1, False)
-    assert best_measured(rows([saved(3.0)], []), LIMITS) is None
-    assert best_measured(rows([None], [0]), LIMITS) is None
-    unfinite = Behaviour(np.array([np.nan]), BASE[:1])
-    assert best_measured(rows([unfinite], [0]), LIMITS) is None
-
-
-def test_the_log_compares_at_least_two() -> None:
-    found = best_logged(rows([None] * 4, range(4)), [1.6, None, 1.4, 1.5])
-    assert found is not None
-    assert (found.place, found.how, found.last, found.is_clear) == (2, "logged", 3, False)
-    assert best_logged(rows([None] * 2, [0, 1]), [1.6, None]) is None
-    assert best_logged(rows([None] * 2, [0, 1]), [1.6, 1.6]) is None
-    assert best_logged(rows([None] * 2, [0]), [1.6, 1.5]) is None
+@pytest.mark.parametrize(
+    ("validations", "good", "place"),
+    [
+        ([1.6, None, 1.4, 1.5], range(4), 2),
+        ([1.6, None], range(4), None),
+        ([1.6, 1.6], range(4), None),
+        ([1.6, 1.5], [0], None),
+    ],
+)
+def test_the_log_compares_at_least_two(
+    validations: list[float | None], good: Sequence[int], place: int | None
+) -> None:
+    best = best_of(verdicts(good), {}, validations)
+    assert (best and (best.place, best.how, best.is_clear)) == (
+        None if place is None else (place, "logged", False)
+    )
 
 
 def static(folder: Path) -> Bisection:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from mlxdoctor.api import diagnose
-from mlxdoctor.engines.tensors import SaveFacts
 from mlxdoctor.evidence.checkpoints import Checkpoint
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.exhibits import CheckpointSizes
@@ -19,7 +18,7 @@ from mlxdoctor.measure.weights.save_norms import (
     MAX_MODULES,
     MAX_ROWS,
     FollowedHistory,
-    SaveState,
+    Save,
     follow,
     heat_map,
 )
@@ -32,14 +31,11 @@ def module(layer: int | None, projection: str, size: float) -> tuple[str, float]
 
 
 def followed(*saves: list[tuple[str, float]]) -> FollowedHistory:
-    states = [
-        SaveState(
-            Checkpoint(100 * number, Path(f"{number}.safetensors")),
-            SaveFacts(100 * number, sizes=dict(modules)),
-        )
+    described = [
+        Save(Checkpoint(100 * number, Path(f"{number}.safetensors")), sizes=dict(modules))
         for number, modules in enumerate(saves, 1)
     ]
-    return FollowedHistory(tuple(states), "relative")
+    return FollowedHistory(tuple(described), "relative")
 
 
 def test_the_data_are_the_sizes_module_by_save(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from mlxdoctor.bisect.answer import sentence
-from mlxdoctor.bisect.behaviour import Limits
 from mlxdoctor.bisect.table import Bisection, bisect
 from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.judge.save_flaws import SaveLimits
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from tests.bisect.conftest import EVERY, LEAP
@@ -26,7 +26,7 @@ Copy = Callable[[str], Path]
 
 def bisected(folder: Path, *, model: bool = False) -> Bisection:
     base = FIXTURES / "base" if model else None
-    return bisect(Run.discover([folder], base=base, allow_model=model), Limits())
+    return bisect(Run.discover([folder], base=base, allow_model=model), SaveLimits())
 
 
 def standings(found: Bisection) -> str:
@@ -58,7 +58,7 @@ def test_the_models_agree_after_a_few_loads(broken_run: Path) -> None:
     assert not found.unmeasured
     # Six different files, of which those that exploded need not be loaded.
     assert 2 <= found.measured <= 5
-    losses = {at: row.behaviour.loss for at, row in enumerate(found.rows) if row.behaviour}
+    losses = {place: save.loss for place, save in found.behaviours.items()}
     assert losses[2] == min(losses.values()) < 3.0
     assert "none" not in sentence(found)
 
@@ -72,12 +72,14 @@ def test_the_model_finds_what_log_and_sizes_do_not_show(broken_run: Path, tmp_pa
         name = f"{number:07d}_adapters.safetensors"
         shutil.copy(broken_run / name, folder / name)
     shutil.copy(broken_run / "adapter_config.json", folder)
-    limits = Limits(exploded=1e9, jump=1e9)
+    limits = SaveLimits(exploded=1e9, jump=1e9)
     run = Run.discover([folder], base=FIXTURES / "base", allow_model=True)
     found = bisect(run, limits)
     assert standings(found) == "gggb"
     assert found.last_good == 2
-    assert [bool(row.fault) for row in found.rows] == [False, False, False, True]
+    assert ["bad-answers" in {one.flaw for one in row.remarks} for row in found.rows] == [
+        False
+    ] * 3 + [True]
     assert "its answers" in found.rows[3].why or "it answers" in found.rows[3].why
 
 
@@ -149,7 +151,7 @@ def test_peft_folders(tmp_path: Path) -> None:
         }
         save(tmp_path / f"checkpoint-{number}" / "adapter_model.safetensors", tensors)
     found = bisected(tmp_path)
-    assert [found.rows[place].checkpoint.iteration for place in range(2)] == [100, 200]
+    assert [found.rows[place].save.checkpoint.iteration for place in range(2)] == [100, 200]
     assert found.followed.quantity == "unscaled"
 
 
@@ -173,7 +175,7 @@ def test_saves_that_do_not_fit_the_base_are_broken(broken_run: Path, tmp_path: P
         tensors = {name: one * np.float32(1.01) for name, one in tensors.items()}
         save(folder / f"{number:07d}_adapters.safetensors", tensors)
     run = Run.discover([folder], base=FIXTURES / "base", allow_model=True)
-    found = bisect(run, Limits())
+    found = bisect(run, SaveLimits())
     assert standings(found) == "bb"
     assert "it cannot be put on the base model" in sentence(found)
     assert "tmp" not in found.rows[0].why

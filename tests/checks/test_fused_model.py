@@ -18,7 +18,6 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.finding import Outcome
-from mlxdoctor.measure.weights.changed_tensors import predicted_rounding
 from tests.conftest import FIXTURES, RUNS, check_called
 from tests.given import outcome
 from tests.reproduce.real import trained
@@ -188,17 +187,6 @@ def test_each_kind_of_adapter(tmp_path: Path, kind: str) -> None:
 
 def test_without_a_fused_model_there_is_nothing_to_compare() -> None:
     assert judged(None).status == "skipped"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("bits", [4, 8])
-def test_rounding_is_predicted_before_it_happens(tmp_path: Path, bits: int) -> None:
-    base = BaseModel.read(BASE)
-    after = BaseModel.read(quantized(BASE, tmp_path / "base", bits))
-    for module in ("model.layers.0.self_attn.q_proj", "model.layers.3.mlp.down_proj"):
-        predicted = predicted_rounding(base, module, bits, group_size=32)
-        assert predicted == pytest.approx(after.quantized[module].rounding(), rel=0.02)
-    assert predicted_rounding(base, "model.layers.0.self_attn.q_proj", bits, 64) is None
 
 
 @pytest.mark.slow

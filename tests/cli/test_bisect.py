@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -55,11 +54,9 @@ def test_a_broken_one_exits_with_1_and_names_a_file_that_exists(call: Call) -> N
     assert [one["standing"] for one in data["checkpoints"]] == ["good", *["broken"] * 3]
     second = data["checkpoints"][1]
     assert set(second["symptoms"]) == {"non-finite", "blown-up-in-the-log"}
-    assert (second["size"], second["nonfinite"]) == (None, 27_648)
-    first = data["checkpoints"][0]
-    assert first["sha256"] == hashlib.sha256(Path(first["file"]).read_bytes()).hexdigest()
-    assert len(first["modules"]) == 14
-    assert first["logged_loss"] > 0
+    assert second["size"] is None
+    assert second["why"].startswith("27,648 of its values are NaN or infinite")
+    assert data["checkpoints"][0]["logged_loss"] > 0
 
 
 def test_nothing_that_decides_exits_with_3(call: Call, copied: Callable[[str], Path]) -> None:

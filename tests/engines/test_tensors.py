@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 
 from mlxdoctor.engines.tensors import (
     ModuleFacts,
-    SaveFacts,
     change,
     describe,
-    history,
     quantity_of,
     sharing,
     size_of,
@@ -49,12 +47,10 @@ def test_figures_are_those_of_the_dense_update(
     assert facts.product_norm == pytest.approx(dense, rel=1e-6)
     assert facts.update_norm == pytest.approx(2 * dense, rel=1e-6)
     assert facts.relative == pytest.approx(dense / 2, rel=1e-6)
-    assert facts.nominal == pytest.approx(2 * dense / sqrt(min(inputs, outputs)), rel=1e-6)
+    nominal = size_of(facts, "nominal")
+    assert nominal == pytest.approx(2 * dense / sqrt(min(inputs, outputs)), rel=1e-6)
     np.testing.assert_allclose(facts.singular_values, theirs, atol=1e-6 * theirs[0])
     assert facts.stable_rank == pytest.approx((theirs**2).sum() / theirs[0] ** 2, rel=1e-6)
-    share = theirs[theirs > 1e-7 * theirs[0]] / theirs.sum()
-    entropy = -(share * np.log(share)).sum()
-    assert facts.effective_rank == pytest.approx(np.exp(entropy), rel=1e-4)
 
 
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
@@ -75,27 +71,14 @@ def test_every_precision(tmp_path: Path, dtype: str) -> None:
     assert (facts.layer, facts.rank, facts.a_is_drawn) == (0, 8, True)
 
 
-def test_a_real_adapter() -> None:
-    adapter = Adapter.read(RUNS / "healthy-ordinary")
-    for module, facts in zip(adapter.modules, factor_facts(adapter), strict=True):
-        a, b = (one.astype(float) for one in module.factors())
-        theirs = np.linalg.svd(a @ b, compute_uv=False)[: module.rank]
-        np.testing.assert_allclose(facts.singular_values, theirs, rtol=1e-6)
-        assert not facts.b.is_zero
-
-
 def test_a_fresh_adapter() -> None:
     tensors = lora({"q": (50, 30)}, b=0.0)
-    facts = describe("q", tensors["q.lora_a"], tensors["q.lora_b"])
+    a, b = tensors["q.lora_a"], tensors["q.lora_b"].astype(float)
+    facts = describe("q", a, b)
     assert (facts.b.is_zero, facts.a.is_zero, facts.a_is_drawn) == (True, False, True)
-    norms = (facts.product_norm, facts.spectral_norm, facts.stable_rank, facts.effective_rank)
-    assert norms == (0, 0, 0, 0)
-
-
-def test_the_smallest_b_is_not_zero() -> None:
-    b = np.zeros((4, 30))
+    assert (facts.product_norm, facts.spectral_norm, facts.stable_rank) == (0, 0, 0)
     b[0, 0] = 5e-324
-    assert not describe("q", np.ones((50, 4)), b).b.is_zero
+    assert not describe("q", a, b).b.is_zero
 
 
 @pytest.mark.parametrize(
@@ -182,10 +165,9 @@ def test_modules_are_compared_by_a_measure_that_all_have() -> None:
     assert quantity_of([sound, still]) == "relative"
     assert [size_of(one, "relative") for one in (sound, still)] == [pytest.approx(0.1), 0.0]
     assert quantity_of([sound, replace(still, base_norm=None)]) == "nominal"
-    assert size_of(sound, "nominal") == sound.nominal
     unknown = replace(sound, scale=nan)
     assert quantity_of([unknown, still]) == "unscaled"
-    assert size_of(unknown, "unscaled") == pytest.approx(sound.nominal)
+    assert size_of(unknown, "unscaled") == pytest.approx(size_of(sound, "nominal"))
 
 
 def test_factors_that_several_modules_have() -> None:
@@ -222,48 +204,3 @@ def test_a_change_of_values() -> None:
 def test_squares_beyond_float32_are_exact(size: float) -> None:
     before = np.full(5000, size, "f4")
     assert change(before, 2 * before).relative == 1.0
-
-
-def saves(*sizes: float, final: float | None = None) -> list[SaveFacts]:
-    """Saves with a trained module and one of such a size, with the bytes that the size gives."""
-    start = {"q": np.arange(1, 9, dtype="f4")}
-    made = [
-        SaveFacts(100 * number, f"{size}", {"q": size, "v": 1.0}, starts=start)
-        for number, size in enumerate(sizes, 1)
-    ]
-    if final is not None:
-        made.append(SaveFacts(None, f"{final}", {"q": final, "v": 1.0}, starts=start))
-    return made
-
-
-@pytest.mark.parametrize(
-    ("sizes", "unchanged_from"),
-    [((1, 1, 1), 0), ((1, 2, 2), 1), ((1, 1, 2), None), ((1, 2, 1), None), ((1,), None)],
-)
-def test_saves_that_stop_changing(sizes: tuple[float, ...], unchanged_from: int | None) -> None:
-    facts = history(saves(*sizes, final=sizes[0]))
-    assert facts.unchanged_from == unchanged_from
-    assert facts.same_as[-1] == 0
-
-
-def test_a_module_that_was_erased() -> None:
-    facts = history(saves(0.0, 0.1, 0.0, final=0.0))
-    assert facts.erased == (frozenset(), frozenset(), {"q"}, {"q"})
-
-
-def test_saves_that_began_as_another_run() -> None:
-    random = np.random.default_rng(0)
-    stranger = {"q": random.normal(size=8).astype("f4")}
-    *own, final = saves(0.1, 0.2, final=0.3)
-    facts = history([*own, replace(final, starts=stranger)])
-    assert facts.own_likeness == pytest.approx(1.0)
-    assert abs(facts.final_likeness) < 0.9
-    assert history(saves(0.1, 0.2, final=0.3)).final_likeness == pytest.approx(1.0)
-    assert isnan(history([replace(one, starts={}) for one in own]).own_likeness)
-
-
-def test_a_size_is_that_of_what_was_trained() -> None:
-    assert SaveFacts(100, sizes={"q": 0.0, "v": 0.2, "k": 0.4}).size == pytest.approx(0.3)
-    assert isnan(SaveFacts(100, sizes={"q": nan, "v": 0.2}).size)
-    assert SaveFacts(100, sizes={"q": 0.0}).is_zero
-    assert not SaveFacts(100).is_zero

@@ -77,7 +77,7 @@ def test_a_large_update_is_told_and_breaks_nothing(
     base = BaseModel.read(FIXTURES / "base")
     found = history(tmp_path, [state(1.0)])
     config = TrainingConfig.read(tmp_path)
-    size = follow(found, config, base).saves[0].facts.size
+    size = follow(found, config, base).saves[0].size
     config = replace(config, values={**config.values, "lora_parameters": scaled(factor / size)})
     verdicts = judge(follow(found, config, base), None, LIMITS)
     assert standings(verdicts) == "g"

@@ -33,8 +33,6 @@ _BLOCK_ELEMENTS = 1 << 20
 _BLOCK_BYTES = 1 << 21
 #: Elements of a weight that are held at once where it is multiplied: they fit into a core's cache.
 _CACHED_ELEMENTS = 1 << 18
-#: Weights that share a scale where `mlx_lm.convert -q` is not told otherwise.
-_QUANTIZED_GROUP = 64
 
 
 @dataclass(frozen=True)
@@ -286,29 +284,6 @@ def _fusion(
         return None
     rounding = after.rounding() if isinstance(after, QuantizedTensor) else 0.0
     return ModuleFusion(module.name, sqrt(intended), sqrt(realised), inner, sqrt(size), rounding)
-
-
-def predicted_rounding(
-    base: BaseModel, module: str, bits: int, group_size: int = _QUANTIZED_GROUP
-) -> float | None:
-    """The norm that quantising a module's weight to so many bits adds on average.
-
-    MLX's affine mode: a group of weights in a row shares a step, its range over 2ᵇⁱᵗˢ − 1, and
-    each is off by a squared step over 12 on average. From a sample of the rows; the update
-    changes the range too little to matter. None where the width is no multiple of the group.
-
-    Raises:
-        InputError: the module has no weight, or it cannot be read.
-    """
-    square, total, seen = 0.0, 0, 0
-    for values, rows in base.sampled_rows(module):
-        if values.shape[1] % group_size:
-            return None
-        groups = values.reshape(-1, group_size)
-        steps = (groups.max(axis=1) - groups.min(axis=1)) / (2**bits - 1)
-        square += float(steps @ steps) * group_size / 12
-        total, seen = rows, seen + len(values)
-    return sqrt(square * total / seen) if seen else None
 
 
 def weight_of(model: BaseModel | TunedModel, module: str) -> Stored | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from mlxdoctor.evidence.adapter import Adapter, layer_of
@@ -21,8 +20,6 @@ _NOT_LINEAR = re.compile(r"vision|visual|audio|conv|rotary")
 #: What `mlx_lm.lora` writes of its arguments since October 2025; since that September it
 #: takes every linear layer where no keys are stated (mlx-lm pull requests 511 and 515).
 _TAKES_ALL = frozenset({"adapter_path", "grad_accumulation_steps", "test_batches", "train"})
-#: What is a linear layer in every architecture; other matrices may be bare parameters.
-_LINEAR = "_proj"
 #: The number of a layer, or of a block, in a module's name.
 _NUMBER = re.compile(r"\.\d+\.")
 _LEAVES = frozenset({"lora_a", "lora_b", "m"})
@@ -92,49 +89,6 @@ def peft_targets(config: TrainingConfig, names: Iterable[str]) -> tuple[str, ...
         return is_named and (not layers or layer in layers)
 
     return tuple(name for name in names if is_target(name))
-
-
-@dataclass(frozen=True)
-class MissingTargets:
-    """Modules that a configuration puts LoRA on and that an adapter has no factors for.
-
-    Attributes:
-        names: those modules, sorted.
-        expected: how many modules there should be.
-        is_certain: they were trained, and lost: the configuration is one that `mlx_lm.lora`
-            itself wrote of a base that MLX wrote, or a module has factors in one adapted
-            layer and none in another, which no trainer chooses.
-    """
-
-    names: tuple[str, ...]
-    expected: int
-    is_certain: bool
-
-
-def missing_targets(
-    adapter: Adapter, config: TrainingConfig, base: BaseModel
-) -> MissingTargets | None:
-    """What `adapter` lacks of what `config` describes, or None where that cannot be told."""
-    targets = target_modules(config, base)
-    if targets is None:
-        return None
-    kinds = {module.projection for module in adapter.modules}
-    layers = {module.layer for module in adapter.modules}
-    is_written = by_mlx_lm(config)
-    if config.keys is None:
-        # Without keys the trainer chose: hold it to the kinds of module that it did take.
-        targets = tuple(
-            name
-            for name in targets
-            if layer_of(name)[1] in kinds or (is_written and name.endswith(_LINEAR))
-        )
-    missing = sorted(set(targets) - {module.name for module in adapter.modules})
-    scattered = any(layer in layers and kind in kinds for layer, kind in map(layer_of, missing))
-    return MissingTargets(
-        names=tuple(missing),
-        expected=len(targets),
-        is_certain=config.origin == "mlx-lm" and base.is_mlx and (is_written or scattered),
-    )
 
 
 def configured_parameters(config: TrainingConfig, base: BaseModel) -> int | None:

@@ -1,29 +1,21 @@
-"""Every module over a run's saves: the sizes of its updates, from the files alone."""
+"""One description of a run's saves: every module's update over time, from the files alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import isfinite, nan, sqrt
+from statistics import median
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mlxdoctor.engines.tensors import (
-    QUANTITIES,
-    HistoryFacts,
-    ModuleFacts,
-    Quantity,
-    SaveFacts,
-    history,
-    quantity_of,
-    size_of,
-)
+from mlxdoctor.engines.tensors import QUANTITIES, ModuleFacts, Quantity, quantity_of, size_of
 from mlxdoctor.evidence.adapter import Adapter, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import Checkpoint, CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import Progress
-from mlxdoctor.evidence.tensor import TensorRef
 from mlxdoctor.evidence.tuned_model import base_name
 from mlxdoctor.exhibits import CheckpointSizes
 from mlxdoctor.measure.weights.adapter_facts import adapter_facts, nonfinite_values
@@ -36,19 +28,52 @@ MAX_MODULES = 64
 MAX_ROWS, MAX_COLUMNS = 64, 60
 
 
-@dataclass(frozen=True)
-class SaveState:
-    """One save.
+@dataclass(frozen=True, eq=False)
+class Save:
+    """One save of a run in figures; without any where its file cannot be read.
 
     Attributes:
         checkpoint: the save.
-        facts: what its tensors show; nothing where the file cannot be read.
-        problem: why it cannot be read, as a clause; empty where it can.
+        problem: why its file cannot be read, as a clause; empty where it can.
+        sizes: module -> size of its update, 0 where there is none; NaN where it is not finite.
+        nonfinite: NaN and infinite values in the whole file.
+        starts: module -> the first values of A, float32 (256,) at most.
     """
 
     checkpoint: Checkpoint
-    facts: SaveFacts
     problem: str = ""
+    sizes: Mapping[str, float] = field(default_factory=dict)
+    nonfinite: int = 0
+    starts: Mapping[str, NDArray[np.float32]] = field(default_factory=dict, repr=False)
+
+    @property
+    def size(self) -> float:
+        """Median size over the modules with an update; NaN where none has one or is finite."""
+        sizes = [size for size in self.sizes.values() if size]
+        return median(sizes) if sizes and all(map(isfinite, sizes)) else nan
+
+    @property
+    def is_zero(self) -> bool:
+        """No module is changed at all."""
+        return bool(self.sizes) and not any(self.sizes.values())
+
+    def likeness(self, other: Save) -> float:
+        """How alike the starts of two saves are: the median cosine of A over their modules.
+
+        LoRA draws A at random and training moves it little: the cosine of two saves of one run is
+        near 1, that of two runs with other seeds near 0. NaN where nothing can be compared.
+        """
+        pairs = [
+            (start.astype(np.float64), other.starts[name].astype(np.float64))
+            for name, start in self.starts.items()
+            if name in other.starts and other.starts[name].shape == start.shape
+        ]
+        with np.errstate(all="ignore"):
+            cosines = [
+                float(ours @ theirs / (np.linalg.norm(ours) * np.linalg.norm(theirs)))
+                for ours, theirs in pairs
+            ]
+        return median(cosines) if cosines and all(map(isfinite, cosines)) else nan
 
 
 @dataclass(frozen=True)
@@ -60,13 +85,8 @@ class FollowedHistory:
         quantity: what sizes are given in.
     """
 
-    saves: tuple[SaveState, ...]
+    saves: tuple[Save, ...]
     quantity: Quantity
-
-    @property
-    def facts(self) -> HistoryFacts:
-        """What the saves show together; places are those of `saves`."""
-        return history([save.facts for save in self.saves])
 
 
 def follow(
@@ -84,49 +104,44 @@ def follow(
         progress: called file by file.
     """
     norms: dict[str, float | None] = {}
-    saves: list[SaveState] = []
-    modules: dict[int, tuple[ModuleFacts, ...]] = {}
+    described: list[tuple[Save, tuple[ModuleFacts, ...]]] = []
     for place, checkpoint in enumerate(history.checkpoints):
         if progress is not None:
             progress("reading checkpoints", place, len(history.checkpoints))
-        empty = SaveFacts(checkpoint.iteration, checkpoint.source.sha256)
         try:
             adapter = checkpoint.adapter
-            facts = replace(
-                empty,
+            modules = adapter_facts(adapter, config, base, norms)
+            save = Save(
+                checkpoint,
+                sizes=dict(_whole_weights(adapter, base)),
                 nonfinite=sum(nonfinite_values(adapter).values()),
-                tensors=frozenset(adapter.tensors),
+                starts={module.name: module.start for module in modules},
             )
-            if adapter.modules:
-                modules[place] = adapter_facts(adapter, config, base, norms)
-                starts = {module.name: module.start for module in modules[place]}
-                facts = replace(facts, starts=starts)
-            elif base is not None:
-                facts = replace(facts, sizes=dict(_whole_weights(adapter, base)))
         except InputError as error:
-            saves.append(SaveState(checkpoint, empty, error.problem))
-        else:
-            saves.append(SaveState(checkpoint, facts))
-    quantity = quantity_of([module for saved in modules.values() for module in saved])
-    for place, saved in modules.items():
-        sizes = {module.name: size_of(module, quantity) for module in saved}
-        if not saves[place].problem:
-            saves[place] = replace(saves[place], facts=replace(saves[place].facts, sizes=sizes))
-    return FollowedHistory(tuple(saves), quantity)
+            save, modules = Save(checkpoint, error.problem), ()
+        described.append((save, modules))
+    quantity = quantity_of([module for _, modules in described for module in modules])
+    saves = tuple(
+        replace(
+            save, sizes={module.name: size_of(module, quantity) for module in modules} or save.sizes
+        )
+        for save, modules in described
+    )
+    return FollowedHistory(saves, quantity)
 
 
-def _whole_weights(adapter: Adapter, base: BaseModel) -> Iterator[tuple[str, float]]:
-    """How far whole weights are from the base model's; those it does not have are left out."""
+def _whole_weights(adapter: Adapter, base: BaseModel | None) -> Iterator[tuple[str, float]]:
+    """How far whole weights are from the base model's, where the file holds no factors."""
+    if base is None or adapter.modules:
+        return
     for tensor in adapter.others:
         name = base_name(tensor.name)
         other = base.tensors.get(name)
-        if other is not None and other.shape == tensor.shape and _are_weights(tensor, other):
-            moved = change_of(other, tensor)
-            yield name, moved.relative if isfinite(moved.relative) else nan
-
-
-def _are_weights(*tensors: TensorRef) -> bool:
-    return all(tensor.is_float for tensor in tensors)
+        if other is None or other.shape != tensor.shape:
+            continue
+        if tensor.is_float and other.is_float:
+            relative = change_of(other, tensor).relative
+            yield name, relative if isfinite(relative) else nan
 
 
 def heat_map(followed: FollowedHistory, broken: Sequence[bool]) -> CheckpointSizes | None:
@@ -139,11 +154,11 @@ def heat_map(followed: FollowedHistory, broken: Sequence[bool]) -> CheckpointSiz
     Returns:
         None where no module's size is known.
     """
-    names = {name for save in followed.saves for name in save.facts.sizes}
+    names = {name for save in followed.saves for name in save.sizes}
     if not names:
         return None
     by_layer = len(names) > MAX_MODULES
-    columns = [_column(save.facts, by_layer=by_layer) for save in followed.saves]
+    columns = [_column(save, by_layer=by_layer) for save in followed.saves]
     rows = list(dict.fromkeys(row for column in columns for row in column))
     rows = [rows[place] for place in _even(len(rows), MAX_ROWS)]
     shown = _even(len(columns), MAX_COLUMNS)
@@ -157,7 +172,7 @@ def heat_map(followed: FollowedHistory, broken: Sequence[bool]) -> CheckpointSiz
     )
 
 
-def _column(save: SaveFacts, *, by_layer: bool) -> Mapping[str, float]:
+def _column(save: Save, *, by_layer: bool) -> Mapping[str, float]:
     """The sizes of one save by the row of the figure."""
     named = {name: layer_of(name.removesuffix(".weight")) for name in save.sizes}
     if not by_layer:

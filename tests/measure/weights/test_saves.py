@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.checkpoints import CheckpointHistory
+from mlxdoctor.evidence.checkpoints import Checkpoint, CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.measure.weights.adapter_facts import adapter_facts
-from mlxdoctor.measure.weights.save_norms import follow
+from mlxdoctor.measure.weights.save_norms import Save, follow
 from tests.bisect.states import history, state
 from tests.conftest import FIXTURES, RUNS
 
@@ -34,8 +34,8 @@ def test_sizes_are_those_of_the_drift(base: BaseModel) -> None:
     assert [one.checkpoint.iteration for one in followed.saves] == [300, 600, None]
     for save, checkpoint in zip(followed.saves, found.checkpoints, strict=True):
         facts = adapter_facts(checkpoint.adapter, config, base)
-        assert save.facts.sizes == {one.name: one.relative for one in facts}
-        assert save.facts.size == median(one.relative or 0.0 for one in facts)
+        assert save.sizes == {one.name: one.relative for one in facts}
+        assert save.size == median(one.relative or 0.0 for one in facts)
 
 
 def test_the_base_is_read_once_for_all_saves(
@@ -58,23 +58,23 @@ def test_without_a_base_the_usual_norm_stands_in(tmp_path: Path) -> None:
     found = history(tmp_path, [state(0.5), state(2.0)])
     followed = follow(found, TrainingConfig.read(tmp_path), None)
     assert followed.quantity == "nominal"
-    assert [one.facts.size for one in followed.saves] == pytest.approx([0.5, 2.0], rel=1e-5)
+    assert [one.size for one in followed.saves] == pytest.approx([0.5, 2.0], rel=1e-5)
 
 
 def test_without_a_scale_sizes_are_of_the_product(tmp_path: Path) -> None:
     followed = follow(history(tmp_path, [state(0.5)]), None, None)
     assert followed.quantity == "unscaled"
-    assert followed.saves[0].facts.size == pytest.approx(0.5, rel=1e-5)
+    assert followed.saves[0].size == pytest.approx(0.5, rel=1e-5)
 
 
 def test_what_is_not_finite_has_no_size(tmp_path: Path) -> None:
     broken = state(0.5)
     broken["model.layers.1.self_attn.q_proj.lora_a"][0, :3] = np.nan
     (save,) = follow(history(tmp_path, [broken]), TrainingConfig.read(tmp_path), None).saves
-    assert save.facts.nonfinite == 3
-    sizes = save.facts.sizes.values()
+    assert save.nonfinite == 3
+    sizes = save.sizes.values()
     assert [math.isnan(size) for size in sizes] == [False, True, False, False]
-    assert math.isnan(save.facts.size)
+    assert math.isnan(save.size)
 
 
 def test_a_file_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> None:
@@ -82,16 +82,16 @@ def test_a_file_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> 
     (tmp_path / "0000100_adapters.safetensors").write_bytes(b"cut off")
     first, second = follow(found, TrainingConfig.read(tmp_path), None).saves
     assert first.problem
-    assert not first.facts.sizes
+    assert not first.sizes
     assert not second.problem
-    assert len(second.facts.sizes) == 4
+    assert len(second.sizes) == 4
 
 
 def test_whole_weights_are_compared_with_the_base(base: BaseModel) -> None:
     run = RUNS / "adapter-never-attached"
     found = CheckpointHistory.read(run)
     followed = follow(found, TrainingConfig.read(run), base)
-    sizes = [one.facts.size for one in followed.saves]
+    sizes = [one.size for one in followed.saves]
     assert all(0 < size < 1 for size in sizes)
     name = "model.layers.0.self_attn.q_proj.weight"
     ours, theirs = (
@@ -99,8 +99,8 @@ def test_whole_weights_are_compared_with_the_base(base: BaseModel) -> None:
         for tensors in (found.checkpoints[0].adapter.tensors, base.tensors)
     )
     expected = np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
-    assert followed.saves[0].facts.sizes[name] == pytest.approx(expected)
-    assert not follow(found, TrainingConfig.read(run), None).saves[0].facts.sizes
+    assert followed.saves[0].sizes[name] == pytest.approx(expected)
+    assert not follow(found, TrainingConfig.read(run), None).saves[0].sizes
 
 
 def test_progress_is_told(tmp_path: Path) -> None:
@@ -118,4 +118,14 @@ def test_mixed_saves_take_the_least_that_is_known(tmp_path: Path, base: BaseMode
     found = history(tmp_path, [state(0.1), state(0.2), other])
     followed = follow(found, TrainingConfig.read(tmp_path), base)
     assert followed.quantity == "nominal"
-    assert [one.facts.size for one in followed.saves] == pytest.approx([0.1, 0.2, 0.3], rel=1e-5)
+    assert [one.size for one in followed.saves] == pytest.approx([0.1, 0.2, 0.3], rel=1e-5)
+
+
+def test_a_size_is_that_of_what_was_trained() -> None:
+    def save(**sizes: float) -> Save:
+        return Save(Checkpoint(100, Path("x")), sizes=sizes)
+
+    assert save(q=0.0, v=0.2, k=0.4).size == pytest.approx(0.3)
+    assert math.isnan(save(q=math.nan, v=0.2).size)
+    assert save(q=0.0).is_zero
+    assert not save().is_zero
