@@ -46,21 +46,20 @@ from statistics import median
 import numpy as np
 
 from mlxdoctor.check import NotApplicable, check
-from mlxdoctor.engines.tensors import FactorFacts, ModuleFacts, sharing
+from mlxdoctor.engines.tensors import ModuleFacts, sharing
 from mlxdoctor.evidence.adapter import Adapter, LoraModule
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.tensor import TensorRef
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, some_of
 from mlxdoctor.measure.weights.adapter_facts import base_norm, factor_facts, nonfinite_values
 
-_EXAMPLES = 3
 #: What a sound model may not compute: an expert with tensors of its own, other towers than
 #: the language model's, heads for further tokens, and keys and values that layers share.
 _UNUSED = re.compile(
     r"\bexperts\.\d+\.|vision|visual|image|audio|speech|\bmtp\b|\b[kv]_proj$", re.IGNORECASE
 )
-
+#: Of those, what is told where other projections of its layer stand still as well.
+_OF_A_LAYER = ("k_proj", "v_proj")
 
 #: Values of a factor that are needed before they are compared: of fewer, some are alike by chance.
 _VALUES = 64
@@ -176,10 +175,11 @@ def adapter_presence(
     yield from _untrained_values(facts)
     yield from _same(facts)
     yield from _magnitudes(adapter.modules, base)
+    factors = [factor for module in facts for factor in (module.a, module.b)]
     if (
-        facts
+        factors
         and not unusable
-        and all(_is_sound(module.a) and _is_sound(module.b) for module in facts)
+        and all(factor.is_finite and not factor.is_zero for factor in factors)
     ):
         yield Seen(
             "The adapter has {modules} pairs of LoRA factors, all finite and none zero.",
@@ -187,23 +187,18 @@ def adapter_presence(
         )
 
 
-def _is_sound(factor: FactorFacts) -> bool:
-    return factor.is_finite and not factor.is_zero
-
-
 def _nonfinite(adapter: Adapter) -> Iterator[Sign]:
     bad = nonfinite_values(adapter)
     if not bad:
         return
-    values = sum(bad.values())
-    measured = {
+    figures = {
         "tensors": len(bad),
         "all_tensors": adapter.tensor_count,
-        "values": values,
+        "values": sum(bad.values()),
     }
-    yield Sign("non-finite", measured, where=some_of(list(bad)))
+    yield Sign("non-finite", figures, where=some_of(list(bad)))
     half = [name for name in bad if adapter.tensors[name].dtype == "F16"]
-    if half and 2 * len(half) >= len(bad):
+    if 2 * len(half) >= len(bad):
         yield Sign("float16-non-finite", {"tensors": len(half)}, where=some_of(half))
 
 
@@ -215,8 +210,6 @@ def _no_factors(adapter: Adapter, config: TrainingConfig | None) -> Sign:
         {
             "tensors": adapter.tensor_count,
             "parameters": adapter.parameter_count,
-            "pairs": 0,
-            "examples": tuple(list(adapter.tensors)[:_EXAMPLES]),
             "stated": config.fine_tune_type if config is not None else None,
         },
         where=adapter.path.name,
@@ -230,115 +223,85 @@ def _whole_weights(adapter: Adapter, config: TrainingConfig | None) -> Iterator[
     others = [
         tensor for tensor in adapter.others if not any(key in tensor.name for key in intended)
     ]
-    if not others:
-        return
     severity = None
     if adapter.modules and adapter.naming == "peft":
         severity = Severity.INFO
     elif not adapter.modules and config is not None:
         severity = Severity.ERROR
-    names = [tensor.name for tensor in others]
-    numbers = sum(tensor.size for tensor in others)
-    yield Sign(
-        "full-weights",
-        {
+    if others:
+        figures: dict[str, Measurement] = {
             "tensors": len(others),
-            "parameters": numbers,
-            "examples": tuple(names[:_EXAMPLES]),
+            "parameters": sum(tensor.size for tensor in others),
             "file": adapter.path.name,
-        },
-        where=some_of(names),
-        severity=severity,
-    )
+        }
+        where = some_of([tensor.name for tensor in others])
+        yield Sign("full-weights", figures, where=where, severity=severity)
 
 
 def _unusable(adapter: Adapter) -> Iterator[Sign]:
     """Factors that no pair can be made of, by what is wrong with them."""
-    tensors = adapter.tensors
-
-    def factors(module: str) -> dict[str, TensorRef]:
-        return {name: tensor for name, tensor in tensors.items() if f"{module}.lora_" in name}
-
-    if names := adapter.unpaired:
-        figures: dict[str, Measurement] = {"unpaired": len(names), "file": adapter.path.name}
-        yield Sign("unusable-factors", figures, where=some_of(names))
-    if names := adapter.mismatched:
-        shapes = {
-            name.split("lora_")[-1][0].upper(): tensor.shape
-            for name, tensor in factors(names[0]).items()
-        }
-        is_peft = adapter.naming == "peft"
-        figures = {
-            "mismatched": len(names),
-            "shapes": ", ".join(f"{role} {shapes[role]}" for role in sorted(shapes)),
-            "layout": "A (rank, inputs) and B (outputs, rank)"
-            if is_peft
-            else "A (inputs, rank) and B (rank, outputs)",
-        }
-        yield Sign("unusable-factors", figures, where=some_of(names))
-    if names := adapter.not_float:
-        types = {
-            tensor.dtype
-            for module in names
-            for tensor in factors(module).values()
-            if not tensor.is_float
-        }
-        figures = {"not_float": len(names), "types": tuple(sorted(types))}
-        yield Sign("unusable-factors", figures, where=some_of(names))
+    factors = {name: tensor for name, tensor in adapter.tensors.items() if ".lora_" in name}
+    first = next(iter(adapter.mismatched), "")
+    shapes = sorted(
+        f"{name.split('lora_')[-1][0].upper()} {tensor.shape}"
+        for name, tensor in factors.items()
+        if f"{first}.lora_" in name
+    )
+    is_peft = adapter.naming == "peft"
+    layout = "A (rank, inputs) and B (outputs, rank)"
+    types = {tensor.dtype for tensor in factors.values() if not tensor.is_float}
+    figures: dict[str, dict[str, Measurement]] = {
+        "unpaired": {"file": adapter.path.name},
+        "mismatched": {
+            "shapes": ", ".join(shapes),
+            "layout": layout if is_peft else "A (inputs, rank) and B (rank, outputs)",
+        },
+        "not_float": {"types": tuple(sorted(types))},
+    }
+    for fault, more in figures.items():
+        if names := getattr(adapter, fault):
+            yield Sign("unusable-factors", {fault: len(names), **more}, where=some_of(names))
 
 
 def _zeros(facts: Sequence[ModuleFacts], config: TrainingConfig | None) -> Iterator[Sign]:
     zero = [module for module in facts if module.b.is_zero]
     if not zero:
         return
+    is_every = len(zero) == len(facts)
     start = config.values.get("init_lora_weights") if config is not None else None
     is_uniform = start in (None, True, "true")
-    moved = [module.name for module in zero if is_uniform and module.a_left_draw]
-    counts = {
-        "modules": len(facts),
-        "zero_b": len(zero),
-        "a_as_drawn": sum(module.a_is_drawn for module in zero),
-    }
-    if len(zero) == len(facts):
-        drawn = "every" if counts["a_as_drawn"] == len(facts) else None
-        where = some_of([module.name for module in zero])
-        yield Sign("zero-b", {**counts, "a_drawn": drawn}, where=where)
-    is_every = len(zero) == len(facts)
+    moved = {module.name: None for module in zero if is_uniform and module.a_left_draw}
+    drawn = sum(module.a_is_drawn for module in zero)
+    counts = {"modules": len(facts), "zero_b": len(zero), "a_as_drawn": drawn}
+    if is_every:
+        figures = {**counts, "a_drawn": "every" if drawn == len(facts) else None}
+        yield Sign("zero-b", figures, where=some_of([module.name for module in zero]))
     if moved:
         yield Sign(
             "a-moved-zero-b",
             {**counts, "a_moved": len(moved)},
-            where=some_of(moved),
+            where=some_of(list(moved)),
             severity=Severity.WARNING if is_every else None,
         )
-    if is_every:
+    idle = {module.name: module.layer for module in zero if module.name not in moved}
+    if is_every or all(map(_UNUSED.search, idle)):
         return
-    idle = [module for module in zero if module.name not in moved]
-    untrained = [module for module in idle if not _UNUSED.search(module.name)]
-    if untrained:
-        # Other projections of a layer stand still as well: its keys and values are not shared.
-        shared = [module for module in idle if module.name.endswith(("k_proj", "v_proj"))]
-        untrained = [module for module in idle if module in untrained or module in shared]
-        first = _first_above(untrained, [module for module in facts if not module.b.is_zero])
-        yield Sign(
-            "some-zero-b",
-            {
-                **counts,
-                "untrained": len(untrained),
-                "below": first is not None,
-                "first_trained": first,
-                "last_untrained": first - 1 if first is not None else None,
-            },
-            where=some_of([module.name for module in untrained]),
-        )
-
-
-def _first_above(idle: Sequence[ModuleFacts], trained: Sequence[ModuleFacts]) -> int | None:
-    """The first trained layer, if every module that stands still lies below it."""
-    first = min((module.layer for module in trained if module.layer is not None), default=None)
-    if first is None or any(module.layer is None or module.layer >= first for module in idle):
-        return None
-    return first
+    # Where other projections stand still as well, keys and values are not shared.
+    untrained = [name for name in idle if not _UNUSED.search(name) or name.endswith(_OF_A_LAYER)]
+    layers = [module.layer for module in facts if module.layer is not None and not module.b.is_zero]
+    first = min(layers, default=0)
+    is_below = all((layer := idle[name]) is not None and layer < first for name in untrained)
+    yield Sign(
+        "some-zero-b",
+        {
+            **counts,
+            "untrained": len(untrained),
+            "below": is_below,
+            "first_trained": first if is_below else None,
+            "last_untrained": first - 1 if is_below else None,
+        },
+        where=some_of(untrained),
+    )
 
 
 def _untrained_values(facts: Sequence[ModuleFacts]) -> Iterator[Sign]:
@@ -353,33 +316,29 @@ def _untrained_values(facts: Sequence[ModuleFacts]) -> Iterator[Sign]:
         return
     for letter, each in factors.items():
         levels = [factor.levels for factor in each if factor.nonzero >= _VALUES]
-        if levels and median(levels) <= _FEW_LEVELS:
-            figures: dict[str, Measurement] = {
-                "factor": letter,
-                "different": median(levels),
-                "modules": len(levels),
-            }
-            yield Sign("untrained-values", figures)
+        if levels and (level := median(levels)) <= _FEW_LEVELS:
+            more: dict[str, Measurement] = {"factor": letter, "different": level}
+            yield Sign("untrained-values", {**more, "modules": len(levels)})
             return
 
 
 def _same(facts: Sequence[ModuleFacts]) -> Iterator[Sign]:
     told = [module for module in facts if min(module.a.nonzero, module.b.size) >= _VALUES]
     same_a, same_b = sharing(told, "A"), sharing(told, "B")
-    for names, factors, is_certain in (
-        (same_b - same_a, "their B", True),
-        (same_a & same_b, "both factors", False),
-        (same_a - same_b, "their A", False),
+    gradients = "each has gradients of its own"
+    drawn = "a trainer leaves that only where it drew them alike or they are one module"
+    for names, factors, reason, severity in (
+        (same_b - same_a, "their B", gradients, None),
+        (same_a & same_b, "both factors", drawn, Severity.WARNING),
+        (same_a - same_b, "their A", drawn, Severity.WARNING),
     ):
         if names:
-            reason = "a trainer leaves that only where it drew them alike or they are one module"
             figures: dict[str, Measurement] = {
                 "alike": len(names),
                 "modules": len(facts),
                 "same": factors,
-                "reason": "each has gradients of its own" if is_certain else reason,
+                "reason": reason,
             }
-            severity = None if is_certain else Severity.WARNING
             where = some_of(sorted(names))
             yield Sign("untrained-values", figures, where=where, severity=severity)
 
@@ -402,7 +361,5 @@ def _are_no_norms(module: LoraModule, base: BaseModel | None) -> bool:
     if (values < 0).mean() >= 0.5 or (len(values) >= _VALUES and np.ptp(values) == 0):
         return True
     norm = base_norm(module, base)
-    if not norm:
-        return False
-    times = float(np.linalg.norm(values)) / norm
+    times = float(np.linalg.norm(values)) / norm if norm else 1.0
     return not 1 / _MAGNITUDES_APART < times < _MAGNITUDES_APART
