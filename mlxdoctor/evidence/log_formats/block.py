@@ -37,7 +37,8 @@ class Block(LineFormat):
             self._step = (match.group(1).lower(), float(match.group(2).replace(",", "")))
             self._line = number
             return True
-        if self._step is None:
+        # A progress bar between the lines is another format's.
+        if self._step is None or "%|" in line:
             return False
         self._length += 1
         text = line.strip()

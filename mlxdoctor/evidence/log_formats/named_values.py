@@ -7,11 +7,17 @@ What could also be a sentence counts once it is there three times.
 
 The words between the numbers decide what a line means. Each new sequence of words is understood
 once, and a pattern made from it reads all the lines that look alike.
+
+A progress bar (`1%|▊ | 10/1000 [00:32<53:42, loss=3.4]`) is named numbers counted by its step; it
+counts where nothing else in the log reports a loss. A bar is redrawn more often than its values
+change: of the redraws at one step the last counts, and a step with the values of the one before is
+no report.
 """
 
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -22,6 +28,7 @@ from mlxdoctor.evidence.logs.metric_names import SUMMARY_KEYS, is_report
 from mlxdoctor.evidence.logs.text_stream import is_count, to_number
 from mlxdoctor.evidence.logs.words import (
     MAX_NUMBERS,
+    before_bar,
     cleaned,
     counter_word,
     pattern,
@@ -35,6 +42,13 @@ _HINT = re.compile(
 )
 #: Where a report begins behind a progress bar that it is glued to.
 _GLUED = re.compile(r"\d%\|.*?\[[^\]]*\]\s*(?=Iter\w*\s+\d|\{\s*['\"])")
+_BAR = re.compile(r"(?<![\d,])(\d[\d,]{0,20})/(\d[\d,]{0,20})\s{0,8}\[([^\]]*)\]?")
+#: A bar's description with a step of its own, which is a report by itself where it holds a loss.
+_STEP = re.compile(r"\b(?:iter|iteration|step)s?\W{0,4}\d", re.IGNORECASE)
+#: What may be a report behind a bar.
+_REPORT = re.compile(r"Iter|iter|step|Step|epoch|Epoch|\{['\"]")
+#: What a bar says of its own speed.
+_SPEEDS = frozenset(("iterations_per_second", "seconds_per_iteration"))
 #: A dictionary that a trainer prints: its epoch is a metric, and its lines are in order.
 _DICTIONARY = re.compile(r"[^{}]*\{.*['\"]", re.DOTALL)
 #: What is in a line on a batch that was left out.
@@ -88,7 +102,7 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
 
     def __init__(self, log: LogSoFar) -> None:
         super().__init__(log)
-        self._plans: dict[tuple[str, ...], _Plan | None] = {}
+        self._plans: dict[tuple[tuple[str, ...], bool], _Plan | None] = {}
         self._epochs = log.shape(("epoch",), None, "row", nature=Nature.MARK)
         self._total = 0.0
         self._last: list[float] = []
@@ -97,9 +111,21 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
         """Whether the line is a report, or the beginning of an epoch."""
         if not _HINT.search(line):
             return self._begins_epoch(number, line)
-        text = cleaned(_GLUED.sub("", line) if "%|" in line else line)
-        texts, numbers = split(text)
-        plan = self._plan(texts) if 0 < len(numbers) < MAX_NUMBERS else None
+        has_bar, end = False, 0
+        for bar in _BAR.finditer(line) if "[" in line and "%" in line else ():
+            before, end = before_bar(line[end : bar.start()]), bar.end()
+            shown = f"step {bar[1]}/{bar[2]} | {bar[3]}"
+            if not _STEP.search(before):
+                has_bar |= self._read(number, f"{before} | {shown}", is_bar=True)
+            elif "oss" in bar[3]:
+                has_bar |= self._read(number, shown, is_bar=True)
+        if has_bar and not _REPORT.search(line[end:]):
+            return True
+        return self._read(number, _GLUED.sub("", line) if "%|" in line else line)
+
+    def _read(self, number: int, line: str, *, is_bar: bool = False) -> bool:
+        texts, numbers = split(cleaned(line))
+        plan = self._plan(texts, is_bar) if 0 < len(numbers) < MAX_NUMBERS else None
         if plan is None:
             return False
         values = [to_number(digits) for digits in numbers]
@@ -107,25 +133,37 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
         step = 0.0 if plan.step is None else values[plan.step]
         if len(row) < len(plan.keep) or not is_count(step or 0.0):
             return False
-        # A bar is redrawn while its description stays.
-        if "%|" in line and np.array_equal(row, self._last, equal_nan=True):
+        if is_bar:
+            self._redraw(plan.shape, number, row)
+        elif "%|" in line and np.array_equal(row, self._last, equal_nan=True):
+            # A bar is redrawn while its description stays.
             return True
+        else:
+            plan.held.append((number, row))
+            plan.missing = max(plan.missing - 1, 0)
         self._last = row
         self._announce(number, [values[place] or 1.0 for place in plan.total])
-        plan.held.append((number, row))
-        plan.missing = max(plan.missing - 1, 0)
-        if not plan.missing:
-            self._keep(plan)
+        if not plan.missing and not is_bar:
+            for held in plan.held:
+                plan.shape.append(*held)
+            # A lone line on validation shows no log.
+            self.count += len(plan.held) if plan.shape.nature is not Nature.BESIDE else 0
+            plan.held.clear()
             if like := pattern(line, texts, plan.keep, {p: numbers[p] for p in plan.total[:1]}):
                 self.learn(like, plan.shape)
         return True
 
-    def _keep(self, plan: _Plan) -> None:
-        for number, row in plan.held:
-            plan.shape.append(number, row)
-        # A lone line on validation shows no log.
-        self.count += len(plan.held) if plan.shape.nature is not Nature.BESIDE else 0
-        plan.held.clear()
+    def _redraw(self, shape: Shape, number: int, row: list[float]) -> None:
+        """Add a bar's row, in place of the last one where that is of the same step."""
+        last = shape.values[-len(row) :].tolist()
+        pairs = enumerate(zip(last, row, strict=bool(last)))
+        changed = {place for place, (before, now) in pairs if before != now}
+        clock = {shape.step, *(i for i, name in enumerate(shape.columns) if name == "epoch")}
+        if not last or (changed & clock and changed - {shape.step}):
+            shape.append(number, row)
+            self.count += 1
+        elif changed - clock:
+            shape.values[-len(row) :] = array("d", row)
 
     def _announce(self, number: int, totals: Sequence[float]) -> None:
         total = float(np.prod(totals)) if totals else self._total
@@ -140,15 +178,15 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
         self._epochs.append(number, [float(match[1])])
         return True
 
-    def _plan(self, texts: tuple[str, ...]) -> _Plan | None:
-        if texts in self._plans:
-            return self._plans[texts]
-        plan = self._understand(texts)
+    def _plan(self, texts: tuple[str, ...], is_bar: bool) -> _Plan | None:
+        if (texts, is_bar) in self._plans:
+            return self._plans[texts, is_bar]
+        plan = self._understand(texts, is_bar)
         if len(self._plans) < MAX_PLANS:
-            self._plans[texts] = plan
+            self._plans[texts, is_bar] = plan
         return plan
 
-    def _understand(self, texts: tuple[str, ...]) -> _Plan | None:
+    def _understand(self, texts: tuple[str, ...], is_bar: bool) -> _Plan | None:
         """How lines with these texts are read; None where they are no reports."""
         words = understand(texts)
         step = words.counters.get("step", words.counters.get("batch"))
@@ -163,6 +201,8 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
         if "micro" in columns:
             # Of one of the batches that an update is accumulated from.
             columns = tuple("micro_loss" if name == "train_loss" else name for name in columns)
+        if is_bar:
+            columns = tuple(None if name in _SPEEDS else name for name in columns)
         losses = {"train_loss", "val_loss", "micro_loss"}.intersection(filter(None, columns))
         # What a dictionary says is a report, whatever counts it.
         is_plain = _DICTIONARY.match(texts[0]) is not None
@@ -170,7 +210,7 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
         if not losses and not (is_counted and is_report(filter(None, columns))):
             return None
         clock = step if is_counted else epoch
-        nature = Nature.PLAIN
+        nature = Nature.FALLBACK if is_bar else Nature.PLAIN
         if not is_counted:
             nature = Nature.FALLBACK if epoch is None else Nature.EPOCH
             if epoch is None and "train_loss" not in losses:
@@ -195,7 +235,8 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
             nature=nature,
         )
         total = _total(words.counters, words.totals)
-        return _Plan(shape, keep, step, total, MIN_REPEATS if is_doubtful and not is_plain else 0)
+        is_certain = is_bar or is_plain or not is_doubtful
+        return _Plan(shape, keep, step, total, 0 if is_certain else MIN_REPEATS)
 
 
 def _total(counters: dict[str, int], totals: dict[int, int]) -> tuple[int, ...]:
