@@ -213,7 +213,7 @@ def _barely_learned(log: TrainingLog | None, config: TrainingConfig) -> float | 
     if third < THIRD or config.resume_adapter_file or config.optimizer not in ADAM:
         return None
     curve = describe(losses.iterations, losses.values)
-    start = start_of(log.main, curve).loss
+    start = start_of(log.main, curve)[0]
     middle = float(np.median(losses.values[-2 * third : -third]))
     last = float(np.median(losses.values[-third:]))
     is_late = STILL_FALLING * (start - last) <= middle - last <= start - last

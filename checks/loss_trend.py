@@ -171,14 +171,14 @@ def _never_learned(segment: Segment, curve: SeriesFacts, fresh: bool | None) -> 
     is_short = curve.points < ENOUGH or curve.non_finite.count
     if fresh is False or not segment.shows_start or is_short or curve.start < ALREADY_LOW:
         return None
-    losses, start = segment.series["train_loss"], start_of(segment, curve)
+    losses, (start, is_base) = segment.series["train_loss"], start_of(segment, curve)
     validation = segment.get("val_loss")
     same = None
     if validation is not None and len(validation) >= 3 and np.ptp(validation.values) == 0.0:
         same = float(validation.values[0])
     # Hundreds of reports that lie level outweigh a few that fall in every slope.
     fell = curve.start - curve.end > 4.0 * curve.noise / math.sqrt(curve.edge)
-    learned = 1.0 - curve.end / start.loss if start.is_base else 0.0
+    learned = 1.0 - curve.end / start if is_base else 0.0
     learned = max(learned, curve.fall if fell else 0.0)
     if learned >= UNMOVED and (same is None or fell):
         return None

@@ -46,7 +46,6 @@ class Places:
         count: how many there are.
         share: of all values.
         first: iteration of the first; None where there is none.
-        last: iteration of the last.
         at_end: how many such values the series ends with, in a row.
         end_begins: iteration of the first of those; None where there is none.
     """
@@ -54,7 +53,6 @@ class Places:
     count: int
     share: float
     first: int | None
-    last: int | None
     at_end: int
     end_begins: int | None
 
@@ -177,11 +175,6 @@ class SeriesFacts:
         """The share of the level at the start that is gone at the end; NaN unless it is above 0."""
         return 1.0 - self.end / self.start if self.start > 0.0 else math.nan
 
-    @property
-    def peak(self) -> float:
-        """The highest value over the median; NaN unless that is above 0."""
-        return self.highest / self.median if self.median > 0.0 else math.nan
-
 
 @dataclass(frozen=True)
 class Trend:
@@ -198,6 +191,8 @@ class Trend:
     high: float
 
 
+# Differences of values near the largest number there is may overflow.
+@np.errstate(over="ignore", invalid="ignore")
 def describe(iterations: Iterations, values: Floats) -> SeriesFacts:
     """Describe a series.
 
@@ -205,12 +200,6 @@ def describe(iterations: Iterations, values: Floats) -> SeriesFacts:
         iterations: int64 (n,), where each value was reported.
         values: float64 (n,); NaN and infinities count as reports that are not finite.
     """
-    # Differences of values near the largest number there is may overflow.
-    with np.errstate(over="ignore", invalid="ignore"):
-        return _described(iterations, values)
-
-
-def _described(iterations: Iterations, values: Floats) -> SeriesFacts:
     finite = np.isfinite(values)
     non_finite, zeros = places(iterations, ~finite), places(iterations, values == 0.0)
     x, y = iterations[finite], values[finite]
@@ -221,7 +210,10 @@ def _described(iterations: Iterations, values: Floats) -> SeriesFacts:
     tail = y[-max(1, count // 4) :]
     sigma = noise(y)
     block_x, block_y = blocks(x, y)
-    minimum, minimum_at = _lowest_level(block_x, block_y, max(1, edge * len(block_y) // count))
+    width = max(1, edge * len(block_y) // count)
+    levels = smoothed(block_y, width)
+    lowest_level = int(np.argmin(levels))
+    minimum, minimum_at = float(levels[lowest_level]), int(block_x[lowest_level + width // 2])
     lowest, highest = int(np.argmin(y)), int(np.argmax(y))
     half = count // 2
     peaks = np.maximum.accumulate(y)
@@ -257,7 +249,7 @@ def places(iterations: Iterations, flags: NDArray[np.bool_]) -> Places:
     """Where bool (n,) `flags` are set, at the iterations int64 (n,)."""
     set_at = np.flatnonzero(flags)
     if not len(set_at):
-        return Places(0, 0.0, None, None, 0, None)
+        return Places(0, 0.0, None, 0, None)
     unset = np.flatnonzero(~flags)
     end_begins = int(unset[-1]) + 1 if len(unset) else 0
     at_end = len(flags) - end_begins
@@ -265,7 +257,6 @@ def places(iterations: Iterations, flags: NDArray[np.bool_]) -> Places:
         count=len(set_at),
         share=len(set_at) / len(flags),
         first=int(iterations[set_at[0]]),
-        last=int(iterations[set_at[-1]]),
         at_end=at_end,
         end_begins=int(iterations[end_begins]) if at_end else None,
     )
@@ -357,12 +348,6 @@ def trend(iterations: Iterations, values: Floats) -> Trend:
     width = Z95 * math.sqrt((1.0 + rho) / (1.0 - rho))
     line = theilslopes(y, t, alpha=math.erf(width / math.sqrt(2.0)))
     return Trend(slope, float(line[2]), float(line[3]))
-
-
-def _lowest_level(x: Iterations, y: Floats, width: int) -> tuple[float, int]:
-    levels = smoothed(y, width)
-    lowest = int(np.argmin(levels))
-    return float(levels[lowest]), int(x[lowest + width // 2])
 
 
 def _rise_for_good(x: Iterations, y: Floats, level: float, since: int, sigma: float) -> int | None:

@@ -129,7 +129,10 @@ class TrainingLog:
     def find(cls, run: RunView) -> TrainingLog:
         """The run's log; see `Evidence`."""
         if not run.files.logs:
-            empty = next(filter(_is_empty_log, run.files.unrecognised), None)
+            named = (path for path in run.files.unrecognised if _LOG_NAME.search(path.name))
+            empty = next(
+                (path for path in named if path.is_file() and not path.stat().st_size), None
+            )
             why = f"{empty.name} is empty, and no other" if empty is not None else "no"
             raise Missing(f"{why} training log was found; name it with --log")
         return cls.read(run.files.logs)
@@ -252,13 +255,6 @@ def looks_like_unread_log(path: Path) -> bool:
     if _LOG_NAME.search(path.name) and path.suffix in (".log", ".out"):
         return True
     return sum(len(_LIKE_REPORT.findall(text)) for text in texts) >= MIN_LIKE_REPORTS
-
-
-def _is_empty_log(path: Path) -> bool:
-    try:
-        return _LOG_NAME.search(path.name) is not None and path.stat().st_size == 0
-    except OSError:
-        return False
 
 
 def _ends(path: Path) -> tuple[list[str], bool]:

@@ -68,30 +68,20 @@ def above(loss: Any, level: Any, ratio: float, nats: float) -> Any:
     return (loss > ratio * level) & (loss - level > nats)
 
 
-@dataclass(frozen=True)
-class Start:
-    """Where a run began.
-
-    Attributes:
-        loss: in nats.
-        is_base: whether it is the validation loss before the first update; else the first report.
-    """
-
-    loss: float
-    is_base: bool
-
-
-def start_of(segment: Segment, curve: SeriesFacts) -> Start:
+def start_of(segment: Segment, curve: SeriesFacts) -> tuple[float, bool]:
     """The untouched model's loss where the log has it, else the first that was reported.
 
     A first report of the first iteration is the untouched model's on the rows trained on, which
     may be harder than those it was validated on.
+
+    Returns:
+        The loss in nats, and whether it is the untouched model's.
     """
     base, losses = segment.base_val_loss, segment.series["train_loss"]
     if base is not None and math.isfinite(base) and base > 0:
         is_untouched = segment.axis in ("iteration", "step") and losses.iterations[0] <= 1
-        return Start(max(base, curve.first) if is_untouched else base, True)
-    return Start(curve.first, False)
+        return (max(base, curve.first) if is_untouched else base), True
+    return curve.first, False
 
 
 def loss_figures(segment: Segment, name: str, facts: SeriesFacts) -> dict[str, Measurement]:
@@ -109,21 +99,17 @@ def loss_figures(segment: Segment, name: str, facts: SeriesFacts) -> dict[str, M
     losses = segment.series[name]
     named: dict[str, Measurement] = {
         "is_mean": not segment.is_preference,
-        "is_unrewarded": not _is_rewarded(segment),
+        # No reward or margin is other than 0.
+        "is_unrewarded": not any(
+            REWARDS & set(other.split("_")) and bool(np.any(series.values != 0.0))
+            for other, series in segment.series.items()
+        ),
         "level_of": level_of(facts),
         **_before(segment, losses, facts),
     }
     if facts.points and segment.shows_start:
         named |= _since_start(segment, losses.finite, facts)
     return named
-
-
-def _is_rewarded(segment: Segment) -> bool:
-    """Whether any reward or margin is other than 0."""
-    return any(
-        REWARDS & set(name.split("_")) and bool(np.any(series.values != 0.0))
-        for name, series in segment.series.items()
-    )
 
 
 def _validated(segment: Segment) -> dict[str, Measurement]:
@@ -173,38 +159,38 @@ def _before(segment: Segment, losses: Series, facts: SeriesFacts) -> dict[str, M
 
 def _since_start(segment: Segment, losses: Series, facts: SeriesFacts) -> dict[str, Measurement]:
     """A loss against where its run began."""
-    start, values = start_of(segment, facts), losses.values
-    risen = facts.end - start.loss
+    (start, is_base), values = start_of(segment, facts), losses.values
+    risen = facts.end - start
     onset = facts.onset
     if onset is None:
-        departed = values > start.loss + max(0.0, min(DEPARTED, risen / 2))
+        departed = values > start + max(0.0, min(DEPARTED, risen / 2))
         onset = int(losses.iterations[int(np.argmax(departed))])
     later = values[losses.iterations >= onset]
-    above = int(np.argmax([*(values[::-1] <= start.loss), True]))
+    above = int(np.argmax([*(values[::-1] <= start), True]))
     named: dict[str, Measurement] = {
         **_validated(segment),
-        "origin": start.loss,
-        "began": "before the first update" if start.is_base else "in the first report",
-        "is_base": start.is_base,
+        "origin": start,
+        "began": "before the first update" if is_base else "in the first report",
+        "is_base": is_base,
         "is_long": facts.points >= ENOUGH,
         "is_short": facts.points < ENOUGH,
         "above_origin": risen,
-        "tail_above": facts.tail_minimum - start.loss,
-        "tail_clear": facts.tail_minimum - start.loss - min(NOISES * facts.noise, risen),
+        "tail_above": facts.tail_minimum - start,
+        "tail_clear": facts.tail_minimum - start - min(NOISES * facts.noise, risen),
         "above_at_end": above,
         "rises_at_end": int(np.argmax([*(np.diff(values)[::-1] <= 0.0), True])),
         "above_since": int(losses.iterations[-above]) if above else None,
         "departure": onset,
-        "reports_above": int((later > start.loss).sum()),
+        "reports_above": int((later > start).sum()),
         "later_reports": len(later),
         "has_come_back": "" if risen <= 0.0 else None,
+        "least_above_origin": facts.lowest - start,
     }
-    named["least_above_origin"] = facts.lowest - start.loss
-    if start.loss > 0.0:
-        named["over_origin"] = facts.end / start.loss
-        named["least_over_origin"] = facts.lowest / start.loss
+    if start > 0.0:
+        named["over_origin"] = facts.end / start
+        named["least_over_origin"] = facts.lowest / start
         if len(values) >= LAST:
-            named["peak_over_origin"] = float(smoothed(values, LAST).max()) / start.loss
+            named["peak_over_origin"] = float(smoothed(values, LAST).max()) / start
     return named
 
 

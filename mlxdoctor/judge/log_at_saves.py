@@ -9,8 +9,8 @@ from math import isfinite
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.engines.series import Floats, noise
-from mlxdoctor.evidence.training_log import Segment, TrainingLog
+from mlxdoctor.engines.series import Floats, noise, smoothed
+from mlxdoctor.evidence.training_log import Series, TrainingLog
 from mlxdoctor.judge.curve import Limits, above
 
 # When a model that was saved at a report was lost already. At a save the loss stands 1.10 times and
@@ -88,17 +88,19 @@ def course(
             levels = f"from {level[place]:.3g} to {after:.3g}"
             story = f"the log's loss blew up at {log.main.unit} {onset}, {levels}"
     validations = log.main.finite("val_loss")
-    lowest = int(np.argmin(validations.values)) if len(validations) >= 3 else None
+    has_curve = len(validations) >= 3
+    # A validation after n updates is reported at n or, before the next of them, at n + 1.
+    validated = dict(zip(validations.iterations.tolist(), validations.values.tolist(), strict=True))
     return LoggedCourse(
         losses=tuple(float(series.values[place]) if place >= 0 else None for place in places),
         # The report after a save must agree with the one up to it.
         lost=tuple(place >= 0 and bool(bad[place : place + 2].all()) for place in places),
-        risen=_risen(log.main, iterations, limits),
+        risen=_risen(log.main.get("val_loss"), iterations, limits),
         onset=onset,
         story=story,
-        best=int(validations.iterations[lowest]) if lowest is not None else None,
+        best=int(validations.iterations[np.argmin(validations.values)]) if has_curve else None,
         covers=int(series.iterations[-1]) >= iterations[-1] - interval,
-        validations=_validations(log.main, iterations),
+        validations=tuple(validated.get(save, validated.get(save + 1)) for save in iterations),
     )
 
 
@@ -107,27 +109,19 @@ def _places(reported: NDArray[np.int64], iterations: Sequence[int]) -> list[int]
     return [int(place) - 1 for place in np.searchsorted(reported, iterations, "right")]
 
 
-def _risen(segment: Segment, iterations: Sequence[int], limits: Limits) -> tuple[bool, ...]:
+def _risen(losses: Series | None, iterations: Sequence[int], limits: Limits) -> tuple[bool, ...]:
     """Whether the validations around each save stand far above an earlier one."""
-    losses = segment.get("val_loss")
     if losses is None or len(losses) < 3:
         return (False,) * len(iterations)
     filled = np.where(np.isfinite(losses.values), losses.values, np.inf)
     with np.errstate(invalid="ignore"):
         lowest = np.minimum.accumulate(filled)
         bad = np.asarray(above(filled, lowest, limits.overfitted, limits.risen_nats))
-    # A validation after n updates is reported at n or, before the next of them, at n + 1; one
-    # may be of few rows, so that its neighbour must agree.
+    # One may be of few rows, so that its neighbour must agree.
     return tuple(
         place > 0 and bool(bad[place] and bad[place + 1 if place + 1 < len(bad) else place - 1])
         for place in _places(losses.iterations - 1, iterations)
     )
-
-
-def _validations(segment: Segment, iterations: Sequence[int]) -> tuple[float | None, ...]:
-    losses = segment.finite("val_loss")
-    values = dict(zip(losses.iterations.tolist(), losses.values.tolist(), strict=True))
-    return tuple(values.get(iteration, values.get(iteration + 1)) for iteration in iterations)
 
 
 def blown_up(
@@ -143,38 +137,23 @@ def blown_up(
     Returns:
         bool (n,), and that level, float64 (n,).
     """
-    needed = max(limits.diverged_nats, _NOISES * _noise_before(values))
-    smooth = _smoothed(values, width)
-    finite = np.isfinite(smooth)
+    known = np.where(np.isfinite(values), values, np.nan)
+    finite = known[np.isfinite(known)]
+    sigma = noise(finite)
+    # Before the lowest report, where that is known: a blow-up is no noise.
+    if len(before := finite[: int(np.argmin(finite)) + 1] if len(finite) else finite) >= 4:
+        sigma = min(sigma, noise(before))
+    needed = max(limits.diverged_nats, _NOISES * sigma)
+    medians = smoothed(np.pad(known, width // 2, mode="edge"), width)
+    # What is not finite is not smoothed away.
+    smooth = np.where(np.isfinite(medians), medians, known)
     # The middle of three, so that one lucky batch is no level.
-    filled = np.where(finite, smooth, np.inf)
-    padded = np.concatenate([[filled[0]], filled, [filled[-1]]])
-    level = np.median(np.stack([padded[:-2], padded[1:-1], padded[2:]]), axis=0)
+    filled = np.where(np.isfinite(smooth), smooth, np.inf)
+    level = smoothed(np.pad(filled, 1, mode="edge"), 3)
     first = start if start is not None and isfinite(start) else float(level[0])
     lowest = np.minimum.accumulate(np.concatenate([[first], level]))[:-1]
     with np.errstate(invalid="ignore"):
         is_share = smooth - lowest > LOST_SHARE * (first - lowest)
         much = (smooth > limits.exploded_ratio * lowest) | is_share
         far = much & (smooth - lowest > needed) & (smooth > lowest)
-    return ~finite | far, lowest
-
-
-def _noise_before(values: Floats) -> float:
-    """Of single reports, before the lowest one where that is known: a blow-up is no noise."""
-    finite = values[np.isfinite(values)]
-    if not len(finite):
-        return 0.0
-    before = finite[: int(np.argmin(finite)) + 1]
-    return min(noise(before), noise(finite)) if len(before) >= 4 else noise(finite)
-
-
-def _smoothed(values: Floats, width: int) -> Floats:
-    """Medians of `width` neighbours, fewer at the ends; a lasting NaN stays one."""
-    half = width // 2
-    around = [values[max(0, i - half) : i + half + 1] for i in range(len(values))]
-    return np.array(
-        [
-            np.median(near) if np.isfinite(near).all() else value
-            for near, value in zip(around, values, strict=True)
-        ]
-    )
+    return ~np.isfinite(smooth) | far, lowest

@@ -103,13 +103,15 @@ class Columns(LineFormat):
             if counted is None or not is_count(counted):
                 return head.delimiter == "|"
             step = (head.step[1], counted)
+        is_epoch = not head.delimiter and step is not None and step[0] == "epoch"
+        nature = Nature.EPOCH if is_epoch else Nature.PLAIN
         runs: dict[str, dict[str, float]] = {}
         for index, run, name in head.metrics:
             if index < len(values) and (value := values[index]) is not None:
                 runs.setdefault(run, {})[name] = value
         for run, metrics in runs.items():
             if metrics.keys() != {"epoch"}:
-                shape = self.add(number, step, metrics, run, nature=_nature(head))
+                shape = self.add(number, step, metrics, run, nature=nature)
                 if len(runs) == 1 and head.delimiter not in ("", "|"):
                     self._learn(text, cells, head, shape)
         return head.delimiter == "|" or bool(runs)
@@ -191,13 +193,6 @@ def _side_by_side(names: Sequence[str]) -> list[tuple[str, str]]:
     ]
     owners = [next((run for run in runs if run and name.startswith(run)), "") for name in names]
     return [(run, name[len(run) :]) for run, name in zip(owners, names, strict=True)]
-
-
-def _nature(head: _Head) -> Nature:
-    if head.delimiter in ("", "|"):
-        is_epoch = head.step is not None and head.step[1] == "epoch" and not head.delimiter
-        return Nature.EPOCH if is_epoch else Nature.PLAIN
-    return Nature.TABLE
 
 
 def _cells(text: str, delimiter: str) -> list[str]:

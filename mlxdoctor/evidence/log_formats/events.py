@@ -70,12 +70,6 @@ _VERSION = re.compile(
     r"(?:\s*(?:==|=|:|,|version|v)\s*|\s+)v?(\d+\.\d+(?:\.\w+)*)",
     re.IGNORECASE,
 )
-#: The machine's memory, as Metal's own line, `mx.metal.device_info()` or unsloth print it.
-_MACHINE = re.compile(
-    r"(?:\bsystem ?memory|\bmemory_size|\bmax memory|\bunified memory|\btotal (?:memory|ram))"
-    r"['\"]?\s?[:=]\s?(\d+(?:\.\d+)?)\s?(GB|GiB|MB)?\b",
-    re.IGNORECASE,
-)
 #: Entry of the header -> what names it.
 _HEADER = {
     # A model that is named where a trainer loads it, or where it shows its settings.
@@ -191,12 +185,12 @@ class Events(LineFormat):
             versions.setdefault(name.lower().replace("_", "-"), version.rstrip("."))
         if len(header) >= MAX_HEADER:
             return bool(named)
-        match = _MACHINE.search(line)
+        is_known = bool(named)
         for entry, pattern in _HEADER.items():
             if stated := pattern.search(line):
                 header.setdefault(entry, next(filter(None, stated.groups())).rstrip(".,:"))
-                match = match or stated
-        return match is not None or bool(named)
+                is_known = True
+        return is_known
 
 
 def _amount(text: str) -> float:

@@ -46,7 +46,6 @@ class Nature(StrEnum):
 
     Attributes:
         PLAIN: a report by itself.
-        TABLE: a row of a table, whose rows may stand in any order.
         EPOCH: what is said once an epoch; where something is reported more often, it is told
             apart from that.
         BESIDE: of validation, of the update that was named last; it shows no log by itself.
@@ -55,7 +54,6 @@ class Nature(StrEnum):
     """
 
     PLAIN = "plain"
-    TABLE = "table"
     EPOCH = "epoch"
     BESIDE = "beside"
     FALLBACK = "fallback"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
@@ -59,7 +59,8 @@ def _joined(shapes: list[Shape]) -> list[Shape]:
     joined = []
     for shape in shapes:
         columns = shape.columns
-        if shape.nature is Nature.EPOCH and (has_steps or not _counts_whole(shape)):
+        counts = shape.table[:, shape.step] if shape.step is not None else np.array([0.5])
+        if shape.nature is Nature.EPOCH and (has_steps or bool(np.any(counts % 1.0 != 0.0))):
             columns = tuple(f"epoch_{name}" if name in of_steps else name for name in columns)
         elif shape.nature is Nature.BESIDE and not taken.isdisjoint(columns):
             # The same figure once more, in other words.
@@ -69,12 +70,6 @@ def _joined(shapes: list[Shape]) -> list[Shape]:
             continue
         joined.append(replace(shape, columns=columns, step=None, axis="row", nature=Nature.PLAIN))
     return joined
-
-
-def _counts_whole(shape: Shape) -> bool:
-    """Whether what counts the updates is a whole number in every row."""
-    counts = shape.table[:, shape.step] if shape.step is not None else np.array([np.nan])
-    return bool(np.all(counts == np.rint(counts)))
 
 
 class _Rows:
@@ -101,23 +96,19 @@ class _Rows:
         self.owner = np.repeat(np.arange(len(shapes)), [len(shape) for shape in shapes])[order]
         self.index = np.concatenate([np.arange(len(shape)) for shape in shapes])[order]
         self.roles = np.array([shape.role for shape in shapes])[self.owner]
-        self.epochs = self._column("epoch")
-        self.named = np.full(len(lines), np.nan)
-        for number, shape in enumerate(shapes):
-            if shape.step is not None:
-                self._fill(self.named, number, shape.step)
+        self.named = self._column(lambda shape: shape.step)
+        self.epochs = self._column(
+            lambda shape: shape.columns.index("epoch") if "epoch" in shape.columns else None
+        )
         self.steps = self._counted_on()
 
-    def _fill(self, column: NDArray[np.float64], number: int, place: int) -> None:
-        mine = self.owner == number
-        column[mine] = self.tables[number][self.index[mine], place]
-
-    def _column(self, name: str) -> NDArray[np.float64]:
-        """The metric of that name in every row, NaN where a row has none."""
+    def _column(self, place_in: Callable[[Shape], int | None]) -> NDArray[np.float64]:
+        """The value at one place of every row, NaN where its shape has no such place."""
         column = np.full(len(self.lines), np.nan)
         for number, shape in enumerate(self.shapes):
-            if name in shape.columns:
-                self._fill(column, number, shape.columns.index(name))
+            if (place := place_in(shape)) is not None:
+                mine = self.owner == number
+                column[mine] = self.tables[number][self.index[mine], place]
         return column
 
     def values(self, place: int) -> dict[str, float]:
@@ -151,12 +142,10 @@ class _Rows:
         done = 0.0
         for place in anew.tolist():
             begun = steps[place]
-            interval = steps[place + 1] - begun if place + 1 < len(steps) else 0.0
-            if interval <= 0:
-                interval = steps[place - 1] - steps[place - 2] if place > 1 else 0.0
-            if interval <= 0:
-                # An epoch of one report: it is as long as it counts.
-                interval = max(begun, 1.0)
+            after = steps[place + 1] - begun if place + 1 < len(steps) else 0.0
+            before = steps[place - 1] - steps[place - 2] if place > 1 else 0.0
+            # An epoch of one report is as long as it counts.
+            interval = next((gap for gap in (after, before) if gap > 0), max(begun, 1.0))
             done += steps[place - 1] - begun + interval
             offset[training[place] :] = done
         # A run that begins anew counts from the beginning.
@@ -202,9 +191,8 @@ class _Rows:
         telling = np.flatnonzero(self.roles == self.roles.min())
         times = _filled(clock[telling], 0.0)
         back = times[1:] < times[:-1]
-        is_table = all(shape.nature is Nature.TABLE for shape in self.shapes)
-        if is_table and np.count_nonzero(back) > 1 and len(np.unique(times)) == len(times):
-            # A table that was sorted by something else.
+        if np.count_nonzero(back) > 1 and len(np.unique(times)) == len(times):
+            # The rows of a table, which stand in another order.
             return
         passed = np.searchsorted(marks, self.lines[telling])
         marked = np.diff(passed) > 0
