@@ -159,7 +159,10 @@ def log_failures(log: TrainingLog) -> Iterator[Sign]:
 def _failure(
     failures: list[LogFailure], log: TrainingLog, reached: int | None, *, ended: bool
 ) -> Sign:
-    worst = _most_telling(failures)
+    # The failure that the others follow from; of exceptions the last, which ended the run.
+    kind = min((failure.kind for failure in failures), key=_TELLING.index)
+    of_kind = [failure for failure in failures if failure.kind == kind]
+    worst = of_kind[-1 if kind == "traceback" else 0]
     is_explained = ended and worst.kind in ("traceback", "out-of-memory")
     meaning = meaning_of(worst) if is_explained else None
     story = _FAILURES[worst.kind].meaning
@@ -190,13 +193,6 @@ def _failure(
         onset=reached if ended else None,
         severity=None if ended else Severity.INFO,
     )
-
-
-def _most_telling(failures: list[LogFailure]) -> LogFailure:
-    """The failure that the others follow from; of exceptions the last, which ended the run."""
-    kind = min((failure.kind for failure in failures), key=_TELLING.index)
-    of_kind = [failure for failure in failures if failure.kind == kind]
-    return of_kind[-1 if kind == "traceback" else 0]
 
 
 def _short(place: str) -> str:

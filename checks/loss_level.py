@@ -91,7 +91,11 @@ def loss_level(
     before = segment.base_val_loss
     added = ""
     named: dict[str, Measurement] = {"level_of": level_of(curve), "uniform_guess": uniform}
-    if not segment.shows_start or segment.axis == "epoch" or not (begins or _is_finite(before)):
+    if (
+        not segment.shows_start
+        or segment.axis == "epoch"
+        or not (begins or np.isfinite(before or np.nan))
+    ):
         why = "the log does not show the loss at the run's start; the whole log would"
         yield Unsought((*_OF_THE_START, "suspiciously-low"), why)
     else:
@@ -119,10 +123,6 @@ def loss_level(
         named["began_below"] = before is None or not before >= floor
     columns = Columns({"train_loss": losses}, lambda _name, _facts: named)
     yield from _TABLE.signs(columns, segment.unit)
-
-
-def _is_finite(loss: float | None) -> bool:
-    return loss is not None and math.isfinite(loss)
 
 
 def _added(segment: Segment, curve: SeriesFacts, steps: int, uniform: float) -> str:

@@ -39,7 +39,7 @@ from mlxdoctor.engines.series import SeriesFacts, describe, noise, trend
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
-from mlxdoctor.evidence.training_log import Save, Segment, Series, TrainingLog
+from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.exhibits import LossCurve
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Unsought
 from mlxdoctor.judge.curve import ENOUGH, level_of, loss_figures, start_of
@@ -96,7 +96,11 @@ def loss_trend(
     # The loss of pairs may stay, rise again and fall to zero in a sound run.
     elif not log.is_preference:
         yield from by_code.values()
-        never_learned = _never_learned(segment, curve, _fresh(log, config))
+        # Whether training began from the base model; None where nothing tells.
+        fresh = True if config is not None or log.resumed is False else None
+        if log.resumed or (config is not None and config.resume_adapter_file):
+            fresh = False
+        never_learned = _never_learned(segment, curve, fresh)
         if never_learned is not None and "repeats" not in by_code:
             yield never_learned
         yield from _learned(segment, curve)
@@ -208,13 +212,6 @@ def _never_learned(segment: Segment, curve: SeriesFacts, fresh: bool | None) -> 
     )
 
 
-def _fresh(log: TrainingLog, config: TrainingConfig | None) -> bool | None:
-    """Whether training began from the base model; None where nothing tells."""
-    if log.resumed or (config is not None and config.resume_adapter_file):
-        return False
-    return True if config is not None or log.resumed is False else None
-
-
 def run_figures(
     log: TrainingLog, curve: SeriesFacts, passes: float | None, name: str, facts: SeriesFacts
 ) -> dict[str, Measurement]:
@@ -247,35 +244,29 @@ def run_figures(
         "gap": last / max(curve.end, 1e-9),
         "apart": last - curve.end,
         "kept": facts.last / facts.first if facts.first > 0.0 else None,
-        "is_stale": not is_few and _is_stale(validation),
-        "has_climbed": not is_few and _has_climbed(validation),
+        **({} if is_few else _settling(validation)),
         "passes": passes,
         "fell_to": curve.end if _fell(curve) else None,
         **_where_to_stop(log, facts.lowest_at),
     }
 
 
-def _is_stale(validation: Series) -> bool:
-    """Whether the validation loss fell no more for a good part of the run."""
-    values, iterations = validation.values, validation.iterations
-    minimum = float(values.min())
-    near = minimum + SETTLED_SHARE * (float(values[0]) - minimum)
-    settled = float(iterations[int(np.argmax(values <= near))] - iterations[0])
-    return settled <= SETTLED_BY * float(iterations[-1] - iterations[0])
+def _settling(validation: Series) -> dict[str, Measurement]:
+    """Whether the validation loss fell no more for a good part of the run, or climbed.
 
-
-def _has_climbed(validation: Series) -> bool:
-    """Whether the later validation losses lie above a minimum in the first half.
-
-    By four noises: the minimum of noisy values lies some two noises low by itself.
+    It climbed where the later losses lie four noises above a minimum in the first half: the
+    minimum of noisy values lies some two noises low by itself.
     """
     values, iterations = validation.values, validation.iterations
     lowest = int(np.argmin(values))
     later = values[lowest + 1 :]
-    if len(later) < 5 or iterations[lowest] > (iterations[0] + iterations[-1]) / 2:
-        return False
-    rise = float(later[len(later) // 2 :].min() - values[lowest])
-    return rise > 4.0 * noise(values[lowest:])
+    near = values[lowest] + SETTLED_SHARE * (values[0] - values[lowest])
+    settled, span = iterations[int(np.argmax(values <= near))] - iterations[0], np.ptp(iterations)
+    has_climbed = len(later) >= 5 and iterations[lowest] <= (iterations[0] + iterations[-1]) / 2
+    if has_climbed:
+        rise = float(later[len(later) // 2 :].min() - values[lowest])
+        has_climbed = rise > 4.0 * noise(values[lowest:])
+    return {"is_stale": bool(settled <= SETTLED_BY * span), "has_climbed": bool(has_climbed)}
 
 
 def _passes_over(
@@ -299,16 +290,16 @@ def _where_to_stop(log: TrainingLog, iteration: int) -> dict[str, Measurement]:
     first = min(int(series.iterations[0]) for series in segment.series.values())
     if segment.axis not in ("iteration", "step") or iteration <= first or iteration >= end:
         return {}
-    saves = {save.iteration: save for save in log.saves if save.iteration is not None}
-    near = min(saves, key=lambda save: abs(save - iteration), default=end)
+    saves = [save for save in log.saves if save.iteration is not None]
+    nearest = None
+    if saves:
+        near = min(saves, key=lambda save: abs((save.iteration or 0) - iteration))
+        names = [PurePath(name).name for name in near.files]
+        numbered = [name for name in names if str(near.iteration) in name]
+        nearest = quoted(numbered[0]) if numbered else f"the save of iteration {near.iteration}"
+        nearest = nearest if (near.iteration or 0) < end else None
     return {
         "advised_iters": iteration,
         "stop_at": f"{segment.unit} {iteration}",
-        "nearest_save": _file_of(saves[near]) if near < end else None,
+        "nearest_save": nearest,
     }
-
-
-def _file_of(save: Save) -> str:
-    names = [PurePath(name).name for name in save.files]
-    numbered = [name for name in names if str(save.iteration) in name]
-    return quoted(numbered[0]) if numbered else f"the save of iteration {save.iteration}"

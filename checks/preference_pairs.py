@@ -25,8 +25,7 @@ look for a lost minus sign. Unlikely: divide the rate by ten.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -41,7 +40,7 @@ from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Unsought
 from mlxdoctor.judge.model_facts import blind_guess, model_facts
 from mlxdoctor.judge.series_table import Columns, SeriesTable
 from mlxdoctor.measure.pairs import ChosenLength, chosen_length
-from mlxdoctor.measure.policy_curves import PolicyCurves, correlation, policy_curves
+from mlxdoctor.measure.policy_curves import OF_MEANS, PolicyCurves, correlation, policy_curves
 from mlxdoctor.measure.weights.adapter_facts import factor_facts
 
 _TABLE = SeriesTable.read("preference_pairs.toml")
@@ -87,16 +86,35 @@ def preference_pairs(
         yield Unsought(("held-out-reversed",), why)
     vocabulary = model_facts(config, log, None).vocabulary
     guess = blind_guess(tokenizer.vocab_size if tokenizer is not None else vocabulary)
-    length = _length(curves, dataset, tokenizer)
-    if curves.beta is None or length is None or not length.answer:
+    split = dataset.splits.get("train") if dataset is not None else None
+    length = ChosenLength(1.0, 1.0) if curves.method in OF_MEANS else None
+    if length is None and split is not None:
+        length = chosen_length(split, tokenizer)
+    lost: dict[str, Measurement] = {}
+    if curves.beta is not None and length is not None and length.answer:
+        lost = _lost(curves, curves.beta, length, guess)
+    else:
         why = "beta or the length of the chosen answers is not known"
         yield Unsought(("both-unlikely",), why)
-        length = None
-    figures = _Figures(curves, held_out, length, guess, adapter)
+    largest = max(abs(trained.lowest), abs(trained.highest))
+    figures: dict[str, dict[str, Measurement]] = {
+        "chosen": lost,
+        "margin": {
+            "largest": largest,
+            "largest_nats": largest / curves.beta if curves.beta else 0.0,
+            "is_apart": largest > 0.0,
+            "below_zero": -trained.end,
+            **(_reference(curves, adapter) if largest == 0.0 else {}),
+            **_course(curves, margin),
+            **_on_held_out_rows(curves, held_out, trained),
+        },
+    }
     columns: dict[str, Series] = {
         role: series for role in curves.trained if (series := curves.of(role)) is not None
     }
-    judged = list(_TABLE.signs(Columns(columns, figures), curves.unit))
+    judged = list(
+        _TABLE.signs(Columns(columns, lambda name, _: figures.get(name, {})), curves.unit)
+    )
     yield from judged
     if not any(isinstance(sign, Sign) for sign in judged):
         yield from _learned(curves, trained, held_out)
@@ -112,122 +130,88 @@ def _beta(config: TrainingConfig | None, curves: PolicyCurves) -> Iterator[Sign 
         yield Sign("beta-unusable", {"beta": shown}, severity=severity)
 
 
-@dataclass(frozen=True)
-class _Figures:
-    """Figures of a role's curve that are not of its values alone.
+def _reference(curves: PolicyCurves, adapter: Adapter | None) -> dict[str, Measurement]:
+    """What moved while rewards against the reference did not."""
+    rewards = [curves.of("chosen"), curves.of("rejected")]
+    are_zero = all(series is not None and not series.values.any() for series in rewards)
+    named: dict[str, Measurement] = {
+        "rewards_are_zero": are_zero and curves.has_reference is not False
+    }
+    logps = curves.of("chosen_logps")
+    if logps is not None:
+        likely = describe(logps.iterations, logps.values)
+        moved = abs(likely.end - likely.start)
+        if moved >= max(LIKELIER, 4.0 * likely.noise):
+            named |= {"first_logps": likely.start, "last_logps": likely.end}
+    if adapter is not None:
+        factors = [module.b for module in factor_facts(adapter) if module.b.is_finite]
+        count = sum(factor.size for factor in factors)
+        squares = sum(factor.norm**2 for factor in factors)
+        named["rms_b"] = math.sqrt(squares / count) if count else 0.0
+    return named
 
-    Attributes:
-        curves: those of the run.
-        held_out: the margin on held-out rows.
-        length: of the chosen answers, where what they lost can be told in nats.
+
+def _course(curves: PolicyCurves, margin: Series) -> dict[str, Measurement]:
+    """Whether the loss asks for the course of the margin, and which answers win."""
+    accuracy, loss = curves.of("accuracy"), curves.of("loss")
+    named: dict[str, Measurement] = {"has_no_accuracy": accuracy is None, "is_asked_for": False}
+    if accuracy is not None:
+        wins = describe(accuracy.iterations, accuracy.values).end
+        named |= {"last_accuracy": wins, "lost_pairs": 1.0 - wins}
+    if loss is not None:
+        losses = describe(loss.iterations, loss.values)
+        together = correlation(loss, margin)
+        is_asked_for = together is not None and together >= TOGETHER
+        named["is_asked_for"] = is_asked_for and losses.end < losses.start
+    return named
+
+
+def _on_held_out_rows(
+    curves: PolicyCurves, held_out: Series | None, trained: SeriesFacts
+) -> dict[str, Measurement]:
+    if held_out is None or len(held_out) < 2:
+        return {}
+    first, last = float(held_out.values[0]), float(np.median(held_out.values[-2:]))
+    accuracy, gained = curves.of("accuracy", held_out=True), trained.end - trained.start
+    wins = float(np.median(accuracy.values[-2:])) if accuracy is not None else 0.0
+    return {
+        "first_held_out": first,
+        "last_held_out": last,
+        "held_out_drop": first - last,
+        "mirrored": (first - last) / gained if gained > 0.0 else None,
+        "held_out_lost_pairs": 1.0 - wins,
+    }
+
+
+def _lost(
+    curves: PolicyCurves, beta: float, length: ChosenLength, guess: float
+) -> dict[str, Measurement]:
+    """How much likelihood the chosen answers lost, against a guess at each of their tokens.
+
+    Args:
+        curves: of the run.
+        beta: of the run.
+        length: of the chosen answers.
         guess: what a blind guess at a token costs, nats.
-        adapter: the trained one.
     """
-
-    curves: PolicyCurves
-    held_out: Series | None
-    length: ChosenLength | None
-    guess: float
-    adapter: Adapter | None
-
-    def __call__(self, name: str, facts: SeriesFacts) -> Mapping[str, Measurement]:
-        if name == "margin":
-            largest = max(abs(facts.lowest), abs(facts.highest))
-            return {
-                "largest": largest,
-                "largest_nats": largest / self.curves.beta if self.curves.beta else 0.0,
-                "is_apart": largest > 0.0,
-                "below_zero": -facts.end,
-                **(self._reference() if largest == 0.0 else {}),
-                **self._course(),
-                **self._on_held_out_rows(facts),
-            }
-        return self._lost() if name == "chosen" else {}
-
-    def _reference(self) -> dict[str, Measurement]:
-        """What moved while rewards against the reference did not."""
-        rewards = [self.curves.of("chosen"), self.curves.of("rejected")]
-        are_zero = all(series is not None and not series.values.any() for series in rewards)
-        named: dict[str, Measurement] = {
-            "rewards_are_zero": are_zero and self.curves.has_reference is not False
-        }
-        logps = self.curves.of("chosen_logps")
-        if logps is not None:
-            likely = describe(logps.iterations, logps.values)
-            moved = abs(likely.end - likely.start)
-            if moved >= max(LIKELIER, 4.0 * likely.noise):
-                named |= {"first_logps": likely.start, "last_logps": likely.end}
-        if self.adapter is not None:
-            named["rms_b"] = _size_of_b(self.adapter)
-        return named
-
-    def _course(self) -> dict[str, Measurement]:
-        """Whether the loss asks for the course of the margin, and which answers win."""
-        accuracy, loss = self.curves.of("accuracy"), self.curves.of("loss")
-        margin = self.curves.of("margin")
-        named: dict[str, Measurement] = {"has_no_accuracy": accuracy is None, "is_asked_for": False}
-        if accuracy is not None:
-            wins = describe(accuracy.iterations, accuracy.values).end
-            named |= {"last_accuracy": wins, "lost_pairs": 1.0 - wins}
-        if loss is not None and margin is not None:
-            losses = describe(loss.iterations, loss.values)
-            together = correlation(loss, margin)
-            is_asked_for = together is not None and together >= TOGETHER
-            named["is_asked_for"] = is_asked_for and losses.end < losses.start
-        return named
-
-    def _on_held_out_rows(self, trained: SeriesFacts) -> dict[str, Measurement]:
-        if self.held_out is None or len(self.held_out) < 2:
-            return {}
-        first = float(self.held_out.values[0])
-        last = float(np.median(self.held_out.values[-2:]))
-        accuracy, gained = self.curves.of("accuracy", held_out=True), trained.end - trained.start
-        wins = float(np.median(accuracy.values[-2:])) if accuracy is not None else 0.0
-        return {
-            "first_held_out": first,
-            "last_held_out": last,
-            "held_out_drop": first - last,
-            "mirrored": (first - last) / gained if gained > 0.0 else None,
-            "held_out_lost_pairs": 1.0 - wins,
-        }
-
-    def _lost(self) -> dict[str, Measurement]:
-        """How much likelihood the chosen answers lost, against a guess at each of their tokens."""
-        rewards, beta, length = self.curves.of("chosen"), self.curves.beta, self.length
-        if rewards is None or beta is None or length is None or len(rewards) < REPORTS:
-            return {}
-        tested = self.curves.of("chosen", held_out=True)
-        # The untouched model's: the higher of the first validation and report.
-        before = float(tested.values[0]) if tested is not None else -math.inf
-        is_ratio = self.curves.has_reference
-        start = 0.0 if is_ratio else max(float(rewards.values[0]), before)
-        # The median of three: one batch among others may be unlike them.
-        lost = (start - smoothed(rewards.values, 3)) / beta
-        costs = self.guess * max(length.answer, WHOLE * length.whole)
-        return {
-            "most_lost": float(lost.max()),
-            "most_lost_share": float(lost.max()) / costs,
-            "last_lost_share": float(lost[-1]) / costs,
-            "lost_at": int(rewards.iterations[int(np.argmax(lost >= costs))]),
-            "blind_guess": self.guess * length.answer,
-            "answer_tokens": length.answer,
-        }
-
-
-def _size_of_b(adapter: Adapter) -> float:
-    """The root mean square of all elements of B; 0 where there are none."""
-    factors = [module.b for module in factor_facts(adapter) if module.b.is_finite]
-    count = sum(factor.size for factor in factors)
-    return math.sqrt(sum(factor.norm**2 for factor in factors) / count) if count else 0.0
-
-
-def _length(
-    curves: PolicyCurves, dataset: Dataset | None, tokenizer: Tokenizer | None
-) -> ChosenLength | None:
-    if curves.by_token:
-        return ChosenLength(1.0, 1.0)
-    split = dataset.splits.get("train") if dataset is not None else None
-    return chosen_length(split, tokenizer) if split is not None else None
+    rewards = curves.of("chosen")
+    if rewards is None or len(rewards) < REPORTS:
+        return {}
+    tested = curves.of("chosen", held_out=True)
+    # The untouched model's: the higher of the first validation and report.
+    before = float(tested.values[0]) if tested is not None else -math.inf
+    start = 0.0 if curves.has_reference else max(float(rewards.values[0]), before)
+    # The median of three: one batch among others may be unlike them.
+    lost = (start - smoothed(rewards.values, 3)) / beta
+    costs = guess * max(length.answer, WHOLE * length.whole)
+    return {
+        "most_lost": float(lost.max()),
+        "most_lost_share": float(lost.max()) / costs,
+        "last_lost_share": float(lost[-1]) / costs,
+        "lost_at": int(rewards.iterations[int(np.argmax(lost >= costs))]),
+        "blind_guess": guess * length.answer,
+        "answer_tokens": length.answer,
+    }
 
 
 def _learned(curves: PolicyCurves, trained: SeriesFacts, held_out: Series | None) -> Iterator[Seen]:

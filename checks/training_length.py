@@ -26,7 +26,7 @@ from mlxdoctor.check import Inconclusive, NotApplicable, check
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.planned_run import PlannedRun
-from mlxdoctor.evidence.training_log import Segment, TrainingLog
+from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Severity, Sign, Symptom
 
 #: Updates and passes over the rows below which a run has hardly begun: a sound run at a usual rate
@@ -68,9 +68,18 @@ def training_length(
     if not config.describes_training or not batch:
         raise NotApplicable("the configuration does not say how the run was trained")
     segment = log.main if log is not None else None
-    if log is not None and (log.failures or not _is_finite(log.main)):
+    curves = [
+        series
+        for name in ("train_loss", "val_loss")
+        if segment is not None and (series := segment.get(name)) is not None
+    ]
+    is_broken = any(not np.isfinite(series.values).all() for series in curves)
+    if is_broken or (log is not None and log.failures):
         raise NotApplicable("the run broke, and that it was short says nothing more")
-    iterations = _iterations(segment, config)
+    iterations = config.iters
+    if segment is not None and segment.axis in ("iteration", "step"):
+        last = (int(series.iterations[-1]) for series in segment.series.values() if len(series))
+        iterations = max(last, default=iterations)
     if iterations is None:
         raise Inconclusive("nothing tells how many iterations were made")
     if config.iters and 2 * iterations < config.iters:
@@ -78,12 +87,11 @@ def training_length(
     updates = iterations // max(config.grad_accumulation_steps or 1, 1)
     split = dataset.splits.get("train") if dataset is not None else None
     rows, seen = len(split.rows) if split is not None else 0, iterations * batch
-    names = ("train_loss", "val_loss") if segment is not None else ()
-    curves = [segment.finite(name).values for name in names if segment is not None]
-    is_low = any(len(values) and values[-1] < DONE for values in curves)
+    losses = [series.values for series in curves if len(series)]
+    is_low = any(values[-1] < DONE for values in losses)
     fell = any(
         len(values) >= 2 and values[0] > 0 and values[-1] <= (1.0 - FELL) * values[0]
-        for values in curves
+        for values in losses
     )
     at_once = (
         segment is not None
@@ -118,17 +126,3 @@ def training_length(
         },
         severity=Severity.ERROR if is_certain else None,
     )
-
-
-def _is_finite(segment: Segment) -> bool:
-    losses = (segment.get(name) for name in ("train_loss", "val_loss"))
-    return all(bool(np.isfinite(series.values).all()) for series in losses if series is not None)
-
-
-def _iterations(segment: Segment | None, config: TrainingConfig) -> int | None:
-    """How many were made: those of the log, or else those that were planned."""
-    if segment is not None and segment.axis in ("iteration", "step"):
-        last = [int(series.iterations[-1]) for series in segment.series.values() if len(series)]
-        if last:
-            return max(last)
-    return config.iters

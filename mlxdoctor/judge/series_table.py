@@ -133,7 +133,16 @@ class SeriesTable:
         text = files("mlxdoctor.checks").joinpath(name).read_text("utf-8")
         document = tomllib.loads(text)
         words = document.pop("words", {})
-        symptoms = {code: _symptom(entry) for code, entry in document.items()}
+        symptoms = {
+            code: Symptom(
+                entry["meaning"],
+                Severity(entry["severity"]),
+                entry["expected"],
+                entry.get("fix", ""),
+                entry["says"],
+            )
+            for code, entry in document.items()
+        }
         patterns = tuple(
             _pattern(code, entry, symptoms[code])
             for code, entry in document.items()
@@ -198,18 +207,6 @@ class SeriesTable:
 
     def _words(self, name: str) -> str:
         return str(self.words.get(name, name.replace("_", " ")))
-
-
-def _symptom(entry: Mapping[str, Any]) -> Symptom:
-    severity, in_a_plan = Severity(entry["severity"]), entry.get("in_a_plan")
-    return Symptom(
-        entry["meaning"],
-        severity,
-        entry["expected"],
-        entry.get("fix", ""),
-        entry["says"],
-        Severity(in_a_plan) if in_a_plan else None,
-    )
 
 
 def _pattern(code: str, entry: Mapping[str, Any], symptom: Symptom) -> Pattern:

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
+from mlxdoctor.evidence.training_log import Series, TrainingLog
 
 Role = Literal[
     "loss",
@@ -36,7 +36,7 @@ Role = Literal[
 _PERCENT = frozenset({"hit_limit"})
 #: Role -> the names that trainers give it, best first. `*` stands for any word.
 NAMES: Mapping[Role, tuple[str, ...]] = {
-    "loss": ("train_loss", "val_loss"),
+    "loss": ("loss",),
     "chosen": ("rewards_chosen", "chosen_reward", "chosen_rewards", "chosen_r", "reward_chosen"),
     "rejected": (
         *("rewards_rejected", "rejected_reward", "rejected_rewards", "rejected_r"),
@@ -74,7 +74,7 @@ NAMES: Mapping[Role, tuple[str, ...]] = {
     ),
 }
 _HELD_OUT = re.compile(r"^(?:val|valid|validation|eval|test)_(?=.)")
-_TRAINED = re.compile(r"^train_(?=.)")
+_SPLIT = re.compile(rf"{_HELD_OUT.pattern}|^train_(?=.)")
 #: A reward that is this near to 0 in a first report is one against a reference.
 NEAR_ZERO = 0.05
 #: Methods whose chosen and rejected rewards are measured against a reference.
@@ -82,7 +82,7 @@ _OF_REFERENCE = frozenset({"dpo", "kto", "ipo", "online_dpo", "xpo", "dpop", "bc
 #: Methods that compare the pairs of a data set.
 _OF_PAIRS = _OF_REFERENCE | {"orpo", "cpo", "simpo", "dsla", "ftpo"}
 #: Methods whose rewards are of the mean log-likelihood of a token, and not of their sum.
-_OF_MEANS = frozenset({"orpo", "simpo"})
+OF_MEANS = frozenset({"orpo", "simpo"})
 #: Methods that sample answers and reward them.
 _OF_REWARDS = frozenset({"grpo", "rloo", "ppo", "rlhf_reinforce", "reinforce", "klpo", "dapo"})
 
@@ -134,11 +134,6 @@ class PolicyCurves:
         # A log-likelihood itself is far from 0 before the first step, and a ratio of two is not.
         return True if abs(float(chosen.values[0])) < NEAR_ZERO else None
 
-    @property
-    def by_token(self) -> bool:
-        """Whether rewards of pairs are of a token's mean log-likelihood, and not of an answer's."""
-        return self.method in _OF_MEANS
-
     def of(self, role: Role, *, held_out: bool = False) -> Series | None:
         """The finite values of a curve; None where the log has none."""
         series = (self.held_out if held_out else self.trained).get(role)
@@ -160,17 +155,12 @@ def correlation(first: Series, second: Series) -> float | None:
 
 def policy_curves(log: TrainingLog | None, config: TrainingConfig | None = None) -> PolicyCurves:
     """The curves of the log's main segment."""
-    trained: dict[Role, Series] = {}
-    held_out: dict[Role, Series] = {}
-    if log is not None:
-        for side, is_held_out in ((trained, False), (held_out, True)):
-            split = _split(log.main, is_held_out)
-            for role, names in NAMES.items():
-                name = next((name for name in names if name in split), None)
-                if name is not None:
-                    scale = 100 if name in _PERCENT else 1
-                    side[role] = Series(split[name].iterations, split[name].values / scale)
-            _complete(side)
+    sides: tuple[dict[str, Series], dict[str, Series]] = ({}, {})
+    for name, series in log.main.series.items() if log is not None else ():
+        is_held_out = _HELD_OUT.match(name) is not None
+        if len(series):
+            sides[is_held_out].setdefault(_SPLIT.sub("", name), series)
+    trained, held_out = map(_by_role, sides)
     values = config.values if config is not None else {}
     stated = values.get("beta", values.get("dpo_beta"))
     try:
@@ -185,23 +175,17 @@ def policy_curves(log: TrainingLog | None, config: TrainingConfig | None = None)
     return PolicyCurves(method, trained, held_out, beta, unit)
 
 
-def _split(segment: Segment, held_out: bool) -> dict[str, Series]:
-    found: dict[str, Series] = {}
-    for name, series in segment.series.items():
-        if name in ("train_loss", "val_loss"):
-            is_held_out, bare = name == "val_loss", name
-        else:
-            is_held_out = _HELD_OUT.match(name) is not None
-            bare = _HELD_OUT.sub("", name) if is_held_out else _TRAINED.sub("", name)
-        if is_held_out == held_out and len(series):
-            found.setdefault(bare, series)
-    return found
-
-
-def _complete(side: dict[Role, Series]) -> None:
-    """The margin, where only its two terms are printed."""
-    chosen, rejected = side.get("chosen"), side.get("rejected")
-    if "margin" in side or chosen is None or rejected is None:
-        return
+def _by_role(named: Mapping[str, Series]) -> dict[Role, Series]:
+    """Role -> its curve; the margin also where only its two terms are printed."""
+    roles: dict[Role, Series] = {}
+    for role, names in NAMES.items():
+        name = next((name for name in names if name in named), None)
+        if name is not None:
+            scale = 100 if name in _PERCENT else 1
+            roles[role] = Series(named[name].iterations, named[name].values / scale)
+    chosen, rejected = roles.get("chosen"), roles.get("rejected")
+    if "margin" in roles or chosen is None or rejected is None:
+        return roles
     if np.array_equal(chosen.iterations, rejected.iterations):
-        side["margin"] = Series(chosen.iterations, chosen.values - rejected.values)
+        roles["margin"] = Series(chosen.iterations, chosen.values - rejected.values)
+    return roles
