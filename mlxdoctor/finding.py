@@ -29,6 +29,10 @@ class Severity(StrEnum):
         """0 for info, 1 for warning, 2 for error."""
         return tuple(Severity).index(self)
 
+    def reaches(self, least: str) -> bool:
+        """Whether it is at least as bad as `--fail-on` says; nothing reaches "never"."""
+        return least != "never" and self.rank >= Severity(least).rank
+
 
 class Status(StrEnum):
     """How a check ended. Only `PASSED` means that it looked and found nothing."""

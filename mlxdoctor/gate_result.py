@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from mlxdoctor.finding import Finding
+from mlxdoctor.finding import Finding, Severity
 from mlxdoctor.report import Report
 
 
@@ -46,29 +46,45 @@ class GateItem:
     Attributes:
         path: as the user wrote it, or as the glob found it.
         status: what became of it.
-        reasons: why it did not pass, a sentence each; empty where it passed.
+        unexplained: reasons why it did not pass that are no finding, a sentence each: what could
+            not be read, decided or examined at all.
         report: its report; None where it could not be examined.
         findings: every finding of the report, worst first.
         seconds: how long it took.
         suspicion: of an item that passed although its run is suspect: what is suspected.
         unseen: of an item that passed: what its files can't tell, and what it takes, as clauses.
-        let_through: codes of errors that the policy's own rules let through.
     """
 
     path: str
     status: ItemStatus
-    reasons: tuple[str, ...]
-    report: Report | None
-    findings: tuple[GatedFinding, ...]
-    seconds: float
+    unexplained: tuple[str, ...] = ()
+    report: Report | None = None
+    findings: tuple[GatedFinding, ...] = ()
+    seconds: float = 0.0
     suspicion: str = ""
     unseen: tuple[str, ...] = ()
-    let_through: tuple[str, ...] = ()
 
     @property
     def failing(self) -> list[Finding]:
         """The findings that fail it, worst first."""
         return [gated.finding for gated in self.findings if gated.ruling == "fails"]
+
+    @property
+    def noted(self) -> list[Finding]:
+        """The findings that the policy lets pass, worst first."""
+        return [gated.finding for gated in self.findings if gated.ruling == "noted"]
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why it did not pass, a sentence each; empty where it passed."""
+        failing = (f"{finding.code}: {finding.message}" for finding in self.failing)
+        return (*failing, *self.unexplained)
+
+    @property
+    def let_through(self) -> tuple[str, ...]:
+        """Codes of errors that the policy's own rules let through."""
+        errors = {finding.code for finding in self.noted if finding.severity is Severity.ERROR}
+        return tuple(sorted(errors))
 
 
 @dataclass(frozen=True)
@@ -84,6 +100,6 @@ class GateResult:
     """
 
     items: tuple[GateItem, ...]
-    policy: str | None
+    policy: str | None = None
     notices: tuple[str, ...] = ()
     unfinished: tuple[str, ...] = ()

@@ -21,7 +21,6 @@ _PICTURE = "heat_map.svg"
 
 @click.command(
     name="bisect",
-    short_help="Find the last good checkpoint, and the best.",
     epilog="""\b
 Exit codes: 0 the newest checkpoint is good, 1 it is not, 2 unusable input, 3 nothing
 here can tell a good checkpoint from a broken one.""",

@@ -9,7 +9,7 @@ import click
 from mlxdoctor.cli import EXIT_CLEAN, options, output
 
 
-@click.command(name="checks", short_help="List what can be found.")
+@click.command(name="checks")
 @options.printed("text", "json")
 def command(output_format: str) -> int:
     """List what can be found: every check, its codes, and what each means.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mlxdoctor.convert.conversion import Conversion
 
 
-@click.command(name="convert", short_help="Turn a PEFT adapter into an mlx-lm one, or back.")
+@click.command(name="convert")
 @click.argument("adapter", type=options.PATH)
 @click.option(
     "--to",

@@ -24,7 +24,6 @@ def _codes(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tu
 
 @click.command(
     name="diagnose",
-    short_help="Find out why a fine-tune failed, and write a report.",
     epilog="""\b
 Exit codes: 0 nothing at or above --fail-on, 1 such a finding, 2 unusable input
 or options (a file that can't be read included), 3 too little to judge by.""",

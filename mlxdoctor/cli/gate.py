@@ -17,7 +17,6 @@ from mlxdoctor.safety.errors import InputError
 
 @click.command(
     name="gate",
-    short_help="Judge many adapters or runs by a policy, for CI.",
     epilog="""\b
 Exit codes, the first that holds: 1 an item failed, 2 one is unusable (or the
 policy or an option is), 3 one is inconclusive, 0 all passed. 130 interrupted:

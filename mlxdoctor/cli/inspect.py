@@ -13,7 +13,7 @@ from mlxdoctor.cli.progress import ProgressLine
 from mlxdoctor.inspect.page import SORTS
 
 
-@click.command(name="inspect", short_help="Show an adapter as a table.")
+@click.command(name="inspect")
 @click.argument("adapters", nargs=-1, required=True, type=options.PATH)
 @options.base_model("The base model's folder, for norms relative to its weights.")
 @click.option(

@@ -24,7 +24,7 @@ CHECKS = ("label-mask", "trained-tokens", "tokenizer-consistency", "data-format"
 _COLOURS = {"answer": "green", "end": "magenta", "prompt": "yellow", "other": "cyan"}
 
 
-@click.command(name="labels", short_help="Show every token of a row, and whether it is trained on.")
+@click.command(name="labels")
 @click.argument("data", type=options.PATH)
 @options.base_model("Folder with the tokenizer.", required=True)
 @click.option("--config", type=options.PATH, help="The run's configuration: mask and limit.")

@@ -9,7 +9,7 @@ import click
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, options, output
 
 
-@click.command(name="lint", short_help="Find known MLX training mistakes in source code.")
+@click.command(name="lint")
 @click.argument("paths", nargs=-1, type=options.PATH, metavar="FILE...")
 @click.option("--select", multiple=True, metavar="CODE", help="Only this rule. Repeatable.")
 @options.printed("text", "json", "sarif", "github")

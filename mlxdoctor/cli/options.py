@@ -4,29 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from mlxdoctor.finding import Finding, Severity
 from mlxdoctor.safety.reading_limits import using
+
+if TYPE_CHECKING:
+    from mlxdoctor.lint.linter import Hit
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 PATH = click.Path(path_type=Path)
-#: What `--fail-on` takes, the worst first: `finding.Severity` in plain text, so that help imports
-#: no more.
-SEVERITIES = ("error", "warning", "info")
 NO_TEXT = "Show no training row and no output; figures stay."
 #: Commands that read no file of a user's.
 WITHOUT_LIMIT = frozenset({"checks", "explain"})
-
-
-class HasSeverity(Protocol):
-    """A finding, or a hit of the linter."""
-
-    @property
-    def severity(self) -> str:
-        """Its severity; an enumeration of strings."""
 
 
 def printed(*formats: str) -> Callable[[F], F]:
@@ -71,19 +64,16 @@ def fails_on(default: str = "error") -> Callable[[F], F]:
     """`--fail-on`: the least severity that makes the exit code 1."""
     return click.option(
         "--fail-on",
-        type=click.Choice([*SEVERITIES, "never"]),
+        type=click.Choice([*reversed(Severity), "never"]),
         default=default,
         show_default=True,
         help="The least finding that makes the exit code 1.",
     )
 
 
-def fails(findings: Iterable[HasSeverity], fail_on: str) -> bool:
-    """Whether one of the findings is at least as bad as `--fail-on` says."""
-    if fail_on == "never":
-        return False
-    bad_enough = SEVERITIES[: SEVERITIES.index(fail_on) + 1]
-    return any(finding.severity in bad_enough for finding in findings)
+def fails(findings: Iterable[Finding | Hit], fail_on: str) -> bool:
+    """Whether one of the findings, or of the linter's hits, is as bad as `--fail-on` says."""
+    return any(finding.severity.reaches(fail_on) for finding in findings)
 
 
 def reported(

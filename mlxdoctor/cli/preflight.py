@@ -44,7 +44,6 @@ def _as_mlx_lm(command: Any) -> Any:
 
 @click.command(
     name="preflight",
-    short_help="See whether a run would fail, before it is made.",
     epilog="""\b
 Exit codes: 0 ready (or ready, but: 1 with --fail-on warning), 1 not ready,
 2 unusable input or options, 3 unknown: too little is here to tell.""",

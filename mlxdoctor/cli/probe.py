@@ -24,7 +24,7 @@ MODULES = 8
 _COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 
-@click.command(name="probe", short_help="See what one training step of your trainer really does.")
+@click.command(name="probe")
 @click.argument("function", metavar="FILE:FUNCTION")
 @click.option("--steps", type=click.IntRange(min=1), help="Training steps to make; 5 by default.")
 @click.option(

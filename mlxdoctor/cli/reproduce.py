@@ -23,7 +23,6 @@ FOLDER = "reproduction"
 
 @click.command(
     name="reproduce",
-    short_help="Make the failure again, and find the one change that cures it.",
     epilog="""\b
 Exit codes: 0 nothing to reproduce, 1 a cause is confirmed, 2 unusable input or
 options, 3 no cause could be confirmed, 130 stopped with Ctrl-C.""",

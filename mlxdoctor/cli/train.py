@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     Told = Plan | StepRecord | ValidationRecord
 
 
-@click.command(name="train", short_help="Train as mlx_lm.lora does, and record every step.")
+@click.command(name="train")
 @click.option(
     "-c",
     "--config",

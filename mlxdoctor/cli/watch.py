@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mlxdoctor.watch.follow import Ending
 
 
-@click.command(name="watch", short_help="Follow a running log, and raise the alarm early.")
+@click.command(name="watch")
 @click.argument("log", type=options.PATH, metavar="LOG")
 @click.option("--iters", type=click.IntRange(1), help="How long it will be, if no line says.")
 @click.option("--stop-pid", type=int, metavar="PID", help="End this process at an alarm.")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from mlxdoctor.finding import Finding, Severity
 from mlxdoctor.formats.escape import terminal, workflow_message, workflow_property
 from mlxdoctor.formats.format import Format
-from mlxdoctor.formats.gated import cause_of, in_checkout, main_file, unexplained
+from mlxdoctor.formats.gated import cause_of, in_checkout, main_file
 from mlxdoctor.formats.summary import sentence
 from mlxdoctor.gate_result import GateItem, GateResult, ItemStatus
 
@@ -56,7 +56,7 @@ def render(result: GateResult) -> str:
     for item in result.items:
         if item.status is not ItemStatus.PASSED:
             errors.append((item.path, _about(item, "error", item.status, _reasons(item))))
-        elif noted := _noted(item):
+        elif noted := [one for one in item.noted if one.severity is not Severity.INFO]:
             warnings.append((item.path, _about(item, "warning", "passed, noted", _lines(noted))))
     return _shown("error", errors) + _shown("warning", warnings)
 
@@ -77,18 +77,8 @@ def _about(item: GateItem, kind: str, status: str, lines: Sequence[str]) -> str:
 
 
 def _reasons(item: GateItem) -> list[str]:
-    cause = cause_of(item) if item.failing else None
-    lines = [f"{cause}."] if cause is not None else []
-    return [*lines, *_lines(item.failing), *map(sentence, unexplained(item))]
-
-
-def _noted(item: GateItem) -> list[Finding]:
-    """What the policy lets pass, and is worse than a remark."""
-    return [
-        gated.finding
-        for gated in item.findings
-        if gated.ruling == "noted" and gated.finding.severity is not Severity.INFO
-    ]
+    lines = [f"{cause}."] if (cause := cause_of(item)) else []
+    return [*lines, *_lines(item.failing), *map(sentence, item.unexplained)]
 
 
 def _lines(findings: Sequence[Finding]) -> list[str]:

@@ -1,16 +1,14 @@
-"""What several formats say of a gate's result: counts, remarks, causes, and where an item lies."""
+"""What several formats say of a gate's result: counts, causes, lists, and where an item lies."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
 
-from mlxdoctor.formats.summary import headline, is_clear, lowered, sentence
+from mlxdoctor.formats.summary import headline, lowered
 from mlxdoctor.gate_result import GatedFinding, GateItem, GateResult, ItemStatus
 from mlxdoctor.report import Report
 
@@ -33,15 +31,6 @@ COLOURS: Mapping[ItemStatus, str] = MappingProxyType(
         ItemStatus.PASSED: "green",
     }
 )
-
-
-@dataclass(frozen=True)
-class Remark:
-    """What is said of a gate beside its findings: a sentence, and the file that it is about."""
-
-    level: Literal["error", "warning"]
-    text: str
-    path: str | None
 
 
 def counts(result: GateResult) -> dict[ItemStatus, int]:
@@ -67,23 +56,22 @@ def tally(result: GateResult) -> str:
     return ", ".join(parts) or "nothing was examined"
 
 
-def not_passed(result: GateResult) -> list[GateItem]:
-    """The items that did not pass, the worst first, otherwise in order."""
-    return [item for item in worst_first(result) if item.status is not ItemStatus.PASSED]
-
-
 def worst_first(result: GateResult) -> list[GateItem]:
     """All items, the worst first, otherwise in the order that was asked for."""
     return sorted(result.items, key=lambda item: tuple(COLOURS).index(item.status))
 
 
-def named_cause(item: GateItem) -> str:
-    """What is behind a failed item, in a few words; "" where nothing is known or it passed."""
+def not_passed(result: GateResult) -> list[GateItem]:
+    """The items that did not pass, the worst first, otherwise in order."""
+    return [item for item in worst_first(result) if item.status is not ItemStatus.PASSED]
+
+
+def cause_of(item: GateItem) -> str:
+    """The headline of a failed item whose root cause is known, "Root cause: …"; "" elsewhere."""
     report = item.report
     if item.status is not ItemStatus.FAILED or report is None or report.root is None:
         return ""
-    title = report.root.cause.title
-    return title if is_clear(report) else f"probably: {lowered(title)}"
+    return headline(report)
 
 
 def suppressed_findings(result: GateResult) -> list[tuple[str, GatedFinding]]:
@@ -94,18 +82,6 @@ def suppressed_findings(result: GateResult) -> list[tuple[str, GatedFinding]]:
         for gated in item.findings
         if gated.suppressed_by is not None
     ]
-
-
-def main_file(item: GateItem) -> str:
-    """The file of an item to show its findings beside; its own path where the checkout has none."""
-    sources = main_sources(item.report) if item.report is not None else []
-    return next((source for source in sources if in_checkout(source) is not None), item.path)
-
-
-def main_sources(report: Report) -> list[str]:
-    """The files that a run mainly consists of, the first of each kind."""
-    sources = {file.kind: file.source for file in reversed(report.evidence)}
-    return [sources[kind] for kind in MAIN_KINDS if kind in sources]
 
 
 def lists(result: GateResult) -> dict[str, list[str]]:
@@ -131,29 +107,16 @@ def lists(result: GateResult) -> dict[str, list[str]]:
     }
 
 
-def unexplained(item: GateItem) -> list[str]:
-    """The reasons that are no finding: what could not be read, decided or examined at all."""
-    findings = [gated.finding for gated in item.findings]
-    explained = {f"{finding.code}: {finding.message}" for finding in findings}
-    return [reason for reason in item.reasons if reason not in explained]
+def main_sources(report: Report) -> list[str]:
+    """The files that a run mainly consists of, the first of each kind."""
+    sources = {file.kind: file.source for file in reversed(report.evidence)}
+    return [sources[kind] for kind in MAIN_KINDS if kind in sources]
 
 
-def remarks(result: GateResult) -> Iterator[Remark]:
-    """What could not be examined, as an error, or decided, as a warning."""
-    for item in result.items:
-        unusable = item.report.unreadable if item.report is not None else item.reasons
-        for reason in unexplained(item):
-            level: Literal["error", "warning"] = "error" if reason in unusable else "warning"
-            yield Remark(level, sentence(reason), main_file(item))
-    for path in result.unfinished:
-        text = f"{path} was not examined: the work was interrupted."
-        yield Remark("error", text, path)
-
-
-def cause_of(item: GateItem) -> str | None:
-    """The headline of an item whose root cause is known: "Root cause: …"."""
-    report = item.report
-    return headline(report) if report is not None and report.root is not None else None
+def main_file(item: GateItem) -> str:
+    """The file of an item to show its findings beside; its own path where the checkout has none."""
+    sources = main_sources(item.report) if item.report is not None else []
+    return next((source for source in sources if in_checkout(source) is not None), item.path)
 
 
 def in_checkout(path: str | Path) -> str | None:

@@ -155,16 +155,10 @@ def _fence(_: RendererHTML, tokens: Sequence[Token], index: int, *__: Any) -> st
     return f'<pre tabindex="0"><code>{code}\n</code></pre>\n'
 
 
-def _link_open(renderer: RendererHTML, tokens: Sequence[Token], index: int, *rest: Any) -> str:
-    tokens[index].attrSet("rel", "noopener noreferrer")
-    return str(renderer.renderToken(tokens, index, *rest))
-
-
 _RULES = {
     "fence": _fence,
     "folding": lambda _, tokens, index, *__: tokens[index].content,
     "image": _image,
-    "link_open": _link_open,
     "table_close": lambda *_: "</table>\n</div>\n",
     "table_open": _table_open,
     "td_open": _cell,

@@ -9,9 +9,9 @@ A gate's result:
 
     {"schema_version": 2, "tool": {"name", "version"}, "policy": file or null,
      "counts": {"failed", "unusable", "inconclusive", "passed", "unfinished"},
-     "items": [{"path", "status", "reasons": [sentence], "seconds", "verdict",
-                "diagnosis": [{"cause", "title", "score"}], "checks": {status: [check]},
-                "read_back": what models measured at another time, or null,
+     "items": [{"path", "status", "reasons": [sentence], "unseen": [clause], "let_through": [code],
+                "seconds", "verdict", "diagnosis": [{"cause", "title", "score"}],
+                "checks": {status: [check]},
                 "findings": [{...finding, "ruling", "suppressed_by", "reason"}]}],
      "notices": [sentence], "unfinished": [path]}
 

@@ -52,7 +52,7 @@ def _add_suite(document: Element, item: GateItem) -> None:
     gate = _add_case(suite, GATE_CASE, max(0.0, item.seconds - checked))
     if item.status is not ItemStatus.PASSED:
         failed = item.status is ItemStatus.FAILED
-        first = (cause_of(item) if failed else None) or next(iter(item.reasons), item.status.value)
+        first = cause_of(item) or next(iter(item.reasons), item.status.value)
         kind = "failure" if failed else "error"
         _add_result(gate, kind, item.status.value, first, item.reasons)
     if file := in_checkout(main_file(item)):

@@ -19,9 +19,9 @@ from urllib.parse import quote
 from mlxdoctor.finding import Finding
 from mlxdoctor.formats.escape import sarif as escaped
 from mlxdoctor.formats.format import Format
-from mlxdoctor.formats.gated import Remark, in_checkout, main_file, remarks
+from mlxdoctor.formats.gated import in_checkout, main_file
 from mlxdoctor.formats.summary import headline, sentence
-from mlxdoctor.gate_result import GatedFinding, GateItem, GateResult
+from mlxdoctor.gate_result import GatedFinding, GateItem, GateResult, ItemStatus
 from mlxdoctor.installed import version_here
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -130,12 +130,25 @@ def render(result: GateResult) -> str:
             # Where one result says whether it is suppressed, all do (3.27.23).
             written["suppressions"] = _suppressions(held)
         results.append(written)
-    said = [*remarks(result)]
-    notices = [Remark("warning", sentence(notice), result.policy) for notice in result.notices]
+    remarks = [
+        (
+            "error" if item.status is ItemStatus.UNUSABLE else "warning",
+            sentence(text),
+            main_file(item),
+        )
+        for item in result.items
+        for text in item.unexplained
+    ]
+    remarks += [
+        ("error", f"{path} was not examined: the work was interrupted.", path)
+        for path in result.unfinished
+    ]
     invocation = {
-        "executionSuccessful": not any(remark.level == "error" for remark in said),
-        "toolExecutionNotifications": [*map(_notification, said)],
-        "toolConfigurationNotifications": [*map(_notification, notices)],
+        "executionSuccessful": not any(level == "error" for level, *_ in remarks),
+        "toolExecutionNotifications": [_notification(*remark) for remark in remarks],
+        "toolConfigurationNotifications": [
+            _notification("warning", sentence(notice), result.policy) for notice in result.notices
+        ],
     }
     return document("mlxdoctor", _rules(codes), results, invocation)
 
@@ -182,9 +195,9 @@ def _suppressions(gated: GatedFinding) -> list[dict[str, str]]:
     return [{"kind": "external", "status": "accepted", "justification": escaped(reason)}]
 
 
-def _notification(remark: Remark) -> dict[str, Any]:
-    located = {"locations": [place(remark.path)]} if remark.path is not None else {}
-    return {"level": remark.level, "message": {"text": escaped(remark.text)}, **located}
+def _notification(level: str, text: str, path: str | None) -> dict[str, Any]:
+    located = {"locations": [place(path)]} if path is not None else {}
+    return {"level": level, "message": {"text": escaped(text)}, **located}
 
 
 FORMAT = Format("sarif", "sarif", gate=render)

@@ -172,7 +172,7 @@ def render_gate(
     worst = next((status for status, count in gated.counts(result).items() if count), None)
     page.title(f"gate: {gated.tally(result)}", gated.COLOURS[worst] if worst else "yellow")
     for item in gated.not_passed(result):
-        cause = gated.named_cause(item)
+        cause = gated.cause_of(item)
         about = f": {summary.lowered(cause)}" if cause else ""
         page.lines.append("")
         title = f"{item.status.value}  {item.path}{about}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from sys import float_info
 from typing import Any
@@ -66,41 +66,34 @@ def read_baseline(path: Path) -> frozenset[Known]:
     """The known findings in a file.
 
     Raises:
-        InputError: it is not there, or is no baseline.
+        InputError: it is not there, or is no baseline of this version.
     """
     if not path.exists():
         raise InputError(path, "there is no such baseline", "make it: --write-baseline")
     content, _ = read_bytes(path, "json_bytes")
     try:
         document = json.loads(content.decode("utf-8"))
-    except (ValueError, RecursionError):
-        raise _not_one(path) from None
-    if not isinstance(document, Mapping):
-        raise _not_one(path)
-    if document.get("schema_version") == 1:
-        problem = "is a baseline of an older mlxdoctor, which does not say of which files"
-        raise InputError(path, problem, "remove it and make it anew: --write-baseline")
-    if document.get("schema_version") != SCHEMA_VERSION:
-        raise _not_one(path)
-    entries = document.get("known")
-    if not isinstance(entries, list):
-        raise _not_one(path)
-    return frozenset(_known(entry, path) for entry in entries)
+        if document["schema_version"] != SCHEMA_VERSION:
+            raise ValueError
+        return frozenset(map(_known, document["known"]))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        problem = "is not a baseline of this mlxdoctor"
+        raise InputError(path, problem, "remove it and make it anew: --write-baseline") from None
+
+
+def _known(entry: Any) -> Known:
+    path, code, fingerprint, file = (
+        entry[name] for name in ("path", "code", "fingerprint", "file")
+    )
+    if not all(isinstance(text, str) for text in (path, code, fingerprint, file)):
+        raise TypeError
+    return Known(path, code, fingerprint, file, figures_of(dict(entry["figures"])))
 
 
 def baseline_text(known: Iterable[Known]) -> str:
     """The file: one finding a line, in order, so that changes to it are easy to review."""
     lines = [
-        json.dumps(
-            {
-                "path": one.path,
-                "code": one.code,
-                "fingerprint": one.fingerprint,
-                "file": one.file,
-                "figures": dict(one.figures),
-            }
-        )
-        for one in sorted(set(known))
+        json.dumps(asdict(entry) | {"figures": dict(entry.figures)}) for entry in sorted(set(known))
     ]
     body = ",\n".join(f"    {line}" for line in lines)
     listed = f"[\n{body}\n  ]" if lines else "[]"
@@ -112,27 +105,8 @@ def figures_of(measured: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
     return tuple(
         (name, float(value))
         for name, value in sorted(measured.items())
-        if isinstance(value, int | float) and not isinstance(value, bool) and _is_finite(value)
-    )
-
-
-def _is_finite(value: float) -> bool:
-    # JSON has integers of any size.
-    return abs(value) <= float_info.max
-
-
-def _known(entry: Any, path: Path) -> Known:
-    fields = ("path", "code", "fingerprint", "file")
-    if not isinstance(entry, Mapping) or not all(isinstance(entry.get(one), str) for one in fields):
-        raise _not_one(path)
-    figures = entry.get("figures")
-    if not isinstance(figures, Mapping):
-        raise _not_one(path)
-    code, fingerprint = entry["code"], entry["fingerprint"]
-    return Known(entry["path"], code, fingerprint, entry["file"], figures_of(figures))
-
-
-def _not_one(path: Path) -> InputError:
-    return InputError(
-        path, "is not a baseline of mlxdoctor", "remove it and make it anew: --write-baseline"
+        # JSON has integers of any size; what is not finite is no figure.
+        if isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and abs(value) <= float_info.max
     )

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 from mlxdoctor.evidence.kind import Progress
@@ -16,15 +15,15 @@ from mlxdoctor.gate.baseline import Known
 from mlxdoctor.gate.examine import Examined, Task
 from mlxdoctor.gate.policy import Policy
 from mlxdoctor.gate.targets import Target, targets
-from mlxdoctor.gate.weigh import Weighed, judge, notices, renewed, without_base
+from mlxdoctor.gate.weigh import Weighed, judge, notices, renewed
 from mlxdoctor.gate.workers import Workers, cluster, examine_all, here, processes
 from mlxdoctor.gate_result import GateItem, GateResult, ItemStatus
 from mlxdoctor.report import Report
 from mlxdoctor.safety.texts import as_seen_here
 
-#: A pool of processes is not worth its start below as many items (count) and bytes of them.
-#: Measured on two cores: it takes 0.35 s to start, an adapter of 1 MB 6 ms, a whole run 0.11 s.
-FEW_ITEMS, FEW_BYTES = 12, 64 << 20
+#: A pool of processes is not worth its start below as many items. Measured on two cores: it takes
+#: 0.35 s to start, an adapter of 1 MB 6 ms, a whole run 0.11 s.
+FEW_ITEMS = 8
 #: Seconds an item may take: static checks read a 1 GB adapter in a few.
 TIME_LIMIT = 300.0
 
@@ -101,7 +100,7 @@ def run_gate(
     result = GateResult(
         items=tuple(weighed.item for weighed in done),
         policy=as_seen_here(str(policy.source)) if policy.source is not None else None,
-        notices=(*_without_models(done, options), *notices(policy, done, today)),
+        notices=notices(policy, done, today),
         unfinished=tuple(
             item.path for item, result in zip(items, examined, strict=True) if result is None
         ),
@@ -114,18 +113,6 @@ def exit_code(items: Sequence[GateItem]) -> int:
     statuses = {one.status for one in items}
     order = (ItemStatus.FAILED, ItemStatus.UNUSABLE, ItemStatus.INCONCLUSIVE)
     return next((code for code, one in enumerate(order, 1) if one in statuses), 0)
-
-
-def _without_models(done: Sequence[Weighed], options: Options) -> tuple[str, ...]:
-    """That models were asked for and could not be run, said once for all items."""
-    items = [one.item for one in done if options.generate and one.item.report is not None]
-    lacking = [one for one in items if one.report is not None and without_base(one.report)]
-    if not lacking:
-        return ()
-    return (
-        f"--generate ran no model for {len(lacking):,} of {len(items):,} items: their base model "
-        "is not on this machine",
-    )
 
 
 def _examined(
@@ -159,34 +146,17 @@ def _examined(
         if progress is not None:
             progress("gate", next(done), len(items))
 
-    examine_all(tasks, _workers([items[number] for number in numbers], options), finished)
+    examine_all(tasks, _workers(len(numbers), options), finished)
     return results
 
 
-def _workers(items: Sequence[Target], options: Options) -> Workers:
+def _workers(items: int, options: Options) -> Workers:
     if options.cluster:
         return cluster(options.cluster)
     jobs = options.jobs or (1 if options.generate else os.cpu_count() or 1)
-    jobs = min(jobs, len(items))
-    if len(items) == 1 or (not options.generate and _is_little(items)):
+    if items <= (1 if options.generate else FEW_ITEMS):
         return here()
-    return processes(jobs)
-
-
-def _is_little(items: Sequence[Target]) -> bool:
-    if len(items) > FEW_ITEMS:
-        return False
-    size = 0
-    for item in items:
-        path = Path(item.path)
-        for one in path.rglob("*") if path.is_dir() else (path,):
-            try:
-                size += one.stat().st_size
-            except OSError:
-                continue
-            if size > FEW_BYTES:
-                return False
-    return True
+    return processes(min(jobs, items))
 
 
 def _sharing(report: Report, shared: dict[Any, Any]) -> Report:

@@ -75,6 +75,10 @@ class Ignore:
     paths: Patterns = ()
     expires: date | None = None
 
+    def has_expired(self, today: date) -> bool:
+        """Whether its last day is over."""
+        return self.expires is not None and self.expires < today
+
 
 @dataclass(frozen=True)
 class Policy:

@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.finding import LOOKED, Finding, Severity, Status
+from mlxdoctor.finding import LOOKED, Severity, Status
 from mlxdoctor.formats.gated import MAIN_KINDS, main_sources
 from mlxdoctor.formats.summary import headline, missing
 from mlxdoctor.gate.baseline import Known, figures_of
@@ -55,13 +55,14 @@ def judge(
         today: the day on which ignores are in force, or expired.
     """
     if examined.report is None:
-        reasons = (examined.problem,)
-        return Weighed(GateItem(path, ItemStatus.UNUSABLE, reasons, None, (), examined.seconds))
+        seconds = examined.seconds
+        unusable = GateItem(path, ItemStatus.UNUSABLE, (examined.problem,), seconds=seconds)
+        return Weighed(unusable)
     report = examined.report
     key = policy.key(path)
     rules = policy.rules_for(key)
     ignores = [one for one in policy.ignores if not one.paths or matches(one.paths, key)]
-    in_force = [one for one in ignores if not has_expired(one, today)]
+    in_force = [one for one in ignores if not one.has_expired(today)]
     gated: list[GatedFinding] = []
     used: set[Ignore | Known] = set()
     failing: set[Known] = set()
@@ -72,14 +73,15 @@ def judge(
         entry = Known(key, finding.code, finding.fingerprint, files, figures)
         entries = sorted(one for one in known if one.identity == entry.identity)
         anew = _why_anew(entry, entries)
-        accepting = [one for one in in_force if one.code in _names(finding.code)]
+        names = {finding.code, finding.code.split(".", 1)[0]}
+        accepting = [one for one in in_force if one.code in names]
         used.update(accepting)
         if accepting:
             gated.append(GatedFinding(finding, "suppressed", "ignore", accepting[0].reason))
         elif entries and not anew:
             used.update(entries)
             gated.append(GatedFinding(finding, "suppressed", "baseline"))
-        elif _fails(finding, rules):
+        elif names & rules.fail or finding.severity.reaches(rules.fail_on):
             used.update(entries)
             reopened += [anew] if anew else []
             failing.add(entry)
@@ -115,34 +117,20 @@ def _hash_of_all(report: Report) -> str:
     return hashlib.sha256("\n".join(hashes).encode()).hexdigest() if hashes else ""
 
 
-def place(report: Report) -> str:
-    """The path of a report's run: of its folder, or of a loose file."""
-    sources = main_sources(report)
-    path = str(PurePath(sources[0]).parent) if sources else "."
-    if path == ".":  # loose files in the current folder
-        path = sources[0] if sources else report.name
-    return path
-
-
-def alone(report: Report, fail_on: str = "error", fail: frozenset[str] = frozenset()) -> GateResult:
+def alone(report: Report, fail_on: str = "error") -> GateResult:
     """One report as the gate's only item, for the formats of code hosts.
 
     Args:
         report: the report.
         fail_on: the least severity that fails it: "info", "warning", "error" or "never".
-        fail: codes that fail it whatever their severity.
     """
-    path = place(report)
-    examined = Examined(report, "", sum(one.seconds for one in report.outcomes))
-    rules = Rules(fail_on=fail_on, fail=fail)  # type: ignore[arg-type]
-    policy = Policy(Path.cwd(), rules=rules)
-    judgement = judge(path, examined, policy, frozenset(), date.today())
-    return GateResult((judgement.item,), policy=None)
-
-
-def has_expired(ignore: Ignore, today: date) -> bool:
-    """Whether its last day is over."""
-    return ignore.expires is not None and ignore.expires < today
+    sources = main_sources(report) or [report.name]
+    # Loose files in the current folder are called by their name.
+    path = str(PurePath(sources[0]).parent)
+    examined = Examined(report, "", sum(outcome.seconds for outcome in report.outcomes))
+    policy = Policy(Path.cwd(), rules=Rules(fail_on=fail_on))  # type: ignore[arg-type]
+    path = sources[0] if path == "." else path
+    return GateResult((judge(path, examined, policy, frozenset(), date.today()).item,))
 
 
 def notices(policy: Policy, judgements: Iterable[Weighed], today: date) -> tuple[str, ...]:
@@ -153,7 +141,7 @@ def notices(policy: Policy, judgements: Iterable[Weighed], today: date) -> tuple
         idle |= one.tested
         used |= one.used
     idle -= used
-    expired = [one for one in policy.ignores if has_expired(one, today)]
+    expired = [one for one in policy.ignores if one.has_expired(today)]
     unused = [one for one in policy.ignores if one in idle and one not in expired]
     gone = sorted(one for one in idle if isinstance(one, Known))
     return (
@@ -182,18 +170,6 @@ def renewed(known: frozenset[Known], judgements: Sequence[Weighed]) -> frozenset
     return frozenset({one for one in known - gone if one.identity not in anew} | failing)
 
 
-def _names(code: str) -> set[str]:
-    return {code, code.split(".", 1)[0]}
-
-
-def _fails(finding: Finding, rules: Rules) -> bool:
-    if _names(finding.code) & rules.fail:
-        return True
-    if rules.fail_on == "never":
-        return False
-    return finding.severity.rank >= Severity(rules.fail_on).rank
-
-
 def _item(
     path: str,
     examined: Examined,
@@ -203,17 +179,16 @@ def _item(
 ) -> GateItem:
     assert examined.report is not None, "there is a report"
     report = examined.report
-    failing = [one.finding for one in gated if one.ruling == "fails"]
+    fails = any(one.ruling == "fails" for one in gated)
     undecided = _undecided(report, rules)
     suspicion = _suspicion(report, gated)
-    if failing or (suspicion and rules.suspect == "fail"):
+    if fails or (suspicion and rules.suspect == "fail"):
         status = ItemStatus.FAILED
     elif report.unreadable:
         status = ItemStatus.UNUSABLE
     else:
         status = ItemStatus.INCONCLUSIVE if undecided else ItemStatus.PASSED
-    reasons = (
-        *(f"{one.code}: {one.message}" for one in failing),
+    unexplained = (
         *reopened,
         *([suspicion] if suspicion and rules.suspect == "fail" else []),
         *report.unreadable,
@@ -223,20 +198,13 @@ def _item(
     return GateItem(
         path,
         status,
-        reasons,
+        unexplained,
         examined.report,
         tuple(gated),
         examined.seconds,
         suspicion if passed else "",
         unseen(report) if passed else (),
-        _let_through(gated),
     )
-
-
-def _let_through(gated: Sequence[GatedFinding]) -> tuple[str, ...]:
-    """Codes of errors that fail an item but for the policy's own rules."""
-    noted = [one.finding for one in gated if one.ruling == "noted"]
-    return tuple(sorted({one.code for one in noted if one.severity is Severity.ERROR}))
 
 
 def _suspicion(report: Report, gated: Sequence[GatedFinding]) -> str:

@@ -28,19 +28,13 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("name", cli.COMMANDS)
-def test_the_line_in_help_is_the_commands_own(name: str) -> None:
-    command = importlib.import_module(f"mlxdoctor.cli.{name}").command
-    assert command.name == name
-    assert command.short_help == cli.COMMANDS[name]
-
-
-def test_every_module_with_a_command_is_listed() -> None:
-    modules = [info.name for info in pkgutil.iter_modules(cli.__path__)]
-    loaded = {name: importlib.import_module(f"mlxdoctor.cli.{name}") for name in modules}
-    assert {name for name, module in loaded.items() if hasattr(module, "command")} == set(
-        cli.COMMANDS
-    )
+def test_every_module_with_a_command_is_listed_by_its_name() -> None:
+    names = [info.name for info in pkgutil.iter_modules(cli.__path__)]
+    modules = {name: importlib.import_module(f"mlxdoctor.cli.{name}") for name in names}
+    commands = {
+        name: module.command for name, module in modules.items() if hasattr(module, "command")
+    }
+    assert {command.name for command in commands.values()} == commands.keys() == cli.COMMANDS.keys()
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)

@@ -47,7 +47,7 @@ def judged(path: str, report: Report, policy: Policy | None = None) -> GateItem:
 
 def unusable(path: str = "fixtures/runs/absent") -> GateItem:
     """An item that is not there."""
-    return GateItem(path, ItemStatus.UNUSABLE, (f"{path}: {ABSENT}",), None, (), 0.0)
+    return GateItem(path, ItemStatus.UNUSABLE, (f"{path}: {ABSENT}",))
 
 
 def result() -> GateResult:
@@ -86,7 +86,6 @@ def hostile(text: str) -> GateResult:
         GatedFinding(sample.made_finding(finding), "fails"),
         GatedFinding(remark, "suppressed", "ignore", text),
     )
-    reasons = (f"loss-trend.diverged: {text}", text)
-    failed = GateItem(text, ItemStatus.FAILED, reasons, held, findings, 1.0)
+    failed = GateItem(text, ItemStatus.FAILED, (text,), held, findings, 1.0)
     passed = GateItem(text, ItemStatus.PASSED, (), held, (GatedFinding(remark, "noted"),), 1.0)
     return GateResult((failed, passed, unusable(text)), text, (text,), (text,))

@@ -34,10 +34,10 @@ def test_a_finding_is_a_line_and_lines_are_in_order() -> None:
         (None, "there is no such baseline; make it: --write-baseline"),
         ("{", "is not a baseline"),
         ("[]", "is not a baseline"),
-        ('{"schema_version": 1, "known": []}', "is a baseline of an older mlxdoctor"),
-        ('{"schema_version": 3, "known": []}', "is not a baseline"),
+        ('{"schema_version": 1, "known": []}', "make it anew: --write-baseline"),
         ('{"schema_version": 2}', "is not a baseline"),
         ('{"schema_version": 2, "known": [{"path": "a"}]}', "is not a baseline"),
+        ('{"schema_version": 2, "known": ["a"]}', "is not a baseline"),
     ],
 )
 def test_anything_else_is_refused(tmp_path: Path, text: str | None, said: str) -> None:
