@@ -64,7 +64,7 @@ def fails_on(default: str = "error") -> Callable[[F], F]:
     """`--fail-on`: the least severity that makes the exit code 1."""
     return click.option(
         "--fail-on",
-        type=click.Choice([*reversed(Severity), "never"]),
+        type=click.Choice([*(severity.value for severity in reversed(Severity)), "never"]),
         default=default,
         show_default=True,
         help="The least finding that makes the exit code 1.",
