@@ -28,7 +28,7 @@ BASE` shows every tensor.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -114,32 +114,42 @@ def full_weights(
 ) -> Iterator[Sign | Seen | Unsought]:
     """Compare whole weights with the base model's."""
     was_full = config is not None and config.fine_tune_type == "full"
-    has_adapter = adapter is not None and bool(adapter.modules)
-    if was_full:
-        # Such a run changes weights on purpose: none of its weights is frozen.
-        yield from _fully_tuned(tuned, base, limits, was_full=True)
-    elif tuned.from_adapter or has_adapter:
+    adapted = {module.name for module in adapter.modules} if adapter is not None else set()
+    # A full fine-tune changes weights on purpose: none of them is frozen.
+    is_frozen = not was_full and (tuned.from_adapter or bool(adapted))
+    meant_to_change: set[str] = set()
+    if is_frozen:
         yield Unsought(_OF_FULL, "the run was no full fine-tune")
-        yield from _frozen(tuned, base, config, adapter)
-    else:
+        saved = config.values.get("modules_to_save") if config is not None else None
+        intended = tuple(map(str, saved)) if isinstance(saved, list) else ()
+        fused = set() if tuned.from_adapter else adapted
+        meant_to_change = {
+            name
+            for name in tuned.tensors
+            if (module := name.rpartition(".")[0]) in fused or module.endswith(intended)
+        }
+    elif not was_full:
         why = "which weights of the model should differ is not known"
         yield Unsought(("frozen-changed",), why)
-        yield from _fully_tuned(tuned, base, limits, was_full=False)
+    changes = [
+        change
+        for change in weight_changes(base, tuned, leave_out=meant_to_change)
+        if change.status in ("same", "changed")
+    ]
+    if not changes:
+        raise Inconclusive("no tensor has the name and shape of one in the base model")
+    if is_frozen:
+        yield from _frozen(changes, tuned)
+    else:
+        yield from _fully_tuned(changes, tuned, limits, was_full=was_full)
 
 
 def _fully_tuned(
-    tuned: TunedModel, base: BaseModel, limits: Limits, *, was_full: bool
+    changes: Sequence[WeightChange], tuned: TunedModel, limits: Limits, *, was_full: bool
 ) -> Iterator[Sign | Seen]:
-    changes = tuple(weight_changes(base, tuned))
-    compared = [
-        change
-        for change in changes
-        if change.status in ("same", "changed") and not change.is_requantized
-    ]
-    if not compared:
-        raise Inconclusive("no tensor is stored with the name, shape and kind of one in the base")
+    compared = [change for change in changes if not change.is_requantized]
     changed = [change for change in compared if change.status == "changed"]
-    if not changed and any(change.is_requantized for change in changes):
+    if not changed and len(compared) < len(changes):
         raise Inconclusive("the matrices were quantised after training, which hides what it did")
     if not changed:
         measured = {"compared": len(compared), "changed": 0}
@@ -174,45 +184,24 @@ def _fully_tuned(
         yield Sign("exploded", figures, where=name, severity=severity)
 
 
-def _frozen(
-    tuned: TunedModel,
-    base: BaseModel,
-    config: TrainingConfig | None,
-    adapter: Adapter | None,
-) -> Iterator[Sign | Seen]:
-    adapted = {module.name for module in adapter.modules} if adapter is not None else set()
-    saved = config.values.get("modules_to_save") if config is not None else None
-    intended = tuple(map(str, saved)) if isinstance(saved, list) else ()
-    modules = {name: name.rpartition(".")[0] for name in tuned.tensors}
-    meant_to_change = {
-        name
-        for name, module in modules.items()
-        if module.endswith(intended) or (module in adapted and not tuned.from_adapter)
+def _frozen(changes: Sequence[WeightChange], tuned: TunedModel) -> Iterator[Sign | Seen]:
+    relative = {
+        change.name: moved for change in changes if (moved := _relative_change(change)) is not None
     }
-    compared = 0
-    relative: dict[str, float] = {}
-    for change in weight_changes(base, tuned, leave_out=meant_to_change):
-        if change.status in ("same", "changed"):
-            compared += 1
-            if (moved := _relative_change(change)) is not None:
-                relative[change.name] = moved
-    if not compared:
-        raise Inconclusive("no tensor has the name and shape of one in the base model")
     if not relative:
         yield Seen(
             "The {compared} weights that were to stay frozen are the base model's.",
-            {"compared": compared},
+            {"compared": len(changes)},
         )
         return
     names = sorted(relative, key=lambda name: -relative[name])
-    parts = Counter(component(name) for name in relative).most_common()
+    parts = Counter(component(name) for name in names).most_common()
     yield Sign(
         "frozen-changed",
         {
             "changed": len(names),
-            "compared": compared,
+            "compared": len(changes),
             "largest_relative_change": relative[names[0]],
-            "median_relative_change": relative[names[len(names) // 2]],
             "components": tuple(f"{part}: {count}" for part, count in parts),
         },
         where=some_of(names),

@@ -23,18 +23,18 @@ adapter beside the base model.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from math import sqrt
+from collections.abc import Iterator
+
+import numpy as np
 
 from mlxdoctor.check import DoesNotArise, Inconclusive, check
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
-from mlxdoctor.finding import Severity, Sign, Symptom
+from mlxdoctor.finding import Severity, Sign, Symptom, some_of
 from mlxdoctor.measure.weights.changed_tensors import fusions
 
-_EXAMPLES = 3
 _AGAIN = "fuse again from the base and this adapter, with `mlx_lm.fuse --dequantize`"
 
 
@@ -93,33 +93,27 @@ def fused_model(
     modules = fusions(adapter, config, base, tuned)
     if not modules:
         raise Inconclusive("no module with an update has a weight of one shape in both models")
-    intended = _norm(module.intended for module in modules)
-    noise = _norm(module.noise for module in modules) / intended
-    rounding = _norm(module.rounding for module in modules) / intended
+    norms = [(module.intended, module.noise, module.rounding, module.weight) for module in modules]
+    intended, noise, rounding, weight = np.linalg.norm(norms, axis=0).tolist()
+    coarseness, noise, rounding = noise / weight, noise / intended, rounding / intended
     gain = sum(module.inner for module in modules) / intended**2
     absent = [module for module in modules if module.gain < _ABSENT]
-    coarseness = _norm(module.noise for module in modules) / _norm(
-        module.weight for module in modules
-    )
-    examples = sorted(modules, key=lambda module: -module.noise / module.intended)
     # A base that is quantised already rounds a part of the update back to its own steps.
     is_swallowed = rounding > _DEGRADED and gain < 1
     is_lost = is_swallowed and gain < _KEPT
-    severity = None
+    examples = sorted(modules, key=lambda module: -module.noise / module.intended)
+    symptom, severity = "wrong-scale", None
     if is_lost:
-        severity = Severity.ERROR
-        symptom, examples = "update-lost", sorted(modules, key=lambda module: module.gain)
+        symptom, severity = "update-lost", Severity.ERROR
+        examples = sorted(modules, key=lambda module: module.gain)
     elif absent:
-        symptom, examples = "wrong-scale", absent
-    elif abs(gain - 1) > _SCALE and not is_swallowed:
-        symptom = "wrong-scale"
-    elif noise > _DEGRADED:
+        examples = absent
+    elif is_swallowed or abs(gain - 1) <= _SCALE:
+        if noise <= _DEGRADED:
+            return
         # Noise that is small beside the weights is what any quantised model bears.
-        symptom = "update-lost"
-        if noise > _LOST and coarseness > _COARSE:
-            severity = Severity.ERROR
-    else:
-        return
+        is_coarse = noise > _LOST and coarseness > _COARSE
+        symptom, severity = "update-lost", Severity.ERROR if is_coarse else None
     yield Sign(
         symptom,
         {
@@ -132,10 +126,6 @@ def fused_model(
             "modules_without": len(absent) or None,
             "most": _DEGRADED,
         },
-        where=", ".join(module.name for module in examples[:_EXAMPLES]),
+        where=some_of([module.name for module in examples]),
         severity=severity,
     )
-
-
-def _norm(values: Iterable[float]) -> float:
-    return sqrt(sum(module**2 for module in values))

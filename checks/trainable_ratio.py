@@ -111,21 +111,16 @@ def trainable_ratio(
         configured_parameters(config, base) if config is not None and base is not None else None
     )
     stored = adapter.lora_parameter_count if adapter is not None and adapter.modules else None
+    expected = max(configured or 0, stored or 0)
+    figures: dict[str, Measurement] = {"trainable": trainable}
     if configured is None and stored is None:
         if logged is None or logged.percent < 100 * _MODEL_SHARE:
             why = "what LoRA should have cannot be told without its factors or the base"
             raise Inconclusive(why)
         unsaid = None if config is not None else "the log does not say whether that was meant"
-        severity = Severity.WARNING if unsaid else None
-        figures: dict[str, Measurement] = {
-            "percent": logged.percent,
-            "trainable": trainable,
-            "counted_in": "log",
-            "unsaid": unsaid,
-        }
-        yield Sign("unfrozen", figures, severity=severity)
+        figures |= {"percent": logged.percent, "unsaid": unsaid}
+        yield Sign("unfrozen", figures, severity=Severity.WARNING if unsaid else None)
         return
-    expected = max(configured or 0, stored or 0)
     saved = adapter.parameter_count if adapter is not None else None
     in_file = saved is not None and saved >= trainable - slack
     if trainable > _EXCESS * expected + slack:
@@ -133,31 +128,19 @@ def trainable_ratio(
         # With one expectation alone, a file that lacks part of what was trained looks the same.
         certain = whole or in_file or None not in (configured, stored)
         is_of_file = expected == stored
-        yield Sign(
-            "unfrozen",
-            {
-                "trainable": trainable,
-                "expected": expected,
-                "ratio": trainable / expected,
-                "counted_in": "log" if logged is not None else "adapter",
-                "trainable_millions": trainable / 1e6,
-                "expected_millions": expected / 1e6,
-                "whose": "the LoRA factors in the file" if is_of_file else "what was configured",
-            },
-            severity=None if certain else Severity.WARNING,
-        )
-    elif (
-        logged is not None
-        and configured is not None
-        and abs(trainable - configured) <= slack
-        and adapter is not None
-        and not in_file
-    ):
-        figures = {
-            "trainable": trainable,
-            "saved": adapter.parameter_count,
-            "share": adapter.parameter_count / trainable,
+        figures |= {
+            "expected": expected,
+            "ratio": trainable / expected,
+            "trainable_millions": trainable / 1e6,
+            "expected_millions": expected / 1e6,
+            "whose": "the LoRA factors in the file" if is_of_file else "what was configured",
         }
+        yield Sign("unfrozen", figures, severity=None if certain else Severity.WARNING)
+        return
+    if logged is None or configured is None or adapter is None or in_file:
+        return
+    if abs(trainable - configured) <= slack:
+        figures |= {"saved": adapter.parameter_count}
         yield Sign("partly-saved", figures, where=adapter.path.name)
 
 

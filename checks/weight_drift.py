@@ -138,8 +138,8 @@ def weight_drift(
     facts = tuple(module for module in facts if not module.b.is_zero)
     if not facts:
         raise NotApplicable("every B is zero: there is no update to measure")
-    if config is not None and (updates := _adam_updates(config)) is not None:
-        yield from _straight(facts, config, updates, limits)
+    if config is not None:
+        yield from _straight(facts, config, limits)
     if not isfinite(facts[0].scale):
         raise Inconclusive(
             "the scale of the update is not stated: the adapter_config.json is needed"
@@ -177,26 +177,21 @@ def _size(facts: Sequence[ModuleFacts], limits: Limits) -> Iterator[Sign]:
         yield Sign("one-module-overwritten", figures, where=name)
 
 
-def _adam_updates(config: TrainingConfig) -> int | None:
-    """How many updates of Adam with its default momenta made B from zero; None if unknown."""
-    if config.optimizer not in ("adam", "adamw") or config.resume_adapter_file:
-        return None
-    if config.optimizer_config.get("betas") is not None or not config.describes_training:
-        return None
-    if not config.learning_rate or config.iters is None:
-        return None
-    return config.iters // max(config.grad_accumulation_steps or 1, 1)
-
-
 def _straight(
-    facts: Sequence[ModuleFacts], config: TrainingConfig, updates: int, limits: Limits
+    facts: Sequence[ModuleFacts], config: TrainingConfig, limits: Limits
 ) -> Iterator[Sign]:
+    """Whether B went straight, where Adam with its default momenta made it from zero."""
+    is_adam = config.optimizer in ("adam", "adamw") and not config.optimizer_config.get("betas")
+    is_known = is_adam and config.describes_training and not config.resume_adapter_file
     # The gradient of pairs and rewards keeps its direction for longer: not measured there.
-    if updates < _ENOUGH_UPDATES or config.of_preferences:
+    if not is_known or config.of_preferences or not config.learning_rate or config.iters is None:
+        return
+    updates = config.iters // max(config.grad_accumulation_steps or 1, 1)
+    if updates < _ENOUGH_UPDATES:
         return
     corrected = bool(config.optimizer_config.get("bias_correction"))
     # A negative rate takes B as far, the other way.
-    way = abs(config.learning_rate or 0.0) * straight_way(updates, bias_correction=corrected)
+    way = abs(config.learning_rate) * straight_way(updates, bias_correction=corrected)
     straightness = median(module.b.rms for module in facts) / way
     # B that went further than the stated rate takes it was trained with another, or for longer.
     if limits.straight <= straightness <= 1.0:
