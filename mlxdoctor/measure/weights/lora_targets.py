@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from mlxdoctor.evidence.adapter import Adapter, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.mlx_lm_defaults import NEEDS
+from mlxdoctor.safety.quoting import cut
 
 #: Parts of names of modules that hold no language-model linear layer: other towers,
 #: and convolutions, whose weights are matrices too.
@@ -111,45 +113,24 @@ def configured_parameters(config: TrainingConfig, base: BaseModel) -> int | None
 
 def refused_settings(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The settings at which mlx-lm stops in an adapter_config.json: the key, and a clause why."""
-    lora = values.get("lora_parameters")
-    if "num_layers" not in values and _is_whole(values.get("lora_layers")):
+    if "num_layers" not in values and type(values.get("lora_layers")) is int:
         yield "lora_layers", "has lora_layers, as old releases wrote it, and no num_layers"
-    elif not _is_whole(values.get("num_layers")):
-        yield "num_layers", _wrong("num_layers", values, "a whole number")
-    if not isinstance(lora, Mapping):
-        yield "lora_parameters", _wrong("lora_parameters", values, "rank, scale and dropout")
-        return
-    for key, (is_right, needed) in _PARAMETERS.items():
-        if not is_right(lora.get(key)):
-            yield f"lora_parameters.{key}", _wrong(key, lora, needed)
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
-
-
-#: What mlx-lm needs of each of the `lora_parameters`, and how that is said.
-_PARAMETERS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "rank": (lambda value: _is_whole(value) and value > 0, "a whole number above zero"),
-    "scale": (lambda value: isinstance(value, int | float), "a number"),
-    "dropout": (
-        lambda value: isinstance(value, int | float) and 0 <= value < 1,
-        "a number from 0 to below 1",
-    ),
-    "keys": (lambda value: value is None or _are_texts(value), "a list"),
-}
-
-
-def _wrong(key: str, values: Mapping[str, Any], needed: str) -> str:
-    if key not in values:
-        return f"has no {key}, where {needed} is needed"
-    text = json.dumps(values[key], default=str)
-    shown = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
-    return f"says {shown} for {key}, where {needed} is needed"
+        values = {**values, "num_layers": values["lora_layers"]}
+    lora = values.get("lora_parameters")
+    parameters = [f"lora_parameters.{key}" for key in ("rank", "scale", "dropout", "keys")]
+    places = parameters if isinstance(lora, Mapping) else ["lora_parameters"]
+    for place in ("num_layers", *places):
+        _, _, key = place.rpartition(".")
+        table = lora if isinstance(lora, Mapping) and place in parameters else values
+        value, need = table.get(key), NEEDS[place]
+        # mlx-lm loads an adapter without keys, and one whose scale is no finite number.
+        if need.holds(value) or (key, value) == ("keys", None):
+            continue
+        if key not in table:
+            yield place, f"has no {key}, where {need.text} is needed"
+        elif key != "scale" or not isinstance(value, float):
+            shown = cut(json.dumps(value, default=str), _SHOWN)
+            yield place, f"says {shown} for {key}, where {need.text} is needed"
 
 
 def refused_tensors(
