@@ -58,7 +58,8 @@ def command(
     target = folder or Path(f"{converted.source.resolve().name}-{converted.target}")
     _require_free(target, converted, force)
     written = output.write_files(target, converted.files)
-    click.echo(_summary(converted))
+    fit = f", names and shapes as in {converted.base}" if converted.base is not None else ""
+    click.echo(terminal(f"{converted.summary}{fit}"))
     for note in converted.notes:
         click.echo(f"note: {terminal(note)}")
     size = sum(map(len, converted.files.values()))
@@ -79,15 +80,3 @@ def _require_free(target: Path, converted: Conversion, force: bool) -> None:
         raise InputError(target, "is not a folder", "name another with --output")
     if not force and target.is_dir() and any(target.iterdir()):
         raise InputError(target, "is not empty", "name another folder, or add --force")
-
-
-def _summary(converted: Conversion) -> str:
-    facts = [
-        f"{converted.modules} modules in {converted.layers} layers",
-        f"rank {'/'.join(map(str, converted.ranks))}",
-        f"scale {'/'.join(f'{one:g}' for one in converted.scales)}",
-        f"{'/'.join(converted.dtypes)}, nothing rounded",
-    ]
-    if converted.base is not None:
-        facts.append(f"names and shapes as in {terminal(str(converted.base))}")
-    return ", ".join(facts)

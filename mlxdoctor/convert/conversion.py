@@ -15,31 +15,26 @@ import numpy as np
 from safetensors.numpy import save
 
 from mlxdoctor.convert.portable import (
-    EMBEDDING,
     LIBRARIES,
-    OUTPUT_HEAD,
-    PEFT_PREFIX,
     Library,
     PortableAdapter,
     PortableModule,
-    is_same,
-    is_tied,
     stored_values,
     times,
 )
 from mlxdoctor.convert.refusals import require_convertible, require_fit, require_whole
 from mlxdoctor.evidence.adapter import Adapter
-from mlxdoctor.evidence.base_model import BaseModel, is_embedding
+from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.run_files import resolve
-from mlxdoctor.evidence.tensor import TensorRef, count_nonfinite
+from mlxdoctor.evidence.tensor import count_nonfinite
 from mlxdoctor.measure.weights.adapter_facts import module_scale
 from mlxdoctor.safety.errors import InputError
 
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 
-#: What is written of an adapter in a library's words, and sentences on what had to change for it.
-Settings = tuple[PortableAdapter, dict[str, Any], tuple[str, ...]]
+#: An adapter as a library has it: its modules, its settings, and what had to change, in sentences.
+Settings = tuple[tuple[PortableModule, ...], dict[str, Any], list[str]]
 
 
 @dataclass(frozen=True)
@@ -50,11 +45,7 @@ class Conversion:
         source: the adapter's folder.
         target: the library the files are for.
         files: name -> content of every file of the folder.
-        modules: how many modules are adapted.
-        layers: in how many layers.
-        ranks: the source's ranks, ascending.
-        scales: the source's scales, ascending.
-        dtypes: the types of the stored numbers.
+        summary: modules, layers, ranks, scales and types, as a clause.
         base: the base model's folder that names and shapes were compared with, or None.
         notes: sentences on what is not carried over as it is, and why nothing is lost.
     """
@@ -62,11 +53,7 @@ class Conversion:
     source: Path
     target: Library
     files: Mapping[str, bytes]
-    modules: int
-    layers: int
-    ranks: tuple[int, ...]
-    scales: tuple[float, ...]
-    dtypes: tuple[str, ...]
+    summary: str
     base: Path | None
     notes: tuple[str, ...]
 
@@ -93,29 +80,38 @@ def convert(path: Path, target: Library | None = None, model: str | None = None)
         raise InputError(path, f"is an adapter of {LIBRARIES[source].name} already")
     base = _base(model, config, adapter)
     require_convertible(adapter, config, base, source)
-    portable = _read(adapter, config, base, source)
-    if not all(map(isfinite, (portable.dropout, *(one.scale for one in portable.modules)))):
+    portable = _read(adapter, config, source)
+    if not all(map(isfinite, (portable.dropout, *(module.scale for module in portable.modules)))):
         raise InputError(config.path, "states a scale or a dropout that is not a finite number")
     require_fit(portable, base, target)
     if model is not None:
         portable = replace(portable, model=model)
-    written, settings, changes = (_to_mlx if target == "mlx" else _to_peft)(portable, base)
+    written, settings, notes = (_to_mlx if target == "mlx" else _to_peft)(portable)
+    if source == "mlx" and config.describes_training:
+        notes.append(
+            "the settings of the training (rate, data, iterations) stay behind: PEFT's file has "
+            "no place for them"
+        )
     there = LIBRARIES[target]
     files = {
         "adapter_config.json": (json.dumps(settings, indent=4) + "\n").encode(),
-        there.file: save(there.tensors(written.modules), {"format": there.metadata}),
+        there.file: save(there.tensors(written), {"format": there.metadata}),
     }
+    layers = {module.layer for module in adapter.modules} - {None}
+    ranks = sorted({module.rank for module in portable.modules})
+    scales = sorted({module.scale for module in portable.modules})
+    summary = (
+        f"{len(adapter.modules)} modules in {len(layers)} layers, "
+        f"rank {'/'.join(map(str, ranks))}, scale {'/'.join(f'{scale:g}' for scale in scales)}, "
+        f"{'/'.join(adapter.dtypes)}, nothing rounded"
+    )
     return Conversion(
         source=adapter.folder,
         target=target,
         files=files,
-        modules=len(adapter.modules),
-        layers=len({module.layer for module in adapter.modules} - {None}),
-        ranks=tuple(sorted({module.rank for module in portable.modules})),
-        scales=tuple(sorted({module.scale for module in portable.modules})),
-        dtypes=adapter.dtypes,
+        summary=summary,
         base=base.path if base is not None else None,
-        notes=(*changes, *portable.notes, *_warnings(adapter, base)),
+        notes=(*notes, *_warnings(adapter, base)),
     )
 
 
@@ -148,30 +144,18 @@ def _warnings(adapter: Adapter, base: BaseModel | None) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-def _read(
-    adapter: Adapter, config: TrainingConfig, base: BaseModel | None, source: Library
-) -> PortableAdapter:
+def _read(adapter: Adapter, config: TrainingConfig, source: Library) -> PortableAdapter:
     """The adapter as its own library would apply it."""
-    is_peft = source == "peft"
-    notes = [_copied(tensor, base) for tensor in adapter.others]
-    if not is_peft and config.describes_training:
-        notes.append(
-            "the settings of the training (rate, data, iterations) stay behind: PEFT's file has "
-            "no place for them"
-        )
     modules = []
     for module in adapter.modules:
         a, b = stored_values(module.a), stored_values(module.b)
         modules.append(
             PortableModule(
                 name=module.name,
-                a=a.T if is_peft else a,
-                b=b.T if is_peft else b,
+                a=a.T if source == "peft" else a,
+                b=b.T if source == "peft" else b,
                 magnitude=stored_values(module.magnitude) if module.magnitude else None,
                 scale=module_scale(module, config),
-                is_embedding=(
-                    "lora_embedding_A" in module.a.name if is_peft else is_embedding(module.name)
-                ),
             )
         )
     return PortableAdapter(
@@ -180,39 +164,19 @@ def _read(
         dropout=config.dropout or 0.0,
         model=config.model,
         is_dora=config.fine_tune_type == "dora",
-        notes=tuple(notes),
     )
 
 
-def _copied(tensor: TensorRef, base: BaseModel | None) -> str:
-    """The note on a tensor that is a copy of the base model's, as PEFT saves of embeddings."""
-    name = tensor.name.removeprefix(PEFT_PREFIX).replace(".base_layer.", ".")
-    theirs = base.tensors.get(name) if base is not None else None
-    if base is not None and name == f"{OUTPUT_HEAD}.weight" and is_tied(base):
-        theirs = base.tensors.get(f"{EMBEDDING}.weight")
-    if theirs is None or not is_same(stored_values(tensor), stored_values(theirs)):
-        why = "and it is not a copy of the base model's"
-        if base is None:
-            why = "and no base model was found to compare it with"
-        raise InputError(
-            tensor.path,
-            f"{tensor.name} is no LoRA factor, {why}",
-            "an mlx-lm adapter holds nothing but factors",
-        )
-    return f"the copy of the base model's {name} is left out: it is the same bit for bit"
-
-
-def _to_mlx(adapter: PortableAdapter, base: BaseModel | None) -> Settings:
+def _to_mlx(adapter: PortableAdapter) -> Settings:
     """As mlx-lm would write it, with one rank and one scale.
 
     Lower ranks are filled up with zeros, which change no product; other scales are multiplied
     into a factor where that is exact.
 
     Raises:
-        InputError: several scales that no factor can take up exactly, or a weight shared
-            by embedding and output head of which only one is adapted.
+        InputError: several scales that no factor can take up exactly.
     """
-    before = _with_one_head(adapter, base)
+    before = adapter.modules
     rank = max(module.rank for module in before)
     ((scale, _),) = Counter(module.scale for module in before).most_common(1)
     modules = tuple(_folded(_filled(module, rank), scale, adapter) for module in before)
@@ -239,33 +203,7 @@ def _to_mlx(adapter: PortableAdapter, base: BaseModel | None) -> Settings:
             f"the scale of {folded} modules is multiplied into a factor, exactly, because "
             "mlx-lm has one scale"
         )
-    return replace(adapter, modules=modules), settings, tuple(notes)
-
-
-def _with_one_head(adapter: PortableAdapter, base: BaseModel | None) -> tuple[PortableModule, ...]:
-    """Without the output head's factors where mlx-lm applies the embedding's to it as well."""
-    embeddings = [module for module in adapter.modules if module.is_embedding]
-    heads = [module for module in adapter.modules if module.name == OUTPUT_HEAD]
-    if base is None or not is_tied(base) or not (embeddings or heads):
-        return adapter.modules
-    if len(embeddings) == len(heads) == 1:
-        ours = _head_of(embeddings[0])
-        head = heads[0]
-        if is_same(head.a, ours.a) and is_same(head.b, ours.b) and head.scale == ours.scale:
-            return tuple(module for module in adapter.modules if module is not head)
-    raise InputError(
-        adapter.path,
-        "the base model's embedding is its output head too, and mlx-lm adapts both with the same "
-        "factors, PEFT each with its own",
-        "only an adapter whose factors are the same for both can be converted",
-    )
-
-
-def _head_of(embedding: PortableModule) -> PortableModule:
-    """The output head with an embedding's factors, as mlx-lm applies them."""
-    return replace(
-        embedding, name=OUTPUT_HEAD, a=embedding.b.T, b=embedding.a.T, is_embedding=False
-    )
+    return modules, settings, notes
 
 
 def _filled(module: PortableModule, rank: int) -> PortableModule:
@@ -292,16 +230,15 @@ def _folded(module: PortableModule, scale: float, adapter: PortableAdapter) -> P
     )
 
 
-def _to_peft(adapter: PortableAdapter, base: BaseModel | None) -> Settings:
-    """As PEFT would write it; the adapter has one rank and one scale, as mlx-lm's have."""
-    modules, notes = adapter.modules, tuple[str, ...]()
-    embedding = next((module for module in modules if module.is_embedding), None)
-    if embedding is not None and base is not None and is_tied(base):
-        modules = (*modules, _head_of(embedding))
-        notes = (
-            f"{OUTPUT_HEAD} gets the factors of {embedding.name}, which mlx-lm applies to both",
-        )
-    rank, scale = modules[0].rank, modules[0].scale
+def _to_peft(adapter: PortableAdapter) -> Settings:
+    """As PEFT would write it; the adapter has one rank and one scale, as mlx-lm's have.
+
+    In double precision lora_alpha / r can be one unit in the last place from the scale (0.1, rank
+    3); in single precision, in which both libraries multiply, it was the same for 64 million
+    scales next to where it rounds. A whole alpha is an integer, as PEFT declares it.
+    """
+    rank, scale = adapter.modules[0].rank, adapter.modules[0].scale
+    alpha = scale * rank
     settings: dict[str, Any] = {
         "alpha_pattern": {},
         "auto_mapping": None,
@@ -312,26 +249,15 @@ def _to_peft(adapter: PortableAdapter, base: BaseModel | None) -> Settings:
         "init_lora_weights": True,
         "layers_pattern": None,
         "layers_to_transform": None,
-        "lora_alpha": _alpha_for(scale, rank),
+        "lora_alpha": int(alpha) if alpha.is_integer() else alpha,
         "lora_dropout": adapter.dropout,
         "modules_to_save": None,
         "peft_type": "LORA",
         "r": rank,
         "rank_pattern": {},
-        "target_modules": [module.name for module in modules],
+        "target_modules": [module.name for module in adapter.modules],
         "task_type": "CAUSAL_LM",
         "use_dora": adapter.is_dora,
         "use_rslora": False,
     }
-    return replace(adapter, modules=modules), settings, notes
-
-
-def _alpha_for(scale: float, rank: int) -> int | float:
-    """The lora_alpha that PEFT divides by `rank` to get `scale`.
-
-    In double precision the quotient can be one unit in the last place away (0.1, rank 3);
-    in single precision, in which both libraries multiply, it was the same for 64 million
-    scales next to where it rounds. A whole number is an integer, as PEFT declares it.
-    """
-    alpha = scale * rank
-    return int(alpha) if alpha.is_integer() else alpha
+    return adapter.modules, settings, []

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlxdoctor.evidence.adapter import layer_of
-from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.tensor import TensorRef
 from mlxdoctor.safety.errors import InputError
 
@@ -20,7 +19,6 @@ Library = Literal["mlx", "peft"]
 #: The values of a tensor in the type that they are stored in.
 Stored = NDArray[Any]
 
-EMBEDDING = "model.embed_tokens"
 OUTPUT_HEAD = "lm_head"
 
 
@@ -33,8 +31,7 @@ class LibraryFormat:
         saves_models: the library that saves the models it loads.
         file: of the weights.
         metadata: what that file says it is in.
-        linear: the names of A and B of a linear layer; `{}` stands for the module.
-        embedding: those of an embedding.
+        factors: the names of A and B; `{}` stands for the module.
         magnitude: the name of DoRA's magnitudes.
         is_turned: whether A is stored as (r, in) and B as (out, r).
     """
@@ -43,8 +40,7 @@ class LibraryFormat:
     saves_models: str
     file: str
     metadata: str
-    linear: tuple[str, str]
-    embedding: tuple[str, str]
+    factors: tuple[str, str]
     magnitude: str
     is_turned: bool
 
@@ -52,8 +48,7 @@ class LibraryFormat:
         """The tensors of an adapter by name."""
         tensors: dict[str, Stored] = {}
         for module in modules:
-            names = self.embedding if module.is_embedding else self.linear
-            for name, factor in zip(names, (module.a, module.b), strict=True):
+            for name, factor in zip(self.factors, (module.a, module.b), strict=True):
                 stored = factor.T if self.is_turned else factor
                 tensors[name.format(module.name)] = np.ascontiguousarray(stored)
             if module.magnitude is not None:
@@ -61,23 +56,18 @@ class LibraryFormat:
         return tensors
 
 
-#: What PEFT puts before every name.
-PEFT_PREFIX = "base_model.model."
-_MLX_FACTORS = ("{}.lora_a", "{}.lora_b")
+_PEFT = "base_model.model.{}"
 LIBRARIES: Mapping[Library, LibraryFormat] = {
     "mlx": LibraryFormat(
         *("mlx-lm", "mlx-lm", "adapters.safetensors", "mlx"),
-        linear=_MLX_FACTORS,
-        embedding=_MLX_FACTORS,
+        factors=("{}.lora_a", "{}.lora_b"),
         magnitude="{}.m",
         is_turned=False,
     ),
     "peft": LibraryFormat(
         *("PEFT", "transformers", "adapter_model.safetensors", "pt"),
-        linear=(f"{PEFT_PREFIX}{{}}.lora_A.weight", f"{PEFT_PREFIX}{{}}.lora_B.weight"),
-        # PEFT holds an embedding's factors as bare parameters, without the ".weight".
-        embedding=(f"{PEFT_PREFIX}{{}}.lora_embedding_A", f"{PEFT_PREFIX}{{}}.lora_embedding_B"),
-        magnitude=f"{PEFT_PREFIX}{{}}.lora_magnitude_vector",
+        factors=(f"{_PEFT}.lora_A.weight", f"{_PEFT}.lora_B.weight"),
+        magnitude=f"{_PEFT}.lora_magnitude_vector",
         is_turned=True,
     ),
 }
@@ -89,11 +79,10 @@ class PortableModule:
 
     Attributes:
         name: the module in the base model.
-        a: (in, r); for an embedding, (rows, r).
-        b: (r, out); for an embedding, (r, width).
+        a: (in, r).
+        b: (r, out).
         magnitude: DoRA's (out,), or None.
         scale: what A·B is multiplied by.
-        is_embedding: an embedding, not a linear layer.
     """
 
     name: str
@@ -101,7 +90,6 @@ class PortableModule:
     b: Stored
     magnitude: Stored | None
     scale: float
-    is_embedding: bool
 
     @property
     def rank(self) -> int:
@@ -125,7 +113,6 @@ class PortableAdapter:
         dropout: the probability with which training dropped an input of A.
         model: the base model as the configuration names it, or None.
         is_dora: whether every module has a magnitude.
-        notes: sentences on what the source holds and the other format does not need.
     """
 
     path: Path
@@ -133,7 +120,6 @@ class PortableAdapter:
     dropout: float
     model: str | None
     is_dora: bool
-    notes: tuple[str, ...] = ()
 
 
 def stored_values(tensor: TensorRef) -> Stored:
@@ -153,15 +139,6 @@ def stored_values(tensor: TensorRef) -> Stored:
     return values.reshape(tensor.shape)
 
 
-def is_same(first: Stored, other: Stored) -> bool:
-    """Whether type, shape and every bit agree."""
-    return (first.dtype, first.shape, first.tobytes()) == (
-        other.dtype,
-        other.shape,
-        other.tobytes(),
-    )
-
-
 def times(values: Stored, factor: float) -> Stored | None:
     """The values times `factor`, None unless every product is exact in their type.
 
@@ -174,11 +151,3 @@ def times(values: Stored, factor: float) -> Stored | None:
         product = wanted.astype(values.dtype)
         exact = np.array_equal(product.astype(np.float64), wanted, equal_nan=True)
     return product if exact else None
-
-
-def is_tied(base: BaseModel) -> bool:
-    """Whether the embedding's weight is also the output head's."""
-    stated = base.stated("tie_word_embeddings")
-    if isinstance(stated, bool):
-        return stated
-    return not any(f".{OUTPUT_HEAD}." in f".{name}" for name in base.tensors)

@@ -7,13 +7,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from mlxdoctor.convert.portable import (
-    EMBEDDING,
     LIBRARIES,
     OUTPUT_HEAD,
     Library,
     PortableAdapter,
     PortableModule,
-    is_tied,
 )
 from mlxdoctor.evidence.adapter import Adapter, LoraModule
 from mlxdoctor.evidence.base_model import BaseModel, is_embedding
@@ -44,7 +42,7 @@ _PLAIN_NAME = re.compile(r"[\w.-]+")
 # are renamed in some (mlx-lm calls the w1 of Lfm2's experts gate_proj).
 _SHARED = re.compile(
     r"model\.layers\.\d+\.(self_attn\.(q|k|v|o|qkv)_proj|mlp\.(gate|up|down|gate_up)_proj)"
-    rf"|{re.escape(EMBEDDING)}|{OUTPUT_HEAD}"
+    rf"|{OUTPUT_HEAD}"
 )
 
 
@@ -52,11 +50,12 @@ def require_whole(adapter: Adapter, config: TrainingConfig) -> None:
     """Refuse an adapter that lacks something, whichever library it is from.
 
     Raises:
-        InputError: factors without a partner, of no floating-point type, of rank 0; a
-            configuration that is another library's.
+        InputError: factors without a partner, of no floating-point type, of rank 0; tensors that
+            are no factors; a configuration that is another library's.
     """
     broken = (*adapter.unpaired, *adapter.mismatched)
     second = [module.name for module in adapter.others if ".lora_" in module.name]
+    others = [module.name for module in adapter.others if ".lora_" not in module.name]
     empty = [module.name for module in adapter.modules if not module.rank]
     no_pair = "holds no pair of LoRA factors"
     _refuse(
@@ -76,6 +75,11 @@ def require_whole(adapter: Adapter, config: TrainingConfig) -> None:
             second,
             f"{_first(second)} is a factor of a module that has another in its place",
             "keep one adapter a file",
+        ),
+        (
+            others,
+            f"{_first(others)} is no LoRA factor",
+            "an mlx-lm adapter holds nothing but factors",
         ),
         (empty, f"{_first(empty)} has rank 0", "there is nothing to convert"),
         (
@@ -187,10 +191,10 @@ def _module_cases(module: LoraModule, config: TrainingConfig, source: Library) -
         "correct that, or save the adapter again",
     )
     yield (
-        is_dora and ("lora_embedding_A" in module.a.name or is_embedding(module.name)),
-        f"{module.name} is an embedding with DoRA, whose magnitudes are one a row in mlx-lm and "
-        "one a column in PEFT",
-        "train it with LoRA",
+        "lora_embedding_A" in module.a.name or is_embedding(module.name),
+        f"{module.name} is an embedding, and may be the output head as well: mlx-lm adapts both "
+        "with the same factors, PEFT each with its own",
+        "put LoRA on linear layers only",
     )
 
 
@@ -198,8 +202,8 @@ def require_fit(adapter: PortableAdapter, base: BaseModel | None, target: Librar
     """Refuse modules that the base lacks, or whose name in the other library is unknown.
 
     Raises:
-        InputError: such a module, or an embedding or output head without a base model to
-            tell whether the two share a weight.
+        InputError: such a module, or an output head that shares its weight with the embedding, or
+            may.
     """
     are_looked_up = base is not None and base.is_mlx == (target == "mlx")
     there = LIBRARIES[target]
@@ -207,14 +211,20 @@ def require_fit(adapter: PortableAdapter, base: BaseModel | None, target: Librar
     for module in adapter.modules:
         if base is not None:
             _refuse(adapter.path, *_misfits(module, base))
-        may_share = module.is_embedding or (module.name == OUTPUT_HEAD and target == "mlx")
+        is_head = module.name == OUTPUT_HEAD
         _refuse(
             adapter.path,
             (
-                base is None and may_share,
-                f"whether {module.name} shares its weight with another module decides how it is "
-                "converted, and no base model was found",
+                is_head and base is None,
+                f"{module.name} may share its weight with the embedding, and no base model was "
+                "found to tell",
                 name_base,
+            ),
+            (
+                is_head and base is not None and base.stated("tie_word_embeddings") is True,
+                f"{module.name} shares its weight with the embedding, and mlx-lm adapts both with "
+                "the same factors, PEFT each with its own",
+                "put LoRA on linear layers only",
             ),
             (
                 not are_looked_up and not _SHARED.fullmatch(module.name),
@@ -230,7 +240,7 @@ def _misfits(module: PortableModule, base: BaseModel) -> Iterable[Case]:
         # Weights packed by another quantiser have no shape here, but they have the name.
         is_there = any(name.startswith(f"{module.name}.") for name in base.tensors)
         yield (
-            not is_there and not (module.name == OUTPUT_HEAD and is_tied(base)),
+            not is_there,
             f"the module {module.name} is not in the base model {base.path}",
             "the adapter does not belong to it, or is saved under names that no loader finds",
         )

@@ -26,7 +26,6 @@ TOKENS = np.array([5, 17, 300, 42, 7, 99, 512, 3])
 KINDS: Mapping[str, tuple[str, list[str] | None, int]] = {
     "lora": ("lora", None, 2),
     "dora": ("dora", None, 4),
-    "embedding": ("lora", ["model.embed_tokens", "self_attn.q_proj"], 4),
     "whole-names": ("lora", ["model.layers.0.mlp.up_proj", "model.layers.2.self_attn.q_proj"], 1),
 }
 
@@ -51,10 +50,9 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
 
 def bits(path: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
     """Type, shape and bytes of every tensor by name."""
-    tensors = read_safetensors(path).tensors
     return {
-        name: (one.dtype, one.shape, one.read(0, one.nbytes).tobytes())
-        for name, one in tensors.items()
+        name: (tensor.dtype, tensor.shape, tensor.read(0, tensor.nbytes).tobytes())
+        for name, tensor in read_safetensors(path).tensors.items()
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 
 from mlxdoctor.convert.conversion import convert
 from mlxdoctor.safety.errors import InputError
-from tests.convert.given import BASE, SHAPES, Q, V, mlx_adapter, peft_adapter, stated
+from tests.convert.given import BASE, SHAPES, Q, V, mlx_adapter, peft_adapter
 from tests.weight_files import lora, save, write_config
 
 PREFIX = f"base_model.model.{Q}"
@@ -70,7 +69,7 @@ def test_of_peft(settings: dict[str, Any], why: str, tmp_path: Path) -> None:
     ],
 )
 def test_near_misses_of_peft_are_converted(settings: dict[str, Any], tmp_path: Path) -> None:
-    assert convert(peft_adapter(tmp_path / "a", **settings)).modules == 2
+    assert convert(peft_adapter(tmp_path / "a", **settings)).summary.startswith("2 modules")
 
 
 def renamed(old: str, new: str) -> Callable[[dict[str, Any]], None]:
@@ -163,14 +162,14 @@ def test_of_mlx(settings: dict[str, Any], why: str, tmp_path: Path) -> None:
     ],
 )
 def test_near_misses_of_mlx_are_converted(settings: dict[str, Any], tmp_path: Path) -> None:
-    assert convert(mlx_adapter(tmp_path / "a", **settings)).modules == 2
+    assert convert(mlx_adapter(tmp_path / "a", **settings)).summary.startswith("2 modules")
 
 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
         (added(f"{Q}.m", (96,)), "fine_tune_type is not dora, so that nothing is scaled"),
-        (added("model.norm.weight", (96,)), "model.norm.weight: they are no adapter's parameters"),
+        (added("model.norm.weight", (96,)), "model.norm.weight is no LoRA factor"),
         (renamed("self_attn.q", "feed_forward.w1.q"), "may have another name in PEFT"),
         (renamed("model.layers", "language_model.model.layers"), "may have another name in PEFT"),
         (removed(f"{Q}.lora_a"), "has no partner"),
@@ -189,7 +188,6 @@ EXPERTS = {
 }
 OF_RANK_0 = {"lora_parameters": {"rank": 0, "scale": 2.0, "dropout": 0.0}}
 OF_EMBEDDING = {"lora_parameters": {"rank": 4, "scale": 2.0, "dropout": 0.0, "keys": [EMBEDDING]}}
-WITH_MAGNITUDES = {**lora({EMBEDDING: (768, 96)}), f"{EMBEDDING}.m": np.ones(768, "f4")}
 
 
 @pytest.mark.parametrize(
@@ -204,20 +202,9 @@ WITH_MAGNITUDES = {**lora({EMBEDDING: (768, 96)}), f"{EMBEDDING}.m": np.ones(768
         ),
         (lora(SHAPES, rank=0), OF_RANK_0, None, f"{Q} has rank 0"),
         (lora({Q: (96, 100)}), {"num_layers": 3}, str(BASE), "96 inputs to 100 outputs"),
-        (
-            lora({EMBEDDING: (768, 96)}),
-            OF_EMBEDDING,
-            None,
-            "shares its weight with another module",
-        ),
-        (
-            WITH_MAGNITUDES,
-            {"fine_tune_type": "dora", **OF_EMBEDDING},
-            str(BASE),
-            "magnitudes are one a row in mlx-lm",
-        ),
+        (lora({EMBEDDING: (768, 96)}), OF_EMBEDDING, None, "embed_tokens is an embedding"),
     ],
-    ids=["experts", "outside the layers", "rank 0", "another model", "no base", "dora"],
+    ids=["experts", "outside the layers", "rank 0", "another model", "embedding"],
 )
 def test_modules_of_mlx(
     tensors: dict[str, Any], config: dict[str, Any], model: str | None, why: str, tmp_path: Path
@@ -227,44 +214,10 @@ def test_modules_of_mlx(
     assert why in refusal(tmp_path, model)
 
 
-@pytest.mark.parametrize("name", [EMBEDDING, "lm_head"])
-def test_one_of_two_modules_that_share_a_weight(name: str, tmp_path: Path) -> None:
-    tensors = {
-        f"base_model.model.{name}.lora_A.weight": np.ones((4, 96), "f4"),
-        f"base_model.model.{name}.lora_B.weight": np.ones((768, 4), "f4"),
-    }
-    if name == EMBEDDING:
-        tensors = {
-            f"base_model.model.{name}.lora_embedding_A": np.ones((4, 768), "f4"),
-            f"base_model.model.{name}.lora_embedding_B": np.ones((96, 4), "f4"),
-        }
-    save(tmp_path / "adapter_model.safetensors", tensors)
-    peft_config = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": [name]}
-    (tmp_path / "adapter_config.json").write_text(json.dumps(peft_config))
-    assert "embedding is its output head too" in refusal(tmp_path, str(BASE))
-
-
-@pytest.mark.parametrize(("alpha", "is_same"), [(8, True), (16, False)])
-def test_an_embedding_and_its_head_with_the_same_factors(
-    alpha: int, is_same: bool, tmp_path: Path
-) -> None:
-    a, b = np.ones((4, 768), "f4"), np.full((96, 4), 2, "f4")
-    tensors = {
-        f"base_model.model.{EMBEDDING}.lora_embedding_A": a,
-        f"base_model.model.{EMBEDDING}.lora_embedding_B": b,
-        "base_model.model.lm_head.lora_A.weight": b.T,
-        "base_model.model.lm_head.lora_B.weight": a.T,
-    }
-    save(tmp_path / "adapter_model.safetensors", tensors)
-    targets = [EMBEDDING, "lm_head"]
-    config = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": targets}
-    config["alpha_pattern"] = {"lm_head": alpha}
-    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
-    if is_same:
-        files = convert(tmp_path, model=str(BASE)).files
-        assert stated(files)["lora_parameters"]["keys"] == [EMBEDDING]
-    else:
-        assert "embedding is its output head too" in refusal(tmp_path, str(BASE))
+def test_an_embedding_of_peft(tmp_path: Path) -> None:
+    named = renamed(f"{Q}.lora_", f"{EMBEDDING}.lora_embedding_")
+    source = peft_adapter(tmp_path / "a", named, target_modules=[EMBEDDING, V])
+    assert "embed_tokens is an embedding, and may be the output head" in refusal(source)
 
 
 def test_the_names_of_one_library_with_the_configuration_of_the_other(tmp_path: Path) -> None:
