@@ -60,7 +60,7 @@ class DriftByLayer(Exhibit):
 
 @dataclass(frozen=True)
 class CheckpointSizes(Exhibit):
-    """The size of the update by module or layer (rows) and checkpoint (columns).
+    """The size of the update by layer (rows) and checkpoint (columns).
 
     A size is NaN where it is not finite, and 0 where there is no update; `broken` says of
     each checkpoint whether its file or the log condemns it.

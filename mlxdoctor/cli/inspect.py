@@ -10,25 +10,16 @@ import click
 
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, options
 from mlxdoctor.cli.progress import ProgressLine
-from mlxdoctor.inspect.page import SORTS
 
 
 @click.command(name="inspect")
 @click.argument("adapters", nargs=-1, required=True, type=options.PATH)
 @options.base_model("The base model's folder, for norms relative to its weights.")
-@click.option(
-    "--sort",
-    type=click.Choice(list(SORTS)),
-    default="layer",
-    show_default=True,
-    help="The order of the rows: by layer, or the largest figure first.",
-)
 @options.printed("text", "json", "markdown")
 def command(
     *,
     adapters: tuple[Path, ...],
     base: Path | None,
-    sort: str,
     output_format: str,
 ) -> int:
     """Show every adapted module: rank, scale, norms, spectrum and a verdict.
@@ -44,7 +35,7 @@ def command(
     \b
     Examples:
       mlxdoctor inspect adapters/
-      mlxdoctor inspect adapters/ --base models/Llama-3.2-1B --sort relative
+      mlxdoctor inspect adapters/ --base models/Llama-3.2-1B
       mlxdoctor inspect french/ legal/
       mlxdoctor inspect fused_model/ --base models/Llama-3.2-1B
       mlxdoctor inspect adapters/ --format json | jq '.adapters[0].modules[].verdict'
@@ -57,14 +48,14 @@ def command(
     tuned = full_weights(adapters[0], model) if len(adapters) == 1 else None
     if tuned is not None and model is not None:
         with ProgressLine() as progress:
-            compared = partial(progress, "comparing weights")
-            found = [inspect_model(tuned, model, compared, sort)]
+            shown = [inspect_model(tuned, model, partial(progress, "comparing weights"))]
     else:
-        found = [inspect_adapter(path, model, sort) for path in adapters]
+        shown = [inspect_adapter(path, model) for path in adapters]
     if output_format == "json":
-        objects = {found[0].kind: [one.figures for one in found]}
+        objects = {shown[0].kind: [inspection.figures for inspection in shown]}
         click.echo(json.dumps(objects, indent=2, allow_nan=False))
     else:
         is_markdown = output_format == "markdown"
-        click.echo("\n\n".join(one.page(is_markdown=is_markdown) for one in found))
-    return EXIT_FOUND if any(one.is_faulty for one in found) else EXIT_CLEAN
+        click.echo("\n\n".join(item.page(is_markdown=is_markdown) for item in shown))
+    is_faulty = any(inspection.figures["faulty"] for inspection in shown)
+    return EXIT_FOUND if is_faulty else EXIT_CLEAN

@@ -16,7 +16,6 @@ from mlxdoctor.inspect.page import (
     Row,
     figure,
     finite,
-    in_order,
     or_blank,
 )
 from mlxdoctor.measure.weights.adapter_facts import adapter_facts, nonfinite_values
@@ -28,13 +27,12 @@ if TYPE_CHECKING:
 FAULTS = frozenset({"non-finite", "fresh: never trained", "zero B", "zero A"})
 
 
-def inspect_adapter(path: Path, base: BaseModel | None = None, sort: str = "layer") -> Inspection:
+def inspect_adapter(path: Path, base: BaseModel | None = None) -> Inspection:
     """Read every value of an adapter.
 
     Args:
         path: the adapter's folder or file; the configuration is looked for beside it.
         base: the model it changes, for relative norms and for the verdicts on fit.
-        sort: the order of the modules, of `SORTS`.
 
     Raises:
         InputError: the adapter or its configuration cannot be used.
@@ -42,14 +40,12 @@ def inspect_adapter(path: Path, base: BaseModel | None = None, sort: str = "laye
     adapter = Adapter.read(path)
     config = TrainingConfig.beside(adapter.path)
     facts = adapter_facts(adapter, config, base)
-    read = [_row(*pair, base) for pair in zip(adapter.modules, facts, strict=True)]
-    rows = in_order(read, sort)
+    rows = [_row(*pair, base) for pair in zip(adapter.modules, facts, strict=True)]
     # Factors without their partner, and pairs that can't be multiplied or are no floats.
     unpaired = len(adapter.unpaired) + len(adapter.mismatched) + len(adapter.not_float)
     nonfinite = sum(nonfinite_values(adapter).values())
     holds_adapter = bool(rows) or (config is not None and config.fine_tune_type == "full")
     is_broken = any(row["verdict"] in FAULTS for row in rows)
-    is_faulty = not holds_adapter or nonfinite > 0 or unpaired > 0 or is_broken
     figures = {
         "path": str(adapter.path),
         "naming": adapter.naming,
@@ -62,9 +58,9 @@ def inspect_adapter(path: Path, base: BaseModel | None = None, sort: str = "laye
         "file_bytes": adapter.file_bytes,
         "configuration": _stated(config),
         "holds_adapter": holds_adapter,
-        "faulty": is_faulty,
+        "faulty": not holds_adapter or nonfinite > 0 or unpaired > 0 or is_broken,
     }
-    return Inspection("adapters", figures, _summary(figures), [(rows, _columns(rows))], is_faulty)
+    return Inspection("adapters", figures, _summary(figures), [(rows, _columns(rows))])
 
 
 def _stated(config: TrainingConfig | None) -> dict[str, Any]:

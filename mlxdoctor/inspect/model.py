@@ -11,7 +11,7 @@ from mlxdoctor.evidence.adapter import Adapter, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
-from mlxdoctor.inspect.page import Column, Inspection, Row, figure, finite, in_order, or_blank
+from mlxdoctor.inspect.page import Column, Inspection, Row, figure, finite, or_blank
 from mlxdoctor.measure.weights.changed_tensors import WeightChange, component, weight_changes
 from mlxdoctor.safety.errors import InputError
 
@@ -58,7 +58,6 @@ def inspect_model(
     tuned: TunedModel,
     base: BaseModel,
     progress: Callable[[int, int], None],
-    sort: str = "layer",
 ) -> Inspection:
     """Compare the models, a tensor at a time; every value of both is read.
 
@@ -66,11 +65,10 @@ def inspect_model(
         tuned: the model.
         base: what it was tuned from.
         progress: called with the tensors done and their number.
-        sort: the order of the tensors, of `SORTS`.
 
     Raises:
-        InputError: a file changed or cannot be read, the configuration beside a single
-            file is not sound, or tensors have no such order.
+        InputError: a file changed or cannot be read, or the configuration beside a single
+            file is not sound.
     """
     rows: list[Row] = []
     for change in weight_changes(base, tuned):
@@ -78,7 +76,6 @@ def inspect_model(
         progress(len(rows), len(tuned.tensors))
     beside = TrainingConfig.beside(tuned.path) if tuned.from_adapter else None
     parts = [_component(part, rows) for part in dict.fromkeys(row["component"] for row in rows)]
-    ordered = in_order(rows, sort)
     nonfinite = sum(row["nonfinite"] for row in rows)
     stated = beside.fine_tune_type if beside is not None else None
     # Full weights where there was to be an adapter.
@@ -94,12 +91,12 @@ def inspect_model(
         "path": str(tuned.path),
         "base": str(base.path),
         "stated_type": stated,
-        "tensors": ordered,
+        "tensors": rows,
         "components": parts,
         "faulty": nonfinite > 0 or is_no_adapter,
     }
-    tables = [(parts, _COMPONENTS), (ordered, _TENSORS)]
-    return Inspection("models", figures, summary, tables, nonfinite > 0 or is_no_adapter)
+    tables = [(parts, _COMPONENTS), (rows, _TENSORS)]
+    return Inspection("models", figures, summary, tables)
 
 
 def _row(change: WeightChange) -> Row:

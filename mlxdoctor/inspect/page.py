@@ -8,19 +8,9 @@ from math import isfinite
 from typing import Any, Literal
 
 from mlxdoctor.formats import escape
-from mlxdoctor.safety.errors import InputError
 
 #: One row of a table, as the JSON has it; figures that are not finite are None.
 Row = Mapping[str, Any]
-
-#: `--sort` -> the key of a row; figures sort from the largest down.
-SORTS = {
-    "layer": "layer",
-    "update": "update_norm",
-    "spectral": "spectral_norm",
-    "stable-rank": "stable_rank",
-    "relative": "relative",
-}
 
 
 @dataclass(frozen=True)
@@ -42,55 +32,34 @@ class Inspection:
         figures: the JSON object.
         summary: the lines above the tables.
         tables: rows and columns of each.
-        is_faulty: whether something is certainly wrong with the file.
     """
 
     kind: Literal["adapters", "models"]
     figures: Mapping[str, Any]
     summary: Sequence[str]
     tables: Sequence[tuple[Sequence[Row], Sequence[Column]]]
-    is_faulty: bool
 
     def page(self, *, is_markdown: bool) -> str:
         """Lines for a terminal, or Markdown; what an artifact wrote can do no harm in either."""
+        from tabulate import tabulate
+
         clean = escape.markdown if is_markdown else escape.terminal
         parts = ["\n".join(map(clean, self.summary))]
-        parts += [
-            _table(rows, columns, clean, is_markdown) for rows, columns in self.tables if rows
-        ]
+        for rows, columns in self.tables:
+            cells = [
+                [clean(str(column.show(row[column.key]))) for column in columns] for row in rows
+            ]
+            if cells:
+                parts.append(
+                    tabulate(
+                        cells,
+                        [column.header for column in columns],
+                        tablefmt="pipe" if is_markdown else "simple",
+                        disable_numparse=True,
+                        colalign=[column.align for column in columns],
+                    )
+                )
         return "\n\n".join(parts)
-
-
-def _table(
-    rows: Sequence[Row],
-    columns: Sequence[Column],
-    clean: Callable[[str], str],
-    is_markdown: bool,
-) -> str:
-    from tabulate import tabulate
-
-    return tabulate(
-        [[clean(str(column.show(row[column.key]))) for column in columns] for row in rows],
-        [column.header for column in columns],
-        tablefmt="pipe" if is_markdown else "simple",
-        disable_numparse=True,
-        colalign=[column.align for column in columns],
-    )
-
-
-def in_order(rows: Sequence[Row], sort: str) -> Sequence[Row]:
-    """The rows as they are, by layer, or those with the largest figure first.
-
-    Raises:
-        InputError: the rows have no such figure.
-    """
-    key = SORTS[sort]
-    if any(key not in row for row in rows):
-        known = " and ".join(name for name, figure in SORTS.items() if figure in rows[0])
-        raise InputError(None, f"--sort {sort} is for adapters", f"a model has {known}")
-    if sort == "layer":
-        return rows
-    return sorted(rows, key=lambda row: (row[key] is None, -(row[key] or 0.0)))
 
 
 def finite(value: float | None) -> float | None:

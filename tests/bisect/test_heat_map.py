@@ -15,7 +15,6 @@ from mlxdoctor.exhibits import CheckpointSizes
 from mlxdoctor.formats.figures import captions
 from mlxdoctor.measure.weights.save_norms import (
     MAX_COLUMNS,
-    MAX_MODULES,
     MAX_ROWS,
     FollowedHistory,
     Save,
@@ -26,25 +25,21 @@ from tests.bisect.states import changed, history, state
 from tests.conftest import RUNS
 
 
-def module(layer: int | None, projection: str, size: float) -> tuple[str, float]:
-    return (projection if layer is None else f"model.layers.{layer}.{projection}"), size
-
-
-def followed(*saves: list[tuple[str, float]]) -> FollowedHistory:
+def followed(*saves: dict[str, float]) -> FollowedHistory:
     described = [
-        Save(Checkpoint(100 * number, Path(f"{number}.safetensors")), sizes=dict(modules))
-        for number, modules in enumerate(saves, 1)
+        Save(Checkpoint(100 * number, Path(f"{number}.safetensors")), sizes=sizes)
+        for number, sizes in enumerate(saves, 1)
     ]
     return FollowedHistory(tuple(described), "relative")
 
 
-def test_the_data_are_the_sizes_module_by_save(tmp_path: Path) -> None:
+def test_the_data_are_the_sizes_layer_by_save(tmp_path: Path) -> None:
     broken = changed(state(0.3), 3, 0.0)
     broken["model.layers.1.self_attn.q_proj.lora_a"][0, 0] = np.nan
     found = history(tmp_path, [state(0.1), state(0.2)], final=broken)
     data = heat_map(follow(found, TrainingConfig.read(tmp_path), None), broken=[False, False, True])
     assert data is not None
-    assert data.rows == tuple(f"{layer} self_attn.q_proj" for layer in range(4))
+    assert data.rows == tuple(f"layer {layer}" for layer in range(4))
     assert data.columns == ("100", "200", "final")
     assert data.broken == (False, False, True)
     assert data.quantity == "‖ΔW‖/usual ‖W‖"
@@ -52,32 +47,20 @@ def test_the_data_are_the_sizes_module_by_save(tmp_path: Path) -> None:
     assert np.array(data.values) == pytest.approx(np.array(expected), rel=1e-5, nan_ok=True)
 
 
-def test_many_modules_are_drawn_layer_by_layer() -> None:
-    few = [module(at, "q", 1.0) for at in range(MAX_MODULES)]
-    data = heat_map(followed(few), [False])
-    assert data is not None
-    assert data.rows[0] == "0 q"
-    assert len(data.rows) == MAX_MODULES
-    many = [module(at // 2, "qv"[at % 2], 3.0 + at % 2) for at in range(2 * MAX_MODULES)]
-    data = heat_map(followed([*many, module(None, "lm_head", 2.0)]), [False])
-    assert data is not None
-    assert data.rows[:2] == ("layer 0", "layer 1")
-    assert len(data.rows) == MAX_ROWS
-    assert data.values[0] == (pytest.approx(math.sqrt(12.5)),)
-    assert data.values[-1] == (pytest.approx(2.0),)
-
-
-def test_many_saves_are_thinned_and_the_last_is_kept() -> None:
-    saves = [[module(0, "q", float(number))] for number in range(1, 200)]
+def test_many_layers_and_saves_are_thinned_and_the_last_is_kept() -> None:
+    sizes = {
+        f"model.layers.{layer}.{name}": ord(name) - 110.0 for layer in range(99) for name in "qr"
+    }
+    saves = [{**sizes, "lm_head": float(number)} for number in range(1, 200)]
     data = heat_map(followed(*saves), [number > 100 for number in range(1, 200)])
     assert data is not None
+    assert len(data.rows) == len(data.values) == MAX_ROWS
+    assert (data.rows[0], data.rows[-1]) == ("layer 0", "other")
     assert len(data.columns) == len(data.broken) == len(data.values[0]) == MAX_COLUMNS
     assert (data.columns[0], data.columns[-1]) == ("100", "19900")
-    assert data.values[0][-1] == 199.0
-
-
-def test_nothing_to_draw() -> None:
-    assert heat_map(followed([], []), [False, False]) is None
+    assert data.values[0][0] == pytest.approx(math.sqrt(12.5))
+    assert data.values[-1][-1] == 199.0
+    assert heat_map(followed({}, {}), [False, False]) is None
 
 
 def test_the_report_of_a_run_with_three_checkpoints_has_it() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite, nan, sqrt
+from math import isfinite, nan
 from statistics import median
 
 import numpy as np
@@ -22,8 +22,6 @@ from mlxdoctor.measure.weights.adapter_facts import adapter_facts, nonfinite_val
 from mlxdoctor.measure.weights.changed_tensors import change_of
 from mlxdoctor.safety.errors import InputError
 
-#: More modules than this are drawn layer by layer, as root mean squares.
-MAX_MODULES = 64
 #: More layers or saves than this are drawn at even distances.
 MAX_ROWS, MAX_COLUMNS = 64, 60
 
@@ -145,7 +143,7 @@ def _whole_weights(adapter: Adapter, base: BaseModel | None) -> Iterator[tuple[s
 
 
 def heat_map(followed: FollowedHistory, broken: Sequence[bool]) -> CheckpointSizes | None:
-    """The data of the figure: module or layer by save.
+    """The data of the figure: the root mean square over a layer's modules, by save.
 
     Args:
         followed: the saves in figures.
@@ -154,40 +152,28 @@ def heat_map(followed: FollowedHistory, broken: Sequence[bool]) -> CheckpointSiz
     Returns:
         None where no module's size is known.
     """
-    names = {name for save in followed.saves for name in save.sizes}
-    if not names:
+    columns: list[dict[int | None, list[float]]] = []
+    for save in followed.saves:
+        squares: dict[int | None, list[float]] = {}
+        for name, size in save.sizes.items():
+            squares.setdefault(layer_of(name)[0], []).append(size**2)
+        columns.append(squares)
+    layers = sorted(set().union(*columns), key=lambda layer: (layer is None, layer or 0))
+    if not layers:
         return None
-    by_layer = len(names) > MAX_MODULES
-    columns = [_column(save, by_layer=by_layer) for save in followed.saves]
-    rows = list(dict.fromkeys(row for column in columns for row in column))
-    rows = [rows[place] for place in _even(len(rows), MAX_ROWS)]
+    rows = [layers[place] for place in _even(len(layers), MAX_ROWS)]
     shown = _even(len(columns), MAX_COLUMNS)
-    saves = [followed.saves[place].checkpoint for place in shown]
+    labels = [followed.saves[place].checkpoint.iteration or "final" for place in shown]
     return CheckpointSizes(
-        rows=tuple(rows),
-        columns=tuple(str(save.iteration or "final") for save in saves),
-        values=tuple(tuple(columns[place].get(row, nan) for place in shown) for row in rows),
+        rows=tuple("other" if layer is None else f"layer {layer}" for layer in rows),
+        columns=tuple(map(str, labels)),
+        values=tuple(
+            tuple(float(np.sqrt(np.mean(columns[place].get(layer, nan)))) for place in shown)
+            for layer in rows
+        ),
         broken=tuple(bool(broken[place]) for place in shown),
         quantity=QUANTITIES[followed.quantity],
     )
-
-
-def _column(save: Save, *, by_layer: bool) -> Mapping[str, float]:
-    """The sizes of one save by the row of the figure."""
-    named = {name: layer_of(name.removesuffix(".weight")) for name in save.sizes}
-    if not by_layer:
-        return {
-            name if named[name][0] is None else " ".join(map(str, named[name])): size
-            for name, size in save.sizes.items()
-        }
-    squares: dict[int | None, list[float]] = {}
-    for name, size in save.sizes.items():
-        squares.setdefault(named[name][0], []).append(size**2)
-    rows = sorted(squares.items(), key=lambda row: (row[0] is None, row[0] or 0))
-    return {
-        "other" if layer is None else f"layer {layer}": sqrt(sum(values) / len(values))
-        for layer, values in rows
-    }
 
 
 def _even(count: int, most: int) -> list[int]:
