@@ -57,7 +57,6 @@ SHIFT_NAMES = {
     0: "the token just given",
     2: "the token after the next",
     3: "the third token ahead",
-    -1: "the token before the one just given",
 }
 #: Rows that are measured where a few disagree, and those with which formats are left out.
 CLOSER, SCREENED = 64, 6

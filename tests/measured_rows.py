@@ -44,7 +44,7 @@ class Losses:
             shift: np.full(
                 len(ROLES) - shift, (at_shift or {}).get(shift, self.shifted), np.float32
             )
-            for shift in (-1, 0, 2, 3)
+            for shift in (0, 2, 3)
         }
         return RowPass(
             shifted={**elsewhere, 1: following.astype(np.float32)},

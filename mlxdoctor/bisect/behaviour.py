@@ -204,7 +204,7 @@ class SaveMeasure:
             failure = re.sub(r" at \S+", "", models.load_failure)
             return Behaviour(np.empty(0), np.empty(0), failure=failure)
         meter = Meter(models, self._tokenizer)
-        token_losses = meter.measure([self._rows], max_rows=ROWS, pad_ids=(self._rows.pad_id,))
+        token_losses = meter.measure([self._rows], ROWS)
         pairs = [
             (_answer_loss(row, row.base), _answer_loss(row, row.tuned))
             for row in token_losses.rows

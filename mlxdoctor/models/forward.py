@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.models.load import LoadedModels, Which, on_cpu
-from mlxdoctor.safety.errors import InputError
 
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int32]
-T = TypeVar("T")
 
 #: Tokens of one batch at most, padding included, on a processor and on a GPU.
 BATCH_TOKENS = {True: 512, False: 8192}
@@ -35,11 +34,10 @@ class Question:
     tokens: Integers
     targets: Integers
 
-    @classmethod
-    def after(cls, before: Sequence[int], tokens: Sequence[int]) -> Question:
-        """Tokens that are to be predicted after others; neither may be empty."""
-        whole = np.array([*before, *tokens], np.int32)
-        return cls(whole[:-1], whole[len(before) :, None])
+    @cached_property
+    def key(self) -> tuple[bytes, bytes]:
+        """The same for two questions that have the same answer."""
+        return self.tokens.tobytes(), self.targets.tobytes()
 
 
 @dataclass(frozen=True)
@@ -92,36 +90,27 @@ def predict(
     return [predicted[i] for i in range(len(questions))]
 
 
-def ask(models: LoadedModels, which: Which, question: Hashable, run: Callable[[], T]) -> T:
-    """What a model says: asked now, or, of the base, as it said before.
-
-    Args:
-        models: those of the run.
-        which: of them.
-        question: everything that the answer depends on besides the model.
-        run: asks it. The answer is shared, and may not be changed.
+def ask(
+    models: LoadedModels,
+    which: Which,
+    questions: Sequence[Question],
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Predicted]:
+    """As `predict`, and what a model was asked before, it is not asked again.
 
     Raises:
         InputError: the model cannot be run on this.
     """
-    if which == "base" and question in models.said_by_base:
-        known: T = models.said_by_base[question]
-        return known
-    try:
-        answer = run()
-    except (ValueError, TypeError, AttributeError, RuntimeError) as error:
-        raise InputError(
-            models.base.path,
-            f"cannot be run ({type(error).__name__}: {error})",
-            "check that data, tokenizer and model belong together",
-        ) from None
-    if which == "base":
-        models.said_by_base[question] = answer
-    return answer
+    answers = models.answers[which]
+    new = {question.key: question for question in questions if question.key not in answers}
+    with models.running():
+        predicted = predict(models.select(which), list(new.values()), progress)
+    answers |= zip(new, predicted, strict=True)
+    return [answers[question.key] for question in questions]
 
 
 def told(
-    progress: Progress | None, doing: str, before: int = 0, total: int | None = None
+    progress: Progress | None, doing: str, before: int, total: int
 ) -> Callable[[int, int], None] | None:
     """Progress of one stage, told as that of the whole.
 
@@ -129,12 +118,10 @@ def told(
         progress: of the run; None where nobody listens.
         doing: what is being done, in words.
         before: how many were done before this stage.
-        total: how many there are in all; None for those of this stage.
+        total: how many there are in all.
     """
     if progress is None:
         return None
-    if total is None:
-        return lambda done, most: progress(doing, before + done, most)
     # Of some rows more than one thing is asked.
     return lambda done, _: progress(doing, min(before + done, total), total)
 
@@ -182,21 +169,22 @@ def _predict_batch(model: Any, batch: Sequence[Question]) -> list[Predicted]:
     inputs = np.zeros((len(batch), width), np.int32)
     for row, question in zip(inputs, batch, strict=True):
         row[: len(question.tokens)] = question.tokens
-    ranges = [
-        number * width
-        + np.arange(len(question.tokens) - len(question.targets), len(question.tokens))
-        for number, question in enumerate(batch)
-    ]
     most = max(question.targets.shape[1] for question in batch)
+    places = np.concatenate(
+        [
+            number * width + np.arange(len(question.tokens))[-len(question.targets) :]
+            for number, question in enumerate(batch)
+        ]
+    )
     targets = np.concatenate(
         [
             np.pad(question.targets, ((0, 0), (0, most - question.targets.shape[1])))
             for question in batch
         ]
-    ).astype(np.int32)
+    )
     logits = model(mx.array(inputs))
-    places = mx.array(np.concatenate(ranges).astype(np.int32))
-    logits = logits.reshape(-1, logits.shape[-1])[places].astype(mx.float32)
+    logits = logits.reshape(-1, logits.shape[-1])[mx.array(places.astype(np.int32))]
+    logits = logits.astype(mx.float32)
     greedy, totals = likeliest(logits)
     # A target's loss is that of the likeliest token, and how far it lies below that.
     chosen = mx.array(np.column_stack([greedy, targets]).astype(np.int32))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -16,8 +15,8 @@ from mlxdoctor.evidence.kind import Missing, NotThere, Progress, RunView
 from mlxdoctor.evidence.source import Source, read_text
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.answer import answer
-from mlxdoctor.models.forward import ask, told
-from mlxdoctor.models.load import LoadedModels, Which, on_cpu
+from mlxdoctor.models.forward import told
+from mlxdoctor.models.load import LoadedModels, Which, end_tokens, on_cpu
 from mlxdoctor.models.prompts import Prompt, as_in_the_data, plain_prompt, prompts_for
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
@@ -84,7 +83,6 @@ class Generations:
         how: "recorded" by the user, or "produced" here, greedily.
         load_failure: why the adapter could not be put on the base model; `items` is
             empty then.
-        unreadable_lines: lines of a recorded file that were not usable.
         left_out: how many of the prompts were asked and why not all, as a clause; else empty.
     """
 
@@ -96,7 +94,6 @@ class Generations:
     end_token_ids: tuple[int, ...] = ()
     how: Literal["recorded", "produced"] = "recorded"
     load_failure: str | None = None
-    unreadable_lines: int = 0
     left_out: str = ""
 
     @classmethod
@@ -111,7 +108,11 @@ class Generations:
         if recorded is None:
             return run.need(ProducedGenerations)
         answers = cls.read(recorded)
-        return answers if answers.end_token_ids else replace(answers, end_token_ids=_ends_of(run))
+        if answers.end_token_ids:
+            return answers
+        known = (run.get(BaseModel), run.get(Tokenizer))
+        ends = (end for source in known if source is not None for end in source.eos_token_ids)
+        return replace(answers, end_token_ids=tuple(dict.fromkeys(ends)))
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -124,24 +125,27 @@ class Generations:
             InputError: the file cannot be read, or holds no answer.
         """
         text, source = read_text(path)
-        rows, unreadable = _rows(text)
+        values, _ = json_values(text)
+        ends: tuple[int, ...] | None = None
+        if len(values) == 1 and isinstance(whole := values[0], dict):
+            ends = _tokens(whole.get("end_token_ids"))
+            lists = (whole[key] for key in LIST_KEYS if isinstance(whole.get(key), list))
+            values = next(lists, values)
+        items = tuple(item for item in map(_generation, values) if item is not None)
         longest = current().answer_characters
-        items = []
-        for row in rows:
-            item = _generation(row)
-            if item is None:
-                unreadable += 1
-            else:
-                items.append(item)
-                if max(map(len, (item.prompt, item.base or "", item.tuned))) > longest:
-                    raise exceeded(path, "holds a longer text", "answer_characters")
+        if any(
+            len(text) > longest
+            for item in items
+            for text in (item.prompt, item.base or "", item.tuned)
+        ):
+            raise exceeded(path, "holds a longer text", "answer_characters")
         if not items:
             raise InputError(
                 path,
                 "holds no generated answer",
                 'write one JSON object a line, with "prompt", "tuned" and, if known, "base"',
             )
-        return cls((source,), tuple(items), _end_token_ids(text), "recorded", None, unreadable)
+        return cls((source,), items, ends or ())
 
     @property
     def has_base(self) -> bool:
@@ -151,14 +155,10 @@ class Generations:
     @property
     def distinct(self) -> tuple[Generation, ...]:
         """One answer a prompt: greedy repeats of one prompt are one observation."""
-        seen: set[str] = set()
-        kept = []
-        for item in self.items:
-            if item.prompt and item.prompt in seen:
-                continue
-            seen.add(item.prompt)
-            kept.append(item)
-        return tuple(kept)
+        # Those whose prompt was not recorded count all.
+        keys = [item.prompt or number for number, item in enumerate(self.items)]
+        first = dict(zip(reversed(keys), reversed(self.items), strict=True))
+        return tuple(first[key] for key in dict.fromkeys(keys))
 
 
 class RecordedGenerations(Generations):
@@ -196,7 +196,7 @@ class ProducedGenerations(Generations):
                 raise
             # Nothing is lacking where others were recorded.
             raise Missing(str(error)) from None
-        return cls(**{one.name: getattr(answers, one.name) for one in fields(answers)})
+        return cls(**vars(answers))
 
 
 @dataclass(frozen=True)
@@ -245,12 +245,6 @@ class AskedAgain:
         return cls((*recorded.sources, *again.sources), asked)
 
 
-def _ends_of(run: RunView) -> tuple[int, ...]:
-    """The ids that end an answer, as tokenizer and base model say."""
-    known = run.get(BaseModel), run.get(Tokenizer)
-    return tuple(dict.fromkeys(end for one in known if one for end in one.eos_token_ids))
-
-
 def _as_recorded(
     dataset: Dataset | None, tokenizer: Tokenizer, texts: Sequence[str]
 ) -> list[Prompt]:
@@ -262,8 +256,10 @@ def _as_recorded(
     )
     # Written with the template's own signs, a prompt has been through it.
     return [
-        Prompt(one.text, tuple(tokenizer.encode(one.text))) if CONTROL.search(one.text) else one
-        for one in prompts
+        Prompt(prompt.text, tuple(tokenizer.encode(prompt.text)))
+        if CONTROL.search(prompt.text)
+        else prompt
+        for prompt in prompts
     ]
 
 
@@ -295,7 +291,7 @@ def produce(
     """
     if not prompts:
         raise InputError(None, "there is no prompt to generate from", "name the data with --data")
-    ends = tuple(dict.fromkeys((*tokenizer.eos_token_ids, *models.base.eos_token_ids)))
+    ends = end_tokens(tokenizer, models.base)
     if models.load_failure is not None:
         return Generations(models.sources, (), ends, "produced", models.load_failure)
     budget = budget or TimeBudget()
@@ -304,14 +300,9 @@ def produce(
     items: dict[int, Generation] = {}
 
     def answers(which: Which, asked: Sequence[Prompt]) -> list[tuple[int, ...]]:
-        tell = told(progress, f"generating with the {which} model", len(items), total=len(prompts))
-        question = "answers", tuple(prompt.tokens for prompt in asked), ends, max_tokens
-        return ask(
-            models,
-            which,
-            question,
-            lambda: answer(models.select(which), asked, ends, max_tokens, tell),
-        )
+        tell = told(progress, f"generating with the {which} model", len(items), len(prompts))
+        with models.running():
+            return answer(models.select(which), asked, ends, max_tokens, tell)
 
     for stage in budget.stages(costs, SHARE, FIRST_PROMPTS if on_cpu() else len(order), 4):
         places = [order[turn] for turn in stage]
@@ -346,32 +337,21 @@ def _order(prompts: Sequence[Prompt]) -> list[int]:
     return [grouped[i] for i in turns]
 
 
-def _rows(text: str) -> tuple[list[Any], int]:
-    values, unreadable = json_values(text)
-    if len(values) == 1 and isinstance(values[0], dict):
-        for key in LIST_KEYS:
-            if isinstance(values[0].get(key), list):
-                return list(values[0][key]), unreadable
-    return values, unreadable
-
-
 def _generation(row: Any) -> Generation | None:
     if isinstance(row, str):
         return Generation("", None, mended(row))
     if not isinstance(row, dict):
         return None
     tuned = _text(row, TUNED_KEYS)
-    tuned_tokens = _tokens(row.get("tuned_tokens"))
     if tuned is None:
         return None
-    limit = row.get("max_tokens")
-    origin = row.get("origin")
+    limit, origin = row.get("max_tokens"), row.get("origin")
     return Generation(
         prompt=_text(row, PROMPT_KEYS) or _last_user_message(row.get("messages")),
         base=_text(row, BASE_KEYS),
         tuned=tuned,
         base_tokens=_tokens(row.get("base_tokens")),
-        tuned_tokens=tuned_tokens,
+        tuned_tokens=_tokens(row.get("tuned_tokens")),
         max_tokens=limit if isinstance(limit, int) and limit > 0 else None,
         expected=_text(row, EXPECTED_KEYS),
         origin=origin if isinstance(origin, str) else None,
@@ -389,17 +369,11 @@ def _tokens(value: Any) -> tuple[int, ...] | None:
 
 
 def _last_user_message(messages: Any) -> str:
-    for message in reversed(messages if isinstance(messages, list) else []):
-        if isinstance(message, dict) and message.get("role") == "user":
-            content = message.get("content")
-            if isinstance(content, str):
-                return mended(content)
-    return ""
-
-
-def _end_token_ids(text: str) -> tuple[int, ...]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return ()
-    return (_tokens(value.get("end_token_ids")) or ()) if isinstance(value, dict) else ()
+    asked = [
+        message["content"]
+        for message in (messages if isinstance(messages, list) else [])
+        if isinstance(message, dict)
+        and message.get("role") == "user"
+        and isinstance(message.get("content"), str)
+    ]
+    return mended(asked[-1]) if asked else ""

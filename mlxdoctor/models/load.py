@@ -7,9 +7,9 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -27,11 +27,12 @@ from mlxdoctor.safety.reading_limits import current
 from mlxdoctor.safety.stages import Kind, Stage, models_run
 
 Which = Literal["base", "tuned"]
+#: Model -> key of a question -> what it predicted.
+Answers = dict[Which, dict[tuple[bytes, bytes], Any]]
 
 ADAPTER_FILE = "adapters.safetensors"
 #: Why nothing of the models is known where nobody wanted them run.
 NOT_ASKED = "no model was run, because of --no-generate"
-#: Hugging Face's libraries read these when they are imported.
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
 #: Of the machine's memory, what a model written out as float32 may take.
 MOST_OF_MEMORY = 0.5
@@ -56,8 +57,7 @@ class LoadedModels:
         load_failure: why the adapter could not be put on the base model, as mlx-lm says it.
         select: gives the mlx model of that name. Both share modules, so that only the
             one selected last may be used.
-        said_by_base: question -> what the base model said to it: adapters of one base ask it the
-            same.
+        answers: model -> question -> what it predicted; adapters of one base ask it the same.
     """
 
     base: BaseModel
@@ -65,7 +65,9 @@ class LoadedModels:
     has_adapter: bool
     load_failure: str | None
     select: Callable[[Which], Any]
-    said_by_base: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
+    answers: Answers = field(
+        default_factory=lambda: {"base": {}, "tuned": {}}, repr=False, compare=False
+    )
 
     #: A step to what is measured with them, whose sources name the models' files too.
     kind: ClassVar[str] = ""
@@ -95,6 +97,26 @@ class LoadedModels:
         """The models that there are, the base first."""
         return ("base", "tuned") if self.has_tuned else ("base",)
 
+    def has_answered(self, question: Any) -> bool:
+        """Whether all models were asked it before."""
+        return all(question.key in self.answers[which] for which in self.names)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """While a model runs: its errors are said as a sentence.
+
+        Raises:
+            InputError: it cannot be run on what it was asked.
+        """
+        try:
+            yield
+        except (ValueError, TypeError, AttributeError, RuntimeError) as error:
+            raise InputError(
+                self.base.path,
+                f"cannot be run ({type(error).__name__}: {error})",
+                "check that data, tokenizer and model belong together",
+            ) from None
+
 
 class LoadedBase(LoadedModels):
     """The base model alone, before anything was trained."""
@@ -104,8 +126,7 @@ class LoadedBase(LoadedModels):
         """The base model, loaded into memory once; see `Evidence`."""
         if not run.options.allow_model:
             raise Missing(f"{NOT_ASKED}; leave that option out")
-        models = load(run.need(BaseModel))
-        return cls(**{one.name: getattr(models, one.name) for one in fields(models)})
+        return cls(**vars(load(run.need(BaseModel))))
 
 
 def load(
@@ -128,30 +149,19 @@ def load(
         InputError: the base model needs code of its own or cannot be loaded, MLX is not
             usable here, or the adapter is not one of mlx-lm's.
     """
-    model = before.select("base") if before is not None else _load_model(base.path, base.config)
+    model = before.select("base") if before is not None else load_weights(base.path, lazy=True)
     if adapter_path is None:
         in_float32(model)
         return LoadedModels(base, base.sources, False, None, lambda _: model)
-    if _is_whole_model(adapter_path):
+    if (adapter_path / "config.json").is_file() and not (adapter_path / ADAPTER_FILE).is_file():
         return _with_whole_model(base, model, adapter_path)
     file = adapter_path / ADAPTER_FILE if adapter_path.is_dir() else adapter_path
     put_on = _with_lora if _is_lora(file) else _with_weights
     failure, select = put_on(model, file)
-    said_by_base = before.said_by_base if before is not None else {}
-    sources = (*base.sources, hash_file(file))
-    return LoadedModels(base, sources, True, failure, select, said_by_base)
-
-
-def _is_whole_model(path: Path) -> bool:
-    return (path / "config.json").is_file() and not (path / ADAPTER_FILE).is_file()
-
-
-def _load_model(path: Path, config: Mapping[str, Any]) -> Any:
-    require_plain(path)
-    model_type = str(config.get("model_type", ""))
-    if not re.fullmatch(r"[\w-]+", model_type):
-        raise InputError(path, f"has an unusable model_type ({model_type!r})", "check config.json")
-    return load_weights(path, lazy=True)[0]
+    models = LoadedModels(base, (*base.sources, hash_file(file)), True, failure, select)
+    if before is not None:
+        models.answers["base"] = before.answers["base"]
+    return models
 
 
 def _is_lora(file: Path) -> bool:
@@ -247,7 +257,7 @@ def _with_weights(model: Any, file: Path) -> tuple[str | None, Callable[[Which],
 
 def _with_whole_model(base: BaseModel, model: Any, folder: Path) -> LoadedModels:
     tuned = BaseModel.read(folder)
-    models = {"base": model, "tuned": _load_model(folder, tuned.config)}
+    models = {"base": model, "tuned": load_weights(folder, lazy=True)}
     for loaded in models.values():
         in_float32(loaded)
     sources = (*base.sources, *tuned.sources)
@@ -303,39 +313,25 @@ def _cast(module: Any) -> None:
             mx.eval(module[name])
 
 
-def load_local(folder: Path, adapter: Path | None = None) -> tuple[Any, Any]:
-    """The model and the tokenizer of a local folder, loaded by mlx-lm.
-
-    Args:
-        adapter: the folder of an adapter to put on it.
+def load_local(folder: Path) -> tuple[Any, Any]:
+    """The model and the tokenizer of a local folder, as mlx-lm gives them.
 
     Raises:
-        InputError: as `require_plain`, or mlx-lm cannot load them.
+        InputError: as `load_weights` and `load_tokenizer`.
     """
-    require_plain(folder)
-    _require_sense(folder)
-    _require_tokenizer(folder)
-    models_run()
-    from mlx_lm import load
-
-    with _without_network(), _refused(folder):
-        loaded: Any = load(
-            str(folder),
-            tokenizer_config={"trust_remote_code": False},
-            adapter_path=None if adapter is None else str(adapter),
-        )
-    return loaded[0], loaded[1]
+    model = load_weights(folder)
+    return model, load_tokenizer(folder, BaseModel.read(folder).eos_token_ids)
 
 
-def load_weights(folder: Path, *, lazy: bool = False) -> tuple[Any, dict[str, Any]]:
-    """The model of a local folder without its tokenizer, and its configuration.
+def load_weights(folder: Path, *, lazy: bool = False) -> Any:
+    """The model of a local folder without its tokenizer.
 
     Args:
         folder: of the model.
         lazy: leave the weights on the disk until they are needed.
 
     Raises:
-        InputError: as `load_local`, or mlx-lm cannot be used here.
+        InputError: as `require_plain`, or mlx-lm cannot load it, or cannot be used here.
     """
     require_plain(folder)
     _require_sense(folder)
@@ -346,24 +342,27 @@ def load_weights(folder: Path, *, lazy: bool = False) -> tuple[Any, dict[str, An
         raise InputError(
             None, f"mlx-lm cannot be used here ({error})", "check with `python -c 'import mlx_lm'`"
         ) from None
-    with _without_network(), _refused(folder):
-        model, config = load_model(folder, lazy=lazy)
-    return model, config
+    with _loading(folder):
+        return load_model(folder, lazy=lazy)[0]
 
 
-def load_tokenizer(folder: Path) -> Any:
+def load_tokenizer(folder: Path, ends: Sequence[int] = ()) -> Any:
     """The tokenizer of a local folder, as mlx-lm gives it.
 
+    Args:
+        folder: of the model.
+        ends: the ids that end an answer; none for the tokenizer's own.
+
     Raises:
-        InputError: as `load_local`.
+        InputError: as `require_plain`, or it cannot be loaded, or takes too much.
     """
     require_plain(folder)
     _require_tokenizer(folder)
     from mlx_lm.utils import load_tokenizer
 
     stage = Stage(f"the tokenizer of {folder}", Kind.LIBRARY, limit="tokenizer_seconds")
-    with stage, _without_network(), _refused(folder):
-        return load_tokenizer(folder)
+    with stage, _loading(folder):
+        return load_tokenizer(folder, eos_token_ids=list(ends) or None)
 
 
 def require_plain(folder: Path) -> None:
@@ -387,11 +386,16 @@ def require_plain(folder: Path) -> None:
 
 
 def _require_sense(folder: Path) -> None:
-    """Refuse a model whose configuration asks for far more layers than its weights have.
+    """Refuse a model whose configuration names no family, or far more layers than weights.
 
     A model is built before its weights are looked at: 20,000,000 layers take all memory.
     """
     base = BaseModel.read(folder)
+    model_type = str(base.config.get("model_type", ""))
+    if not re.fullmatch(r"[\w-]+", model_type):
+        raise InputError(
+            folder, f"has an unusable model_type ({model_type!r})", "check config.json"
+        )
     layers = [layer for name in base.tensors if (layer := layer_of(name)[0]) is not None]
     stated, there = base.num_layers, max(layers, default=-1) + 1
     if stated is not None and there and stated > MOST_TIMES * there:
@@ -429,39 +433,29 @@ def _require_tokenizer(folder: Path) -> None:
 
 
 @contextmanager
-def _without_network() -> Iterator[None]:
-    """Keep Hugging Face's libraries from asking their server for anything meanwhile."""
-    before = {name: os.environ.get(name) for name in _OFFLINE}
-    os.environ.update(dict.fromkeys(_OFFLINE, "1"))
-    constants: Any = None
-    with suppress(ImportError):
-        # Imported with the variables set or long before: the value counts, not they.
-        from huggingface_hub import constants
-    was = getattr(constants, "HF_HUB_OFFLINE", None)
-    if constants is not None:
-        constants.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        if constants is not None:
-            constants.HF_HUB_OFFLINE = was if before["HF_HUB_OFFLINE"] else False
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+def _loading(folder: Path) -> Iterator[None]:
+    """While mlx-lm loads: no network, and its errors are said as a sentence.
 
+    Hugging Face's libraries read the variables when they are imported; later, the value counts.
+    """
+    from unittest import mock
 
-@contextmanager
-def _refused(name: Path | str) -> Iterator[None]:
-    """Say in a sentence why mlx-lm cannot load `name`."""
+    from huggingface_hub import constants
+
+    offline = mock.patch.dict(os.environ, dict.fromkeys(_OFFLINE, "1"))
     try:
-        yield
+        with offline, mock.patch.object(constants, "HF_HUB_OFFLINE", True):
+            yield
     except InputError:
         raise
     except Exception as error:  # what a model's code raises for sizes that nobody looked at
         problem = f"cannot be loaded by mlx-lm ({said(error)})"
-        raise InputError(name, problem, "check that it generates at all") from None
+        raise InputError(folder, problem, "check that it generates at all") from None
+
+
+def end_tokens(tokenizer: Tokenizer, base: BaseModel) -> tuple[int, ...]:
+    """The ids that end an answer, as tokenizer and base model say."""
+    return tuple(dict.fromkeys((*tokenizer.eos_token_ids, *base.eos_token_ids)))
 
 
 def said(error: Exception) -> str:

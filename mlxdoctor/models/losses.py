@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
 from typing import ClassVar
 
 import numpy as np
@@ -16,16 +18,8 @@ from mlxdoctor.evidence.kind import Missing, Progress, RunView
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.models.forward import (
-    Floats,
-    Predicted,
-    Question,
-    ask,
-    predict,
-    require_tokens,
-    told,
-)
-from mlxdoctor.models.load import LoadedModels, Which
+from mlxdoctor.models.forward import Floats, Predicted, Question, ask, require_tokens, told
+from mlxdoctor.models.load import LoadedModels, Which, end_tokens
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.time_budget import TimeBudget, by_turns
 
@@ -35,12 +29,11 @@ LONGEST_ROW = 1024
 SHORTEST_ROW = 3
 #: How far ahead of its input a target may lie: the token just given, the next, and two after it.
 SHIFTS = (0, 1, 2, 3)
-#: The token before the one just given.
-BEFORE = -1
 #: Places after a row at which padding is tried.
 PADDING_PLACES = 6
-#: Rows a split on which padding ids other than mlx-lm's own are tried.
-PADDING_ROWS = 8
+#: Rows a split that are looked at, and those on which padding ids other than mlx-lm's own are
+#: tried.
+ROWS, PADDING_ROWS = 16, 8
 #: Rows of each split that are measured before more of the first split: of fewer, no check judges.
 ENOUGH_ROWS = 8
 #: Of the time that is left, what these rows may take.
@@ -52,8 +45,7 @@ class RowPass:
     """One model's losses on one row, in nats: minus the log-probability of each target.
 
     Attributes:
-        shifted: shift -> float32 (n - shift,): position i against token i + shift. At shift -1
-            the last two positions are given padding, and the last target is padding.
+        shifted: shift -> float32 (n - shift,): position i against token i + shift.
         end_at_start: of the end token where the answer should begin; NaN without an answer.
         end_after_answer: of the end token where the answer is over; NaN without an answer.
         padding: pad id -> float32 (p,), of that id at the p places after the row, each
@@ -114,8 +106,8 @@ class RowLosses:
 
     def mean(self, which: Which, role: Role, shift: int = 1) -> float:
         """One model's mean loss at a shift over the targets of one role, nats; NaN without any."""
-        at_shift, first = self.of(which).shifted[shift], max(shift, 0)
-        roles = self.roles[first : first + len(at_shift)]
+        at_shift = self.of(which).shifted[shift]
+        roles = self.roles[shift : shift + len(at_shift)]
         chosen = at_shift[: len(roles)][roles == role]
         return float(chosen.mean(dtype=np.float64)) if len(chosen) else math.nan
 
@@ -163,28 +155,32 @@ class TokenLosses:
         splits, dataset = [run.need(SupervisedRows)], run.need(Dataset)
         if "valid" in dataset.splits and splits[0].split != "valid":
             splits.append(build(dataset, tokenizer, run.get(TrainingConfig), split="valid"))
-        return Meter(models, tokenizer, run.progress, run.budget).measure(splits)
+        meter = Meter(models, tokenizer, run.progress, run.budget)
+        return meter.measure(splits, ROWS, other_padding=True)
 
 
 @dataclass(frozen=True)
 class _Job:
-    """One row: what is measured of it.
+    """One row that is measured.
 
     Attributes:
         split: the row's split.
         row: the row.
-        tokens: int32 (n,), what is read of it.
         pad_ids: what is tried after it, the trainer's own id first.
         ends: the end tokens that the model knows.
     """
 
     split: str
     row: SupervisedRow
-    tokens: NDArray[np.int32]
     pad_ids: tuple[int, ...]
     ends: tuple[int, ...]
 
     @property
+    def tokens(self) -> NDArray[np.int32]:
+        """What is read of it, int32 (n,)."""
+        return self.row.tokens[: min(self.row.length, LONGEST_ROW)]
+
+    @cached_property
     def questions(self) -> list[Question]:
         """Every place of the row at every shift; of other padding, what comes after the row."""
         first, *others = (
@@ -192,23 +188,19 @@ class _Job:
         )
         ahead = np.append(first, np.zeros(max(SHIFTS), np.int32))
         targets = [ahead[shift : shift + len(first)] for shift in SHIFTS]
-        before = np.append(np.zeros(1, np.int32), first[:-1])
         ends = [np.full(len(first), end, np.int32) for end in self.ends]
         return [
-            Question(first, np.stack([*targets, before, *ends], axis=1)),
+            Question(first, np.stack([*targets, *ends], axis=1)),
             *(Question(padded[:-1], padded[-PADDING_PLACES:, None]) for padded in others),
         ]
 
-    def losses(self, first: Predicted, others: Sequence[Predicted]) -> RowPass:
-        """What was predicted, by what it says of the row."""
+    def losses(self, first: Predicted, *others: Predicted) -> RowPass:
+        """What a model predicted, by what it says of the row."""
         n, row = len(self.tokens), self.row
-        ahead, before = first.losses.T[: len(SHIFTS)], first.losses.T[len(SHIFTS)]
+        ahead = first.losses.T[: len(SHIFTS)]
         # Of any of the end tokens. A broken model's losses are NaN.
         with np.errstate(invalid="ignore"):
-            end = -np.logaddexp.reduce(-first.losses[:, len(SHIFTS) + 1 :], axis=1, initial=-np.inf)
-        shifted = {
-            shift: losses[: max(n - shift, 0)] for shift, losses in zip(SHIFTS, ahead, strict=True)
-        }
+            end = -np.logaddexp.reduce(-first.losses[:, len(SHIFTS) :], axis=1, initial=-np.inf)
         # Position i predicts token i + 1: the last token of the row predicts the first pad.
         padding = [ahead[SHIFTS.index(1)][n - 1 : n - 1 + PADDING_PLACES]]
         padding += [other.losses[:, 0] for other in others]
@@ -216,27 +208,15 @@ class _Job:
         start = row.prompt_length - 1 if 0 < row.prompt_length < n else None
         over = int(answer[-1]) if len(answer) and n == row.full_length else None
         return RowPass(
-            shifted={**shifted, BEFORE: before[1 : n + 2]},
-            end_at_start=float("nan") if start is None else float(end[start]),
-            end_after_answer=float("nan") if over is None else float(end[over]),
+            shifted={
+                shift: losses[: max(n - shift, 0)]
+                for shift, losses in zip(SHIFTS, ahead, strict=True)
+            },
+            end_at_start=math.nan if start is None else float(end[start]),
+            end_after_answer=math.nan if over is None else float(end[over]),
             padding=dict(zip(self.pad_ids, padding, strict=True)),
             greedy_at_start=None if start is None else int(first.greedy[start]),
             greedy_after_answer=None if over is None else int(first.greedy[over]),
-        )
-
-    def measured(self, base: RowPass, tuned: RowPass | None) -> RowLosses:
-        """The row with both models' losses."""
-        n, row = len(self.tokens), self.row
-        return RowLosses(
-            split=self.split,
-            index=row.index,
-            tokens=self.tokens,
-            roles=row.roles[:n],
-            base=base,
-            tuned=tuned,
-            prompt_length=row.prompt_length,
-            is_padded=row.padded,
-            is_whole=n == row.length,
         )
 
 
@@ -256,41 +236,53 @@ class Meter:
     progress: Progress | None = None
     budget: TimeBudget = field(default_factory=TimeBudget)
 
-    def all_of(self, *splits: SupervisedRows) -> TokenLosses:
-        """Losses on every row, with the padding that mlx-lm puts after it; see `measure`."""
-        longest = max(len(rows.rows) for rows in splits)
-        return self.measure(splits, max_rows=longest, pad_ids=(splits[0].pad_id,))
-
     def measure(
         self,
         splits: Sequence[SupervisedRows],
+        max_rows: int | None = None,
         *,
-        max_rows: int = 16,
-        pad_ids: Sequence[int] | None = None,
+        other_padding: bool = False,
     ) -> TokenLosses:
-        """Losses per token of both models, on up to `max_rows` rows of each split.
+        """Losses per token of both models. What was measured before is not measured again.
 
         Where the adapter could not be loaded, `load_failure` says why and the rows have the
         base model's losses only.
 
         Args:
             splits: the rows as the trainer sees them, one entry a split.
-            max_rows: rows a split, evenly spaced.
-            pad_ids: what to try as padding; None for all ids that may be used as such.
+            max_rows: rows a split, evenly spaced; None for all.
+            other_padding: also try, on a few rows, the other ids that rows may be padded with.
 
         Raises:
             InputError: there is no row to measure on, or a model cannot run on it.
             Missing: the budget was spent before.
         """
-        models, tokenizer = self.models, self.tokenizer
-        ends = tuple(dict.fromkeys((*tokenizer.eos_token_ids, *models.base.eos_token_ids)))
-        vocab_size = require_tokens(models.select("base"), 0)
-        known_ends = tuple(end for end in ends if end < vocab_size)
+        ends = end_tokens(self.tokenizer, self.models.base)
+        vocab_size = require_tokens(self.models.select("base"), 0)
+        others = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id)
         by_split: list[list[_Job]] = []
         for rows in splits:
             # One split is enough to see which id is padding; the trainer's own is tried on all.
-            own = (rows.pad_id,) if any(by_split) else _pad_ids(rows, tokenizer, vocab_size)
-            by_split.append(_jobs(rows, tuple(pad_ids or own), known_ends, max_rows))
+            named = (
+                (rows.pad_id, *others) if other_padding and not any(by_split) else (rows.pad_id,)
+            )
+            pad_ids = [pad for pad in named if pad is not None and pad < vocab_size]
+            usable = [row for row in rows.rows if row.length >= SHORTEST_ROW]
+            picked = [usable[i] for i in evenly(len(usable), max_rows or len(usable))]
+            shortest = {
+                id(row) for row in sorted(picked, key=lambda row: row.length)[:PADDING_ROWS]
+            }
+            by_split.append(
+                [
+                    _Job(
+                        rows.split,
+                        row,
+                        tuple(dict.fromkeys(pad_ids if id(row) in shortest else pad_ids[:1])),
+                        tuple(end for end in ends if end < vocab_size),
+                    )
+                    for row in picked
+                ]
+            )
         jobs = [job for split in by_split for job in split]
         if not jobs:
             refused = next((row for rows in splits for row in rows.refused), None)
@@ -301,80 +293,60 @@ class Meter:
         results = self._in_stages(jobs, by_turns([len(split) for split in by_split], ENOUGH_ROWS))
         sources = dict.fromkeys(source for rows in splits for source in rows.sources)
         return TokenLosses(
-            sources=(*models.sources, *sources),
+            sources=(*self.models.sources, *sources),
             rows=tuple(results[i] for i in sorted(results)),
             vocab_size=vocab_size,
             end_token_ids=ends,
             pad_ids=tuple(dict.fromkeys(pad for job in jobs for pad in job.pad_ids)),
             mask_prompt=any(rows.mask_prompt for rows in splits),
-            load_failure=models.load_failure,
+            load_failure=self.models.load_failure,
             left_out=self.budget.said(len(results), len(jobs), "rows were measured"),
         )
 
     def _in_stages(self, jobs: Sequence[_Job], order: Sequence[int]) -> dict[int, RowLosses]:
         """Place of a job -> its losses, of as many as the budget allows in that order."""
         results: dict[int, RowLosses] = {}
-        costs = [float(len(jobs[i].tokens) * len(jobs[i].pad_ids)) for i in order]
-        for stage in self.budget.stages(costs, SHARE):
-            places = [order[turn] for turn in stage]
+
+        def measure(places: Sequence[int]) -> None:
             asked = [jobs[i] for i in places]
             passes: dict[Which, Sequence[RowPass | None]] = {"tuned": [None] * len(asked)}
             for which in self.models.names:
                 doing = f"measuring the {which} model"
                 tell = told(self.progress, doing, len(results), len(jobs))
-                passes[which] = _passes(self.models, which, asked, tell)
+                questions = [question for job in asked for question in job.questions]
+                answers = iter(ask(self.models, which, questions, tell))
+                passes[which] = [job.losses(*islice(answers, len(job.pad_ids))) for job in asked]
             for i, base, tuned in zip(places, passes["base"], passes["tuned"], strict=True):
                 if base is not None:
-                    results[i] = jobs[i].measured(base, tuned)
+                    results[i] = _measured(jobs[i], base, tuned)
+
+        # What was measured before takes no time.
+        measure([i for i in order if all(map(self.models.has_answered, jobs[i].questions))])
+        new = [i for i in order if i not in results]
+        costs = [float(len(jobs[i].tokens) * len(jobs[i].pad_ids)) for i in new]
+        for stage in self.budget.stages(costs, SHARE):
+            measure([new[turn] for turn in stage])
         if not results:
             raise Missing(self.budget.spent)
         return results
+
+
+def _measured(job: _Job, base: RowPass, tuned: RowPass | None) -> RowLosses:
+    row, n = job.row, len(job.tokens)
+    return RowLosses(
+        split=job.split,
+        index=row.index,
+        tokens=job.tokens,
+        roles=row.roles[:n],
+        base=base,
+        tuned=tuned,
+        prompt_length=row.prompt_length,
+        is_padded=row.padded,
+        is_whole=n == row.length,
+    )
 
 
 def evenly(total: int, wanted: int) -> list[int]:
     """Places, at most as many as wanted, evenly over so many in all."""
     count = min(total, wanted)
     return [round(i * (total - 1) / max(1, count - 1)) for i in range(count)]
-
-
-def _pad_ids(rows: SupervisedRows, tokenizer: Tokenizer, vocab_size: int) -> tuple[int, ...]:
-    named = (rows.pad_id, tokenizer.pad_token_id, tokenizer.eos_token_id)
-    return tuple(
-        dict.fromkeys(token for token in named if token is not None and token < vocab_size)
-    )
-
-
-def _jobs(
-    rows: SupervisedRows, pad_ids: tuple[int, ...], ends: tuple[int, ...], max_rows: int
-) -> list[_Job]:
-    """The rows that are picked, in the order of the split."""
-    usable = [row for row in rows.rows if row.length >= SHORTEST_ROW]
-    picked = [usable[i] for i in evenly(len(usable), max_rows)]
-    shortest = {row.index for row in sorted(picked, key=lambda row: row.length)[:PADDING_ROWS]}
-    return [
-        _Job(
-            rows.split,
-            row,
-            row.tokens[: min(row.length, LONGEST_ROW)],
-            pad_ids if row.index in shortest else pad_ids[:1],
-            ends,
-        )
-        for row in picked
-    ]
-
-
-def _passes(
-    models: LoadedModels,
-    which: Which,
-    jobs: Sequence[_Job],
-    progress: Callable[[int, int], None] | None,
-) -> list[RowPass]:
-    """One model's losses on the rows, in their order."""
-    asked = tuple((job.tokens.tobytes(), job.pad_ids, job.ends) for job in jobs)
-
-    def run() -> list[Predicted]:
-        questions = [question for job in jobs for question in job.questions]
-        return predict(models.select(which), questions, progress)
-
-    predicted = iter(ask(models, which, ("losses", asked), run))
-    return [job.losses(next(predicted), [next(predicted) for _ in job.pad_ids[1:]]) for job in jobs]

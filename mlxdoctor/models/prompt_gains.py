@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import SPLITS, Dataset
-from mlxdoctor.evidence.kind import NoSuchThing, NotThere, RunView
+from mlxdoctor.evidence.kind import Missing, NoSuchThing, NotThere, RunView
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.load import LoadedBase, LoadedModels
-from mlxdoctor.models.losses import LONGEST_ROW, Meter, RowLosses, TokenLosses
+from mlxdoctor.models.losses import LONGEST_ROW, SHORTEST_ROW, Meter, RowLosses, TokenLosses
 
 #: Tokens of an answer that are looked at: what it owes to its prompt shows early.
 ANSWER_TOKENS = 64
@@ -41,7 +43,7 @@ class PromptGains:
         sources: the data files, the tokenizer's and the models'.
         rows: for each split that has any, how many rows can be measured.
         measure: (split, how many) -> that many rows, or all there are. Rows that were measured
-            before come first and are not measured again.
+            before come first.
         unmeasured: split -> what the time budget did not allow, as a clause.
     """
 
@@ -71,63 +73,40 @@ class PromptGains:
         pairs = {name: pair for name, pair in pairs.items() if pair[0].rows}
         if not pairs:
             raise NotThere("no row has a prompt and an answer of its own")
-        sources = [
-            *models.sources,
-            *(source for own, _ in pairs.values() for source in own.sources),
-        ]
+        sources = [source for own, _ in pairs.values() for source in own.sources]
+        meter = Meter(models, tokenizer, run.progress, run.budget)
         unmeasured: dict[str, str] = {}
-        return cls(
-            tuple(dict.fromkeys(sources)),
-            {name: len(own.rows) for name, (own, _) in pairs.items()},
-            _Measure(Meter(models, tokenizer, run.progress, run.budget), pairs, known, unmeasured),
-            unmeasured,
-        )
+
+        def measure(split: str, count: int) -> tuple[Asked, ...]:
+            own, other = (replace(rows, rows=rows.rows[:count]) for rows in pairs[split])
+            # Of what was measured whole, the part that is looked at.
+            owns = {
+                row.index: replace(known[split, row.index], tokens=row.tokens, roles=row.roles)
+                for row in own.rows
+                if (split, row.index) in known
+            }
+            new = replace(own, rows=tuple(row for row in own.rows if row.index not in owns))
+            others: dict[int, RowLosses] = {}
+            with suppress(Missing):
+                losses = meter.measure([replace(new, split="own"), replace(other, split="other")])
+                owns |= {row.index: row for row in losses.split("own")}
+                others = {row.index: row for row in losses.split("other")}
+            both = tuple(
+                (owns[row.index], others[row.index])
+                for row in own.rows
+                if row.index in owns and row.index in others
+            )
+            what = f"{split} rows were given another row's prompt"
+            unmeasured[split] = run.budget.said(len(both), len(own.rows), what)
+            return both
+
+        sizes = {name: len(own.rows) for name, (own, _) in pairs.items()}
+        return cls(tuple(dict.fromkeys([*models.sources, *sources])), sizes, measure, unmeasured)
 
     @property
     def left_out(self) -> str:
         """What the time budget did not allow, as a clause; empty where it allowed all."""
         return "; ".join(filter(None, self.unmeasured.values()))
-
-
-@dataclass(frozen=True)
-class _Measure:
-    """Measures pairs of rows, answers after their own prompts and after others', by split."""
-
-    meter: Meter
-    pairs: Mapping[str, tuple[SupervisedRows, SupervisedRows]]
-    known: Known
-    unmeasured: dict[str, str]
-    done: dict[str, tuple[Asked, ...]] = field(default_factory=dict)
-
-    def __call__(self, split: str, count: int) -> tuple[Asked, ...]:
-        done = self.done.get(split, ())
-        kept = {row.index for row, _ in done}
-        own, other = (
-            replace(rows, rows=tuple(row for row in rows.rows[:count] if row.index not in kept))
-            for rows in self.pairs[split]
-        )
-        wanted, is_cut_short = len(done) + len(own.rows), bool(own.rows)
-        if own.rows and self.meter.budget.left:
-            # Of what was measured whole, the part that is looked at.
-            before = {
-                row.index: replace(self.known[split, row.index], tokens=row.tokens, roles=row.roles)
-                for row in own.rows
-                if (split, row.index) in self.known
-            }
-            new = tuple(row for row in own.rows if row.index not in before)
-            losses = self.meter.all_of(
-                replace(own, rows=new, split="own"), replace(other, split="other")
-            )
-            owns = before | {row.index: row for row in losses.split("own")}
-            others = {row.index: row for row in losses.split("other")}
-            both = [row.index for row in own.rows if row.index in owns and row.index in others]
-            done += tuple((owns[index], others[index]) for index in both)
-            is_cut_short = bool(losses.left_out)
-        what = f"{split} rows were given another row's prompt"
-        said = self.meter.budget.said(len(done), wanted, what)
-        self.unmeasured[split] = said if is_cut_short else ""
-        self.done[split] = done
-        return done[:count]
 
 
 def _pairs(rows: SupervisedRows, known: Known) -> tuple[SupervisedRows, SupervisedRows]:
@@ -154,7 +133,7 @@ def _usable(rows: Sequence[SupervisedRow]) -> list[SupervisedRow]:
         for row in rows
         if 0 < row.prompt_length <= LONGEST_PROMPT
         and row.prefix_matches
-        and (cut := _cut(row)).length > row.prompt_length
+        and (cut := _cut(row)).length >= max(row.prompt_length + 1, SHORTEST_ROW)
     ]
     short = [row for row in having if row.prompt_length <= PROMPT_TOKENS]
     return short if len(short) >= min(ENOUGH_ROWS, len(having)) else having
@@ -165,7 +144,7 @@ def _cut(row: SupervisedRow) -> SupervisedRow:
     end = min(row.length, row.prompt_length + ANSWER_TOKENS)
     over = np.flatnonzero(row.roles[row.prompt_length : end] != Role.ANSWER)
     end = row.prompt_length + int(over[0]) if len(over) else end
-    return replace(row, tokens=row.tokens[:end], roles=row.roles[:end], length=end, full_length=end)
+    return _with_tokens(row, row.tokens[:end], row.roles[:end])
 
 
 def _after(partner: SupervisedRow, row: SupervisedRow) -> SupervisedRow:
@@ -175,10 +154,13 @@ def _after(partner: SupervisedRow, row: SupervisedRow) -> SupervisedRow:
         np.concatenate([values[:start], own[row.prompt_length :]])
         for values, own in ((partner.tokens, row.tokens), (partner.roles, row.roles))
     )
-    length = len(tokens)
-    return replace(
-        row, tokens=tokens, roles=roles, prompt_length=start, length=length, full_length=length
-    )
+    return replace(_with_tokens(row, tokens, roles), prompt_length=start)
+
+
+def _with_tokens(
+    row: SupervisedRow, tokens: NDArray[np.int32], roles: NDArray[np.int8]
+) -> SupervisedRow:
+    return replace(row, tokens=tokens, roles=roles, length=len(tokens), full_length=len(tokens))
 
 
 def _partner(row: SupervisedRow, others: Iterable[SupervisedRow]) -> SupervisedRow | None:

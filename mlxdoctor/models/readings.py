@@ -112,17 +112,14 @@ def _targets(row: RowLosses, losses: RowPass, reading: Reading) -> Floats:
     # The end token is only left out where there is one.
     if reading.until in ("end", "answer") and len(ends):
         last = int(ends[-1]) + (reading.until == "end")
-    # Loss i at a shift has the target i + shift; before it was given, i itself.
-    skipped, at_shift = max(reading.shift, 0), losses.shifted[reading.shift]
-    chosen = at_shift[first - skipped : last - skipped]
+    # Loss i at a shift has the target i + shift.
+    chosen = losses.shifted[reading.shift][first - reading.shift : last - reading.shift]
     left_out = row.tokens[ends] if reading.until in ("others", "others+padding") else ends[:0]
-    if len(left_out):
-        chosen = chosen[~np.isin(row.tokens[first:last], left_out)]
-    if not row.is_padded or reading.until not in ("padding", "others+padding"):
+    chosen = chosen[~np.isin(row.tokens[first:last], left_out)]
+    has_padding = row.is_padded and reading.until in ("padding", "others+padding")
+    if not has_padding or reading.shift != 1:
         return chosen
-    if reading.shift < 0:
-        return np.append(chosen, at_shift[-1])
     pads = [
         after[:1] for pad, after in losses.padding.items() if len(after) and pad not in left_out
     ]
-    return np.concatenate([chosen, *pads[:1]]) if reading.shift == 1 else chosen
+    return np.concatenate([chosen, *pads[:1]])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset, Features, Split
-from mlxdoctor.evidence.kind import NoSuchThing, NotThere, RunView
+from mlxdoctor.evidence.kind import Missing, NoSuchThing, NotThere, RunView
 from mlxdoctor.evidence.prompt_answer import question_and_answer
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows, build
@@ -21,7 +21,6 @@ from mlxdoctor.models.losses import (
     SHORTEST_ROW,
     Meter,
     RowLosses,
-    TokenLosses,
     evenly,
 )
 from mlxdoctor.safety.errors import InputError
@@ -111,12 +110,9 @@ class ValidationRows:
         if run.get(SupervisedRows) is None and run.cannot_have(SupervisedRows):
             raise NoSuchThing(run.why_missing(SupervisedRows))
         tokenizer, models, adapter = run.need(Tokenizer), run.need(LoadedModels), run.files.adapter
-        measured = run.get(TokenLosses)
         rows = build(dataset, tokenizer, run.get(TrainingConfig), split=SPLIT)
         meter = Meter(models, tokenizer, run.progress, run.budget)
-        validation = prepare(
-            meter, rows, dataset, measured.split(SPLIT) if measured is not None else ()
-        )
+        validation = prepare(meter, rows, dataset)
         if run.files.tuned is None or adapter is None:
             return validation
 
@@ -127,41 +123,36 @@ class ValidationRows:
         return replace(validation, measure_unfused=unfused)
 
 
-def prepare(
-    meter: Meter, rows: SupervisedRows, dataset: Dataset, measured: Sequence[RowLosses] = ()
-) -> ValidationRows:
+def prepare(meter: Meter, rows: SupervisedRows, dataset: Dataset) -> ValidationRows:
     """A split to be measured; no model is run before `measure` is called.
 
     Args:
         meter: measures rows with both models.
         rows: the validation split, as configured.
         dataset: what they were made from.
-        measured: rows of the split that were measured with these models already.
     """
     # Rows left over after the last whole batch are never looked at.
     whole = [rows.rows[place] for batch in rows.batches for place in batch]
     rows = replace(rows, rows=tuple(whole or rows.rows), batches=())
-    done = {row.index: row for row in measured}
 
     def write(some: SupervisedRows, plain: PlainFormat) -> SupervisedRows:
         return rewritten(some, dataset.splits[rows.split], dataset.features, meter.tokenizer, plain)
 
-    def losses(plain: PlainFormat | None, count: int) -> tuple[RowLosses, ...]:
-        chosen = tuple(rows.rows[place] for place in evenly(len(rows.rows), count))
-        known = done if plain is None else {}
-        new = replace(rows, rows=tuple(row for row in chosen if row.index not in known))
+    def measure(plain: PlainFormat | None, count: int) -> tuple[RowLosses, ...]:
+        places = evenly(len(rows.rows), count)
+        chosen = replace(rows, rows=tuple(rows.rows[place] for place in places))
         if plain is not None:
-            new = write(new, plain)
-        results = {row.index: known[row.index] for row in chosen if row.index in known}
-        if not meter.budget.left:
-            raise InputError(None, *meter.budget.spent.split("; "))
-        if any(row.length >= SHORTEST_ROW for row in new.rows):
-            more = meter.all_of(new)
-            if plain is not None and more.left_out:
-                # A format that was tried on too few rows is not one that does not fit.
-                raise InputError(None, more.left_out, "raise it with --budget")
-            results |= {row.index: row for row in more.rows}
-        return tuple(results[index] for index in sorted(results))
+            chosen = write(chosen, plain)
+        if not any(row.length >= SHORTEST_ROW for row in chosen.rows):
+            return ()
+        try:
+            losses = meter.measure([chosen])
+        except Missing as spent:
+            raise InputError(None, str(spent)) from None
+        if plain is not None and losses.left_out:
+            # A format that was tried on too few rows is not one that does not fit.
+            raise InputError(None, losses.left_out, "raise it with --budget")
+        return tuple(sorted(losses.rows, key=lambda row: row.index))
 
     first = replace(rows, rows=rows.rows[:1])
     formats = tuple(plain for plain in PLAIN_FORMATS if _differs(first, write(first, plain)))
@@ -173,7 +164,7 @@ def prepare(
         total=rows.total_rows - rows.total_rows % rows.batch_size or rows.total_rows,
         affordable=min(len(rows.rows), affordable),
         formats=(WITHOUT_END, *formats) if has_end else formats,
-        measure=losses,
+        measure=measure,
     )
 
 
@@ -199,7 +190,7 @@ def rewritten(
         split: the data that `rows` was made from.
     """
     if plain.pattern is None:
-        return replace(rows, rows=tuple(map(_cut, rows.rows)), batches=())
+        return replace(rows, rows=tuple(map(_without_end, rows.rows)), batches=())
     before, after = plain.pattern.split("{answer}")
     changed = []
     for row in rows.rows:
@@ -216,7 +207,7 @@ def rewritten(
     return replace(rows, rows=tuple(changed), batches=())
 
 
-def _cut(row: SupervisedRow) -> SupervisedRow:
+def _without_end(row: SupervisedRow) -> SupervisedRow:
     ends = np.flatnonzero(row.roles == Role.END)
     if not len(ends):
         return row

@@ -26,7 +26,6 @@ class Model:
     identity: float = 6.0
     next: float = 3.0
     skip: float = 5.0
-    previous: float = 7.0
     prompt: float = 2.0
     end_at_start: float = 9.0
     end_after_answer: float = 0.1
@@ -44,7 +43,6 @@ class Model:
 
         return RowPass(
             shifted={
-                -1: np.append(losses(0, self.previous), np.float32(9.0)),
                 0: losses(0, self.identity),
                 1: losses(1, self.next),
                 2: losses(2, self.skip),
