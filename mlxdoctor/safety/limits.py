@@ -39,7 +39,8 @@ def time_limit(seconds: float) -> Iterator[None]:
     Raises:
         TimeLimitExceeded: it took longer.
     """
-    if not _has_alarm():
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or not hasattr(signal, "setitimer"):
         yield
         return
     due, interval = signal.getitimer(signal.ITIMER_REAL)
@@ -69,11 +70,6 @@ def time_limit(seconds: float) -> Iterator[None]:
             remaining = due - (time.monotonic() - begun)
             # Zero would switch it off.
             signal.setitimer(signal.ITIMER_REAL, max(remaining, 1e-6), interval)
-
-
-def _has_alarm() -> bool:
-    is_main = threading.current_thread() is threading.main_thread()
-    return is_main and hasattr(signal, "setitimer")
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 
 
 @contextmanager
@@ -14,19 +14,8 @@ def silenced() -> Iterator[None]:
 
     A Rust library reports its panic there, with a backtrace, before it raises it.
     """
-    try:
-        kept = os.dup(2)
-    except OSError:  # there is none
+    with open(os.devnull, "wb") as nowhere, _sent(2, nowhere.fileno()):  # noqa: PTH123
         yield
-        return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    os.close(nowhere)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
 
 
 @contextmanager
@@ -36,21 +25,28 @@ def aside() -> Iterator[None]:
     Whatever is printed by, or done to, Python's streams or the system's.
     """
     before = sys.stdout
+    with suppress(Exception):  # it may be closed, or none
+        before.flush()
+    with _sent(1, 2), redirect_stdout(sys.stderr):
+        try:
+            yield
+        finally:
+            # Who kept the stream from before may have printed to it.
+            with suppress(Exception):
+                before.flush()
+
+
+@contextmanager
+def _sent(descriptor: int, target: int) -> Iterator[None]:
+    """Send what is written to one file descriptor to another; neither need be open."""
     try:
-        if before is not None:
-            before.flush()
-        kept = os.dup(1)
-        os.dup2(2, 1)
-    except OSError:  # one of them is closed
+        kept = os.dup(descriptor)
+        os.dup2(target, descriptor)
+    except OSError:
         yield
         return
-    sys.stdout = sys.stderr
     try:
         yield
     finally:
-        # Who kept the stream from before may have printed to it.
-        with suppress(Exception):
-            before.flush()
-        sys.stdout = before
-        os.dup2(kept, 1)
+        os.dup2(kept, descriptor)
         os.close(kept)

@@ -19,9 +19,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, NamedTuple
 
 from mlxdoctor.safety.errors import InputError
@@ -135,41 +137,27 @@ class Page:
         self._memory.close()
 
 
+@dataclass(frozen=True, slots=True)
 class Stage:
     """Something that is done, with what it may take; a context.
 
-    Args:
+    Attributes:
         name: a clause that begins a sentence: "reading the tokenizer of base".
         kind: what it is.
         limit: the name of the reading limit that says how many seconds it may be busy.
         wall: seconds that it may take whether it is busy or not.
     """
 
-    __slots__ = ("kind", "limit", "name", "wall")
-
-    def __init__(
-        self,
-        name: str,
-        kind: Kind = Kind.WORK,
-        *,
-        limit: str = "check_seconds",
-        wall: float = math.inf,
-    ) -> None:
-        self.name = name[:NAME]
-        self.kind = kind
-        self.limit = limit
-        self.wall = wall
+    name: str
+    kind: Kind = Kind.WORK
+    limit: str = "check_seconds"
+    wall: float = math.inf
 
     def __enter__(self) -> None:
         if _watched is not None and _watched.is_its_thread:
             _watched.enter(self)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if _watched is not None and _watched.is_its_thread:
             _watched.leave()
 
@@ -202,11 +190,11 @@ class _Watched:
 
     def enter(self, stage: Stage) -> None:
         """Write a stage down, or refuse it."""
-        limits = self._limits()
-        self.refuse(stage.name if stage.kind is Kind.ITEM else self._item(), stage.name)
+        limits, name = self._limits(), stage.name[:NAME]
+        self.refuse(name, name if stage.kind is Kind.ITEM else None)
         self._serial += 1
         busy = getattr(limits, stage.limit) if stage.limit else math.inf
-        frame = Frame(self._serial, stage.kind, stage.name, stage.limit, busy, stage.wall)
+        frame = Frame(self._serial, stage.kind, name, stage.limit, busy, stage.wall)
         # The user's code may load a model, and keep it.
         has_models = self._notes.has_models or stage.kind is Kind.CODE
         frames = (*self._notes.frames, frame)
@@ -218,7 +206,7 @@ class _Watched:
 
     def models(self) -> None:
         """A model is loaded from now on."""
-        self.refuse(self._item(), MODELS)
+        self.refuse(MODELS)
         self.note(has_models=True)
 
     def opened(self, path: Path, size: int) -> None:
@@ -227,14 +215,13 @@ class _Watched:
             self._opened.add(path)
             self.note(weights=self._notes.weights + size)
 
-    def refuse(self, item: str, name: str) -> None:
-        """Refuse a stage of an item that is left out."""
+    def refuse(self, name: str, item: str | None = None) -> None:
+        """Refuse a stage that is left out of an item: of the one that is worked on, or another."""
+        if item is None:
+            items = (frame.name for frame in self._notes.frames if frame.kind == Kind.ITEM)
+            item = next(items, "")
         if (sentence := self.left_out.get((item, name))) is not None:
             raise StageStopped(sentence)
-
-    def _item(self) -> str:
-        items = (frame.name for frame in self._notes.frames if frame.kind == Kind.ITEM)
-        return next(items, "")
 
 
 _watched: _Watched | None = None
@@ -259,8 +246,9 @@ def attach() -> bool:
 
 
 def _until_alone(line: int) -> None:
-    """End this process when its parent has ended, and the other end of the pipe is gone."""
-    os.read(line, 1)
+    """End this process when its parent has ended, and the other end of the line is gone."""
+    with suppress(OSError):
+        os.read(line, 1)
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import jinja2
@@ -42,7 +43,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
             # Else all that is constant would be computed while a template is compiled.
             optimized=False,
         )
-        self.filters["tojson"] = _tojson
+        self.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
         self.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
@@ -73,22 +74,6 @@ class GenerationBlock(jinja2.ext.Extension):
 
 def _raise_exception(message: str) -> None:
     raise jinja2.TemplateError(message)
-
-
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )
 
 
 def _strftime_now(layout: str) -> str:

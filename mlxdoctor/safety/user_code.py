@@ -50,7 +50,20 @@ def load_named(name: str, what: str) -> tuple[Callable[..., Any], tuple[Path, ..
     _loaded.add(place)
     importing = Stage(f"importing {place}", Kind.CODE, limit="code_seconds")
     with importing, aside(), _importable(folders), kept_running(importing.name):
-        module = _from_file(path) if is_file else _from_module(place)
+        try:
+            with put_back():
+                module = _from_file(path) if is_file else importlib.import_module(place)
+        except InputError:
+            raise
+        except Exception as error:
+            failure = failure_of(error)
+            problem, remedy = f"{path}: fails when imported", "run it by hand"
+            if not is_file:
+                problem = f"the module {place!r} cannot be imported"
+                remedy = "install it, or name a file as FILE.py:FUNCTION"
+            raise UserCodeError(
+                f"{problem} ({failure.sentence})", remedy, failure.frames
+            ) from error
     function = getattr(module, attribute, None)
     if not callable(function):
         raise InputError(place, f"has no function {attribute!r}", "check the name")
@@ -76,12 +89,12 @@ def leave(code: int) -> None:
         with suppress(Exception):  # it may be closed, or replaced
             stream.flush()
     with suppress(psutil.Error):
-        left = psutil.Process().children(recursive=True)
-        for one in left:
+        children = psutil.Process().children(recursive=True)
+        for child in children:
             with suppress(psutil.Error):
-                one.kill()
+                child.kill()
         # A kill is done when the system comes round to it.
-        psutil.wait_procs(left, timeout=1)
+        psutil.wait_procs(children, timeout=1)
     os._exit(code)
 
 
@@ -94,15 +107,7 @@ def _from_file(path: Path) -> Any:
     module = importlib.util.module_from_spec(specification)
     # Dataclasses and pickles in the user's file look their module up by name.
     sys.modules[specification.name] = module
-    try:
-        with put_back():
-            specification.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[specification.name]
-        failure = failure_of(error)
-        raise UserCodeError(
-            f"{path}: fails when imported ({failure.sentence})", "run it by hand", failure.frames
-        ) from error
+    specification.loader.exec_module(module)
     return module
 
 
@@ -119,16 +124,3 @@ def _importable(folders: Iterable[Path]) -> Iterator[None]:
         # The code may have added more, which stays.
         for folder in added:
             sys.path.remove(folder)
-
-
-def _from_module(name: str) -> Any:
-    try:
-        with put_back():
-            return importlib.import_module(name)
-    except Exception as error:
-        failure = failure_of(error)
-        raise UserCodeError(
-            f"the module {name!r} cannot be imported ({failure.sentence})",
-            "install it, or name a file as FILE.py:FUNCTION",
-            failure.frames,
-        ) from error

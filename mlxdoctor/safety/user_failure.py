@@ -8,7 +8,7 @@ import json
 import os
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -66,20 +66,16 @@ class UserFailure:
 
 def failure_of(error: BaseException) -> UserFailure:
     """What to say of an exception that a user's code raised."""
-    said = _said(error)
-    what = type(error).__name__ + (f": {quoted(said, MAX_LINE)}" if said else "")
-    every = list(traceback.extract_tb(error.__traceback__))
-    theirs = [one for one in every if _is_theirs(one.filename)]
+    what, message = type(error).__name__, ""
+    with suppress(Exception):  # the text of an exception is the user's code, too
+        message = str(error)
+    if message:
+        what += f": {quoted(message, MAX_LINE)}"
     if isinstance(error, SyntaxError) and error.filename:
         return UserFailure(what, (f"{_short(error.filename)}:{error.lineno}",))
-    return UserFailure(what, tuple(map(_shown, (theirs or every[-1:])[-FRAMES:])))
-
-
-def _said(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # the text of an exception is the user's code, too
-        return ""
+    frames = list(traceback.extract_tb(error.__traceback__))
+    theirs = [frame for frame in frames if _is_theirs(frame.filename)]
+    return UserFailure(what, tuple(map(_shown, (theirs or frames[-1:])[-FRAMES:])))
 
 
 @contextmanager
@@ -132,8 +128,7 @@ def put_back() -> Iterator[None]:
 
 def _is_theirs(file: str) -> bool:
     path = str(Path(file).resolve())
-    is_code = not file.startswith("<")
-    return is_code and not path.startswith((_OURS, *_installed()))
+    return not file.startswith("<") and not path.startswith((_OURS, *_installed()))
 
 
 @cache
@@ -141,8 +136,8 @@ def _installed() -> tuple[str, ...]:
     # Not at import: it reads how this Python was built, and most commands run no user's code.
     import sysconfig
 
-    paths = (sysconfig.get_path(one) for one in ("stdlib", "purelib"))
-    return tuple({str(Path(one).resolve()) + os.sep for one in paths})
+    paths = (sysconfig.get_path(name) for name in ("stdlib", "purelib"))
+    return tuple({str(Path(path).resolve()) + os.sep for path in paths})
 
 
 def _shown(frame: traceback.FrameSummary) -> str:

@@ -16,6 +16,7 @@ import math
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -146,6 +147,9 @@ class Child:
         left_out: stages that it is to leave out.
         inherited: file descriptors that it gets besides.
 
+    Attributes:
+        line: can be read from, and holds nothing, when the child has ended.
+
     Raises:
         OSError: it cannot be started.
     """
@@ -154,35 +158,27 @@ class Child:
         self, command: Sequence[str], left_out: LeftOut | None = None, inherited: Sequence[int] = ()
     ) -> None:
         page = _page()
-        # It holds `line`, whose other end is ours, and we hold `over`, whose other end is its own:
-        # each is told of the other's end.
-        line, self._line = os.pipe()
-        self._over, over = os.pipe()
+        # Nothing is sent on it: who reads is told when the other process has ended.
+        self.line, line = socket.socketpair()
         stated = [[*key, sentence] for key, sentence in (left_out or {}).items()]
-        handed = json.dumps({"page": page, "line": line, "left_out": stated})
+        handed = json.dumps({"page": page, "line": line.fileno(), "left_out": stated})
         try:
             self._process = subprocess.Popen(
                 command,
-                pass_fds=(page, line, over, *inherited),
+                pass_fds=(page, line.fileno(), *inherited),
                 env={**os.environ, VARIABLE: handed},
             )
             self._page = Page(page)
         except OSError:
-            os.close(self._line)
-            os.close(self._over)
+            self.line.close()
             raise
         finally:
-            for descriptor in (page, line, over):
-                os.close(descriptor)
+            os.close(page)
+            line.close()
         self._look_after = time.monotonic() + AT_REST
         self._looked: tuple[float, float] | None = None
         self._accounts: dict[int, _Account] = {}
         self._measured: Any = None
-
-    @property
-    def over(self) -> int:
-        """A file descriptor that is at its end when the child has ended."""
-        return self._over
 
     def send(self, number: int) -> None:
         """Send it a signal, if it still runs."""
@@ -196,8 +192,7 @@ class Child:
     def close(self) -> None:
         """End it, and let go of what connects it."""
         self.kill()
-        os.close(self._line)
-        os.close(self._over)
+        self.line.close()
         self._page.close()
 
     @property
@@ -406,7 +401,7 @@ def _run(command: Sequence[str], left_out: LeftOut) -> int | Stopped:
 
 def _outcome(child: Child) -> int | Stopped:
     while not child.has_ended:
-        if select.select([child.over], [], [], POLL)[0]:
+        if select.select([child.line], [], [], POLL)[0]:
             # It can be waited for a moment later; or it has closed what it was given.
             time.sleep(MOMENT)
         if stopped := child.look():
