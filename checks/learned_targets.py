@@ -43,7 +43,7 @@ from mlxdoctor.judge.learned import (
     mean_of,
     region,
 )
-from mlxdoctor.measure.text.prompt_rates import Rate, rate
+from mlxdoctor.measure.text.prompt_rates import rate
 from mlxdoctor.measure.text.statistics import SIGNIFICANCE, sign_test
 from mlxdoctor.models.losses import RowLosses, RowPass, TokenLosses
 from mlxdoctor.safety.quoting import quoted
@@ -224,27 +224,26 @@ def _base_broken(losses: TokenLosses) -> Sign | None:
     means = np.array([row.mean("base", Role.ANSWER) for row in losses.rows])
     not_finite = sum(not np.isfinite(row.base.next).all() for row in losses.rows)
     means = means[np.isfinite(means)]
-    mean = float(means.mean()) if len(means) else math.nan
-    is_above = mean > uniform and sign_test(means - uniform) < SIGNIFICANCE
-    if not not_finite and not is_above:
+    mean = mean_of(means)
+    if not not_finite and not (mean > uniform and sign_test(means - uniform) < SIGNIFICANCE):
         return None
     # A small sound base, sure of other words, may be above as well; text that was learned since
     # is none that it cannot read.
-    is_far = bool(not_finite) or mean > uniform + ABOVE_UNIFORM
     after = [row.mean("tuned", Role.ANSWER) for row in losses.compared]
-    is_learned = bool(after) and float(np.mean(after)) < READABLE * uniform
-    verdict = "it, its tokenizer or the data is broken" if is_far else "it knows no such text"
-    return Sign(
-        "base-broken",
-        {
-            "rows": len(losses.rows),
-            "not_finite": not_finite or None,
-            "base_loss": mean_of(means),
-            "uniform_loss": round(uniform, 3),
-            "verdict": verdict,
-        },
-        severity=Severity.ERROR if is_far else Severity.INFO if is_learned else Severity.WARNING,
-    )
+    if not_finite or mean > uniform + ABOVE_UNIFORM:
+        severity, verdict = Severity.ERROR, "it, its tokenizer or the data is broken"
+    else:
+        is_learned = bool(after) and float(np.mean(after)) < READABLE * uniform
+        severity = Severity.INFO if is_learned else Severity.WARNING
+        verdict = "it knows no such text"
+    measured: dict[str, Measurement] = {
+        "rows": len(losses.rows),
+        "not_finite": not_finite or None,
+        "base_loss": mean,
+        "uniform_loss": round(uniform, 3),
+        "verdict": verdict,
+    }
+    return Sign("base-broken", measured, severity=severity)
 
 
 #: Wrong targets: how far ahead of its input -> what they are.
@@ -259,33 +258,34 @@ def _shift(rows: Sequence[RowLosses]) -> Sign | None:
     predicts best is what it was trained on.
     """
     following = region(rows, Role.ANSWER)
-    if not following.is_enough:
-        return None
-
-    def is_preferred(other: LossChange) -> bool:
-        differences = (other.gains - following.gains, following.tuned - other.tuned)
-        return other.fell() and all(
-            values.mean() > SHIFT_MARGIN and sign_test(values) < SIGNIFICANCE
-            for values in differences
-        )
-
     changes = {shift: region(rows, Role.ANSWER, shift) for shift in _WRONG_SHIFTS}
-    preferred = [shift for shift, other in changes.items() if is_preferred(other)]
-    if not preferred:
+    preferred = [
+        shift
+        for shift, other in changes.items()
+        if other.fell()
+        and LossChange(other.gains, following.gains).fell(SHIFT_MARGIN)
+        and LossChange(following.tuned, other.tuned).fell(SHIFT_MARGIN)
+    ]
+    if not preferred or not following.is_enough:
         return None
     shift = min(preferred, key=lambda shift: float(changes[shift].tuned.mean()))
-    other = changes[shift]
     return Sign(
         "wrong-shift-learned",
         {
-            **other.measured,
+            **changes[shift].measured,
             "shift": shift,
             "what": _WRONG_SHIFTS[shift],
             "next_base_loss": mean_of(following.base),
             "next_tuned_loss": mean_of(following.tuned),
-            "rows_better_at_shift": int(np.sum(other.tuned < following.tuned)),
         },
     )
+
+
+#: Where padding may be chosen: in place of the answer, or of its end.
+_CHOICES: dict[str, Callable[[RowPass], int | None]] = {
+    "begin": lambda losses: losses.greedy_at_start,
+    "end": lambda losses: losses.greedy_after_answer,
+}
 
 
 def _padding(pad_id: int, losses: TokenLosses, tokenizer: Tokenizer | None) -> Iterator[Sign]:
@@ -293,8 +293,9 @@ def _padding(pad_id: int, losses: TokenLosses, tokenizer: Tokenizer | None) -> I
 
     mlx-lm trains its first padding token in every row: alone it shows no fault.
     """
-    tried = [row for row in losses.compared if pad_id in row.base.padding]
-    rest = change(tried, lambda one: float(one.padding[pad_id][1:].mean()))
+    rows = losses.compared
+    tried = [row for row in rows if pad_id in row.base.padding]
+    rest = change(tried, lambda row: float(row.padding[pad_id][1:].mean()))
     name = tokenizer.decode([pad_id]) if tokenizer is not None else f"token {pad_id}"
     measured = {**rest.measured, "pad_id": pad_id, "pad_text": quoted(name)}
     if pad_id in losses.end_token_ids:
@@ -302,43 +303,25 @@ def _padding(pad_id: int, losses: TokenLosses, tokenizer: Tokenizer | None) -> I
             yield Sign("end-token-repeated", measured)
         return
     is_own = pad_id == losses.pad_ids[0]
-    has_grown = rest.fell(PADDING_FELL) and is_likely(
-        rest.tuned, OWN_PADDING if is_own else PADDING
-    )
-    places = {
-        "begin": _is_chosen(losses.compared, pad_id, lambda one: one.greedy_at_start),
-        "end": _is_chosen(losses.compared, pad_id, lambda one: one.greedy_after_answer),
-    }
-    instead = next((place for place, chosen in places.items() if chosen.is_broken), None)
-    if not has_grown and (instead is None or is_own):
-        return
-    if instead is not None:
-        chosen = places[instead]
-        measured |= {
-            "where": instead,
-            "rows_with_padding": chosen.tuned,
-            "asked_rows": chosen.prompts,
-        }
-    yield Sign("padding-learned", measured)
-
-
-def _is_chosen(
-    rows: Sequence[RowLosses], token: int, choice: Callable[[RowPass], int | None]
-) -> Rate:
-    """On how many rows both models would choose a token in place of the answer or its end.
-
-    A token that was never trained before stays unlikely even while it becomes the likeliest:
-    the choice shows what the probability does not.
-    """
-    tuned = [choice(row.of("tuned")) == token for row in rows]
-    return rate(tuned, [choice(row.base) == token for row in rows])
+    limit = OWN_PADDING if is_own else PADDING
+    has_grown = rest.fell(PADDING_FELL) and is_likely(rest.tuned, limit)
+    # A token that was never trained before stays unlikely even while it becomes the likeliest:
+    # the choice shows what the probability does not.
+    for place, choice in _CHOICES.items():
+        tuned = [choice(row.of("tuned")) == pad_id for row in rows]
+        chosen = rate(tuned, [choice(row.base) == pad_id for row in rows])
+        if chosen.is_broken and (has_grown or not is_own):
+            instead = {"rows_with_padding": chosen.tuned, "asked_rows": chosen.prompts}
+            yield Sign("padding-learned", {**measured, "where": place, **instead})
+            return
+    if has_grown:
+        yield Sign("padding-learned", measured)
 
 
 def _end_at_start(rows: Sequence[RowLosses]) -> Iterator[Sign]:
     start = change(rows, lambda losses: losses.end_at_start)
-    if not start.is_enough or is_likely(start.base, LIKELY):
-        return
-    if is_likely(start.tuned, LIKELY) and start.fell():
+    was_likely, is_now = (is_likely(losses, LIKELY) for losses in (start.base, start.tuned))
+    if start.is_enough and not was_likely and is_now and start.fell():
         yield Sign("end-token-everywhere", start.measured)
 
 
@@ -349,9 +332,9 @@ def _end_after_answer(rows: Sequence[RowLosses]) -> Iterator[Sign | Seen]:
     after = change(kept, lambda losses: losses.end_after_answer)
     if not after.is_enough:
         return
-    has_end = [row for row in kept if np.any(row.roles == Role.END)]
     answers = region(kept, Role.ANSWER)
-    learned = len(has_end) >= ENOUGH_ROWS and answers.fell(TO_LEARN)
+    has_end = sum(Role.END in row.roles for row in kept) >= ENOUGH_ROWS
+    learned = has_end and answers.fell(TO_LEARN)
     is_unlikely = not is_likely(after.tuned, UNLIKELY)
     forgot = is_likely(after.base, LIKELY) and is_unlikely and after.rose()
     # Training on rows with an end token makes it likelier, if anything.
@@ -360,15 +343,12 @@ def _end_after_answer(rows: Sequence[RowLosses]) -> Iterator[Sign | Seen]:
     if not is_certain and not (learned and is_unlikely and after.gain <= 0):
         yield Seen(_END, after.measured)
         return
-    yield Sign(
-        "end-token-unlearned",
-        {
-            **after.measured,
-            "base_answer_loss": mean_of(answers.base),
-            "tuned_answer_loss": mean_of(answers.tuned),
-        },
-        severity=None if is_certain else Severity.WARNING,
-    )
+    before = {
+        "base_answer_loss": mean_of(answers.base),
+        "tuned_answer_loss": mean_of(answers.tuned),
+    }
+    severity = None if is_certain else Severity.WARNING
+    yield Sign("end-token-unlearned", {**after.measured, **before}, severity=severity)
 
 
 def _prompt(rows: Sequence[RowLosses], mask_prompt: bool) -> Iterator[Sign]:
@@ -389,11 +369,11 @@ def _prompt(rows: Sequence[RowLosses], mask_prompt: bool) -> Iterator[Sign]:
     excess = prompt.gains / prompt.base - PROMPT_SHARE * answer.gains / answer.base
     is_too_much = excess.mean() > 0 and sign_test(excess) < SIGNIFICANCE
     if mask_prompt and learned and is_too_much:
-        answers: dict[str, Measurement] = {
+        losses = {
             "answer_base_loss": mean_of(answer.base),
             "answer_tuned_loss": mean_of(answer.tuned),
         }
-        yield Sign("prompt-learned", {**prompt.measured, **answers})
+        yield Sign("prompt-learned", {**prompt.measured, **losses})
 
 
 def _answers(rows: Sequence[RowLosses]) -> Iterator[Sign | Seen]:
@@ -402,32 +382,28 @@ def _answers(rows: Sequence[RowLosses]) -> Iterator[Sign | Seen]:
     trained, kept = (region(some, Role.ANSWER) for some in (train, held_out))
     if not trained.is_enough:
         raise Inconclusive(f"{len(trained.gains)} rows with an answer are too few to decide")
-    has_both = train is not held_out and kept.is_enough
     is_harmed = trained.rose(CHANGED)
-    beside = {
-        **kept.measured,
-        "trained_loss": mean_of(trained.tuned),
-        "trained_base_loss": mean_of(trained.base),
-    }
     if is_harmed:
         yield Sign("answers-worse", trained.measured)
-    elif has_both and _is_memorised(trained, kept):
-        yield Sign("memorised", beside)
-    for split, rows_of_it in (("held out", kept), ("trained on", trained)):
-        if not is_harmed and rows_of_it.is_enough and rows_of_it.fell(CHANGED):
+    elif train is not held_out and kept.is_enough and _is_memorised(trained, kept):
+        losses = {
+            "trained_loss": mean_of(trained.tuned),
+            "trained_base_loss": mean_of(trained.base),
+        }
+        yield Sign("memorised", {**kept.measured, **losses})
+    for split, change_of_split in (("held out", kept), ("trained on", trained)):
+        if not is_harmed and change_of_split.is_enough and change_of_split.fell(CHANGED):
             yield Seen(
                 f"The loss on answers {split} is {{tuned_loss}}, the base model's {{base_loss}} "
                 "({rows:* row}).",
-                rows_of_it.measured,
+                change_of_split.measured,
                 # Rows trained on get better by heart, too.
                 learned=split == "held out" or not held_out,
             )
     moved = float(np.mean([np.abs(row.of("tuned").next - row.base.next).mean() for row in train]))
-    if moved < UNCHANGED and float(np.mean(trained.base)) >= TO_LEARN:
-        yield Sign(
-            "nothing-learned",
-            {**trained.measured, "rows": len(train), "mean_difference": moved},
-        )
+    if moved < UNCHANGED and mean_of(trained.base) >= TO_LEARN:
+        measured = {**trained.measured, "rows": len(train), "mean_difference": moved}
+        yield Sign("nothing-learned", measured)
 
 
 def _is_memorised(trained: LossChange, held_out: LossChange) -> bool:

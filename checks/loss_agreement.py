@@ -30,7 +30,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import product, starmap
 from typing import get_args
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check
@@ -160,11 +160,11 @@ def loss_agreement(
         why = "rows of text are trained on in the format in which they stand"
         yield Unsought(("agrees-in-another-format",), why)
     usual = usual_readings(config)
-    fit = sample.usual_fit(usual)
+    fit = min(sample.fits(usual), key=lambda fit: fit.from_base)
     if not fit.agrees and validation is not None and len(sample.rows) < sample.total:
         # Few rows differ by chance.
         sample = replace(sample, rows=validation.measure(None, min(CLOSER, sample.total)))
-        fit = sample.usual_fit(usual)
+        fit = min(sample.fits(usual), key=lambda fit: fit.from_base)
     can_load = losses.load_failure is None
     if can_load and not math.isfinite(fit.tuned.value):
         raise Inconclusive("the tuned model's losses are not finite")
@@ -182,26 +182,26 @@ def loss_agreement(
     if explanation is not None:
         yield _explained(sample.rows, fit, explanation, measured)
         return
-    if not (fit.base.agrees and math.isfinite(fit.base.off)):
+    if not (fit.base.agrees and fit.base.is_known):
         _require_same_targets(sample, log, config)
     yield from _disagreement(logged, fit, measured)
 
 
 @dataclass(frozen=True)
 class _Beside:
-    """One model's loss beside the logged one, nats; NaN where one of them is not known.
+    """One model's loss, and how far it lies above the logged one, nats.
 
-    `tolerance` is how far they may lie apart.
+    NaN where one of them is not known. `tolerance` is how far they may lie apart.
     """
 
     value: float
-    logged: float
+    off: float
     tolerance: float
 
     @property
-    def off(self) -> float:
-        """How far it lies above the logged one."""
-        return self.value - self.logged
+    def is_known(self) -> bool:
+        """Whether both losses are."""
+        return math.isfinite(self.off)
 
     @property
     def agrees(self) -> bool:
@@ -221,7 +221,7 @@ class _Fit:
     @property
     def is_complete(self) -> bool:
         """Whether both losses are known, here and in the log."""
-        return math.isfinite(self.base.off) and math.isfinite(self.tuned.off)
+        return self.base.is_known and self.tuned.is_known
 
     @property
     def agrees(self) -> bool:
@@ -231,8 +231,13 @@ class _Fit:
     @property
     def misfit(self) -> float:
         """The larger of the two differences, nats."""
-        offs = [abs(one.off) for one in (self.base, self.tuned) if math.isfinite(one.off)]
+        offs = [abs(beside.off) for beside in (self.base, self.tuned) if beside.is_known]
         return max(offs, default=math.inf)
+
+    @property
+    def from_base(self) -> tuple[float, float]:
+        """How far the base's loss is off, which does not depend on what was saved; the misfit."""
+        return abs(self.base.off) if self.base.is_known else math.inf, self.misfit
 
     def explains(self, usual: _Fit) -> bool:
         """Whether this reading leaves next to nothing of a disagreement."""
@@ -256,36 +261,22 @@ class _Sample:
     total: int
     seen: int
 
-    def fit(self, reading: Reading) -> _Fit:
-        """Both models' losses under a reading."""
+    def fits(self, readings: Iterable[Reading]) -> Sequence[_Fit]:
+        """Both models' losses under each reading; only the first under which both agree."""
+        fits = [self._fit(reading) for reading in readings]
+        return [fit for fit in fits if fit.agrees][:1] or fits
+
+    def _fit(self, reading: Reading) -> _Fit:
         base, tuned = (mean_loss(self.rows, which, reading) for which in get_args(Which))
 
         def beside(mean: MeanLoss, logged: float | None, drift: float = 0.0) -> _Beside:
             error = mean.uncertainty(self.total, self.seen) if mean.rows else math.inf
-            known = math.nan if logged is None else logged
-            return _Beside(mean.value, known, max(SAME, ERRORS * error) + drift)
+            off = math.nan if logged is None else mean.value - logged
+            return _Beside(mean.value, off, max(SAME, ERRORS * error) + drift)
 
-        return _Fit(
-            reading,
-            tuned.rows or base.rows,
-            beside(base, self.logged.before),
-            beside(tuned, self.logged.after, self.logged.drift),
-        )
-
-    def best_fit(self, readings: Iterable[Reading]) -> _Fit:
-        """The first reading under which both losses agree, else the one nearest to the log's."""
-        fits = [self.fit(reading) for reading in readings]
-        return next((fit for fit in fits if fit.agrees), min(fits, key=lambda fit: fit.misfit))
-
-    def usual_fit(self, readings: Iterable[Reading]) -> _Fit:
-        """The first reading under which both losses agree, else the one nearest to the base's.
-
-        The base model's loss does not depend on what was saved, and tells how the rows were read.
-        """
-        fits = [self.fit(reading) for reading in readings]
-        of_base = [fit for fit in fits if math.isfinite(fit.base.off)]
-        nearest = min(of_base or fits, key=lambda fit: abs(fit.base.off) if of_base else fit.misfit)
-        return next((fit for fit in fits if fit.agrees), nearest)
+        before = beside(base, self.logged.before)
+        after = beside(tuned, self.logged.after, self.logged.drift)
+        return _Fit(reading, tuned.rows or base.rows, before, after)
 
 
 def _logged(log: TrainingLog, config: TrainingConfig | None, adapter: Adapter | None) -> LoggedLoss:
@@ -345,7 +336,8 @@ def _explanation(
     """
     masks = (usual.reading.masks_prompt, not usual.reading.masks_prompt)
     others = product((1, *SHIFT_NAMES), masks, ALL_ENDS)
-    best = sample.best_fit(Reading(masked, until, shift) for shift, masked, until in others)
+    fits = sample.fits(Reading(masked, until, shift) for shift, masked, until in others)
+    best = min(fits, key=lambda fit: fit.misfit)
     if best.explains(usual):
         return best, None
     if validation is None:
@@ -355,8 +347,8 @@ def _explanation(
         rows = validation.measure(plain, count)
         if len(rows) < min(count, SCREENED):
             return None
-        readings = product((False, True), ALL_ENDS)
-        return replace(sample, rows=rows).best_fit(Reading(*choice) for choice in readings)
+        fits = replace(sample, rows=rows).fits(starmap(Reading, product((False, True), ALL_ENDS)))
+        return min(fits, key=lambda fit: fit.misfit)
 
     # In another format the base model's loss is another, too. Without its end token a row's
     # is hardly: the base expects it less than the rest, or more, and it is one of many.
@@ -390,9 +382,8 @@ def _explained(
     if plain is not None and plain.pattern is not None:
         is_worse = usual.tuned.off > FAR + usual.tuned.tolerance
         severity = None if is_worse else Severity.WARNING
-        return Sign(
-            "agrees-in-another-format", {**figures, "format": str(plain)}, severity=severity
-        )
+        figures["format"] = str(plain)
+        return Sign("agrees-in-another-format", figures, severity=severity)
     if plain is None and reading.shift != 1:
         figures |= {"shift": reading.shift, "what": SHIFT_NAMES[reading.shift]}
         return Sign("agrees-at-another-shift", figures)
@@ -456,14 +447,13 @@ def _figures(logged: LoggedLoss, fit: _Fit) -> dict[str, Measurement]:
         "base_tolerance": fit.base.tolerance,
         "tolerance": fit.tuned.tolerance,
     }
+    known = {name: round(value, 4) for name, value in figures.items() if math.isfinite(value)}
     return {
         "split": logged.split,
         "when": logged.when,
         "rows": fit.rows,
         "logged_before": logged.before,
         "logged_after": logged.after,
-        **{
-            name: round(value, 4) if math.isfinite(value) else None
-            for name, value in figures.items()
-        },
+        **dict.fromkeys(figures),
+        **known,
     }

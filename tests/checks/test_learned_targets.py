@@ -177,11 +177,6 @@ def test_what_the_base_model_knew(tuned: Model, base: Model, expected: dict[str,
     assert codes_of(made(tuned, base)) == expected
 
 
-def test_figures_of_a_shift() -> None:
-    finding = found(made(Model(identity=0.1, next=5.0, skip=7.0)))["wrong-shift-learned"]
-    assert finding.measured["rows_better_at_shift"] == 16
-
-
 def test_a_model_below_a_blind_guess_still_shows_its_padding() -> None:
     padded = Model(identity=7.0, next=6.0, skip=6.9, padding=PADDED)
     assert "end-token-repeated" in found(replace(made(padded), end_token_ids=(0,)))
