@@ -20,8 +20,8 @@ which version has it no longer.
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from packaging.version import Version
@@ -32,7 +32,7 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
-from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.evidence.training_log import LogFailure, TrainingLog
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.measure.weights.adapter_facts import factor_facts
 from mlxdoctor.measure.weights.lora_targets import by_mlx_lm
@@ -54,27 +54,6 @@ _ANSWERS = 8
 #: A run that loses a tenth of its batches learned from other data than it was given; none of 131
 #: sound runs loses any.
 _LEFT_OVER = 0.1
-
-
-@dataclass(frozen=True)
-class _Artifacts:
-    """What a run left behind, as far as traces are looked for in it."""
-
-    config: TrainingConfig | None
-    log: TrainingLog | None
-    adapter: Adapter | None
-    base: BaseModel | None
-    rows: SupervisedRows | None
-    generations: Generations | None
-
-
-@dataclass(frozen=True)
-class _Trace:
-    """What a bug left behind: what it means for the run, the figures, and where it was seen."""
-
-    severity: Severity
-    measured: Mapping[str, Measurement] = field(default_factory=dict)
-    where: str | None = None
 
 
 @check(
@@ -100,16 +79,21 @@ def known_bugs(
     """Look for the trace of every bug that the versions may have."""
     if config is None and log is None and adapter is None:
         raise Inconclusive("there is no configuration, log or adapter to look for traces in")
-    run = _Artifacts(config, log, adapter, base, rows, generations)
+    traces = {
+        "padding-target": _padding_target(rows, generations),
+        "leftover-accumulation": _leftover_accumulation(config, adapter),
+        "dora-odd-bits": _dora_odd_bits(config, base, log),
+    }
     for bug in _BUGS:
-        version, source = _version(config, log, bug.affected.package)
-        if version is not None and not bug.affected.holds(version):
+        version, source = _version(config, log, bug.package)
+        if version is not None and not bug.affects(version):
             continue
-        trace = _TRACES[bug.id](run) if bug.error is None else _message(run, bug.error)
-        if trace is not None:
+        sign = _message(bug.id, bug.error, log) if bug.error else traces[bug.id]
+        if sign is not None:
             shown = f"{version} ({source})" if version is not None else None
-            measured = {**trace.measured, "versions": str(bug.affected), "version": shown}
-            yield Sign(bug.id, measured, where=trace.where, severity=trace.severity)
+            yield replace(
+                sign, measured={**sign.measured, "versions": bug.versions, "version": shown}
+            )
 
 
 def _version(
@@ -126,9 +110,8 @@ def _version(
     return None, ""
 
 
-def _padding_target(run: _Artifacts) -> _Trace | None:
+def _padding_target(rows: SupervisedRows | None, generations: Generations | None) -> Sign | None:
     """Answers that run into the padding token, where rows have no token that ends them."""
-    rows, generations = run.rows, run.generations
     if rows is None or generations is None:
         return None
     padded = [row for row in rows.rows if row.padded and len(row.targets)]
@@ -147,12 +130,11 @@ def _padding_target(run: _Artifacts) -> _Trace | None:
     )
     if len(answers) < _ANSWERS or affected < _MOST * len(answers):
         return None
-    return _Trace(Severity.WARNING, {"affected_answers": affected, "answers": len(answers)})
+    return Sign("padding-target", {"affected_answers": affected, "answers": len(answers)})
 
 
-def _leftover_accumulation(run: _Artifacts) -> _Trace | None:
+def _leftover_accumulation(config: TrainingConfig | None, adapter: Adapter | None) -> Sign | None:
     """Iterations that are no multiple of the accumulation steps; fewer make no update at all."""
-    config = run.config
     if config is None or not config.describes_training or config.iters is None:
         return None
     steps = config.grad_accumulation_steps or 1
@@ -163,54 +145,44 @@ def _leftover_accumulation(run: _Artifacts) -> _Trace | None:
         "updates": config.iters // steps,
         "left_over": left_over,
     }
-    if config.iters < steps:
-        if run.adapter is None or not run.adapter.modules or config.resume_adapter_file:
-            return None
-        if not all(module.b.is_zero for module in factor_facts(run.adapter)):
-            return None
-        modules = run.adapter.modules
-        return _Trace(Severity.ERROR, {**measured, "zero_b": len(modules)}, modules[0].name)
-    share = left_over / config.iters
-    if share < _LEFT_OVER:
+    if config.iters >= steps:
+        share = left_over / config.iters
+        measured["share"] = share
+        return Sign("leftover-accumulation", measured) if share >= _LEFT_OVER else None
+    modules = adapter.modules if adapter is not None else ()
+    if adapter is None or not modules or config.resume_adapter_file:
         return None
-    return _Trace(Severity.WARNING, {**measured, "share": share})
+    if not all(module.b.is_zero for module in factor_facts(adapter)):
+        return None
+    measured["zero_b"] = len(modules)
+    return Sign("leftover-accumulation", measured, modules[0].name, severity=Severity.ERROR)
 
 
-def _dora_odd_bits(run: _Artifacts) -> _Trace | None:
+def _dora_odd_bits(
+    config: TrainingConfig | None, base: BaseModel | None, log: TrainingLog | None
+) -> Sign | None:
     """DoRA on a base of 3, 5 or 6 bits whose training broke off over shapes."""
-    is_dora = run.config is not None and run.config.fine_tune_type == "dora"
-    if run.base is None or run.log is None or not is_dora:
+    is_dora = config is not None and config.fine_tune_type == "dora"
+    if base is None or log is None or not is_dora:
         return None
-    odd = sorted({part.bits for part in run.base.quantized.values() if _WORD_BITS % part.bits})
+    odd = sorted({part.bits for part in base.quantized.values() if _WORD_BITS % part.bits})
     stopped = [
-        failure
-        for failure in run.log.failures
-        if "shape" in failure.text or "matmul" in failure.text
+        failure for failure in log.failures if "shape" in failure.text or "matmul" in failure.text
     ]
-    if not odd or not stopped:
-        return None
-    return _at_line(stopped[0].line_number, stopped[0].text, bits=tuple(odd))
+    return _at_line("dora-odd-bits", stopped[0], bits=tuple(odd)) if odd and stopped else None
 
 
-def _message(run: _Artifacts, pattern: re.Pattern[str]) -> _Trace | None:
+def _message(bug: str, pattern: re.Pattern[str], log: TrainingLog | None) -> Sign | None:
     """The message of a bug at the end of the log; None where the log ends otherwise."""
-    if run.log is None:
+    if log is None:
         return None
-    last = run.log.main.last_line
-    for failure in run.log.failures:
-        if failure.line_number > last and pattern.search(failure.text):
-            return _at_line(failure.line_number, failure.text)
-    return None
+    last = log.main.last_line
+    fatal = (failure for failure in log.failures if failure.line_number > last)
+    failure = next((failure for failure in fatal if pattern.search(failure.text)), None)
+    return _at_line(bug, failure) if failure is not None else None
 
 
-def _at_line(number: int, text: str, **measured: Measurement) -> _Trace:
-    figures = {**measured, "line": number, "text": quoted(text, MAX_LINE)}
-    return _Trace(Severity.ERROR, figures, f"line {number} of the log")
-
-
-#: Bug -> how what it leaves behind is found; one that ends a command is found by its message.
-_TRACES = {
-    "padding-target": _padding_target,
-    "leftover-accumulation": _leftover_accumulation,
-    "dora-odd-bits": _dora_odd_bits,
-}
+def _at_line(bug: str, failure: LogFailure, **measured: Measurement) -> Sign:
+    line = failure.line_number
+    figures = {**measured, "line": line, "text": quoted(failure.text, MAX_LINE)}
+    return Sign(bug, figures, f"line {line} of the log", severity=Severity.ERROR)

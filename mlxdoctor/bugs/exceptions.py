@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from mlxdoctor.evidence.logs.series import LogFailure
@@ -45,50 +45,35 @@ class KnownException:
     within: str = ""
     code: re.Pattern[str] | None = None
 
-    def read(self, failure: LogFailure) -> Meaning | None:
-        """What the failure means; None where it is another exception."""
+    def filled_from(self, failure: LogFailure) -> KnownException | None:
+        """It, with its sentences filled from a failure; None where that is another exception."""
         shape = _SHAPE.match(failure.text)
         if shape is None:
             return None
         name, message = shape["type"].rpartition(".")[2], shape["message"] or ""
-        matched = self.message.search(message) if self.message is not None else None
+        match = self.message.search(message) if self.message is not None else None
         fits = (
             (not self.type or name in self.type)
-            and (self.message is None or matched is not None)
+            and (self.message is None or match is not None)
             and (not self.within or self.within in failure.functions)
             and (self.code is None or self.code.search(failure.code) is not None)
         )
         if not fits:
             return None
-        parts = matched.groupdict(default="") if matched is not None else {}
-        shown = {part: _part(part, value) for part, value in parts.items()}
-        return Meaning(self.finding, self.says.format(**shown), self.remedy.format(**shown))
+        parts = match.groupdict(default="") if match is not None else {}
+        shown = {part: _shown(part, value) for part, value in parts.items()}
+        return replace(self, says=self.says.format(**shown), remedy=self.remedy.format(**shown))
 
 
-@dataclass(frozen=True)
-class Meaning:
-    """What one exception means.
-
-    Attributes:
-        finding: the symptom that the check `log-failures` reports.
-        says: one sentence on it.
-        remedy: what to do.
-    """
-
-    finding: str
-    says: str
-    remedy: str
-
-
-def _part(name: str, value: str) -> str:
-    plain = re.fullmatch(r"[\w.+-]*", value) is not None and not name.startswith(_ROW_PREFIX)
+def _shown(part: str, value: str) -> str:
+    plain = re.fullmatch(r"[\w.+-]*", value) is not None and not part.startswith(_ROW_PREFIX)
     return value if plain else quoted(value, _MAX_PART)
 
 
-def meaning_of(failure: LogFailure) -> Meaning | None:
-    """What the exception that ended a run means; None for one that is not known."""
+def meaning_of(failure: LogFailure) -> KnownException | None:
+    """The exception that ended a run, with its sentences filled; None for one that is not known."""
     # The first entry that fits counts: exceptions.toml has the special ones before the general.
-    meanings = (known.read(failure) for known in known_exceptions().values())
+    meanings = (known.filled_from(failure) for known in known_exceptions().values())
     return next((meaning for meaning in meanings if meaning is not None), None)
 
 

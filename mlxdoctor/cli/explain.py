@@ -136,7 +136,7 @@ def _bug(bug: KnownBug) -> str:
         bug.title,
         [bug.explanation],
         {
-            "Versions": [f"  {bug.affected}{seen_in}"],
+            "Versions": [f"  {bug.versions}{seen_in}"],
             "Seen by": [f"  mlxdoctor {tool}" for tool in bug.seen_by],
             "Reported in" if is_reported else "Package": [
                 f"  {address}" for address in bug.references

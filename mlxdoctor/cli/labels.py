@@ -13,10 +13,9 @@ from mlxdoctor.finding import plain
 from mlxdoctor.formats.escape import terminal
 
 if TYPE_CHECKING:
-    from mlxdoctor.evidence.row_encoder import RowEncoder
+    from mlxdoctor.evidence.row_encoder import SupervisedRow
     from mlxdoctor.evidence.tokenizer import Tokenizer
     from mlxdoctor.finding import Finding
-    from mlxdoctor.labels.label_rows import LabelledRow, Totals
 
 #: The checks whose findings are shown below the totals.
 CHECKS = ("label-mask", "trained-tokens", "tokenizer-consistency", "data-format")
@@ -73,22 +72,28 @@ def command(
     from mlxdoctor.evidence.dataset import Dataset
     from mlxdoctor.evidence.supervision import encoder_of
     from mlxdoctor.evidence.tokenizer import Tokenizer
-    from mlxdoctor.labels.label_rows import LabelledRow, Totals, labelled
+    from mlxdoctor.labels.label_rows import Totals, labelled
 
     tokenizer = Tokenizer.read(base)
-    known = TrainingConfig.read(_config_file(config)) if config is not None else None
-    dataset = Dataset.read(data, known)
+    settings = TrainingConfig.read(_config_file(config)) if config is not None else None
+    dataset = Dataset.read(data, settings)
     name = split if data.is_dir() else next(iter(dataset.splits))
     chosen, encoder = encoder_of(
-        dataset, tokenizer, known, name, mask_prompt=mask_prompt, max_seq_length=max_seq_length
+        dataset, tokenizer, settings, name, mask_prompt=mask_prompt, max_seq_length=max_seq_length
     )
-    totals, shown = Totals(), list[LabelledRow]()
-    for row in labelled(chosen, encoder):
-        totals.add(row)
+    totals, shown = Totals(), list[dict[str, Any]]()
+    for line, row in labelled(chosen, encoder):
+        totals.add(line, row)
         if len(shown) < rows and not no_text:
-            shown.append(row)
+            shown.append(_row(line, row, tokenizer))
     findings, texts = _findings(data, base, config, log)
-    content = _to_dict(totals, encoder, shown, findings, tokenizer)
+    content = {
+        "mask_prompt": encoder.mask_prompt,
+        "max_seq_length": encoder.max_seq_length,
+        "totals": totals.to_dict(),
+        "rows": shown,
+        "findings": [plain(finding) for finding in findings],
+    }
     if no_text:
         from mlxdoctor.formats.withheld import taken_out
 
@@ -98,7 +103,7 @@ def command(
 
         click.echo(json_format.render(content), nl=False)
     else:
-        click.echo("\n".join(_lines(totals, encoder, shown, content, tokenizer)))
+        click.echo("\n".join(_lines(content)))
     return EXIT_FOUND if options.fails(findings, fail_on) else EXIT_CLEAN
 
 
@@ -117,80 +122,53 @@ def _findings(
 
     paths = [data] if config is None else [data, _config_file(config)]
     run = Run.discover(paths, base=base, data=data, log=log, allow_model=False)
-    chosen = [one for one in discover() if one.name in CHECKS]
-    found = [finding for one in run_checks(chosen, run) for finding in one.findings]
-    return found, row_texts(run)
+    checks = [check for check in discover() if check.name in CHECKS]
+    findings = [finding for outcome in run_checks(checks, run) for finding in outcome.findings]
+    return findings, row_texts(run)
 
 
-def _lines(
-    totals: Totals,
-    rules: RowEncoder,
-    shown: list[LabelledRow],
-    content: Mapping[str, Any],
-    tokenizer: Tokenizer,
-) -> list[str]:
-    lines = []
-    for labelled in shown:
-        lines += [f"row {labelled.line}", _strip(labelled, tokenizer), ""]
-    share = totals.targets / totals.tokens if totals.tokens else 0.0
-    masked = "prompts masked" if rules.mask_prompt else "prompts trained"
-    lines += [
-        f"{totals.rows:,} rows, {totals.tokens:,} tokens, {totals.targets:,} of them targets "
-        f"({share:.1%}); {masked}, rows cut after {rules.max_seq_length:,} tokens, the longest has "
-        f"{totals.longest:,}",
-        "targets: "
-        + ", ".join(f"{count:,} {name}" for name, count in totals.by_role.most_common())
-        + f"; and {totals.padding_targets:,} padding tokens that mlx-lm counts as well",
+def _row(line: int, row: SupervisedRow | str, tokenizer: Tokenizer) -> dict[str, Any]:
+    """One row as JSON shows it."""
+    from mlxdoctor.labels.label_rows import spans
+
+    if isinstance(row, str):
+        return {"line": line, "reason": row, "spans": []}
+    parts = [
+        {"role": role, "target": trained, "tokens": ids, "text": tokenizer.decode(ids)}
+        for role, trained, ids in spans(row)
     ]
-    for one in content["totals"]["problems"]:
-        first = ", ".join(map(str, one["first_lines"]))
-        lines.append(terminal(f"{one['rows']:,} rows: {one['problem']} (first lines: {first})"))
-    for one in content["findings"]:
-        lines.append(terminal(f"{one['severity']} [{one['code']}] {one['message']}"))
-    return lines
+    return {"line": line, "reason": "", "spans": parts}
 
 
-def _strip(labelled: LabelledRow, tokenizer: Tokenizer) -> str:
-    """The row's text, what is trained on set off."""
-    from mlxdoctor.labels.label_rows import spans
+def _lines(content: Mapping[str, Any]) -> Iterator[str]:
+    """What JSON shows, for a terminal."""
+    for row in content["rows"]:
+        yield f"row {row['line']}"
+        refused = terminal(f"cannot be tokenized: {row['reason']}") if row["reason"] else ""
+        yield refused or "".join(map(_span, row["spans"]))
+        yield ""
+    totals = content["totals"]
+    masked = "prompts masked" if content["mask_prompt"] else "prompts trained"
+    yield (
+        f"{totals['rows']:,} rows, {totals['tokens']:,} tokens, {totals['targets']:,} of them "
+        f"targets ({totals['share']:.1%}); {masked}, rows cut after "
+        f"{content['max_seq_length']:,} tokens, the longest has {totals['longest']:,}"
+    )
+    by_role = ", ".join(f"{count:,} {name}" for name, count in totals["targets_by_role"].items())
+    padding = f"{totals['padding_targets']:,} padding tokens that mlx-lm counts as well"
+    yield f"targets: {by_role}; and {padding}"
+    for problem in totals["problems"]:
+        first = ", ".join(map(str, problem["first_lines"]))
+        yield terminal(f"{problem['rows']:,} rows: {problem['problem']} (first lines: {first})")
+    for finding in content["findings"]:
+        yield terminal(f"{finding['severity']} [{finding['code']}] {finding['message']}")
 
-    if labelled.row is None:
-        return terminal(f"cannot be tokenized: {labelled.reason}")
-    parts = []
-    for role, trained, ids in spans(labelled.row):
-        text = terminal(tokenizer.decode(ids).replace("\n", "\\n"))
-        if not output.is_coloured():
-            parts.append(f"[[{text}]]" if trained else text)
-        elif trained:
-            parts.append(output.style(text, _COLOURS[role], True))
-        else:
-            parts.append(output.style(text, "red" if role == "cut" else "bright_black", False))
-    return "".join(parts)
 
-
-def _to_dict(
-    totals: Totals,
-    rules: RowEncoder,
-    shown: list[LabelledRow],
-    findings: list[Finding],
-    tokenizer: Tokenizer,
-) -> dict[str, Any]:
-    from mlxdoctor.labels.label_rows import spans
-
-    return {
-        "mask_prompt": rules.mask_prompt,
-        "max_seq_length": rules.max_seq_length,
-        "totals": totals.to_dict(),
-        "rows": [
-            {
-                "line": one.line,
-                "reason": one.reason,
-                "spans": [
-                    {"role": role, "target": trained, "tokens": ids, "text": tokenizer.decode(ids)}
-                    for role, trained, ids in (spans(one.row) if one.row is not None else [])
-                ],
-            }
-            for one in shown
-        ],
-        "findings": [plain(one) for one in findings],
-    }
+def _span(span: Mapping[str, Any]) -> str:
+    """The text of some tokens; what is trained on is set off."""
+    text = terminal(span["text"].replace("\n", "\\n"))
+    if not output.is_coloured():
+        return f"[[{text}]]" if span["target"] else text
+    if span["target"]:
+        return output.style(text, _COLOURS[span["role"]], True)
+    return output.style(text, "red" if span["role"] == "cut" else "bright_black", False)

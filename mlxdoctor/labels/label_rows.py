@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,29 +14,8 @@ from mlxdoctor.evidence.row_encoder import Role, RowEncoder, SupervisedRow
 
 #: Rows named for each thing that goes wrong.
 EXAMPLES = 5
-#: What is wrong with the targets of a row, by its sign of the check `label-mask`.
-PROBLEMS = {
-    "no-supervised-tokens": "no target at all",
-    "answers-truncated": "answer cut by the limit",
-    "end-token-missing": "no end token",
-    "offset-not-a-prefix": "prompt is not how the row begins (mask offset wrong)",
-    "double-bos": "two beginning-of-text tokens",
-    "earlier-answers-masked": "earlier answers are masked",
-}
-
-
-@dataclass(frozen=True)
-class LabelledRow:
-    """One line of the data: its tokens and labels, or why it has none.
-
-    Attributes:
-        line: its number in the file, from 1.
-        row: None where it cannot be tokenized; `reason` says why.
-    """
-
-    line: int
-    row: SupervisedRow | None
-    reason: str = ""
+#: What is counted of rows that have no tokens, beside the symptoms of the check `label-mask`.
+REFUSED = "cannot-be-tokenized"
 
 
 @dataclass
@@ -49,8 +28,7 @@ class Totals:
         targets: tokens that are trained on, padding left out.
         padding_targets: padding tokens that mlx-lm trains beside them.
         by_role: targets that are prompt, answer, end or something else.
-        problems: what goes wrong -> how many rows.
-        lines: what goes wrong -> the first lines.
+        problems: what goes wrong, as the check `label-mask` calls it -> the lines.
         longest: tokens of the longest row.
     """
 
@@ -59,58 +37,49 @@ class Totals:
     targets: int = 0
     padding_targets: int = 0
     by_role: Counter[str] = field(default_factory=Counter)
-    problems: Counter[str] = field(default_factory=Counter)
-    lines: dict[str, list[int]] = field(default_factory=dict)
+    problems: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     longest: int = 0
 
-    def add(self, labelled: LabelledRow) -> None:
-        """Count one row."""
+    def add(self, line: int, row: SupervisedRow | str) -> None:
+        """Count one row, or why it cannot be tokenized."""
         self.rows += 1
-        row = labelled.row
-        if row is None:
-            self._problem("cannot be tokenized", labelled.line)
+        if isinstance(row, str):
+            self.problems[REFUSED].append(line)
             return
         self.tokens += row.full_length
         self.longest = max(self.longest, row.full_length)
         self.targets += len(row.targets)
         self.padding_targets += int(row.padded)
-        counts = np.bincount(row.target_roles, minlength=len(Role))
-        for role in Role:
-            if counts[role]:
-                self.by_role[role.name.lower()] += int(counts[role])
+        roles, counts = np.unique(row.target_roles, return_counts=True)
+        for role, count in zip(roles.tolist(), counts.tolist(), strict=True):
+            self.by_role[Role(role).name.lower()] += count
         for problem in row.problems:
-            self._problem(PROBLEMS[problem], labelled.line)
-
-    def _problem(self, name: str, line: int) -> None:
-        self.problems[name] += 1
-        first = self.lines.setdefault(name, [])
-        if len(first) < EXAMPLES:
-            first.append(line)
+            self.problems[problem].append(line)
 
     def to_dict(self) -> dict[str, Any]:
         """The totals as JSON shows them."""
+        by_size = sorted(self.problems.items(), key=lambda item: -len(item[1]))
         return {
             "rows": self.rows,
             "tokens": self.tokens,
             "targets": self.targets,
             "share": self.targets / self.tokens if self.tokens else 0.0,
             "padding_targets": self.padding_targets,
-            "targets_by_role": dict(self.by_role),
+            "targets_by_role": dict(self.by_role.most_common()),
             "longest": self.longest,
             "problems": [
-                {"problem": name, "rows": count, "first_lines": self.lines[name]}
-                for name, count in self.problems.most_common()
+                {"problem": name, "rows": len(lines), "first_lines": lines[:EXAMPLES]}
+                for name, lines in by_size
             ],
         }
 
 
-def labelled(split: Split, encoder: RowEncoder) -> Iterator[LabelledRow]:
-    """The lines of a split, in its file's order."""
+def labelled(split: Split, encoder: RowEncoder) -> Iterator[tuple[int, SupervisedRow | str]]:
+    """The lines of a split, from 1, in its file's order: the row, or why it has no tokens."""
     rows = dict(zip(split.line_numbers, split.rows, strict=True))
     reasons = {bad.number: bad.reason for bad in split.bad_lines}
     for index, line in enumerate(sorted((*rows, *reasons))):
-        row = encoder.row(index, rows[line]) if line in rows else reasons[line]
-        yield LabelledRow(line, None, row) if isinstance(row, str) else LabelledRow(line, row)
+        yield line, encoder.row(index, rows[line]) if line in rows else reasons[line]
 
 
 def spans(row: SupervisedRow) -> list[tuple[str, bool, list[int]]]:
@@ -121,9 +90,10 @@ def spans(row: SupervisedRow) -> list[tuple[str, bool, list[int]]]:
     """
     first = max(row.offset, 1)
     runs: list[tuple[str, bool, list[int]]] = []
-    for at, (token, role) in enumerate(zip(row.tokens.tolist(), row.roles.tolist(), strict=True)):
-        name = "cut" if at >= row.length else Role(role).name.lower()
-        trained = first <= at < row.length
+    tokens = zip(row.tokens.tolist(), row.roles.tolist(), strict=True)
+    for place, (token, role) in enumerate(tokens):
+        name = "cut" if place >= row.length else Role(role).name.lower()
+        trained = first <= place < row.length
         if runs and runs[-1][:2] == (name, trained):
             runs[-1][2].append(token)
         else:

@@ -43,14 +43,14 @@ def raised(module: str) -> Iterator[str]:
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
             given = node.exc.args[0]
             given = texts.get(given.id, given) if isinstance(given, ast.Name) else given
-            yield f"{ast.unparse(node.exc.func)}: {said(given)}"
+            yield f"{ast.unparse(node.exc.func)}: {written(given)}"
 
 
-def said(node: ast.expr) -> str:
+def written(node: ast.expr) -> str:
     if isinstance(node, ast.JoinedStr):
-        return "".join(said(one) for one in node.values)
+        return "".join(map(written, node.values))
     if isinstance(node, ast.BinOp):
-        return said(node.left) + said(node.right)
+        return written(node.left) + written(node.right)
     return str(node.value) if isinstance(node, ast.Constant) else "7"
 
 
@@ -58,23 +58,18 @@ def said(node: ast.expr) -> str:
 def test_every_exception_of_mlx_lm_is_known(module: str) -> None:
     texts = list(raised(module))
     assert texts
-    assert [one for one in texts if meaning_of(failure(one)) is None] == []
+    assert [text for text in texts if meaning_of(failure(text)) is None] == []
 
 
-def test_every_entry_is_reported_as_a_finding_of_the_check() -> None:
+def test_every_entry_is_reported_and_its_sentences_can_be_filled() -> None:
     codes = {code.split(".")[1] for code in check_called("log-failures").codes}
-    assert {one.finding for one in known_exceptions().values()} <= codes
-
-
-@pytest.mark.parametrize("name", known_exceptions())
-def test_sentences_can_be_said(name: str) -> None:
-    one = known_exceptions()[name]
-    assert one.type or one.message is not None
-    names = one.message.groupindex if one.message is not None else {}
-    filled = dict.fromkeys(names, "x")
-    said, remedy = one.says.format(**filled), one.remedy.format(**filled)
-    assert said.endswith(".")
-    assert not remedy.endswith(".")
+    for known in known_exceptions().values():
+        assert known.finding in codes
+        assert known.type or known.message is not None
+        names = known.message.groupindex if known.message is not None else {}
+        filled = dict.fromkeys(names, "x")
+        assert known.says.format(**filled).endswith("."), known.id
+        assert not known.remedy.format(**filled).endswith("."), known.id
 
 
 @pytest.mark.parametrize(
@@ -105,20 +100,10 @@ def test_sentences_can_be_said(name: str) -> None:
             "batch_size",
         ),
         (
-            "RuntimeError: [metal::malloc] Resource limit (499000) exceeded.",
-            "out-of-memory",
-            "grad_checkpoint",
-        ),
-        (
             "ValueError: [matmul] Last dimension of first input with shape (1,7,96) must match "
             "second to last dimension of second input with shape (64,8).",
             "shapes-disagree",
             "rank",
-        ),
-        (
-            "RuntimeError: [load_safetensors] Invalid json header length model.safetensors",
-            "model-refused",
-            "git lfs pull",
         ),
         (
             "safetensors_rust.SafetensorError: Error while deserializing header: HeaderTooLarge",
@@ -130,20 +115,8 @@ def test_sentences_can_be_said(name: str) -> None:
             "model-refused",
             "ask for access",
         ),
-        (
-            "huggingface_hub.errors.RepositoryNotFoundError: 404 Client Error.",
-            "model-refused",
-            "owner/name",
-        ),
-        (
-            "AttributeError: 'dict' object has no attribute 'forward'",
-            "code-error",
-            "value_and_grad",
-        ),
         ("TypeError: 'dict' object is not callable", "code-error", "value_and_grad"),
-        ("AttributeError: 'Adam' object has no attribute 'zero_grad'", "code-error", "mx.eval"),
         ("ModuleNotFoundError: No module named 'wandb'", "environment-lacking", "report_to"),
-        ("OSError: [Errno 28] No space left on device", "environment-lacking", "disk"),
         ("RuntimeError: Loss is NaN at step 12, stopping", "loss-refused", "learning rate"),
     ],
 )
@@ -171,7 +144,6 @@ def test_a_function_or_the_source_line_can_decide() -> None:
         "ValueError: no such answer",
         "KeyError: 'accuracy'",
         "AttributeError: 'NoneType' object has no attribute 'split'",
-        "ZeroDivisionError: division by zero",
         "Traceback (most recent call last)",
     ],
 )

@@ -105,10 +105,10 @@ def _tokenizer() -> Tokenizer:
 def _labels(folder: Path) -> None:
     totals = Totals()
     dataset = Dataset.read(folder / "rows.jsonl")
-    for each in labelled(*encoder_of(dataset, _tokenizer(), None, "train")):
-        totals.add(each)
-        if each.row is not None and totals.rows <= SHOWN:
-            spans(each.row)
+    for line, row in labelled(*encoder_of(dataset, _tokenizer(), None, "train")):
+        totals.add(line, row)
+        if not isinstance(row, str) and totals.rows <= SHOWN:
+            spans(row)
     totals.to_dict()
 
 
