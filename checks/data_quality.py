@@ -28,21 +28,15 @@ the step that spoils them. Remove duplicates before splitting, and join prompts 
 key, never by their place in two lists.
 """
 
+import math
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from mlxdoctor.check import NotApplicable, check, limit
-from mlxdoctor.engines.text import (
-    CONTROL,
-    DAMAGE,
-    ROLE,
-    TextFacts,
-    describe,
-    sampled,
-)
+from mlxdoctor.engines.text import CONTROL, DAMAGE, ROLE, TextFacts, describe, sampled
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset, Split
 from mlxdoctor.evidence.planned_run import PlannedRun
@@ -62,8 +56,9 @@ _WRITTEN = "answers as somebody wrote them"
 
 #: A share of rows below which it is a note, or nothing: a few repeats do no harm.
 NOTED = 0.05
-#: Share of rows that repeat an earlier one: every row twice is a second pass.
-COPIES = 0.5
+#: Share of rows that repeat an earlier one, for a note, a warning and an error: every row twice is
+#: a second pass.
+_COPIED = (NOTED, 0.5, 0.5)
 #: Share of validation rows that are training rows, and rows, for an error.
 ALL_LEAKED, LEAKED_ROWS = 0.9, 8
 #: Different prompts that contradict each other, for an error: a coin is one with two answers.
@@ -76,8 +71,8 @@ FEW_PASSES = 20.0
 PAIRED_ROWS = 50
 #: Share of the texts that are a question with its answer, to be looked at as such.
 EXCHANGES = 0.9
-#: Share of wrapped answers, and of damaged rows, from which on they are reported.
-WRAPPED, DAMAGED = 0.5, 0.01
+#: Share of wrapped answers, and of damaged rows, likewise.
+_WRAPPED, _DAMAGED = (math.inf, 0.5, 0.5), (math.inf, 0.01, 0.01)
 #: Share of an answer's characters that are damaged where all of it is: in French it is 0.03.
 DAMAGED_ANSWER = 0.01
 #: Characters and different answers below which answers of one length are labels, or dates.
@@ -255,15 +250,23 @@ def data_quality(
     limits: Limits,
 ) -> Iterator[Sign | Seen | Unsought]:
     """Compare the rows with each other, and describe their answers."""
-    train = dataset.splits.get("train")
+    train, valid = dataset.splits.get("train"), dataset.splits.get("valid")
     if train is None or not train.rows:
         raise NotApplicable("there are no training rows")
     yield from _number_of_rows(train, config, log, planned, limits)
     pairs = [pair_of(row, train.format, dataset.features) for row in train.rows]
     first: dict[Pair, int] = {}
     repeats = [row for row, pair in enumerate(pairs) if first.setdefault(pair, row) != row]
-    yield from _duplicates(train, repeats, _passes(config, log, len(first)), limits)
-    yield from _leaked(dataset, first.keys(), limits)
+    passes = _passes(config, log, len(first))
+    is_sure = len(repeats) > len(first) and passes >= limits.copies_passes
+    gone_over = {"passes": round(passes, 1), "times": passes if passes >= 2 else None}
+    figures: dict[str, Measurement] = {"different": len(first), **gone_over}
+    yield from _graded("duplicates", train, repeats, _COPIED, figures, is_sure=is_sure)
+    if valid is not None:
+        theirs = (pair_of(row, valid.format, dataset.features) for row in valid.rows)
+        leaked = [row for row, pair in enumerate(theirs) if pair in first]
+        steps, is_sure = (0.0, limits.leaked, ALL_LEAKED), len(leaked) >= LEAKED_ROWS
+        yield from _graded("leaked-validation", valid, leaked, steps, {}, is_sure=is_sure)
     if train.format in ("tokens", "unknown"):
         why = "the rows are in no format of one prompt and one answer"
         yield Unsought(_OF_ANSWERS, why)
@@ -278,6 +281,28 @@ def data_quality(
     yield from _misplaced(train, pairs, limits)
 
 
+def _graded(
+    symptom: str,
+    split: Split,
+    rows: Sequence[int],
+    steps: tuple[float, float, float],
+    measured: Mapping[str, Measurement],
+    *,
+    is_sure: bool = True,
+    examined: int = 0,
+) -> Iterator[Sign]:
+    """A sign about rows: a note, a warning and, where it is sure, an error from a share on."""
+    if not rows:
+        return
+    share = len(rows) / (examined or len(split.rows))
+    reached = [severity for severity, step in zip(Severity, steps, strict=True) if share >= step]
+    if reached:
+        is_doubtful = reached[-1] is Severity.ERROR and not is_sure
+        severity = Severity.WARNING if is_doubtful else reached[-1]
+        figures = {**measured, "examined": examined} if examined else measured
+        yield _sign(symptom, split, rows, severity, figures)
+
+
 def _number_of_rows(
     split: Split,
     config: TrainingConfig | None,
@@ -285,30 +310,21 @@ def _number_of_rows(
     planned: PlannedRun | None,
     limits: Limits,
 ) -> Iterator[Sign]:
-    count = len(split.rows)
+    count, where = len(split.rows), split.path.name
     batch_size = config.batch_size if config is not None else None
+    passes = _passes(config, log, count)
     if batch_size is not None and count < batch_size:
         started = log is not None and log.main.get("train_loss") is not None
-        yield Sign(
-            "fewer-than-a-batch",
-            {"rows": count, "batch_size": batch_size},
-            where=split.path.name,
-            severity=Severity.WARNING if started else None,
-        )
+        severity = Severity.WARNING if started else None
+        measured = {"rows": count, "batch_size": batch_size}
+        yield Sign("fewer-than-a-batch", measured, where, severity=severity)
     elif count < limits.few_rows:
-        passes = _passes(config, log, count)
         # Of a run that was made the losses tell whether that many passes were too many.
-        yield Sign(
-            "few-rows",
-            {
-                "rows": count,
-                "needed": limits.few_rows,
-                "passes": round(passes, 1),
-                "times": passes if passes >= 1 else None,
-            },
-            where=split.path.name,
-            severity=Severity.ERROR if planned and passes >= FEW_PASSES else None,
-        )
+        severity = Severity.ERROR if planned and passes >= FEW_PASSES else None
+        times = passes if passes >= 1 else None
+        figures: dict[str, Measurement] = {"passes": round(passes, 1), "times": times}
+        figures |= {"rows": count, "needed": limits.few_rows}
+        yield Sign("few-rows", figures, where, severity=severity)
 
 
 def _passes(config: TrainingConfig | None, log: TrainingLog | None, rows: int) -> float:
@@ -322,65 +338,29 @@ def _passes(config: TrainingConfig | None, log: TrainingLog | None, rows: int) -
     return iterations * (config.batch_size or 0) / rows
 
 
-def _duplicates(
-    split: Split, repeats: Sequence[int], passes: float, limits: Limits
-) -> Iterator[Sign]:
-    share = len(repeats) / len(split.rows)
-    if share < NOTED:
-        return
-    severity = Severity.WARNING if share >= COPIES else None
-    if share > COPIES and passes >= limits.copies_passes:
-        severity = Severity.ERROR
-    yield _sign(
-        "duplicates",
-        split,
-        repeats,
-        severity,
-        different=len(split.rows) - len(repeats),
-        passes=round(passes, 1),
-        times=passes if passes >= 2 else None,
-    )
-
-
-def _leaked(dataset: Dataset, training: Collection[Pair], limits: Limits) -> Iterator[Sign]:
-    valid = dataset.splits.get("valid")
-    if valid is None or not valid.rows:
-        return
-    theirs = (pair_of(row, valid.format, dataset.features) for row in valid.rows)
-    leaked = [row for row, pair in enumerate(theirs) if pair in training]
-    if leaked:
-        share = len(leaked) / len(valid.rows)
-        severity = Severity.INFO if share < limits.leaked else None
-        if share >= ALL_LEAKED and len(leaked) >= LEAKED_ROWS:
-            severity = Severity.ERROR
-        yield _sign("leaked-validation", valid, leaked, severity)
-
-
 def _contradictions(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iterator[Sign]:
     wrong = contradictions(pairs)
-    outvoted, exclusive = len(wrong.outvoted) / len(pairs), len(wrong.exclusive) / len(pairs)
-    if outvoted < NOTED:
-        return
-    severity = Severity.WARNING if outvoted >= limits.contradicted else None
-    if exclusive >= limits.contradicted and wrong.prompts >= CONTRADICTED_PROMPTS:
-        severity = Severity.ERROR
-    counts = {"exclusive": len(wrong.exclusive), "prompts": wrong.prompts}
-    yield _sign("contradictory-answers", split, wrong.outvoted, severity, **counts)
+    steps = (NOTED, limits.contradicted, limits.contradicted)
+    is_exclusive = wrong.exclusive / len(pairs) >= limits.contradicted
+    is_sure = is_exclusive and wrong.prompts >= CONTRADICTED_PROMPTS
+    counts = {"exclusive": wrong.exclusive, "prompts": wrong.prompts}
+    symptom = "contradictory-answers"
+    yield from _graded(symptom, split, wrong.outvoted, steps, counts, is_sure=is_sure)
 
 
 def _one_answer(
     split: Split, pairs: Sequence[Pair], facts: TextFacts, limits: Limits
 ) -> Iterator[Sign]:
+    if len({pair.prompt for pair in pairs}) == 1:
+        return
     rows = [row for row, pair in enumerate(pairs) if pair.answer.strip() == facts.top_text]
     others = len(pairs) - len(rows)
     # Labels may be as unequal as the world is; a sentence among many is no label.
     is_sentence = len(facts.top_text.split()) > 1 and 2 * (facts.distinct - 1) >= others > 0
-    is_error = is_sentence and facts.top_share >= limits.one_sentence
-    has_prompts = len({pair.prompt for pair in pairs}) > 1
-    if has_prompts and (is_error or facts.top_share >= ONE_ANSWER):
-        answer = quoted(facts.top_text, 40) if facts.top_text else "an empty one"
-        severity = Severity.ERROR if is_error else None
-        yield _sign("one-answer", split, rows, severity, answer=answer)
+    least = limits.one_sentence if is_sentence else ONE_ANSWER
+    answer = {"answer": quoted(facts.top_text, 40) if facts.top_text else "an empty one"}
+    steps = (math.inf, least, least)
+    yield from _graded("one-answer", split, rows, steps, answer, is_sure=is_sentence)
 
 
 def _cut(split: Split, pairs: Sequence[Pair], facts: TextFacts, limits: Limits) -> Iterator[Sign]:
@@ -390,54 +370,59 @@ def _cut(split: Split, pairs: Sequence[Pair], facts: TextFacts, limits: Limits) 
     if cut.share < limits.cut or not looks_cut or not are_texts:
         return
     rows = [row for row, pair in enumerate(pairs) if len(pair.answer) == cut.length]
-    yield _sign(
-        "cut-answers",
-        split,
-        rows,
-        Severity.WARNING if cut.share < MANY_CUT else None,
-        length=cut.length,
-        unfinished=cut.unfinished,
-        answer=quoted(pairs[rows[0]].answer, 60),
-    )
+    answer = quoted(pairs[rows[0]].answer, 60)
+    figures: dict[str, Measurement] = {
+        "length": cut.length,
+        "unfinished": cut.unfinished,
+        "answer": answer,
+    }
+    yield from _graded("cut-answers", split, rows, (math.inf, 0.0, MANY_CUT), figures)
 
 
 def _marked(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iterator[Sign]:
     """The marks that a chat template and a wrong encoding leave, in a sample of the rows."""
-    sample = sampled(len(pairs))
-    opened, closed, damaged = set[int](), set[int](), []
-    badly = 0
-    for row in sample:
-        answer = pairs[row].answer
-        if ROLE.match(answer) or CONTROL.match(answer.lstrip()):
-            opened.add(row)
-        if _ENDS_IN_CONTROL.search(answer[-TAIL:]):
-            closed.add(row)
-        if DAMAGE.search(pairs[row].text):
-            damaged.append(row)
-            badly += len(DAMAGE.findall(answer)) >= DAMAGED_ANSWER * len(answer) > 0
-    enough = limits.spoilt * len(sample)
+    answers = {row: pairs[row].answer for row in sampled(len(pairs))}
+    examined, enough = len(answers), limits.spoilt * len(answers)
+    opened = {
+        row for row, text in answers.items() if ROLE.match(text) or CONTROL.match(text.lstrip())
+    }
+    closed = {row for row, text in answers.items() if _ENDS_IN_CONTROL.search(text[-TAIL:])}
     wrapped = sorted(opened | closed)
-    if split.format != "text" and len(wrapped) >= WRAPPED * len(sample):
+    if wrapped and split.format != "text":
         # A special token after the answer alone is learned twice, and the first ends it.
-        severity = None if len(opened) >= enough else Severity.WARNING
-        answer = quoted(pairs[wrapped[0]].answer, 60)
-        figures: dict[str, Measurement] = {"examined": len(sample), "answer": answer}
-        yield _sign("wrapped-answers", split, wrapped, severity, **figures)
-    if len(damaged) >= max(1, DAMAGED * len(sample)):
-        severity = None if badly >= enough else Severity.WARNING
-        figures = {"examined": len(sample), "badly": badly or None}
-        yield _sign("damaged-answers", split, damaged, severity, **figures)
+        yield from _graded(
+            "wrapped-answers",
+            split,
+            wrapped,
+            _WRAPPED,
+            {"answer": quoted(answers[wrapped[0]], 60)},
+            is_sure=len(opened) >= enough,
+            examined=examined,
+        )
+    damaged = [row for row in answers if DAMAGE.search(pairs[row].text)]
+    shares = [len(DAMAGE.findall(text)) / len(text) for text in answers.values() if text]
+    badly = sum(share >= DAMAGED_ANSWER for share in shares)
+    yield from _graded(
+        "damaged-answers",
+        split,
+        damaged,
+        _DAMAGED,
+        {"badly": badly or None},
+        is_sure=badly >= enough,
+        examined=examined,
+    )
 
 
 def _order(split: Split, facts: TextFacts) -> Iterator[Sign | Seen | Unsought]:
     order = facts.order
-    neighbours = order.words - order.texts
+    can_tell = DEALT <= order.dealt <= MOST_DEALT * (order.words - order.texts)
+    why = ""
     if order.function_words < FUNCTION_WORDS:
         why = "the answers are no sentences of a language whose small words are known here"
+    elif order.shared < SHARED_WORDS or not can_tell:
+        why = "too few different words stand side by side"
+    if why:
         yield Unsought(("words-out-of-order",), why)
-        return
-    if order.shared < SHARED_WORDS or not DEALT <= order.dealt <= MOST_DEALT * neighbours:
-        yield Unsought(("words-out-of-order",), "too few different words stand side by side")
         return
     measured: dict[str, Measurement] = {
         "again": order.again,
@@ -463,21 +448,19 @@ def _misplaced(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iterator[
             # Plain text has no answers that could be misplaced.
             return
     rows = [row for row, pair in enumerate(pairs) if pair.prompt.strip() and pair.answer.strip()]
-    why = ""
+    measured, why = None, ""
     if split.format == "text" and len(rows) < EXCHANGES * len(pairs):
         why = "only some of the texts are questions with answers"
     elif len(rows) < PAIRED_ROWS:
         why = f"{len(rows)} rows with a prompt and an answer; {PAIRED_ROWS} are needed"
-    if why:
-        yield Unsought(("misplaced-answers",), why)
-        return
-    prompts, answers = [pairs[row].prompt for row in rows], [pairs[row].answer for row in rows]
-    measured = pairing(prompts, answers, TELLING)
-    if measured.telling < TELLING:
+    else:
+        prompts, answers = [pairs[row].prompt for row in rows], [pairs[row].answer for row in rows]
+        measured = pairing(prompts, answers, TELLING)
         why = (
             "prompts and answers share too few rare words: with all answers dealt out at random, "
             f"{measured.telling:.0%} of the rows would be noticed; {TELLING:.0%} are needed"
         )
+    if measured is None or measured.telling < TELLING:
         yield Unsought(("misplaced-answers",), why)
         return
     interval = wilson(len(measured.misplaced), measured.examined)
@@ -486,24 +469,23 @@ def _misplaced(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iterator[
     if interval.low < limits.misplaced or float(np.mean(ranks)) > RANK:
         return
     first = min(measured.misplaced, key=lambda misplaced: misplaced.row)
-    yield _sign(
-        "misplaced-answers",
-        split,
-        sorted(rows[misplaced.row] for misplaced in measured.misplaced),
-        examined=measured.examined,
-        share=interval.share,
-        share_at_least=interval.low,
-        line=split.line_numbers[rows[first.row]],
-        answer_line=split.line_numbers[rows[first.answer_at]],
-    )
+    figures = {
+        "examined": measured.examined,
+        "share": interval.share,
+        "share_at_least": interval.low,
+        "line": split.line_numbers[rows[first.row]],
+        "answer_line": split.line_numbers[rows[first.answer_at]],
+    }
+    affected = sorted(rows[misplaced.row] for misplaced in measured.misplaced)
+    yield _sign("misplaced-answers", split, affected, None, figures)
 
 
 def _sign(
     symptom: str,
     split: Split,
     rows: Sequence[int],
-    severity: Severity | None = None,
-    **measured: Measurement,
+    severity: Severity | None,
+    measured: Mapping[str, Measurement],
 ) -> Sign:
     """A sign about rows of a split: how many, and the first of them."""
     lines = tuple(split.line_numbers[row] for row in rows[:5])
@@ -514,4 +496,4 @@ def _sign(
         "first_lines": lines,
     }
     where = f"{split.path.name}, line {lines[0]}"
-    return Sign(symptom, figures | measured, where=where, severity=severity)
+    return Sign(symptom, {**figures, **measured}, where=where, severity=severity)

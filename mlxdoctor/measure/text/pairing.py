@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,11 +62,13 @@ class RareWords:
     """Different prompts and different answers, as sets of the rare words that both sides use.
 
     Attributes:
-        words: of each prompt, and of each answer.
+        texts: the prompts, and the answers.
+        words: of each of them.
         places: the numbers of the prompts, and of the answers, with each word.
         bits: of each word, log2(texts / texts with it), of the side where it is commoner.
     """
 
+    texts: Sequence[Sequence[str]]
     words: Sequence[Sequence[Collection[str]]]
     places: Sequence[Mapping[str, Ints]]
     bits: Mapping[str, float]
@@ -89,7 +91,7 @@ class RareWords:
             if share < math.inf:
                 bits[word] = round(-math.log2(share) / _GRAIN) * _GRAIN
         kept = [[text & bits.keys() for text in side] for side in sides]
-        return cls(kept, [_places(side) for side in kept], bits)
+        return cls((prompts, answers), kept, [_places(side) for side in kept], bits)
 
     def tie(self, prompt: int, answer: int) -> float:
         """Bits of the words that a prompt shares with an answer."""
@@ -120,17 +122,13 @@ class Misplaced:
 
     Attributes:
         row: its number.
-        answer: the number of the answer to its prompt.
-        answer_at: a row that holds that answer, and should not.
-        prompt: the number of the prompt to its answer.
+        answer_at: a row that holds the answer to its prompt, and should not.
         rank: where its own answer stands among all answers, and its prompt among all prompts,
             in [0, 1]; answers dealt out at random stand at 0.5 on average.
     """
 
     row: int
-    answer: int
     answer_at: int
-    prompt: int
     rank: float
 
 
@@ -167,48 +165,32 @@ def pairing(prompts: Sequence[str], answers: Sequence[str], telling: float) -> P
     examined = generator.permutation(len(prompts))[:EXAMINED].tolist()
     at_random = [answer_of[row] for row in generator.permutation(len(prompts)).tolist()]
 
-    def misplaced(answer_of: Sequence[int]) -> Iterator[Misplaced]:
-        dealt = _Dealt(ties, (prompt_of, answer_of), (_holders(prompt_of), _holders(answer_of)))
-        for row in examined:
-            if (found := dealt.misplaced(row)) is None:
-                continue
-            exchanged = (prompt_of[row], found.answer), (found.prompt, answer_of[row])
-            if not any(
-                copied(texts[PROMPT][asked], texts[ANSWER][said]) for asked, said in exchanged
-            ):
-                yield found
+    def misplaced(answer_of: Sequence[int]) -> tuple[Misplaced, ...]:
+        dealt = _Dealt(ties, (prompt_of, answer_of))
+        return tuple(filter(None, map(dealt.misplaced, examined)))
 
-    share = sum(1 for _ in misplaced(at_random)) / len(examined)
-    found = tuple(misplaced(answer_of)) if share >= telling else ()
-    return Pairing(len(examined), share, found)
+    share = len(misplaced(at_random)) / len(examined)
+    return Pairing(len(examined), share, misplaced(answer_of) if share >= telling else ())
 
 
-def _holders(held: Sequence[int]) -> list[list[int]]:
-    rows: list[list[int]] = [[] for _ in range(max(held) + 1)]
-    for row, text in enumerate(held):
-        rows[text].append(row)
-    return rows
-
-
-@dataclass(frozen=True)
 class _Dealt:
-    """Rows that hold a prompt and an answer each, not necessarily its own.
+    """Rows that hold a prompt and an answer each, not necessarily its own."""
 
-    Attributes:
-        ties: the words that prompts and answers share.
-        held: the number of the prompt, and of the answer, of each row.
-        holders: the rows that hold each prompt, and each answer.
-    """
-
-    ties: RareWords
-    held: Sequence[Sequence[int]]
-    holders: Sequence[Sequence[Sequence[int]]]
-
-    @property
-    def margin(self) -> float:
-        """Bits by which a match must exceed what is usual, and both rows' own ties."""
+    def __init__(self, ties: RareWords, held: Sequence[Sequence[int]]) -> None:
+        """Of the rows `held` has the number of the prompt, and of the answer."""
+        self.ties = ties
+        self.held = held
+        self.holders: list[dict[int, list[int]]] = [defaultdict(list), defaultdict(list)]
+        for side in (PROMPT, ANSWER):
+            for row, text in enumerate(held[side]):
+                self.holders[side][text].append(row)
         chance = math.log2(len(self.holders[PROMPT]) * len(self.holders[ANSWER])) / 2
-        return max(_LEAST_MARGIN, chance + _MARGIN)
+        #: Bits by which a match must exceed what is usual, and both rows' own ties.
+        self.margin = max(_LEAST_MARGIN, chance + _MARGIN)
+
+    def own(self, row: int) -> float:
+        """Bits that the prompt and the answer of a row share."""
+        return self.ties.tie(self.held[PROMPT][row], self.held[ANSWER][row])
 
     def misplaced(self, row: int) -> Misplaced | None:
         """Whether both halves of a row fit far better elsewhere, where the others do not fit.
@@ -216,10 +198,11 @@ class _Dealt:
         A chance match is seldom the best for both sides, and seldom has two rows in it that
         do not fit themselves; of answers that changed places, every row has both.
         """
-        own = self.ties.tie(self.held[PROMPT][row], self.held[ANSWER][row])
-        matches, ranks = [], []
+        own = self.own(row)
+        rows, ranks = [], []
         for side in (PROMPT, ANSWER):
-            scores = self.ties.ties(side, self.held[side][row])
+            text = self.held[side][row]
+            scores = self.ties.ties(side, text)
             best = self._best(scores, own, self.holders[1 - side])
             if best is None:
                 return None
@@ -227,13 +210,14 @@ class _Dealt:
             # Something else fits the match clearly better.
             if float(scores[match]) < float(self.ties.ties(1 - side, match).max()) - _SLACK:
                 return None
-            matches.append((match, holder))
+            if copied(self.ties.texts[side][text], self.ties.texts[1 - side][match]):
+                return None
+            rows.append(holder)
             ranks.append(float(np.mean(scores < own) + np.mean(scores == own) / 2))
-        (answer, answer_at), (prompt, _) = matches
-        return Misplaced(row, answer, answer_at, prompt, sum(ranks) / 2)
+        return Misplaced(row, rows[PROMPT], sum(ranks) / 2)
 
     def _best(
-        self, scores: Scores, own: float, holders: Sequence[Sequence[int]]
+        self, scores: Scores, own: float, holders: Mapping[int, Sequence[int]]
     ) -> tuple[int, int] | None:
         """The best match far above the own tie and the usual, and a row it does not fit."""
         usual = max(own, float(np.quantile(scores, _STANDING_OUT)))
@@ -243,12 +227,10 @@ class _Dealt:
         for match in matches.tolist():
             if scores[match] - usual < least:
                 break
-            rows = holders[match][:_CANDIDATES]
-            fits = [self.ties.tie(self.held[PROMPT][row], self.held[ANSWER][row]) for row in rows]
-            worst = int(np.argmin(fits))
-            gain = float(scores[match]) - max(usual, fits[worst])
+            worst = min(holders[match][:_CANDIDATES], key=self.own)
+            gain = float(scores[match]) - max(usual, self.own(worst))
             if gain >= least:
-                best, least = (match, rows[worst]), np.nextafter(gain, np.inf)
+                best, least = (match, worst), np.nextafter(gain, np.inf)
         return best
 
 
@@ -274,52 +256,49 @@ class Contradictions:
         outvoted: rows with a short answer that says something else than the most frequent
             answer to the same prompt, and is a number or the answer to another prompt too:
             answers that only this prompt has may be meant to differ.
-        exclusive: of these, rows where both answers are numbers, or labels.
+        exclusive: of these, how many rows where both answers are numbers, or labels.
         prompts: different prompts of the rows that are outvoted.
     """
 
     outvoted: tuple[int, ...]
-    exclusive: tuple[int, ...]
+    exclusive: int
     prompts: int
 
 
 def contradictions(pairs: Sequence[Pair]) -> Contradictions:
     """Compare the answers to the same prompt; rows without a prompt are left out."""
-    rows_of: dict[str, list[int]] = defaultdict(list)
+    answers = [" ".join(pair.answer.split()).casefold() for pair in pairs]
+    rows_of, prompts_of = defaultdict[str, list[int]](list), defaultdict[str, set[str]](set)
     for row, pair in enumerate(pairs):
+        prompts_of[answers[row]].add(pair.prompt)
         if pair.prompt:
             rows_of[pair.prompt].append(row)
-    again = [rows for rows in rows_of.values() if len({pairs[row].answer for row in rows}) > 1]
-    answers = [" ".join(pair.answer.split()).casefold() for pair in pairs]
-    prompts_of: dict[str, set[str]] = defaultdict(set)
-    for pair, answer in zip(pairs, answers, strict=True):
-        prompts_of[answer].add(pair.prompt)
     are_labels = len(prompts_of) <= min(_LABELS, len(pairs) / _ROWS_PER_LABEL)
-
+    again = [rows for rows in rows_of.values() if len({answers[row] for row in rows}) > 1]
     repeated = {answers[row]: vocabulary(answers[row]) for rows in again for row in rows}
     with_word = Counter(word for text in repeated.values() for word in text)
     # How telling each word is, in nats.
     weights = {word: math.log((len(repeated) + 1) / n) for word, n in with_word.items()}
     short = {answer for answer in repeated if answer and len(words(answer)) <= _SHORT}
     outvoted: list[int] = []
-    exclusive: list[int] = []
-    prompts = 0
+    exclusive = prompts = 0
     for rows in again:
         counts = Counter(answers[row] for row in rows)
         usual = counts.most_common(1)[0][0]
+        if usual not in short or len(counts) > _MOST_ANSWERS:
+            continue
+        others = {answer: _are_numbers(answer, usual) for answer in counts.keys() & short - {usual}}
         against = [
             row
             for row in rows
-            if (answer := answers[row]) != usual
-            and {answer, usual} <= short
-            and len(counts) <= _MOST_ANSWERS
-            and (len(prompts_of[answer]) > 1 or _are_numbers(answer, usual))
+            if (answer := answers[row]) in others
+            and (others[answer] or len(prompts_of[answer]) > 1)
             and _shared(repeated[answer], repeated[usual], weights) < _ALIKE
         ]
-        prompts += bool(against)
         outvoted += against
-        exclusive += [row for row in against if are_labels or _are_numbers(answers[row], usual)]
-    return Contradictions(tuple(sorted(outvoted)), tuple(sorted(exclusive)), prompts)
+        exclusive += sum(are_labels or others[answers[row]] for row in against)
+        prompts += bool(against)
+    return Contradictions(tuple(sorted(outvoted)), exclusive, prompts)
 
 
 def _are_numbers(*answers: str) -> bool:
