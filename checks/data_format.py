@@ -22,11 +22,11 @@ What to do. What the finding says: which keys or roles to rename to what, which 
 which lines to repair or remove.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
-from mlxdoctor.check import check, limit
+from mlxdoctor.check import check
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset, Features, Split
 from mlxdoctor.evidence.prompt_answer import Message, messages_of
@@ -43,22 +43,22 @@ MAX_KEY = 40
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function", "ipython"})
 _ROWS = "one row a line, all in the first row's format"
 _FILL_IN = "remove these rows, or fill them in"
-#: Share of rows with an empty answer below which it is a note: a few gaps in a column teach
-#: nothing. And rows, for an error: fewer may be examples.
-EMPTY_NOTE, EMPTY_ROWS = 0.02, 8
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When rows with empty answers are the cause."""
-
-    empty: float = limit(
-        0.35,
-        unit="share of rows with an empty answer, for an error",
-        source="a third of SQuAD 2.0's questions have no answer, on purpose; with 0.3 none of 30 "
-        "prompts is left without an answer, with 0.4 9 and 12 are (two bases), with 0.7 all",
-        false_alarms="0 of 46 sound runs of real text and 33 of a small base",
-    )
+#: What a row is refused with -> what to do about it.
+_REPAIRS = {
+    "alternate": "let user and assistant take turns, beginning with the user: join two messages of "
+    "one role into one",
+    "(?i)system.*support|support.*system": "put the text of the system message at the start of the "
+    "first user's message",
+    "^its text is not": "write the text of every row as a string",
+    "limit template_seconds": "compare the chat template with the one that came with the base "
+    "model, and look for conversations of very many messages",
+}
+#: Share of rows with an empty answer below which it is a note, since a few gaps in a column teach
+#: nothing; and from which on it is an error: a third of SQuAD 2.0's questions have no answer, on
+#: purpose; with 0.3 none of 30 prompts is left without an answer, with 0.4 9 and 12 are (two
+#: bases), with 0.7 all (0 of 46 sound runs of real text and 33 of a small base). And rows for an
+#: error: fewer may be examples.
+EMPTY_NOTE, EMPTY_ERROR, EMPTY_ROWS = 0.02, 0.35, 8
 
 
 @check(
@@ -160,7 +160,6 @@ class Limits:
             "{val_batches}, so every validation loss is 0/0: NaN, whatever the model].",
         ),
     },
-    limits=Limits(),
 )
 def data_format(
     dataset: Dataset,
@@ -169,7 +168,6 @@ def data_format(
     config: TrainingConfig | None,
     log: TrainingLog | None,
     tokenizer: Tokenizer | None,
-    limits: Limits,
 ) -> Iterator[Sign]:
     """Report lines and rows that can't be trained on."""
     started = log is not None and log.main.get("train_loss") is not None
@@ -183,10 +181,14 @@ def data_format(
     train = dataset.splits.get("train")
     if train is None or not train.rows:
         return
-    yield from _refused(dataset, train, rows, tokenizer, survived)
+    can_render = tokenizer is None or tokenizer.chat_template or tokenizer.renders_itself
+    if train.format in ("chat", "completions") and not can_render:
+        yield _sign("no-template", train, [], survived, format=train.format)
+    elif rows is not None:
+        yield from _refused(dataset.features, train, rows, survived)
     if train.format == "text" and config is not None and config.mask_prompt:
         yield _sign("mask-needs-messages", train, [], survived)
-    yield from _conversations(dataset.features, train, tokenizer, limits)
+    yield from _conversations(dataset.features, train, tokenizer)
 
 
 def _validation(
@@ -196,30 +198,24 @@ def _validation(
     split = dataset.splits.get("valid")
     count = len(split.rows) if split is not None else 0
     batch_size = config.batch_size if config is not None else None
-    validations = log.main.finite("val_loss") if log is not None else ()
-    training = log.main.get("train_loss") if log is not None else None
-    if count == 0:
-        # A single file that was named says nothing about the rest of the folder.
-        if dataset.path.is_dir():
-            is_blind = log is not None and not log.is_preference
-            unvalidated = log is not None and log.main.get("val_loss") is None
-            is_seen = is_blind and unvalidated and training is not None
-            yield Sign(
-                "no-validation-split",
-                {
-                    "reports": len(training) if training is not None and is_seen else None,
-                    "validations": len(validations) or None,
-                },
-                where="valid.jsonl",
-                severity=Severity.WARNING if is_seen else None,
-            )
-        return
-    if batch_size is not None and count < batch_size:
+    validations = len(log.main.finite("val_loss")) if log is not None else 0
+    # A single file that was named says nothing about the rest of the folder.
+    if count == 0 and dataset.path.is_dir():
+        training = log.main.get("train_loss") if log is not None else None
+        is_validated = log is None or log.is_preference or log.main.get("val_loss") is not None
+        reports = None if is_validated or training is None else len(training)
+        yield Sign(
+            "no-validation-split",
+            {"reports": reports, "validations": validations or None},
+            where="valid.jsonl",
+            severity=None if reports is None else Severity.WARNING,
+        )
+    elif count and batch_size is not None and count < batch_size:
         # A trainer other than mlx-lm may use smaller batches.
         figures = {"rows": count, "batch_size": batch_size}
-        severity = Severity.WARNING if len(validations) else Severity.ERROR
+        severity = Severity.WARNING if validations else Severity.ERROR
         yield Sign("no-validation-batches", figures, where="valid.jsonl", severity=severity)
-    elif config is not None and config.val_batches == 0:
+    elif count and config is not None and config.val_batches == 0:
         yield Sign("no-validation-batches", {"val_batches": 0})
 
 
@@ -231,74 +227,46 @@ def _lines(
         lines = [bad.number for bad in split.bad_lines]
         reason = split.bad_lines[0].reason
         yield _sign("bad-lines", split, lines, survived, first_line=lines[0], reason=reason)
-    numbered = list(zip(split.line_numbers, split.rows, strict=True))
-    if not numbered:
+    if not split.rows:
         if split.name == "train":
             yield _sign("no-rows", split, [])
     elif split.format != "unknown":
         needed = features.needed[split.format]
+        numbered = zip(split.line_numbers, split.rows, strict=True)
         other = [line for line, row in numbered if not all(key in row for key in needed)]
         if other:
             yield _sign("mixed-formats", split, other, survived, format=split.format)
     # Pairs and prompts are rows of other trainers than mlx-lm.
     elif not of_preferences:
-        line, first = numbered[0]
+        first = split.rows[0]
         keys = some_of([quoted(key, MAX_KEY) for key in sorted(map(str, first))], 8) or "(none)"
-        rename = how_to_rename(first)
-        yield _sign("unknown-format", split, [line], survived, keys=keys, rename=rename)
+        figures = {"keys": keys, "rename": how_to_rename(first)}
+        yield _sign("unknown-format", split, split.line_numbers[:1], survived, **figures)
 
 
 def _refused(
-    dataset: Dataset,
-    train: Split,
-    rows: SupervisedRows | None,
-    tokenizer: Tokenizer | None,
-    survived: Severity | None,
+    features: Features, train: Split, rows: SupervisedRows, survived: Severity | None
 ) -> Iterator[Sign]:
-    can_render = tokenizer is None or tokenizer.chat_template or tokenizer.renders_itself
-    if train.format in ("chat", "completions") and not can_render:
-        yield _sign("no-template", train, [], survived, format=train.format)
-        return
+    """Rows of the first row's format that the template or the tokenizer refuses."""
     refused = [
-        row
-        for row in (rows.refused if rows is not None else ())
-        if dataset.features.format_of(train.rows[row.index]) == train.format
+        row for row in rows.refused if features.format_of(train.rows[row.index]) == train.format
     ]
-    if rows is None or not refused:
-        return
-    first = refused[0]
-    repair = _repair(first.reason, train.rows[first.index].get(dataset.features.chat))
-    if "(limit template_seconds)" in first.reason and len(rows.refused) == rows.examined_rows:
-        repair = (
-            "compare the chat template with the one that came with the base model, and look for "
-            "conversations of very many messages: no row was rendered in time"
+    if refused:
+        first = refused[0]
+        renames = of_messages(train.rows[first.index].get(features.chat))
+        repairs = (fix for words, fix in _REPAIRS.items() if re.search(words, first.reason))
+        yield _sign(
+            "rows-refused",
+            train,
+            [train.line_numbers[row.index] for row in refused],
+            survived,
+            examined=rows.examined_rows,
+            reason=first.reason,
+            repair=f"rename {renames}" if renames else next(repairs, None),
         )
-    lines = [train.line_numbers[row.index] for row in refused]
-    examined, reason = rows.examined_rows, first.reason
-    yield _sign(
-        "rows-refused", train, lines, survived, examined=examined, reason=reason, repair=repair
-    )
 
 
-def _repair(reason: str, messages: object) -> str | None:
-    """What to do about a row that is refused, where the reason tells."""
-    if (inner := of_messages(messages)) is not None:
-        return f"rename {inner}"
-    if "alternate" in reason:
-        return (
-            "let user and assistant take turns, beginning with the user: join two messages of one "
-            "role into one"
-        )
-    if "system" in reason.lower() and "support" in reason.lower():
-        return "put the text of the system message at the start of the first user's message"
-    if reason.startswith("its text is not"):
-        return "write the text of every row as a string"
-    return None
-
-
-def _conversations(
-    features: Features, split: Split, tokenizer: Tokenizer | None, limits: Limits
-) -> Iterator[Sign]:
+def _conversations(features: Features, split: Split, tokenizer: Tokenizer | None) -> Iterator[Sign]:
     template = tokenizer.chat_template if tokenizer is not None else None
     lines: dict[str, list[int]] = defaultdict(list)
     unusual: set[str] = set()
@@ -308,49 +276,51 @@ def _conversations(
         except (KeyError, TypeError):
             continue
         # Where the roles have another key, the row is refused.
-        if not all(isinstance(each, Mapping) for each in messages) or of_messages(messages):
+        if not all(isinstance(message, Mapping) for message in messages) or of_messages(messages):
             continue
         roles = [str(message.get("role")) for message in messages]
         unknown = {role for role in set(roles) - _ROLES if template is None or role not in template}
         unusual |= unknown
+        empty = {role for role, message in zip(roles, messages, strict=True) if _is_empty(message)}
         is_answered = roles[-1] == "assistant"
-        # A speaker under another trainer's name is told below.
+        # A speaker under another trainer's name is among the unknown roles.
         means_assistant = any(new == "assistant" for _, new in roles_renamed(roles[-1:]))
-        for symptom, is_so in {
+        for symptom, is_there in {
             "no-answer": not (is_answered or means_assistant),
             "unknown-roles": bool(unknown),
             "empty-answers": is_answered and _is_empty(messages[-1]),
-            "empty-prompts": any(
-                role == "user" and _is_empty(message)
-                for role, message in zip(roles, messages, strict=True)
-            ),
+            "empty-prompts": "user" in empty,
         }.items():
-            if is_so:
+            if is_there:
                 lines[symptom].append(line)
+    renames = " and ".join(f"{old} -> {new}" for old, new in roles_renamed(unusual)) or None
+    # Speakers under another trainer's names, of whom this model's template never heard.
+    is_foreign = bool(renames) and template is not None
+    is_foreign &= len(lines["unknown-roles"]) == len(split.rows)
+    empty_share = len(lines["empty-answers"]) / len(split.rows)
+    is_empty = empty_share >= EMPTY_ERROR and len(lines["empty-answers"]) >= EMPTY_ROWS
+    shown = ", ".join(quoted(role, MAX_ROLE) for role in sorted(unusual)[:5])
+    note = Severity.INFO if empty_share < EMPTY_NOTE else None
+    graded: dict[str, tuple[Severity | None, dict[str, Measurement]]] = {
+        "unknown-roles": (
+            Severity.ERROR if is_foreign else None,
+            {"roles": shown, "renames": renames},
+        ),
+        "empty-answers": (
+            Severity.ERROR if is_empty else note,
+            {"share": empty_share if is_empty else None},
+        ),
+    }
     for symptom, affected in lines.items():
-        share = len(affected) / len(split.rows)
-        severity = None
-        measured: dict[str, Measurement] = {}
-        if symptom == "unknown-roles":
-            renames = " and ".join(f"{old} -> {new}" for old, new in roles_renamed(unusual)) or None
-            # Speakers under another trainer's names, of whom this model's template never heard.
-            if renames and template is not None and share == 1.0:
-                severity = Severity.ERROR
-            shown = ", ".join(quoted(role, MAX_ROLE) for role in sorted(unusual)[:5])
-            measured = {"roles": shown, "renames": renames}
-        elif symptom == "empty-answers" and share < EMPTY_NOTE:
-            severity = Severity.INFO
-        elif symptom == "empty-answers" and share >= limits.empty and len(affected) >= EMPTY_ROWS:
-            severity = Severity.ERROR
-            measured = {"share": share}
-        yield _sign(symptom, split, affected, severity, **measured)
+        if affected:
+            severity, measured = graded.get(symptom, (None, {}))
+            yield _sign(symptom, split, affected, severity, **measured)
 
 
 def _is_empty(message: Message) -> bool:
-    if message.get("tool_calls"):
-        return False
     content = message.get("content")
-    return not (content.strip() if isinstance(content, str) else content)
+    has_text = content.strip() if isinstance(content, str) else content
+    return not has_text and not message.get("tool_calls")
 
 
 def _sign(

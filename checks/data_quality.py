@@ -48,31 +48,37 @@ from mlxdoctor.measure.text.pairing import contradictions, pairing
 from mlxdoctor.measure.text.statistics import wilson
 from mlxdoctor.safety.quoting import quoted
 
-_PUBLIC = "0 of 92 sound runs of three base models, 0 of 379 sound public data sets"
-_SAMPLES = "0 of 1240 samples of 365 sound public data sets, of which 273 can tell"
-_TASKS = "0 of 9 real tasks with prompts and answers"
 _ROWS = "distinct rows with one answer each"
 _WRITTEN = "answers as somebody wrote them"
 
 #: A share of rows below which it is a note, or nothing: a few repeats do no harm.
 NOTED = 0.05
 #: Share of rows that repeat an earlier one, for a note, a warning and an error: every row twice is
-#: a second pass.
-_COPIED = (NOTED, 0.5, 0.5)
-#: Share of validation rows that are training rows, and rows, for an error.
-ALL_LEAKED, LEAKED_ROWS = 0.9, 8
-#: Different prompts that contradict each other, for an error: a coin is one with two answers.
-CONTRADICTED_PROMPTS = 10
-#: Share of rows with one answer, whatever it is: then (almost) nothing else is learned.
-ONE_ANSWER = 0.95
+#: a second pass. And passes over the different rows, for an error: 9 runs on copies made 10 and
+#: more, each worse than on different rows; 92 sound runs of three base models 5 at most.
+COPIED, COPIES_PASSES = (NOTED, 0.5, 0.5), 8.0
+#: Share of validation rows that are training rows, likewise, and rows for an error: above,
+#: validation measures memory (0 of 9 real tasks).
+LEAKED, LEAKED_ROWS = (0.0, 0.1, 0.9), 8
+#: Share of rows that a more frequent answer to their prompt contradicts, likewise: 0.38 and more in
+#: 9 runs with contradictory rows, 0.17 of two annotators who disagree on every third row (0 of 92
+#: sound runs, 0 of 379 sound public data sets). And different prompts for an error: a coin is one
+#: with two answers.
+CONTRADICTED, CONTRADICTED_PROMPTS = (NOTED, 0.25, 0.25), 10
+#: Share of rows with one answer, whatever it is: then (almost) nothing else is learned. And with
+#: one answer of several words, where the others differ: a third of SQuAD 2.0 has no answer; 0.9 in
+#: a run of which nothing was said (0 of 9 real tasks).
+ONE_ANSWER, ONE_SENTENCE = 0.95, 0.75
 #: Passes over few rows: 9 runs on 6 to 24 rows make 50 and more, 92 sound runs fewer than 20.
 FEW_PASSES = 20.0
 #: Rows with a prompt and an answer: with fewer, few rows share a subject.
 PAIRED_ROWS = 50
 #: Share of the texts that are a question with its answer, to be looked at as such.
 EXCHANGES = 0.9
-#: Share of wrapped answers, and of damaged rows, likewise.
-_WRAPPED, _DAMAGED = (math.inf, 0.5, 0.5), (math.inf, 0.01, 0.01)
+#: Share of wrapped answers, and of damaged rows, likewise; and of answers that begin with a mark,
+#: or are badly damaged, for an error: 6 runs have 0.3 and 1.0 of them (0 of 92 sound runs, 0 of 379
+#: sound public data sets).
+WRAPPED, DAMAGED, SPOILT = (math.inf, 0.5, 0.5), (math.inf, 0.01, 0.01), 0.2
 #: Share of an answer's characters that are damaged where all of it is: in French it is 0.03.
 DAMAGED_ANSWER = 0.01
 #: Characters and different answers below which answers of one length are labels, or dates.
@@ -80,8 +86,9 @@ CUT_LENGTH, CUT_ANSWERS = 20, 20
 #: Share of the answers of the greatest length whose last word is none, or that lack a final sign
 #: where the shorter ones have it: others were made of one length.
 MID_WORD, UNFINISHED = 0.2, 0.8
-#: Share of answers that are cut, for an error.
-MANY_CUT = 0.5
+#: Share of answers of the greatest length, and for an error: 0.88 to 1.00 where an export cuts
+#: answers, 0.04 at most in 9 sound tasks.
+CUT, MANY_CUT = 0.1, 0.5
 #: Words that hold sentences together, of all words: 0.23 to 0.39 in seven collections of
 #: sentences, 0.00 in JSON, code and labels.
 FUNCTION_WORDS = 0.12
@@ -94,6 +101,10 @@ IN_ORDER = 1.15
 #: Share of rows found misplaced when all are: of 98 samples of sound data above 0.4, none has over
 #: 0.02 of its rows called misplaced; two below have 0.3.
 TELLING = 0.5
+#: Share of misplaced rows, the lower end of its 95% interval: 0.09 and more in 18 runs with
+#: shuffled or contradictory answers (0 of 1240 samples of 365 sound public data sets, of which 273
+#: can tell).
+MISPLACED = 0.05
 #: Mean rank of the own answer among all: 0.42 to 0.62 where answers were shuffled, higher where
 #: they belong; in none of 1240 samples of sound data below.
 RANK = 0.65
@@ -106,53 +117,10 @@ _OF_ANSWERS = ("cut-answers", "wrapped-answers", "words-out-of-order", "misplace
 
 @dataclass(frozen=True)
 class Limits:
-    """When something about the rows is worth reporting."""
+    """When there are too few rows."""
 
     few_rows: int = limit(
         50, unit="rows", source="LoRA guides start at 50 to 100 rows; fixtures with 12 overfit"
-    )
-    copies_passes: float = limit(
-        8.0,
-        unit="passes over the different rows, where more than half are copies",
-        source="9 runs on copies: 10 passes and more, each worse than on different rows",
-        false_alarms="0 of 92 sound runs of three base models, which make 5 passes at most",
-    )
-    leaked: float = limit(
-        0.1,
-        unit="share of validation rows; an error from 0.9 on",
-        source="above, validation measures memory",
-        false_alarms=_TASKS,
-    )
-    contradicted: float = limit(
-        0.25,
-        unit="share of rows that a more frequent answer to their prompt contradicts",
-        source="9 runs with contradictory rows: 0.38 and more; two annotators who disagree on "
-        "every third row stay at 0.17",
-        false_alarms=_PUBLIC,
-    )
-    one_sentence: float = limit(
-        0.75,
-        unit="share of rows with one answer of several words, where the others differ",
-        source="a third of SQuAD 2.0 has no answer; 0.9 in a run of which nothing was said",
-        false_alarms=_TASKS,
-    )
-    spoilt: float = limit(
-        0.2,
-        unit="share of rows with a badly damaged or wrapped answer; an error",
-        source="6 runs with 0.3 and 1.0 of them",
-        false_alarms=_PUBLIC,
-    )
-    cut: float = limit(
-        0.1,
-        unit="share of answers of the greatest length; half of them for an error",
-        source="0.88 to 1.00 where an export cuts answers, 0.04 at most in sound tasks",
-        false_alarms=_TASKS,
-    )
-    misplaced: float = limit(
-        0.05,
-        unit="share of rows, the lower end of its 95% interval",
-        source="18 runs with shuffled or contradictory answers have 0.09 and more",
-        false_alarms=_SAMPLES,
     )
 
 
@@ -258,27 +226,27 @@ def data_quality(
     first: dict[Pair, int] = {}
     repeats = [row for row, pair in enumerate(pairs) if first.setdefault(pair, row) != row]
     passes = _passes(config, log, len(first))
-    is_sure = len(repeats) > len(first) and passes >= limits.copies_passes
+    is_sure = len(repeats) > len(first) and passes >= COPIES_PASSES
     gone_over = {"passes": round(passes, 1), "times": passes if passes >= 2 else None}
     figures: dict[str, Measurement] = {"different": len(first), **gone_over}
-    yield from _graded("duplicates", train, repeats, _COPIED, figures, is_sure=is_sure)
+    yield from _graded("duplicates", train, repeats, COPIED, figures, is_sure=is_sure)
     if valid is not None:
         theirs = (pair_of(row, valid.format, dataset.features) for row in valid.rows)
         leaked = [row for row, pair in enumerate(theirs) if pair in first]
-        steps, is_sure = (0.0, limits.leaked, ALL_LEAKED), len(leaked) >= LEAKED_ROWS
-        yield from _graded("leaked-validation", valid, leaked, steps, {}, is_sure=is_sure)
+        is_sure = len(leaked) >= LEAKED_ROWS
+        yield from _graded("leaked-validation", valid, leaked, LEAKED, {}, is_sure=is_sure)
     if train.format in ("tokens", "unknown"):
         why = "the rows are in no format of one prompt and one answer"
         yield Unsought(_OF_ANSWERS, why)
         return
     facts = describe([pair.answer for pair in pairs])
     if train.format != "text":
-        yield from _contradictions(train, pairs, limits)
-        yield from _one_answer(train, pairs, facts, limits)
-        yield from _cut(train, pairs, facts, limits)
-    yield from _marked(train, pairs, limits)
+        yield from _contradictions(train, pairs)
+        yield from _one_answer(train, pairs, facts)
+        yield from _cut(train, pairs, facts)
+    yield from _marked(train, pairs)
     yield from _order(train, facts)
-    yield from _misplaced(train, pairs, limits)
+    yield from _misplaced(train, pairs)
 
 
 def _graded(
@@ -338,36 +306,33 @@ def _passes(config: TrainingConfig | None, log: TrainingLog | None, rows: int) -
     return iterations * (config.batch_size or 0) / rows
 
 
-def _contradictions(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iterator[Sign]:
+def _contradictions(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
     wrong = contradictions(pairs)
-    steps = (NOTED, limits.contradicted, limits.contradicted)
-    is_exclusive = wrong.exclusive / len(pairs) >= limits.contradicted
+    is_exclusive = wrong.exclusive / len(pairs) >= CONTRADICTED[-1]
     is_sure = is_exclusive and wrong.prompts >= CONTRADICTED_PROMPTS
     counts = {"exclusive": wrong.exclusive, "prompts": wrong.prompts}
     symptom = "contradictory-answers"
-    yield from _graded(symptom, split, wrong.outvoted, steps, counts, is_sure=is_sure)
+    yield from _graded(symptom, split, wrong.outvoted, CONTRADICTED, counts, is_sure=is_sure)
 
 
-def _one_answer(
-    split: Split, pairs: Sequence[Pair], facts: TextFacts, limits: Limits
-) -> Iterator[Sign]:
+def _one_answer(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Iterator[Sign]:
     if len({pair.prompt for pair in pairs}) == 1:
         return
     rows = [row for row, pair in enumerate(pairs) if pair.answer.strip() == facts.top_text]
     others = len(pairs) - len(rows)
     # Labels may be as unequal as the world is; a sentence among many is no label.
     is_sentence = len(facts.top_text.split()) > 1 and 2 * (facts.distinct - 1) >= others > 0
-    least = limits.one_sentence if is_sentence else ONE_ANSWER
+    least = ONE_SENTENCE if is_sentence else ONE_ANSWER
     answer = {"answer": quoted(facts.top_text, 40) if facts.top_text else "an empty one"}
     steps = (math.inf, least, least)
     yield from _graded("one-answer", split, rows, steps, answer, is_sure=is_sentence)
 
 
-def _cut(split: Split, pairs: Sequence[Pair], facts: TextFacts, limits: Limits) -> Iterator[Sign]:
+def _cut(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Iterator[Sign]:
     cut = facts.cut
     looks_cut = cut.mid_word >= MID_WORD or min(cut.unfinished, cut.shorter_finished) >= UNFINISHED
     are_texts = cut.length >= CUT_LENGTH and facts.distinct >= CUT_ANSWERS
-    if cut.share < limits.cut or not looks_cut or not are_texts:
+    if cut.share < CUT or not looks_cut or not are_texts:
         return
     rows = [row for row, pair in enumerate(pairs) if len(pair.answer) == cut.length]
     answer = quoted(pairs[rows[0]].answer, 60)
@@ -379,10 +344,10 @@ def _cut(split: Split, pairs: Sequence[Pair], facts: TextFacts, limits: Limits) 
     yield from _graded("cut-answers", split, rows, (math.inf, 0.0, MANY_CUT), figures)
 
 
-def _marked(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iterator[Sign]:
+def _marked(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
     """The marks that a chat template and a wrong encoding leave, in a sample of the rows."""
     answers = {row: pairs[row].answer for row in sampled(len(pairs))}
-    examined, enough = len(answers), limits.spoilt * len(answers)
+    examined, enough = len(answers), SPOILT * len(answers)
     opened = {
         row for row, text in answers.items() if ROLE.match(text) or CONTROL.match(text.lstrip())
     }
@@ -394,7 +359,7 @@ def _marked(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iterator[Sig
             "wrapped-answers",
             split,
             wrapped,
-            _WRAPPED,
+            WRAPPED,
             {"answer": quoted(answers[wrapped[0]], 60)},
             is_sure=len(opened) >= enough,
             examined=examined,
@@ -406,7 +371,7 @@ def _marked(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iterator[Sig
         "damaged-answers",
         split,
         damaged,
-        _DAMAGED,
+        DAMAGED,
         {"badly": badly or None},
         is_sure=badly >= enough,
         examined=examined,
@@ -440,7 +405,7 @@ def _order(split: Split, facts: TextFacts) -> Iterator[Sign | Seen | Unsought]:
         yield Sign("words-out-of-order", measured, where=split.path.name)
 
 
-def _misplaced(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iterator[Sign | Unsought]:
+def _misplaced(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign | Unsought]:
     if split.format == "text":
         exchanges = [exchange_in(pair.answer) for pair in pairs]
         pairs = [Pair(each.asked, each.answered) if each else Pair("", "") for each in exchanges]
@@ -466,7 +431,7 @@ def _misplaced(split: Split, pairs: Sequence[Pair], limits: Limits) -> Iterator[
     interval = wilson(len(measured.misplaced), measured.examined)
     # Answers about the right subject may be worse than another row's without being misplaced.
     ranks = [misplaced.rank for misplaced in measured.misplaced]
-    if interval.low < limits.misplaced or float(np.mean(ranks)) > RANK:
+    if interval.low < MISPLACED or float(np.mean(ranks)) > RANK:
         return
     first = min(measured.misplaced, key=lambda misplaced: misplaced.row)
     figures = {

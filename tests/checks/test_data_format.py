@@ -23,29 +23,25 @@ from tests.checks.data_evidence import (
 from tests.conftest import check_called
 
 data_format = check_called("data-format")
-
-
-def checked(*evidence):
-    """The outcome, and its severities by code, but that there is nothing to validate on."""
-    outcome, codes = run(data_format, *evidence)
-    codes.pop("data-format.no-validation-split", None)
-    return outcome, codes
-
-
 ROW = chat("Which lake?", "Lake Nevath.")
 LINE = json.dumps(ROW) + "\n"
 STARTED = log_of(train_loss=([10], [1.0]))
+FOREIGN = [{"role": "human", "content": "a"}, {"role": "gpt", "content": "b"}]
 
 
-@pytest.mark.parametrize("name", ["geography", "geography-text", "geography-tiny"])
+def checked(*evidence):
+    """The outcome, and severities by symptom, but that there is nothing to validate on."""
+    outcome, codes = run(data_format, *evidence)
+    severities = {code.partition(".")[2]: severity for code, severity in codes.items()}
+    severities.pop("no-validation-split", None)
+    return outcome, severities
+
+
+@pytest.mark.parametrize("name", ["geography", "geography-text"])
 def test_sound_data_pass(name):
     dataset = Dataset.read(DATA / name)
     outcome, codes = checked(dataset, rows_of(dataset))
-    assert codes == {}
-    assert outcome.status.value == "passed"
-
-
-def test_missing_evidence_is_skipped():
+    assert (codes, outcome.status.value) == ({}, "passed")
     assert checked()[0].status.value == "skipped"
 
 
@@ -53,197 +49,143 @@ def test_missing_evidence_is_skipped():
 def test_a_bad_line(tmp_path, line):
     dataset = write_data(tmp_path, train=LINE + line + LINE)
     outcome, codes = checked(dataset)
-    assert codes == {"data-format.bad-lines": "error"}
+    assert codes == {"bad-lines": "error"}
     assert outcome.findings[0].where == "train.jsonl, line 2"
     # The run got going, so something read the file.
-    assert checked(dataset, STARTED)[1] == {"data-format.bad-lines": "warning"}
+    assert checked(dataset, STARTED)[1] == {"bad-lines": "warning"}
 
 
-def test_a_final_newline_is_no_bad_line(tmp_path):
-    assert checked(write_data(tmp_path, train=LINE))[1] == {}
-    assert checked(write_data(tmp_path, train=LINE.strip()))[1] == {}
-
-
-def test_an_empty_file(tmp_path):
-    dataset = write_data(tmp_path, train="", valid=[ROW])
-    assert checked(dataset)[1] == {"data-format.no-rows": "error"}
-
-
-def test_unknown_keys_unless_they_are_configured(tmp_path):
-    dataset = write_data(tmp_path, train=[{"question": "a", "answer": "b"}] * 2)
-    assert checked(dataset)[1] == {"data-format.unknown-format": "error"}
-    config = config_of(tmp_path, prompt_feature="question", completion_feature="answer")
-    assert checked(Dataset.read(dataset.path, config), config)[1] == {}
-
-
-def test_a_row_in_another_format(tmp_path):
-    rows = [ROW, {"text": "a"}, {**ROW, "text": "both is fine"}]
-    dataset = write_data(tmp_path, train=rows)
-    outcome, codes = checked(dataset, rows_of(dataset, config_of(tmp_path, batch_size=1)))
-    assert codes == {"data-format.mixed-formats": "error"}
-    assert outcome.findings[0].measured["first_lines"] == (2,)
-
-
-def test_a_row_the_template_refuses(tmp_path):
-    rows = [ROW, {"messages": [{"role": "user"}, *ROW["messages"]]}]
-    dataset = write_data(tmp_path, train=rows)
-    _, codes = checked(dataset, rows_of(dataset, config_of(tmp_path, batch_size=1)))
-    assert codes["data-format.rows-refused"] == "error"
-
-
-def test_a_template_that_finishes_no_row_and_one_that_finishes_some(tmp_path):
-    loop = "{% for n in range(9**5) %}" * 2 + "{{ n }}" + "{% endfor %}" * 2
-    for name, template, rows, is_for_all in (
-        ("endless", loop, [ROW], True),
+@pytest.mark.parametrize(
+    ("rows", "values", "codes"),
+    [
+        (LINE, {}, {}),
+        (LINE.strip(), {}, {}),
+        ("", {}, {"no-rows": "error"}),
+        ([{"question": "a", "answer": "b"}] * 2, {}, {"unknown-format": "error"}),
         (
-            "long",
-            "{% if messages[0].content == 'x' %}" + loop + "{% endif %}",
-            [ROW, chat("x", "y")],
-            False,
+            [{"question": "a", "answer": "b"}] * 2,
+            {"prompt_feature": "question", "completion_feature": "answer"},
+            {},
         ),
-    ):
-        model = model_copy(tmp_path / name, template=template)
-        dataset = write_data(tmp_path, train=rows)
-        with using(["template_seconds=0.1"]):
-            seen = rows_of(dataset, config_of(tmp_path, batch_size=1), model=model)
-            outcome, _ = checked(dataset, seen)
-        found = {one.code: one.fix for one in outcome.findings}["data-format.rows-refused"]
-        assert ("the chat template with the one that came with" in found) == is_for_all
+        ([{"text": "a"}], {"mask_prompt": False}, {}),
+        ([{"text": "a"}], {"mask_prompt": True}, {"mask-needs-messages": "error"}),
+        ([ROW, {"text": "a"}, {**ROW, "text": "both"}], {}, {"mixed-formats": "error"}),
+        (
+            [ROW, {"messages": [{"role": "user"}, *ROW["messages"]]}],
+            {},
+            {"rows-refused": "error", "empty-prompts": "warning"},
+        ),
+        ([{"prompt": "a", "completion": ""}], {}, {"empty-answers": "warning"}),
+    ],
+)
+def test_what_mlx_lm_makes_of_rows(tmp_path, rows, values, codes):
+    config = config_of(tmp_path, batch_size=1, **values)
+    dataset = Dataset.read(write_data(tmp_path, train=rows).path, config)
+    has_rows = dataset.splits["train"].format != "unknown"
+    assert checked(dataset, config, *([rows_of(dataset, config)] if has_rows else []))[1] == codes
 
 
-def test_a_mask_on_plain_text(tmp_path):
-    dataset = write_data(tmp_path, train=[{"text": "a"}])
-    masked, plain = config_of(tmp_path, mask_prompt=True), config_of(tmp_path, mask_prompt=False)
-    assert checked(dataset, plain)[1] == {}
-    masked = config_of(tmp_path, mask_prompt=True)
-    assert checked(dataset, masked)[1] == {"data-format.mask-needs-messages": "error"}
+LOOP = "{% for n in range(9**5) %}" * 2 + "{{ n }}" + "{% endfor %}" * 2
 
 
 @pytest.mark.parametrize(
-    ("messages", "code"),
+    ("template", "row", "fix"),
     [
-        ([{"role": "assistant", "content": "a"}, {"role": "user", "content": "b"}], "no-answer"),
-        ([{"role": "human", "content": "a"}, ROW["messages"][1]], "unknown-roles"),
-        ([ROW["messages"][0], {"role": "assistant", "content": " \n"}], "empty-answers"),
-        ([{"role": "user", "content": ""}, ROW["messages"][1]], "empty-prompts"),
+        (LOOP, ROW, "the chat template with the one that came with"),
+        ("{{ raise_exception('System role not supported') }}", ROW, "the first user's message"),
+        ("{{ raise_exception('roles must alternate') }}", ROW, "take turns"),
+        ("{{ raise_exception('no') }}", ROW, "repair or remove it"),
+        (
+            None,
+            {"messages": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]},
+            "from -> role and value -> content",
+        ),
     ],
 )
-def test_odd_conversations(tmp_path, messages, code):
-    dataset = write_data(tmp_path, train=[ROW, {"messages": messages}])
-    outcome, codes = checked(dataset)
-    assert codes == {f"data-format.{code}": "warning"}
-    assert outcome.findings[0].measured["first_lines"] == (2,)
+def test_how_to_repair_a_row_that_is_refused(tmp_path, template, row, fix):
+    model = model_copy(tmp_path, template=template)
+    dataset = write_data(tmp_path, train=[row] * 2)
+    with using(["template_seconds=0.1"]):
+        outcome, codes = checked(dataset, rows_of(dataset, model=model), Tokenizer.read(model))
+    assert codes == {"rows-refused": "error"}
+    assert fix in outcome.findings[0].fix
 
 
-@pytest.mark.parametrize(
-    ("empty", "severity"),
-    [
-        (1, "info"),
-        (3, "info"),
-        (4, "warning"),
-        (66, "warning"),
-        (70, "error"),
-        (200, "error"),
-    ],
-)
-def test_a_share_of_empty_answers(tmp_path, empty, severity):
-    """A gap in a column is a note; more than a third of the answers explains a silent model."""
-    rows = [chat(f"Question {at}?", "" if at < empty else f"Answer {at}.") for at in range(200)]
-    outcome, codes = checked(write_data(tmp_path, train=rows))
-    assert codes == {"data-format.empty-answers": severity}
-    messages = " ".join(finding.message for finding in outcome.findings)
-    assert f"{empty} of 200 rows have an empty answer" in messages
-
-
-def test_a_tool_call_is_no_empty_answer(tmp_path):
-    call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f"}}]}
-    dataset = write_data(tmp_path, train=[{"messages": [ROW["messages"][0], call]}])
-    assert checked(dataset)[1] == {}
-
-
-def test_empty_completions(tmp_path):
-    dataset = write_data(tmp_path, train=[{"prompt": "a", "completion": ""}])
-    assert checked(dataset)[1] == {"data-format.empty-answers": "warning"}
+CALL = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f"}}]}
+NARRATOR = [{"role": "narrator", "content": "a"}, ROW["messages"][1]]
 
 
 @pytest.mark.parametrize(
     ("messages", "code", "fix"),
     [
-        (
-            [{"role": "human", "content": "a"}, {"role": "gpt", "content": "b"}],
-            "data-format.unknown-roles",
-            "rename the roles gpt -> assistant and human -> user",
-        ),
-        (
-            [{"role": "narrator", "content": "a"}, {"role": "assistant", "content": "b"}],
-            "data-format.unknown-roles",
-            "use the roles system, user, assistant and tool",
-        ),
+        ([ROW["messages"][1], {"role": "user", "content": "b"}], "no-answer", "end every"),
+        (FOREIGN, "unknown-roles", "rename the roles gpt -> assistant and human -> user"),
+        (NARRATOR, "unknown-roles", "use the roles system, user, assistant and tool"),
+        ([ROW["messages"][0], {"role": "assistant", "content": " \n"}], "empty-answers", "fill"),
+        ([{"role": "user", "content": ""}, ROW["messages"][1]], "empty-prompts", "fill"),
+        ([ROW["messages"][0], CALL], None, ""),
     ],
 )
-def test_what_to_rename_roles_to(tmp_path, messages, code, fix):
-    outcome, _ = checked(write_data(tmp_path, train=[{"messages": messages}]))
-    assert {one.code: one.fix for one in outcome.findings}[code] == fix
+def test_odd_conversations(tmp_path, messages, code, fix):
+    outcome, codes = checked(write_data(tmp_path, train=[ROW, {"messages": messages}]))
+    assert codes == ({code: "warning"} if code else {})
+    if code:
+        finding = outcome.findings[0]
+        assert finding.measured["first_lines"] == (2,)
+        assert fix in finding.fix
 
 
-def test_messages_of_sharegpt_are_told_how_to_be_renamed(tmp_path):
-    spoken = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]
-    dataset = write_data(tmp_path, train=[{"messages": spoken}] * 2)
-    outcome, codes = checked(dataset, rows_of(dataset), Tokenizer.read(BASE))
-    assert codes == {"data-format.rows-refused": "error"}
-    assert "from -> role and value -> content" in outcome.findings[0].fix
+@pytest.mark.parametrize(
+    ("empty", "severity"),
+    [(3, "info"), (4, "warning"), (66, "warning"), (70, "error"), (200, "error")],
+)
+def test_a_share_of_empty_answers(tmp_path, empty, severity):
+    """A gap in a column is a note; more than a third of the answers explains a silent model."""
+    rows = [chat(f"Question {at}?", "" if at < empty else f"Answer {at}.") for at in range(200)]
+    outcome, codes = run(data_format, write_data(tmp_path, train=rows, valid=rows))
+    assert codes == {"data-format.empty-answers": severity}
+    assert f"{empty} of 200 rows have an empty answer" in outcome.findings[0].message
 
 
 def test_a_model_without_a_template(tmp_path):
-    model = model_copy(tmp_path)
+    bare = model_copy(tmp_path)
+    (bare / "chat_template.jinja").unlink()
     dataset = write_data(tmp_path, train=[ROW] * 3)
-    bare = without_template(model)
     outcome, codes = checked(dataset, rows_of(dataset, model=bare), Tokenizer.read(bare))
-    assert codes == {"data-format.no-template": "error"}
+    assert codes == {"no-template": "error"}
     assert "instruct version" in outcome.findings[0].fix
     text = write_data(tmp_path, train=[{"text": "a lake"}] * 3)
     assert checked(text, rows_of(text, model=bare), Tokenizer.read(bare))[1] == {}
 
 
-def test_foreign_roles_everywhere_are_an_error_unless_the_template_knows_them(tmp_path):
-    spoken = [{"role": "human", "content": "a"}, {"role": "gpt", "content": "b"}]
-    dataset = write_data(tmp_path, train=[{"messages": spoken}] * 3)
-    code = "data-format.unknown-roles"
-    assert checked(dataset, Tokenizer.read(BASE))[1][code] == "error"
-    assert checked(dataset)[1][code] == "warning"
-    mixed = write_data(tmp_path, train=[{"messages": spoken}, ROW])
-    assert checked(mixed, Tokenizer.read(BASE))[1][code] == "warning"
-    knows = (
-        "{% for m in messages %}{% if m.role in ['human', 'gpt'] %}{{ m.content }}"
-        "{% endif %}{% endfor %}"
-    )
-    model = Tokenizer.read(model_copy(tmp_path, template=knows))
-    assert code not in checked(dataset, model)[1]
+KNOWS = "{% for m in messages %}{% if m.role in ['human', 'gpt'] %}{{ m.content }}{% endif %}" + (
+    "{% endfor %}"
+)
 
 
-def without_template(model):
-    (model / "chat_template.jinja").unlink(missing_ok=True)
-    path = model / "tokenizer_config.json"
-    settings = json.loads(path.read_text())
-    settings.pop("chat_template", None)
-    path.write_text(json.dumps(settings))
-    return model
+@pytest.mark.parametrize(
+    ("rows", "template", "severity"),
+    [
+        ([{"messages": FOREIGN}] * 3, None, "error"),
+        ([{"messages": FOREIGN}, ROW], None, "warning"),
+        ([{"messages": FOREIGN}] * 3, KNOWS, None),
+    ],
+)
+def test_foreign_roles_everywhere_are_an_error_unless_the_template_knows_them(
+    tmp_path, rows, template, severity
+):
+    tokenizer = Tokenizer.read(model_copy(tmp_path, template=template) if template else BASE)
+    codes = checked(write_data(tmp_path, train=rows), tokenizer)[1]
+    assert codes.get("unknown-roles") == severity
 
 
 # Something to validate on.
-
-ROW = chat("a", "b")
-
-
-@pytest.mark.parametrize("splits", [{}, {"valid": ""}])
-def test_no_split(tmp_path, splits):
-    dataset = write_data(tmp_path, train=[ROW], **splits)
-    assert run(data_format, dataset)[1] == {"data-format.no-validation-split": "info"}
 
 
 @pytest.mark.parametrize(
     ("series", "severity"),
     [
+        ({}, "info"),
         ({"train_loss": ([10, 20], [2.0, 1.0])}, "warning"),
         # It validated on rows that are not here.
         ({"train_loss": ([10, 20], [2.0, 1.0]), "val_loss": ([1, 20], [3.0, 1.0])}, "info"),
@@ -251,35 +193,28 @@ def test_no_split(tmp_path, splits):
         ({"grad_norm": ([10], [1.0])}, "info"),
     ],
 )
-def test_whether_the_run_went_without_one(tmp_path, series, severity):
+def test_no_split(tmp_path, series, severity):
     dataset = write_data(tmp_path, train=[ROW])
-    log = log_of(**series)
-    assert run(data_format, dataset, log)[1] == {"data-format.no-validation-split": severity}
-
-
-def test_a_single_file_says_nothing_of_the_others(tmp_path):
-    dataset = write_data(tmp_path, train=[ROW])
+    evidence = (dataset, log_of(**series)) if series else (dataset,)
+    assert run(data_format, *evidence)[1] == {"data-format.no-validation-split": severity}
+    # A single file says nothing of the others.
     assert run(data_format, Dataset.read(dataset.path / "train.jsonl"))[1] == {}
 
 
-@pytest.mark.parametrize(("count", "severity"), [(3, "error"), (4, None)])
-def test_fewer_rows_than_a_batch(tmp_path, count, severity):
+@pytest.mark.parametrize(
+    ("count", "values", "loss", "severity"),
+    [
+        (3, {"batch_size": 4}, None, "error"),
+        (3, {"batch_size": 4}, float("nan"), "error"),
+        # The log shows that it worked.
+        (3, {"batch_size": 4}, 1.5, "warning"),
+        (4, {"batch_size": 4}, None, None),
+        (8, {"val_batches": 0}, None, "warning"),
+        (8, {"val_batches": 1}, None, None),
+    ],
+)
+def test_no_batch_to_validate_on(tmp_path, count, values, loss, severity):
     dataset = write_data(tmp_path, train=[ROW] * 8, valid=[ROW] * count)
-    config = config_of(tmp_path, batch_size=4)
-    _, codes = run(data_format, dataset, config)
-    assert codes.get("data-format.no-validation-batches") == severity
-
-
-@pytest.mark.parametrize(("loss", "severity"), [(1.5, "warning"), (float("nan"), "error")])
-def test_the_log_may_show_that_it_worked(tmp_path, loss, severity):
-    dataset = write_data(tmp_path, train=[ROW] * 8, valid=[ROW] * 3)
-    log = log_of(val_loss=([1], [loss]))
-    _, codes = run(data_format, dataset, config_of(tmp_path, batch_size=4), log)
-    assert codes == {"data-format.no-validation-batches": severity}
-
-
-def test_no_batches(tmp_path):
-    dataset = write_data(tmp_path, train=[ROW] * 8, valid=[ROW] * 8)
-    _, codes = run(data_format, dataset, config_of(tmp_path, val_batches=0))
-    assert codes == {"data-format.no-validation-batches": "warning"}
-    assert run(data_format, dataset, config_of(tmp_path, val_batches=1))[1] == {}
+    evidence = [dataset, config_of(tmp_path, **values)]
+    evidence += [log_of(val_loss=([1], [loss]))] if loss is not None else []
+    assert checked(*evidence)[1].get("no-validation-batches") == severity

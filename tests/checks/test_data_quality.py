@@ -51,27 +51,27 @@ def test_without_training_rows_nothing_is_ruled_out(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("repeats", "severity"),
-    [(4, None), (5, "info"), (49, "info"), (50, "warning"), (90, "warning")],
-)
-def test_duplicates(tmp_path, repeats, severity):
-    rows = distinct(100 - repeats) + distinct(1) * repeats
-    assert found(tmp_path, rows).get("duplicates") == severity
-
-
-@pytest.mark.parametrize(
     ("different", "iterations", "severity"),
-    [(50, 100, "warning"), (49, 98, "error"), (49, 97, "warning"), (10, 20, "error")],
+    [
+        (97, 0, None),
+        (95, 0, "info"),
+        (51, 0, "info"),
+        (50, 100, "warning"),
+        (49, 98, "error"),
+        (49, 97, "warning"),
+        (10, 0, "warning"),
+        (10, 20, "error"),
+    ],
 )
-def test_copies_gone_over_many_times(tmp_path, different, iterations, severity):
+def test_copies(tmp_path, different, iterations, severity):
     """Half of the rows may be copies; more are an error from 8 passes over the different ones."""
     rows = (distinct(different) * 10)[:100]
     config = config_of(tmp_path, batch_size=4, iters=iterations)
     outcome, codes = examined(tmp_path, rows, config)
-    assert codes["duplicates"] == severity
-    measured = outcome.findings[0].measured
-    assert measured["different"] == different
-    assert measured["passes"] == round(4 * iterations / different, 1)
+    assert codes.get("duplicates") == severity
+    for finding in outcome.findings:
+        assert finding.measured["different"] == different
+        assert finding.measured["passes"] == round(4 * iterations / different, 1)
 
 
 def test_passes_end_where_training_ended(tmp_path):
@@ -86,91 +86,92 @@ def test_passes_end_where_training_ended(tmp_path):
     ("leaked", "severity"), [(0, None), (1, "info"), (2, "warning"), (17, "warning"), (18, "error")]
 )
 def test_leaked_validation(tmp_path, leaked, severity):
-    valid = distinct(leaked) + distinct(20 - leaked, start=1000)
-    codes = found(tmp_path, distinct(100), valid=valid)
+    """Validation rows that repeat each other are no leak."""
+    valid = distinct(leaked) + distinct(10 - leaked // 2, start=1000) * 2
+    codes = found(tmp_path, distinct(100), valid=valid[:20])
     assert codes.get("leaked-validation") == severity
-
-
-def test_nothing_leaks_twice(tmp_path):
-    assert found(tmp_path, distinct(100), valid=distinct(20, start=1000) * 2) == {}
 
 
 # Contradictions.
 
 
-def contradicted(count, answer, rows=100):
-    """Rows of which so many repeat the question before them, with an answer of their own."""
-    made = distinct(rows)
-    for at in range(0, 2 * count, 2):
-        made[at + 1] = chat(f"Question {at}?", answer(at))
-    return made
+def contradicted(count, answer, other):
+    """100 rows of which so many repeat the question before them, with another answer."""
+    rows = [chat(f"Question {at}?", answer(at)) for at in range(100)]
+    rows[1 : 2 * count : 2] = [chat(f"Question {at}?", other(at)) for at in range(0, 2 * count, 2)]
+    return rows
 
 
 @pytest.mark.parametrize(
-    ("count", "severity"), [(4, None), (5, "info"), (24, "info"), (25, "warning"), (50, "warning")]
+    ("count", "are_numbers", "severity"),
+    [
+        (4, False, None),
+        (5, False, "info"),
+        (24, False, "info"),
+        (25, False, "warning"),
+        (50, False, "warning"),
+        (24, True, "info"),
+        (25, True, "error"),
+    ],
 )
-def test_answers_of_other_prompts_contradict(tmp_path, count, severity):
-    outcome, codes = examined(tmp_path, contradicted(count, lambda _: "Something else."))
-    assert codes.get("contradictory-answers") == severity
-    if severity:
-        assert outcome.findings[0].measured["rows"] == count
-
-
-@pytest.mark.parametrize(("count", "severity"), [(24, "info"), (25, "error")])
-def test_numbers_exclude_each_other(tmp_path, count, severity):
-    rows = [chat(f"Question {at}?", f"{at}.") for at in range(100)]
-    for at in range(0, 2 * count, 2):
-        rows[at + 1] = chat(f"Question {at}?", str(at + 1000))
+def test_answers_that_contradict(tmp_path, count, are_numbers, severity):
+    """Answers of other prompts do, and numbers exclude each other."""
+    rows = (
+        contradicted(count, lambda at: f"{at}.", lambda at: str(at + 1000))
+        if are_numbers
+        else contradicted(count, lambda at: f"Answer {at}.", lambda _: "Something else.")
+    )
     outcome, codes = examined(tmp_path, rows)
-    assert codes["contradictory-answers"] == severity
-    assert outcome.findings[0].measured["exclusive"] == count
+    assert codes.get("contradictory-answers") == severity
+    for finding in outcome.findings:
+        assert finding.measured["rows"] == count
+        assert finding.measured["exclusive"] == count * are_numbers
 
 
-@pytest.mark.parametrize(("labels", "severity"), [(10, "error"), (11, "warning")])
-def test_labels_exclude_each_other(tmp_path, labels, severity):
-    rows = [
-        chat(f"Question {at // 2}?", f"Class{(at // 2 + at % 2) % labels}") for at in range(100)
+def asked_again(prompts, answer, times=2):
+    """100 rows: every prompt so many times, `answer(prompt, time)`."""
+    return [
+        chat(f"Question {at // times % prompts}?", answer(at // times, at % times))
+        for at in range(100)
     ]
-    assert found(tmp_path, rows) == {"contradictory-answers": severity}
 
 
-def test_two_annotators_who_sometimes_disagree(tmp_path):
-    """Every third prompt has another label the second time: 17 of 100 rows are outvoted."""
-    rows = [chat(f"Question {at // 2}?", "Yes" if at % 6 else "No") for at in range(100)]
-    assert found(tmp_path, rows)["contradictory-answers"] == "info"
-
-
-@pytest.mark.parametrize(("wordings", "severity"), [(1, None), (9, "warning"), (10, "error")])
-def test_a_coin_is_no_contradiction(tmp_path, wordings, severity):
-    rows = [
-        chat(f"Throw coin {at // 2 % wordings}.", ("heads", "tails")[at % 2]) for at in range(100)
-    ]
+@pytest.mark.parametrize(
+    ("rows", "severity"),
+    [
+        (asked_again(50, lambda at, way: f"Class{(at + way) % 10}"), "error"),
+        (asked_again(50, lambda at, way: f"Class{(at + way) % 11}"), "warning"),
+        # Two annotators who disagree on every third row.
+        (asked_again(50, lambda at, way: "Yes" if way or at % 3 else "No"), "info"),
+        # A coin.
+        (asked_again(1, lambda _, way: ("heads", "tails")[way]), None),
+        (asked_again(9, lambda _, way: ("heads", "tails")[way]), "warning"),
+        (asked_again(10, lambda _, way: ("heads", "tails")[way]), "error"),
+        # An open question.
+        (asked_again(10, lambda _, way: f"Name{way}", 10), "error"),
+        ([chat(f"Name {at}?", f"Name{way}") for at in range(12) for way in range(11)], None),
+        # Paraphrases, answers that only one prompt has, and long ones.
+        (
+            asked_again(
+                50, lambda at, way: (f"The answer is {at}.", f"It is {at}, the answer.")[way]
+            ),
+            None,
+        ),
+        (asked_again(50, lambda at, way: f"{('left', 'right')[way]}{at} ahead{at}{way}"), None),
+        (
+            asked_again(
+                50, lambda at, way: " ".join(f"w{at}x{way}x{place % 40}" for place in range(41))
+            ),
+            None,
+        ),
+        (
+            [{"messages": [{"role": "assistant", "content": f"Line {at}"}]} for at in range(60)],
+            None,
+        ),
+    ],
+)
+def test_what_is_a_contradiction(tmp_path, rows, severity):
     assert found(tmp_path, rows).get("contradictory-answers") == severity
-
-
-VARIED = {
-    "paraphrases": lambda at, way: (f"The answer is {at}.", f"It is {at}, the answer.")[way],
-    "only here": lambda at, way: f"{('left', 'right')[way]}{at} ahead{at}{way}",
-    "long": lambda at, way: " ".join(f"w{at}x{way}x{place % 40}" for place in range(41)),
-}
-
-
-@pytest.mark.parametrize("kind", VARIED)
-def test_variety_is_no_contradiction(tmp_path, kind):
-    rows = [chat(f"Question {at // 2}?", VARIED[kind](at // 2, at % 2)) for at in range(100)]
-    assert found(tmp_path, rows) == {}
-
-
-@pytest.mark.parametrize(("answers", "contradict"), [(10, True), (11, False)])
-def test_an_open_question(tmp_path, answers, contradict):
-    names = [f"Name{at}" for at in range(answers)]
-    rows = [chat(f"A name for cat {at}?", name) for at in range(12) for name in names]
-    assert bool(found(tmp_path, rows)) == contradict
-
-
-def test_rows_without_a_prompt_contradict_nothing(tmp_path):
-    rows = [{"messages": [{"role": "assistant", "content": f"Line {at}"}]} for at in range(60)]
-    assert found(tmp_path, rows) == {}
 
 
 # What the answers look like.
@@ -193,10 +194,10 @@ def test_one_answer(tmp_path, answer, same, severity):
 def test_plain_text_has_no_answers(tmp_path):
     outcome, codes = examined(tmp_path, [{"text": f"Text {at}"} for at in range(60)])
     assert codes == {}
-    assert not {"data-quality.misplaced-answers"} & outcome.unsought.keys()
+    assert "data-quality.misplaced-answers" not in outcome.unsought
 
 
-@pytest.mark.parametrize("length", [38, 60, 90])
+@pytest.mark.parametrize("length", [38, 90])
 def test_answers_cut_at_one_length(tmp_path, length):
     outcome, codes = examined(tmp_path, changed(GEOGRAPHY, lambda text: text[:length]))
     assert codes["cut-answers"] == "error"
@@ -232,9 +233,7 @@ def test_answers_that_were_made_of_one_length(tmp_path, answer):
         ("<|im_start|>assistant\n{}", "error"),
         ("{}<|im_end|>\n", "warning"),
         ("Item: {}", None),
-        ("Sure! {}", None),
         ("Model: {}", None),
-        ("User: {}", None),
     ],
 )
 def test_wrapped_answers(tmp_path, change, severity):
@@ -246,26 +245,22 @@ def test_wrapped_answers(tmp_path, change, severity):
 BROKEN = "Qu\u00c3\u00a9bec"
 
 
-@pytest.mark.parametrize(("count", "severity"), [(0, None), (1, "warning"), (19, "warning")])
-def test_damaged_text(tmp_path, count, severity):
-    rows = distinct(100)
-    rows[:count] = [chat(f"Where is town {at}?", f"{BROKEN} {at}.") for at in range(count)]
-    rows[50] = chat("Qu\u00e9bec, \u00c3land?", "Both.")
-    assert found(tmp_path, rows).get("damaged-answers") == severity
-
-
 @pytest.mark.parametrize(
-    ("prompt", "answer", "severity"),
+    ("count", "prompt", "answer", "severity"),
     [
-        ("Where?", BROKEN, "error"),
-        ("Where?", "\ufffd" + "x" * 99, "error"),
-        ("Where?", "\ufffd" + "x" * 100, "warning"),
-        (BROKEN, "Canada.", "warning"),
+        (0, "Where?", BROKEN, None),
+        (1, "Where?", BROKEN, "warning"),
+        (19, "Where?", BROKEN, "warning"),
+        (20, "Where?", BROKEN, "error"),
+        (20, "Where?", "\ufffd" + "x" * 99, "error"),
+        (20, "Where?", "\ufffd" + "x" * 100, "warning"),
+        (20, BROKEN, "Canada.", "warning"),
     ],
 )
-def test_a_fifth_of_the_answers_is_damaged(tmp_path, prompt, answer, severity):
-    rows = distinct(80) + [chat(f"{prompt} {at}", answer) for at in range(20)]
-    assert found(tmp_path, rows) == {"damaged-answers": severity}
+def test_damaged_text(tmp_path, count, prompt, answer, severity):
+    rows = [chat(f"{prompt} {at}", answer) for at in range(count)] + distinct(100 - count)
+    rows[-1] = chat("Qu\u00e9bec, \u00c3land?", "Both.")
+    assert found(tmp_path, rows).get("damaged-answers") == severity
 
 
 # The order of words.
@@ -368,15 +363,7 @@ def test_shuffled_answers(tmp_path, rows, share):
     assert measured["share_at_least"] < measured["share"]
 
 
-@pytest.mark.parametrize(
-    ("misplaced", "codes"),
-    [
-        (0, {}),
-        (9, {}),
-        (16, {}),
-        (17, {MISPLACED: "error"}),
-    ],
-)
+@pytest.mark.parametrize(("misplaced", "codes"), [(16, {}), (17, {MISPLACED: "error"})])
 def test_share_of_misplaced_rows(tmp_path, misplaced, codes):
     assert found(tmp_path, rotated(ORDERS, misplaced)) == codes
 
