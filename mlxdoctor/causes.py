@@ -33,6 +33,7 @@ def code_of(entry: str) -> str:
     return _split(entry)[0]
 
 
+@cache  # a gate asks for every entry with every adapter
 def _split(entry: str) -> tuple[str, Severity]:
     code, _, severity = entry.partition(":")
     return code, Severity(severity or Severity.INFO)

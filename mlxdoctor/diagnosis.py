@@ -215,9 +215,9 @@ def rank(outcomes: Sequence[Outcome], knowledge: KnowledgeBase) -> list[Diagnose
     present = severities(outcomes)
     by_check = {outcome.check: outcome for outcome in outcomes}
     supported = [
-        _score(cause, present, by_check, knowledge)
-        for cause in (each.seen_with(present) for each in knowledge.causes.values())
-        if any(cause.weights[code] > 0 for code in cause.weights.keys() & present.keys())
+        _score(cause.seen_with(present), present, by_check, knowledge)
+        for cause in knowledge.causes.values()
+        if any(weight > 0 and holds(entry, present) for entry, weight in cause.weights.items())
     ]
     return sorted(supported, key=lambda diagnosed: (-diagnosed.score, diagnosed.cause.id))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import math
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from mlxdoctor.api import diagnose
+from mlxdoctor.installed import UNKNOWN, version_here
 from mlxdoctor.measure.exhibited import MAX_POINTS
 from tests.conftest import RUNS
 
@@ -81,3 +83,8 @@ def test_a_long_curve_keeps_its_extremes_and_what_is_not_finite(tmp_path: Path) 
     assert 40.0 in curve["values"]
     assert 0.1 in curve["values"]
     assert any(math.isnan(value) for value in curve["values"])
+
+
+def test_a_source_tree_that_was_not_installed_has_no_version() -> None:
+    assert version_here() == importlib.metadata.version("mlxdoctor")
+    assert version_here("no-such-package") == UNKNOWN

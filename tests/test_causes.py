@@ -15,7 +15,6 @@ from mlxdoctor.check import discover
 from mlxdoctor.cli import main
 from mlxdoctor.diagnosis import judge
 from mlxdoctor.finding import Outcome, Seen, Status
-from mlxdoctor.safety.errors import InputError
 from mlxdoctor.tables import tables_in
 from mlxdoctor.verdict import Verdict
 from tests.conftest import RUNS
@@ -68,22 +67,3 @@ def test_it_changes_the_verdict_of_no_other_run() -> None:
     learned = Outcome("loss-trend", Status.PASSED, seen=(Seen("It fell.", learned=True),))
     everything = [*(Outcome(check.name, Status.PASSED) for check in discover()), learned]
     assert judge(everything).verdict is judge(everything, plain).verdict is Verdict.HEALTHY
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("configured = true", "configurated = true", "step-size has the unknown key"),
-        ("gradual = true\ncodes = [", "gradual = true\ncode = [", "has the unknown key 'code'"),
-        ("[groups.ending]\ngradual = true\ncodes", "[groups.ending]\nx", "'x'"),
-    ],
-)
-def test_a_mistake_in_a_group_is_an_error(old: str, new: str, message: str) -> None:
-    assert old in SHIPPED
-    with pytest.raises(InputError, match=message):
-        parse_causes(SHIPPED.replace(old, new, 1))
-
-
-def test_a_group_without_codes_is_an_error() -> None:
-    with pytest.raises(InputError, match="shape lacks the key 'codes'"):
-        parse_causes("[groups.shape]\ngradual = true\n")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
-import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -105,6 +103,7 @@ def test_without_required_evidence_it_is_skipped_with_the_reason() -> None:
         # What was found before it gave up stays found; after a crash it is no whole answer.
         (["fast"], Inconclusive("the rest is too short"), Status.FOUND, "the rest is too short"),
         (["fast"], KeyError("beat"), Status.CRASHED, "beat"),
+        ([], MemoryError(), Status.CRASHED, "needed more memory than there is"),
         # A code that is not declared.
         (["slow"], None, Status.CRASHED, "test-check.slow"),
     ],
@@ -123,43 +122,28 @@ def test_what_was_found_and_an_exception_are_an_outcome(
     assert len(outcome.findings) == yielded.count("fast")
 
 
-def test_findings_come_worst_first() -> None:
-    def run(pulse: Pulse) -> Iterator[Sign]:
-        yield sign(severity=Severity.INFO)
-        yield sign(severity=Severity.ERROR)
-        yield sign(severity=Severity.WARNING)
-
-    outcome = made(run).run(Source(pulse=Pulse()))
-    assert [one.severity.value for one in outcome.findings] == ["error", "warning", "info"]
-
-
 def test_its_sentence_what_was_expected_and_the_fix_are_filled_from_the_figures() -> None:
     def run(pulse: Pulse) -> Iterator[Sign]:
-        yield sign()
+        yield sign(severity=Severity.INFO)
         yield Sign("fast", {"beats": 170, "minutes": 1}, expected="none", fix="Rest.")
         yield Sign("fast", {})
 
     outcome = made(run).run(Source(pulse=Pulse()))
     assert [(one.message, one.expected, one.fix) for one in outcome.findings] == [
-        ("The pulse is 190.", "below 190", "Wait."),
+        # The worst first.
         ("The pulse is 170.", "none", "Rest."),
+        ("The pulse is 190.", "below 190", "Wait."),
     ]
     assert outcome.status is Status.CRASHED
     assert "beats" in outcome.reason
 
 
-def test_a_code_without_a_sentence_is_refused() -> None:
-    def run(pulse: Pulse) -> Iterator[Sign]:
+def test_a_code_without_a_sentence_and_a_parameter_without_annotation_are_refused() -> None:
+    def run(pulse) -> Iterator[Sign]:  # type: ignore[no-untyped-def]
         yield sign()
 
     with pytest.raises(TypeError, match=r"no sentence .* for fast"):
         check(codes={"fast": Symptom.error("the pulse is fast")})(run)
-
-
-def test_a_parameter_without_annotation_is_refused() -> None:
-    def run(pulse) -> Iterator[Sign]:  # type: ignore[no-untyped-def]
-        yield sign()
-
     with pytest.raises(TypeError, match="pulse has no annotation"):
         made(run)
 
@@ -207,28 +191,23 @@ def test_a_file_in_checks_is_a_new_check(tmp_path: Path, monkeypatch: pytest.Mon
         sys.modules.pop("mlxdoctor.checks.contributed_check", None)
 
 
-def test_another_package_adds_a_check_through_an_entry_point(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "other_package_check.py").write_text(NEW_CHECK)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    point = EntryPoint("other", "other_package_check", mlxdoctor.check.ENTRY_POINT_GROUP)
-    monkeypatch.setattr(mlxdoctor.check, "entry_points", lambda group: [point])
-    assert "other-package-check" in {one.name for one in discover()}
-
-
-def test_two_checks_with_one_code_are_an_error(
+def test_another_package_adds_a_check_and_may_not_take_a_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "elsewhere"
     folder.mkdir()
     (folder / "__init__.py").write_text("")
-    (folder / "loss_trend.py").write_text(
-        textwrap.dedent(NEW_CHECK).replace('"seen"', '"diverged"')
-    )
+    (folder / "other_check.py").write_text(NEW_CHECK)
+    (folder / "loss_trend.py").write_text(NEW_CHECK.replace('"seen"', '"diverged"'))
     monkeypatch.syspath_prepend(str(tmp_path))
-    point = EntryPoint("other", "elsewhere.loss_trend", mlxdoctor.check.ENTRY_POINT_GROUP)
-    monkeypatch.setattr(mlxdoctor.check, "entry_points", lambda group: [point])
+
+    def offer(module: str) -> None:
+        point = EntryPoint("other", f"elsewhere.{module}", mlxdoctor.check.ENTRY_POINT_GROUP)
+        monkeypatch.setattr(mlxdoctor.check, "entry_points", lambda group: [point])
+
+    offer("other_check")
+    assert "other-check" in {one.name for one in discover()}
+    offer("loss_trend")
     with pytest.raises(ValueError, match=r"loss-trend\.diverged"):
         discover()
 
@@ -247,30 +226,19 @@ def raised(values: dict[str, Any]) -> Any:
     return reading_limits.using(f"{name}={value}" for name, value in values.items())
 
 
-def test_a_check_that_loops_is_stopped_and_keeps_what_it_found() -> None:
+def test_a_check_that_loops_is_stopped_whatever_it_catches_and_keeps_what_it_found() -> None:
     def run(pulse: Pulse) -> Iterator[Sign]:
         yield sign()
-        end = time.monotonic() + 30
-        while time.monotonic() < end:
-            pass
-
-    with raised({"check_seconds": 0.2}):
-        outcome = made(run).run(Source(pulse=Pulse()))
-    assert (outcome.status, len(outcome.findings)) == (Status.CRASHED, 1)
-    assert outcome.reason.startswith("took longer than 0.2 s, the limit check_seconds")
-
-
-def test_a_check_cannot_catch_the_limit_by_accident() -> None:
-    def run(pulse: Pulse) -> Iterator[Sign]:
         for _ in range(3):
             try:
                 time.sleep(10)
             except Exception:  # as careless code does
                 continue
-        yield from ()
 
     with raised({"check_seconds": 0.2}):
-        assert made(run).run(Source(pulse=Pulse())).status is Status.CRASHED
+        outcome = made(run).run(Source(pulse=Pulse()))
+    assert (outcome.status, len(outcome.findings)) == (Status.CRASHED, 1)
+    assert outcome.reason.startswith("took longer than 0.2 s, the limit check_seconds")
 
 
 def test_the_limit_holds_for_reading_the_evidence_too_and_others_go_on() -> None:
@@ -314,14 +282,6 @@ def test_evidence_that_took_too_long_is_not_read_again(
     assert len(calls) == 1
 
 
-def test_a_limit_that_is_not_reached_leaves_no_alarm() -> None:
-    before = signal.getsignal(signal.SIGALRM)
-    with time_limit(30.0):
-        assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
-    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
-    assert signal.getsignal(signal.SIGALRM) is before
-
-
 @pytest.fixture
 def alarms() -> Iterator[list[int]]:
     """The user's own alarm, and what it was called with."""
@@ -352,12 +312,15 @@ def test_an_earlier_alarm_of_the_user_goes_off_inside(alarms: list[int]) -> None
 
 
 def test_of_two_limits_the_inner_may_be_the_shorter_or_the_longer() -> None:
+    before = signal.getsignal(signal.SIGALRM)
     with time_limit(50.0):
         with pytest.raises(TimeLimitExceeded, match=r"0\.1 s"), time_limit(0.1):
             time.sleep(30)
         assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
     with pytest.raises(TimeLimitExceeded, match=r"0\.1 s"), time_limit(0.1), time_limit(50.0):
         time.sleep(30)
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+    assert signal.getsignal(signal.SIGALRM) is before
 
 
 def test_in_another_thread_a_check_runs_without_a_limit() -> None:
@@ -372,43 +335,3 @@ def test_in_another_thread_a_check_runs_without_a_limit() -> None:
         thread.start()
         thread.join()
     assert outcomes[0].status is Status.FOUND
-
-
-@pytest.mark.slow
-def test_a_check_that_exhausts_memory_is_an_outcome(tmp_path: Path) -> None:
-    script = tmp_path / "memory.py"
-    script.write_text(EXHAUSTS_MEMORY)
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
-    assert done.stdout.splitlines()[-1:] == ["crashed needed more memory than there is"], (
-        done.stderr
-    )
-
-
-EXHAUSTS_MEMORY = '''
-"""A check that takes all memory, in a process that has little."""
-import resource
-from mlxdoctor.check import check
-from mlxdoctor.finding import Symptom
-
-
-class Source:
-    def get(self, kind):
-        return kind()
-
-
-class Pulse:
-    pass
-
-
-@check(codes={"fast": Symptom.error("the pulse is fast", says="The pulse is fast.")})
-def run(pulse: Pulse):
-    held = []
-    while True:
-        held.append(bytearray(1 << 24))
-    yield
-
-
-resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
-outcome = run.run(Source())
-print(outcome.status, outcome.reason.split(" (")[0])
-'''
