@@ -163,7 +163,7 @@ def adapter_presence(
 ) -> Iterator[Sign | Seen]:
     """Look for LoRA factors, and for signs that they were trained."""
     yield from _nonfinite(adapter)
-    if config is not None and config.fine_tune_type == "full" and adapter.tensor_count:
+    if config is not None and config.fine_tune_type == "full" and adapter.tensors:
         return
     unusable = tuple(_unusable(adapter))
     if not adapter.modules and not unusable:
@@ -193,7 +193,7 @@ def _nonfinite(adapter: Adapter) -> Iterator[Sign]:
         return
     figures = {
         "tensors": len(bad),
-        "all_tensors": adapter.tensor_count,
+        "all_tensors": len(adapter.tensors),
         "values": sum(bad.values()),
     }
     yield Sign("non-finite", figures, where=some_of(list(bad)))
@@ -208,12 +208,12 @@ def _no_factors(adapter: Adapter, config: TrainingConfig | None) -> Sign:
     return Sign(
         "no-lora-tensors",
         {
-            "tensors": adapter.tensor_count,
+            "tensors": len(adapter.tensors),
             "parameters": adapter.parameter_count,
             "stated": config.fine_tune_type if config is not None else None,
         },
         where=adapter.path.name,
-        severity=Severity.WARNING if config is None and adapter.tensor_count else None,
+        severity=Severity.WARNING if config is None and adapter.tensors else None,
     )
 
 

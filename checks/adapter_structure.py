@@ -190,7 +190,8 @@ def adapter_structure(
     if not adapter.modules and not adapter.mismatched:
         raise NotApplicable("the adapter holds no pair of LoRA factors that could be compared")
     yield from _block_sizes(adapter)
-    if (config is None or config.path.name != CONFIG_NAME) and not adapter.has_configuration:
+    has_file = (adapter.path.parent / CONFIG_NAME).is_file()
+    if (config is None or config.path.name != CONFIG_NAME) and not has_file:
         yield _no_configuration(adapter)
     if base is None:
         against = ("modules-not-in-base", "shape-mismatch")

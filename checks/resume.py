@@ -125,13 +125,13 @@ def resume(
         yield from _start(earlier, log, config)
     else:
         yield Unsought(("from-the-base",), "the log of this run or of the earlier one is not here")
-    of_rank = list(_rank(resumed.adapter, adapter, config)) if resumed is not None else []
+    of_rank = list(_rank(resumed, adapter, config)) if resumed is not None else []
     yield from of_rank
     if resumed is not None and planned is not None:
         if base is not None:
-            yield from _in_the_plan(resumed.adapter, planned.config, base)
+            yield from _in_the_plan(resumed, planned.config, base)
     elif resumed is not None and adapter is not None:
-        yield from _in_the_adapter(resumed.adapter, adapter)
+        yield from _in_the_adapter(resumed, adapter)
     elif not of_rank and earlier is None:
         what = f"{named}, which it was resumed from," if named else "what it was resumed from"
         raise NotApplicable(f"{what} is not here, or what it trained is not")
@@ -144,9 +144,9 @@ def _in_the_plan(resumed: Adapter, config: TrainingConfig, base: BaseModel) -> I
         return
     lost = [name for name in names if name not in targets]
     if lost:
-        loaded = resumed.tensor_count * (len(names) - len(lost)) // len(names)
+        loaded = len(resumed.tensors) * (len(names) - len(lost)) // len(names)
         measured: dict[str, Measurement] = {
-            "resumed_tensors": resumed.tensor_count,
+            "resumed_tensors": len(resumed.tensors),
             "loaded": loaded,
             "file": resumed.path.name,
             "planned": lost[0],

@@ -110,7 +110,8 @@ def trainable_ratio(
     configured = (
         configured_parameters(config, base) if config is not None and base is not None else None
     )
-    stored = adapter.lora_parameter_count if adapter is not None and adapter.modules else None
+    modules = adapter.modules if adapter is not None else ()
+    stored = sum(module.parameter_count for module in modules) or None
     expected = max(configured or 0, stored or 0)
     figures: dict[str, Measurement] = {"trainable": trainable}
     if configured is None and stored is None:

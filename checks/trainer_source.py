@@ -56,7 +56,7 @@ class SourcesBeside:
 
     @classmethod
     def find(cls, run: RunView) -> SourcesBeside:
-        """The files, as far down as a run's folder is looked through; see `Evidence`."""
+        """The files, as far down as a run's folder is looked through."""
         named = [path for path in run.files.unrecognised if path.suffix == ".py"]
         sources = [source for path in named[:_MAX_FILES] if (source := _trainer(path)) is not None]
         if not sources:

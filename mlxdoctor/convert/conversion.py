@@ -106,7 +106,7 @@ def convert(path: Path, target: Library | None = None, model: str | None = None)
         f"{'/'.join(adapter.dtypes)}, nothing rounded"
     )
     return Conversion(
-        source=adapter.folder,
+        source=adapter.path.parent,
         target=target,
         files=files,
         summary=summary,
@@ -119,7 +119,7 @@ def _base(model: str | None, config: TrainingConfig, adapter: Adapter) -> BaseMo
     named = model or config.model
     if named is None:
         return None
-    folder = resolve(named, () if model else (adapter.folder,), model=True)
+    folder = resolve(named, () if model else (adapter.path.parent,), model=True)
     if folder is not None:
         return BaseModel.read(folder)
     if model is not None and (Path(model).exists() or not _HUB_NAME.fullmatch(model)):

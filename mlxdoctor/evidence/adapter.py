@@ -7,21 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.evidence.config import CONFIG_NAME
 from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.safetensors_file import read_safetensors
-from mlxdoctor.evidence.source import Source, hash_file, require_file
+from mlxdoctor.evidence.source import Source, hash_file
 from mlxdoctor.evidence.tensor import TensorRef
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
 
 Naming = Literal["mlx-lm", "peft"]
-Role = Literal["a", "b", "magnitude"]
 
 #: The weights of an adapter folder, the first that exists.
 FILE_NAMES = (
@@ -40,16 +38,6 @@ _NAMES: Mapping[Naming, re.Pattern[str]] = {
         r"(?P<role>lora_A|lora_B|lora_embedding_A|lora_embedding_B|lora_magnitude_vector)"
         r"(?:\.(?!weight$)[^.]+)?(?:\.weight)?$"
     ),
-}
-_ROLES: Mapping[str, Role] = {
-    "lora_a": "a",
-    "lora_A": "a",
-    "lora_embedding_A": "a",
-    "lora_b": "b",
-    "lora_B": "b",
-    "lora_embedding_B": "b",
-    "m": "magnitude",
-    "lora_magnitude_vector": "magnitude",
 }
 
 
@@ -114,7 +102,6 @@ class Adapter:
 
     Attributes:
         path: the file of weights.
-        folder: the folder that was named, or the file's.
         naming: whose names it uses; "mlx-lm" where it holds no factor at all.
         modules: complete pairs of factors, by layer and name.
         others: tensors that belong to no complete pair and are not half of one.
@@ -122,37 +109,32 @@ class Adapter:
         mismatched: names of modules whose two factors cannot be multiplied.
         not_float: names of modules whose factors would go together and are stored as whole
             numbers, or in a type that has no values here.
-        tensor_count: all tensors.
-        parameter_count: all numbers in them.
-        file_bytes: the size of the file.
+        parameter_count: all numbers in the file.
         is_loose: the file was named by itself, and not the folder that it belongs to.
     """
 
     kind: ClassVar[str] = "adapter"
 
     path: Path
-    folder: Path
     naming: Naming
     modules: tuple[LoraModule, ...]
     others: tuple[TensorRef, ...]
     unpaired: tuple[str, ...]
     mismatched: tuple[str, ...]
     not_float: tuple[str, ...]
-    tensor_count: int
     parameter_count: int
-    file_bytes: int
     tensors: Mapping[str, TensorRef]
     is_loose: bool = False
 
     @classmethod
-    def find(cls, run: RunView) -> Adapter:
-        """The run's adapter; see `Evidence`."""
+    def find(cls, run: RunView) -> Self:
         if run.files.adapter is None:
             raise Missing("no adapter file was found; name it with --adapter")
-        return cls.read(run.files.adapter, is_loose=run.files.adapter_is_loose)
+        named = (*run.files.roots, run.options.adapter)
+        return cls.read(run.files.adapter, is_loose=run.files.adapter in named)
 
     @classmethod
-    def read(cls, path: Path, *, is_loose: bool = False) -> Adapter:
+    def read(cls, path: Path, *, is_loose: bool = False) -> Self:
         """Read the names and shapes in an adapter's file, or in the folder that holds it.
 
         Args:
@@ -164,7 +146,6 @@ class Adapter:
                 their factors are over a limit.
         """
         file = adapter_file(path)
-        size = require_file(file)
         if file.suffix == ".npz":
             problem = "is an .npz archive, which mlx-lm does not load as an adapter any more"
             remedy = 'mx.save_safetensors("adapters.safetensors", mx.load("adapters.npz"))'
@@ -195,24 +176,18 @@ class Adapter:
         paired = {tensor.name for part in parts.values() for tensor in part.values()}
         return cls(
             path=file,
-            folder=path if path.is_dir() else file.parent,
             naming=naming,
-            modules=tuple(sorted(modules, key=_order)),
+            modules=tuple(
+                sorted(modules, key=lambda each: (each.layer is None, each.layer or 0, each.name))
+            ),
             others=tuple(tensor for name, tensor in tensors.items() if name not in paired),
             unpaired=tuple(sorted(unpaired)),
             mismatched=tuple(mismatched),
             not_float=tuple(not_float),
-            tensor_count=len(tensors),
             parameter_count=sum(tensor.size for tensor in tensors.values()),
-            file_bytes=size,
             tensors=tensors,
             is_loose=is_loose,
         )
-
-    @cached_property
-    def has_configuration(self) -> bool:
-        """Whether an `adapter_config.json` lies beside the file, where every loader looks."""
-        return (self.path.parent / CONFIG_NAME).is_file()
 
     @cached_property
     def sources(self) -> tuple[Source, ...]:
@@ -223,11 +198,6 @@ class Adapter:
     def dtypes(self) -> tuple[str, ...]:
         """The types of the stored numbers, without repetition."""
         return tuple(sorted({tensor.dtype for tensor in self.tensors.values()}))
-
-    @cached_property
-    def lora_parameter_count(self) -> int:
-        """Numbers in complete pairs, magnitudes included."""
-        return sum(module.parameter_count for module in self.modules)
 
 
 def adapter_file(path: Path) -> Path:
@@ -255,25 +225,22 @@ def adapter_file(path: Path) -> Path:
 
 def _factors(
     tensors: Mapping[str, TensorRef],
-) -> tuple[Naming, dict[str, dict[Role, TensorRef]]]:
+) -> tuple[Naming, dict[str, dict[str, TensorRef]]]:
     """Whose names the tensors have, and the factors and magnitudes by module."""
     naming: Naming = "mlx-lm"
     if not any(name.endswith((".lora_a", ".lora_b")) for name in tensors) and any(
         map(_NAMES["peft"].match, tensors)
     ):
         naming = "peft"
-    parts: dict[str, dict[Role, TensorRef]] = {}
+    parts: dict[str, dict[str, TensorRef]] = {}
     for name, tensor in tensors.items():
         if match := _NAMES[naming].match(name):
-            parts.setdefault(match["module"], {})[_ROLES[match["role"]]] = tensor
+            role = match["role"][-1].lower()
+            parts.setdefault(match["module"], {})[role if role in "ab" else "magnitude"] = tensor
     return naming, parts
 
 
-def _order(module: LoraModule) -> tuple[bool, int, str]:
-    return module.layer is None, module.layer or 0, module.name
-
-
-def _module(name: str, part: Mapping[Role, TensorRef], naming: Naming) -> LoraModule | None:
+def _module(name: str, part: Mapping[str, TensorRef], naming: Naming) -> LoraModule | None:
     a, b = part["a"], part["b"]
     experts = None
     shape_a, shape_b = a.shape, b.shape

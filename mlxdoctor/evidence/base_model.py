@@ -58,7 +58,6 @@ class BaseModel:
 
     @classmethod
     def find(cls, run: RunView) -> BaseModel:
-        """The model that was tuned; see `Evidence`."""
         files = run.files
         if files.base is not None:
             return cls.read(files.base)

@@ -70,7 +70,6 @@ class CheckpointHistory:
 
     @classmethod
     def find(cls, run: RunView) -> CheckpointHistory:
-        """The run's checkpoints; see `Evidence`."""
         if not run.files.checkpoints:
             raise Missing("no numbered checkpoints were found")
         return cls.read(run.files.checkpoints[0].parent)

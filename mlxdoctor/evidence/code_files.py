@@ -68,7 +68,6 @@ class RemoteCode:
 
     @classmethod
     def find(cls, run: RunView) -> RemoteCode:
-        """What lies in the run's own folders and the models'; see `Evidence`."""
         files = run.files
         named = (*files.roots, files.base, files.tuned, files.adapter)
         places = [one if one.is_dir() else one.parent for one in named if one is not None]

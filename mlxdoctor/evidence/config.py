@@ -38,15 +38,9 @@ _TRAINING_KEYS = frozenset({"batch_size", "iters", "learning_rate", "lr_schedule
 _OWN_KEYS = frozenset(
     {"fine_tune_type", "iters", "lora_parameters", "num_layers", "steps_per_report"}
 )
-_MLX_LM_KEYS = _TRAINING_KEYS | {
-    "fine_tune_type",
-    "grad_accumulation_steps",
-    "lora_layers",
-    "lora_parameters",
-    "mask_prompt",
-    "num_layers",
-    "steps_per_report",
-}
+_MLX_LM_KEYS = (
+    _TRAINING_KEYS | _OWN_KEYS | {"grad_accumulation_steps", "lora_layers", "mask_prompt"}
+)
 #: Older names of keys, and those of mlx-lm-lora.
 _OTHER_NAMES = {
     "num_layers": "lora_layers",
@@ -146,19 +140,16 @@ class TrainingConfig:
 
     @classmethod
     def find(cls, run: RunView) -> TrainingConfig:
-        """The run's configuration; see `Evidence`."""
         if run.files.config is None:
             raise Missing("no adapter_config.json and no training configuration was found")
         config = cls.read(run.files.config)
         if run.files.settings is None or config.describes_training:
             return config
-        return config.completed(cls.read(run.files.settings))
-
-    def completed(self, other: TrainingConfig) -> TrainingConfig:
-        """This one, which only describes the adapter, with what another file says of training."""
-        values = MappingProxyType({**other.values, **self.values})
-        sources = (*self.sources, *other.sources)
-        return replace(other, sources=sources, values=values, origin=self.origin)
+        # The one beside the adapter only describes the adapter; the other says how it was trained.
+        training = cls.read(run.files.settings)
+        values = MappingProxyType({**training.values, **config.values})
+        sources = (*config.sources, *training.sources)
+        return replace(training, sources=sources, values=values, origin=config.origin)
 
     @classmethod
     def read(cls, path: Path) -> TrainingConfig:
@@ -178,11 +169,10 @@ class TrainingConfig:
             values, source = read_json_object(path)
         of_wandb = not _OF_WANDB.isdisjoint(values)
         if of_wandb:
-            entries = {key: one for key, one in values.items() if key not in _OF_WANDB}
             values = {
                 key: entry["value"]
-                for key, entry in entries.items()
-                if isinstance(entry, dict) and "value" in entry
+                for key, entry in values.items()
+                if key not in _OF_WANDB and isinstance(entry, dict) and "value" in entry
             }
         origin: Literal["mlx-lm", "peft"] = "peft" if "peft_type" in values else "mlx-lm"
         if origin == "mlx-lm" and _MLX_LM_KEYS.isdisjoint(values):
@@ -201,7 +191,7 @@ class TrainingConfig:
         Raises:
             InputError: it can't be read, or is not a training configuration.
         """
-        path = weights.parent / "adapter_config.json"
+        path = weights.parent / CONFIG_NAME
         return cls.read(path) if path.is_file() else None
 
     model = Setting(_text, "The base model: a folder or a repository name.")
@@ -288,11 +278,11 @@ class TrainingConfig:
         if self.lr_schedule is None:
             return _number(self._value("learning_rate"))
         arguments = self.lr_schedule.get("arguments")
-        rates = [_number(one) for one in arguments] if isinstance(arguments, list) else []
+        rates = [_number(rate) for rate in arguments] if isinstance(arguments, list) else []
         if not rates or rates[0] is None:
             return None
         if self.lr_schedule.get("name") == "linear_schedule" and len(rates) > 1:
-            return max(rates[0], rates[1] if rates[1] is not None else rates[0])
+            return max(rate for rate in rates[:2] if rate is not None)
         return rates[0]
 
     @property

@@ -119,7 +119,6 @@ class Dataset:
 
     @classmethod
     def find(cls, run: RunView) -> Dataset:
-        """The run's data; see `Evidence`."""
         files = run.files
         if files.data is not None:
             return cls.read(files.data, run.get(TrainingConfig))

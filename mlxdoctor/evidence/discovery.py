@@ -66,10 +66,8 @@ def discover(paths: Iterable[Path], options: Options | None = None) -> RunFiles:
         logs=options.log or files.logs,
         data=options.data or files.data,
         generations=options.generations or files.generations,
-        generations_named=options.generations is not None,
     )
     if options.adapter is not None:
-        files = replace(files, adapter_is_loose=options.adapter.is_file())
         files = _beside_adapter(files, options.adapter)
     if not files.found:
         raise InputError(
@@ -235,8 +233,7 @@ def _several(folder: Path, what: str, paths: Sequence[Path], remedy: str) -> Inp
 
 def _loose_file(files: RunFiles, path: Path) -> RunFiles:
     if path.suffix in (".safetensors", ".npz"):
-        files = replace(files, adapter=path, adapter_is_loose=True)
-        return _beside_adapter(files, path)
+        return _beside_adapter(replace(files, adapter=path), path)
     if (kind := _kind_by_name(path)) is not None:
         return files.having(kind, path)
     kind = "unrecognised" if path.suffix == ".py" else _kind_by_content(path)

@@ -2,18 +2,22 @@
 
 A check asks for evidence by its parameters' annotations, and a run answers: `run.get(Adapter)`
 calls `Adapter.find(run)`, once. Nothing lists the kinds, so that one of another package is
-found as these are.
+found as these are. A kind, usually a frozen dataclass, has
+
+- `kind`, what the report calls it; empty for a step on the way to other evidence;
+- `sources`, the files it was read from, for the report's list;
+- `find(run)`, which raises `Missing` or `NotThere`, or `InputError` where it can't be read;
+- `needs_models = True` if it runs a model: a diagnosis looks at the files first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from mlxdoctor.evidence.options import Options
 from mlxdoctor.evidence.run_files import RunFiles
-from mlxdoctor.evidence.source import Source
 from mlxdoctor.safety.time_budget import TimeBudget
 
 T = TypeVar("T")
@@ -35,70 +39,32 @@ class NoSuchThing(NotThere):
 
 
 class RunView(Protocol):
-    """What a kind of evidence is told of its run; `mlxdoctor.run.Run` is one, and says more."""
+    """What a kind of evidence is told of its run: the part of `mlxdoctor.run.Run` that it needs."""
 
     @property
-    def name(self) -> str:
-        """What the report calls the run."""
+    def name(self) -> str: ...
 
     @property
-    def files(self) -> RunFiles:
-        """Which file is which kind of evidence."""
+    def files(self) -> RunFiles: ...
 
     @property
-    def options(self) -> Options:
-        """What the user said."""
+    def options(self) -> Options: ...
 
     @property
-    def progress(self) -> Progress | None:
-        """To be told about work that takes seconds."""
+    def progress(self) -> Progress | None: ...
 
     @property
-    def is_planned(self) -> bool:
-        """Whether the run has not begun."""
+    def is_planned(self) -> bool: ...
 
     @property
-    def budget(self) -> TimeBudget:
-        """How long models may run."""
+    def budget(self) -> TimeBudget: ...
 
-    def get(self, kind: type[T]) -> T | None:
-        """The evidence of that kind; None where there is none."""
+    def get(self, kind: type[T]) -> T | None: ...
 
-    def need(self, kind: type[T]) -> T:
-        """As `get`; raises `Missing` where there is none."""
+    def need(self, kind: type[T]) -> T: ...
 
-    def why_missing(self, kind: type[Any]) -> str:
-        """Why `get` gave None."""
+    def why_missing(self, kind: type[Any]) -> str: ...
 
-    def cannot_have(self, kind: type[Any]) -> bool:
-        """Whether a run of its kind has no such evidence."""
+    def cannot_have(self, kind: type[Any]) -> bool: ...
 
-    def other(self, path: Path) -> RunView:
-        """The run in another folder."""
-
-
-class Evidence(Protocol):
-    """A kind of evidence: usually a frozen dataclass.
-
-    Attributes:
-        kind: what the report calls it; empty for a step on the way to other evidence,
-            which the report does not list.
-
-    What runs a model says `needs_models = True`: a diagnosis looks at the files first.
-    """
-
-    kind: ClassVar[str]
-
-    @property
-    def sources(self) -> tuple[Source, ...]:
-        """The files it was read from, for the report's list."""
-
-    @classmethod
-    def find(cls, run: RunView) -> Self:
-        """Find it in a run, and read it.
-
-        Raises:
-            Missing: the run left none; the reason tells the user what to name.
-            NotThere: there can be none, and nothing is lacking.
-            InputError: there is one, and it can't be read.
-        """
+    def other(self, path: Path) -> RunView: ...

@@ -111,7 +111,6 @@ class ReportedMetrics:
 
     @classmethod
     def find(cls, run: RunView) -> ReportedMetrics:
-        """The figures of the run's evaluation files; see `Evidence`."""
         if not run.files.metrics:
             # What was not reported is not the base's.
             raise NoSuchThing("no evaluation result was found")

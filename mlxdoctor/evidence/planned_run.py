@@ -29,7 +29,6 @@ class PlannedRun:
 
     @classmethod
     def find(cls, run: RunView) -> PlannedRun:
-        """The plan, in a preflight; see `Evidence`."""
         if not run.is_planned:
             raise NoSuchThing("the run was made, and not only planned")
         return cls(run.need(TrainingConfig))

@@ -30,7 +30,6 @@ class ReferenceRun:
 
     @classmethod
     def find(cls, run: RunView) -> ReferenceRun:
-        """The run that the user named with --against; see `Evidence`."""
         if (against := run.options.against) is None:
             raise NotThere("no healthy run was named; name one with --against")
         other = run.other(against)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.checkpoints import CHECKPOINT_NAME
@@ -15,33 +15,20 @@ from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.training_log import TrainingLog
 
 
-@dataclass(frozen=True)
-class ResumedAdapter:
-    """The file that `resume_adapter_file` named, as it is now.
-
-    Attributes:
-        adapter: its tensors.
-    """
+class ResumedAdapter(Adapter):
+    """The file that `resume_adapter_file` named, as it is now."""
 
     kind: ClassVar[str] = "adapter resumed from"
 
-    adapter: Adapter
-
     @classmethod
-    def find(cls, run: RunView) -> ResumedAdapter:
-        """The file, where the configuration names one; see `Evidence`."""
+    def find(cls, run: RunView) -> Self:
         named = run.need(TrainingConfig).resume_adapter_file
         if named is None:
             raise NotThere("the run was not resumed")
         path = resolve_file(named, run.files.roots)
         if path is None:
             raise Missing(f"{named}, which it was resumed from, is not here")
-        return cls(Adapter.read(path))
-
-    @property
-    def sources(self) -> tuple[Source, ...]:
-        """The file."""
-        return self.adapter.sources
+        return cls.read(path)
 
 
 @dataclass(frozen=True)
@@ -64,8 +51,7 @@ class EarlierRun:
 
     @classmethod
     def find(cls, run: RunView) -> EarlierRun:
-        """The run that saved the adapter that this one began with; see `Evidence`."""
-        path = run.need(ResumedAdapter).adapter.path
+        path = run.need(ResumedAdapter).path
         numbered = CHECKPOINT_NAME.match(path.name)
         iteration = int(numbered[1]) if numbered else None
         log = run.need(TrainingLog)

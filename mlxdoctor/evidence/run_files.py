@@ -19,8 +19,6 @@ class RunFiles:
     `base` and `data` may be followed from the configuration; `base_named` and
     `data_named` keep what it said where that could not be found on this machine.
     `settings` is what else configures training, beside a `config` of the adapter's own.
-    `generations_named`: the user named them, so they are what is to be judged.
-    `adapter_is_loose`: the user named the adapter's file, and not its folder.
     `unrecognised`: files that none of these kinds claims; another package's kind may.
     `problems`: limits at which looking through a folder ended.
     """
@@ -29,7 +27,6 @@ class RunFiles:
     config: Path | None = None
     settings: Path | None = None
     adapter: Path | None = None
-    adapter_is_loose: bool = False
     checkpoints: tuple[Path, ...] = ()
     logs: tuple[Path, ...] = ()
     base: Path | None = None
@@ -38,7 +35,6 @@ class RunFiles:
     data: Path | None = None
     data_named: str | None = None
     generations: Path | None = None
-    generations_named: bool = False
     metrics: tuple[Path, ...] = ()
     unrecognised: tuple[Path, ...] = ()
     problems: tuple[InputError, ...] = ()

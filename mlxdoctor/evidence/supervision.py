@@ -112,7 +112,6 @@ class SupervisedRows:
 
     @classmethod
     def find(cls, run: RunView) -> SupervisedRows:
-        """The training rows, or else those of the first split; see `Evidence`."""
         dataset = run.need(Dataset)
         split = "train" if "train" in dataset.splits else next(iter(dataset.splits))
         if dataset.splits[split].format == "unknown" and _is_of_preferences(run):

@@ -92,7 +92,6 @@ class Tokenizer:
 
     @classmethod
     def find(cls, run: RunView) -> Tokenizer:
-        """The base model's, or else the tuned one's; see `Evidence`."""
         folder = run.files.base or run.files.tuned
         if folder is None:
             run.get(BaseModel)

@@ -127,7 +127,6 @@ class TrainingLog:
 
     @classmethod
     def find(cls, run: RunView) -> TrainingLog:
-        """The run's log; see `Evidence`."""
         if not run.files.logs:
             named = (path for path in run.files.unrecognised if _LOG_NAME.search(path.name))
             empty = next(

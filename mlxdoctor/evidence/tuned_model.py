@@ -39,7 +39,6 @@ class TunedModel:
 
     @classmethod
     def find(cls, run: RunView) -> TunedModel:
-        """The run's full weights, in a folder or in its adapter's file; see `Evidence`."""
         if run.files.tuned is not None:
             return cls.read(run.files.tuned)
         tuned = cls.of(run.need(Adapter))

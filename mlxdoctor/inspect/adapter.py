@@ -55,7 +55,7 @@ def inspect_adapter(path: Path, base: BaseModel | None = None) -> Inspection:
         "unpaired": unpaired,
         "nonfinite": nonfinite,
         "dtypes": adapter.dtypes,
-        "file_bytes": adapter.file_bytes,
+        "file_bytes": adapter.path.stat().st_size,
         "configuration": _stated(config),
         "holds_adapter": holds_adapter,
         "faulty": not holds_adapter or nonfinite > 0 or unpaired > 0 or is_broken,

@@ -82,7 +82,7 @@ class RateRange:
 
     @classmethod
     def find(cls, run: RunView) -> RateRange:
-        """What a preflight gives the run; see `Evidence`."""
+        """What a preflight gives the run."""
         if not run.is_planned:
             raise NoSuchThing("the run was made, and not only planned")
         raise Missing("no rates were tried; try some with --steps")

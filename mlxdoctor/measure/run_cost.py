@@ -46,7 +46,7 @@ class RunCost:
 
     @classmethod
     def find(cls, run: RunView) -> RunCost:
-        """What a preflight gives the run; see `Evidence`."""
+        """What a preflight gives the run."""
         if not run.is_planned:
             raise NoSuchThing("the run was made, and not only planned")
         raise Missing("the rows or the shape of the base model are not known")

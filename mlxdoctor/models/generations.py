@@ -98,10 +98,10 @@ class Generations:
 
     @classmethod
     def find(cls, run: RunView) -> Generations:
-        """Those the user named, or else both models' own, or else recorded ones; see `Evidence`."""
+        """Those the user named, or else both models' own, or else recorded ones."""
         recorded = run.files.generations
         # What the user recorded is second best: it may have been made in another way.
-        is_first = recorded is not None and run.files.generations_named
+        is_first = recorded is not None and run.options.generations is not None
         produced = None if is_first else run.get(ProducedGenerations)
         if produced is not None:
             return produced
@@ -169,7 +169,7 @@ class RecordedGenerations(Generations):
 
     @classmethod
     def find(cls, run: RunView) -> RecordedGenerations:
-        """The recorded file; see `Evidence`."""
+        """The recorded file."""
         if run.files.generations is None:
             raise NotThere("no answers were recorded")
         return cls.read(run.files.generations)
@@ -183,7 +183,7 @@ class ProducedGenerations(Generations):
 
     @classmethod
     def find(cls, run: RunView) -> ProducedGenerations:
-        """Answered by the models here; see `Evidence`."""
+        """Answered by the models here."""
         if run.files.generations is not None:
             # Where no model may be run there are others: nothing needs to be read first.
             run.need(LoadedModels)
@@ -224,7 +224,7 @@ class AskedAgain:
 
     @classmethod
     def find(cls, run: RunView) -> AskedAgain:
-        """The recorded answers' prompts, asked again; see `Evidence`."""
+        """The recorded answers' prompts, asked again."""
         recorded = run.need(RecordedGenerations)
         items = [item for item in recorded.distinct if item.prompt][:AGAIN]
         if not items:

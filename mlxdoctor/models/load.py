@@ -75,7 +75,7 @@ class LoadedModels:
 
     @classmethod
     def find(cls, run: RunView) -> LoadedModels:
-        """The run's models, loaded into memory once; see `Evidence`."""
+        """The run's models, loaded into memory once."""
         # What is not at hand comes first: leaving the option out would not bring it.
         base = run.need(BaseModel)
         tuned = run.files.tuned or run.files.adapter
@@ -123,7 +123,7 @@ class LoadedBase(LoadedModels):
 
     @classmethod
     def find(cls, run: RunView) -> LoadedBase:
-        """The base model, loaded into memory once; see `Evidence`."""
+        """The base model, loaded into memory once."""
         if not run.options.allow_model:
             raise Missing(f"{NOT_ASKED}; leave that option out")
         return cls(**vars(load(run.need(BaseModel))))

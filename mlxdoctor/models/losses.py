@@ -150,7 +150,7 @@ class TokenLosses:
 
     @classmethod
     def find(cls, run: RunView) -> TokenLosses:
-        """Measured on training and validation rows; see `Evidence`."""
+        """Measured on training and validation rows."""
         tokenizer, models = run.need(Tokenizer), run.need(LoadedModels)
         splits, dataset = [run.need(SupervisedRows)], run.need(Dataset)
         if "valid" in dataset.splits and splits[0].split != "valid":

@@ -57,7 +57,7 @@ class PromptGains:
 
     @classmethod
     def find(cls, run: RunView) -> PromptGains:
-        """The run's rows, with both models or the base alone; see `Evidence`."""
+        """The run's rows, with both models or the base alone."""
         dataset, tokenizer = run.need(Dataset), run.need(Tokenizer)
         if run.get(SupervisedRows) is None and run.cannot_have(SupervisedRows):
             raise NoSuchThing(run.why_missing(SupervisedRows))

@@ -50,7 +50,7 @@ class Scores:
 
     @classmethod
     def find(cls, run: RunView) -> Scores:
-        """The answers, scored by the function that the user named; see `Evidence`."""
+        """The answers, scored by the function that the user named."""
         if run.options.score is None:
             raise NotThere("no scoring function was named; name one with --score")
         function, sources = load_function(run.options.score)

@@ -103,7 +103,7 @@ class ValidationRows:
 
     @classmethod
     def find(cls, run: RunView) -> ValidationRows:
-        """The validation split, where there is one; see `Evidence`."""
+        """The validation split, where there is one."""
         dataset = run.need(Dataset)
         if SPLIT not in dataset.splits:
             raise NotThere("the data has no validation split")

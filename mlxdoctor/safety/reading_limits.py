@@ -38,7 +38,7 @@ class ReadingLimits:
     tensors: int = _most(1_000_000, "tensors in a file", "the largest models have 200,000")
     json_bytes: int = _most(64 << 20, "bytes", "a weight index of 200,000 tensors has 20 MB")
     json_depth: int = _most(64, "levels", "configurations nest 6 deep")
-    yaml_bytes: int = _most(1 << 20, "bytes", "training configurations have a few kilobytes")
+    yaml_bytes: int = _most(256 << 10, "bytes", "configurations have a few kilobytes")
     policy_bytes: int = _most(256 << 10, "bytes", "project files have under 100 kB")
     yaml_values: int = _most(20_000, "values, aliases written out", "real ones have under 200")
     data_bytes: int = _most(512 << 20, "bytes", "parsed in memory, at five times its size")

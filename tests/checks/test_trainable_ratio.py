@@ -156,5 +156,5 @@ def test_a_real_run_agrees_to_the_last_digit() -> None:
     evidence = Given(read, TrainingConfig.read(folder), adapter, BASE)
     assert trainable_ratio.run(evidence).status is Status.PASSED
     assert read.trainable is not None
-    assert read.trainable.trainable_millions == round(adapter.lora_parameter_count / 1e6, 3)
+    assert read.trainable.trainable_millions == round(adapter.parameter_count / 1e6, 3)
     assert read.trainable.total_millions == round(BASE.parameter_count / 1e6, 3)

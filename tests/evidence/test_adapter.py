@@ -31,7 +31,6 @@ def test_mlx_names(tmp_path: Path) -> None:
     assert adapter.naming == "mlx-lm"
     assert adapter.others == ()
     assert adapter.parameter_count == 4 * (12 + 20) + 20 + 4 * (12 + 50)
-    assert adapter.lora_parameter_count == adapter.parameter_count
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import pytest
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS, MLX_LM_LORA_DEFAULTS
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.safety.reading_limits import using
 
 
 @pytest.fixture
@@ -131,8 +130,6 @@ def test_peft_scale(write, extra, scale):
         ("iters: !!python/object/apply:os.getcwd []\n", "is not valid YAML"),
         ("iters: 2024-13-45\n", "is not valid YAML"),
         (f"iters: {'[' * 65}{']' * 65}\n", "nested more deeply than a configuration"),
-        (f"iters: {2**64}\n", "states the number 18446744073709551616…, which does not fit"),
-        (f"iters: -0x{2**64:x}\n", "does not fit into 64 bits"),
         (f"iters: {'9' * 5000}\n", "has 5,000 characters"),
         (f"learning_rate: 1{':59' * 400}.5\n", "has 1,203 characters"),
         ("[" * 50_000, "limit json_depth of 64"),
@@ -143,11 +140,6 @@ def test_unusable_files_are_one_sentence(write, content, problem):
     with pytest.raises(InputError, match=problem) as caught:
         TrainingConfig.read(write(content))
     assert "\n" not in str(caught.value)
-
-
-def test_nesting_that_is_allowed_may_still_be_too_deep(write):
-    with using(["json_depth=1000000"]), pytest.raises(InputError, match="nested too deeply"):
-        TrainingConfig.read(write("[" * 2000))
 
 
 def test_an_alias_bomb_is_refused_but_an_alias_is_not(write):

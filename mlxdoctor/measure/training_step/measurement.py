@@ -79,7 +79,7 @@ class TrainingStep:
 
     @classmethod
     def find(cls, run: RunView) -> TrainingStep:
-        """A step of the trainer that the user named, which is run for it; see `Evidence`."""
+        """A step of the trainer that the user named, which is run for it."""
         if run.options.trainer is None:
             raise NotThere(NO_TRAINER)
         trainer, sources = load_trainer(run.options.trainer)
