@@ -28,8 +28,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from mlxdoctor.check import check
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.dataset import Dataset, Features, Split
-from mlxdoctor.evidence.prompt_answer import Message, messages_of
+from mlxdoctor.evidence.dataset import Dataset, Message, Split
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
@@ -176,7 +175,7 @@ def data_format(
     of_preferences |= log is not None and log.is_preference
     for split in dataset.splits.values():
         if split.name in ("train", "valid"):
-            yield from _lines(dataset.features, split, of_preferences, survived)
+            yield from _lines(split, of_preferences, survived)
     yield from _validation(dataset, config, log)
     train = dataset.splits.get("train")
     if train is None or not train.rows:
@@ -185,10 +184,10 @@ def data_format(
     if train.format in ("chat", "completions") and not can_render:
         yield _sign("no-template", train, [], survived, format=train.format)
     elif rows is not None:
-        yield from _refused(dataset.features, train, rows, survived)
+        yield from _refused(train, rows, survived)
     if train.format == "text" and config is not None and config.mask_prompt:
         yield _sign("mask-needs-messages", train, [], survived)
-    yield from _conversations(dataset.features, train, tokenizer)
+    yield from _conversations(train, tokenizer)
 
 
 def _validation(
@@ -219,9 +218,7 @@ def _validation(
         yield Sign("no-validation-batches", {"val_batches": 0})
 
 
-def _lines(
-    features: Features, split: Split, of_preferences: bool, survived: Severity | None
-) -> Iterator[Sign]:
+def _lines(split: Split, of_preferences: bool, survived: Severity | None) -> Iterator[Sign]:
     """Lines that are no rows, and rows in no format or in another one than the first."""
     if split.bad_lines:
         lines = [bad.number for bad in split.bad_lines]
@@ -231,7 +228,7 @@ def _lines(
         if split.name == "train":
             yield _sign("no-rows", split, [])
     elif split.format != "unknown":
-        needed = features.needed[split.format]
+        needed = split.features.needed[split.format]
         numbered = zip(split.line_numbers, split.rows, strict=True)
         other = [line for line, row in numbered if not all(key in row for key in needed)]
         if other:
@@ -244,16 +241,16 @@ def _lines(
         yield _sign("unknown-format", split, split.line_numbers[:1], survived, **figures)
 
 
-def _refused(
-    features: Features, train: Split, rows: SupervisedRows, survived: Severity | None
-) -> Iterator[Sign]:
+def _refused(train: Split, rows: SupervisedRows, survived: Severity | None) -> Iterator[Sign]:
     """Rows of the first row's format that the template or the tokenizer refuses."""
     refused = [
-        row for row in rows.refused if features.format_of(train.rows[row.index]) == train.format
+        row
+        for row in rows.refused
+        if train.features.format_of(train.rows[row.index]) == train.format
     ]
     if refused:
         first = refused[0]
-        renames = of_messages(train.rows[first.index].get(features.chat))
+        renames = of_messages(train.rows[first.index].get(train.features.chat))
         repairs = (fix for words, fix in _REPAIRS.items() if re.search(words, first.reason))
         yield _sign(
             "rows-refused",
@@ -266,13 +263,13 @@ def _refused(
         )
 
 
-def _conversations(features: Features, split: Split, tokenizer: Tokenizer | None) -> Iterator[Sign]:
+def _conversations(split: Split, tokenizer: Tokenizer | None) -> Iterator[Sign]:
     template = tokenizer.chat_template if tokenizer is not None else None
     lines: dict[str, list[int]] = defaultdict(list)
     unusual: set[str] = set()
     for line, row in zip(split.line_numbers, split.rows, strict=True):
         try:
-            messages = messages_of(row, split.format, features)
+            messages = split.messages(row)
         except (KeyError, TypeError):
             continue
         # Where the roles have another key, the row is refused.

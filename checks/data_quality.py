@@ -38,9 +38,8 @@ import numpy as np
 from mlxdoctor.check import NotApplicable, check, limit
 from mlxdoctor.engines.text import CONTROL, DAMAGE, ROLE, TextFacts, describe, sampled
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.dataset import Dataset, Split
+from mlxdoctor.evidence.dataset import Dataset, Pair, Split
 from mlxdoctor.evidence.planned_run import PlannedRun
-from mlxdoctor.evidence.prompt_answer import Pair, pair_of
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
 from mlxdoctor.measure.text.exchanges import exchange_in
@@ -222,7 +221,7 @@ def data_quality(
     if train is None or not train.rows:
         raise NotApplicable("there are no training rows")
     yield from _number_of_rows(train, config, log, planned, limits)
-    pairs = [pair_of(row, train.format, dataset.features) for row in train.rows]
+    pairs = list(map(train.pair, train.rows))
     first: dict[Pair, int] = {}
     repeats = [row for row, pair in enumerate(pairs) if first.setdefault(pair, row) != row]
     passes = _passes(config, log, len(first))
@@ -231,7 +230,7 @@ def data_quality(
     figures: dict[str, Measurement] = {"different": len(first), **gone_over}
     yield from _graded("duplicates", train, repeats, COPIED, figures, is_sure=is_sure)
     if valid is not None:
-        theirs = (pair_of(row, valid.format, dataset.features) for row in valid.rows)
+        theirs = map(valid.pair, valid.rows)
         leaked = [row for row, pair in enumerate(theirs) if pair in first]
         is_sure = len(leaked) >= LEAKED_ROWS
         yield from _graded("leaked-validation", valid, leaked, LEAKED, {}, is_sure=is_sure)

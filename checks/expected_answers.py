@@ -31,7 +31,6 @@ from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.engines.text import word_f1
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.evidence.prompt_answer import question_and_answer
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
@@ -167,6 +166,6 @@ def _are_own(known: Sequence[OutputPair], dataset: Dataset | None) -> bool:
         pair[0]
         for split in dataset.splits.values()
         for row in split.rows
-        if (pair := question_and_answer(row, split.format, dataset.features))
+        if (pair := split.turn(row))
     }
     return all(item.prompt in asked for item in items)

@@ -27,6 +27,7 @@ _METRICS = frozenset({"loss", "train_loss", "val_loss", "eval_loss"})
 _SNIFFED_BYTES = 1 << 20
 
 Row = Mapping[str, Any]
+Message = Mapping[str, Any]
 RowFormat = Literal["chat", "completions", "text", "tokens", "unknown"]
 
 
@@ -79,6 +80,24 @@ class BadLine:
 
 
 @dataclass(frozen=True)
+class Pair:
+    """What is asked and what is answered.
+
+    Attributes:
+        prompt: everything before the last answer or the completion; empty for plain text.
+        answer: that answer.
+    """
+
+    prompt: str
+    answer: str
+
+    @property
+    def text(self) -> str:
+        """Both, for a search."""
+        return f"{self.prompt}\n{self.answer}"
+
+
+@dataclass(frozen=True)
 class Split:
     """One file of a dataset.
 
@@ -89,6 +108,7 @@ class Split:
         line_numbers: the line in the file, from 1, of each row.
         format: what the first row is: mlx-lm treats every row like the first.
         bad_lines: lines that are no rows.
+        features: the keys under which rows hold their parts.
     """
 
     name: str
@@ -97,6 +117,74 @@ class Split:
     line_numbers: tuple[int, ...]
     format: RowFormat
     bad_lines: tuple[BadLine, ...]
+    features: Features
+
+    def messages(self, row: Row) -> list[Message]:
+        """The conversation that mlx-lm makes of a row.
+
+        Raises:
+            KeyError: the row lacks the key that the split's format needs.
+            TypeError: it holds no conversation.
+        """
+        if self.format == "completions":
+            prompt, answer = row[self.features.prompt], row[self.features.completion]
+            return [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
+        messages = row[self.features.chat] if self.format == "chat" else None
+        if not isinstance(messages, list) or not messages:
+            raise TypeError("its messages are not a list with something in it")
+        return messages
+
+    def pair(self, row: Row) -> Pair:
+        """The prompt and the answer of a row, as plain texts.
+
+        Of a conversation the answer is the assistant's last message, and the prompt all that was
+        said before. A row that has no such parts is all answer, as it stands.
+        """
+        keys = self.features
+        if self.format == "completions" and keys.prompt in row and keys.completion in row:
+            return Pair(_text(row[keys.prompt]), _text(row[keys.completion]))
+        if self.format in ("text", "tokens"):
+            return Pair("", _text(row.get(keys.text if self.format == "text" else "tokens", row)))
+        messages = row.get(keys.chat) if self.format == "chat" else None
+        if isinstance(messages, list) and all(isinstance(each, Mapping) for each in messages):
+            answers = [
+                place for place, each in enumerate(messages) if each.get("role") == "assistant"
+            ]
+            if answers:
+                *asked, answer = map(_content, messages[: answers[-1] + 1])
+                return Pair("\n".join(asked), answer)
+        return Pair("", _text(row))
+
+    def turn(self, row: Row) -> tuple[str, str] | None:
+        """What is asked and answered in a row of one turn; None for any other row."""
+        try:
+            messages = self.messages(row)
+        except (KeyError, TypeError):
+            return None
+        turns = [
+            each for each in messages if isinstance(each, Mapping) and each.get("role") != "system"
+        ]
+        if [each.get("role") for each in turns] != ["user", "assistant"]:
+            return None
+        asked, answered = (each.get("content") for each in turns)
+        return (asked, answered) if isinstance(asked, str) and isinstance(answered, str) else None
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
+
+
+def _content(message: Message) -> str:
+    """What is said in a message; what is not text, such as a call of a tool, as JSON."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        texts = [part.get("text") for part in content if isinstance(part, Mapping)]
+        return "\n".join(text for text in texts if isinstance(text, str))
+    return _text(message.get("tool_calls")) if message.get("tool_calls") else ""
 
 
 @dataclass(frozen=True)
@@ -178,7 +266,7 @@ def _read_split(name: str, path: Path, features: Features) -> tuple[Split, Sourc
     if require_file(path) == 0:
         # An empty split is a fact about the run, not an unusable input.
         nothing = Source(path, hashlib.sha256(b"").hexdigest())
-        return Split(name, path, (), (), "unknown", ()), nothing
+        return Split(name, path, (), (), "unknown", (), features), nothing
     content, source = read_bytes(path, "data_bytes")
     if b"\0" in content[:65536]:
         raise InputError(path, "is a binary file where JSON lines are needed")
@@ -196,7 +284,8 @@ def _read_split(name: str, path: Path, features: Features) -> tuple[Split, Sourc
             rows.append(row)
             numbers.append(number)
     row_format = features.format_of(rows[0]) if rows else "unknown"
-    return Split(name, path, tuple(rows), tuple(numbers), row_format, tuple(bad)), source
+    split = Split(name, path, tuple(rows), tuple(numbers), row_format, tuple(bad), features)
+    return split, source
 
 
 def parse_line(line: bytes) -> dict[str, Any] | str:

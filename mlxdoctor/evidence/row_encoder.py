@@ -9,22 +9,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlxdoctor.evidence.chat_template import TemplateFailure
-from mlxdoctor.evidence.prompt_answer import messages_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from mlxdoctor.evidence.dataset import Features, Row, RowFormat
+    from mlxdoctor.evidence.dataset import Row, Split
     from mlxdoctor.evidence.tokenizer import Tokenizer
 
 #: Ids of tokens are below this, as mlx-lm keeps them in 32 bits.
 MAX_TOKEN_ID = 2**31
-#: Messages that are rendered to find the answers before the last one, each of which takes all that
-#: come before it, twice: so many for each row, enough for a conversation of 40, and so many more
-#: for all of them, which takes some seconds.
-EARLIER_OF_A_ROW, EARLIER_IN_RESERVE = 1_000, 200_000
+#: Answers before the last one that are looked for in a row. Each takes two renderings of all that
+#: comes before it.
+MOST_EARLIER = 20
 
 # Stands for an answer when looking for what the template writes after one.
 _PROBE = "mlxdoctor"
@@ -45,19 +43,16 @@ class SupervisedRow:
 
     Attributes:
         index: the row's position in the split, from 0.
-        tokens: int32 (full_length,), before the cut.
+        tokens: int32 (n,), before the cut.
         offset: the first target by mlx-lm's reckoning; 0 where the prompt is not masked.
         prompt_length: tokens before the last answer: the offset if the prompt were
             masked; 0 for rows of plain text.
         length: tokens left after the cut.
-        full_length: tokens before it.
-        roles: int8 (full_length,) of `Role`. Answers before the last one that lie beyond the cut,
-            or whose place is not known, are PROMPT.
+        roles: int8 (n,) of `Role`. Answers before the last one that lie beyond the cut, or whose
+            place is not known, are PROMPT.
         padded: whether mlx-lm also trains on the padding token after the row.
         prefix_matches: whether the prompt's tokens are how the row begins.
-        assistant_turns: messages by the assistant.
-        lacks_end: the limit cuts nothing, and no target is a token that ends generation.
-        begins_twice: with two beginning-of-text tokens.
+        problems: what is wrong with its targets, as the check `label-mask` calls it.
     """
 
     index: int
@@ -65,13 +60,15 @@ class SupervisedRow:
     offset: int
     prompt_length: int
     length: int
-    full_length: int
     roles: NDArray[np.int8]
     padded: bool
     prefix_matches: bool
-    assistant_turns: int
-    lacks_end: bool
-    begins_twice: bool
+    problems: tuple[str, ...]
+
+    @property
+    def full_length(self) -> int:
+        """Tokens before the cut."""
+        return len(self.tokens)
 
     @property
     def targets(self) -> NDArray[np.int32]:
@@ -83,24 +80,6 @@ class SupervisedRow:
         """The role of each of `targets`, int8 (n,)."""
         return self.roles[max(self.offset, 1) : self.length]
 
-    @property
-    def answer_is_cut(self) -> bool:
-        """Whether the sequence limit cut away a part of the answer, or its end token."""
-        return bool(np.isin(self.roles[self.length :], (Role.ANSWER, Role.END)).any())
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """What is wrong with its targets, as the check `label-mask` calls it."""
-        problems = {
-            "no-supervised-tokens": len(self.targets) == 0,
-            "answers-truncated": self.answer_is_cut,
-            "end-token-missing": self.lacks_end,
-            "offset-not-a-prefix": self.offset > 0 and not self.prefix_matches,
-            "double-bos": self.begins_twice,
-            "earlier-answers-masked": self.offset > 0 and self.assistant_turns > 1,
-        }
-        return tuple(problem for problem, is_there in problems.items() if is_there)
-
     def count(self, offset: int | None = None) -> int:
         """Targets that mlx-lm counts, padding token included, for this or another offset."""
         first = max(self.offset if offset is None else offset, 1)
@@ -111,21 +90,14 @@ class RowEncoder:
     """Tokenizes rows; holds what stays the same from row to row."""
 
     def __init__(
-        self,
-        tokenizer: Tokenizer,
-        features: Features,
-        row_format: RowFormat,
-        mask_prompt: bool,
-        max_seq_length: int,
+        self, tokenizer: Tokenizer, split: Split, mask_prompt: bool, max_seq_length: int
     ) -> None:
         self.tokenizer = tokenizer
-        self.features = features
-        self.format = row_format
+        self.split = split
         self.mask_prompt = mask_prompt
         self.max_seq_length = max_seq_length
-        self._messages_left = EARLIER_IN_RESERVE
         self.ends = np.array(tokenizer.eos_token_ids, dtype=np.int32)
-        self.terminator = () if row_format in ("text", "tokens") else self._terminator()
+        self.terminator = () if split.format in ("text", "tokens") else self._terminator()
 
     def row(self, index: int, row: Row) -> SupervisedRow | str:
         """One row, or why mlx-lm can't tokenize it, as a clause."""
@@ -137,16 +109,16 @@ class RowEncoder:
             return str(error)
 
     def _row(self, index: int, row: Row) -> SupervisedRow:
-        if self.format == "text":
-            return self._finish(index, self._text(row[self.features.text]))
-        if self.format == "tokens":
+        if self.split.format == "text":
+            return self._finish(index, self._text(row[self.split.features.text]))
+        if self.split.format == "tokens":
             tokens = row["tokens"]
             if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
                 raise TypeError("its tokens are not a list of whole numbers")
             if not all(0 <= token < MAX_TOKEN_ID for token in tokens):
                 raise TypeError("its tokens are not ids: from 0 on, and below 2**31")
             return self._finish(index, tokens)
-        messages = messages_of(row, self.format, self.features)
+        messages = self.split.messages(row)
         return self._conversation(index, messages, row.get("tools"))
 
     def _text(self, text: object) -> list[int]:
@@ -186,11 +158,8 @@ class RowEncoder:
         tools: Any,
     ) -> list[tuple[int, int]]:
         spans = []
-        self._messages_left = min(self._messages_left, EARLIER_IN_RESERVE) + EARLIER_OF_A_ROW
-        for place in [answer for answer in answers if 0 < answer < len(messages) - 1]:
-            if (needed := 2 * place + 1) > self._messages_left:
-                break
-            self._messages_left -= needed
+        earlier = [place for place in answers if 0 < place < len(messages) - 1]
+        for place in earlier[:MOST_EARLIER]:
             try:
                 before = self.tokenizer.apply_chat_template(messages[:place], tools, True)
                 if len(before) >= self.max_seq_length:  # from here on nothing is trained
@@ -217,9 +186,18 @@ class RowEncoder:
             roles[start:stop] = self._answer_roles(array[start:stop])
         length = min(len(array), self.max_seq_length)
         offset = len(prompt) if self.mask_prompt else 0
+        prefix_matches = tokens[: len(prompt)] == list(prompt)
         targets = roles[max(offset, 1) : length]
-        lacks_end = len(self.ends) > 0 and len(targets) > 0 and Role.END not in targets
+        has_ends = len(self.ends) > 0 and len(targets) > 0 and length == len(array)
         bos = self.tokenizer.bos_token_id
+        problems = {
+            "no-supervised-tokens": len(targets) == 0,
+            "answers-truncated": bool(np.isin(roles[length:], (Role.ANSWER, Role.END)).any()),
+            "end-token-missing": has_ends and Role.END not in targets,
+            "offset-not-a-prefix": offset > 0 and not prefix_matches,
+            "double-bos": bos is not None and tokens[:2] == [bos, bos],
+            "earlier-answers-masked": offset > 0 and answers > 1,
+        }
         array.setflags(write=False)
         roles.setflags(write=False)
         return SupervisedRow(
@@ -228,13 +206,10 @@ class RowEncoder:
             offset=offset,
             prompt_length=len(prompt),
             length=length,
-            full_length=len(array),
             roles=roles,
             padded=length < self.max_seq_length,
-            prefix_matches=tokens[: len(prompt)] == list(prompt),
-            assistant_turns=answers,
-            lacks_end=lacks_end and length == len(array),
-            begins_twice=bos is not None and tokens[:2] == [bos, bos],
+            prefix_matches=prefix_matches,
+            problems=tuple(problem for problem, is_there in problems.items() if is_there),
         )
 
     def _answer_roles(self, answer: NDArray[np.int32]) -> NDArray[np.int8]:

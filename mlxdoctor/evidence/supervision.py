@@ -192,7 +192,7 @@ def encoder_of(
         mask_prompt = bool(config.mask_prompt) if config is not None else False
     stated = max_seq_length or (config and config.max_seq_length)
     cut = max(stated or MLX_LM_DEFAULTS["max_seq_length"], 2)
-    return data, RowEncoder(tokenizer, dataset.features, data.format, mask_prompt, cut)
+    return data, RowEncoder(tokenizer, data, mask_prompt, cut)
 
 
 def build(

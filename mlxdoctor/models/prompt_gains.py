@@ -160,7 +160,7 @@ def _after(partner: SupervisedRow, row: SupervisedRow) -> SupervisedRow:
 def _with_tokens(
     row: SupervisedRow, tokens: NDArray[np.int32], roles: NDArray[np.int8]
 ) -> SupervisedRow:
-    return replace(row, tokens=tokens, roles=roles, length=len(tokens), full_length=len(tokens))
+    return replace(row, tokens=tokens, roles=roles, length=len(tokens))
 
 
 def _partner(row: SupervisedRow, others: Iterable[SupervisedRow]) -> SupervisedRow | None:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlxdoctor.evidence.chat_template import TemplateFailure
-from mlxdoctor.evidence.dataset import Dataset, Features, Row, RowFormat, Split
-from mlxdoctor.evidence.prompt_answer import Message, messages_of
+from mlxdoctor.evidence.dataset import Dataset, Message, Row, Split
 from mlxdoctor.evidence.tokenizer import Tokenizer
 
 #: Questions that any chat model answers; a run's own data says nothing about forgetting.
@@ -122,7 +121,7 @@ def _from_row(dataset: Dataset, split: Split, row: Row, tokenizer: Tokenizer) ->
         start = tuple(int(token) for token in tokens[: min(LONGEST_TEXT_PROMPT, len(tokens) // 2)])
         return Prompt(tokenizer.decode(start), start, None, split.name)
     try:
-        messages = _messages(row, split.format, features)
+        messages = _messages(row, split)
         *asked, last = messages
         expected = None
         if last.get("role") == "assistant":
@@ -138,14 +137,14 @@ def _from_row(dataset: Dataset, split: Split, row: Row, tokenizer: Tokenizer) ->
     return Prompt(question, tuple(tokens), expected, split.name)
 
 
-def _messages(row: Row, row_format: RowFormat, features: Features) -> list[Message]:
+def _messages(row: Row, split: Split) -> list[Message]:
     """The conversation of a row; of a pair, or of a prompt that is rewarded, what is asked.
 
     What is preferred there is no answer that is to be repeated word for word.
     """
-    if row_format != "unknown":
-        return messages_of(row, row_format, features)
-    question = row.get(features.prompt)
+    if split.format != "unknown":
+        return split.messages(row)
+    question = row.get(split.features.prompt)
     if not isinstance(question, str):
         raise TypeError("it is no prompt")
     system = [{"role": "system", "content": row["system"]}] if row.get("system") else []
@@ -160,7 +159,7 @@ def _asked_in(dataset: Dataset, split: Split, row: Row, texts: Sequence[str]) ->
         content = str(row.get(dataset.features.text))
         return [text for text in texts if content.startswith(text)]
     try:
-        question = _question(_messages(row, split.format, dataset.features))
+        question = _question(_messages(row, split))
     except (KeyError, TypeError, AttributeError):
         return []
     return [question] if question in texts else []

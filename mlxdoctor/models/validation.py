@@ -9,9 +9,8 @@ from typing import ClassVar
 import numpy as np
 
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.dataset import Dataset, Features, Split
+from mlxdoctor.evidence.dataset import Dataset, Split
 from mlxdoctor.evidence.kind import Missing, NoSuchThing, NotThere, RunView
-from mlxdoctor.evidence.prompt_answer import question_and_answer
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
@@ -136,7 +135,7 @@ def prepare(meter: Meter, rows: SupervisedRows, dataset: Dataset) -> ValidationR
     rows = replace(rows, rows=tuple(whole or rows.rows), batches=())
 
     def write(some: SupervisedRows, plain: PlainFormat) -> SupervisedRows:
-        return rewritten(some, dataset.splits[rows.split], dataset.features, meter.tokenizer, plain)
+        return rewritten(some, dataset.splits[rows.split], meter.tokenizer, plain)
 
     def measure(plain: PlainFormat | None, count: int) -> tuple[RowLosses, ...]:
         places = evenly(len(rows.rows), count)
@@ -179,7 +178,6 @@ def _differs(configured: SupervisedRows, plain: SupervisedRows) -> bool:
 def rewritten(
     rows: SupervisedRows,
     split: Split,
-    features: Features,
     tokenizer: Tokenizer,
     plain: PlainFormat,
 ) -> SupervisedRows:
@@ -194,7 +192,7 @@ def rewritten(
     before, after = plain.pattern.split("{answer}")
     changed = []
     for row in rows.rows:
-        pair = question_and_answer(split.rows[row.index], split.format, features)
+        pair = split.turn(split.rows[row.index])
         if pair is not None:
             start, rest = before.replace("{prompt}", pair[0]), pair[1] + after
             head = tokenizer.encode(start)
@@ -217,7 +215,6 @@ def _without_end(row: SupervisedRow) -> SupervisedRow:
         tokens=row.tokens[:last],
         roles=row.roles[:last],
         length=min(row.length, last),
-        full_length=last,
         padded=row.padded or last < row.length,
     )
 
@@ -239,7 +236,6 @@ def _written(
         offset=prompt if rows.mask_prompt else 0,
         prompt_length=prompt,
         length=length,
-        full_length=len(tokens),
         roles=roles,
         padded=length < rows.max_seq_length,
     )

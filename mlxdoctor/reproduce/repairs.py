@@ -15,8 +15,7 @@ import numpy as np
 
 from mlxdoctor.engines.text import DAMAGE
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.dataset import Dataset, Features, Split
-from mlxdoctor.evidence.prompt_answer import Pair, pair_of
+from mlxdoctor.evidence.dataset import Dataset, Pair, Split
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.load import load_tokenizer
 from mlxdoctor.safety.errors import InputError
@@ -32,13 +31,13 @@ OTHER_SEED = 1000
 LAST_TOKENS = 3
 
 
-def named_rows(split: Split, features: Features, what: Collection[str]) -> frozenset[int]:
+def named_rows(split: Split, what: Collection[str]) -> frozenset[int]:
     """The rows of a split, by their place, that a finding of one of these names is about.
 
     Of rows that repeat each other the first is not among them; of rows that contradict each
     other all are: nobody knows which is right.
     """
-    pairs = [pair_of(row, split.format, features) for row in split.rows]
+    pairs = list(map(split.pair, split.rows))
     answers: dict[str, set[str]] = defaultdict(set)
     for pair in pairs:
         answers[pair.prompt].add(pair.answer)
@@ -50,7 +49,7 @@ def named_rows(split: Split, features: Features, what: Collection[str]) -> froze
             "contradictory": len(answers[pair.prompt]) > 1,
             "damaged": DAMAGE.search(pair.text) is not None,
             "empty": not pair.answer.strip(),
-            "other format": features.format_of(row) != split.format,
+            "other format": split.features.format_of(row) != split.format,
         }
         if any(problems[name] for name in what):
             places.add(place)
@@ -67,7 +66,7 @@ def _left_out(settings: Settings, what: Collection[str], *, at_random: bool) -> 
     source, folder = Path(settings.data), Path(settings.adapter_path) / "data"
     dataset = Dataset.read(source)
     train = dataset.splits["train"]
-    gone = named_rows(train, dataset.features, what)
+    gone = named_rows(train, what)
     count = len(train.rows)
     if count - len(gone) < settings.batch_size:
         raise InputError(

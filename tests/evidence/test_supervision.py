@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlxdoctor.evidence import row_encoder
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.row_encoder import MOST_EARLIER
 from mlxdoctor.evidence.supervision import Role, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.safety.errors import InputError
@@ -119,7 +119,7 @@ def test_rows_of_other_shapes_match_mlx_lm_too(tmp_path):
     # Rows with fewer keys come first in mlx-lm's sort.
     assert [row.index for row in ours.rows] == [1, 4, 0, 3, 5, 2]
     by_index = {row.index: row for row in ours.rows}
-    assert by_index[1].assistant_turns == 2
+    assert "earlier-answers-masked" in by_index[1].problems
     # Both answers are known as such, the questions between them are not.
     runs = np.flatnonzero(np.diff(by_index[1].roles)) + 1
     assert [Role(by_index[1].roles[at]) for at in (0, *runs)] == [
@@ -162,7 +162,7 @@ def test_earlier_answers_are_looked_for_before_the_cut_and_so_often_only(tmp_pat
     data = Dataset.read(write_rows(tmp_path, [{"messages": [QUESTION, ANSWER] * 40}] * 2))
     whole = config_of(tmp_path, batch_size=1, max_seq_length=10_000)
     rows = build(data, Tokenizer.read(BASE), whole).rows
-    assert [np.count_nonzero(row.roles == Role.END) for row in rows] == [40, 40]
+    assert [np.count_nonzero(row.roles == Role.END) for row in rows] == [MOST_EARLIER + 1] * 2
 
     asked = []
     rendered = Tokenizer.apply_chat_template
@@ -176,15 +176,7 @@ def test_earlier_answers_are_looked_for_before_the_cut_and_so_often_only(tmp_pat
     assert len(asked) < 30
     for found, row in zip(cut.rows, rows, strict=True):
         assert found.roles[:100].tolist() == row.roles[:100].tolist()
-        assert found.answer_is_cut
-
-    # The answers before the last take 3 + 7 + ... + 155 = 3,081 messages.
-    monkeypatch.setattr(row_encoder, "EARLIER_IN_RESERVE", 3081)
-    monkeypatch.setattr(row_encoder, "EARLIER_OF_A_ROW", 210)
-    few = build(data, Tokenizer.read(BASE), whole).rows
-    assert few[0].roles.tolist() == rows[0].roles.tolist()
-    # 420 are left: 3 + 7 + ... + 55 = 406 find 14 of them, beside the last.
-    assert np.count_nonzero(few[1].roles == Role.END) == 15
+        assert "answers-truncated" in found.problems
 
 
 def test_entropy_of_the_targets(tmp_path):

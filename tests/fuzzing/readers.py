@@ -18,7 +18,6 @@ from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.metrics import ReportedMetrics
-from mlxdoctor.evidence.prompt_answer import question_and_answer
 from mlxdoctor.evidence.source import hash_file
 from mlxdoctor.evidence.supervision import build
 from mlxdoctor.evidence.tokenizer import Tokenizer
@@ -83,7 +82,8 @@ def _dataset(folder: Path) -> None:
     touch(rows)
     split = dataset.splits["train"]
     for row in split.rows[:8]:
-        question_and_answer(row, split.format, dataset.features)
+        split.turn(row)
+        split.pair(row)
 
 
 def _read_tokenizer(folder: Path) -> None:

@@ -1,12 +1,12 @@
 """Rows of the fixtures in formats without a chat template."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mlxdoctor.evidence.dataset import Dataset, Features
-from mlxdoctor.evidence.prompt_answer import question_and_answer
+from mlxdoctor.evidence.dataset import Dataset, Features, Split
 from mlxdoctor.evidence.supervision import Role, SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.validation import (
@@ -40,7 +40,7 @@ def rows(dataset: Dataset, tokenizer: Tokenizer) -> SupervisedRows:
 def written(
     rows: SupervisedRows, dataset: Dataset, tokenizer: Tokenizer, plain: PlainFormat
 ) -> SupervisedRows:
-    return rewritten(rows, dataset.splits["valid"], dataset.features, tokenizer, plain)
+    return rewritten(rows, dataset.splits["valid"], tokenizer, plain)
 
 
 @pytest.mark.parametrize("apart", [True, False])
@@ -98,4 +98,5 @@ def test_a_row_cut_before_its_end(
 def test_question_and_answer(
     row: dict[str, Any], row_format: str, pair: tuple[str, str] | None
 ) -> None:
-    assert question_and_answer(row, row_format, Features()) == pair
+    split = Split("train", Path("train.jsonl"), (row,), (1,), row_format, (), Features())
+    assert split.turn(row) == pair

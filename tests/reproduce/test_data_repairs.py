@@ -62,8 +62,8 @@ def test_exactly_the_rows_in_question_are_named(
     from mlxdoctor.reproduce.repairs import named_rows
 
     dataset = Dataset.read(written(tmp_path / "data", ROWS))
-    assert named_rows(dataset.splits["train"], dataset.features, (what,)) == places
-    assert named_rows(dataset.splits["train"], dataset.features, ()) == frozenset()
+    assert named_rows(dataset.splits["train"], (what,)) == places
+    assert named_rows(dataset.splits["train"], ()) == frozenset()
 
 
 def test_rows_are_left_out_of_a_copy_and_as_many_at_random(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlxdoctor.engines.text import ngrams, vocabulary, words
-from mlxdoctor.evidence.prompt_answer import Pair
+from mlxdoctor.evidence.dataset import Pair
 
 Ints = NDArray[np.int64]
 Scores = NDArray[np.float64]
