@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.json_text import mended, too_deep
 from mlxdoctor.evidence.kind import Missing, RunView
-from mlxdoctor.evidence.source import Source, read_bytes, read_head, require_file
+from mlxdoctor.evidence.source import Sniffed, Source, read_bytes, require_file
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current
 
@@ -23,8 +23,6 @@ SPLITS = ("train", "valid", "test")
 
 #: A row with one of these and none of the known formats is a line of a log, not of data.
 _METRICS = frozenset({"loss", "train_loss", "val_loss", "eval_loss"})
-#: Bytes of a file that decide whether it holds rows.
-_SNIFFED_BYTES = 1 << 20
 
 Row = Mapping[str, Any]
 Message = Mapping[str, Any]
@@ -252,14 +250,8 @@ class Dataset:
 
 def is_log(path: Path) -> bool:
     """Whether a `.jsonl` file holds a log's reports rather than rows: trainers share the names."""
-    try:
-        first = read_head(path, _SNIFFED_BYTES).partition(b"\n")[0]
-    except InputError:
-        return False
-    row = parse_line(first.rstrip(b"\r\n"))
-    if isinstance(row, str):
-        return False
-    return Features().format_of(row) == "unknown" and bool(_METRICS & row.keys())
+    record = Sniffed(path).record
+    return Features().format_of(record) == "unknown" and bool(_METRICS & record.keys())
 
 
 def _read_split(name: str, path: Path, features: Features) -> tuple[Split, Source]:
@@ -277,7 +269,7 @@ def _read_split(name: str, path: Path, features: Features) -> tuple[Split, Sourc
     numbers: list[int] = []
     bad: list[BadLine] = []
     for number, line in enumerate(lines, start=1):
-        row = parse_line(line)
+        row = _row(line)
         if isinstance(row, str):
             bad.append(BadLine(number, row))
         else:
@@ -288,7 +280,7 @@ def _read_split(name: str, path: Path, features: Features) -> tuple[Split, Sourc
     return split, source
 
 
-def parse_line(line: bytes) -> dict[str, Any] | str:
+def _row(line: bytes) -> dict[str, Any] | str:
     if not line.strip():
         return "is blank"
     if line.startswith(b"\xef\xbb\xbf"):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxdoctor.evidence.json_text import without_repeats
-from mlxdoctor.evidence.source import open_file, read_json_object, reading, require_content
+from mlxdoctor.evidence.source import open_file, read_json_object, require_content
 from mlxdoctor.evidence.tensor import DTYPE_BITS, TensorRef
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
@@ -81,7 +81,7 @@ def read_safetensors(path: Path) -> SafetensorsFile:
 def _header(path: Path) -> tuple[int, dict[str, Any], int]:
     """The file's size, its header as JSON, and where the tensors begin."""
     limits = current()
-    with reading(path), open_file(path) as stream:
+    with open_file(path) as stream:
         size = require_content(path, stream)
         prefix = stream.read(8)
         length = int.from_bytes(prefix, "little")

@@ -52,62 +52,51 @@ def unreadable(path: Path, error: OSError | ValueError) -> InputError:
     return InputError(path, f"cannot be read ({error.strerror})", "check its access")
 
 
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Say in a sentence why a file can't be read.
-
-    Raises:
-        InputError: in place of what the system raises.
-    """
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        raise unreadable(path, error) from None
-
-
 def require_file(path: Path) -> int:
     """The size of a regular file, in bytes.
 
     Raises:
         InputError: it does not exist, is not a regular file, or can't be read.
     """
-    with reading(path):
-        return _regular_size(path, path.stat())
-
-
-def open_file(path: Path) -> FileIO:
-    """A regular file, opened for reading without buffer; a pipe or device never blocks this.
-
-    Raises:
-        InputError: as `require_file`, or Git LFS has not fetched it.
-    """
     try:
-        # Asked of the open file: the name may lead elsewhere by now.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+        status = path.stat()
     except (OSError, ValueError) as error:
-        # A socket or a device without a driver can't be opened at all.
-        require_file(path)
         raise unreadable(path, error) from None
-    try:
-        size = _regular_size(path, os.fstat(descriptor))
-        if size <= POINTER_BYTES and os.pread(descriptor, len(POINTER), 0) == POINTER:
-            raise InputError(
-                path,
-                "is a pointer of Git LFS, and not the file itself",
-                "fetch what it stands for with `git lfs pull`",
-            )
-        return FileIO(descriptor, "rb")
-    except BaseException:
-        os.close(descriptor)
-        raise
-
-
-def _regular_size(path: Path, status: os.stat_result) -> int:
     if stat.S_ISDIR(status.st_mode):
         raise InputError(path, "is a folder where a file is needed", "name a file in it")
     if not stat.S_ISREG(status.st_mode):
         raise InputError(path, "is not a regular file", "devices and pipes are not read")
     return status.st_size
+
+
+@contextmanager
+def open_file(path: Path) -> Iterator[FileIO]:
+    """A regular file, open for reading without buffer; a pipe or device never blocks this.
+
+    Raises:
+        InputError: as `require_file`, Git LFS has not fetched it, or the system refuses to read it.
+    """
+    try:
+        require_file(path)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+    except OSError as error:
+        raise unreadable(path, error) from None
+    try:
+        # Asked of the open file: the name may lead elsewhere by now.
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise InputError(path, "is not a regular file", "devices and pipes are not read")
+        if status.st_size <= POINTER_BYTES and os.pread(descriptor, len(POINTER), 0) == POINTER:
+            raise InputError(
+                path,
+                "is a pointer of Git LFS, and not the file itself",
+                "fetch what it stands for with `git lfs pull`",
+            )
+        yield FileIO(descriptor, "rb", closefd=False)
+    except OSError as error:
+        raise unreadable(path, error) from None
+    finally:
+        os.close(descriptor)
 
 
 def link_note(path: Path) -> str:
@@ -116,16 +105,6 @@ def link_note(path: Path) -> str:
         return f"a link to {path.readlink()}" if path.is_symlink() else ""
     except OSError:
         return ""
-
-
-def read_head(path: Path, count: int) -> bytes:
-    """The first `count` bytes of a file, fewer where it is shorter.
-
-    Raises:
-        InputError: as `require_file`.
-    """
-    with reading(path), open_file(path) as stream:
-        return stream.read(count)
 
 
 def read_bytes(path: Path, limit: str = "text_bytes") -> tuple[bytes, Source]:
@@ -151,7 +130,7 @@ def stream_bytes(path: Path, limit: str) -> Iterator[bytes]:
         InputError: as `read_bytes`, or the file shrinks meanwhile.
     """
     most: int = getattr(current(), limit)
-    with reading(path), open_file(path) as stream:
+    with open_file(path) as stream:
         left = require_content(path, stream)
         if left > most:
             raise exceeded(path, f"has {left:,} bytes", limit)
@@ -220,7 +199,7 @@ def hash_file(path: Path) -> Source:
     Raises:
         InputError: as `require_file`.
     """
-    with reading(path), open_file(path) as stream:
+    with open_file(path) as stream:
         size = os.fstat(stream.fileno()).st_size
         if size > current().hashed_bytes:
             return Source(path, None, f"not hashed: {size:,} bytes")
@@ -237,7 +216,8 @@ class Sniffed:
     def head(self) -> str:
         """The text it begins with; empty where it can't be read."""
         try:
-            return read_head(self.path, SNIFF_BYTES).decode("utf-8-sig", errors="replace")
+            with open_file(self.path) as stream:
+                return stream.read(SNIFF_BYTES).decode("utf-8-sig", errors="replace")
         except InputError:
             return ""
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.evidence.source import open_file, reading
+from mlxdoctor.evidence.source import open_file
 from mlxdoctor.safety.errors import InputError
 
 #: The types that NumPy has, by their name in a safetensors header.
@@ -121,7 +121,7 @@ class TensorRef:
         raw = np.empty(count, np.uint8)
         view = raw.data
         # Read into an array of our own: a mapped file that shrinks would kill the process.
-        with reading(self.path), open_file(self.path) as stream:
+        with open_file(self.path) as stream:
             stream.seek(self.offset + start)
             while view and (size := stream.readinto(view)):
                 view = view[size:]

@@ -27,7 +27,7 @@ from mlxdoctor.evidence.logs.series import (
     Trainable,
 )
 from mlxdoctor.evidence.logs.text_stream import LogStream
-from mlxdoctor.evidence.source import Source, open_file, read_text, text_encoding, unreadable
+from mlxdoctor.evidence.source import Source, open_file, read_text, text_encoding
 from mlxdoctor.safety.errors import InputError
 
 __all__ = [
@@ -258,14 +258,11 @@ def looks_like_unread_log(path: Path) -> bool:
 
 def _ends(path: Path) -> tuple[list[str], bool]:
     """How a file begins and ends, as text; and whether that is all of it. None for a binary."""
-    try:
-        with open_file(path) as stream:
-            head = stream.read(SNIFFED_BYTES)
-            size = stream.seek(0, 2)
-            stream.seek(max(size - SNIFFED_BYTES, len(head)))
-            tail = stream.read(SNIFFED_BYTES)
-    except OSError as error:
-        raise unreadable(path, error) from None
+    with open_file(path) as stream:
+        head = stream.read(SNIFFED_BYTES)
+        size = stream.seek(0, 2)
+        stream.seek(max(size - SNIFFED_BYTES, len(head)))
+        tail = stream.read(SNIFFED_BYTES)
     try:
         encoding = text_encoding(path, head)
     except InputError:

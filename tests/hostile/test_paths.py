@@ -13,7 +13,7 @@ import pytest
 from mlxdoctor.cli import main
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.discovery import discover
-from mlxdoctor.evidence.source import hash_file, read_bytes, read_head, require_file, stream_bytes
+from mlxdoctor.evidence.source import hash_file, read_bytes, require_file, stream_bytes
 from mlxdoctor.evidence.training_log import TrainingLog, looks_like_log
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
@@ -51,7 +51,6 @@ READERS: tuple[Callable[[Path], object], ...] = (
     require_file,
     read_bytes,
     hash_file,
-    lambda path: read_head(path, 10),
     looks_like_log,
     lambda path: TrainingLog.read([path]),
 )
