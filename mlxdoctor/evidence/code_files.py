@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar, NamedTuple
 
+from mlxdoctor.evidence.config import CONFIG_NAME
 from mlxdoctor.evidence.kind import RunView
 from mlxdoctor.evidence.source import Source, hash_file, read_json_object
 from mlxdoctor.safety.errors import InputError
@@ -35,15 +36,8 @@ TRUST = "trust_remote_code"
 PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib"})
 
 
-@dataclass(frozen=True)
-class NamedCode:
-    """A key of a configuration that asks for code.
-
-    Attributes:
-        path: the configuration.
-        key: `model_file`, `auto_map`, …
-        value: what it names, as text.
-    """
+class NamedCode(NamedTuple):
+    """A key of the configuration `path` that asks for code, and what it names, as text."""
 
     path: Path
     key: str
@@ -69,47 +63,46 @@ class RemoteCode:
     @classmethod
     def find(cls, run: RunView) -> RemoteCode:
         files = run.files
-        named = (*files.roots, files.base, files.tuned, files.adapter)
-        places = [one if one.is_dir() else one.parent for one in named if one is not None]
-        return cls.read(one.resolve() for one in places)
+        named = filter(None, (*files.roots, files.base, files.tuned, files.adapter))
+        return cls.read((path if path.is_dir() else path.parent).resolve() for path in named)
 
     @classmethod
     def read(cls, folders: Iterable[Path]) -> RemoteCode:
         """Look through folders, each by itself, for what names or holds code."""
-        named: list[NamedCode] = []
+        folders = tuple(dict.fromkeys(folders))
+        files = [folder / name for folder in folders for name in CONFIGURATIONS]
         pickles: list[Path] = []
-        sources: list[Source] = []
-        for folder in dict.fromkeys(folders):
-            named += code_named_in(folder)
-            config = folder / "adapter_config.json"
-            if _values(config).get(TRUST) is True:
-                named.append(NamedCode(config, TRUST, "true"))
-            pickles += _pickles(folder)
-            files = [folder / name for name in CONFIGURATIONS]
-            sources += [hash_file(file) for file in files if file.is_file()]
-        return cls(tuple(sources), tuple(named), tuple(pickles))
+        for folder in folders:
+            try:
+                names = islice(folder.iterdir(), current().folder_entries)
+                pickles += sorted(path for path in names if path.suffix.lower() in PICKLE_SUFFIXES)
+            except OSError:
+                continue
+        return cls(
+            tuple(hash_file(file) for file in files if file.is_file()),
+            tuple(
+                code
+                for folder in folders
+                for code in (*code_named_in(folder), *_named(folder / CONFIG_NAME, (TRUST,)))
+            ),
+            tuple(pickles),
+        )
 
 
 def code_named_in(folder: Path) -> tuple[NamedCode, ...]:
     """The keys in a folder's configurations that ask for code of its own."""
-    named: list[NamedCode] = []
-    for path in (folder / name for name in CONFIGURATIONS):
-        values = _values(path)
-        named += [NamedCode(path, key, str(values[key])) for key in CODE_KEYS if values.get(key)]
-    return tuple(named)
+    files = (folder / name for name in CONFIGURATIONS)
+    return tuple(code for file in files for code in _named(file, CODE_KEYS))
 
 
-def _values(path: Path) -> Mapping[str, Any]:
-    """What a configuration states; nothing where it can't be read, which its reader reports."""
+def _named(path: Path, keys: Iterable[str]) -> list[NamedCode]:
+    """Those of the keys that a configuration states; none where its reader reports it."""
     try:
-        return read_json_object(path)[0]
+        values = read_json_object(path)[0]
     except InputError:
-        return {}
-
-
-def _pickles(folder: Path) -> Iterator[Path]:
-    try:
-        entries = islice(folder.iterdir(), current().folder_entries)
-        yield from sorted(one for one in entries if one.suffix.lower() in PICKLE_SUFFIXES)
-    except OSError:
-        return
+        return []
+    stated = {key: value for key in keys if (value := values.get(key))}
+    return [
+        NamedCode(path, key, "true" if value is True else str(value))
+        for key, value in stated.items()
+    ]

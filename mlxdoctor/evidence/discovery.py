@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from mlxdoctor.evidence.adapter import FILE_NAMES
+from mlxdoctor.evidence.adapter import FILE_NAMES, adapter_file
 from mlxdoctor.evidence.checkpoints import CHECKPOINT_NAME
 from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
 from mlxdoctor.evidence.dataset import SPLITS, is_log
@@ -54,8 +54,11 @@ def discover(paths: Iterable[Path], options: Options | None = None) -> RunFiles:
     paths, options = tuple(paths), options or Options()
     named = (options.base, options.adapter, options.data, options.generations, *options.log)
     for path in (*paths, *filter(None, named)):
-        if not _exists(path):
-            raise InputError(path, "there is no such file or folder", "check the path")
+        try:
+            path.stat()
+        except (OSError, ValueError):
+            # A loop of links and a name with a NUL in it are as good as none.
+            raise InputError(path, "there is no such file or folder", "check the path") from None
     files = RunFiles(roots=paths, adapter=options.adapter)
     for path in paths:
         files = _folder(files, path) if path.is_dir() else _loose_file(files, path)
@@ -78,22 +81,11 @@ def discover(paths: Iterable[Path], options: Options | None = None) -> RunFiles:
     return files
 
 
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):
-        # A loop of links, a name with a NUL in it, or one that is too long.
-        return False
-
-
 def _beside_adapter(files: RunFiles, adapter: Path) -> RunFiles:
-    folder = adapter
     if adapter.is_dir():
         own = _folder(RunFiles(), adapter)
         files = replace(files, adapter=own.adapter, checkpoints=own.checkpoints)
-    else:
-        folder = adapter.parent
-    config = folder / CONFIG_NAME
+    config = (adapter if adapter.is_dir() else adapter.parent) / CONFIG_NAME
     return replace(files, config=config) if config.is_file() else files
 
 
@@ -107,7 +99,7 @@ def _walk(folder: Path, problems: list[InputError], depth: int = 0) -> Iterator[
         problem = f"cannot be listed ({error.strerror})"
         raise InputError(folder, problem, "check its access") from None
     if folder.name == WANDB:
-        runs = [entry for entry in entries if _WANDB_RUN.search(entry.name) and _is_folder(entry)]
+        runs = [entry for entry in entries if _WANDB_RUN.search(entry.name) and entry.is_dir()]
         if runs:
             # Of several runs, which W&B names after when they began, the last is this one.
             newest = max(runs, key=lambda run: _WANDB_RUN.sub("", run.name))
@@ -127,12 +119,9 @@ def _walk(folder: Path, problems: list[InputError], depth: int = 0) -> Iterator[
                 problems.append(error)
     for entry in entries:
         is_near = depth + 1 < limits.folder_levels or entry.name == WANDB
-        if is_near and _is_folder(entry) and not entry.name.startswith("."):
+        is_own = entry.is_dir() and not entry.is_symlink() and not entry.name.startswith(".")
+        if is_near and is_own:
             yield from _walk(entry, problems, depth + 1)
-
-
-def _is_folder(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink()
 
 
 def _folder(files: RunFiles, folder: Path) -> RunFiles:
@@ -140,7 +129,7 @@ def _folder(files: RunFiles, folder: Path) -> RunFiles:
         return replace(files, tuned=files.tuned or folder)
     problems: list[InputError] = []
     saved: list[Path] = []
-    others: list[Path] = []
+    by_content: dict[Path, str] = {}
     most = current().folder_files
     for count, path in enumerate(_walk(folder, problems)):
         if count >= most:
@@ -148,49 +137,33 @@ def _folder(files: RunFiles, folder: Path) -> RunFiles:
             break
         kind = _kind_by_name(path)
         if kind is not None:
-            files = _with_named(files, kind, path)
+            # Of several adapters in a folder mlx-lm reads the first by its name.
+            named = adapter_file(path.parent) if kind == "adapter" else path
+            files = files.having(kind, path.parent if kind == "data" else named)
             saved += [path] if kind == "adapter" or path.name == CONFIG_NAME else []
         elif path.parent != folder and is_model_folder(path.parent):
             files = files.having("tuned", path.parent)
         elif path.name not in _NO_EVIDENCE:
-            others.append(path)
-    files, configs = _with_contents(files, folder, others, problems)
+            by_content[path] = _kind_by_content(path) or "unrecognised"
+    adapters = [path for path, kind in by_content.items() if kind == "adapter"]
+    is_known = files.adapter is not None or bool(files.checkpoints)
+    if is_known or len(adapters) > 1:
+        by_content |= dict.fromkeys(adapters, "unrecognised")
+        if not is_known:
+            what, remedy = "adapters under names of their own", "name one of the files"
+            problems.append(_several(folder, what, adapters, remedy))
+    for path, kind in by_content.items():
+        files = files.having(kind, path)
+        if kind == "unrecognised":
+            problems += _unread(path)
+    configs = [path for path, kind in by_content.items() if kind == "config"]
     logs = [path for path in files.logs if path.is_relative_to(folder)]
     if runs := separate_runs(folder, saved, configs, logs):
         raise _several(folder, "runs", runs, f"name one of them: {runs[0]}")
     if len(configs) == 1 and files.config not in (None, configs[0]):
         files = replace(files, settings=configs[0])
-    if files.adapter is None and files.checkpoints:
-        files = replace(files, adapter=files.checkpoints[-1])
-    return replace(files, problems=(*files.problems, *problems))
-
-
-def _with_contents(
-    files: RunFiles, folder: Path, paths: Iterable[Path], problems: list[InputError]
-) -> tuple[RunFiles, list[Path]]:
-    """The files with those whose names say nothing, and which of these are configurations."""
-    kinds = {path: _kind_by_content(path) or "unrecognised" for path in paths}
-    adapters = [path for path, kind in kinds.items() if kind == "adapter"]
-    is_known = files.adapter is not None or bool(files.checkpoints)
-    if is_known or len(adapters) > 1:
-        kinds |= dict.fromkeys(adapters, "unrecognised")
-        if not is_known:
-            what, remedy = "adapters under names of their own", "name one of the files"
-            problems.append(_several(folder, what, adapters, remedy))
-    for path, kind in kinds.items():
-        if kind == "unrecognised":
-            problems += _unread(path)
-        files = files.having(kind, path)
-    return files, [path for path, kind in kinds.items() if kind == "config"]
-
-
-def _with_named(files: RunFiles, kind: str, path: Path) -> RunFiles:
-    before = files.adapter
-    if kind == "adapter" and before is not None and path.parent == before.parent:
-        # Of several in a folder mlx-lm reads the first of these names.
-        both = [name for name in FILE_NAMES if name in (path.name, before.name)]
-        return replace(files, adapter=path.with_name(both[0])) if len(both) == 2 else files
-    return files.having(kind, path.parent if kind == "data" else path)
+    adapter = files.adapter or next(reversed(files.checkpoints), None)
+    return replace(files, adapter=adapter, problems=(*files.problems, *problems))
 
 
 def separate_runs(
@@ -214,14 +187,15 @@ def separate_runs(
     places = [folder / name for name in sorted(names)]
     if len(places) == 1:
         return separate_runs(places[0], saved, configs, logs)
-    named = [one for one in places if not _PART_OF_A_RUN.fullmatch(one.name)]
-    settings = (*saved, *configs) if logs else saved
-    runs = [one for one in named if _holds(one, settings) and (not logs or _holds(one, logs))]
+    # Each of these has to be there.
+    wanted = ((*saved, *configs), logs) if logs else (saved,)
+    runs = [
+        place
+        for place in places
+        if not _PART_OF_A_RUN.fullmatch(place.name)
+        and all(any(path.is_relative_to(place) for path in paths) for paths in wanted)
+    ]
     return tuple(runs) if len(runs) > 1 else ()
-
-
-def _holds(folder: Path, files: Collection[Path]) -> bool:
-    return any(one.is_relative_to(folder) for one in files)
 
 
 def _several(folder: Path, what: str, paths: Sequence[Path], remedy: str) -> InputError:
@@ -263,10 +237,6 @@ def _kind_by_content(path: Path) -> str | None:
     return "unrecognised" if kind is None and path.suffix in _TEXT_SUFFIXES else kind
 
 
-def _holds_factors(file: Sniffed) -> bool:
-    return _FACTOR.search(file.head) is not None
-
-
 def _holds_answers(file: Sniffed) -> bool:
     """Whether a file holds recorded answers, which are read as `Generations`."""
     keys = file.record.keys()
@@ -303,7 +273,7 @@ _BY_NAME: tuple[tuple[str, Callable[[Path], bool]], ...] = (
 #: Fields of `RunFiles`, the files that may belong there by their endings, and whether one begins
 #: so; in the order in which they are asked.
 _BY_CONTENT: tuple[tuple[str, frozenset[str], Callable[[Sniffed], bool]], ...] = (
-    ("adapter", frozenset((".safetensors",)), _holds_factors),
+    ("adapter", frozenset((".safetensors",)), lambda file: bool(_FACTOR.search(file.head))),
     ("generations", _TEXT_SUFFIXES, _holds_answers),
     ("data", _TEXT_SUFFIXES, _holds_rows),
     ("config", _SETTINGS_SUFFIXES, TrainingConfig.is_held_by),

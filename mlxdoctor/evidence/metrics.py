@@ -14,25 +14,13 @@ from mlxdoctor.evidence.kind import NoSuchThing, RunView
 from mlxdoctor.evidence.source import Sniffed, Source, read_text
 from mlxdoctor.safety.errors import InputError
 
-_LOSS_KEYS = r"perplexity|ppl|loss|nll"
-_SCORE_KEYS = r"accuracy|acc|score|f1|exact_match|em|bleu|rouge\w?|win_rate|pass_?at_?\d+|pass@\d+"
-_TUNED = r"(?:_(?:before|after|base|tuned|finetuned|fine_tuned))?"
-_FIGURE_KEYS = re.compile(rf"(?:^|_)(?:{_LOSS_KEYS}|{_SCORE_KEYS}){_TUNED}$")
-#: What perplexity is called, in the last part of a key.
-PERPLEXITY_NAMES = frozenset({"perplexity", "ppl"})
-#: What a loss is called, in the last part of a key.
-LOSS_NAMES = frozenset({"loss", "nll", "cross_entropy"})
+_SCORES = r"accuracy|acc|score|f1|exact_match|em|bleu|rouge\w?|win_rate|pass_?at_?\d+|pass@\d+"
+_WHICH = r"(?:_(?:before|after|base|tuned|finetuned|fine_tuned))?"
+_FIGURE_KEYS = re.compile(rf"(?:^|_)(?:perplexity|ppl|loss|nll|{_SCORES}){_WHICH}$")
 #: Words in a key or beside it that name the split.
-SPLITS = {
-    "train": "train",
-    "training": "train",
-    "valid": "valid",
-    "validation": "valid",
-    "val": "valid",
-    "dev": "valid",
-    "eval": "valid",
-    "test": "test",
-}
+SPLITS = {"train": "train", "training": "train", "test": "test"} | dict.fromkeys(
+    ("valid", "validation", "val", "dev", "eval"), "valid"
+)
 #: Words in a key that say the figure is the base model's, by intention.
 BASE_WORDS = frozenset({"base", "baseline", "before", "untuned", "pretrained"})
 #: Words in a key that say the figure is the tuned model's.
@@ -61,11 +49,9 @@ class ReportedMetric:
     def loss(self) -> float | None:
         """The mean loss in nats that the figure stands for; None for anything else."""
         words = _words(self.name.rsplit(".", 1)[-1])
-        if words & PERPLEXITY_NAMES:
+        if words & {"perplexity", "ppl"}:
             return math.log(self.value) if self.value > 0 else None
-        if words & LOSS_NAMES or "cross_entropy" in self.name:
-            return self.value
-        return None
+        return self.value if words & {"loss", "nll"} or "cross_entropy" in self.name else None
 
     @property
     def is_score(self) -> bool:

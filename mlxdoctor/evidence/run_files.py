@@ -73,11 +73,10 @@ def resolve(named: str, roots: Iterable[Path], *, model: bool) -> Path | None:
     which nobody recorded: the current folder, the run's folder and its parents
     are tried. A model's hub name is looked up in the local Hugging Face cache.
     """
-    accept = is_model_folder if model else is_data_path
     candidates = _candidates(named, roots)
     if model and re.fullmatch(r"[\w.-]+/[\w.-]+", named):
-        candidates.extend(_cached_snapshots(named))
-    return _first(candidates, accept)
+        candidates += _cached_snapshots(named)
+    return _first(candidates, is_model_folder if model else is_data_path)
 
 
 def resolve_file(named: str, roots: Iterable[Path]) -> Path | None:
@@ -95,7 +94,7 @@ def _candidates(named: str, roots: Iterable[Path]) -> list[Path]:
     candidates = [Path.cwd() / path]
     for root in roots:
         start = (root if root.is_dir() else root.parent).resolve()
-        candidates.extend(parent / path for parent in (start, *start.parents))
+        candidates += [parent / path for parent in (start, *start.parents)]
     return candidates
 
 
