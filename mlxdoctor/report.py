@@ -52,6 +52,14 @@ class Fix:
 
 
 @dataclass(frozen=True)
+class Event:
+    """Something that happened; `iteration` is None before training began."""
+
+    iteration: int | None
+    event: str
+
+
+@dataclass(frozen=True)
 class Planned:
     """What is said of a run that has not begun.
 
@@ -81,6 +89,7 @@ class Report:
         left_out: what the time for running models did not allow, a clause each.
         experiments: what `reproduce` tried.
         fix: what to change.
+        timeline: what happened when.
         next: what would say more.
         commands: that make this report again.
         versions: package -> version, of what trained and of what examined.
@@ -100,6 +109,7 @@ class Report:
     left_out: tuple[str, ...] = ()
     experiments: tuple[Experiment, ...] = ()
     fix: Fix | None = None
+    timeline: tuple[Event, ...] = ()
     next: NextCheck | None = None
     commands: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -205,6 +215,7 @@ class Report:
                 "causes": {one.cause.id: one.cause.words for one in self.diagnosis},
                 "fix": self.fix,
                 "figures": {**dict.fromkeys(one.figure for one in FIGURES), **self.figures},
+                "timeline": self.timeline,
                 "sample": self.sample,
                 "next": self.next,
                 "commands": self.commands,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mlxdoctor.confirmation import Rerun
 from mlxdoctor.exhibits import (
     CheckpointSizes,
     Curve,
@@ -76,13 +77,26 @@ CELL = (0.5, 0.2)
 LEGEND_CHARACTERS = 110
 #: Dashes of the levels that a loss can be compared with.
 _DASHES = ((4, 3), (1, 2), (8, 3), (4, 2, 1, 2))
-#: A loss that explodes leaves the picture at this many times the untouched model's.
+#: A loss that explodes leaves the picture at this many times the untouched model's, or the highest
+#: loss that a rerun began with.
 _TALLEST = 1.5
+#: No loss of a text begins above this (nats a token; ln of a million tokens is 13.8).
+_HIGHEST = 20.0
+#: Kind of rerun -> colour and line.
+_RERUN_LOOKS: Mapping[str, tuple[str, str]] = {
+    "as recorded": (ORANGE, "-"),
+    "trial": (GREY, ":"),
+    "another order": (GREY, "--"),
+    "random rows": (GREY, "--"),
+    "change": (BLUE, "-"),
+    "repair": (BLUE, "-"),
+    "injection": (GREEN, "-."),
+}
 
 
 @dataclass(frozen=True)
 class Line:
-    """A curve: its points, its label in the legend, and how matplotlib draws it."""
+    """A curve: its points, its label in the legend, "" for none, and how matplotlib draws it."""
 
     x: Sequence[float]
     y: Sequence[float]
@@ -148,9 +162,10 @@ def captions(report: Report) -> dict[str, str]:
 
 def draw(report: Report) -> dict[str, bytes]:
     """The figures that have data, as PNG, by name."""
+    exhibits = {**report.figures, **({"experiments": report.reruns} if report.reruns else {})}
     return {
         name: _saved(name, shown)
-        for name, shown in report.figures.items()
+        for name, shown in exhibits.items()
         if name in FIGURES and FIGURES[name].title
     }
 
@@ -224,7 +239,7 @@ def _paint_losses(figure: Figure, axes: Axes, shown: Losses) -> None:
     for line in shown.lines:
         # Not a number interrupts the line.
         y = [min(loss, shown.top) if is_finite(loss) else math.nan for loss in line.y]
-        axes.plot(line.x, y, label=line.label, markersize=3.5, **line.look)
+        axes.plot(line.x, y, label=line.label or None, markersize=3.5, **line.look)
         if line.noise:
             noise = [size if is_finite(size) else 0.0 for size in line.noise]
             axes.errorbar(line.x, y, yerr=noise, fmt="none", ecolor=line.look["color"])
@@ -423,6 +438,21 @@ def _losses_of_rates(curve: RateCurve) -> Losses:
     return Losses("learning rate", [line], levels, marks, top, by_tens=True)
 
 
+def _losses_of_reruns(reruns: Sequence[Rerun]) -> Losses:
+    """One colour and line a kind of rerun, one label a condition."""
+    starts = [rerun.curve.values[0] for rerun in reruns if rerun.curve.values]
+    labels: set[str] = set()
+    lines = []
+    for rerun in reruns:
+        colour, dashes = _RERUN_LOOKS[rerun.experiment]
+        look = {"color": colour, "linestyle": dashes}
+        label = "" if rerun.label in labels else plain(rerun.label, 44)
+        lines.append(Line(rerun.curve.iterations, rerun.curve.values, label, look))
+        labels.add(rerun.label)
+    first = [loss for loss in starts if is_finite(loss) and 0 < loss < _HIGHEST]
+    return Losses("iteration", lines, top=_TALLEST * max(first, default=_HIGHEST))
+
+
 #: Every figure, by its name.
 FIGURES: Mapping[str, Shown] = {
     "loss": Shown(_loss_caption, "The loss over the run", _losses_of_run),
@@ -433,4 +463,5 @@ FIGURES: Mapping[str, Shown] = {
     "rates": Shown(
         _rates_caption, "What a few updates at each rate do to the loss", _losses_of_rates
     ),
+    "experiments": Shown(lambda _: "", "The loss of every rerun", _losses_of_reruns),
 }

@@ -31,7 +31,10 @@ BENCHMARKS = {
     "weights": ("Weights", "weights:measured"),
     "gate": ("Gate", "gate:measured"),
     "lint": ("Lint", "commands:lint"),
+    "generation": ("Answers", "commands:generation"),
+    "real_base": ("At real size", "weights:at_real_size"),
     "trainer": ("Training", "trainer:measured"),
+    "tests": ("The README's tests", "commands:tests"),
 }
 PEERS = ("runmedic", "trainproof", "adaptersentry", "pyflakes")
 CODE = ("mlxdoctor", "checks", "tests/benchmarks")
@@ -66,7 +69,8 @@ def page(names: Sequence[str], setup: Setup) -> list[str]:
         # it starts, which inherit it for a moment.
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
             lines = pool.submit(lines_of, function, setup).result()
-        parts.append(f"## {heading}\n\n{markdown(lines)}")
+        # Without lines, what it is measured on was not made.
+        parts += [f"## {heading}\n\n{markdown(lines)}"] if lines else []
     used = [f"{one} {known}" for one in PEERS if (known := setup.version(one))]
     return [HEAD, machine(), *([f"Peers: {', '.join(used)}."] if used else []), *parts]
 

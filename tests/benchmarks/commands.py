@@ -1,20 +1,22 @@
-"""Start, logs and lint."""
+"""Start, logs, lint, answers, and the README's tests."""
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fixtures.lab.harness import FIXTURES
+from fixtures.lab.harness import FIXTURES, ROOT
 from fixtures.lab.lint_corpus.corpus import packages
 from fixtures.trainers import write_twins
-from tests.benchmarks.setup import Line, Setup, at_most, measure
+from tests.benchmarks.setup import Line, Measurement, Setup, at_most, measure
 
 OURS = (sys.executable, "-m", "mlxdoctor")
 LINES = 100_000
+PROMPTS, TOKENS = 32, 48
 #: Files a second, and seconds a file.
 LEAST, LONGEST = 150, 1.0
 ALONE = (
@@ -140,3 +142,60 @@ def _slowest(files: list[Path]) -> tuple[float, Path]:
         return time.perf_counter() - begun
 
     return max((min(seconds(path), seconds(path)), path) for path in files)
+
+
+def generation(scratch: Path, setup: Setup) -> Iterator[Line]:
+    """Answers generated in batches, against one prompt at a time."""
+    del scratch
+    from mlx_lm import load
+
+    from mlxdoctor.evidence.dataset import Dataset
+    from mlxdoctor.evidence.tokenizer import Tokenizer
+    from mlxdoctor.models.answer import answer
+    from mlxdoctor.models.prompts import prompts_for
+
+    count, tokens = (2, 4) if setup.smallest else (PROMPTS, TOKENS)
+    model, _ = load(str(FIXTURES / "base"))  # type: ignore[misc]
+    tokenizer = Tokenizer.read(FIXTURES / "base")
+    data = Dataset.read(FIXTURES / "data" / "geography")
+    prompts = prompts_for(data, tokenizer, held_out=16, trained=16)[:count]
+    ends = tokenizer.eos_token_ids
+
+    def batched() -> None:
+        answer(model, prompts, ends, tokens)
+
+    def single() -> None:
+        for one in prompts:
+            answer(model, [one], ends, tokens)
+
+    together, alone = (_best(work, max(setup.turns(3), 1)) for work in (batched, single))
+    yield Line(f"answers to {len(prompts)} prompts, one at a time", Measurement(alone, 0))
+    ratio = alone / together
+    aim = "at least 6x"
+    found = Measurement(together, 0)
+    yield Line("the same in one batch", found, f"{ratio:.1f}x the speed", aim, ratio >= 6)
+
+
+def _best(work: Callable[[], None], turns: int) -> float:
+    """The shortest time of several turns, after one that is not counted."""
+    work()
+    times = []
+    for _ in range(turns):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def tests(scratch: Path, setup: Setup) -> Iterator[Line]:
+    """The tests that the README names, on all cores."""
+    del scratch
+    if setup.smallest:
+        return
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "auto", "-m", "not slow"]
+    begun = time.perf_counter()
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    seconds = time.perf_counter() - begun
+    last = done.stdout.strip().rpartition("\n")[2]
+    met = seconds <= 120 and done.returncode == 0
+    yield Line(f"`pytest -n auto -m 'not slow'`: {last}", None, f"{seconds:.0f} s", "120 s", met)

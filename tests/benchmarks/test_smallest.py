@@ -16,9 +16,9 @@ SMALLEST = Setup(None, smallest=True)
 SLOW = [pytest.param(one, marks=pytest.mark.slow) for one in ("startup", "gate", "trainer")]
 
 
-@pytest.mark.parametrize("name", ["logs", "lint", "weights", *SLOW])
+@pytest.mark.parametrize("name", ["logs", "lint", "weights", "generation", *SLOW])
 def test_a_benchmark_runs(name: str) -> None:
-    assert len(BENCHMARKS) == 6
+    assert len(BENCHMARKS) == 9  # real_base and tests have no smallest size
     lines = lines_of(BENCHMARKS[name][1], SMALLEST)
     assert lines
     assert all(line.found is not None or line.result for line in lines)

@@ -1,4 +1,8 @@
-"""Adapters against adaptersentry, and drift against reading the files."""
+"""Adapters against adaptersentry, drift against reading the files, and a diagnosis at real size.
+
+The real base and its rows are those of the real split, made on demand and never committed (`python
+-m fixtures.lab.real`): without them there is nothing to measure.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,18 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 
+from fixtures.lab.real import base_folder, data_folder
 from tests.benchmarks.setup import Line, Setup, at_most, measure
 from tests.weight_files import lora, save
 
 ADAPTER_LAYERS, WIDTH, ADAPTER_RANK = 20, 4096, 16
 HIDDEN, FEED, VOCABULARY, RANK = 4096, 11008, 32000, 8
+#: Of the real base: layers with factors, inputs, and outputs of the two projections that have some.
+BASE, TASK, PARAMETERS = "smol-bf16", "sessions", 134_515_008
+LAYERS, REAL_WIDTH = range(22, 30), 576
+OUTPUTS = {"self_attn.q_proj": 576, "self_attn.v_proj": 192}
+#: Seconds and a multiple of the weights' size in float32.
+LONGEST, LARGEST = 60.0, 1.5
 READ = """
 import sys
 buffer = bytearray(8 << 20)
@@ -126,3 +137,42 @@ def measured(scratch: Path, setup: Setup, layers: int = 4) -> Iterator[Line]:
             "at least 0.5x, at most 3x",
             speed >= 0.5 and peak <= 3,
         )
+
+
+def at_real_size(scratch: Path, setup: Setup) -> Iterator[Line]:
+    """A diagnosis with models of 135 M parameters in bfloat16, and rows of real text."""
+    if setup.smallest or not base_folder(BASE).is_dir() or not data_folder(TASK).is_dir():
+        return
+    run = scratch / "run"
+    run.mkdir()
+    _write_real_adapter(run)
+    command = [sys.executable, "-m", "mlxdoctor", "diagnose", str(run), "--stdout", "json"]
+    found = measure([*command, "--no-generate"], repeats=3, says='"verdict"')
+    yield Line("`diagnose --no-generate` of a run of 135 M parameters", found)
+    found = measure(command, repeats=1, says='"verdict"')
+    share = found.peak_mib / (4 * PARAMETERS / (1 << 20))
+    yield Line(
+        "`diagnose` of it, both models asked",
+        found,
+        f"memory {share:.2f}x the weights in float32",
+        f"at most {LONGEST:g} s on two cores, {LARGEST}x",
+        found.seconds <= LONGEST and share <= LARGEST,
+    )
+
+
+def _write_real_adapter(folder: Path) -> None:
+    """An adapter as mlx-lm saves it, that changes answers a little."""
+    modules = {
+        f"model.layers.{layer}.{module}": (REAL_WIDTH, outputs)
+        for layer in LAYERS
+        for module, outputs in OUTPUTS.items()
+    }
+    save(folder / "adapters.safetensors", lora(modules, RANK, b=1e-3))
+    write_config(
+        folder,
+        model=str(base_folder(BASE).resolve()),
+        data=str(data_folder(TASK).resolve()),
+        fine_tune_type="lora",
+        num_layers=len(LAYERS),
+        lora_parameters={"rank": RANK, "scale": 20.0, "dropout": 0.0},
+    )

@@ -265,6 +265,11 @@ def unhealthy() -> dict[str, Any]:
             },
             "rates": None,
         },
+        "timeline": [
+            {"iteration": None, "event": "before any update the validation loss was 1.858"},
+            {"iteration": 10, "event": "the loss began to rise"},
+            {"iteration": 1000, "event": "a checkpoint was saved"},
+        ],
         "next": {
             "why": away,
             "how": "name its folder with --base",
@@ -309,6 +314,7 @@ def healthy() -> dict[str, Any]:
         "coverage": data["coverage"][1:],
         "causes": {},
         "fix": None,
+        "timeline": [],
     }
     data["figures"] |= {
         "loss": {
@@ -348,7 +354,7 @@ def made(data: Mapping[str, Any]) -> Report:
     told = {**vars(first), "exhibits": tuple(exhibits), "marks_onset": True}
     parts = {**data, **data["run"], "left_out": data["run"].get("left_out", ())}
     types = get_type_hints(Report)
-    plain = ("coverage", "fix", "next", "commands", "unreadable")
+    plain = ("coverage", "fix", "timeline", "next", "commands", "unreadable")
     read = ("evidence", "missing", "left_out")
     return Report(
         name=data["name"],

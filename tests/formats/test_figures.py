@@ -125,3 +125,24 @@ def test_any_rates_can_be_drawn(losses: tuple[float, ...]) -> None:
     assert {"NaN or infinite", "configured", "before any update: 4.2"} <= names
     assert ("advised" in names) == (advised is not None)
     assert "8 updates at each of 4 rates" in figures.FIGURES["rates"].caption(curve)
+
+
+# --- reruns ---
+
+
+def test_one_entry_a_condition() -> None:
+    told = [sample.rerun(seed=seed) for seed in range(3)]
+    told += [sample.rerun(experiment="change", label="a change", seed=seed) for seed in range(9)]
+    figure = figures.painted("experiments", [sample.made_experiment(each) for each in told])
+    assert len(figure.axes[0].lines) == 12
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names == ["rerun as recorded", "a change"]
+
+
+@pytest.mark.parametrize(
+    "values", [[NAN] * 3, [1.0, INFINITE, -INFINITE], [], [1e308, 1e-308, 0.0]]
+)
+def test_any_curve_of_a_rerun_can_be_drawn(values: list[float]) -> None:
+    curve = {"iterations": list(range(len(values))), "values": values}
+    told = sample.rerun(label=" ".join(HOSTILE), curve=curve)
+    assert size(pictures_of(figures={}, experiments=[told])["experiments"])[0] > 300
