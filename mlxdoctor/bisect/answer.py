@@ -11,12 +11,9 @@ from mlxdoctor.bisect.behaviour import HELD_OUT
 from mlxdoctor.bisect.table import Bisection
 from mlxdoctor.engines.tensors import QUANTITIES
 from mlxdoctor.formats import escape
-from mlxdoctor.judge.save_flaws import ODDITIES, Flaw, SaveVerdict, Standing
-from mlxdoctor.safety.quoting import cut
+from mlxdoctor.judge.save_flaws import Flaw, SaveVerdict, Standing
 from mlxdoctor.template import fill
 
-#: Characters of a prompt and of an answer that are shown.
-SHOWN_CHARACTERS = 240
 #: What `as_object` says of a save -> the header of its column.
 _COLUMNS = {
     "iteration": "iteration",
@@ -93,8 +90,9 @@ def sentence(table: Bisection) -> str:
 def _why(table: Bisection, row: SaveVerdict) -> str:
     """What breaks a save; the log's course is told once, in place of its loss at the save."""
     story = table.logged.story if table.logged is not None else ""
-    left_out = {*ODDITIES, Flaw.BLOWN_UP} if story else ODDITIES
-    clauses = [remark.text for remark in row.remarks if remark.flaw not in left_out]
+    clauses = [
+        remark.text for remark in row.remarks if remark.flaw is not Flaw.BLOWN_UP or not story
+    ]
     return "; ".join([*clauses, story] if story else clauses)
 
 
@@ -144,13 +142,6 @@ def notes(table: Bisection) -> Iterator[str]:
     if same:
         names = ", ".join(name for name, _ in same[:4])
         yield f"Files that are the same, byte for byte, as {same[0][1]}: {names}."
-    large = [
-        f"From {row.path.name} on: {remark.text}."
-        for row in rows
-        for remark in row.remarks
-        if remark.flaw is Flaw.LARGE
-    ]
-    yield from large[:1]
     if table.unmeasured:
         yield f"No model was run: {table.unmeasured}."
     else:
@@ -188,25 +179,11 @@ def render(table: Bisection, *, is_markdown: bool) -> str:
     )
     lines = [clean(answer["answer"]), "", clean(answer["best_answer"]), "", cells, ""]
     lines += [f"- {clean(note)}" for note in answer["notes"]]
-    lines += ["", "What they answer:"] if answer["answers"] else []
-    for asked in answer["answers"]:
-        lines += ["", f"- Prompt: {clean(_short(asked['prompt']))}"]
-        if asked["expected"] is not None:
-            lines.append(f"  - expected: {clean(_short(asked['expected']))}")
-        for file, text in asked["answers"].items():
-            names = {"last good": answer["last_good"], "best": best}
-            who = " and ".join(name for name, named in names.items() if named == file)
-            shown_answer = clean(_short(text)) or "(nothing)"
-            lines.append(f"  - {who}, {clean(Path(file).name)}: {shown_answer}")
     return "\n".join(lines) + "\n"
 
 
 def _cell(value: Any) -> str:
     return "" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def _short(text: str) -> str:
-    return cut(" ".join(text.split()), SHOWN_CHARACTERS)
 
 
 def as_object(table: Bisection) -> dict[str, Any]:
@@ -231,7 +208,6 @@ def as_object(table: Bisection) -> dict[str, Any]:
         "quantity": table.followed.quantity,
         "checkpoints": [_save(table, place) for place in range(len(rows))],
         "notes": list(notes(table)),
-        "answers": answers(table),
     }
 
 
@@ -250,26 +226,6 @@ def _save(table: Bisection, place: int) -> dict[str, Any]:
         "logged_loss": _finite(logged.losses[place]) if logged is not None else None,
         "answer_loss": _finite(behaviour.loss) if behaviour is not None else None,
     }
-
-
-def answers(table: Bisection) -> list[dict[str, Any]]:
-    """What the last good save and the best answered to each prompt, by file, for JSON."""
-    best = table.best.place if table.best is not None else None
-    shown = {
-        str(table.rows[place].path): table.behaviours[place].answers
-        for place in dict.fromkeys((table.last_good, best))
-        if place is not None and place in table.behaviours
-    }
-    return [
-        {
-            "prompt": prompt.text,
-            "expected": prompt.expected,
-            "answers": {
-                file: texts[number] for file, texts in shown.items() if number < len(texts)
-            },
-        }
-        for number, prompt in enumerate(table.prompts)
-    ]
 
 
 def _finite(value: float | None) -> float | None:

@@ -37,8 +37,6 @@ ROWS = 32
 HELD_OUT_PROMPTS, TRAINED_PROMPTS = 8, 4
 #: Tokens of an answer at most.
 MAX_TOKENS = 48
-#: Prompts whose answers are shown.
-SHOWN = 3
 #: The splits that say what a model is worth, the best first.
 SPLITS = ("valid", "test", "train")
 #: Those of them that a run is not trained on.
@@ -59,14 +57,12 @@ class Behaviour:
         collapsed: prompts answered with one token, a handful of them, or a loop; None where
             it could not be loaded.
         failure: why it could not be put on the base model; empty where it could.
-        answers: what it said to the first few prompts.
     """
 
     losses: Floats
     base_losses: Floats
     collapsed: Rate | None = None
     failure: str = ""
-    answers: tuple[str, ...] = ()
 
     @property
     def loss(self) -> float:
@@ -160,7 +156,6 @@ class SaveMeasure:
 
     Attributes:
         split: the split of its data that it measures on.
-        prompts: those whose answers are kept, held-out ones first.
 
     Raises:
         Missing: the base model or the data is not at hand, or models may not be run.
@@ -185,7 +180,6 @@ class SaveMeasure:
         self._prompts = prompts_for(
             dataset, self._tokenizer, held_out=HELD_OUT_PROMPTS, trained=TRAINED_PROMPTS
         )
-        self.prompts = self._prompts[:SHOWN]
         self._of_base: list[bool] | None = None
         self._models: LoadedModels | None = None
         self._done = 0
@@ -212,24 +206,19 @@ class SaveMeasure:
         ]
         losses = np.array(pairs, np.float64).reshape(-1, 2)
         if self._of_base is None:
-            self._of_base = self._collapsed(self._answers(models.select("base")))
-        answers = self._answers(models.select("tuned"))
-        return Behaviour(
-            losses[:, 1],
-            losses[:, 0],
-            rate(self._collapsed(answers), self._of_base),
-            answers=tuple(map(self._tokenizer.decode, answers[:SHOWN])),
-        )
+            self._of_base = self._collapsed(models.select("base"))
+        tuned = self._collapsed(models.select("tuned"))
+        return Behaviour(losses[:, 1], losses[:, 0], rate(tuned, self._of_base))
 
-    def _answers(self, model: object) -> list[list[int]]:
-        """The tokens of each answer, without the one that ends it."""
+    def _collapsed(self, model: object) -> list[bool]:
+        """Whether each prompt's answer, without the token that ends it, is collapsed."""
         from mlxdoctor.models.answer import answer
 
         answers = answer(model, self._prompts, self._ends, MAX_TOKENS)
-        return [[token for token in tokens if token not in self._ends] for tokens in answers]
-
-    def _collapsed(self, answers: Sequence[Sequence[int]]) -> list[bool]:
-        return list(map(collapse.is_collapsed, answers))
+        return [
+            collapse.is_collapsed([token for token in tokens if token not in self._ends])
+            for tokens in answers
+        ]
 
 
 def _answer_loss(row: RowLosses, losses: RowPass) -> float:

@@ -26,7 +26,6 @@ from mlxdoctor.measure.weights.save_norms import FollowedHistory
 from mlxdoctor.safety.errors import InputError
 
 if TYPE_CHECKING:
-    from mlxdoctor.models.prompts import Prompt
     from mlxdoctor.run import Run
 
 
@@ -68,7 +67,6 @@ class Bisection:
         split: the rows that losses were measured on; empty where no model was run.
         unmeasured: why no model was run; empty where one was.
         best: the best of the good ones; None where nothing compares them.
-        prompts: those whose answers are kept.
     """
 
     rows: tuple[SaveVerdict, ...]
@@ -78,7 +76,6 @@ class Bisection:
     split: str
     unmeasured: str
     best: Best | None = None
-    prompts: Sequence[Prompt] = ()
 
     @property
     def last_good(self) -> int | None:
@@ -142,13 +139,12 @@ def bisect(run: Run, limits: SaveLimits, progress: Progress | None = None) -> Bi
         if not verdict.is_certain and verdict.same_as is None
     ]
     split, unmeasured = "", "" if places else "no save is left to be measured"
-    prompts: Sequence[Prompt] = ()
     seen: dict[int, Behaviour] = {}
     if places:
         try:
             measure = SaveMeasure(run, history.checkpoints)
             seen = measured_saves(places, measure.save, limits)
-            split, prompts = measure.split, measure.prompts
+            split = measure.split
         except (Missing, InputError) as reason:
             unmeasured = str(reason)
     if seen:
@@ -160,7 +156,7 @@ def bisect(run: Run, limits: SaveLimits, progress: Progress | None = None) -> Bi
     }
     validations = logged.validations if logged is not None else ()
     best = best_of(verdicts, behaviours if split in HELD_OUT else {}, validations)
-    return Bisection(verdicts, behaviours, followed, logged, split, unmeasured, best, prompts)
+    return Bisection(verdicts, behaviours, followed, logged, split, unmeasured, best)
 
 
 def _judged(

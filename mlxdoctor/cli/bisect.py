@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +27,6 @@ here can tell a good checkpoint from a broken one.""",
 @click.argument("run", type=options.PATH)
 @options.base_model()
 @options.no_generate()
-@options.no_text()
 @options.printed(*_REPORTS)
 @click.option(
     "-o",
@@ -42,7 +40,6 @@ def command(
     run: Path,
     base: Path | None,
     no_generate: bool,
-    no_text: bool,
     output_format: str,
     folder: Path | None,
 ) -> int:
@@ -51,10 +48,9 @@ def command(
     RUN is the folder with the numbered checkpoints. Every value of every file is
     read: NaN, a B of zeros, updates that outgrow the weights, and saves made after
     the log's loss blew up. Where the base model and the data are at hand, the loss of
-    each checkpoint is measured on the validation rows: the lowest is the best. The
-    answers of the last good and of the best one are looked at, and those to three
-    prompts are shown. Without models, the best is where the log's validation loss was
-    lowest.
+    each checkpoint is measured on the validation rows: the lowest is the best. Its
+    answers to prompts are looked at for collapse. Without models, the best is where
+    the log's validation loss was lowest.
 
     \b
     Examples:
@@ -72,8 +68,6 @@ def command(
     with ProgressLine() as progress:
         run_left = Run.discover([run], base=base, allow_model=not no_generate, progress=progress)
         table = bisect(run_left, SaveLimits(), progress)
-    if no_text:
-        table = replace(table, prompts=())
     text = _rendered(table, output_format)
     click.echo(text, nl=False)
     if folder is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 
 from mlxdoctor.check import limit
@@ -29,7 +29,7 @@ class Standing(StrEnum):
 
 
 class Flaw(StrEnum):
-    """Why a save is broken, or what is odd about it."""
+    """Why a save is broken, or was not trained."""
 
     UNREADABLE = "unreadable"
     NON_FINITE = "non-finite"
@@ -40,8 +40,6 @@ class Flaw(StrEnum):
     BLOWN_UP = "blown-up-in-the-log"
     PAST_BEST = "past-its-best-in-the-log"
     ANSWERS = "bad-answers"
-    LARGE = "large"
-    IDENTICAL = "identical"
 
 
 #: Flaws that are facts: no measurement of the model's behaviour takes them back.
@@ -49,8 +47,6 @@ FACTS = frozenset({Flaw.UNREADABLE, Flaw.NON_FINITE, Flaw.ERASED, Flaw.ZERO, Fla
 #: The size from which a sudden growth breaks a save: a small update may grow fast without harm, as
 #: after a warm-up.
 _JUMP_SIZE = 1.0
-#: Flaws that are told but break nothing by themselves.
-ODDITIES = frozenset({Flaw.LARGE, Flaw.IDENTICAL})
 
 
 @dataclass(frozen=True)
@@ -138,7 +134,7 @@ class SaveVerdict:
     Attributes:
         save: the save.
         standing: what it is worth.
-        remarks: what is wrong or odd, the worst first.
+        remarks: what is wrong with it, the worst first.
         same_as: the place of the earlier save whose file is the same, byte for byte.
     """
 
@@ -165,7 +161,7 @@ class SaveVerdict:
     @property
     def why(self) -> str:
         """What breaks it, as clauses; empty where nothing does."""
-        return "; ".join(remark.text for remark in self.remarks if remark.flaw not in ODDITIES)
+        return "; ".join(remark.text for remark in self.remarks)
 
 
 def examine(
@@ -211,14 +207,10 @@ def judge(
             remarks += _of_log(logged, place, is_flawed=bool(remarks))
         digest = None if save.problem else save.checkpoint.source.sha256
         same = place if digest is None else first_with.setdefault(digest, place)
-        if same != place:
-            text = f"byte for byte the same file as {verdicts[same].path.name}"
-            remarks.append(Remark(Flaw.IDENTICAL, text))
-        flaws = {remark.flaw for remark in remarks} - ODDITIES
-        standing = Standing.BROKEN if flaws else Standing.GOOD
-        if flaws == {Flaw.ZERO}:
+        standing = Standing.BROKEN if remarks else Standing.GOOD
+        if {remark.flaw for remark in remarks} == {Flaw.ZERO}:
             standing = Standing.UNTRAINED
-        if standing is Standing.GOOD and save.size > 0:
+        if not remarks and save.size > 0:
             good = save
         same_as = same if same != place else None
         verdicts.append(SaveVerdict(save, standing, tuple(remarks), same_as))
@@ -239,25 +231,22 @@ def _of_file(save: Save, erased: Collection[str]) -> list[Remark]:
 
 
 def _of_size(save: Save, good: Save | None, quantity: Quantity, limits: SaveLimits) -> list[Remark]:
-    """What its size shows, also beside that of the last good save."""
+    """What its size shows, alone and beside that of the last good save."""
     size, iteration = save.size, save.checkpoint.iteration
-    remarks = []
-    is_relative = quantity == "relative"
-    if quantity != "unscaled" and (degree := too_large(size, limits, is_relative=is_relative)):
+    # Without the base model no save that is called large was sound.
+    most = {"relative": limits.exploded, "nominal": limits.nominal_large, "unscaled": inf}
+    if size >= most[quantity]:
         times = f"update {size:.3g} times as large as the weights"
-        if not is_relative:
+        if quantity == "nominal":
             times = f"update about {size:.3g} times as large as weights of these shapes usually are"
-        # Without the base model no save that large was sound.
-        remarks = [Remark(Flaw(degree) if is_relative else Flaw.EXPLODED, times)]
+        return [Remark(Flaw.EXPLODED, times)]
     # A final file has no iteration of its own.
-    if good is None or iteration is None or Flaw.EXPLODED in {one.flaw for one in remarks}:
-        return remarks
+    if good is None or iteration is None or not size >= _JUMP_SIZE:
+        return []
     growth, last = size / good.size, good.checkpoint
-    excess = growth * (last.iteration or 1) / max(iteration, 1)
-    if excess >= limits.jump and size >= _JUMP_SIZE:
-        text = f"update {growth:.3g} times as large as at {last.label}"
-        remarks.append(Remark(Flaw.JUMPED, text))
-    return remarks
+    if growth * (last.iteration or 1) / max(iteration, 1) < limits.jump:
+        return []
+    return [Remark(Flaw.JUMPED, f"update {growth:.3g} times as large as at {last.label}")]
 
 
 def _of_log(logged: LoggedCourse, place: int, *, is_flawed: bool) -> list[Remark]:

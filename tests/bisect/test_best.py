@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlxdoctor.bisect.answer import answers, as_object, best_sentence, render, sentence
+from mlxdoctor.bisect.answer import as_object, best_sentence, sentence
 from mlxdoctor.bisect.behaviour import Behaviour
 from mlxdoctor.bisect.table import Bisection, best_of, bisect
-from mlxdoctor.cli import main
 from mlxdoctor.judge.save_flaws import SaveLimits, SaveVerdict, Standing
 from mlxdoctor.run import Run
 from tests.bisect.states import history, state
@@ -98,7 +96,6 @@ def test_nothing_that_compares_them_is_said(tmp_path: Path) -> None:
         "no log."
     )
     assert as_object(found)["best"] is None
-    assert as_object(found)["answers"] == []
 
 
 def test_where_none_is_good_none_is_best() -> None:
@@ -123,33 +120,3 @@ def test_an_overfitted_run_has_an_earlier_best(overfitted: Bisection) -> None:
     told = best_sentence(overfitted)
     assert f"{best.losses[0]:.3f}, the lowest of 4 checkpoints on 32 validation rows" in told
     assert f"against {best.losses[3]:.3f} at adapters.safetensors (higher by more than" in told
-
-
-@pytest.mark.slow
-def test_the_last_good_and_the_best_answer_three_prompts(overfitted: Bisection) -> None:
-    assert len(answers(overfitted)) == 3
-    assert overfitted.best is not None
-    good, best = overfitted.last_good, overfitted.best.place
-    assert good is not None
-    for asked in answers(overfitted):
-        files = [str(overfitted.rows[place].path) for place in (good, best)]
-        assert list(asked["answers"]) == files
-        assert len(set(asked["answers"].values())) == 2
-        assert asked["expected"] is not None
-    text = render(overfitted, is_markdown=False)
-    assert text.count("- Prompt: ") == 3
-    assert text.count("  - best, 0000500_adapters.safetensors: ") == 3
-
-
-@pytest.mark.slow
-def test_no_text_withholds_prompts_and_answers(
-    overfitted: Bisection, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = ["bisect", str(RUNS / "overfitting"), "--base", str(FIXTURES / "base")]
-    assert main([*command, "--no-text", "--format", "json"]) == 0
-    printed = capsys.readouterr().out
-    assert json.loads(printed)["answers"] == []
-    assert json.loads(printed)["best"]["file"].endswith("0000500_adapters.safetensors")
-    for asked in answers(overfitted):
-        texts = (asked["prompt"], *asked["answers"].values())
-        assert not any(text in printed for text in texts)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from mlxdoctor.measure.weights.save_norms import follow
 from mlxdoctor.run import Run
 from tests.bisect.states import changed, history, state
 from tests.checks.log_evidence import LogWriter
-from tests.conftest import FIXTURES, RUNS
+from tests.conftest import RUNS
 
 LIMITS = SaveLimits()
 
@@ -49,7 +48,7 @@ def test_steady_growth_is_good(tmp_path: Path) -> None:
     states = [state(0.1), state(0.15, 1), state(0.2, 2)]
     verdicts = examined(tmp_path, states, final=states[-1])
     assert standings(verdicts) == "gggg"
-    assert [symptoms(one) for one in verdicts] == [set(), set(), set(), {"identical"}]
+    assert not any(map(symptoms, verdicts))
     assert [one.same_as for one in verdicts] == [None, None, None, 2]
 
 
@@ -68,24 +67,6 @@ def test_an_update_that_outgrows_the_weights(tmp_path: Path, factor: float, stan
     verdicts = examined(tmp_path, [state(LIMITS.nominal_large * factor)])
     assert standings(verdicts) == standing
     assert symptoms(verdicts[0]) == ({"exploded"} if standing == "b" else set())
-
-
-@pytest.mark.parametrize(("factor", "large"), [(1.01, True), (0.99, False)])
-def test_a_large_update_is_told_and_breaks_nothing(
-    tmp_path: Path, factor: float, large: bool
-) -> None:
-    base = BaseModel.read(FIXTURES / "base")
-    found = history(tmp_path, [state(1.0)])
-    config = TrainingConfig.read(tmp_path)
-    size = follow(found, config, base).saves[0].size
-    config = replace(config, values={**config.values, "lora_parameters": scaled(factor / size)})
-    verdicts = judge(follow(found, config, base), None, LIMITS)
-    assert standings(verdicts) == "g"
-    assert symptoms(verdicts[0]) == ({"large"} if large else set())
-
-
-def scaled(factor: float) -> dict[str, float]:
-    return {"rank": 4, "dropout": 0.0, "scale": factor * LIMITS.large}
 
 
 @pytest.mark.parametrize(

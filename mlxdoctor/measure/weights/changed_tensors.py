@@ -257,12 +257,15 @@ def _fusion(
     module: LoraModule, config: TrainingConfig, base: BaseModel, tuned: TunedModel
 ) -> ModuleFusion | None:
     before, after = weight_of(base, module.name), weight_of(tuned, module.name)
-    update = _Update.of(module, config)
-    if before is None or after is None or not update.shape == before.shape == after.shape:
+    left, right = _update(module, config)
+    shape = (*left.shape[:-1], right.shape[-1])
+    if before is None or after is None or not shape == before.shape == after.shape:
         return None
-    intended, realised, inner, size = update.square, 0.0, 0.0, 0.0
+    left, right = left.reshape(-1, *left.shape[-2:]), right.reshape(-1, *right.shape[-2:])
+    magnitude = None if module.magnitude is None else module.magnitude.load().ravel()
+    intended, realised, inner, size = 0.0, 0.0, 0.0, 0.0
     # ⟨L·R, C⟩ = ⟨R, Lᵀ·C⟩: the update itself is never made, but for DoRA.
-    projected = np.zeros(update.right.shape, np.float32)
+    projected = np.zeros(right.shape, np.float32)
     for expert, start, stop in _blocks(before.shape):
         weight = before.rows(start, stop).astype(np.float32, copy=False)
         moved = after.rows(start, stop).astype(np.float32, copy=False)
@@ -270,20 +273,39 @@ def _fusion(
         realised += float(np.vdot(moved, moved))
         size += float(np.vdot(weight, weight))
         first = start - expert * before.shape[-2]
-        left = update.left[expert, first : first + stop - start]
-        if update.magnitude is None:
-            projected[expert] += left.T @ moved
+        rows = left[expert, first : first + stop - start]
+        if magnitude is None:
+            projected[expert] += rows.T @ moved
             continue
-        total = weight + left @ update.right[expert]
+        total = weight + rows @ right[expert]
         norms = np.linalg.norm(total, axis=1)
-        meant = (update.magnitude[start:stop] / norms)[:, None] * total - weight
+        meant = (magnitude[start:stop] / norms)[:, None] * total - weight
         intended += float(np.vdot(meant, meant))
         inner += float(np.vdot(meant, moved))
-    inner += float(np.vdot(update.right, projected))
+    if magnitude is None:
+        inner = float(np.vdot(right, projected))
+        wide_left, wide_right = left.astype(np.float64), right.astype(np.float64)
+        grams = np.swapaxes(wide_left, -1, -2) @ wide_left
+        intended = float((grams * (wide_right @ np.swapaxes(wide_right, -1, -2))).sum())
     if not 0 < intended < inf:
         return None
     rounding = after.rounding() if isinstance(after, QuantizedTensor) else 0.0
     return ModuleFusion(module.name, sqrt(intended), sqrt(realised), inner, sqrt(size), rounding)
+
+
+def _update(
+    module: LoraModule, config: TrainingConfig
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """The (..., rows, r) and (..., r, columns) whose product an adapter adds to a weight.
+
+    Before DoRA's magnitude. A weight is (..., out, in), that of an embedding (rows, width).
+    """
+    scale = module_scale(module, config)
+    a, b = module.factors()
+    left, right = (
+        (a, b) if "embed" in module.projection else (b.swapaxes(-1, -2), a.swapaxes(-1, -2))
+    )
+    return (scale * left).astype(np.float32), right.astype(np.float32)
 
 
 def weight_of(model: BaseModel | TunedModel, module: str) -> Stored | None:
@@ -293,45 +315,6 @@ def weight_of(model: BaseModel | TunedModel, module: str) -> Stored | None:
         return quantized
     tensor = model.tensors.get(f"{module}.weight")
     return tensor if tensor is not None and tensor.is_float else None
-
-
-@dataclass(frozen=True)
-class _Update:
-    """An adapter's update of one weight, a block of rows at a time.
-
-    Attributes:
-        shape: of the weight: (..., out, in), or (rows, width) for an embedding.
-        left, right: (E, rows, r) and (E, r, columns); their product is the update.
-        magnitude: DoRA's norms of the rows, or None.
-    """
-
-    shape: tuple[int, ...]
-    left: NDArray[np.float32]
-    right: NDArray[np.float32]
-    magnitude: NDArray[np.float32] | None
-
-    @classmethod
-    def of(cls, module: LoraModule, config: TrainingConfig) -> _Update:
-        scale = module_scale(module, config)
-        a, b = module.factors()
-        if "embed" in module.projection:
-            left, right = scale * a, b
-        else:
-            left, right = scale * np.swapaxes(b, -1, -2), np.swapaxes(a, -1, -2)
-        shape = (*left.shape[:-1], right.shape[-1])
-        if left.ndim == 2:
-            left, right = left[None], right[None]
-        magnitude = None if module.magnitude is None else module.magnitude.load().ravel()
-        return cls(shape, left.astype(np.float32), right.astype(np.float32), magnitude)
-
-    @property
-    def square(self) -> float:
-        """The squared norm, from r x r products; 0 with a magnitude, which needs the weight."""
-        if self.magnitude is not None:
-            return 0.0
-        left, right = self.left.astype(np.float64), self.right.astype(np.float64)
-        grams = np.swapaxes(left, -1, -2) @ left, right @ np.swapaxes(right, -1, -2)
-        return float((grams[0] * grams[1]).sum())
 
 
 def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
