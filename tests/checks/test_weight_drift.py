@@ -11,9 +11,9 @@ import pytest
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.finding import Outcome, Severity, Status
+from mlxdoctor.finding import Outcome, Status
 from tests.conftest import FIXTURES, RUNS, check_called
-from tests.given import Given
+from tests.given import outcome
 from tests.weight_files import lora, save, write_config
 
 weight_drift = check_called("weight-drift")
@@ -32,82 +32,69 @@ def examine(
     # A rate that allows every update here, so that the bound stays out of the way.
     config.setdefault("learning_rate", 1e9)
     stated = TrainingConfig.read(write_config(folder, **config))
-    return weight_drift.run(
-        Given(*(one for one in (Adapter.read(folder), stated, base) if one is not None))
-    )
+    return outcome(weight_drift, Adapter.read(folder), stated, *([base] if base else []))
 
 
-def codes(outcome: Outcome) -> set[str]:
-    assert outcome.status is not Status.CRASHED, outcome.reason
-    return {finding.code.removeprefix("weight-drift.") for finding in outcome.findings}
+def codes(judged: Outcome) -> dict[str, str]:
+    """The severity of each finding by its code."""
+    assert judged.status is not Status.CRASHED, judged.reason
+    return {one.code.removeprefix("weight-drift."): one.severity for one in judged.findings}
 
 
-def of_relative_norm(relative: float) -> dict[str, Any]:
-    """Factors whose update is `relative` times the base weight in every module."""
+def factors(size: float, base: BaseModel | None = BASE, still: int = 0) -> dict[str, Any]:
+    """Factors whose update is `size` times the base's weight, or a usual one, in every module.
+
+    The B of the first ones is zero.
+    """
     tensors = lora(MODULES)
-    for name in MODULES:
+    for number, name in enumerate(MODULES):
         a, b = (tensors[f"{name}.lora_{x}"].astype(float) for x in "ab")
-        wanted = relative * BASE.weight_norm(name)
-        tensors[f"{name}.lora_b"] = (b * wanted / np.linalg.norm(a @ b)).astype("f4")
-    return tensors
-
-
-@pytest.mark.parametrize(
-    ("relative", "expected", "severity"),
-    [
-        (LIMITS.exploded * 1.01, {"exploded"}, Severity.ERROR),
-        (LIMITS.exploded * 0.99, {"large"}, Severity.WARNING),
-        (LIMITS.large * 1.01, {"large"}, Severity.WARNING),
-        (LIMITS.large * 0.99, set(), None),
-        (0.3, set(), None),
-        (LIMITS.negligible * 1.01, set(), None),
-        (LIMITS.negligible * 0.99, {"negligible"}, Severity.WARNING),
-        (LIMITS.negligible * 0.2 * 1.01, {"negligible"}, Severity.WARNING),
-        (LIMITS.negligible * 0.2 * 0.99, {"negligible"}, Severity.ERROR),
-    ],
-)
-def test_relative_norms(
-    tmp_path: Path, relative: float, expected: set[str], severity: Severity | None
-) -> None:
-    outcome = examine(tmp_path, of_relative_norm(relative))
-    assert codes(outcome) == expected
-    for finding in outcome.findings:
-        assert finding.severity is severity
-        assert finding.measured["median_relative_norm"] == pytest.approx(relative, rel=1e-4)
-
-
-def test_the_scale_counts(tmp_path: Path) -> None:
-    tensors = of_relative_norm(0.5)
-    scaled = {"rank": 4, "scale": 10.0}
-    assert codes(examine(tmp_path, tensors, lora_parameters=scaled)) == {"exploded"}
-
-
-def of_nominal_norm(nominal: float) -> dict[str, Any]:
-    tensors = lora(MODULES)
-    for name in MODULES:
-        a, b = (tensors[f"{name}.lora_{x}"].astype(float) for x in "ab")
-        factor = nominal * np.sqrt(96) / np.linalg.norm(a @ b)
+        wanted = size * (base.weight_norm(name) if base is not None else np.sqrt(96))
+        factor = wanted / np.linalg.norm(a @ b) if number >= still else 0.0
         tensors[f"{name}.lora_b"] = (b * factor).astype("f4")
     return tensors
 
 
+LEAST = LIMITS.negligible
+
+
 @pytest.mark.parametrize(
-    ("nominal", "expected"),
+    ("base", "size", "expected"),
     [
-        (LIMITS.nominal_exploded * 1.01, {"exploded": Severity.ERROR}),
-        (LIMITS.nominal_exploded * 0.99, {"large": Severity.WARNING}),
-        (LIMITS.nominal_large * 1.01, {"large": Severity.WARNING}),
-        (LIMITS.nominal_large * 0.99, {}),
-        (LIMITS.negligible / 4 * 1.01, {}),
-        (LIMITS.negligible / 4 * 0.99, {"negligible": Severity.WARNING}),
-        (LIMITS.negligible / 4 * 0.2 * 0.99, {"negligible": Severity.ERROR}),
+        (BASE, LIMITS.exploded * 1.01, {"exploded": "error"}),
+        (BASE, LIMITS.exploded * 0.99, {"large": "warning"}),
+        (BASE, LIMITS.large * 1.01, {"large": "warning"}),
+        (BASE, LIMITS.large * 0.99, {}),
+        (BASE, LEAST * 1.01, {}),
+        (BASE, LEAST * 0.99, {"negligible": "warning"}),
+        (BASE, LEAST * 0.2 * 1.01, {"negligible": "warning"}),
+        (BASE, LEAST * 0.2 * 0.99, {"negligible": "error"}),
+        (None, LIMITS.nominal_exploded * 1.01, {"exploded": "error"}),
+        (None, LIMITS.nominal_exploded * 0.99, {"large": "warning"}),
+        (None, LIMITS.nominal_large * 1.01, {"large": "warning"}),
+        (None, LIMITS.nominal_large * 0.99, {}),
+        (None, LEAST / 4 * 1.01, {}),
+        (None, LEAST / 4 * 0.99, {"negligible": "warning"}),
+        (None, LEAST / 4 * 0.2 * 0.99, {"negligible": "error"}),
     ],
 )
-def test_without_a_base_model(
-    tmp_path: Path, nominal: float, expected: dict[str, Severity]
+def test_the_size_of_the_update(
+    tmp_path: Path, base: BaseModel | None, size: float, expected: dict[str, str]
 ) -> None:
-    outcome = examine(tmp_path, of_nominal_norm(nominal), base=None)
-    assert {one.code.partition(".")[2]: one.severity for one in outcome.findings} == expected
+    # Modules whose B is zero have no update.
+    for still in (0, 3):
+        judged = examine(tmp_path, factors(size, base, still), base)
+        assert codes(judged) == expected
+        for finding in judged.findings:
+            median = "median_relative_norm" if base else "median_nominal_norm"
+            assert finding.measured[median] == pytest.approx(size, rel=1e-4)
+            assert finding.measured["modules"] == 4 - still
+
+
+def test_the_scale_counts(tmp_path: Path) -> None:
+    scaled = {"rank": 4, "scale": 10.0}
+    judged = examine(tmp_path, factors(0.5), lora_parameters=scaled)
+    assert codes(judged) == {"exploded": "error"}
 
 
 @pytest.mark.parametrize("base", [BASE, None])
@@ -116,13 +103,12 @@ def test_one_module_out_of_all_proportion(
     tmp_path: Path, base: BaseModel | None, size: float, hit: bool
 ) -> None:
     usual = 0.1
-    tensors = of_relative_norm(usual) if base is not None else of_nominal_norm(usual)
+    tensors = factors(usual, base)
     name = "model.layers.2.self_attn.q_proj"
     tensors[f"{name}.lora_b"] *= 10 * size / usual
-    found = [one for one in examine(tmp_path, tensors, base).findings if "one-module" in one.code]
-    expected = [("weight-drift.one-module-overwritten", Severity.ERROR)] if hit else []
-    assert [(one.code, one.severity) for one in found] == expected
-    assert all(one.where == name for one in found)
+    judged = examine(tmp_path, tensors, base)
+    assert codes(judged) == ({"one-module-overwritten": "error"} if hit else {})
+    assert all(finding.where == name for finding in judged.findings)
 
 
 def straight_way(updates: int) -> float:
@@ -144,7 +130,7 @@ def straight_way(updates: int) -> float:
 def test_b_that_went_straight_ahead(
     tmp_path: Path, times: float, updates: int, hit: bool, corrected: bool
 ) -> None:
-    tensors = of_relative_norm(0.3)
+    tensors = factors(0.3)
     size = np.median([np.sqrt(np.mean(v**2)) for n, v in tensors.items() if n.endswith("b")])
     way = updates if corrected else straight_way(updates)
     config: dict[str, Any] = {
@@ -153,67 +139,39 @@ def test_b_that_went_straight_ahead(
         "grad_accumulation_steps": 2,
         "optimizer_config": {"adam": {"bias_correction": corrected}},
     }
-    outcome = examine(tmp_path, tensors, **config)
-    assert codes(outcome) == ({"straight"} if hit else set())
-    for finding in outcome.findings:
-        assert finding.severity is Severity.WARNING
+    judged = examine(tmp_path, tensors, **config)
+    assert codes(judged) == ({"straight": "warning"} if hit else {})
+    for finding in judged.findings:
         assert finding.measured["straightness"] == pytest.approx(times * LIMITS.straight)
     other = {**config, "optimizer": "adafactor"}
-    assert codes(examine(tmp_path / "other", tensors, **other)) == set()
+    assert codes(examine(tmp_path / "other", tensors, **other)) == {}
 
 
-def test_modules_without_an_update_are_left_out(tmp_path: Path) -> None:
-    tensors = of_relative_norm(0.3)
-    for layer in (0, 1, 2):
-        tensors[f"model.layers.{layer}.self_attn.q_proj.lora_b"][:] = 0
-    assert codes(examine(tmp_path, tensors)) == set()
-    large = of_relative_norm(LIMITS.exploded * 1.01)
-    for layer in (0, 1, 2):
-        large[f"model.layers.{layer}.self_attn.q_proj.lora_b"][:] = 0
-    (finding,) = examine(tmp_path / "large", large).findings
-    assert (finding.code, finding.measured["modules"]) == ("weight-drift.exploded", 1)
-
-
-def test_an_unknown_scale_is_inconclusive(tmp_path: Path) -> None:
-    path = save(tmp_path / "adapters.safetensors", of_relative_norm(9))
-    outcome = weight_drift.run(Given(Adapter.read(path), BASE))
-    assert outcome.status is Status.INCONCLUSIVE
-    assert "scale" in outcome.reason
-
-
-def test_values_that_have_no_norm_are_inconclusive(tmp_path: Path) -> None:
-    tensors = of_relative_norm(0.3)
-    tensors["model.layers.0.self_attn.q_proj.lora_b"][0, 0] = np.nan
-    assert examine(tmp_path, tensors).status is Status.INCONCLUSIVE
-
-
-def test_no_update_is_not_judged(tmp_path: Path) -> None:
+def test_what_has_no_size(tmp_path: Path) -> None:
+    broken = factors(0.3)
+    broken["model.layers.0.self_attn.q_proj.lora_b"][0, 0] = np.nan
+    assert examine(tmp_path, broken).status is Status.INCONCLUSIVE
+    path = save(tmp_path / "alone" / "adapters.safetensors", factors(9))
+    judged = outcome(weight_drift, Adapter.read(path), BASE)
+    assert (judged.status, "scale" in judged.reason) == (Status.INCONCLUSIVE, True)
     assert examine(tmp_path, lora(MODULES, b=0.0)).status is Status.SKIPPED
-
-
-def test_missing_evidence_is_skipped() -> None:
-    assert weight_drift.run(Given(BASE)).status is Status.SKIPPED
-
-
-@pytest.mark.parametrize("with_base", [True, False])
-@pytest.mark.parametrize(
-    "run",
-    ["healthy-ordinary", "healthy-noisy-batch1", "healthy-masked-warmup", "healthy-short-low-rate"],
-)
-def test_healthy_fixture_runs_pass(run: str, with_base: bool) -> None:
-    evidence = [Adapter.read(RUNS / run), TrainingConfig.read(RUNS / run)]
-    assert codes(weight_drift.run(Given(*evidence, *([BASE] if with_base else [])))) == set()
+    assert outcome(weight_drift, BASE).status is Status.SKIPPED
 
 
 @pytest.mark.parametrize(
     ("run", "expected"),
     [
+        ("healthy-ordinary", set()),
+        ("healthy-noisy-batch1", set()),
+        ("healthy-masked-warmup", set()),
+        ("healthy-short-low-rate", set()),
         ("collapse-frequent-token", {"exploded"}),
         ("rate-too-high-garbled", {"exploded"}),
         ("scale-too-large", {"exploded"}),
         ("rate-too-low", {"negligible", "straight"}),
     ],
 )
-def test_failed_fixture_runs_are_seen(run: str, expected: set[str]) -> None:
-    evidence = Given(Adapter.read(RUNS / run), TrainingConfig.read(RUNS / run), BASE)
-    assert codes(weight_drift.run(evidence)) == expected
+def test_fixture_runs(run: str, expected: set[str]) -> None:
+    evidence = Adapter.read(RUNS / run), TrainingConfig.read(RUNS / run)
+    assert codes(outcome(weight_drift, *evidence, BASE)).keys() == expected
+    assert expected or codes(outcome(weight_drift, *evidence)) == {}
