@@ -12,9 +12,9 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
-from mlxdoctor.finding import Outcome, Severity, Status
+from mlxdoctor.finding import Outcome, Status
 from tests.conftest import FIXTURES, RUNS, check_called
-from tests.given import Given
+from tests.given import outcome
 from tests.weight_files import lora, save, to_bfloat16, write_config
 
 full_weights = check_called("full-weights")
@@ -36,91 +36,85 @@ def moved(by: float, names: list[str] | None = None) -> dict[str, Any]:
     return weights
 
 
-def full_run(folder: Path, weights: dict[str, Any], *more: object) -> Outcome:
+def examined(path: Path, *more: object) -> Outcome:
+    """The check on the tuned weights at a path."""
+    return outcome(full_weights, TunedModel.read(path), BASE, *more)
+
+
+def codes(judged: Outcome) -> dict[str, str]:
+    """The severity of each finding by its code."""
+    assert judged.status is not Status.CRASHED, judged.reason
+    return {one.code.removeprefix("full-weights."): one.severity for one in judged.findings}
+
+
+def full_run(folder: Path, weights: dict[str, Any]) -> Outcome:
     """The check on a full fine-tune, as mlx-lm leaves it."""
     config = TrainingConfig.read(write_config(folder, fine_tune_type="full"))
-    path = save(folder / "adapters.safetensors", weights)
-    return full_weights.run(Given(TunedModel.read(path), BASE, config, *more))
+    return examined(save(folder / "adapters.safetensors", weights), config)
 
 
 def model(folder: Path, weights: dict[str, Any], *more: object) -> Outcome:
     """The check on a tuned model's folder, without a configuration of the training."""
     save(folder / "model.safetensors", weights)
-    return full_weights.run(Given(TunedModel.read(folder), BASE, *more))
+    return examined(folder, *more)
 
 
-def codes(outcome: Outcome) -> dict[str, Severity]:
-    assert outcome.status is not Status.CRASHED, outcome.reason
-    return {one.code.removeprefix("full-weights."): one.severity for one in outcome.findings}
+def changed(name: str, values: Any) -> dict[str, Any]:
+    """The base's weights, one of them other values."""
+    return {**WEIGHTS, name: values}
 
 
-@pytest.mark.parametrize("by", [0.001, 0.95])
-def test_a_sound_change_passes(tmp_path: Path, by: float) -> None:
-    assert full_run(tmp_path, moved(by)).status is Status.PASSED
+def one_bit(name: str) -> dict[str, Any]:
+    values = WEIGHTS[name].copy()
+    values.reshape(-1)[0] = np.nextafter(values.reshape(-1)[0], np.float32(9))
+    return changed(name, values)
+
+
+NORM = "model.norm.weight"
+NORMS = [name for name in WEIGHTS if name not in MATRICES]
+BROKEN = moved(0.2)
+BROKEN[f"{Q}.weight"][3, :5] = np.nan
+BROKEN[NORM][0] = np.inf
+LARGE = moved(9.0)
 
 
 @pytest.mark.parametrize(
-    ("by", "expected"),
+    ("weights", "expected", "figures"),
     [
-        (1.05, {"exploded": Severity.WARNING}),
-        (3.1, {"exploded": Severity.ERROR}),
+        (moved(0.001), {}, {}),
+        (moved(0.95), {}, {}),
+        (moved(1.05), {"exploded": "warning"}, {"matrices": len(MATRICES)}),
+        (moved(3.1), {"exploded": "error"}, {}),
+        # A few large changes are not the median; norms are not judged by their size.
+        (moved(0.2) | {name: LARGE[name] for name in MATRICES[:3]}, {}, {}),
+        (moved(0.2) | {name: LARGE[name] for name in NORMS}, {}, {}),
+        # Frozen embeddings are usual.
+        (moved(0.2, [name for name in WEIGHTS if "layers." in name]), {}, {}),
+        (WEIGHTS, {"unchanged": "error"}, {"compared": 38, "changed": 0}),
+        (one_bit(MATRICES[0]), {}, {}),
+        (BROKEN, {"non-finite": "error"}, {"nonfinite": 6, "tensors": 2, "compared": 38}),
     ],
 )
-def test_the_median_change_is_judged(
-    tmp_path: Path, by: float, expected: dict[str, Severity]
+def test_a_full_fine_tune(
+    tmp_path: Path, weights: dict[str, Any], expected: dict[str, str], figures: dict[str, Any]
 ) -> None:
-    outcome = full_run(tmp_path, moved(by))
-    assert codes(outcome) == expected
-    measured = outcome.findings[0].measured
-    assert measured["median_relative_change"] == pytest.approx(by, rel=1e-5)
-    assert measured["matrices"] == len(MATRICES)
+    judged = full_run(tmp_path, weights)
+    assert codes(judged) == expected
+    assert judged.status is (Status.FOUND if expected else Status.PASSED)
+    for finding in judged.findings:
+        assert finding.measured.items() >= figures.items()
 
 
-def test_a_few_large_changes_are_not_the_median(tmp_path: Path) -> None:
-    weights = moved(0.2) | {name: one for name, one in moved(9.0).items() if name in MATRICES[:3]}
-    assert full_run(tmp_path, weights).status is Status.PASSED
+def test_the_median_change_is_measured(tmp_path: Path) -> None:
+    (finding,) = full_run(tmp_path, moved(1.05)).findings
+    assert finding.measured["median_relative_change"] == pytest.approx(1.05, rel=1e-5)
 
 
-def test_norms_are_not_judged_by_their_size(tmp_path: Path) -> None:
-    norms = [name for name in WEIGHTS if name not in MATRICES]
-    weights = moved(0.2) | {name: moved(9.0)[name] for name in norms}
-    assert full_run(tmp_path, weights).status is Status.PASSED
-
-
-def test_nothing_changed(tmp_path: Path) -> None:
-    outcome = full_run(tmp_path / "run", dict(WEIGHTS))
-    assert codes(outcome) == {"unchanged": Severity.ERROR}
-    assert outcome.findings[0].measured == {"compared": 38, "changed": 0}
-    assert codes(model(tmp_path / "model", dict(WEIGHTS))) == {"unchanged": Severity.WARNING}
-
-
-def test_one_changed_bit_is_a_change(tmp_path: Path) -> None:
-    weights = moved(0.0, [])
-    flat = weights[MATRICES[0]].reshape(-1)
-    flat[0] = np.nextafter(flat[0], np.float32(9))
-    assert "unchanged" not in codes(full_run(tmp_path, weights))
-
-
-def test_nan_and_infinity_are_counted(tmp_path: Path) -> None:
-    weights = moved(0.2)
-    weights[f"{Q}.weight"][3, :5] = np.nan
-    weights["model.norm.weight"][0] = np.inf
-    outcome = full_run(tmp_path, weights)
-    assert codes(outcome) == {"non-finite": Severity.ERROR}
-    assert outcome.findings[0].measured == {"nonfinite": 6, "tensors": 2, "compared": 38}
-    assert f"{Q}.weight" in (outcome.findings[0].where or "")
-
-
-def test_frozen_embeddings_are_usual(tmp_path: Path) -> None:
-    layers = [name for name in WEIGHTS if "layers." in name]
-    assert full_run(tmp_path, moved(0.2, layers)).status is Status.PASSED
-
-
-def test_another_precision_is_judged_by_its_values(tmp_path: Path) -> None:
+def test_a_folder_of_which_no_configuration_says_how_it_was_trained(tmp_path: Path) -> None:
+    assert codes(model(tmp_path / "same", WEIGHTS)) == {"unchanged": "warning"}
     halves = {name: to_bfloat16(one) for name, one in moved(3.5).items()}
     save(tmp_path / "model.safetensors", halves, dict.fromkeys(halves, "BF16"))
-    outcome = full_weights.run(Given(TunedModel.read(tmp_path), BASE))
-    assert codes(outcome) == {"exploded": Severity.ERROR}
+    assert codes(examined(tmp_path)) == {"exploded": "error"}
 
 
 def test_a_model_quantised_afterwards_is_not_judged(tmp_path: Path) -> None:
@@ -145,22 +139,16 @@ def test_a_model_quantised_afterwards_is_not_judged(tmp_path: Path) -> None:
 def test_only_a_full_fine_tune_is_judged_by_its_size(tmp_path: Path) -> None:
     adapter = Adapter.read(save(tmp_path / "adapters.safetensors", lora({Q: (96, 96)})))
     lora_run = TrainingConfig.read(write_config(tmp_path, fine_tune_type="lora"))
-    alone = TunedModel.read(save(tmp_path / "run" / "adapters.safetensors", moved(9.0)))
-    for outcome in (
-        model(tmp_path / "fused", moved(9.0), adapter),
-        full_weights.run(Given(alone, BASE, lora_run)),
-    ):
-        assert "exploded" not in codes(outcome)
-        assert "full-weights.exploded" in outcome.unsought
+    alone = save(tmp_path / "run" / "adapters.safetensors", LARGE)
+    for judged in (model(tmp_path / "fused", LARGE, adapter), examined(alone, lora_run)):
+        assert "exploded" not in codes(judged)
+        assert "full-weights.exploded" in judged.unsought
 
 
-def test_names_that_match_nothing_are_inconclusive(tmp_path: Path) -> None:
-    outcome = full_run(tmp_path, {"transformer.h.0.weight": np.ones((3, 3), "f4")})
-    assert outcome.status is Status.INCONCLUSIVE
-
-
-def test_missing_evidence_is_skipped() -> None:
-    assert full_weights.run(Given(BASE)).status is Status.SKIPPED
+def test_nothing_to_compare(tmp_path: Path) -> None:
+    judged = full_run(tmp_path, {"transformer.h.0.weight": np.ones((3, 3), "f4")})
+    assert judged.status is Status.INCONCLUSIVE
+    assert outcome(full_weights, BASE).status is Status.SKIPPED
 
 
 @pytest.mark.slow
@@ -185,77 +173,55 @@ def test_real_full_fine_tunes(tmp_path: Path, rate: float, expected: set[str]) -
     )
     train(settings)
     tuned = TunedModel.read(tmp_path / "adapters.safetensors")
-    outcome = full_weights.run(Given(tuned, BASE, TrainingConfig.read(tmp_path)))
-    assert set(codes(outcome)) == expected
+    judged = outcome(full_weights, tuned, BASE, TrainingConfig.read(tmp_path))
+    assert codes(judged).keys() == expected
 
 
 # Weights that were to stay frozen.
+HALVES = {name: to_bfloat16(value) for name, value in WEIGHTS.items()}
 
 
-def weights(**changes: Any) -> dict[str, Any]:
-    return {name: value.copy() for name, value in WEIGHTS.items()} | changes
-
-
-def frozen(path: Path, *more: object) -> Outcome:
-    return full_weights.run(Given(TunedModel.read(path), BASE, *more))
-
-
-def test_an_unchanged_copy(tmp_path: Path) -> None:
-    outcome = frozen(save(tmp_path / "adapters.safetensors", weights()))
-    assert codes(outcome) == {}
-    assert "38 weights that were to stay frozen are the base model's" in outcome.seen[0].message
-
-
-def test_one_bit_is_enough(tmp_path: Path) -> None:
-    tensors = weights()
-    flat = tensors["model.norm.weight"]
-    flat[0] = np.nextafter(flat[0], np.float32(9))
-    outcome = frozen(save(tmp_path / "adapters.safetensors", tensors))
-    (finding,) = outcome.findings
-    assert (finding.code, finding.severity) == ("full-weights.frozen-changed", Severity.ERROR)
-    assert finding.measured["changed"] == 1
-    assert finding.measured["components"] == ("norms: 1",)
-    assert finding.where == "model.norm.weight"
-
-
-def test_the_change_is_measured(tmp_path: Path) -> None:
-    tensors = weights()
-    tensors[f"{Q}.weight"] *= 1.25
-    (finding,) = frozen(save(tmp_path / "adapters.safetensors", tensors)).findings
-    assert finding.measured["largest_relative_change"] == pytest.approx(0.25, rel=1e-6)
-
-
-def test_weights_saved_from_inside_a_lora_layer(tmp_path: Path) -> None:
-    tensors = {**lora({Q: (96, 96)}), f"{Q}.linear.weight": 2 * WEIGHTS[f"{Q}.weight"]}
-    path = save(tmp_path / "adapters.safetensors", tensors)
-    assert codes(frozen(path, Adapter.read(path))) == {"frozen-changed": "error"}
-
-
-def test_another_precision_is_no_change(tmp_path: Path) -> None:
-    halves = {name: to_bfloat16(value) for name, value in WEIGHTS.items()}
-    path = save(tmp_path / "adapters.safetensors", halves, dict.fromkeys(halves, "BF16"))
-    assert codes(frozen(path)) == {}
-    halves[f"{Q}.weight"] = to_bfloat16(WEIGHTS[f"{Q}.weight"] * 1.01)
-    path = save(tmp_path / "b" / "adapters.safetensors", halves, dict.fromkeys(halves, "BF16"))
-    assert codes(frozen(path)) == {"frozen-changed": "error"}
+@pytest.mark.parametrize(
+    ("weights", "figures"),
+    [
+        (WEIGHTS, {}),
+        (HALVES, {}),
+        (one_bit(NORM), {"changed": 1, "components": ("norms: 1",)}),
+        (
+            changed(f"{Q}.weight", 1.25 * WEIGHTS[f"{Q}.weight"]),
+            {"largest_relative_change": pytest.approx(0.25, rel=1e-6)},
+        ),
+        ({**HALVES, f"{Q}.weight": to_bfloat16(1.01 * WEIGHTS[f"{Q}.weight"])}, {"changed": 1}),
+        # Saved from inside a LoRA layer.
+        ({**lora({Q: (96, 96)}), f"{Q}.linear.weight": 2 * WEIGHTS[f"{Q}.weight"]}, {"changed": 1}),
+    ],
+)
+def test_weights_that_were_to_stay_frozen(
+    tmp_path: Path, weights: dict[str, Any], figures: dict[str, Any]
+) -> None:
+    is_half = all(value.dtype == np.uint16 for value in weights.values())
+    dtypes = dict.fromkeys(weights, "BF16") if is_half else None
+    path = save(tmp_path / "adapters.safetensors", weights, dtypes)
+    judged = examined(path, Adapter.read(path))
+    assert codes(judged) == ({"frozen-changed": "error"} if figures else {})
+    for finding in judged.findings:
+        assert all(finding.measured[key] == value for key, value in figures.items())
+    if not figures:
+        told = "38 weights that were to stay frozen are the base model's"
+        assert told in judged.seen[0].message
 
 
 def test_a_fused_model_may_differ_where_it_was_adapted(tmp_path: Path) -> None:
     adapter = Adapter.read(save(tmp_path / "adapters.safetensors", lora({Q: (96, 96)})))
-    tensors = weights()
-    tensors[f"{Q}.weight"] += 1
-    save(tmp_path / "fused" / "model.safetensors", tensors)
-    assert frozen(tmp_path / "fused", adapter).status is Status.PASSED
-    tensors["model.norm.weight"] += 1
-    save(tmp_path / "other" / "model.safetensors", tensors)
-    outcome = frozen(tmp_path / "other", adapter)
-    assert codes(outcome) == {"frozen-changed": "warning"}
+    tensors = changed(f"{Q}.weight", WEIGHTS[f"{Q}.weight"] + 1)
+    assert model(tmp_path / "fused", tensors, adapter).status is Status.PASSED
+    judged = model(tmp_path / "other", {**tensors, NORM: WEIGHTS[NORM] + 1}, adapter)
+    assert codes(judged) == {"frozen-changed": "warning"}
 
 
 def test_the_run_whose_adapter_was_never_attached() -> None:
     folder = RUNS / "adapter-never-attached"
     tuned = TunedModel.of(Adapter.read(folder))
-    outcome = full_weights.run(Given(tuned, BASE, TrainingConfig.read(folder)))
-    (finding,) = outcome.findings
+    (finding,) = outcome(full_weights, tuned, BASE, TrainingConfig.read(folder)).findings
     assert finding.code == "full-weights.frozen-changed"
     assert finding.measured["changed"] == finding.measured["compared"] == 38
