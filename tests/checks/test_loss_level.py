@@ -9,18 +9,12 @@ import pytest
 
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.training_log import TrainingLog
 from tests.checks.data_evidence import BASE, chat, rows_of, write_data
-from tests.checks.log_evidence import LogWriter, decay, errors, finding, found, judge
-from tests.conftest import LOGS, check_called
+from tests.checks.log_evidence import LogWriter, decay, finding, found, judge
+from tests.conftest import check_called
 from tests.weight_files import write_config
 
 loss_level = check_called("loss-level")
-
-
-@pytest.fixture
-def logs(tmp_path: Path) -> LogWriter:
-    return LogWriter(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -143,24 +137,6 @@ def test_the_end_of_a_sum_is_compared_as_a_mean(
 )
 def test_low_at_once(logs: LogWriter, losses: list[float], symptoms: dict[str, str]) -> None:
     assert found(judge(loss_level, logs.losses(losses, {1: 2.1}))) == symptoms
-
-
-@pytest.mark.parametrize(
-    ("name", "symptoms"),
-    [
-        ("mlx-lm-18-a-0.22.0-suspiciously-fast.log", {"suspiciously-low": "info"}),
-        ("torch-unsloth-255-plain.log", {}),
-        ("mlx-examples-199-flat.log", {}),
-        ("mlx-lm-236-oom-full-ft.log", {}),
-    ],
-)
-def test_user_logs(name: str, symptoms: dict[str, str]) -> None:
-    assert found(judge(loss_level, TrainingLog.read([LOGS / name]))) == symptoms
-
-
-def test_controls_have_no_error() -> None:
-    for path in sorted(LOGS.glob("CONTROL-*")):
-        assert errors(judge(loss_level, TrainingLog.read([path]))) == [], path.name
 
 
 def test_what_cannot_be_judged(logs: LogWriter) -> None:

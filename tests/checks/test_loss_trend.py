@@ -7,76 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
 from tests.checks.data_evidence import chat, config_of, rows_of, write_data
 from tests.checks.log_evidence import LogWriter, decay, errors, finding, found, judge
-from tests.conftest import LOGS, RUNS, check_called, expected, run_names
+from tests.conftest import check_called
 
 loss_trend = check_called("loss-trend")
-
-
-@pytest.fixture
-def logs(tmp_path: Path) -> LogWriter:
-    return LogWriter(tmp_path)
-
-
-def outcome_of_run(name: str):
-    folder = RUNS / name
-    paths = [path for path in (folder / "train.log", folder / "train.jsonl") if path.exists()]
-    if not paths:
-        pytest.skip("the run has no log")
-    return judge(
-        loss_trend, TrainingLog.read(paths[:1]), TrainingConfig.read(folder / "adapter_config.json")
-    )
-
-
-@pytest.mark.parametrize("name", [one for one in run_names() if one.startswith("healthy")])
-def test_healthy_runs_have_no_complaint(name: str) -> None:
-    assert expected(name)["verdict"] == "healthy"
-    assert found(outcome_of_run(name)) == {}
-
-
-@pytest.mark.parametrize(
-    ("name", "symptom"),
-    [
-        ("collapse-frequent-token", "diverged"),
-        ("rate-too-low", "never-learned"),
-        ("gradients-blocked", "never-learned"),
-        ("overfitting", "overfitting"),
-    ],
-)
-def test_faulty_runs(name: str, symptom: str) -> None:
-    assert found(outcome_of_run(name)) == {symptom: "error"}
-
-
-@pytest.mark.parametrize(
-    ("name", "symptoms"),
-    [
-        ("mlx-examples-620-a-rank64-lr7e-5.log", {"diverged": "error"}),
-        ("mlx-examples-199-flat.log", {"never-learned": "warning"}),
-        ("mlx-examples-216-plateau.log", {}),
-        ("mlx-examples-557-a-mixtral-4bit.log", {}),
-        ("mlx-examples-620-c-qwen1.5-14b-before-nan.log", {}),
-        ("mlx-examples-664-oom.log", {}),
-        ("mlx-lm-236-oom-full-ft.log", {}),
-        ("mlx-lm-423-longcat-nan.log", {}),
-        ("mlx-vlm-499-full-ft-noisy.log", {}),
-        ("mlx-vlm-795-orpo.log", {}),
-        ("mlx-examples-1210-orpo.log", {}),
-        ("torch-gemma_pytorch-24-intermittent-nan.log", {}),
-        ("torch-unsloth-255-plain.log", {}),
-    ],
-)
-def test_user_logs(name: str, symptoms: dict[str, str]) -> None:
-    assert found(judge(loss_trend, TrainingLog.read([LOGS / name]))) == symptoms
-
-
-def test_healthy_user_logs_have_no_complaint() -> None:
-    controls = sorted(LOGS.glob("CONTROL-*"))
-    assert len(controls) == 4
-    for path in controls:
-        assert found(judge(loss_trend, TrainingLog.read([path]))) == {}, path.name
 
 
 # --- diverged ---------------------------------------------------------------------------
@@ -224,10 +160,6 @@ def test_rows_known_by_heart_after_many_passes(tmp_path: Path, logs: LogWriter) 
 
 
 # --- missing evidence ---------------------------------------------------------------------
-
-
-def test_without_a_log_it_is_skipped() -> None:
-    assert judge(loss_trend).status.value == "skipped"
 
 
 def of_pairs(losses: Sequence[float], before: float | None = None) -> list[str]:

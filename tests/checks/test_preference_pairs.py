@@ -22,11 +22,6 @@ from tests.weight_files import lora, save
 pairs = check_called("preference-pairs")
 
 
-@pytest.fixture
-def logs(tmp_path: Path) -> LogWriter:
-    return LogWriter(tmp_path)
-
-
 def pair_log(
     logs: LogWriter,
     margins: Sequence[float],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
@@ -12,11 +11,6 @@ from tests.checks.log_evidence import LogWriter, finding, found, judge
 from tests.conftest import check_called
 
 rewards = check_called("rewards")
-
-
-@pytest.fixture
-def logs(tmp_path: Path) -> LogWriter:
-    return LogWriter(tmp_path)
 
 
 def group_log(

@@ -14,17 +14,12 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.judge.curve import loss_figures
 from mlxdoctor.judge.series_table import Columns, SeriesTable
 from tests.checks.log_evidence import LogWriter, decay, finding, found, judge
-from tests.conftest import LOGS, RUNS, check_called, run_names
+from tests.conftest import check_called
 
 series_facts = check_called("series-facts")
 #: Columns whose figures the sentences about another one show.
 TABLES = sorted(path.name for path in Path(str(files("mlxdoctor.checks"))).glob("*.toml"))
 NAMED = ("train_loss", "loss", "margin", "length", "cut_off", "reward", "peak_memory_gb")
-
-
-@pytest.fixture
-def logs(tmp_path: Path) -> LogWriter:
-    return LogWriter(tmp_path)
 
 
 def column(logs: LogWriter, name: str, *values: object, more: str = "") -> TrainingLog:
@@ -113,18 +108,6 @@ def test_the_loss_of_pairs_may_rise_again(logs: LogWriter) -> None:
 )
 def test_gradient_norms(logs: LogWriter, values: tuple[str, ...], symptoms: dict[str, str]) -> None:
     assert found(judge(series_facts, column(logs, "grad_norm", *values))) == symptoms
-
-
-def test_real_gradient_norms() -> None:
-    def of(path: Path) -> dict[str, str]:
-        signs = found(judge(series_facts, TrainingLog.read([path])))
-        return {code: severity for code, severity in signs.items() if code.startswith("grad")}
-
-    assert of(RUNS / "gradients-blocked" / "train.jsonl") == {"gradient-zero": "error"}
-    assert of(LOGS / "torch-MiniCPM-V-212-loss0-gradnan.log") == {"gradient-never-finite": "error"}
-    gemma = of(LOGS / "torch-gemma_pytorch-24-intermittent-nan.log")
-    assert gemma == {"gradient-not-finite": "warning"}
-    assert of(LOGS / "mlx-lm-326-grad-debug.log") == {}
 
 
 @pytest.mark.parametrize(
@@ -299,19 +282,3 @@ def test_what_is_not_in_the_log_is_not_looked_for(logs: LogWriter) -> None:
     outcome = judge(series_facts, logs.text("Iter 10: Train loss 2.0"))
     assert outcome.unsought["series-facts.gradient-zero"] == "the log has no gradient norm"
     assert judge(series_facts).status.value == "skipped"
-
-
-#: What is worth a look in a real log of a run that was sound, or failed otherwise.
-REMARKS = {"same-token-count", "not-finite"}
-
-
-@pytest.mark.parametrize("name", [name for name in run_names() if name.startswith("healthy")])
-def test_sound_runs_have_nothing_that_counts(name: str) -> None:
-    (path,) = (RUNS / name).glob("train.*")
-    assert set(found(judge(series_facts, TrainingLog.read([path])))) <= REMARKS
-
-
-@pytest.mark.parametrize("path", sorted(LOGS.glob("*.log")), ids=lambda path: path.stem[:30])
-def test_logs_of_users_swap_and_skip_nothing(path: Path) -> None:
-    codes = set(found(judge(series_facts, TrainingLog.read([path]))))
-    assert codes <= REMARKS | {"gradient-never-finite", "gradient-not-finite", "loss-spiked"}

@@ -14,11 +14,6 @@ from tests.conftest import check_called
 training_length = check_called("training-length")
 
 
-@pytest.fixture
-def logs(tmp_path: Path) -> LogWriter:
-    return LogWriter(tmp_path)
-
-
 def data(tmp_path: Path, count: int) -> Dataset:
     rows = [chat(f"What is number {i}?", f"It is {i}.") for i in range(count)]
     return write_data(tmp_path, train=rows)

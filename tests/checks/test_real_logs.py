@@ -1,0 +1,109 @@
+"""Logs of users and of the fixture runs: what the checks of a log say of each."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.training_log import TrainingLog
+from tests.checks.log_evidence import finding, judge
+from tests.conftest import LOGS, RUNS, check_called
+
+CHECKS = (
+    *("loss-trend", "loss-level", "loss-finite", "series-facts", "log-failures", "rewards"),
+    "preference-pairs",
+)
+#: Log or run -> signs, those that are no errors with their severity. Of all others nothing is said.
+SIGNS = {
+    "CONTROL-mlx-lm-330-llama3.2-3b-wikisql-cuda": ["log-failures.ends-early info"],
+    "gh-kcsanjeeb-example-code-1-1": ["loss-trend.overfitting"],
+    "gh-maformac-metal-oom": ["log-failures.out-of-memory"],
+    "gh-nyay-2e-4-exploded": ["loss-trend.diverged", "loss-level.stays-at-chance"],
+    "gh-qwen3-distill-overfit": ["loss-trend.overfitting", "log-failures.interrupted warning"],
+    "mlx-examples-1233-grpo-zero": [
+        *("loss-finite.exact-zero warning", "rewards.no-signal warning"),
+    ],
+    "mlx-examples-199-flat": ["loss-trend.never-learned warning"],
+    "mlx-examples-620-a-rank64-lr7e-5": ["loss-trend.diverged"],
+    "mlx-examples-664-oom": ["log-failures.ends-early info"],
+    "mlx-examples-724-memory-growth": ["log-failures.ends-early info"],
+    "mlx-lm-18-a-0.22.0-suspiciously-fast": [
+        *("loss-level.suspiciously-low info", "log-failures.ends-early info"),
+    ],
+    "mlx-lm-236-oom-full-ft": ["log-failures.out-of-memory"],
+    "mlx-lm-423-longcat-nan": ["loss-finite.non-finite", "log-failures.ends-early info"],
+    "mlx-vlm-795-orpo": ["series-facts.same-token-count info"],
+    "torch-MiniCPM-V-212-loss0-gradnan": [
+        *("loss-finite.hidden-non-finite", "series-facts.gradient-never-finite"),
+    ],
+    "torch-TRACE-5-same-every-epoch": ["loss-trend.repeats"],
+    "torch-gemma_pytorch-24-intermittent-nan": [
+        "loss-finite.non-finite-now-and-then",
+        *("series-facts.gradient-not-finite warning", "series-facts.loss-spiked warning"),
+    ],
+    "torch-nanoVLM-187-nan": [
+        *("loss-finite.non-finite-before-training", "series-facts.not-finite info"),
+    ],
+    "torch-trl-1473-orpo-nan": [
+        *("loss-finite.hidden-non-finite", "series-facts.gradient-never-finite"),
+        "series-facts.not-finite info",
+    ],
+    "adapter-never-attached": ["loss-level.suspiciously-low info"],
+    "collapse-frequent-token": ["loss-trend.diverged", "series-facts.loss-rises info"],
+    "gradients-blocked": [
+        *("loss-trend.never-learned", "series-facts.gradient-zero"),
+        "series-facts.validation-unmoved info",
+    ],
+    "no-supervised-tokens": ["loss-finite.non-finite-after-fall"],
+    "overfitting": ["loss-trend.overfitting", "series-facts.same-token-count info"],
+    "rate-far-too-high-nan": ["loss-finite.non-finite"],
+    "rate-too-low": ["loss-trend.never-learned"],
+    "targets-too-long": ["loss-level.suspiciously-low info"],
+}
+PATHS = {path.stem: path for path in sorted(LOGS.glob("*.log"))}
+PATHS |= {path.parent.name: path for path in sorted(RUNS.glob("*/train.[jl]*"))}
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_what_is_said_of_a_log(name: str) -> None:
+    path = PATHS[name]
+    evidence: list[object] = [TrainingLog.read([path])]
+    if (path.parent / "adapter_config.json").exists():
+        evidence.append(TrainingConfig.read(path.parent / "adapter_config.json"))
+    findings = [
+        finding for check in CHECKS for finding in judge(check_called(check), *evidence).findings
+    ]
+    signs = [f"{each.code} {each.severity}".removesuffix(" error") for each in findings]
+    assert signs == SIGNS.get(name, [])
+
+
+@pytest.mark.parametrize(
+    ("check", "name", "symptom", "onset", "measured"),
+    [
+        (
+            "loss-finite",
+            "mlx-lm-423-longcat-nan",
+            "non-finite",
+            10,
+            ("base_validation_loss", 11.392),
+        ),
+        (
+            "loss-finite",
+            "torch-MiniCPM-V-212-loss0-gradnan",
+            "hidden-non-finite",
+            2,
+            ("zeros_count", 6),
+        ),
+        ("log-failures", "mlx-lm-236-oom-full-ft", "out-of-memory", 50, ("peak_memory_gb", 34.108)),
+    ],
+)
+def test_since_when_and_by_how_much(
+    check: str, name: str, symptom: str, onset: int, measured: tuple[str, float]
+) -> None:
+    sign = finding(judge(check_called(check), TrainingLog.read([PATHS[name]])), symptom)
+    assert (sign.onset, sign.measured[measured[0]]) == (onset, measured[1])
+
+
+@pytest.mark.parametrize("check", [*CHECKS, "training-length"])
+def test_without_a_log_a_check_is_skipped(check: str) -> None:
+    assert judge(check_called(check)).status == "skipped"
