@@ -153,18 +153,27 @@ def learning_rate(
     if rate is None:
         raise NotApplicable("the configuration states no learning rate")
     if rate <= 0 or not math.isfinite(rate):
+        default = float(MLX_LM_DEFAULTS["learning_rate"])
+        low, high = usual_rates(config, base, log) or (default, default)
+        middle = float(f"{math.sqrt(low * high):.2g}")
         code = "zero" if rate == 0 else "negative" if math.isfinite(rate) else "not-a-rate"
         yield Sign(
             code,
             {
                 "learning_rate": rate if math.isfinite(rate) else str(rate),
-                "advised_learning_rate": _default_or_usual(usual_rates(config, base, log)),
+                "advised_learning_rate": default if low <= default <= high else middle,
             },
         )
         return
     step, scale = step_of(config, base, log), config.scale
     if step is None or scale is None:
         raise NotApplicable("the guideline is one for LoRA, and the run is not")
+    size = "unknown size (taken for a billion parameters)"
+    if step.parameters is not None:
+        thousands = int(math.log10(max(step.parameters, 1.0))) // 3
+        unit = ("", " thousand", " million", " billion")[min(thousands, 3)]
+        count = step.parameters / 1000.0 ** min(thousands, 3)
+        size = f"{count:.3g}{unit} parameters (by {step.size_from})"
     measured: dict[str, Measurement] = {
         "learning_rate": rate,
         "scale": scale,
@@ -173,7 +182,7 @@ def learning_rate(
         "highest": step.high,
         "guideline": (step.low, step.high),
         "parameters": step.parameters,
-        "size": _size(step),
+        "size": size,
     }
     is_alpha = scale >= ALPHA_LIKE and config.origin == "mlx-lm"
     if is_alpha:
@@ -255,13 +264,6 @@ def _logged(rates: Series, config: TrainingConfig) -> Iterator[Sign]:
     yield Sign("not-the-configured", measured, onset=int(rates.iterations[0]))
 
 
-def _default_or_usual(usual: tuple[float, float] | None) -> float:
-    """mlx-lm's own rate where it is usual for the model, else the middle of what is."""
-    default = float(MLX_LM_DEFAULTS["learning_rate"])
-    low, high = usual if usual is not None else (default, default)
-    return default if low <= default <= high else float(f"{math.sqrt(low * high):.2g}")
-
-
 def _against_the_band(measured: dict[str, Measurement], step: Step, *, is_alpha: bool) -> Sign:
     is_above = step.size > step.high
     side, times = ("above", step.times_above) if is_above else ("below", step.times_below)
@@ -284,12 +286,3 @@ def _against_the_band(measured: dict[str, Measurement], step: Step, *, is_alpha:
         expected=None if step.scale else "a scale above 0",
         fix=None if step.scale else "set lora_parameters.scale to 20",
     )
-
-
-def _size(step: Step) -> str:
-    if step.parameters is None:
-        return "unknown size (taken for a billion parameters)"
-    for unit, name in ((1e9, " billion"), (1e6, " million"), (1e3, " thousand"), (1.0, "")):
-        if step.parameters >= unit:
-            return f"{step.parameters / unit:.3g}{name} parameters (by {step.size_from})"
-    return "no parameters"

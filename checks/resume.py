@@ -29,10 +29,8 @@ resuming. Loading the adapter once with `mlx_lm.load(model, adapter_path=...)` r
 does not fit.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from math import isfinite
-
-import numpy as np
 
 from mlxdoctor.check import DoesNotArise, NotApplicable, check
 from mlxdoctor.evidence.adapter import Adapter
@@ -127,50 +125,35 @@ def resume(
         yield Unsought(("from-the-base",), "the log of this run or of the earlier one is not here")
     of_rank = list(_rank(resumed, adapter, config)) if resumed is not None else []
     yield from of_rank
+    names: list[str] = []
+    taken: Collection[str] | None = None
     if resumed is not None and planned is not None:
-        if base is not None:
-            yield from _in_the_plan(resumed, planned.config, base)
+        if base is not None and planned.config.fine_tune_type != "full":
+            names, taken = (
+                [m.name for m in resumed.modules],
+                target_modules(planned.config, base),
+            )
     elif resumed is not None and adapter is not None:
-        yield from _in_the_adapter(resumed, adapter)
+        names, taken = sorted(resumed.tensors), adapter.tensors.keys()
     elif not of_rank and earlier is None:
         what = f"{named}, which it was resumed from," if named else "what it was resumed from"
         raise NotApplicable(f"{what} is not here, or what it trained is not")
-
-
-def _in_the_plan(resumed: Adapter, config: TrainingConfig, base: BaseModel) -> Iterator[Sign]:
-    targets = target_modules(config, base)
-    names = [module.name for module in resumed.modules]
-    if not names or targets is None or config.fine_tune_type == "full":
+    lost = [name for name in names if taken is not None and name not in taken]
+    if resumed is None or taken is None or not lost:
         return
-    lost = [name for name in names if name not in targets]
-    if lost:
-        loaded = len(resumed.tensors) * (len(names) - len(lost)) // len(names)
-        measured: dict[str, Measurement] = {
-            "resumed_tensors": len(resumed.tensors),
-            "loaded": loaded,
-            "file": resumed.path.name,
-            "planned": lost[0],
-        }
-        symptom = "partly-loaded" if loaded else "nothing-loaded"
-        yield Sign(symptom, measured, where="resume_adapter_file")
-
-
-def _in_the_adapter(resumed: Adapter, adapter: Adapter) -> Iterator[Sign]:
-    before, after = resumed.tensors, adapter.tensors
-    shared = before.keys() & after.keys()
-    lost = sorted(before.keys() - after.keys())
-    if lost:
-        yield Sign(
-            "partly-loaded" if shared else "nothing-loaded",
-            {
-                "resumed_tensors": len(before),
-                "loaded": len(shared),
-                "file": resumed.path.name,
-                "dropped": tuple(lost[:_EXAMPLES]),
-                "trained": tuple(sorted(after)[:_EXAMPLES]),
-            },
-            where=lost[0],
-        )
+    loaded = len(resumed.tensors) * (len(names) - len(lost)) // len(names)
+    measured: dict[str, Measurement] = {
+        "resumed_tensors": len(resumed.tensors),
+        "loaded": loaded,
+        "file": resumed.path.name,
+    }
+    symptom, where = "partly-loaded" if loaded else "nothing-loaded", lost[0]
+    if planned is not None:
+        measured["planned"], where = lost[0], "resume_adapter_file"
+    else:
+        measured["dropped"] = tuple(lost[:_EXAMPLES])
+        measured["trained"] = tuple(sorted(taken)[:_EXAMPLES])
+    yield Sign(symptom, measured, where=where)
 
 
 def _rank(resumed: Adapter, saved: Adapter | None, config: TrainingConfig | None) -> Iterator[Sign]:
@@ -193,25 +176,27 @@ def _start(
     earlier: EarlierRun, log: TrainingLog, config: TrainingConfig
 ) -> Iterator[Sign | Unsought]:
     """A first validation loss far above the one that the earlier run had reached."""
-    start, levels = log.main.base_val_loss, _levels(earlier)
+    start, losses = log.main.base_val_loss, earlier.segment.finite("val_loss")
+    first = earlier.segment.base_val_loss
+    later = losses.iterations > losses.iterations[:1]
+    if earlier.iteration is not None:
+        # Through a callback the loss is reported one iteration early.
+        later &= losses.iterations <= earlier.iteration
     others = [
         key
         for key in ("data", "mask_prompt", "model")
         if earlier.config is not None and getattr(earlier.config, key) != getattr(config, key)
     ]
-    why = None
     if others:
         why = f"the earlier run had another {others[0]}, so that losses differ"
-    elif start is None or levels is None or not isfinite(start):
+        yield Unsought(("from-the-base",), why)
+    elif start is None or first is None or not isfinite(start + first) or not later.any():
         why = "a log lacks a validation loss from before the first update, or later"
-    elif levels[0] - levels[1] < _LEARNED:
-        why = f"the earlier run's validation loss fell by only {levels[0] - levels[1]:.2g}"
-    if why is not None or start is None or levels is None:
-        yield Unsought(("from-the-base",), why or "")
-        return
-    first, reached = levels
-    lost = (start - reached) / (first - reached)
-    if lost >= _LOST and start - reached >= _RISE:
+        yield Unsought(("from-the-base",), why)
+    elif first - (reached := float(losses.values[later][-1])) < _LEARNED:
+        why = f"the earlier run's validation loss fell by only {first - reached:.2g}"
+        yield Unsought(("from-the-base",), why)
+    elif start - reached >= _RISE and (lost := (start - reached) / (first - reached)) >= _LOST:
         figures = {
             "start": start,
             "earlier_first": first,
@@ -219,18 +204,3 @@ def _start(
             "lost": lost,
         }
         yield Sign("from-the-base", figures, onset=0)
-
-
-def _levels(earlier: EarlierRun) -> tuple[float, float] | None:
-    """The earlier run's validation loss before its first update, and at the checkpoint."""
-    first, losses = earlier.segment.base_val_loss, earlier.segment.get("val_loss")
-    if first is None or losses is None or len(losses.values) < 2:
-        return None
-    usable = np.isfinite(losses.values)
-    if earlier.iteration is not None:
-        # Through a callback the loss is reported one iteration early.
-        usable &= losses.iterations <= earlier.iteration
-    usable[0] = False
-    if not usable.any() or not isfinite(first):
-        return None
-    return first, float(losses.values[usable][-1])

@@ -110,8 +110,8 @@ def test_user_log_is_read_row_by_row(name: str) -> None:
     assert looks_like_log(path)
     rows = _ROW.findall(TABLES[name].rstrip())
     assert len(rows) == TABLES[name].count(":")
-    for series, first, every, figures in rows:
-        figures, _, times = figures.partition(" * ")
+    for series, first, every, text in rows:
+        figures, _, times = text.partition(" * ")
         values = [float(figure) for figure in figures.split() * int(times or 1)]
         same(table(path, series), {int(first) + int(every) * i: x for i, x in enumerate(values)})
 
