@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -144,22 +144,22 @@ class TrainingLog:
             InputError: a file can't be read, or none holds a report on training.
         """
         notes = Notes()
-        files: list[_ReadFile] = []
+        files: list[tuple[Source, list[Segment], list[int]]] = []
         for path in paths:
-            stream = LogStream(path)
-            before = len(notes.unread)
+            stream, before = LogStream(path), len(notes.unread)
             runs = read_log(stream, path, notes)
-            files.append(_ReadFile(stream.source, runs, notes.unread[before:]))
-        segments = tuple(segment for file in files for segment in file.segments)
-        remarks = [_remarks(file, _judged(segments), is_alone=len(files) == 1) for file in files]
+            files.append((stream.source, runs, notes.unread[before:]))
+        segments = tuple(chain.from_iterable(runs for _, runs, _ in files))
+        main = _judged(segments)
+        remarks = [list(_remarks(*file[1:], main, is_alone=len(files) == 1)) for file in files]
         if not segments and not (notes.failures or notes.trainable or notes.test_loss is not None):
             *most, last = (kind.understood for kind in formats(LogFormat) if kind.understood)
             remedy = f"understood are {', '.join(most)}, and {last}"
             raise InputError(paths[0] if paths else None, "holds no report on training", remedy)
         return cls(
             sources=tuple(
-                replace(file.source, note="; ".join(filter(None, (file.source.note, *clauses))))
-                for file, clauses in zip(files, remarks, strict=True)
+                replace(source, note="; ".join(filter(None, (source.note, *clauses))))
+                for (source, *_), clauses in zip(files, remarks, strict=True)
             ),
             format=", ".join(name for name, _ in notes.formats.most_common()) or "messages only",
             segments=segments,
@@ -178,49 +178,42 @@ class TrainingLog:
         )
 
 
-@dataclass(frozen=True)
-class _ReadFile:
-    """A file of a log: its runs, and the numbers of lines that may be unread reports."""
-
-    source: Source
-    segments: list[Segment]
-    unread: list[int]
-
-
 def _judged(segments: Sequence[Segment]) -> Segment:
     """The run to judge: the last with training losses, else the last."""
     trained = [segment for segment in segments if segment.get("train_loss") is not None]
     return (trained or list(segments) or [Segment({}, 0, 0)])[-1]
 
 
-def _remarks(file: _ReadFile, main: Segment, *, is_alone: bool) -> list[str]:
-    """What of a file is not judged as it stands, a clause each."""
-    reports = sum(segment.reports for segment in file.segments)
-    is_judged = any(segment is main for segment in file.segments)
-    remarks = []
+def _remarks(
+    runs: Sequence[Segment], unread: Sequence[int], main: Segment, *, is_alone: bool
+) -> Iterator[str]:
+    """What of a file is not judged as it stands, a clause each.
+
+    Args:
+        runs: in the file.
+        unread: numbers of the lines that may be reports.
+        main: the run that is judged.
+        is_alone: whether there is no other file.
+    """
+
+    def count(number: int, what: str) -> str:
+        return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+    reports = sum(run.reports for run in runs)
+    is_judged = any(run is main for run in runs)
     if is_judged and reports > main.reports:
-        others = len(file.segments) - 1
-        runs = "another run" if others == 1 else f"{others} other runs"
-        remarks.append(
+        others = "another run" if len(runs) == 2 else f"{len(runs) - 1} other runs"
+        yield (
             f"judged {main.reports:,} of {reports:,} reports, those of lines {main.first_line:,} "
-            f"to {main.last_line:,}; the others are of {runs} in the file"
+            f"to {main.last_line:,}; the others are of {others} in the file"
         )
     elif reports and not is_judged and not is_alone:
-        remarks.append(
-            f"its {_count(reports, 'report')} were not judged: the last log with losses was"
-        )
-    if repeats := sum(segment.repeats for segment in file.segments):
-        remarks.append(f"{_count(repeats, 'report')} printed a second time, counted once")
-    if file.unread:
-        number = _count(len(file.unread), "line")
-        remarks.append(
-            f"{number} that may be reports could not be read, first line {file.unread[0]:,}"
-        )
-    return remarks
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+        yield f"its {count(reports, 'report')} were not judged: the last log with losses was"
+    if repeats := sum(run.repeats for run in runs):
+        yield f"{count(repeats, 'report')} printed a second time, counted once"
+    if unread:
+        number = count(len(unread), "line")
+        yield f"{number} that may be reports could not be read, first line {unread[0]:,}"
 
 
 def looks_like_log(path: Path) -> bool:
@@ -233,7 +226,11 @@ def looks_like_log(path: Path) -> bool:
         InputError: the file can't be read, or is a device or a pipe.
     """
     if path.suffix == NOTEBOOK:
-        return _notebook_shows_log(path)
+        # Pictures stand between the outputs: its beginning and its end tell nothing.
+        try:
+            return _shows_log(read_text(path, "json_bytes")[0], path, is_whole=True)
+        except InputError:
+            return False
     texts, is_whole = _ends(path)
     if texts and _holds_data(texts[0]):
         return False
@@ -271,15 +268,6 @@ def _ends(path: Path) -> tuple[list[str], bool]:
         tail = head[:2] + tail[len(tail) % 2 :] if tail else tail
     texts = [part.decode(encoding, errors="replace") for part in (head, tail) if part]
     return texts, size <= SNIFFED_BYTES
-
-
-def _notebook_shows_log(path: Path) -> bool:
-    # Pictures stand between the outputs: its beginning and its end tell nothing.
-    try:
-        text, _ = read_text(path, "json_bytes")
-    except InputError:
-        return False
-    return _shows_log(text, path, is_whole=True)
 
 
 def _shows_log(text: str, path: Path, *, is_whole: bool) -> bool:

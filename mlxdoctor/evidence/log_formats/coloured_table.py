@@ -16,7 +16,7 @@ import re
 from mlxdoctor.evidence.logs.log_format import LIKE_NUMBER, LineFormat, LogSoFar
 from mlxdoctor.evidence.logs.metric_names import snake_case
 from mlxdoctor.evidence.logs.series import MAX_HEADER, Save
-from mlxdoctor.evidence.logs.text_stream import NUMBER, to_number, to_numbers
+from mlxdoctor.evidence.logs.text_stream import NUMBER, to_number
 
 #: A row's columns, and how it looks. A terminal that could not show the arrows leaves a question
 #: mark or nothing; so does a row of other figures, which counts below the table's head only.
@@ -131,9 +131,9 @@ class ColouredTable(LineFormat):
 
     def _row(self, number: int, line: str) -> bool:
         for columns, pattern in _ROWS if self._has_begun else _ROWS[:-1]:
-            if (match := pattern.search(line)) and (row := to_numbers(match.groups())):
+            if match := pattern.search(line):
                 shape = self.log.shape(columns, 0)
-                shape.append(number, row)
+                shape.append(number, [to_number(figure) or 0.0 for figure in match.groups()])
                 if columns == _TRAIN and _USUAL.fullmatch(line):
                     self.learn(_USUAL, shape)
                 return True

@@ -97,8 +97,15 @@ class Failures(LineFormat):
 
     def read(self, number: int, line: str) -> bool:
         """Whether the line is of a traceback, or says that the run broke off."""
-        if self._begun is not None and self._in_traceback(line):
-            return True
+        if self._begun is not None:
+            if not line.strip() or line[0] in " \t|^~":
+                self._frame(line)
+                return True
+            is_end = _RAISED.match(line)
+            kinds = (kind for kind, sign in _FAILURES.items() if is_end and sign.search(line))
+            self._add(self._begun, next(kinds, "traceback"), line if is_end else _BEGIN)
+            if is_end:
+                return True
         if not _HINT.search(line):
             return False
         # Of one in a box its last line is read, which stands below the box.
@@ -118,18 +125,6 @@ class Failures(LineFormat):
         """A traceback that the log cuts off is one nonetheless."""
         if self._begun is not None:
             self._add(self._begun, "traceback", _BEGIN)
-
-    def _in_traceback(self, line: str) -> bool:
-        if not line.strip() or line[0] in " \t|^~":
-            self._frame(line)
-            return True
-        begun = self._begun or 0
-        if not _RAISED.match(line):
-            self._add(begun, "traceback", _BEGIN)
-            return False
-        kinds = (kind for kind, sign in _FAILURES.items() if sign.search(line))
-        self._add(begun, next(kinds, "traceback"), line)
-        return True
 
     def _frame(self, line: str) -> None:
         """Read a line of a traceback: a frame, a line of source, or neither."""

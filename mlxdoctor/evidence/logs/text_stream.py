@@ -6,7 +6,7 @@ import codecs
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from mlxdoctor.evidence.source import Source, link_note, stream_bytes, text_encoding
@@ -14,8 +14,6 @@ from mlxdoctor.safety.reading_limits import current
 
 #: A longer line is no row of metrics (characters).
 MAX_RECORD = 1 << 20
-#: Characters that are cleaned at a time, so that memory stays near the file's size.
-CHUNK = 4 << 20
 #: CSI, OSC (ended by BEL or ST) and two-character escapes; an unended one stays in its line.
 _ESCAPE = re.compile(
     r"\x1b\][^\x07\x1b\n]{0,4096}(?:\x07|\x1b\\)|\x1b\[[0-?]{0,64}[ -/]{0,8}[@-~]"
@@ -47,12 +45,6 @@ def to_number(text: str) -> float | None:
     return None if "_" in text else value
 
 
-def to_numbers(texts: Sequence[str]) -> list[float]:
-    """The numbers that texts are; empty where one of them is none."""
-    values = [value for text in texts if (value := to_number(text)) is not None]
-    return values if len(values) == len(texts) else []
-
-
 def is_count(value: float) -> bool:
     """Whether a number can be a count of updates."""
     return math.isfinite(value) and value >= 0 and value == math.floor(value)
@@ -79,37 +71,18 @@ def lines(texts: str | Iterable[str]) -> Iterator[tuple[int, str]]:
     """
     number = 1
     for text in (texts,) if isinstance(texts, str) else texts:
-        for chunk in _chunks(text):
-            pieces = strip_escapes(chunk).split("\n")
-            ended = len(pieces) - 1
-            if not pieces[-1]:
-                pieces.pop()
-            if "\r" not in chunk:
-                yield from enumerate(pieces, number)
-            else:
-                for offset, piece in enumerate(pieces, number):
-                    for part in piece.split("\r"):
-                        if part:
-                            yield offset, part
-            number += ended
-
-
-def _chunks(text: str) -> Iterator[str]:
-    position = 0
-    while position < len(text):
-        end = text.find("\n", position + CHUNK) + 1 or len(text)
-        yield text[position:end]
-        position = end
-
-
-def whole_lines(text: str) -> tuple[str, str]:
-    """The text up to its last line end, and the rest.
-
-    A progress bar that rewrites its line ends it each time; a `\\r` at the very end
-    may be the first half of a line end.
-    """
-    end = max(text.rfind("\n"), text.rfind("\r", 0, max(len(text) - 1, 0))) + 1
-    return text[:end], text[end:]
+        pieces = strip_escapes(text).split("\n")
+        ended = len(pieces) - 1
+        if not pieces[-1]:
+            pieces.pop()
+        if "\r" not in text:
+            yield from enumerate(pieces, number)
+        else:
+            for offset, piece in enumerate(pieces, number):
+                for part in piece.split("\r"):
+                    if part:
+                        yield offset, part
+        number += ended
 
 
 class LogStream:
@@ -145,7 +118,11 @@ class LogStream:
                     continue
                 # The cut line's own end: what was kept of it is a line by itself.
                 held, skipping = "\n", False
-            piece, held = whole_lines(held + text)
+            text = held + text
+            # A progress bar that rewrites its line ends it each time; a `\r` at the very end may
+            # be the first half of a line end.
+            end = max(text.rfind("\n"), text.rfind("\r", 0, max(len(text) - 1, 0))) + 1
+            piece, held = text[:end], text[end:]
             if piece:
                 self._line += piece.count("\n")
                 yield piece

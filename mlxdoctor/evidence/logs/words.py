@@ -210,7 +210,12 @@ def _counters(before: Sequence[str], totals: dict[int, int]) -> dict[str, int]:
         bare = (
             place
             for place in totals
-            if place not in found.values() and _names_nothing(before[place])
+            if place not in found.values()
+            # What may stand before a bare `12/100`.
+            and (
+                not re.search(r"[^\W\d]", before[place])
+                or before[place].rstrip().endswith(tuple("[(|]>#"))
+            )
         )
         first = next(bare, None)
         if first is None and "epoch" not in found and before[0].rstrip().endswith("#"):
@@ -241,11 +246,6 @@ def counter_word(before: str) -> str:
     """The word for what a number counts that follows `before`; "" where there is none."""
     match = _COUNTER.search(before)
     return match.group(1).lower().rstrip("s").replace(" ", "_") if match else ""
-
-
-def _names_nothing(text: str) -> bool:
-    """Whether `text` may stand before a bare `12/100`."""
-    return not re.search(r"[^\W\d]", text) or text.rstrip().endswith(tuple("[(|]>#"))
 
 
 def _of_split(before: Sequence[str], names: Sequence[str | None]) -> list[str | None]:
