@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,107 +21,12 @@ from tests.conftest import check_called
 from tests.weight_files import lora, save
 
 pairs = check_called("preference-pairs")
-
-
-def pair_log(
-    logs: LogWriter,
-    margins: Sequence[float],
-    *,
-    losses: Sequence[float] | None = None,
-    chosen: Sequence[float] | None = None,
-    held_out: Sequence[float] = (),
-) -> TrainingLog:
-    """As mlx-lm-lora 5 prints it; the loss is DPO's unless it is given."""
-    lines = ["[INFO] Training mode: DPO"]
-    every = max(1, len(margins) // max(len(held_out), 1))
-    for i, margin in enumerate(margins):
-        loss = losses[i] if losses is not None else math.log1p(math.exp(-margin))
-        up = chosen[i] if chosen is not None else margin / 4
-        if i % every == 0 and i // every < len(held_out):
-            value = held_out[i // every]
-            lines.append(
-                f"Iter {i + 1}: Val loss 0.500, Val chosen reward {value:.3f}, Val rejected reward "
-                f"0.000, Val accuracy {float(value > 0):.3f}, Val margin {value:.3f}, Val took 1.0s"
-            )
-        lines.append(
-            f"Iter {i + 1}: loss {loss:.3f}, chosen_r {up:.3f}, rejected_r {up - margin:.3f}, "
-            f"acc {float(margin > 0):.3f}, margin {margin:.3f}, lr 1.000e-05, it/s 1.0"
-        )
-    return logs.text(*lines)
-
-
+EQUAL = {"exactly-equal": "error"}
 RISING = [0.1 * i for i in range(20)]
-
-
-def test_a_sound_run(logs: LogWriter) -> None:
-    log = pair_log(logs, RISING, held_out=[0.0, 0.5, 1.0, 1.4])
-    assert found(judge(pairs, log)) == {}
-    (seen,) = judge(pairs, log).seen
-    assert seen.learned
-    assert "from 0.000 to 1.400 on validation rows" in seen.message
-
-
-def test_without_validation_the_rows_trained_on_show_it(logs: LogWriter) -> None:
-    log = pair_log(logs, RISING)
-    assert judge(pairs, log).seen[0].learned
-    assert "preference-pairs.held-out-reversed" in judge(pairs, log).unsought
-
-
-@pytest.mark.parametrize(
-    ("margins", "symptoms"),
-    [
-        ([0.0] * 10, {"exactly-equal": "error"}),
-        ([0.0] * 9, {}),
-        ([0.0, 0.009, -0.009, *[0.0] * 7], {"not-told-apart": "warning"}),
-        ([0.0] * 9 + [0.02], {}),
-    ],
-)
-def test_pairs_that_stay_equal(
-    logs: LogWriter, margins: list[float], symptoms: dict[str, str]
-) -> None:
-    assert found(judge(pairs, pair_log(logs, margins))) == symptoms
-
-
-def test_a_lost_minus_sign_and_a_damaged_model(logs: LogWriter) -> None:
-    falling = [-one for one in RISING]
-    # The loss falls with the margin: this is what it asks for.
-    wanted = pair_log(logs, falling, losses=[math.log1p(math.exp(one)) for one in falling])
-    assert found(judge(pairs, wanted)) == {"rejected-wins": "error"}
-    damaged = pair_log(logs, falling, chosen=[-one / 10 for one in RISING])
-    assert found(judge(pairs, damaged)) == {"margin-lost": "error"}
-
-
-def test_files_that_disagree(logs: LogWriter) -> None:
-    swapped = pair_log(logs, RISING, held_out=[0.0, -0.5, -1.0, -1.4])
-    assert found(judge(pairs, swapped)) == {"held-out-reversed": "error"}
-    # An overfitted run gives back what it gained.
-    overfitted = pair_log(logs, RISING, held_out=[0.0, 0.8, 0.4, 0.1])
-    assert found(judge(pairs, overfitted)) == {}
-
-
-def test_pairs_are_told_apart_in_nats(logs: LogWriter, tmp_path: Path) -> None:
-    log = pair_log(logs, [0.0, *[0.004] * 12])
-    assert found(judge(pairs, log)) == {"not-told-apart": "warning"}
-    assert found(judge(pairs, log, config_of(tmp_path, beta=0.1))) == {"not-told-apart": "warning"}
-    # With a beta of 0.01 it is 0.4 nats.
-    assert found(judge(pairs, log, config_of(tmp_path, beta=0.01))) == {}
-
-
-def test_chosen_answers_of_orpo(logs: LogWriter) -> None:
-    log = logs.text(
-        "[INFO] Training mode: ORPO",
-        *(
-            f"Iter {i}: loss {5 - i / 4:.3f}, chosen_r {-0.5 + i / 40:.3f}, rejected_r "
-            f"{-0.51 + i / 40:.3f}, acc 0.600, margin 0.010, it/s 1.0"
-            for i in range(1, 13)
-        ),
-        "Iter 13: loss 1.9, chosen_r -0.180, rejected_r -0.200, acc 0.600, margin 0.020, it/s 1.0",
-    )
-    (seen,) = judge(pairs, log).seen
-    assert seen.learned
-    assert "log-likelihood" in seen.message
-
-
+FALLING = [-0.1 * i for i in range(20)]
+#: Losses that ask for such margins.
+ASKING = [math.log1p(math.exp(margin)) for margin in FALLING]
+GAINED = (0.0, 0.5, 1.0, 1.4)
 #: Rewards of chosen answers, as mlx-lm-lora 5.10.2 printed them of a model of 135 million
 #: parameters: DPO at fifty times a sound rate, and two sound runs, the second with a beta of 0.3.
 TOO_FAST = [-11.157, -28.489, -47.279, -61.141, -80.947, -86.056, -83.37, -90.92, -93.157]
@@ -137,212 +43,250 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.read(BASE)
 
 
-def of_mode(
-    logs: LogWriter, mode: str, rewards: Sequence[float], before: float | None = None
+def pair_log(
+    logs: LogWriter,
+    margins: Sequence[float],
+    *,
+    losses: Sequence[float] | None = None,
+    chosen: Sequence[float] | None = None,
+    held_out: Sequence[tuple[float, float]] = (),
+    mode: str = "DPO",
+    every: int = 1,
 ) -> TrainingLog:
-    head = [f"[INFO] Training mode: {mode}"]
-    if before is not None:
-        head.append(
-            f"Iter 1: Val loss 3.3, Val chosen reward {before}, Val rejected reward {before}, "
-            "Val accuracy 0.5, Val margin 0.0, Val took 1.0s"
+    """As mlx-lm-lora 5 prints it; the loss is DPO's unless it is given.
+
+    Args:
+        logs: writes it.
+        margins: of the reports.
+        losses: of the reports.
+        chosen: rewards of the chosen answers.
+        held_out: chosen reward and margin of each validation.
+        mode: of the training.
+        every: so many iterations there is a report.
+    """
+    lines = [f"[INFO] Training mode: {mode}"]
+    apart = max(1, len(margins) // max(len(held_out), 1))
+    validated = {i * apart: each for i, each in enumerate(held_out)}
+    for i, margin in enumerate(margins):
+        loss = losses[i] if losses is not None else math.log1p(math.exp(-margin))
+        up = chosen[i] if chosen is not None else margin / 4
+        if i in validated:
+            value, gap = validated[i]
+            lines.append(
+                f"Iter {every * i + 1}: Val loss 0.500, Val chosen reward {value:.3f}, Val "
+                f"rejected reward {value - gap:.3f}, Val accuracy {float(gap > 0):.3f}, Val margin "
+                f"{gap:.3f}, Val took 1.0s"
+            )
+        lines.append(
+            f"Iter {every * (i + 1)}: loss {loss:.3f}, chosen_r {up:.3f}, rejected_r "
+            f"{up - margin:.3f}, acc {float(margin > 0):.3f}, margin {margin:.3f}, it/s 1.0"
         )
-    return logs.text(
-        *head,
-        *(
-            f"Iter {5 * i}: loss 0.1, chosen_r {one}, rejected_r {one - 1 - 2 * abs(one):.3f}, acc "
-            f"1.000, margin {1 + 2 * abs(one):.3f}, lr 1.000e-05, it/s 1.0"
-            for i, one in enumerate(rewards, 1)
-        ),
+    return logs.text(*lines)
+
+
+def of_chosen(
+    logs: LogWriter, rewards: Sequence[float], before: float | None = 0.0, mode: str = "DPO"
+) -> TrainingLog:
+    """A run in which pairs are told apart, with these rewards of the chosen answers."""
+    held_out = [] if before is None else [(before, 0.0)]
+    margins = [1 + 2 * abs(reward) for reward in rewards]
+    losses = [0.1] * len(rewards)
+    return pair_log(
+        logs, margins, losses=losses, chosen=rewards, held_out=held_out, mode=mode, every=5
     )
 
 
-def rows(tmp_path: Path, times: int = 1) -> Dataset:
-    pair = {"prompt": "Which lake is the largest?", "chosen": " ".join([ANSWER] * times)}
-    return write_data(tmp_path, train=[pair | {"rejected": "None."}] * 30)
+@pytest.mark.parametrize(
+    ("margins", "more", "symptoms"),
+    [
+        ([0.0] * 10, {}, EQUAL),
+        ([0.0] * 9, {}, {}),
+        ([0.0, 0.009, -0.009, *[0.0] * 7], {}, {"not-told-apart": "warning"}),
+        ([0.0] * 9 + [0.02], {}, {}),
+        # The loss falls with the margin: this is what it asks for.
+        (
+            FALLING,
+            {"losses": [math.log1p(math.exp(x)) for x in FALLING]},
+            {"rejected-wins": "error"},
+        ),
+        (FALLING, {"chosen": [x / 10 for x in FALLING]}, {"margin-lost": "error"}),
+        # Files that disagree; and an overfitted run, which gives back what it gained.
+        (
+            RISING,
+            {"held_out": [(x, x) for x in (0, -0.5, -1, -1.4)]},
+            {"held-out-reversed": "error"},
+        ),
+        (RISING, {"held_out": [(x, x) for x in (0, 0.8, 0.4, 0.1)]}, {}),
+    ],
+)
+def test_margins(
+    logs: LogWriter, margins: list[float], more: dict[str, Any], symptoms: dict[str, str]
+) -> None:
+    assert found(judge(pairs, pair_log(logs, margins, **more))) == symptoms
+
+
+def test_what_was_learned(logs: LogWriter) -> None:
+    outcome = judge(pairs, pair_log(logs, RISING, held_out=[(x, x) for x in GAINED]))
+    assert found(outcome) == {}
+    assert [seen.learned for seen in outcome.seen] == [True]
+    assert "from 0.000 to 1.400 on validation rows" in outcome.seen[0].message
+    # Without validation the rows trained on show it.
+    outcome = judge(pairs, pair_log(logs, RISING))
+    assert outcome.seen[0].learned
+    assert "preference-pairs.held-out-reversed" in outcome.unsought
+    # ORPO teaches the chosen answers too.
+    chosen = [-0.5 + i / 40 for i in range(1, 14)]
+    margins = [*[0.01] * 12, 0.02]
+    (seen,) = judge(pairs, pair_log(logs, margins, chosen=chosen, mode="ORPO")).seen
+    assert seen.learned
+    assert "log-likelihood" in seen.message
+
+
+@pytest.mark.parametrize(("beta", "hit"), [(None, True), (0.1, True), (0.01, False)])
+def test_pairs_are_told_apart_in_nats(
+    logs: LogWriter, tmp_path: Path, beta: float | None, hit: bool
+) -> None:
+    """With a beta of 0.01 it is 0.4 nats."""
+    config = [] if beta is None else [config_of(tmp_path, beta=beta)]
+    outcome = judge(pairs, pair_log(logs, [0.0, *[0.004] * 12]), *config)
+    assert found(outcome) == ({"not-told-apart": "warning"} if hit else {})
+
+
+def rows(tmp_path: Path, prompt: str = "Which lake is it?", answer: str = ANSWER) -> Dataset:
+    row = {"prompt": prompt, "chosen": answer, "rejected": "None."}
+    return write_data(tmp_path, train=[row] * 30)
 
 
 @pytest.mark.parametrize(
-    ("rewards", "symptoms"),
+    ("mode", "rewards", "before", "severity"),
     [
-        (TOO_FAST, {"both-unlikely": "error"}),
-        (SHORT, {}),
-        ([round(one / 3, 3) for one in FACTS], {}),
-        ([-one for one in TOO_FAST], {}),
-        (TOO_FAST[:3], {}),
-        # It comes back.
-        ([*TOO_FAST, -5.0, -1.0, 0.1, 0.1], {"both-unlikely": "warning"}),
-        # One batch among others.
-        ([-0.1, -0.2, -90.0, *[-0.3] * 6], {}),
+        ("dpo", TOO_FAST, 0.0, "error"),
+        ("dpo", SHORT, 0.0, None),
+        ("dpo", [round(reward / 3, 3) for reward in FACTS], 0.0, None),
+        ("dpo", [-reward for reward in TOO_FAST], 0.0, None),
+        ("dpo", TOO_FAST[:3], 0.0, None),
+        # It comes back; and one batch among others.
+        ("dpo", [*TOO_FAST, -5.0, -1.0, 0.1, 0.1], 0.0, "warning"),
+        ("dpo", [-0.1, -0.2, -90.0, *[-0.3] * 6], 0.0, None),
+        ("orpo", ORPO_TOO_FAST, -0.328, "warning"),
+        ("orpo", ORPO, -0.328, None),
+        # A base that can't read the text was at chance before.
+        ("orpo", [-1.3] * 9, -1.28, None),
+        ("orpo", [*ORPO[:3], *[-1.7] * 6], -0.328, "error"),
     ],
 )
-def test_dpo(
+def test_chosen_answers_that_become_unlikely(
     logs: LogWriter,
     tmp_path: Path,
     tokenizer: Tokenizer,
+    *,
+    mode: str,
     rewards: list[float],
-    symptoms: dict[str, str],
+    before: float,
+    severity: str | None,
 ) -> None:
-    log, data = of_mode(logs, "DPO", rewards, 0.0), rows(tmp_path)
-    config = config_of(tmp_path, train_mode="dpo", beta=0.1)
-    assert found(judge(pairs, log, config, data, tokenizer)) == symptoms
+    """The rewards of ORPO are of one token: no rows are needed."""
+    evidence = [rows(tmp_path), tokenizer] if mode == "dpo" else []
+    config = config_of(tmp_path, train_mode=mode, beta=0.1)
+    outcome = judge(pairs, of_chosen(logs, rewards, before, mode.upper()), config, *evidence)
+    assert found(outcome).get("both-unlikely") == severity
+    assert found(outcome).keys() <= {"both-unlikely"}
 
 
 def test_the_figures(logs: LogWriter, tmp_path: Path, tokenizer: Tokenizer) -> None:
-    log = of_mode(logs, "DPO", TOO_FAST, 0.0)
-    config = config_of(tmp_path, train_mode="dpo", beta=0.1)
-    sign = finding(judge(pairs, log, config, rows(tmp_path), tokenizer), "both-unlikely")
+    config, data = config_of(tmp_path, train_mode="dpo", beta=0.1), rows(tmp_path)
+    log = of_chosen(logs, TOO_FAST)
+    sign = finding(judge(pairs, log, config, data, tokenizer), "both-unlikely")
     tokens = len(tokenizer.encode(ANSWER, False))
+    costs = tokens * math.log(tokenizer.vocab_size)
     assert sign.measured["answer_tokens"] == tokens
-    assert sign.measured["blind_guess"] == pytest.approx(tokens * math.log(tokenizer.vocab_size))
+    assert sign.measured["blind_guess"] == pytest.approx(costs)
     # The last three of -86, -83, -91, -93.
     assert sign.measured["most_lost"] == pytest.approx(909.2)
-    assert (
-        f"lost up to 909 nats of log-likelihood, where a blind guess at each of their {tokens}"
-        in (sign.message)
-    )
+    assert "lost up to 909 nats of log-likelihood" in sign.message
+    assert f"a blind guess at each of their {tokens}" in sign.message
     assert sign.onset == 5
-
-
-def test_just_as_much_as_a_guess_costs(
-    logs: LogWriter, tmp_path: Path, tokenizer: Tokenizer
-) -> None:
-    config = config_of(tmp_path, train_mode="dpo", beta=0.1)
-    data = rows(tmp_path)
-    costs = len(tokenizer.encode(ANSWER, False)) * math.log(tokenizer.vocab_size)
-    for times, symptoms in ((0.98, {}), (1.02, {"both-unlikely": "error"})):
-        log = of_mode(logs, "DPO", [round(-0.1 * times * costs, 3)] * 9, 0.0)
-        assert found(judge(pairs, log, config, data, tokenizer)) == symptoms
-
-
-def test_of_a_short_answer_to_a_long_prompt_more_is_asked(
-    logs: LogWriter, tmp_path: Path, tokenizer: Tokenizer
-) -> None:
-    """A trainer may count the prompt's tokens too."""
-    log = of_mode(logs, "DPO", [2.0 * one for one in SHORT], 0.0)
-    config = config_of(tmp_path, train_mode="dpo", beta=0.1)
-    for prompt, symptoms in (("Is it?", {"both-unlikely": "error"}), (f"{ANSWER} " * 9, {})):
-        pair = {"prompt": prompt, "chosen": "Yes", "rejected": "No"}
-        data = write_data(tmp_path, train=[pair] * 30)
-        assert found(judge(pairs, log, config, data, tokenizer)) == symptoms
-
-
-def test_without_a_tokenizer_bytes_are_counted(logs: LogWriter, tmp_path: Path) -> None:
-    config = config_of(tmp_path, train_mode="dpo", beta=0.1)
-    data = rows(tmp_path)
-    log = of_mode(logs, "DPO", TOO_FAST, 0.0)
+    # Without a tokenizer bytes are counted.
     sign = finding(judge(pairs, log, config, data), "both-unlikely")
     assert sign.measured["answer_tokens"] == len(ANSWER)
-    assert found(judge(pairs, of_mode(logs, "DPO", SHORT, 0.0), config, data)) == {}
+    assert found(judge(pairs, of_chosen(logs, SHORT), config, data)) == {}
+    for times, hit in ((0.98, False), (1.02, True)):
+        log = of_chosen(logs, [round(-0.1 * times * costs, 3)] * 9)
+        outcome = judge(pairs, log, config, data, tokenizer)
+        assert ("both-unlikely" in found(outcome)) is hit
 
 
-@pytest.mark.parametrize(
-    ("rewards", "before", "symptoms"),
-    [
-        (ORPO_TOO_FAST, -0.328, {"both-unlikely": "warning"}),
-        (ORPO, -0.328, {}),
-        # A base that can't read the text was at chance before.
-        ([-1.3] * 9, -1.28, {}),
-        ([*ORPO[:3], *[-1.7] * 6], -0.328, {"both-unlikely": "error"}),
-    ],
-)
-def test_a_token_of_orpo(
-    logs: LogWriter,
-    tmp_path: Path,
-    rewards: list[float],
-    before: float,
-    symptoms: dict[str, str],
+@pytest.mark.parametrize(("prompt", "hit"), [("Is it?", True), (f"{ANSWER} " * 9, False)])
+def test_of_a_short_answer_to_a_long_prompt_more_is_asked(
+    logs: LogWriter, tmp_path: Path, tokenizer: Tokenizer, prompt: str, hit: bool
 ) -> None:
-    """Its rewards are of one token: no rows are needed."""
-    log = of_mode(logs, "ORPO", rewards, before)
-    config = config_of(tmp_path, train_mode="orpo", beta=0.1)
-    judged = judge(pairs, log, config)
-    assert found(judged) == symptoms
+    """A trainer may count the prompt's tokens too."""
+    log = of_chosen(logs, [2.0 * reward for reward in SHORT])
+    config = config_of(tmp_path, train_mode="dpo", beta=0.1)
+    outcome = judge(pairs, log, config, rows(tmp_path, prompt, "Yes"), tokenizer)
+    assert ("both-unlikely" in found(outcome)) is hit
 
 
-def test_missing_evidence(logs: LogWriter) -> None:
-    ordinary = logs.losses([2.0, 1.0])
-    assert not judge(pairs, ordinary).arises
+def test_missing_evidence(logs: LogWriter, tmp_path: Path) -> None:
+    assert not judge(pairs, logs.losses([2.0, 1.0])).arises
     header = logs.text("Training mode: ORPO", "Iter 1: Train loss 2.0, Learning rate 1e-5")
     assert judge(pairs, header).status.value == "inconclusive"
     assert judge(pairs, pair_log(logs, [0.0, 0.1])).status.value == "inconclusive"
+    assert not judge(pairs, config_of(tmp_path, train_mode="grpo", beta=0.0)).arises
+    assert not judge(pairs, config_of(tmp_path, beta=0.0)).arises
+    assert judge(pairs, config_of(tmp_path, train_mode="dpo")).status.value == "inconclusive"
 
 
 @pytest.mark.parametrize(
-    ("mode", "beta", "symptoms"),
+    ("mode", "beta", "severity"),
     [
-        ("dpo", 0.1, {}),
-        ("dpo", 0.0, {"beta-unusable": "error"}),
-        ("cpo", -0.1, {"beta-unusable": "error"}),
-        ("dpo", 10.0, {}),
-        ("dpo", 50.0, {"beta-unusable": "warning"}),
-        ("orpo", 500.0, {"beta-unusable": "error"}),
+        ("dpo", 0.1, None),
+        ("dpo", 0.0, "error"),
+        ("cpo", -0.1, "error"),
+        ("dpo", 10.0, None),
+        ("dpo", 50.0, "warning"),
+        ("orpo", 500.0, "error"),
     ],
 )
-def test_beta(tmp_path: Path, mode: str, beta: float, symptoms: dict[str, str]) -> None:
+def test_beta(tmp_path: Path, mode: str, beta: float, severity: str | None) -> None:
     config = config_of(tmp_path, train_mode=mode, beta=beta)
-    assert found(judge(pairs, config)) == symptoms
+    assert found(judge(pairs, config)).get("beta-unusable") == severity
 
 
-def test_beta_of_other_methods(tmp_path: Path) -> None:
-    assert not judge(pairs, config_of(tmp_path, train_mode="grpo", beta=0.0)).arises
-    assert not judge(pairs, config_of(tmp_path, beta=0.0)).arises
-    outcome = judge(pairs, config_of(tmp_path, train_mode="dpo"))
-    assert outcome.status.value == "inconclusive"
+@pytest.mark.parametrize(
+    ("reward", "mode", "b", "moves"),
+    [
+        (0.0, "DPO", 0.01, True),
+        # With a beta of 0, or pairs of one text, nothing is trained.
+        (0.0, "DPO", 0.0, False),
+        (0.1, "DPO", 0.01, False),
+        (0.0, "DPO", None, False),
+        (0.0, "ORPO", 0.01, False),
+    ],
+)
+def test_a_reference_that_is_the_model(
+    logs: LogWriter, tmp_path: Path, *, reward: float, mode: str, b: float | None, moves: bool
+) -> None:
+    adapter = []
+    if b is not None:
+        save(tmp_path / "adapters.safetensors", lora({"model.layers.0.q_proj": (16, 16)}, b=b))
+        (tmp_path / "adapter_config.json").write_text(json.dumps({"lora_parameters": {"rank": 4}}))
+        adapter = [Adapter.read(tmp_path / "adapters.safetensors")]
+    log = pair_log(logs, [0.0] * 11, chosen=[reward] * 11, mode=mode)
+    wanted = EQUAL | ({"reference-moves": "error"} if moves else {})
+    assert found(judge(pairs, log, *adapter)) == wanted
 
 
-def still_log(
-    logs: LogWriter, reward: float = 0.0, head: str = "Training mode: DPO"
-) -> TrainingLog:
-    return logs.text(
-        head,
-        *(
-            f"Iter {i}: loss 0.693, chosen_r {reward:.3f}, rejected_r {reward:.3f}, acc 0.000, "
-            "margin 0.000, it/s 1.0"
-            for i in range(1, 12)
-        ),
-    )
-
-
-def adapter(folder: Path, b: float) -> Adapter:
-    save(folder / "adapters.safetensors", lora({"model.layers.0.q_proj": (16, 16)}, b=b))
-    (folder / "adapter_config.json").write_text(json.dumps({"lora_parameters": {"rank": 4}}))
-    return Adapter.read(folder / "adapters.safetensors")
-
-
-def test_a_reference_that_is_the_model(tmp_path: Path) -> None:
-    logs = LogWriter(tmp_path)
-    moved, still = adapter(tmp_path / "a", 0.01), adapter(tmp_path / "b", 0.0)
-    wanted = {"exactly-equal": "error", "reference-moves": "error"}
-    assert found(judge(pairs, still_log(logs), moved)) == wanted
-    # With a beta of 0, or pairs of one text, nothing is trained.
-    equal = {"exactly-equal": "error"}
-    assert found(judge(pairs, still_log(logs), still)) == equal
-    assert found(judge(pairs, still_log(logs, 0.1), moved)) == equal
-    assert found(judge(pairs, still_log(logs))) == equal
-    assert found(judge(pairs, still_log(logs, head="Training mode: ORPO"), moved)) == equal
-
-
-def test_log_likelihoods_that_moved(tmp_path: Path) -> None:
-    log = LogWriter(tmp_path).text(
+@pytest.mark.parametrize("seed", [None, *range(5)])
+def test_log_likelihoods(logs: LogWriter, seed: int | None) -> None:
+    """They moved; or the model stands still, and every batch has other answers."""
+    logps = np.random.default_rng(seed).normal(-80.0, 10.0, 24)
+    log = logs.text(
         *(
             f"{{'loss': 0.693, 'rewards/chosen': 0.0, 'rewards/rejected': 0.0, 'rewards/margins': "
-            f"0.0, 'logps/chosen': {-80 - i}, 'logps/rejected': {-90 - i}, 'epoch': {i / 10}}}"
-            for i in range(12)
+            f"0.0, 'logps/chosen': {-80 - i if seed is None else each:.2f}, 'epoch': {i / 10}}}"
+            for i, each in enumerate(logps)
         )
     )
-    assert found(judge(pairs, log)) == {"exactly-equal": "error", "reference-moves": "error"}
-
-
-def test_log_likelihoods_of_other_answers(tmp_path: Path) -> None:
-    """Those of a model that stands still differ from batch to batch."""
-    for seed in range(5):
-        logps = np.random.default_rng(seed).normal(-80.0, 10.0, 24)
-        log = LogWriter(tmp_path).text(
-            *(
-                f"{{'loss': 0.693, 'rewards/chosen': 0.0, 'rewards/rejected': 0.0, "
-                f"'rewards/margins': 0.0, 'logps/chosen': {one:.2f}, 'logps/rejected': -90, "
-                f"'epoch': {i / 10}}}"
-                for i, one in enumerate(logps)
-            )
-        )
-        assert found(judge(pairs, log)) == {"exactly-equal": "error"}, seed
+    wanted = EQUAL | ({"reference-moves": "error"} if seed is None else {})
+    assert found(judge(pairs, log)) == wanted
