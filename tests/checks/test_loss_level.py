@@ -22,10 +22,6 @@ def base() -> BaseModel:
     return BaseModel.read(BASE)
 
 
-def test_an_unusual_text_that_is_learned_at_once(logs: LogWriter) -> None:
-    assert found(judge(loss_level, logs.losses(decay(20, 5.0, 2.0), {1: 14.6}))) == {}
-
-
 @pytest.mark.parametrize(
     ("excess", "end", "severity"),
     [
@@ -48,25 +44,99 @@ def test_with_the_model(
         assert one.onset == 1
 
 
-def test_constant_guess(logs: LogWriter, tmp_path: Path) -> None:
-    rows = rows_of(write_data(tmp_path, train=[chat("Where is it?", "In the north.")] * 4))
-    floor = rows.unigram_entropy()
-    above = judge(
-        loss_level, logs.losses(decay(20, 4.0, floor + 0.4, 0.01), {1: floor - 0.2}), rows
-    )
-    assert found(above) == {"ends-above-unigram": "error"}
-    assert finding(above, "ends-above-unigram").measured["unigram_entropy"] == floor
-    below = judge(
-        loss_level, logs.losses(decay(20, 4.0, floor - 0.4, 0.01), {1: floor - 0.2}), rows
-    )
-    assert found(below) == {}
+TAIL = [10.318, 10.290, 9.941, 9.841, 9.639, 9.962, 10.292, 9.914, 10.156, 10.157]
 
 
-def test_a_base_that_was_no_better_is_only_warned_about(logs: LogWriter, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("losses", "val", "first", "signs"),
+    [
+        # An unusual text that is learned at once.
+        (decay(20, 5.0, 2.0), {1: 14.6}, 10, {}),
+        # Low at once.
+        ([2.0, 0.2, 0.1], {1: 2.1}, 10, {"suspiciously-low": "info"}),
+        ([2.0, 0.5, 0.01], {1: 2.1}, 10, {"suspiciously-low": "warning"}),
+        ([2.0, 1.0, 0.5], {1: 2.1}, 10, {}),
+        ([2.0, 1.5, 1.0, 0.7, 0.2], {1: 2.1}, 10, {}),
+        # A log's tail that stays at chance.
+        (TAIL, {}, 2910, {"stays-at-chance": "error"}),
+        ([12.80, 12.81, 12.79, 12.80], {}, 2910, {"stays-at-chance": "error"}),
+        ([9.1, 9.2, 9.05], {}, 2910, {"stays-at-chance": "error"}),
+        # Two reports are no level, and below nine nats a language model may begin.
+        ([10.3, 10.2], {}, 2910, {}),
+        ([8.8, 8.9, 8.7, 8.9], {}, 2910, {}),
+        # Above the largest vocabulary it may be another loss.
+        ([21.0, 20.9, 21.1], {}, 2910, {"stays-at-chance": "warning"}),
+        # Fallen by a tenth and more.
+        ([11.5, 10.6, 9.9], {}, 2910, {}),
+        ([14.0 - 0.45 * i for i in range(12)], {}, 2910, {}),
+    ],
+)
+def test_without_the_model(
+    logs: LogWriter, losses: list[float], val: dict[int, float], first: int, signs: dict[str, str]
+) -> None:
+    assert found(judge(loss_level, logs.losses(losses, val, first=first))) == signs
+
+
+@pytest.mark.parametrize(("below", "severity"), [(0.1, "error"), (0.5, None)])
+def test_chance_is_that_of_the_model_where_it_is_known(
+    logs: LogWriter, base: BaseModel, below: float, severity: str | None
+) -> None:
+    log = logs.losses([math.log(base.vocab_size or 0) - below] * 4, first=500)
+    assert found(judge(loss_level, log, base)).get("stays-at-chance") == severity
+
+
+@pytest.mark.parametrize(
+    ("val", "severity"), [({}, "warning"), ({3000: 10.017}, "error"), ({3000: 1.3}, "warning")]
+)
+def test_a_sum_over_accumulation_steps_may_stay_there(
+    logs: LogWriter, tmp_path: Path, val: dict[int, float], severity: str
+) -> None:
+    """A validation, or mlx-lm's own columns, say that it is the loss of a batch."""
+    log = logs.losses(TAIL, val, first=2910)
+    outcome = judge(loss_level, log, accumulating(tmp_path, 8))
+    assert found(outcome) == {"stays-at-chance": severity}
+
+
+@pytest.mark.parametrize(
+    ("above", "before", "steps", "severity"),
+    [
+        (0.4, -0.2, 1, "error"),
+        (-0.4, -0.2, 1, None),
+        # A base that was no better is only warned about.
+        (0.4, 2.0, 1, "warning"),
+        # The end of a sum is compared as a mean.
+        (0.2, None, 8, "error"),
+        (-0.2, None, 8, None),
+    ],
+)
+def test_a_constant_guess(
+    logs: LogWriter,
+    tmp_path: Path,
+    *,
+    above: float,
+    before: float | None,
+    steps: int,
+    severity: str | None,
+) -> None:
     rows = rows_of(write_data(tmp_path, train=[chat("Where is it?", "In the north.")] * 4))
     floor = rows.unigram_entropy()
-    log = logs.losses(decay(20, 6.0, floor + 0.4, 0.01), {1: floor + 2.0})
-    assert found(judge(loss_level, log, rows)) == {"ends-above-unigram": "warning"}
+    # The curve is still a little above its end.
+    losses = decay(20, 4.0 * steps, 3.0 * steps, 0.01) + [steps * (floor + above)] * 20
+    log = logs.losses(losses, {} if before is None else {1: floor + before})
+    outcome = judge(loss_level, log, rows, accumulating(tmp_path, steps))
+    assert found(outcome).get("ends-above-unigram") == severity
+    assert ("sum-over-accumulation" in found(outcome)) is (steps > 1)
+    if severity is not None:
+        assert finding(outcome, "ends-above-unigram").measured["unigram_entropy"] == floor
+
+
+def test_what_cannot_be_judged(logs: LogWriter) -> None:
+    middle = judge(loss_level, logs.losses([8.9, 8.8, 8.7], first=500))
+    assert "loss-level.starts-above-uniform" in middle.unsought
+    assert "loss-level.ends-above-unigram" in middle.unsought
+    assert "loss-level.stays-at-chance" not in middle.unsought
+    preference = logs.text("Iter 1: loss 9.9, chosen_r 0.1", "Iter 2: loss 9.9, chosen_r 0.1")
+    assert judge(loss_level, preference).status.value == "skipped"
 
 
 def accumulating(tmp_path: Path, steps: int) -> TrainingConfig:
@@ -111,90 +181,6 @@ def test_losses_that_are_added_up(
         one = finding(outcome, "sum-over-accumulation")
         assert one.measured["mean"] == pytest.approx(first / steps)
         assert one.onset == 10
-
-
-@pytest.mark.parametrize(("above", "hit"), [(0.2, True), (-0.2, False)])
-def test_the_end_of_a_sum_is_compared_as_a_mean(
-    logs: LogWriter, tmp_path: Path, above: float, hit: bool
-) -> None:
-    rows = rows_of(write_data(tmp_path, train=[chat("Where is it?", "In the north.")] * 4))
-    floor = rows.unigram_entropy()
-    # The curve is still a little above its end.
-    log = logs.losses([*decay(20, 32.0, 24.0, 0.01), *[8 * (floor + above)] * 20])
-    outcome = judge(loss_level, log, rows, accumulating(tmp_path, 8))
-    assert ("ends-above-unigram" in found(outcome)) is hit
-    assert "sum-over-accumulation" in found(outcome)
-
-
-@pytest.mark.parametrize(
-    ("losses", "symptoms"),
-    [
-        ([2.0, 0.2, 0.1], {"suspiciously-low": "info"}),
-        ([2.0, 0.5, 0.01], {"suspiciously-low": "warning"}),
-        ([2.0, 1.0, 0.5], {}),
-        ([2.0, 1.5, 1.0, 0.7, 0.2], {}),
-    ],
-)
-def test_low_at_once(logs: LogWriter, losses: list[float], symptoms: dict[str, str]) -> None:
-    assert found(judge(loss_level, logs.losses(losses, {1: 2.1}))) == symptoms
-
-
-def test_what_cannot_be_judged(logs: LogWriter) -> None:
-    middle = judge(loss_level, logs.losses([8.9, 8.8, 8.7], first=500))
-    assert found(middle) == {}
-    assert "loss-level.starts-above-uniform" in middle.unsought
-    assert "loss-level.ends-above-unigram" in middle.unsought
-    assert "loss-level.stays-at-chance" not in middle.unsought
-    preference = logs.text("Iter 1: loss 9.9, chosen_r 0.1", "Iter 2: loss 9.9, chosen_r 0.1")
-    assert judge(loss_level, preference).status.value == "skipped"
-    assert judge(loss_level).status.value == "skipped"
-
-
-# --- at chance ------------------------------------------------------------------------------
-
-TAIL = [10.318, 10.290, 9.941, 9.841, 9.639, 9.962, 10.292, 9.914, 10.156, 10.157]
-
-
-@pytest.mark.parametrize(
-    ("losses", "severity"),
-    [
-        (TAIL, "error"),
-        ([12.80, 12.81, 12.79, 12.80], "error"),
-        ([9.1, 9.2, 9.05], "error"),
-        # Two reports are no level, and below nine nats a language model may begin.
-        ([10.3, 10.2], None),
-        ([8.8, 8.9, 8.7, 8.9], None),
-        # Above the largest vocabulary it may be another loss.
-        ([21.0, 20.9, 21.1], "warning"),
-        # Fallen by a tenth and more.
-        ([11.5, 10.6, 9.9], None),
-        ([14.0 - 0.45 * i for i in range(12)], None),
-    ],
-)
-def test_a_loss_that_stays_at_chance_in_a_logs_tail(
-    logs: LogWriter, losses: list[float], severity: str | None
-) -> None:
-    outcome = judge(loss_level, logs.losses(losses, first=2910))
-    assert found(outcome).get("stays-at-chance") == severity
-
-
-def test_chance_is_that_of_the_model_where_it_is_known(logs: LogWriter) -> None:
-    base = BaseModel.read(BASE)
-    uniform = math.log(base.vocab_size or 0)
-    for level, severity in ((uniform - 0.1, "error"), (uniform - 0.5, None)):
-        outcome = judge(loss_level, logs.losses([level] * 4, first=500), base)
-        assert found(outcome).get("stays-at-chance") == severity
-
-
-def test_a_sum_over_accumulation_steps_may_stay_there(logs: LogWriter, tmp_path: Path) -> None:
-    config = accumulating(tmp_path, 8)
-    alone = judge(loss_level, logs.losses(TAIL, first=2910), config)
-    assert found(alone) == {"stays-at-chance": "warning"}
-    # A validation, or mlx-lm's own columns, say that it is the loss of a batch.
-    validated = judge(loss_level, logs.losses(TAIL, {3000: 10.017}, first=2910), config)
-    assert found(validated) == {"stays-at-chance": "error"}
-    summed = judge(loss_level, logs.losses(TAIL, {3000: 1.3}, first=2910), config)
-    assert found(summed) == {"stays-at-chance": "warning"}
 
 
 def test_the_models_name_tells_its_vocabulary(logs: LogWriter, tmp_path: Path) -> None:
