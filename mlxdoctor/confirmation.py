@@ -68,17 +68,6 @@ class Agreement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DirectExperiment:
-    """One that needs no training to speak of."""
-
-    experiment: Literal["direct"] = "direct"
-    cause: str
-    label: str
-    iterations: int
-    seconds: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class Rerun:
     """One rerun under one condition.
 
@@ -110,4 +99,4 @@ class Rerun:
     samples: tuple[SampleAnswer, ...]
 
 
-Experiment = CauseTried | Agreement | DirectExperiment | Rerun
+Experiment = CauseTried | Agreement | Rerun

@@ -11,14 +11,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mlxdoctor.reproduce.observe import Observation, recalled, write_json
 from mlxdoctor.safety import atomic
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.twin.rerun import RESULT_FILE, read_result, write_json
 from tests.conftest import RUNS
 
 RUN = RUNS / "evaluated-without-adapter"
@@ -158,14 +159,14 @@ def test_a_write_that_fails_leaves_nothing_behind(
 
 
 def test_a_result_cut_at_any_byte_counts_as_unfinished(tmp_path: Path) -> None:
-    write_json(tmp_path / RESULT_FILE, {"verdict": "confirmed", "loss": [1.5, 2.5]})
-    path = tmp_path / RESULT_FILE
+    path = tmp_path / "result.json"
+    write_json(path, asdict(Observation((), 2.5, 1.5)))
     whole = path.read_bytes().rstrip()
     for size in range(len(whole)):
         path.write_bytes(whole[:size])
-        assert read_result(tmp_path) is None
+        assert recalled(path) is None
     path.write_bytes(whole)
-    assert read_result(tmp_path) is not None
+    assert recalled(path) is not None
 
 
 def test_metrics_cut_at_any_byte_are_read(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ options, 3 no cause could be confirmed, 130 stopped with Ctrl-C.""",
 @options.reported(
     [one.name for one in formats().values() if one.report],
     no_text="Show no training row and no output in the report; the experiments' own folder, which "
-    "has copies of the rows, is not to be passed on.",
+    "has answers of the model, is not to be passed on.",
 )
 def command(
     *,
@@ -116,7 +116,7 @@ def command(
 
 
 def _stopped(folder: Path) -> int:
-    finished = len(list(folder.glob("*/result.json")))
+    finished = len(list(folder.glob("*-seed-*.json")))
     click.echo(
         f"Stopped. {finished} finished experiments are kept in {folder}; the same command goes on "
         "from there.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from mlxdoctor.confirmation import Agreement, CauseTried, DirectExperiment, Rerun
+from mlxdoctor.confirmation import Agreement, CauseTried
 from mlxdoctor.finding import Status
 from mlxdoctor.formats import escape, gated, summary
 from mlxdoctor.formats.format import Format
@@ -156,11 +156,10 @@ def _experiments(page: _Page, report: Report) -> None:
             )
         elif isinstance(tried, Agreement):
             page.paragraph(tried.sentence)
-    made = [tried for tried in report.experiments if isinstance(tried, DirectExperiment | Rerun)]
-    if made:
-        iterations = sum(tried.iterations for tried in made)
-        seconds = summary.number(round(sum(tried.seconds for tried in made), 1))
-        count = f"{len(made)} experiment{'' if len(made) == 1 else 's'}"
+    if report.reruns:
+        iterations = sum(rerun.iterations for rerun in report.reruns)
+        seconds = summary.number(round(sum(rerun.seconds for rerun in report.reruns), 1))
+        count = f"{len(report.reruns)} experiment{'' if len(report.reruns) == 1 else 's'}"
         page.paragraph(f"{count}: {iterations:,} iterations, {seconds} seconds.")
 
 

@@ -6,22 +6,25 @@ from mlxdoctor.reproduce import reproduce
 confirmed = reproduce(diagnose([run]), Path("reports/run/reproduction"), minutes=10)
 
 `observe` makes a run again with one change, and looks at what came out. `changes` says which change
-a cause asks for, `rules` how it is judged; `direct` has what needs no rerun.
-`investigate` tries the causes in turn.
+a cause asks for, `rules` how it is judged. `investigate` tries the causes in turn.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from mlxdoctor.api import RunReport
-from mlxdoctor.causes import load_causes
+from mlxdoctor.causes import Cause, load_causes
+from mlxdoctor.confirmation import CauseTried, Confirmation, Experiment
+from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.kind import Missing, Progress
 from mlxdoctor.formats.withheld import without_text
+from mlxdoctor.report import Fix
 from mlxdoctor.reproduce.bench import (
     Bench,
     Failure,
@@ -30,17 +33,21 @@ from mlxdoctor.reproduce.bench import (
     onset_of,
     usual_values,
 )
-from mlxdoctor.reproduce.folding import folded
 from mlxdoctor.reproduce.investigate import Investigation, candidates, investigate
-from mlxdoctor.reproduce.rules import undecided
+from mlxdoctor.reproduce.observe import write_json
+from mlxdoctor.reproduce.rules import Ruling, undecided
 from mlxdoctor.run_texts import row_texts
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.twin.rerun import Laboratory, recipe_of, write_json
+from mlxdoctor.safety.texts import as_seen_here
+from mlxdoctor.twin.rerun import Laboratory, recipe_of
+from mlxdoctor.verdict import Verdict
 
 __all__ = ["reproduce"]
 
 #: The summary, beside the experiments' own folders.
 SUMMARY_FILE = "reproduction.json"
+#: Verdicts in the order in which they are listed; causes that were not tried are undecided.
+_ORDER: Mapping[Confirmation | None, int] = {"confirmed": 0, "undecided": 1, None: 1, "refuted": 2}
 
 
 def reproduce(
@@ -91,7 +98,7 @@ def reproduce(
         )
         names = [one.cause.id for one in report.diagnosis[:1]]
         state = Investigation(dict.fromkeys((*names, *asked), ruling))
-        shown = folded(report, state, knowledge.causes)
+        shown = _folded(report, state, knowledge.causes, ())
         return shown if with_text else without_text(shown, row_texts(run))
     leading = report.diagnosis[0].cause if report.diagnosis else None
     length = length_of(onset_of(report.outcomes), leading, recipe.iterations)
@@ -111,15 +118,69 @@ def reproduce(
     bench = Bench(Laboratory(recipe, folder, deadline, progress, budget), failure)
     tried = candidates(failure, recipe.config, report.diagnosis, asked)
     state = investigate(bench, run, tried, asked)
-    shown = folded(report, state, knowledge.causes, bench.trials)
+    shown = _folded(report, state, knowledge.causes, bench.trials)
     if not with_text:
         shown = without_text(shown, row_texts(run))
     write_json(
         folder / SUMMARY_FILE,
         {
             "experiments": shown.to_dict()["experiments"],
-            "ignored_keys": list(recipe.ignored),
             "iterations": state.iterations or failure.iterations,
         },
     )
     return shown
+
+
+def _folded(
+    report: RunReport,
+    state: Investigation,
+    causes: Mapping[str, Cause],
+    reruns: Sequence[Experiment],
+) -> RunReport:
+    """The report with the verdicts, confirmed causes first and refuted ones last."""
+    rulings = state.rulings
+    tried = [
+        CauseTried(cause=name, title=causes[name].title, verdict=one.verdict, reason=one.sentence)
+        for name, one in rulings.items()
+    ]
+    tried.sort(key=lambda verdict: _ORDER[verdict.verdict])
+    agreement = [state.agreement] if state.agreement is not None else []
+    diagnosis = _diagnosis(report, rulings, causes)
+    return as_seen_here(
+        replace(
+            report,
+            diagnosis=diagnosis,
+            fix=_fix(report, diagnosis, rulings),
+            experiments=(*tried, *agreement, *reruns),
+        )
+    )
+
+
+def _diagnosis(
+    report: RunReport, rulings: Mapping[str, Ruling], causes: Mapping[str, Cause]
+) -> tuple[Diagnosed, ...]:
+    diagnosis = [
+        replace(one, confirmation=rulings[one.cause.id].verdict) if one.cause.id in rulings else one
+        for one in report.diagnosis
+    ]
+    listed = {diagnosed.cause.id for diagnosed in diagnosis}
+    if report.verdict in (Verdict.UNHEALTHY, Verdict.SUSPECT):
+        diagnosis += [
+            Diagnosed(causes[name], 0.0, (), (), (), (), "confirmed")
+            for name, ruling in rulings.items()
+            if name not in listed and ruling.verdict == "confirmed"
+        ]
+    return tuple(sorted(diagnosis, key=lambda diagnosed: _ORDER[diagnosed.confirmation]))
+
+
+def _fix(
+    report: RunReport, diagnosis: Sequence[Diagnosed], rulings: Mapping[str, Ruling]
+) -> Fix | None:
+    """The change that cured it, rather than the one that the diagnosis would have tried."""
+    root = diagnosis[0].cause.id if diagnosis else None
+    ruling = rulings.get(root or "")
+    if ruling is not None and ruling.verdict == "confirmed" and ruling.fix is not None:
+        return ruling.fix
+    if report.diagnosis and root != report.diagnosis[0].cause.id:
+        return None
+    return report.fix

@@ -47,10 +47,8 @@ MOST_ENDED = 0.1
 #: Share of the held-out loss that a cure takes away: two seeds of a sound fixture run differ by
 #: under 0.05 of theirs. Of fewer iterations less is asked, since the minimum itself is shallow.
 BETTER, BETTER_EARLIER = 0.1, 0.02
-_IRRELEVANT = {
-    "another order": "another order of the rows",
-    "random rows": "as many rows left out at random",
-}
+#: What the label of every placebo begins with.
+_PLACEBO = "placebo: "
 
 
 @dataclass(frozen=True)
@@ -59,8 +57,7 @@ class Cure:
 
     Attributes:
         changes: tried in this order; the first that cures is kept.
-        fixes: the same as changes of the configuration, where that is what they are.
-        placebo: the irrelevant change beside it; None: another order of the rows.
+        placebo: the irrelevant change beside it.
         better: the share of the held-out loss that it takes away; None where the two losses
             are not over the same tokens.
         strict: whether a cured rerun must be free of every other error, too.
@@ -71,8 +68,7 @@ class Cure:
     """
 
     changes: tuple[Change, ...]
-    fixes: tuple[Fix, ...] = ()
-    placebo: Change | None = None
+    placebo: Change
     better: float | None = None
     strict: bool = True
     premise: str = ""
@@ -96,31 +92,20 @@ def try_cure(bench: Bench, cause: Cause, question: Question, plain: Trials) -> R
         return question.is_cured(plain[seed], seen, cure.better)
 
     for change in cure.changes:
-        is_last = change is cure.changes[-1]
-        if not is_last:
-            seen = bench.observe(change, failing[0], question, cause.id)
-            if not is_cured(failing[0], seen):
-                continue
-        changed = bench.until_decided(change, failing, question, cause.id, is_cured)
+        # Where another change is left to try, one failure is enough.
+        screen = change is not cure.changes[-1]
+        changed = bench.until_decided(change, failing, question, cause.id, is_cured, screen=screen)
         ruling = judge_change(question, plain, {}, changed, cure.better, what=change.label)
         if ruling.verdict == "confirmed":
-            placebo = cure.placebo or Change(
-                "another order",
-                "placebo: another order of the rows",
-                bench.failure.iterations,
-                fault=other_order,
-            )
-            alike = {seed: bench.observe(placebo, seed, question) for seed in changed}
-            words = {"what": change.label, "irrelevant": _IRRELEVANT[placebo.kind]}
+            alike = {seed: bench.observe(cure.placebo, seed, question) for seed in changed}
+            words = {"what": change.label, "irrelevant": cure.placebo.label[len(_PLACEBO) :]}
             ruling = judge_change(question, plain, alike, changed, cure.better, **words)
             break
     is_gone = not any(map(question.shows, changed.values()))
     if ruling.verdict == "refuted" and cure.leaves_open and (is_gone or not cure.only_if_gone):
         why, wanted = cure.leaves_open
         ruling = undecided(f"{ruling.reason}; {why}", wanted)
-    if cure.fixes:
-        ruling = replace(ruling, fix=cure.fixes[cure.changes.index(change)])
-    return replace(ruling, reason=f"{cure.premise}{ruling.reason}")
+    return replace(ruling, fix=change.fix, reason=f"{cure.premise}{ruling.reason}")
 
 
 def cure_of(bench: Bench, cause: Cause) -> Cure | Ruling | None:
@@ -130,6 +115,11 @@ def cure_of(bench: Bench, cause: Cause) -> Cure | Ruling | None:
     if cause.leave_out:
         return _repair_of_rows(bench, cause)
     return _end_of_rows(bench) if cause.id == NO_END else None
+
+
+def _other_order(iterations: int) -> Change:
+    label = f"{_PLACEBO}another order of the rows"
+    return Change("another order", label, iterations, fault=other_order)
 
 
 def _change_of_configuration(bench: Bench, cause: Cause) -> Cure | None:
@@ -151,7 +141,7 @@ def _change_of_configuration(bench: Bench, cause: Cause) -> Cure | None:
     open_ = "held-out answers are no better", "more validation rows, or longer reruns (--iters)"
     return Cure(
         tuple(_with_fix(recipe, failure, fix) for fix in fixes),
-        tuple(fixes),
+        _other_order(failure.iterations),
         better=better,
         leaves_open=open_ if key == "iters" else None,
         only_if_gone=True,
@@ -165,11 +155,10 @@ def _with_fix(recipe: Recipe, failure: Failure, fix: Fix) -> Change:
         # The rerun is shorter than the run, and may be too short for the stop that is advised.
         share = failure.iterations * after / before
         shorter = after if after < failure.iterations else max(1, round(share))
-        return Change("change", f"iters {failure.iterations} → {shorter}", shorter)
+        return Change("change", f"iters {failure.iterations} → {shorter}", shorter, fix=fix)
+    values = changed_values(recipe.values, fix.before, fix.after)
     label = f"{key} {before} → {after}"
-    return Change(
-        "change", label, failure.iterations, changed_values(recipe.values, fix.before, fix.after)
-    )
+    return Change("change", label, failure.iterations, values, fix=fix)
 
 
 def _repair_of_rows(bench: Bench, cause: Cause) -> Cure | Ruling:
@@ -182,19 +171,12 @@ def _repair_of_rows(bench: Bench, cause: Cause) -> Cure | Ruling:
             "which rows are wrong, which only somebody who knows the answers can say",
         )
     iterations = bench.failure.iterations
-    left_out = Change(
-        "repair",
-        f"{rows_left_out.id} ({', '.join(named)})",
-        iterations,
-        fault=rows_left_out,
-        severity=named,
-    )
+    label = f"{rows_left_out.id} ({', '.join(named)})"
+    left_out = Change("repair", label, iterations, fault=rows_left_out, severity=named)
     # Other rows than the run's own may have errors of their own.
     return Cure(
         (left_out,),
-        placebo=replace(
-            left_out, kind="random rows", label=others_left_out.id, fault=others_left_out
-        ),
+        replace(left_out, kind="random rows", label=others_left_out.id, fault=others_left_out),
         strict=False,
         leaves_open=(
             "other rows than those that the findings name may be at fault",
@@ -222,7 +204,7 @@ def _end_of_rows(bench: Bench) -> Cure | Ruling:
     change = Change("repair", rows_ended.id, bench.failure.iterations, fault=rows_ended)
     text = f"{lacking} of {count} training rows end without a token that generation stops at; "
     # The answers end elsewhere than before: other errors are not what is asked about.
-    return Cure((change,), strict=False, premise=text)
+    return Cure((change,), _other_order(change.iterations), strict=False, premise=text)
 
 
 def try_injection(bench: Bench, cause: Cause, question: Question, plain: Trials) -> Ruling | None:

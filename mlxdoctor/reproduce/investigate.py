@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from mlxdoctor.causes import Cause
@@ -12,19 +12,16 @@ from mlxdoctor.confirmation import Agreement
 from mlxdoctor.diagnosis import Diagnosed, rank, severities
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.finding import Severity
 from mlxdoctor.judge.remedy import fix_for
 from mlxdoctor.reproduce.bench import Bench, Failure
 from mlxdoctor.reproduce.changes import try_cure, try_injection
-from mlxdoctor.reproduce.direct import (
-    NOT_LOADED,
-    loaded_by_other_names,
-    shown_by_diagnosis,
-)
 from mlxdoctor.reproduce.observe import Observation, symptom_checks
 from mlxdoctor.reproduce.rules import PROBE, Ruling, Trials, judge_plain, undecided
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.rerun import BudgetSpent
+from mlxdoctor.verdict import CauseStatus
 
 #: Leading causes that are tried.
 CAUSES = 3
@@ -100,51 +97,57 @@ def investigate(
         causes: to try, best first.
         asked: ids of those that the user asked for, which are tried in any case.
     """
-    settled: dict[str, Ruling] = {}
-    rulings: dict[str, Ruling] = {}
+    failure = bench.failure
+    wanted = [ranked.cause for ranked in causes]
+    settled = {c.id: shown_by_diagnosis(failure, c) for c in wanted if c.shown_by_diagnosis}
+    confirmed = {name for name, ruling in settled.items() if ruling.verdict == "confirmed"}
+    shown = next((c.id for c in wanted if c.id in confirmed and not c.of_the_report), "")
+    # What was shown explains it: the rest is tried only where it was asked for.
+    rest = [c for c in wanted if c.id not in settled and (not shown or c.id in asked)]
+    rulings = {c.id: ruling for c in rest if (ruling := _without_rerun(failure, c)) is not None}
+    rest = [cause for cause in rest if cause.id not in rulings]
     same: Agreement | None = None
-    wanted = [one.cause for one in causes]
-    shown = ""
     try:
-        for cause in wanted:
-            if cause.shown_by_diagnosis:
-                settled[cause.id] = shown_by_diagnosis(bench.failure, cause)
-            elif cause.id == NOT_LOADED:
-                ruling = loaded_by_other_names(bench.lab, run)
-                proven = shown_by_diagnosis(bench.failure, cause)
-                if ruling.verdict == "refuted" and proven.verdict == "confirmed":
-                    # Its names fit; then it was not named when the model was asked.
-                    ruling = replace(proven, seconds=ruling.seconds)
-                settled[cause.id] = ruling
-        sure = [c for c in wanted if c.id in settled and settled[c.id].verdict == "confirmed"]
-        shown = next((cause.id for cause in sure if not cause.of_the_report), "")
-        if shown:
-            # What was shown explains it: the rest is tried only where it was asked for.
-            wanted = [cause for cause in wanted if cause.id in (*settled, *asked)]
-        rest = [cause for cause in wanted if cause.id not in settled]
-        rulings = {c.id: one for c in rest if (one := _without_rerun(bench.failure, c)) is not None}
-        rest = [cause for cause in rest if cause.id not in rulings]
         if rest:
             bench = bench.shortened()
             plain = bench.plain()
-            recorded = plain.get(bench.lab.recipe.seed)
-            same = agreement(run.get(TrainingLog), recorded)
+            same = agreement(run.get(TrainingLog), plain.get(bench.lab.recipe.seed))
             for cause in rest:
                 rulings[cause.id] = _tried(bench, cause, plain, same)
     except BudgetSpent as spent:
-        names = [cause.id for cause in wanted if cause.id not in rulings | settled]
+        names = [cause.id for cause in rest if cause.id not in rulings]
         rulings = _out_of_time(rulings, names, spent)
     except InputError as error:
         # As recorded it can't be trained on at all: no cause has a rerun to be judged by.
         reason = f"the rerun as recorded is refused: {error}"
         refused = undecided(reason, "files that mlx_lm.lora trains on")
-        rulings = dict.fromkeys((c.id for c in wanted if c.id not in settled), refused) | rulings
+        rulings = dict.fromkeys((cause.id for cause in rest), refused) | rulings
     rulings = resolve(rulings, causes)
     for name, ruling in rulings.items():
         if shown and ruling.verdict == "confirmed":
             reason = f"{ruling.reason}; but {shown} was shown directly"
             rulings[name] = undecided(reason, "that cured first, and the run diagnosed again")
     return Investigation(settled | rulings, same, bench.failure.iterations)
+
+
+def shown_by_diagnosis(failure: Failure, cause: Cause) -> Ruling:
+    """The verdict on a cause whose proofs are facts, which no rerun could show better."""
+    strongest = max(cause.weights, key=lambda code: cause.weights[code])
+    for finding in failure.findings:
+        is_proof = cause.weights.get(finding.code, 0.0) >= cause.weights[strongest]
+        if is_proof and finding.severity is Severity.ERROR:
+            message = finding.message.removesuffix(".")
+            reason = f"the diagnosis itself shows it, no experiment was made: {message}"
+            return Ruling("confirmed", reason, 1.0)
+    coverage = failure.coverage.get(cause.id)
+    wanted = f"a finding such as {strongest}, which this run does not have"
+    if coverage is None or coverage.status is CauseStatus.NO_SIGN:
+        return undecided("nothing that was looked at speaks for it, or rules it out", wanted)
+    if coverage.status is CauseStatus.RULED_OUT:
+        return Ruling("refuted", f"looked for and not there: {coverage.why}")
+    if coverage.status is CauseStatus.OPEN:
+        return undecided(coverage.why, coverage.needs or wanted)
+    return undecided(f"{coverage.why} speaks for it, and is no proof", wanted)
 
 
 def agreement(log: TrainingLog | None, rerun: Observation | None) -> Agreement | None:

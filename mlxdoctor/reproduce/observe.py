@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import shutil
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,12 +17,19 @@ from mlxdoctor.check import Check, discover
 from mlxdoctor.evidence.source import hash_file
 from mlxdoctor.exhibits import SampleAnswer
 from mlxdoctor.finding import Severity
+from mlxdoctor.formats import json_format
+from mlxdoctor.formats.summary import slug
+from mlxdoctor.installed import version_here
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.models.load import Which
 from mlxdoctor.models.losses import TokenLosses
 from mlxdoctor.models.readings import Reading, mean_loss
+from mlxdoctor.report import Fix
 from mlxdoctor.run import Run
-from mlxdoctor.twin.rerun import Laboratory, stamps
+from mlxdoctor.safety.atomic import replace_file
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.twin.rerun import BudgetSpent, Laboratory
+from mlxdoctor.twin.settings import Settings
 
 if TYPE_CHECKING:
     from mlxdoctor.twin.faults import Fault
@@ -28,6 +39,14 @@ Kind = Literal[
 ]
 #: Answers that are kept for the report, and their length in characters.
 SAMPLES, SAMPLE_LENGTH = 3, 240
+#: Of the meaning of a stored observation: those of another version are made again.
+VERSION = 7
+#: Characters of the key in a file's name.
+KEY_LENGTH = 12
+#: The folder in which a rerun is made, beside the observations.
+WORK = "work"
+#: Settings on which no rerun depends.
+_UNWRITTEN = frozenset({"adapter_path", "config"})
 
 
 def symptom_checks() -> tuple[Check, ...]:
@@ -51,6 +70,7 @@ class Change:
         values: the configuration to train with; None: as recorded.
         fault: what is put into the trainer or the rows; None: nothing.
         severity: its severity.
+        fix: the change of the configuration, as the report shows it; None where it is none.
     """
 
     kind: Kind
@@ -59,6 +79,7 @@ class Change:
     values: Mapping[str, Any] | None = None
     fault: Fault | None = None
     severity: Any = None
+    fix: Fix | None = None
 
 
 @dataclass(frozen=True)
@@ -114,49 +135,95 @@ class Observation:
 def rerun(lab: Laboratory, change: Change, seed: int) -> Observation:
     """Make the run again with one change and one seed, and examine what came out.
 
-    The result is kept in a folder of its own, and read from there the next time.
+    The observation is kept in a file, and read from there the next time; whatever else the rerun
+    writes is removed.
 
     Raises:
         InputError: training is not possible with this change.
         BudgetSpent: there was not enough time for it.
     """
-    stated = lab.recipe.settings(Path("adapters"), change.iterations, seed, change.values)
-    name = change.fault.id if change.fault is not None else None
-    unwritten = {"adapter_path", "config"}
+    work = lab.folder / WORK
+    settings = lab.recipe.settings(work / "run", change.iterations, seed, change.values)
+    fault = change.fault.id if change.fault is not None else None
     facts = {
+        "version": VERSION,
         "kind": change.kind,
-        "fault": name,
+        "fault": fault,
         "severity": change.severity,
-        "settings": {k: v for k, v in stated.stated().items() if k not in unwritten},
-        "data": {
-            path.name: hash_file(path).sha256 for path in sorted(Path(stated.data).glob("*.jsonl"))
-        },
-        "base": stamps(Path(stated.model)),
+        "settings": {k: v for k, v in settings.stated().items() if k not in _UNWRITTEN},
+        "data": {p.name: hash_file(p).sha256 for p in sorted(lab.recipe.data.glob("*.jsonl"))},
+        "base": stamps(lab.recipe.base),
+        "versions": [version_here(package) for package in ("mlxdoctor", "mlx", "mlx-lm")],
     }
+    name = "-".join(part for part in (change.kind, fault, f"seed-{seed}") if part)
+    path = lab.folder / f"{slug(name)}-{key_of(facts)}.json"
+    if (seen := recalled(path)) is not None:
+        return seen
     label = f"{change.label}, seed {seed}"
+    if lab.is_late:
+        raise BudgetSpent(label)
+    started = time.perf_counter()
+    # A reproduction that was killed leaves its last rerun here.
+    shutil.rmtree(work, ignore_errors=True)
+    try:
+        seen = _made(lab, change, settings, label)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    seen = replace(seen, seconds=round(time.perf_counter() - started, 2))
+    write_json(path, asdict(seen))
+    return seen
 
-    def make(folder: Path) -> Observation:
-        from mlxdoctor.twin.prepared import parts_of
 
-        settings = lab.recipe.settings(folder, change.iterations, seed, change.values)
-        parts, fault = parts_of(settings), change.fault
-        if fault is not None:
-            settings, parts = fault.inject(settings, change.severity, parts)
-        result = lab.train(settings, label, parts)
-        if fault is not None:
-            fault.finish(folder, settings, change.severity)
-        # A model is asked about the rows it was trained on: those of a repair, if any.
-        own = folder / "data"
-        data = own if own.is_dir() else Path(stated.data)
-        return replace(
-            examined(folder, base=Path(stated.model), data=data),
-            iterations=tuple(step.iteration for step in result.steps),
-            losses=tuple(step.train_loss for step in result.steps),
-            step_seconds=median([step.seconds for step in result.steps] or [0.0]),
-        )
+def _made(lab: Laboratory, change: Change, settings: Settings, label: str) -> Observation:
+    from mlxdoctor.twin.prepared import parts_of
 
-    folder_name = "-".join(part for part in (change.kind, name, f"seed-{seed}") if part)
-    return lab.remembered(folder_name, facts, label, make, Observation.from_dict)
+    parts, folder = parts_of(settings), Path(settings.adapter_path)
+    if change.fault is not None:
+        settings, parts = change.fault.inject(settings, change.severity, parts)
+    result = lab.train(settings, label, parts)
+    if change.fault is not None:
+        change.fault.finish(folder, settings, change.severity)
+    # A model is asked about the rows it was trained on: those of a repair, if any.
+    own = folder / "data"
+    return replace(
+        examined(folder, base=lab.recipe.base, data=own if own.is_dir() else lab.recipe.data),
+        iterations=tuple(step.iteration for step in result.steps),
+        losses=tuple(step.train_loss for step in result.steps),
+        step_seconds=median([step.seconds for step in result.steps] or [0.0]),
+    )
+
+
+def stamps(folder: Path) -> list[tuple[str, int, int]]:
+    """Names, sizes and times: reading all of a base model would take longer than the rerun."""
+    files = [path for path in sorted(folder.iterdir()) if path.is_file()]
+    return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+
+
+def key_of(facts: Mapping[str, Any]) -> str:
+    """A name for a rerun that changes with whatever it depends on."""
+    text = json.dumps(facts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
+
+
+def recalled(path: Path) -> Observation | None:
+    """The observation in a file; None where there is none, or it is damaged."""
+    try:
+        return Observation.from_dict(json.loads(path.read_text("utf-8")))
+    except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        return None
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write JSON, at once or not at all.
+
+    Raises:
+        InputError: the file can't be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, json_format.render(content).encode())
+    except OSError as error:
+        raise InputError(path, f"cannot be written ({error.strerror})") from None
 
 
 def examined(folder: Path, *, base: Path, data: Path) -> Observation:

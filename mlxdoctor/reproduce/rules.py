@@ -130,7 +130,6 @@ class Ruling:
         strength: how much of the failure is explained, 0 to 1.
         fix: the change of the configuration that was tried, if that is what was.
         wanted: what further evidence would decide it, as a clause; empty where it is decided.
-        seconds: that the experiment without training took; None where there was none.
 
     Raises:
         ValueError: it is no verdict, or undecided and does not say what would decide it, or the
@@ -142,7 +141,6 @@ class Ruling:
     strength: float = 0.0
     fix: Fix | None = None
     wanted: str = ""
-    seconds: float | None = None
 
     def __post_init__(self) -> None:
         is_known = self.verdict in get_args(Confirmation)

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-import shutil
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.kind import Missing, Progress
 from mlxdoctor.evidence.run_files import resolve_file
-from mlxdoctor.formats import json_format
-from mlxdoctor.formats.summary import slug
-from mlxdoctor.installed import version_here
 from mlxdoctor.run import Run
-from mlxdoctor.safety.atomic import replace_file
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.records import StepRecord, TrainingResult
 from mlxdoctor.twin.settings import TABLE, Settings
@@ -29,20 +22,12 @@ from mlxdoctor.twin.settings import TABLE, Settings
 if TYPE_CHECKING:
     from mlxdoctor.twin.prepared import Parts
 
-T = TypeVar("T")
 #: Keys that say where a run reported to, what it ran besides training, or where rows are hosted.
 _LEFT_OUT = frozenset(
     {"config", "hf_dataset", "mlxdoctor", "report_to", "project_name", "test"}
     | {"trust_remote_code", "wandb"}
 )
 _KEYS = frozenset(one.name for one in fields(Settings) if not one.metadata["ours"]) - _LEFT_OUT
-#: Of the meaning of a stored result: those of another version are made again.
-VERSION = 6
-RESULT_FILE = "result.json"
-#: Characters of the key in a folder's name.
-KEY_LENGTH = 12
-#: Folders that a rerun writes and that are not needed once it was examined; nor are weights.
-_BULKY = ("data", "fused")
 
 
 class BudgetSpent(Exception):  # noqa: N818 - an answer, not an error
@@ -60,7 +45,6 @@ class Recipe:
         data: the data folder.
         iterations: how long the run was to be.
         seed: its seed.
-        ignored: keys that mlx-lm does not have, and that no rerun heeds.
     """
 
     config: TrainingConfig
@@ -69,7 +53,6 @@ class Recipe:
     data: Path
     iterations: int
     seed: int
-    ignored: tuple[str, ...]
 
     def settings(
         self, folder: Path, iterations: int, seed: int, values: Mapping[str, Any] | None = None
@@ -131,7 +114,6 @@ def recipe_of(run: Run) -> Recipe:
         data=data,
         iterations=config.iters or Settings.iters,
         seed=config.seed or 0,
-        ignored=tuple(sorted(config.values.keys() - _KEYS - _LEFT_OUT)),
     )
     try:
         recipe.as_recorded()
@@ -158,14 +140,10 @@ class Laboratory:
     progress: Progress | None = None
     budget: float = math.inf
 
-    def keep_within_time(self, label: str) -> None:
-        """Go on only if there is time left.
-
-        Raises:
-            BudgetSpent: there is none.
-        """
-        if time.monotonic() > self.deadline:
-            raise BudgetSpent(label)
+    @property
+    def is_late(self) -> bool:
+        """Whether the time is over."""
+        return time.monotonic() > self.deadline
 
     def train(self, settings: Settings, label: str, parts: Parts | None = None) -> TrainingResult:
         """Train, with progress, for as long as there is time.
@@ -181,92 +159,9 @@ class Laboratory:
                 return None
             if self.progress is not None:
                 self.progress(label, record.iteration, settings.iters)
-            return "the time is over" if time.monotonic() > self.deadline else None
+            return "the time is over" if self.is_late else None
 
         result = train(settings, parts=parts, tell=tell)
         if result.ending == "stopped" and len(result.steps) < settings.iters:
             raise BudgetSpent(label)
         return result
-
-    def remembered(
-        self,
-        name: str,
-        facts: Mapping[str, Any],
-        label: str,
-        make: Callable[[Path], T],
-        read: Callable[[Mapping[str, Any]], T],
-    ) -> T:
-        """A result from its folder, or made now and kept there.
-
-        Args:
-            name: of the folder, before the key.
-            facts: whatever the result depends on.
-            label: what is made, for people.
-            make: makes it in a folder; a dataclass with `seconds`.
-            read: gives it back from the dictionary that `asdict` makes of it.
-
-        Raises:
-            InputError: it can't be made, or the folder can't be written.
-            BudgetSpent: there was not enough time for it.
-        """
-        versions = [version_here(package) for package in ("mlxdoctor", "mlx", "mlx-lm")]
-        folder = self.folder / f"{slug(name)}-{key_of({**facts, 'versions': versions})}"
-        stored = read_result(folder)
-        if stored is not None:
-            try:
-                return read(stored)
-            except (KeyError, TypeError, ValueError, AttributeError):
-                pass  # Damaged, or somebody else's: it is made again.
-        self.keep_within_time(label)
-        # What a reproduction left that was stopped half-way through this experiment.
-        for path in (folder, *folder.parent.glob(f"{folder.name}-*")):
-            shutil.rmtree(path, ignore_errors=True)
-        started = time.perf_counter()
-        try:
-            folder.mkdir(parents=True)
-        except OSError as error:
-            raise InputError(folder, f"cannot be made ({error.strerror})") from None
-        made: Any = make(folder)
-        made = replace(made, seconds=round(time.perf_counter() - started, 2))
-        write_json(folder / RESULT_FILE, asdict(made))
-        # Weights are large; faults put altered data and base models beside the folder.
-        for path in folder.rglob("*.safetensors"):
-            path.unlink()
-        for path in (*folder.parent.glob(f"{folder.name}-*"), *map(folder.joinpath, _BULKY)):
-            shutil.rmtree(path, ignore_errors=True)
-        result: T = made
-        return result
-
-
-def stamps(folder: Path) -> list[tuple[str, int, int]]:
-    """Names, sizes and times: reading all of a base model would take longer than the rerun."""
-    files = [path for path in sorted(folder.iterdir()) if path.is_file()]
-    return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-
-
-def key_of(facts: Mapping[str, Any]) -> str:
-    """A name for an experiment that changes with whatever it depends on."""
-    text = json.dumps({"version": VERSION, **facts}, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
-
-
-def read_result(folder: Path) -> dict[str, Any] | None:
-    """The result in an experiment's folder; None where it was not finished, or is none."""
-    try:
-        result = json.loads((folder / RESULT_FILE).read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return result if isinstance(result, dict) else None
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write JSON, at once or not at all.
-
-    Raises:
-        InputError: the file can't be written.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, json_format.render(content).encode())
-    except OSError as error:
-        raise InputError(path, f"cannot be written ({error.strerror})") from None

@@ -11,7 +11,6 @@ from typing import Any, get_args, get_origin, get_type_hints
 from mlxdoctor.causes import Cause
 from mlxdoctor.confirmation import (
     CauseTried,
-    DirectExperiment,
     Experiment,
     Rerun,
 )
@@ -396,8 +395,8 @@ def made_outcome(data: Mapping[str, Any]) -> Outcome:
 
 def made_experiment(data: Mapping[str, Any]) -> Experiment:
     """What was tried."""
-    kinds = {"verdict": CauseTried, "direct": DirectExperiment}
-    return of_type(kinds.get(data["experiment"], Rerun), data)  # type: ignore[no-any-return]
+    kind = CauseTried if data["experiment"] == "verdict" else Rerun
+    return of_type(kind, data)  # type: ignore[no-any-return]
 
 
 def _diagnosed(data: Mapping[str, Any], words: Mapping[str, Any]) -> Diagnosed:

@@ -12,7 +12,6 @@ from fixtures.lab.faults import FAULTS
 from mlxdoctor.causes import load_causes
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.reproduce.changes import NO_END, Cure, cure_of
-from mlxdoctor.reproduce.direct import NOT_LOADED
 from mlxdoctor.reproduce.repairs import named_rows, others_left_out, rows_left_out
 
 CAUSES = load_causes().causes
@@ -22,11 +21,10 @@ CAUSES = load_causes().causes
 def test_every_cause_has_an_experiment_or_a_reason(name: str) -> None:
     cause = CAUSES[name]
     has_rerun = cause.change or cause.leave_out or cause.inject or name == NO_END
-    assert cause.no_experiment or cause.shown_by_diagnosis or name == NOT_LOADED or has_rerun
+    assert cause.no_experiment or cause.shown_by_diagnosis or has_rerun
 
 
 def test_experiments_are_for_known_causes_with_known_faults(tmp_path: Path) -> None:
-    assert NOT_LOADED in CAUSES
     assert {name for cause in CAUSES.values() for name in cause.inject} <= FAULTS.keys()
     (tmp_path / "train.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
     dataset = Dataset.read(tmp_path)

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from mlxdoctor.api import diagnose
 from mlxdoctor.causes import load_causes
 from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
 from mlxdoctor.reproduce.bench import Bench, Failure
-from mlxdoctor.reproduce.investigate import Investigation, investigate
+from mlxdoctor.reproduce.investigate import Investigation, investigate, shown_by_diagnosis
 from mlxdoctor.reproduce.observe import Change, Observation, symptom_checks
-from mlxdoctor.reproduce.rules import Ruling, undecided
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.rerun import BudgetSpent, Recipe, recipe_of
@@ -41,7 +41,6 @@ class Canned:
     """
 
     answer: Answer
-    direct: Ruling = field(default_factory=lambda: undecided("directly nothing", "more"))
     spent_after: int | None = None
     recipe: Recipe = RECIPE
     budget: float = math.inf
@@ -54,11 +53,6 @@ class Canned:
             raise BudgetSpent(f"{change.label}, seed {seed}")
         self.asked.append(change)
         return self.answer(change, seed)
-
-    def remembered(self, *arguments: Any) -> Ruling:
-        """The known result of every direct experiment."""
-        del arguments
-        return self.direct
 
 
 def seen(*codes: str, loss: float = 0.5) -> Observation:
@@ -302,32 +296,16 @@ def test_what_was_confirmed_before_the_time_was_over_waits_for_its_rivals() -> N
 
 
 def test_what_is_shown_directly_settles_it() -> None:
-    lab = Canned(lambda change, seed: BAD, direct=Ruling("confirmed", "shown", 1.0))
-    found = tried(lab, DIVERGED, "adapter-not-loaded", "learning-rate-too-high")
+    lab = Canned(cured_by("learning_rate", lambda rate: rate < 1e-3))
+    case = case_with("loss-trend.diverged", "adapter-structure.modules-not-in-base")
+    names = ("adapter-not-loaded", "learning-rate-too-high")
+    found = tried(lab, case, *names)
     assert found.rulings.keys() == {"adapter-not-loaded"}
     assert not lab.asked
-    cured = Canned(cured_by("learning_rate", lambda rate: rate < 1e-3), lab.direct)
-    both = tried(
-        cured, DIVERGED, "adapter-not-loaded", "learning-rate-too-high",
-        asked=("learning-rate-too-high",),
-    )  # fmt: skip
+    both = tried(lab, case, *names, asked=names[1:])
     judgement = both.rulings["learning-rate-too-high"]
     assert judgement.verdict == "undecided"
     assert "adapter-not-loaded was shown directly" in judgement.reason
-
-
-@pytest.mark.parametrize(
-    ("codes", "verdict"),
-    [(["recorded-answers.base-answers"], "confirmed"), (["loss-trend.diverged"], "refuted")],
-)
-def test_an_adapter_that_fits_and_was_not_named_when_the_model_was_asked(
-    codes: list[str], verdict: str
-) -> None:
-    cause = "adapter-not-loaded"
-    coverage = {cause: Coverage(cause, CauseStatus.POSSIBLE, "")}
-    case = replace(case_with(*codes), coverage=coverage)
-    lab = Canned(lambda change, seed: BAD, Ruling("refuted", "every name fits"))
-    assert tried(lab, case, cause).rulings[cause].verdict == verdict
 
 
 def test_a_report_that_is_spoiled_settles_nothing_else() -> None:
@@ -396,3 +374,22 @@ def test_reruns_are_no_shorter_than_the_onset() -> None:
     assert (
         tried(Canned(lambda *_: slow, budget=1.0), case, "learning-rate-too-high").iterations == 40
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("cause", "name", "verdict"),
+    [
+        ("adapter-not-loaded", "adapter-not-loaded", "confirmed"),
+        ("adapter-not-loaded", "healthy-ordinary", "refuted"),
+        ("evaluated-without-adapter", "evaluated-without-adapter", "confirmed"),
+        ("resume-mismatch", "resume-nothing-loaded", "confirmed"),
+        ("wrong-base-model", "wrong-base-model", "confirmed"),
+        ("wrong-base-model", "adapter-not-loaded", "undecided"),
+    ],
+)
+def test_facts_of_a_real_run(cause: str, name: str, verdict: str) -> None:
+    report = diagnose([RUNS / name])
+    coverage = {one.cause: one for one in report.coverage}
+    failure = Failure(report.outcomes, KNOWLEDGE, (0, 1, 2), 50, coverage=coverage)
+    assert shown_by_diagnosis(failure, KNOWLEDGE.causes[cause]).verdict == verdict

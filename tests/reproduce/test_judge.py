@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 
 from mlxdoctor.causes import load_causes
 from mlxdoctor.diagnosis import Diagnosed
-from mlxdoctor.reproduce.bench import length_of
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.reproduce.bench import length_of, usual_values
 from mlxdoctor.reproduce.investigate import resolve
 from mlxdoctor.reproduce.observe import Observation
 from mlxdoctor.reproduce.rules import (
@@ -19,6 +20,9 @@ from mlxdoctor.reproduce.rules import (
     needed,
     signs,
 )
+from mlxdoctor.run import Run
+from mlxdoctor.twin.rerun import recipe_of
+from tests.conftest import RUNS
 
 KNOWLEDGE = load_causes()
 LOOKED = ("loss-trend", "learned-targets", "token-collapse", "generation-effect", "series-facts")
@@ -124,11 +128,18 @@ def test_a_rerun_goes_past_the_onset(onset: int | None, recorded: int, length: i
     assert length_of(onset, None, recorded) == length
 
 
-def test_an_observation_survives_its_file() -> None:
-    import json
-
-    from mlxdoctor.formats import json_format
-
-    before = replace(BAD, loss=float("inf"))
-    after = Observation.from_dict(json.loads(json_format.render(asdict(before))))
-    assert after == before
+def test_the_usual_rate_is_the_models_whatever_the_runs_is() -> None:
+    run = Run.discover([RUNS / "collapse-frequent-token"], allow_model=False)
+    base, recipe = run.get(BaseModel), recipe_of(run)
+    usual = usual_values(recipe.config, base)["learning_rate"]
+    assert usual[0] < 3e-4 < usual[1] < 0.005
+    for changes in ({"learning_rate": 0.0}, {"lr_schedule": {"name": "x", "arguments": [0.0]}}):
+        other = replace(recipe.config, values={**recipe.config.values, **changes})
+        assert usual_values(other, base) == {"learning_rate": usual}
+    wide = {"lora_parameters": {"rank": 8, "dropout": 0.0, "scale": 200.0}}
+    low, high = usual_values(replace(recipe.config, values={**recipe.config.values, **wide}), base)[
+        "learning_rate"
+    ]
+    assert (low, high) == (pytest.approx(usual[0] / 10), pytest.approx(usual[1] / 10))
+    full = replace(recipe.config, values={**recipe.config.values, "fine_tune_type": "full"})
+    assert usual_values(full, base) == {}

@@ -5,171 +5,143 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mlxdoctor.reproduce.observe import Change, rerun
-from mlxdoctor.reproduce.rules import Ruling
+from mlxdoctor.exhibits import SampleAnswer
+from mlxdoctor.reproduce import observe
+from mlxdoctor.reproduce.observe import Change, Observation, key_of, recalled, rerun, write_json
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.twin.rerun import (
-    KEY_LENGTH,
-    RESULT_FILE,
-    BudgetSpent,
-    Laboratory,
-    key_of,
-    read_result,
-    recipe_of,
-    write_json,
-)
+from mlxdoctor.twin.rerun import BudgetSpent, Laboratory, Recipe, recipe_of
 from tests.conftest import RUNS
 from tests.reproduce.real import trained
 
-FACTS = {"seed": 1}
-MADE = Ruling("refuted", "for a reason")
+RUN = Run.discover([RUNS / "collapse-frequent-token"], allow_model=False)
+AS_RECORDED = Change("as recorded", "rerun as recorded", 5)
+SEEN = Observation(
+    (("loss-trend.diverged", "error"),),
+    5.0,
+    float("inf"),
+    (1,),
+    (float("nan"),),
+    (SampleAnswer("q", None, "a"),),
+    step_seconds=0.5,
+)
+UNTIMED = {"seconds": 0.0, "step_seconds": 0.0}
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Laboratory:
+def recipe() -> Recipe:
+    """That of a real run."""
+    return recipe_of(RUN)
+
+
+@pytest.fixture
+def lab(recipe: Recipe, tmp_path: Path) -> Laboratory:
     """The laboratory of a real run."""
-    run = Run.discover([RUNS / "collapse-frequent-token"], allow_model=False)
-    return Laboratory(recipe_of(run), tmp_path / "experiments")
+    return Laboratory(recipe, tmp_path / "experiments")
 
 
-def counted(calls: list[Path]) -> Callable[[Path], Ruling]:
-    """An experiment that counts how often it is made."""
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Callable[[Laboratory], Observation]:
+    """A rerun that trains nothing; how often it was made is the first iteration."""
+    count = 0
 
-    def make(folder: Path) -> Ruling:
-        calls.append(folder)
-        return MADE
+    def make(lab: Laboratory, *_: Any) -> Observation:
+        nonlocal count
+        count += 1
+        work = lab.folder / observe.WORK / "run"
+        work.mkdir(parents=True)
+        (work / "adapters.safetensors").write_text("")
+        return replace(SEEN, losses=(1.0,), iterations=(count,))
 
-    return make
-
-
-def remembered(lab: Laboratory, calls: list[Path]) -> Ruling:
-    """The experiment, made or recalled."""
-    return lab.remembered("one", FACTS, "one", counted(calls), lambda values: Ruling(**values))
-
-
-def test_an_experiment_is_made_once(lab: Laboratory) -> None:
-    calls: list[Path] = []
-    first, again = remembered(lab, calls), remembered(lab, calls)
-    assert len(calls) == 1
-    assert first == again
-    assert replace(first, seconds=None) == MADE
+    monkeypatch.setattr(observe, "_made", make)
+    return lambda lab: rerun(lab, AS_RECORDED, 42)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        '{"seconds": 1}',
-        '{"verdict": "maybe"}',
-        '{"verdict": "maybe", "reason": "", "strength": 0, "seconds": 1}',
-        '{"verdict": "refuted", "reason": "", "seconds": 1, "ruling": null}',
-    ],
-)
-def test_a_damaged_or_foreign_result_is_made_again(lab: Laboratory, content: str) -> None:
-    calls: list[Path] = []
-    remembered(lab, calls)
-    (calls[0] / RESULT_FILE).write_text(content)
-    assert replace(remembered(lab, calls), seconds=None) == MADE
-    assert len(calls) == 2
+def test_a_rerun_is_made_once_and_leaves_one_file(
+    lab: Laboratory, made: Callable[[Laboratory], Observation]
+) -> None:
+    first = made(lab)
+    assert made(lab) == first
+    (path,) = lab.folder.iterdir()
+    assert path.name.startswith("as-recorded-seed-42-")
+    for content in ("", "{", "[1, 2]", "null", '{"loss": 1}', "[" * 100_000):
+        path.write_text(content)
+        assert replace(made(lab), iterations=(1,), seconds=0.0) == replace(first, seconds=0.0)
+    assert made(lab).iterations == (7,)
 
 
-def test_what_a_stopped_experiment_left_is_cleared(lab: Laboratory) -> None:
-    calls: list[Path] = []
-    remembered(lab, calls)
-    folder = calls[0]
-    (folder / RESULT_FILE).unlink()
-    (folder / "half.safetensors").write_text("half")
-    beside = folder.with_name(f"{folder.name}-data")
-    beside.mkdir()
-    remembered(lab, calls)
-    assert sorted(one.name for one in folder.iterdir()) == [RESULT_FILE]
-    assert not beside.exists()
-
-
-def test_without_time_nothing_new_is_made_and_what_is_known_is_recalled(lab: Laboratory) -> None:
-    calls: list[Path] = []
+def test_without_time_nothing_new_is_made_and_what_is_known_is_recalled(
+    lab: Laboratory, made: Callable[[Laboratory], Observation]
+) -> None:
     late = replace(lab, deadline=time.monotonic() - 1)
-    with pytest.raises(BudgetSpent, match="one"):
-        remembered(late, calls)
-    assert not calls
-    remembered(lab, calls)
-    assert replace(remembered(late, calls), seconds=None) == MADE
-    assert len(calls) == 1
+    with pytest.raises(BudgetSpent, match="rerun as recorded, seed 42"):
+        made(late)
+    first = made(lab)
+    assert made(late) == first
+    assert first.iterations == (1,)
 
 
-def test_a_folder_that_cannot_be_made_is_one_sentence(lab: Laboratory, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(InputError, match="cannot be made"):
-        remembered(replace(lab, folder=tmp_path / "file"), [])
+def test_an_observation_survives_its_file(tmp_path: Path) -> None:
+    write_json(tmp_path / "seen.json", asdict(SEEN))
+    seen = recalled(tmp_path / "seen.json")
+    assert str(seen) == str(SEEN)
+
+
+def test_the_key_changes_with_every_fact() -> None:
+    facts = {"settings": {"iters": 5}, "seed": 1}
+    keys = {key_of(each) for each in (facts, {**facts, "seed": 2}, {**facts, "fault": "x"})}
+    assert len(keys) == 3
+    assert key_of(dict(reversed(facts.items()))) == key_of(facts)
+
+
+def test_a_file_that_cannot_be_written_is_one_sentence_and_the_old_one_stays(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "file"
+    write_json(path, {"a": 1})
+    with pytest.raises(InputError, match="cannot be written"):
+        write_json(path / "result.json", {"a": 1})
+    with pytest.raises(TypeError):
+        write_json(path, {"a": object()})
+    assert json.loads(path.read_text()) == {"a": 1}
+
+
+def test_a_run_of_our_own_trainer_is_made_again_in_its_own_mode(recipe: Recipe) -> None:
+    folder = Path("adapters")
+    assert recipe.settings(folder, 5, 0).mode == "parity"
+    own = {**recipe.config.values, "mlxdoctor": {"grad_clip": 1.0, "patience": 3}}
+    again = replace(recipe, config=replace(recipe.config, values=own))
+    settings = again.settings(folder, 5, 0)
+    assert (settings.mode, settings.grad_clip) == ("exact", 1.0)
 
 
 @pytest.mark.slow
 def test_a_rerun_that_runs_out_of_time_is_not_kept(lab: Laboratory) -> None:
-    change = Change("as recorded", "rerun as recorded", 400)
     # Enough to load the model, not to train.
     hurried = replace(lab, deadline=time.monotonic() + 1.0)
     with pytest.raises(BudgetSpent, match="rerun as recorded, seed 42"):
-        rerun(hurried, change, 42)
-    assert not list(lab.folder.glob(f"*/{RESULT_FILE}"))
+        rerun(hurried, replace(AS_RECORDED, iterations=400), 42)
+    assert not list(lab.folder.iterdir())
 
 
 @pytest.mark.slow
 def test_the_same_rerun_gives_the_same_observation(lab: Laboratory, tmp_path: Path) -> None:
-    change = Change("as recorded", "rerun as recorded", 5)
-    first = rerun(lab, change, 42)
-    other = rerun(replace(lab, folder=tmp_path / "elsewhere"), change, 42)
-    untimed = {"seconds": 0.0, "step_seconds": 0.0}
-    assert replace(first, **untimed) == replace(other, **untimed)
+    first = rerun(lab, AS_RECORDED, 42)
+    other = rerun(replace(lab, folder=tmp_path / "elsewhere"), AS_RECORDED, 42)
+    assert replace(first, **UNTIMED) == replace(other, **UNTIMED)
     assert len(first.iterations) == 5
-    assert not list(lab.folder.rglob("*.safetensors"))
-    assert rerun(lab, change, 42) == first
+    assert rerun(lab, AS_RECORDED, 42) == first
 
 
 @pytest.mark.slow
 def test_a_full_fine_tune_is_judged_by_its_weights(tmp_path: Path) -> None:
     folder = trained(tmp_path / "run", iters=1, fine_tune_type="full", learning_rate=3e-2)
     run = Run.discover([folder], allow_model=False)
-    change = Change("as recorded", "rerun as recorded", 20)
-    seen = rerun(Laboratory(recipe_of(run), tmp_path / "work"), change, 0)
-    assert "full-weights.exploded" in seen.errors
-
-
-def test_a_result_comes_back(tmp_path: Path) -> None:
-    write_json(tmp_path / "one" / RESULT_FILE, {"loss": float("nan"), "steps": 3})
-    assert read_result(tmp_path / "one") == {"loss": "NaN", "steps": 3}
-    assert [one.name for one in (tmp_path / "one").iterdir()] == [RESULT_FILE]
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b"[1, 2]", b"null", b"\xff\xfe\x00", b'{"a": 1} {"b": 2}', b"[" * 100000]
-)
-def test_what_is_no_result_counts_as_none(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / RESULT_FILE).write_bytes(content)
-    assert read_result(tmp_path) is None
-
-
-def test_the_key_changes_with_every_fact() -> None:
-    facts = {"settings": {"iters": 5}, "seed": 1}
-    keys = {key_of(one) for one in (facts, {**facts, "seed": 2}, {**facts, "fault": "x"})}
-    assert len(keys) == 3
-    assert key_of(dict(reversed(facts.items()))) == key_of(facts)
-    assert {len(key) for key in keys} == {KEY_LENGTH}
-
-
-def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(InputError, match="cannot be written"):
-        write_json(tmp_path / "file" / RESULT_FILE, {"a": 1})
-
-
-def test_an_interrupted_write_leaves_the_old_result(tmp_path: Path) -> None:
-    write_json(tmp_path / RESULT_FILE, {"a": 1})
-    with pytest.raises(TypeError):
-        write_json(tmp_path / RESULT_FILE, {"a": object()})
-    assert json.loads((tmp_path / RESULT_FILE).read_text()) == {"a": 1}
+    lab = Laboratory(recipe_of(run), tmp_path / "work")
+    assert "full-weights.exploded" in rerun(lab, replace(AS_RECORDED, iterations=20), 0).errors
