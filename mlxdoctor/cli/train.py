@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, options
+from mlxdoctor.template import fill
 
 if TYPE_CHECKING:
-    from mlxdoctor.twin import Settings, StepRecord, TrainingResult, ValidationRecord
+    from mlxdoctor.twin import Settings, StepRecord, ValidationRecord
     from mlxdoctor.twin.prepared import Plan
+    from mlxdoctor.watch.alarms import Alarm
+    from mlxdoctor.watch.monitor import LogRow
 
     Told = Plan | StepRecord | ValidationRecord
 
@@ -51,8 +54,8 @@ def command(
     Writes what mlx-lm writes (adapters.safetensors, checkpoints, adapter_config.json),
     so that mlx-lm loads it, and metrics.jsonl with loss, rate, gradient norm, tokens,
     time and memory of every step. The table `mlxdoctor:` of the file takes what mlx-lm
-    has no key for: mode and grad_clip. A run that diverges is stopped (not with
-    --parity), and the exit code is 1.
+    has no key for: mode and grad_clip. At an alarm of `mlxdoctor watch` the run is
+    stopped (not with --parity), and the exit code is 1.
 
     \b
     Examples:
@@ -67,62 +70,85 @@ def command(
         stated.append("mlxdoctor.mode=parity")
     if adapter_path is not None:
         stated.append(f"adapter_path={adapter_path}")
-    result = _train(Settings.read(config, stated), dry_run)
-    return EXIT_FOUND if result.ending == "diverged" else EXIT_CLEAN
+    alarm = _train(Settings.read(config, stated), dry_run)
+    return EXIT_CLEAN if alarm is None else EXIT_FOUND
 
 
-def _train(settings: Settings, dry_run: bool) -> TrainingResult:
+def _train(settings: Settings, dry_run: bool) -> Alarm | None:
+    """Train, print what mlx-lm prints, and end at the first alarm, which is given back."""
     from mlxdoctor.twin import train
     from mlxdoctor.twin.prepared import Plan
+    from mlxdoctor.watch.monitor import Watch
 
-    report = _Report(settings)
+    reports, watch = _Reports(settings), Watch(settings.iters)
+    alarm: Alarm | None = None
 
     def tell(told: Told) -> str | None:
-        is_plan = isinstance(told, Plan)
-        lines = [*told.lines] if isinstance(told, Plan) else report.lines(told)
-        if is_plan and not dry_run:
-            lines.append(f"Starting training..., iters: {settings.iters}")
-        for line in lines:
-            click.echo(line)
-        return "a dry run" if is_plan and dry_run else None
+        nonlocal alarm
+        if isinstance(told, Plan):
+            start = [] if dry_run else [f"Starting training..., iters: {settings.iters}"]
+            for line in (*told.lines, *start):
+                click.echo(line)
+            return "a dry run" if dry_run else None
+        row = reports.row(told)
+        if row is not None:
+            click.echo(_line(row))
+            if settings.is_exact:
+                alarm = alarm or watch.see(row)
+        return None if alarm is None else f"{alarm.verdict.value}: {alarm.message}"
 
     result = train(settings, tell=tell)
     if not dry_run:
         if result.test_loss is not None:
             click.echo(f"Test loss {result.test_loss:.3f}")
         click.echo(f"Saved final weights to {result.adapter_path / 'adapters.safetensors'}.")
-        if result.ending != "finished":
-            click.echo(f"Ended early ({result.ending}): {result.reason}.", err=True)
-    return result
+        if result.stopped is not None:
+            click.echo(f"Ended early, {result.stopped}", err=True)
+    return alarm
 
 
-class _Report:
-    """The classic lines of mlx-lm; steps are taken together, `steps_per_report` a line."""
+class _Reports:
+    """The steps taken together, `steps_per_report` a report, and validations as they come."""
 
     def __init__(self, settings: Settings) -> None:
         self._every = settings.steps_per_report
         self._last = settings.iters
         self._steps: list[StepRecord] = []
 
-    def lines(self, one: StepRecord | ValidationRecord) -> list[str]:
-        """The lines due after a step or a validation."""
+    def row(self, told: StepRecord | ValidationRecord) -> LogRow | None:
+        """The report due after a step or a validation."""
         from mlxdoctor.twin import ValidationRecord
+        from mlxdoctor.watch.monitor import LogRow
 
-        if isinstance(one, ValidationRecord):
-            at = max(one.iteration, 1)
-            return [f"Iter {at}: Val loss {one.val_loss:.3f}, Val took {one.val_seconds:.3f}s"]
-        self._steps.append(one)
-        if one.iteration % self._every and one.iteration != self._last:
-            return []
+        if isinstance(told, ValidationRecord):
+            values = {"val_loss": told.val_loss, "val_seconds": told.val_seconds}
+            return LogRow(told.iteration, values)
+        self._steps.append(told)
+        if told.iteration % self._every and told.iteration != self._last:
+            return None
         steps, self._steps = self._steps, []
         seconds = sum(step.seconds for step in steps)
-        loss = sum(step.train_loss for step in steps) / len(steps)
         norms = [step.grad_norm for step in steps if step.grad_norm is not None]
-        norm = f"Grad norm {max(norms):.3f}, " if norms else ""
-        return [
-            f"Iter {one.iteration}: Train loss {loss:.3f}, "
-            f"Learning Rate {one.learning_rate:.3e}, {norm}"
-            f"It/sec {len(steps) / seconds:.3f}, "
-            f"Tokens/sec {sum(step.supervised_tokens for step in steps) / seconds:.3f}, "
-            f"Trained Tokens {one.trained_tokens}, Peak mem {one.peak_memory:.3f} GB"
-        ]
+        values = {
+            "train_loss": sum(step.train_loss for step in steps) / len(steps),
+            "learning_rate": told.learning_rate,
+            **({"grad_norm": max(norms)} if norms else {}),
+            "iterations_per_second": len(steps) / seconds,
+            "tokens_per_second": sum(step.supervised_tokens for step in steps) / seconds,
+            "trained_tokens": told.trained_tokens,
+            "peak_memory_gb": told.peak_memory,
+        }
+        return LogRow(told.iteration, values)
+
+
+def _line(row: LogRow) -> str:
+    """The classic line of mlx-lm."""
+    form = (
+        "Val loss {val_loss:.3f}, Val took {val_seconds:.3f}s"
+        if "val_loss" in row.values
+        else "Train loss {train_loss:.3f}, Learning Rate {learning_rate:.3e}, "
+        "[Grad norm {grad_norm:.3f}, ]It/sec {iterations_per_second:.3f}, "
+        "Tokens/sec {tokens_per_second:.3f}, Trained Tokens {trained_tokens}, "
+        "Peak mem {peak_memory_gb:.3f} GB"
+    )
+    return fill(f"Iter {max(row.step, 1)}: {form}", row.values)

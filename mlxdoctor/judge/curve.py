@@ -1,7 +1,7 @@
 """What a loss is held against: where its run began, what came before, and the shared limits.
 
 `loss_figures` are the figures that the tables of the loss checks (`checks/loss_*.toml`) have
-bounds for; `diagnose` and the watch share them. Bisect and the twin compare a loss with a level
+bounds for; `diagnose` and the watch share them. Bisect compares a loss with a level
 by `above`: times as high and so many nats higher, since a ratio alone makes much of small losses,
 and nats alone of large ones.
 """

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import Any, BinaryIO
 
 import mlx.core as mx
 
-from mlxdoctor.judge.curve import Limits, above
 from mlxdoctor.models.parameters import count_parameters
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.attach import recomputed_activations
@@ -21,7 +18,6 @@ from mlxdoctor.twin.batches import Batch, Batches
 from mlxdoctor.twin.masked_loss import evaluate, scalar
 from mlxdoctor.twin.prepared import Parts, Plan, Prepared, plan_of, prepared
 from mlxdoctor.twin.records import (
-    Ending,
     StepRecord,
     TrainingResult,
     ValidationRecord,
@@ -37,15 +33,6 @@ from mlxdoctor.twin.token_rows import TokenRow
 #: Called with the plan, after each validation and after each step; a text it returns for the
 #: plan or for a step ends the run with that reason.
 Tell = Callable[[Plan | StepRecord | ValidationRecord], str | None]
-DONE = "every iteration was made"
-#: Steps whose losses stand for the untouched model's where nothing is validated.
-OPENING = 5
-#: Steps whose median loss is held against it. In seed 000 2.1 had become 10.9 at step 20.
-WINDOW = 20
-#: Times the untouched model's loss, from which on a run diverges: rates of 5e-3 to 1e-1 on the
-#: fixture base settle at 1.2 times its loss, and 0 of 4 healthy fixture runs of 100 steps are
-#: above it. Lower than the ratio of a whole log, since it is asked of a median of many batches.
-FACTOR = 1.15
 
 
 def train(
@@ -77,7 +64,7 @@ def train(
             stack.enter_context(recomputed_activations(start.model.layers))
         reason = tell(plan_of(start, optimizer))
         if reason is not None:
-            return TrainingResult("stopped", reason, adapter_path=folder)
+            return TrainingResult(reason, adapter_path=folder)
         write_config(settings)
         metrics = stack.enter_context(open_metrics(folder))
         batches = start.parts.batches(settings)
@@ -112,8 +99,7 @@ def _trained(run: _Run) -> TrainingResult:
     settings, model, rows = run.start.settings, run.start.model, run.start.rows
     steps: list[StepRecord] = []
     validations: list[ValidationRecord] = []
-    ending: tuple[Ending, str] | None = None
-    losses: list[float] = []
+    reason: str | None = None
     batches = run.batches.train(rows.train)
     mx.reset_peak_memory()
     take = stepper(run.start, run.optimizer)
@@ -128,27 +114,20 @@ def _trained(run: _Run) -> TrainingResult:
         record = take(batch, _is_update(settings, iteration))
         steps.append(replace(record, seconds=drawn + record.seconds))
         add_metrics(run.metrics, steps[-1])
-        losses.append(steps[-1].train_loss)
         if iteration % settings.save_every == 0:
             write_adapter(settings, model, iteration)
         if rows.valid and settings.is_exact and _validates_after(settings, iteration):
             validations.append(run.validated(iteration))
         if (reason := run.tell(steps[-1])) is not None:
-            ending = "stopped", reason
-            break
-        untouched = validations[0].val_loss if validations else None
-        if settings.is_exact and (reason := why_diverged(losses, untouched)) is not None:
-            ending = "diverged", reason
             break
     write_adapter(settings, model)
-    kind, why = ending or ("finished", DONE)
     test_loss = None
-    if settings.test and kind == "finished":
+    if settings.test and reason is None:
         test_loss = run.loss_on(rows.test, settings.test_batches)
     model.eval()
     folder = Path(settings.adapter_path)
     counts = count_parameters(model)
-    return TrainingResult(kind, why, tuple(steps), tuple(validations), test_loss, folder, *counts)
+    return TrainingResult(reason, tuple(steps), tuple(validations), test_loss, folder, *counts)
 
 
 def _is_update(settings: Settings, iteration: int) -> bool:
@@ -205,29 +184,3 @@ def stepper(run: Prepared, optimizer: Any) -> Callable[[Batch, bool], StepRecord
         )
 
     return take
-
-
-def why_diverged(losses: Sequence[float], validated: float | None) -> str | None:
-    """Why a run should end here, as a sentence; None to go on.
-
-    Args:
-        losses: of every batch so far, nats.
-        validated: the validation loss before the first update; None without one.
-    """
-    if not math.isfinite(losses[-1]):
-        return f"the loss of batch {len(losses):,} is not finite"
-    if len(losses) < WINDOW:
-        return None
-    # The higher of its estimates, so as not to stop early. The first batch is seen before any
-    # update, but may be an easy one: alone, the median of the first few stands in.
-    if validated is None or math.isnan(validated):
-        untouched = median(losses[:OPENING])
-    else:
-        untouched = max(validated, losses[0])
-    recent = median(losses[-WINDOW:])
-    if not above(recent, untouched, FACTOR, Limits().diverged_nats):
-        return None
-    return (
-        f"the loss of the last {WINDOW} batches is {recent:.3f}, "
-        f"where the untouched model has {untouched:.3f}"
-    )

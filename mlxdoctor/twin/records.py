@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
 from mlxdoctor.safety.atomic import replace_file
 from mlxdoctor.safety.errors import InputError
@@ -16,7 +16,6 @@ from mlxdoctor.twin.settings import Settings
 ADAPTER_FILE = "adapters.safetensors"
 CONFIG_FILE = "adapter_config.json"
 METRICS_FILE = "metrics.jsonl"
-Ending = Literal["finished", "diverged", "stopped"]
 #: Figures of which six digits after the point are kept.
 _ROUNDED = frozenset({"seconds", "val_seconds", "peak_memory"})
 
@@ -67,8 +66,7 @@ class TrainingResult:
     """What a run came to.
 
     Attributes:
-        ending: why it ended; `finished` when every iteration was made.
-        reason: that as a sentence.
+        stopped: why it was ended early; None where every iteration was made.
         steps: a record an iteration.
         validations: the validations, in order.
         test_loss: mean loss on the test split, nats; None where it was not asked for.
@@ -76,8 +74,7 @@ class TrainingResult:
         trainable, frozen: component -> parameters; see `count_parameters`.
     """
 
-    ending: Ending
-    reason: str
+    stopped: str | None = None
     steps: tuple[StepRecord, ...] = ()
     validations: tuple[ValidationRecord, ...] = ()
     test_loss: float | None = None

@@ -162,6 +162,6 @@ class Laboratory:
             return "the time is over" if self.is_late else None
 
         result = train(settings, parts=parts, tell=tell)
-        if result.ending == "stopped" and len(result.steps) < settings.iters:
+        if result.stopped is not None and len(result.steps) < settings.iters:
             raise BudgetSpent(label)
         return result

@@ -86,6 +86,7 @@ def test_a_run_prints_a_log_this_tool_reads(
 
 @pytest.mark.slow
 def test_a_diverged_run_ends_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    high = ["--set", "learning_rate=0.02", "--set", "iters=30", "--set", "num_layers=4"]
+    high = ["--set", "learning_rate=1", "--set", "iters=30", "--set", "num_layers=4"]
     assert main(["train", "-c", config(tmp_path), *high]) == 1
-    assert "Ended early (diverged)" in capsys.readouterr().err
+    assert "Ended early, diverging: The loss ends at" in capsys.readouterr().err
+    assert main(["train", "-c", config(tmp_path), *high, "--parity"]) == 0

@@ -13,10 +13,9 @@ import pytest
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.twin import Settings, TrainingResult, train
-from tests.conftest import FIXTURES
+from mlxdoctor.twin import Settings, StepRecord, TrainingResult, train
+from mlxdoctor.twin.records import to_line
 from tests.twin.small import (
-    VOCABULARY,
     row,
     small_model,
     small_moe,
@@ -117,65 +116,6 @@ def test_batches_left_over_are_applied(tmp_path: Path) -> None:
     assert final != saved(tmp_path / "short" / "adapters.safetensors")
 
 
-DATA = {
-    "data": str(FIXTURES / "data" / "geography-tiny"),
-    "val_batches": 2,
-    "batch_size": 1,
-    "max_seq_length": 128,
-    "lora_parameters": {"rank": 8, "scale": 20.0, "dropout": 0.0},
-}
-
-
-#: A token that `poisoned` answers with NaN.
-POISON = VOCABULARY - 1
-
-
-def poisoned(model: Any, tokens: Any, spans: Any) -> Any:
-    """The exact loss, NaN where a batch holds the poison."""
-    import mlx.core as mx
-
-    from mlxdoctor.twin.masked_loss import exact_loss
-
-    mean, supervised = exact_loss(model, tokens, spans)
-    return mx.where((tokens == POISON).any(), math.nan, 1.0) * mean, supervised
-
-
-def poison_rows(bad: int) -> Any:
-    """Eight rows of which `bad` hold the token that makes the loss NaN."""
-    rows = small_rows((8,) * 8)
-    train = list(rows.train)
-    for index in range(bad):
-        tokens = train[index].tokens.copy()
-        tokens[4] = POISON
-        train[index] = replace(train[index], tokens=tokens)
-    return replace(rows, train=tuple(train), valid=())
-
-
-def test_nan_ends_a_run_and_in_parity_it_is_trained_on_as_in_mlx_lm(tmp_path: Path) -> None:
-    settings = small_settings(tmp_path, iters=8, batch_size=1)
-    result = run(settings, rows=poison_rows(1), loss=poisoned)
-    assert result.ending == "diverged"
-    assert math.isnan(result.steps[-1].train_loss)
-    assert "is not finite" in result.reason
-    assert '"train_loss": "nan"' in (tmp_path / "metrics.jsonl").read_text()
-    result = run(replace(settings, mode="parity"), rows=poison_rows(1), loss=poisoned)
-    assert (result.ending, len(result.steps)) == ("finished", 8)
-    assert "nan" in str(saved(tmp_path / "adapters.safetensors"))
-
-
-def test_a_diverging_run_is_stopped_and_in_parity_it_is_not(tmp_path: Path) -> None:
-    def ending(**values: Any) -> TrainingResult:
-        # A far too high rate on the fixture base: the loss goes from 4.0 to 7 and stays bad.
-        base = {"model": str(FIXTURES / "base"), "learning_rate": 2e-2, "iters": 30}
-        return train(small_settings(tmp_path, **{**base, **DATA, **values}))
-
-    stopped = ending()
-    assert stopped.ending == "diverged"
-    assert 20 <= len(stopped.steps) < 30
-    assert "the loss of the last 20 batches" in stopped.reason
-    assert ending(mlxdoctor={"mode": "parity"}).ending == "finished"
-
-
 def test_who_is_told_can_end_the_run(tmp_path: Path) -> None:
     told: list[Any] = []
 
@@ -184,14 +124,14 @@ def test_who_is_told_can_end_the_run(tmp_path: Path) -> None:
         return "enough" if getattr(one, "iteration", None) == 3 else None
 
     result = run(small_settings(tmp_path), tell=enough)
-    assert (result.ending, result.reason, len(result.steps)) == ("stopped", "enough", 3)
+    assert (result.stopped, len(result.steps)) == ("enough", 3)
     assert told[1:] == [*result.validations, *result.steps]
     assert (tmp_path / "adapters.safetensors").exists()
 
 
 def test_a_run_that_is_ended_before_its_first_step_writes_nothing(tmp_path: Path) -> None:
     result = run(small_settings(tmp_path / "out"), tell=lambda _: "not today")
-    assert (result.ending, result.reason, result.steps) == ("stopped", "not today", ())
+    assert (result.stopped, result.steps) == ("not today", ())
     assert not (tmp_path / "out").exists()
 
 
@@ -301,3 +241,10 @@ def test_an_optimizer_or_schedule_mlx_does_not_have_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=problem):
         run(small_settings(tmp_path, **values))
+
+
+def test_lines_are_json_even_where_a_figure_is_not_finite() -> None:
+    line = to_line(StepRecord(1, math.nan, 1e-4, math.inf, 10, 10, 0.1, 1.0))
+    assert '"train_loss": "nan"' in line
+    assert '"grad_norm": "inf"' in line
+    assert "grad_norm" not in to_line(StepRecord(1, 2.0, 1e-4, None, 10, 10, 0.1, 1.0))
