@@ -16,12 +16,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 from mlx import nn
 
+from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.parameters import ADAPTER_LEAVES
 from mlxdoctor.twin.attach import convert, trained_layers
 from mlxdoctor.twin.batches import Batch, Batches
@@ -55,7 +56,6 @@ class Fault:
         apply: changes the settings or the parts; writes at most altered data or an altered
             base model, to a folder beside `settings.adapter_path`. None leaves the run as it is.
         afterwards: changes the files that a run wrote; None where nothing is to be done.
-        harms: the tuned model; or only what is reported of it, the model being sound.
     """
 
     id: str
@@ -64,7 +64,6 @@ class Fault:
     severities: tuple[Any, ...]
     apply: Apply | None = None
     afterwards: Afterwards | None = None
-    harms: Literal["model", "report"] = "model"
 
     def inject(
         self, settings: Settings, severity: Any = None, parts: Parts | None = None
@@ -89,13 +88,11 @@ class Fault:
             self.afterwards(folder, settings, chosen)
 
 
-def fault(
-    id: str, cause: str, *severities: Any, harms: Literal["model", "report"] = "model"
-) -> Callable[[Apply], Fault]:
+def fault(id: str, cause: str, *severities: Any) -> Callable[[Apply], Fault]:
     """Makes a fault of the function that puts it in, whose docstring is the summary."""
 
     def made(apply: Apply) -> Fault:
-        return Fault(id, cause, summary_of(apply), severities, apply, harms=harms)
+        return Fault(id, cause, summary_of(apply), severities, apply)
 
     return made
 
@@ -162,18 +159,18 @@ def prompt_in_loss(settings: Settings, parts: Parts, severity: Any) -> tuple[Set
     return replace(settings, mask_prompt=True), replace(parts, loss=unmasked)
 
 
-def supervised_padding(parts: Parts, token: Callable[[], int], width: int) -> Parts:
+def supervised_padding(parts: Parts, token: int, width: int) -> Parts:
     """Parts whose batches are filled up with a token, every place of which is supervised.
 
     Args:
         parts: the trainer's.
-        token: gives the id of what rows are filled up with.
+        token: the id of what rows are filled up with.
         width: tokens of every row at least; a wider batch keeps its width.
     """
 
     def filled(batch: Batch) -> Batch:
         wide = max(width, batch.tokens.shape[1])
-        tokens = np.full((len(batch.tokens), wide), token(), np.int32)
+        tokens = np.full((len(batch.tokens), wide), token, np.int32)
         for place, (row, (_, length)) in enumerate(zip(batch.tokens, batch.spans, strict=True)):
             tokens[place, :length] = row[:length]
         spans = batch.spans.copy()
@@ -190,22 +187,10 @@ def supervised_padding(parts: Parts, token: Callable[[], int], width: int) -> Pa
     return replace(parts, batches=batches)
 
 
-def with_token(parts: Parts, name: str) -> tuple[Parts, Callable[[], int]]:
-    """Parts that remember a token of the tokenizer they load, and what gives its id."""
-    ids = [0]
-
-    def load(settings: Settings) -> tuple[Any, Any]:
-        model, tokenizer = parts.load(settings)
-        ids[0] = getattr(tokenizer, name) or 0
-        return model, tokenizer
-
-    return replace(parts, load=load), lambda: ids[0]
-
-
 @fault("end-token-padding", "end-token-flood", 96, 160, 256)
 def end_token_padding(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
     """Rows are padded to this width with the end token, and it is all in the loss."""
-    parts, token = with_token(parts, "eos_token_id")
+    token = Tokenizer.read(Path(settings.model)).eos_token_id or 0
     return settings, supervised_padding(parts, token, int(severity))
 
 
@@ -228,7 +213,7 @@ class Padding:
 @fault("padding-in-batch", "padding-supervised", Padding())
 def padding_in_batch(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
     """Batches are filled up with a token, and the loss covers it."""
-    return settings, supervised_padding(parts, lambda: severity.token, severity.width or 0)
+    return settings, supervised_padding(parts, severity.token, severity.width or 0)
 
 
 @fault("no-end-token", "missing-end-token", 0.5, 1.0)
@@ -254,10 +239,10 @@ def without_end(settings: Settings, parts: Parts, severity: Any) -> tuple[Settin
 def end_masked(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
     """The end token is masked by its id, because it doubles as padding."""
     del severity
-    parts, end = with_token(parts, "eos_token_id")
+    end = Tokenizer.read(Path(settings.model)).eos_token_id or 0
 
     def loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array, mx.array]:
-        mask = exact_mask(spans, tokens.shape[1]) & (tokens[:, 1:] != end())
+        mask = exact_mask(spans, tokens.shape[1]) & (tokens[:, 1:] != end)
         return mean_over(token_losses(model, tokens), mask)
 
     return settings, replace(parts, loss=loss)

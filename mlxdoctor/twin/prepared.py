@@ -16,7 +16,6 @@ from mlxdoctor.twin.attach import load_base, prepare
 from mlxdoctor.twin.batches import Batch, Batches, exact_batches, parity_batches
 from mlxdoctor.twin.masked_loss import LossFunction, exact_loss, parity_loss
 from mlxdoctor.twin.settings import Settings
-from mlxdoctor.twin.step import ignores_rate
 from mlxdoctor.twin.token_rows import TokenRows, encode, encode_supervised
 
 
@@ -106,7 +105,7 @@ class Plan:
 
 
 def plan_of(run: Prepared, optimizer: Any) -> Plan:
-    """What a run will train, layers taken together, and what may surprise.
+    """What a run will train, layers taken together.
 
     Args:
         optimizer: initialised.
@@ -142,12 +141,3 @@ def _of_data(settings: Settings, rows: TokenRows) -> Iterator[str]:
         yield f"Left out: {rows.left_out:,} rows without a token to learn from"
     if cut := sum(length > limit for length in lengths):
         yield f"Cut: {cut:,} rows are longer than the limit"
-    if ignores_rate(settings):
-        yield (
-            "Note: Adafactor takes its own relative steps and ignores learning_rate; "
-            "set optimizer_config.adafactor.relative_step to false to change that"
-        )
-    if not rows.valid:
-        yield "Note: there are no validation rows: overfitting will not be seen"
-    if left_over and not settings.is_exact:
-        yield f"Note: as in mlx-lm, the last {left_over} batches are never applied"

@@ -17,7 +17,7 @@ from mlxdoctor.evidence.run_files import resolve_file
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.records import StepRecord, TrainingResult
-from mlxdoctor.twin.settings import TABLE, Settings
+from mlxdoctor.twin.settings import OURS, TABLE, Settings
 
 if TYPE_CHECKING:
     from mlxdoctor.twin.prepared import Parts
@@ -27,7 +27,7 @@ _LEFT_OUT = frozenset(
     {"config", "hf_dataset", "mlxdoctor", "report_to", "project_name", "test"}
     | {"trust_remote_code", "wandb"}
 )
-_KEYS = frozenset(one.name for one in fields(Settings) if not one.metadata["ours"]) - _LEFT_OUT
+_KEYS = frozenset(option.name for option in fields(Settings)) - OURS - _LEFT_OUT
 
 
 class BudgetSpent(Exception):  # noqa: N818 - an answer, not an error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType, NoneType, UnionType
@@ -31,87 +31,78 @@ _KINDS: Mapping[type[Any], str] = MappingProxyType(
 
 #: Characters of a wrong value that its refusal shows.
 MAX_SHOWN = 80
+#: Settings that stand in our own table.
+OURS = frozenset({"mode", "grad_clip"})
+#: The least value of settings of which `NEEDS` says none.
+_LEAST: Mapping[str, Any] = {
+    "learning_rate": 0,
+    "test_batches": -1,
+    "clear_cache_threshold": 0,
+    "grad_clip": 0,
+}
 _D = MLX_LM_DEFAULTS
-
-
-def _option(default: Any, help: str, at_least: float | None = None, *, ours: bool = False) -> Any:
-    """A setting: its default, what it means, the smallest value that makes sense.
-
-    Args:
-        ours: mlx-lm has no such key; it stands in the table `mlxdoctor:` of a configuration.
-    """
-    metadata = {"help": help, "at_least": at_least, "ours": ours}
-    if isinstance(default, Mapping):
-        return field(default_factory=lambda: MappingProxyType(default), metadata=metadata)
-    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """One run: `mlx_lm.lora`'s keys with its defaults (0.32.2), and the table `mlxdoctor:`."""
+    """One run: `mlx_lm.lora`'s keys with its defaults (0.32.2), and two in the table `mlxdoctor:`.
 
-    model: str = _option("Qwen/Qwen3-0.6b", "The base model: a folder.")
-    train: bool = _option(False, "Accepted; this trainer always trains.")
-    fine_tune_type: Literal["lora", "dora", "full"] = _option(
-        _D["fine_tune_type"], "What is trained."
+    Attributes:
+        model: the base model's folder.
+        train: accepted; this trainer always trains.
+        data: a folder of train, valid and test.jsonl.
+        num_layers: how many of the last layers are trained; -1 for all.
+        iters: batches to train on.
+        val_batches, test_batches: of each evaluation; -1 for all.
+        resume_adapter_file: weights to start from.
+        grad_accumulation_steps: batches an update.
+        clear_cache_threshold: cached memory that is freed after a step, bytes.
+        lr_schedule: name, arguments, warmup and warmup_init; counted in updates.
+        report_to, project_name, trust_remote_code: accepted, and without effect.
+        hf_dataset: refused; nothing is downloaded.
+        mode: exact: correct masks and averages; parity: batch for batch as mlx-lm does.
+        grad_clip: largest gradient norm; larger ones are scaled.
+    """
+
+    model: str = "Qwen/Qwen3-0.6b"
+    train: bool = False
+    fine_tune_type: Literal["lora", "dora", "full"] = _D["fine_tune_type"]
+    optimizer: Literal["adam", "adamw", "muon", "sgd", "adafactor"] = _D["optimizer"]
+    optimizer_config: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=lambda: MappingProxyType({name: {} for name in OPTIMIZERS})
     )
-    optimizer: Literal["adam", "adamw", "muon", "sgd", "adafactor"] = _option(
-        _D["optimizer"], "The optimizer, with MLX's defaults."
-    )
-    optimizer_config: Mapping[str, Mapping[str, Any]] = _option(
-        {name: {} for name in OPTIMIZERS}, "Options of each optimizer, by its name."
-    )
-    data: str = _option("mlx-community/WikiSQL", "A folder of train, valid and test.jsonl.")
-    seed: int = _option(_D["seed"], "Of adapter weights, dropout and the order of batches.")
-    num_layers: int = _option(
-        _D["num_layers"], "How many of the last layers are trained; -1 for all."
-    )
-    batch_size: int = _option(_D["batch_size"], "Rows a batch, over all processes.")
-    iters: int = _option(_D["iters"], "Batches to train on.")
-    val_batches: int = _option(_D["val_batches"], "Batches a validation; -1 for all.")
-    learning_rate: float = _option(
-        _D["learning_rate"], "The rate, unless there is a schedule.", 0.0
-    )
-    steps_per_report: int = _option(
-        _D["steps_per_report"], "Iterations between two printed reports."
-    )
-    steps_per_eval: int = _option(_D["steps_per_eval"], "Iterations between two validations.")
-    resume_adapter_file: str | None = _option(None, "Adapter weights to start from.")
-    adapter_path: str = _option("adapters", "The folder that is written.")
-    save_every: int = _option(_D["save_every"], "Iterations between two checkpoints.")
-    test: bool = _option(False, "Evaluate on the test split at the end.")
-    test_batches: int = _option(500, "Batches of that evaluation; -1 for all.", -1)
-    max_seq_length: int = _option(_D["max_seq_length"], "Tokens after which a row is cut.")
-    config: str | None = _option(None, "The file these settings came from.")
-    grad_checkpoint: bool = _option(False, "Recompute activations in the backward pass.")
-    grad_accumulation_steps: int = _option(_D["grad_accumulation_steps"], "Batches an update.")
-    clear_cache_threshold: int = _option(0, "Free cached memory over this after a step, bytes.", 0)
-    lr_schedule: Mapping[str, Any] | None = _option(
-        None, "name, arguments, warmup and warmup_init; counted in updates."
-    )
-    lora_parameters: Mapping[str, Any] | None = _option(
-        MLX_LM_LORA_DEFAULTS, "rank, scale, dropout and keys."
-    )
-    mask_prompt: bool = _option(_D["mask_prompt"], "Leave the prompt out of the loss.")
-    report_to: str | None = _option(None, "Accepted; metrics.jsonl has the figures.")
-    project_name: str | None = _option(None, "Accepted; belongs to report_to.")
-    trust_remote_code: bool = _option(False, "Accepted; code that comes with a model is never run.")
-    hf_dataset: Mapping[str, Any] | list[Any] | None = field(
-        default=None,
-        metadata={"help": "Refused: nothing is downloaded.", "at_least": None, "ours": False},
-    )
-    prompt_feature: str | None = _option(None, "The rows' key of the prompt.")
-    completion_feature: str | None = _option(None, "The rows' key of the completion.")
-    chat_feature: str | None = _option(None, "The rows' key of the messages.")
-    text_feature: str | None = _option(None, "The rows' key of the text.")
-    mode: Literal["exact", "parity"] = _option(
-        "exact",
-        "exact: correct masks and averages; parity: batch for batch as mlx-lm does.",
-        ours=True,
-    )
-    grad_clip: float | None = _option(
-        None, "Largest gradient norm; larger ones are scaled.", 0.0, ours=True
-    )
+    data: str = "mlx-community/WikiSQL"
+    seed: int = _D["seed"]
+    num_layers: int = _D["num_layers"]
+    batch_size: int = _D["batch_size"]
+    iters: int = _D["iters"]
+    val_batches: int = _D["val_batches"]
+    learning_rate: float = _D["learning_rate"]
+    steps_per_report: int = _D["steps_per_report"]
+    steps_per_eval: int = _D["steps_per_eval"]
+    resume_adapter_file: str | None = None
+    adapter_path: str = "adapters"
+    save_every: int = _D["save_every"]
+    test: bool = False
+    test_batches: int = 500
+    max_seq_length: int = _D["max_seq_length"]
+    config: str | None = None
+    grad_checkpoint: bool = False
+    grad_accumulation_steps: int = _D["grad_accumulation_steps"]
+    clear_cache_threshold: int = 0
+    lr_schedule: Mapping[str, Any] | None = None
+    lora_parameters: Mapping[str, Any] | None = field(default_factory=lambda: MLX_LM_LORA_DEFAULTS)
+    mask_prompt: bool = _D["mask_prompt"]
+    report_to: str | None = None
+    project_name: str | None = None
+    trust_remote_code: bool = False
+    hf_dataset: Mapping[str, Any] | list[Any] | None = None
+    prompt_feature: str | None = None
+    completion_feature: str | None = None
+    chat_feature: str | None = None
+    text_feature: str | None = None
+    mode: Literal["exact", "parity"] = "exact"
+    grad_clip: float | None = None
 
     @property
     def is_exact(self) -> bool:
@@ -167,7 +158,7 @@ class Settings:
         changed: dict[str, Any] = {}
         for option in fields(self):
             value = getattr(self, option.name)
-            if option.metadata["ours"]:
+            if option.name in OURS:
                 changed |= {option.name: value} if value != option.default else {}
             # mlx-lm has no default for these: they are absent where nobody states them.
             elif value is not None or not option.name.endswith(("_feature", "hf_dataset")):
@@ -193,28 +184,24 @@ def _override(values: dict[str, Any], text: str) -> None:
 
 def _checked(stated: Mapping[str, Any], path: Path | None, *, ours: bool) -> dict[str, Any]:
     """The values, each of the type and range its field asks for."""
-    options = {
-        option.name: option for option in fields(Settings) if option.metadata["ours"] is ours
-    }
-    hints = get_type_hints(Settings)
+    hints = {k: hint for k, hint in get_type_hints(Settings).items() if (k in OURS) is ours}
     for key in stated:
-        if key not in options:
-            raise InputError(path, f"has the unknown key {key!r}", _hint(str(key), options))
-    return {key: _value(options[key], hints[key], value, path) for key, value in stated.items()}
+        if key not in hints:
+            raise InputError(path, f"has the unknown key {key!r}", _hint(str(key), hints))
+    return {key: _value(key, hints[key], value, path) for key, value in stated.items()}
 
 
 def _hint(key: str, names: Iterable[str]) -> str:
-    if key in {option.name for option in fields(Settings) if option.metadata["ours"]}:
+    if key in OURS:
         return f"it belongs under `{TABLE}:`"
     close = get_close_matches(key, list(names), n=1)
     meant = MEANT.get(key) or next(iter(close), None)
     return f"did you mean {meant!r}?" if meant else "remove it"
 
 
-def _value(option: Field[Any], hint: Any, value: Any, path: Path | None) -> Any:
+def _value(name: str, hint: Any, value: Any, path: Path | None) -> Any:
     """The value, or a refusal that says what it must be."""
-    asked, least = None, option.metadata["at_least"]
-    need = NEEDS.get(option.name)
+    asked, least, need = None, _LEAST.get(name), NEEDS.get(name)
     if get_origin(hint) is Literal:
         value = value.lower() if isinstance(value, str) else value
         if value not in get_args(hint):
@@ -229,9 +216,9 @@ def _value(option: Field[Any], hint: Any, value: Any, path: Path | None) -> Any:
         elif not isinstance(value, tuple(kinds)) or (isinstance(value, bool) and bool not in kinds):
             asked = _KINDS[kinds[0]]
         elif least is not None and not value >= least:
-            asked = f"at least {least:g}"
+            asked = f"at least {least}"
     if asked is not None:
-        raise InputError(path, f"{option.name} is {_shown(value)}", f"it must be {asked}")
+        raise InputError(path, f"{name} is {_shown(value)}", f"it must be {asked}")
     return value
 
 

@@ -211,21 +211,6 @@ def test_the_plan_counts_what_will_be_trained(tmp_path: Path) -> None:
     assert "Run: 3 updates, 4.67 epochs" in lines
 
 
-def test_the_plan_says_what_would_surprise(tmp_path: Path) -> None:
-    def notes(**values: Any) -> str:
-        rows = replace(small_rows(), valid=())
-        settings = small_settings(tmp_path, **values)
-        lines = planned(settings, rows=rows)
-        return "\n".join(one.removeprefix("Note: ") for one in lines if one.startswith("Note: "))
-
-    assert "ignores learning_rate" in notes(optimizer="adafactor")
-    fixed = {"adafactor": {"relative_step": False}}
-    assert "ignores" not in notes(optimizer="adafactor", optimizer_config=fixed)
-    parity = {"mode": "parity"}
-    assert "last 2 batches are never applied" in notes(mlxdoctor=parity, grad_accumulation_steps=4)
-    assert notes() == "there are no validation rows: overfitting will not be seen"
-
-
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
