@@ -59,6 +59,13 @@ def names_in(template: str) -> frozenset[str]:
     )
 
 
+def duration(seconds: float) -> str:
+    """A time in the words of a sentence: "12 seconds", "40 minutes", "8.3 hours"."""
+    if seconds < 90:
+        return f"{seconds:.0f} seconds" if seconds >= 1.5 else "a second"
+    return f"{seconds / 60:.0f} minutes" if seconds < 90 * 60 else f"{seconds / 3600:.1f} hours"
+
+
 @lru_cache(maxsize=4096)
 def _parts(template: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """The template cut into plain text, and alternatives for each part in brackets."""

@@ -38,7 +38,7 @@ GATE_SCHEMA_VERSION = 2
 
 def render(content: Mapping[str, Any]) -> str:
     """Indented JSON in ASCII, with a line break at its end."""
-    return json.dumps(_strict(content), indent=2, allow_nan=False) + "\n"
+    return json.dumps(strict(content), indent=2, allow_nan=False) + "\n"
 
 
 def _of_gate(result: GateResult) -> str:
@@ -86,15 +86,16 @@ def _item(item: GateItem) -> dict[str, Any]:
     }
 
 
-def _strict(value: Any) -> Any:
+def strict(value: Any) -> Any:
+    """The value with NaN and infinities spelled out."""
     if isinstance(value, float):
         if math.isfinite(value):
             return value
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     if isinstance(value, Mapping):
-        return {str(key): _strict(item) for key, item in value.items()}
+        return {str(key): strict(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_strict(item) for item in value]
+        return [strict(item) for item in value]
     return value
 
 

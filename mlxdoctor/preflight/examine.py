@@ -26,6 +26,7 @@ from mlxdoctor.report import Planned
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.time_budget import TimeBudget
+from mlxdoctor.template import duration
 from mlxdoctor.twin.predict import Device, predict_memory, predict_time, width
 from mlxdoctor.verdict import CauseStatus, Readiness, Verdict
 
@@ -231,7 +232,7 @@ def _facts(run: Run, config: TrainingConfig) -> Iterator[str]:
             f"{rows.max_seq_length:,}."
         )
     if cost is not None and cost.seconds is not None:
-        low, likely, high = map(_duration, cost.seconds)
+        low, likely, high = map(duration, cost.seconds)
         yield (
             f"From its first iteration to its last the run takes about {likely} here ({low} to "
             f"{high}), what is compiled at first aside."
@@ -239,9 +240,3 @@ def _facts(run: Run, config: TrainingConfig) -> Iterator[str]:
     rates = run.get(RateRange)
     if rates is not None and rates.untold:
         yield f"The range test could not tell everything: {rates.untold}."
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

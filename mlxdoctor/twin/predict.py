@@ -109,19 +109,10 @@ def predict_memory(
     in_layers = [matrix for matrix in matrices if matrix.layer is not None]
     if not base.hidden_size or not base.vocab_size or not heads or not in_layers:
         return None
-    step = _Step(base, config, tokens, KERNELS[device], device == "cpu", tuple(matrices), heads)
-    usual = [
-        len(
-            {
-                (matrix.in_attention, matrix.is_output)
-                for matrix in in_layers
-                if matrix.layer == layer
-            }
-        )
-        == 4
-        for layer in range(step.depth)
-    ]
-    is_rough = not all(usual) or base.stated("kv_lora_rank") is not None
+    step = _Step(base, config, tokens, KERNELS[device], tuple(matrices), heads)
+    # Each layer of the usual kind has inputs and outputs of its attention and of its MLP.
+    kinds = {(matrix.layer, matrix.in_attention, matrix.is_output) for matrix in in_layers}
+    is_rough = len(kinds) < 4 * step.depth or base.stated("kv_lora_rank") is not None
     return Memory(step.parts(), is_rough)
 
 
@@ -135,7 +126,6 @@ class _Matrix:
     outputs: int
     experts: int
     packed: bool
-    stored: int
 
     @property
     def in_attention(self) -> bool:
@@ -152,11 +142,8 @@ def _matrices(base: BaseModel) -> list[_Matrix]:
     for module in base.linear_shapes:
         shape = base.shape(module)
         layer, name = layer_of(module)
-        stored = sum(_bytes(base, f"{module}.{part}") for part in ("weight", "scales", "biases"))
-        is_packed = module in base.quantized
-        matrices.append(
-            _Matrix(layer, name, shape[-1], shape[-2], prod(shape[:-2]), is_packed, stored)
-        )
+        experts, is_packed = prod(shape[:-2]), module in base.quantized
+        matrices.append(_Matrix(layer, name, shape[-1], shape[-2], experts, is_packed))
     return matrices
 
 
@@ -178,7 +165,6 @@ class _Step:
     config: TrainingConfig
     tokens: int
     kernels: Kernels
-    on_cpu: bool
     matrices: tuple[_Matrix, ...]
     heads: int
 
@@ -265,53 +251,32 @@ class _Step:
         return [matrix for matrix in layer if keys is None or matrix.name in keys]
 
     @cached_property
-    def _adapted(self) -> list[_Matrix]:
-        """Every matrix that gets an adapter; outside the layers those that `keys` names."""
-        keys = self.config.keys or ()
-        outside = [
-            matrix for matrix in self.matrices if matrix.layer is None and matrix.name in keys
-        ]
-        return [matrix for layer in self.layers for matrix in self._trained_in(layer)] + outside
-
-    @cached_property
-    def _others(self) -> int:
-        """Bytes of the tensors of trained layers that are no matrices."""
-        trained = range(self.depth - len(self.layers), self.depth)
-        linear = self.base.linear_shapes.keys() | self.base.quantized.keys()
-        return sum(
-            _bytes(self.base, name)
-            for name in self.base.tensors
-            if name.rsplit(".", 1)[0] not in linear and layer_of(name)[0] in trained
-        )
-
-    @cached_property
     def trained(self) -> int:
         """Bytes of all that is trained: adapters, or the unfrozen layers."""
         if self.is_full:
-            matrices = [matrix for layer in self.layers for matrix in self._trained_in(layer)]
-            return self._others + sum(matrix.stored for matrix in matrices)
+            layers = range(self.depth - len(self.layers), self.depth)
+            return sum(
+                _bytes(self.base, name)
+                for name in self.base.tensors
+                if layer_of(name)[0] in layers
+                and name.rpartition(".")[0] not in self.base.quantized
+            )
+        keys = self.config.keys or ()
+        outside = [each for each in self.matrices if each.layer is None and each.name in keys]
         # DoRA has a magnitude for each output.
         return ADAPTER_NUMBER * sum(
             self.rank * matrix.experts * (matrix.inputs + matrix.outputs)
             + self.is_dora * matrix.outputs
-            for matrix in self._adapted
+            for layer in (*self.layers, outside)
+            for matrix in self._trained_in(layer)
         )
 
     def _optimiser(self) -> int:
         """Bytes of the optimiser's state, of the same precision as what is trained."""
-        optimizer = (self.config.optimizer or "adam").lower()
-        if optimizer != "adafactor":
-            # Muon and SGD keep an array a parameter; SGD does so without momentum, too.
-            return (1 if optimizer in ("muon", "sgd") else 2) * self.trained
-        # A row and a column of each matrix, and whole vectors.
-        if self.is_full:
-            every = [matrix for layer in self.layers for matrix in layer]
-            sides = sum(matrix.experts * (matrix.inputs + matrix.outputs) for matrix in every)
-            return self._others + self.number * sides
-        return ADAPTER_NUMBER * sum(
-            matrix.experts * (matrix.inputs + matrix.outputs + 2 * self.rank)
-            for matrix in self._adapted
-        )
+        # Muon and SGD keep an array a parameter; SGD does so without momentum, too. Adafactor keeps
+        # a row and a column of each matrix.
+        arrays = {"muon": 1.0, "sgd": 1.0, "adafactor": 0.0 if self.is_full else 1 / self.rank}
+        return round(arrays.get((self.config.optimizer or "adam").lower(), 2.0) * self.trained)
 
     def _kept_by(self, layer: list[_Matrix]) -> int:
         """Bytes that a trained layer keeps for its backward pass, without checkpointing."""
@@ -342,9 +307,6 @@ class _Step:
             fixed += number * sum(
                 matrix.inputs * matrix.outputs * matrix.experts for matrix in packed
             )
-        if self.on_cpu:
-            # The mask, and cosines and sines of the rotary embedding for queries and for keys.
-            fixed += self.tokens**2 + 2 * number * self.tokens * self.head
         return self.rows * self.tokens * per_token + fixed
 
     def _around_the_loss(self) -> int:

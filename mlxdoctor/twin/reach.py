@@ -70,8 +70,8 @@ LOWEST, HIGHEST = 1e-8, 10.0
 ADAFACTOR = "Adafactor takes relative steps of its own, whatever the rate"
 #: What a rate does that is too high.
 FAILING = frozenset({"leaps", "harms", "lost"})
-#: Makes a trial at a rate; None where the time is up.
-Attempt = Callable[[float], RatePoint | None]
+#: Makes a trial at a rate; all points so far from low to high, and none where the time is up.
+Attempt = Callable[[float], Sequence[RatePoint]]
 
 
 @dataclass(frozen=True)
@@ -102,13 +102,13 @@ def range_test(run: Prepared, *, seconds: float, progress: Progress | None = Non
     """
     deadline = time.perf_counter() + seconds
     with trials_of(run) as trials:
-        test = _Test(trials, deadline, progress or (lambda *_: None))
-        untold = ADAFACTOR if ignores_rate(run.settings) else test.prepare()
+        search = Search(trials, deadline, progress or (lambda *_: None))
+        untold = ADAFACTOR if ignores_rate(run.settings) else search.prepare()
         if not untold:
-            search(min(max(configured_rate(run.settings), 1e-6), 1e-2), test.attempt)
-            test.confirm()
-        longest = trials.longest() if test.has_time else None
-        rates = test.result(untold)
+            search_rates(min(max(configured_rate(run.settings), 1e-6), 1e-2), search.attempt)
+            search.confirm()
+        longest = trials.longest() if search.has_time else None
+        rates = search.result(untold)
         return RangeTest(rates, tuple(trials.trained), tuple(trials.validated), longest)
 
 
@@ -294,10 +294,9 @@ def changes(
     """
     if not held:
         return math.nan, math.nan
-    weights = np.asarray(tokens) / max(sum(tokens), 1.0)
-    each = np.asarray(held) - np.asarray(before)
-    mean = float(weights @ each)
-    spread = float(weights @ (each - mean) ** 2)
+    each = np.subtract(held, before)
+    mean = float(np.average(each, weights=tokens))
+    spread = float(np.average((each - mean) ** 2, weights=tokens))
     return mean, math.sqrt(spread / (len(each) - 1)) if len(each) > 1 else abs(mean)
 
 
@@ -327,22 +326,17 @@ def judged(points: Sequence[RatePoint], untouched: float) -> list[RatePoint]:
     ]
 
 
-def search(start: float, attempt: Attempt) -> None:
+def search_rates(start: float, attempt: Attempt) -> None:
     """Try rates until the largest that learns is known to within `FINE`.
 
     Args:
         start: the rate to begin with.
-        attempt: makes a trial; what it gave so far is judged anew each time, since the best
-            rate is known only in the end.
+        attempt: makes a trial; see `Attempt`.
     """
-    points: list[RatePoint] = []
     rate: float | None = start
     while rate is not None and LOWEST <= rate <= HIGHEST:
-        point = attempt(rate)
-        if point is None:
-            return
-        points.append(point)
-        rate = _next(sorted(points, key=lambda point: point.rate))
+        points = attempt(rate)
+        rate = _next(points) if points else None
 
 
 def _next(points: Sequence[RatePoint]) -> float | None:
@@ -374,8 +368,8 @@ def _next(points: Sequence[RatePoint]) -> float | None:
 
 
 @dataclass
-class _Test:
-    """A range test while it is made."""
+class Search:
+    """The trials of a range test as they are made, and what they say so far."""
 
     trials: Trials
     deadline: float
@@ -390,13 +384,13 @@ class _Test:
 
     @property
     def has_time(self) -> bool:
+        """Whether there is time for a trial as long as the longest."""
         return time.perf_counter() + self.longest_trial <= self.deadline
 
     @property
     def untouched(self) -> float:
-        total = sum(self.tokens)
-        losses = zip(self.before, self.tokens, strict=True)
-        return sum(loss * count for loss, count in losses) / total if total else math.nan
+        """The untouched model's loss on the fixed batches, nats a token."""
+        return float(np.average(self.before, weights=self.tokens)) if any(self.tokens) else math.nan
 
     def prepare(self) -> str:
         """Measure the untouched model, and how many updates there is time for.
@@ -406,10 +400,8 @@ class _Test:
         """
         self.progress("measuring the untouched model", 0, TRIALS)
         begun = time.perf_counter()
-        pairs = list(self.trials.held_losses())
+        self.before, self.tokens = zip(*self.trials.held_losses(), strict=True)
         measuring = time.perf_counter() - begun
-        self.before = tuple(loss for loss, _ in pairs)
-        self.tokens = tuple(count for _, count in pairs)
         if not math.isfinite(self.untouched):
             return "the untouched model's loss on the fixed rows is not finite"
         begun = time.perf_counter()
@@ -431,11 +423,11 @@ class _Test:
             return "the untouched model's loss on the training rows is not finite"
         return ""
 
-    def attempt(self, rate: float, *, reverse: bool = False) -> RatePoint | None:
-        """A trial; None where the time is up."""
+    def attempt(self, rate: float, *, reverse: bool = False) -> list[RatePoint]:
+        """Make a trial; every point so far, judged anew, and none where the time is up."""
         if not self.has_time:
             self.untold = "the time was up before the search had ended"
-            return None
+            return []
         done = min(len(self.points), TRIALS - 1)
         self.progress(f"training at rate {rate:.2g}", done, TRIALS)
         begun = time.perf_counter()
@@ -447,44 +439,39 @@ class _Test:
             not loss <= untouched * (1 + LEAP)
             for loss, untouched in zip(losses, before, strict=False)
         )
-        point = RatePoint(rate, self.untouched + change, change, noise, leaps, reversed=reverse)
-        self.points.append(point)
-        return next(
-            point for point in self.judged if (point.rate, point.reversed) == (rate, reverse)
+        self.points.append(
+            RatePoint(rate, self.untouched + change, change, noise, leaps, reversed=reverse)
         )
-
-    @property
-    def judged(self) -> list[RatePoint]:
-        return judged(self.points, self.untouched)
+        self.points = judged(self.points, self.untouched)
+        return self.points
 
     @property
     def good(self) -> list[float]:
         """Rates that learn, from low to high, in every order that was tried."""
-        effects: dict[float, set[str]] = {}
-        for point in self.judged:
-            effects.setdefault(point.rate, set()).add(point.effect)
-        return [rate for rate, effect in effects.items() if effect == {"learns"}]
+        bad = {point.rate for point in self.points if point.effect != "learns"}
+        return list(dict.fromkeys(point.rate for point in self.points if point.rate not in bad))
 
     def confirm(self) -> None:
         """Try the largest rate again with the batches in another order, else the next lower."""
         for rate in reversed(self.good):
-            again = self.attempt(rate, reverse=True)
-            if again is None or again.effect == "learns":
+            if not self.attempt(rate, reverse=True) or rate in self.good:
                 break
 
     def result(self, untold: str) -> RateRange:
-        """What was found."""
-        settings, trials, points = self.trials.run.settings, self.trials, self.judged
-        good = [] if untold else self.good
-        largest = good[-1] if good else None
+        """What the trials say.
+
+        Args:
+            untold: why there were none, as a clause; empty where there were.
+        """
+        settings, trials, points = self.trials.run.settings, self.trials, self.points
+        largest = None if untold or not self.good else self.good[-1]
         # Above the best only: below it a rate lags since it is low.
         failing = [point.rate for point in points if largest is not None and point.rate > largest]
         untold = untold or self.untold
         if not untold and largest is None:
-            low, high = points[0].rate, points[-1].rate
             untold = (
-                f"no rate tried from {low:.2g} to {high:.2g} lowered the loss of the "
-                f"{trials.split} rows visibly within {self.updates} updates"
+                f"no rate tried from {points[0].rate:.2g} to {points[-1].rate:.2g} lowered the "
+                f"loss of the {trials.split} rows visibly within {self.updates} updates"
             )
         rates = RateRange(
             configured=configured_rate(settings),

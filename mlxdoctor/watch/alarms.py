@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from mlxdoctor.finding import Measurement
+from mlxdoctor.formats.json_format import strict
+from mlxdoctor.template import duration
 
 
 class AlarmKind(StrEnum):
@@ -42,7 +43,7 @@ class Savings:
         text = f"{self.steps:,} of its {self.unit}s are saved"
         if self.seconds is None:
             return text
-        return f"{text}, about {_duration(self.seconds)}"
+        return f"{text}, about {duration(self.seconds)}"
 
 
 @dataclass(frozen=True)
@@ -77,22 +78,12 @@ class Best:
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {
-            "val_loss": json_number(self.loss),
+            "val_loss": self.loss,
             "step": self.step,
             "validations_since": self.since,
-            "last_val_loss": json_number(self.last),
+            "last_val_loss": self.last,
             "save": self.save,
         }
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 1.5:
-        return "a second"
-    if seconds < 90:
-        return f"{seconds:.0f} seconds"
-    if seconds < 90 * 60:
-        return f"{seconds / 60:.0f} minutes"
-    return f"{seconds / 3600:.1f} hours"
 
 
 @dataclass(frozen=True)
@@ -123,30 +114,22 @@ class Alarm:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: every number finite, or spelled out as text."""
-        return {
-            "verdict": self.verdict.value,
-            "step": self.step,
-            "onset": self.onset,
-            "message": self.message,
-            "advice": self.advice,
-            "measured": {name: json_number(value) for name, value in self.measured.items()},
-            "saved_iterations": self.savings.steps,
-            "saved_seconds": self.savings.seconds,
-            **({"run": self.run} if self.run else {}),
-        }
+        told: dict[str, Any] = strict(
+            {
+                "verdict": self.verdict.value,
+                "step": self.step,
+                "onset": self.onset,
+                "message": self.message,
+                "advice": self.advice,
+                "measured": dict(self.measured),
+                "saved_iterations": self.savings.steps,
+                "saved_seconds": self.savings.seconds,
+                **({"run": self.run} if self.run else {}),
+            }
+        )
+        return told
 
 
 def as_sentence(clause: str) -> str:
     """A clause as a sentence."""
     return f"{clause[:1].upper()}{clause[1:].rstrip('.')}."
-
-
-def json_number(value: Measurement) -> Measurement:
-    """The value, or "NaN", "Infinity", "-Infinity": JSON has no such numbers."""
-    if not isinstance(value, float):
-        return value
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    return value

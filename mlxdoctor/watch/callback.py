@@ -22,7 +22,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from mlxdoctor.watch.alarms import Alarm
 from mlxdoctor.watch.monitor import LogRow, Watch
@@ -30,16 +30,6 @@ from mlxdoctor.watch.process import machine_memory_gb
 
 #: What mlx-lm calls a metric, where that is not its canonical name.
 _NAMES = {"peak_memory": "peak_memory_gb", "val_time": "val_seconds"}
-
-
-class Callback(Protocol):
-    """What mlx-lm calls: its `TrainingCallback`, or anything with the same two methods."""
-
-    def on_train_loss_report(self, train_info: dict[str, Any]) -> None:
-        """Called with a report on the training loss."""
-
-    def on_val_loss_report(self, val_info: dict[str, Any]) -> None:
-        """Called with a report on the validation loss."""
 
 
 class TrainingStopped(Exception):  # noqa: N818 - it stops a training that went wrong
@@ -65,8 +55,9 @@ class WatchCallback:
     Args:
         record: the file to append to; None records nothing. In a distributed training only
             the first process writes.
-        wrapped: another callback. It gets every report, after the watch has; what it raises
-            goes on to the trainer as it would without the watch.
+        wrapped: another callback, mlx-lm's `TrainingCallback` or anything with its two methods.
+            It gets every report, after the watch has; what it raises goes on to the trainer as it
+            would without the watch.
         iterations: how long the training is to be, to say what stopping saves.
         stop: raise `TrainingStopped` at an alarm. Otherwise it is only told.
         on_alarm: called with the alarm, once; without it, it is told on standard error.
@@ -78,7 +69,7 @@ class WatchCallback:
     def __init__(
         self,
         record: str | os.PathLike[str] | None = "train.jsonl",
-        wrapped: Callback | None = None,
+        wrapped: Any = None,
         *,
         iterations: int | None = None,
         stop: bool = False,
@@ -94,28 +85,21 @@ class WatchCallback:
         self._has_failed = False
 
     def on_train_loss_report(self, train_info: dict[str, Any]) -> None:
-        """Record and judge a report, and pass it on.
+        """Record and judge a report on the training loss, and pass it on.
 
         Raises:
             TrainingStopped: it leaves no doubt, and `stop` was asked for.
         """
-        self._guard(self._see, train_info)
-        if self._wrapped is not None:
-            self._wrapped.on_train_loss_report(train_info)
-        self._end()
+        self._report("on_train_loss_report", train_info)
 
     def on_val_loss_report(self, val_info: dict[str, Any]) -> None:
-        """Record and judge a report, and pass it on.
+        """Likewise a report on the validation loss."""
+        self._report("on_val_loss_report", val_info)
 
-        Raises:
-            TrainingStopped: it leaves no doubt, and `stop` was asked for.
-        """
-        self._guard(self._see, val_info)
+    def _report(self, method: str, told: dict[str, Any]) -> None:
+        self._guard(self._see, told)
         if self._wrapped is not None:
-            self._wrapped.on_val_loss_report(val_info)
-        self._end()
-
-    def _end(self) -> None:
+            getattr(self._wrapped, method)(told)
         if self._stop and self.alarm is not None:
             raise TrainingStopped(self.alarm)
 

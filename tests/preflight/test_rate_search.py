@@ -17,7 +17,7 @@ from mlxdoctor.twin.reach import (
     effect_of,
     judged,
     place_of,
-    search,
+    search_rates,
 )
 from tests.conftest import check_called
 
@@ -41,14 +41,13 @@ def tried(change: Callable[[float], float], start: float, most: int = 30) -> lis
     """Every rate that a search tries."""
     points: list[RatePoint] = []
 
-    def attempt(rate: float) -> RatePoint | None:
+    def attempt(rate: float) -> list[RatePoint]:
         if len(points) == most:
-            return None
-        found = change(rate)
-        points.append(RatePoint(rate, UNTOUCHED + found, found, 0.01))
-        return next(one for one in judged(points, UNTOUCHED) if one.rate == rate)
+            return []
+        points.append(RatePoint(rate, UNTOUCHED + change(rate), change(rate), 0.01))
+        return judged(points, UNTOUCHED)
 
-    search(start, attempt)
+    search_rates(start, attempt)
     return judged(points, UNTOUCHED)
 
 
