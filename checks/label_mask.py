@@ -31,10 +31,8 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.exhibits import LabelStrip
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.judge.remedy import rounded_up
-from mlxdoctor.measure.exhibited import labels_shown
 from mlxdoctor.safety.quoting import quoted
 
 _LONGER = (
@@ -129,9 +127,8 @@ def label_mask(
     config: TrainingConfig | None,
     tokenizer: Tokenizer | None,
     log: TrainingLog | None,
-) -> Iterator[Sign | LabelStrip]:
+) -> Iterator[Sign]:
     """Report what is wrong with the supervised tokens of the training rows."""
-    yield from labels_shown(rows, tokenizer)
     if not rows.rows:
         raise Inconclusive("none of the rows examined could be tokenized")
     if rows.empty_batches:

@@ -51,7 +51,7 @@ from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Exhibit, Measurement, Seen, Severity, Sign, Symptom, Unsought
 from mlxdoctor.judge.collapse import is_few_tokens, is_loop, is_plain_collapse, is_single
 from mlxdoctor.judge.learned import LIKELY, change, is_likely
-from mlxdoctor.measure.exhibited import answers_shown
+from mlxdoctor.measure.exhibited import answer_shown
 from mlxdoctor.measure.text.outputs import (
     Output,
     OutputPair,
@@ -162,7 +162,7 @@ def token_collapse(
     losses: TokenLosses | None,
 ) -> Iterator[Sign | Exhibit | Seen | Unsought]:
     """Report collapsed outputs and how they end, as shares of prompts."""
-    yield from answers_shown(generations, tokenizer)
+    yield from answer_shown(generations)
     prompts = answered(generations)
 
     def is_special_only(output: Output) -> bool:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from dataclasses import dataclass
+from typing import ClassVar
 
 from mlxdoctor.finding import Exhibit
-
-Region = Literal["prompt", "answer", "end", "pad", "other"]
 
 
 @dataclass(frozen=True)
@@ -76,47 +74,6 @@ class CheckpointSizes(Exhibit):
 
 
 @dataclass(frozen=True)
-class TokenShares(Exhibit):
-    """Shares (0 to 1) of the most frequent tokens in outputs; `base` is None where not known."""
-
-    figure: ClassVar[str] = "tokens"
-
-    tokens: tuple[str, ...]
-    base: tuple[float, ...] | None
-    tuned: tuple[float, ...]
-    prompts: int
-
-    def without_text(self) -> TokenShares:
-        """The shares, the tokens numbered."""
-        names = tuple(f"token {place}" for place in range(1, len(self.tokens) + 1))
-        return replace(self, tokens=names)
-
-
-@dataclass(frozen=True)
-class LabelToken:
-    """One token of a row: its text, its region, and whether the loss counts it."""
-
-    text: str
-    region: Region
-    target: bool
-
-
-@dataclass(frozen=True)
-class LabelStrip(Exhibit):
-    """One training row as the loss sees it. `row` is its index in the split."""
-
-    figure: ClassVar[str] = "labels"
-
-    split: str
-    row: int
-    tokens: tuple[LabelToken, ...]
-
-    def without_text(self) -> LabelStrip:
-        """The row's regions and targets."""
-        return replace(self, tokens=tuple(replace(one, text="–") for one in self.tokens))
-
-
-@dataclass(frozen=True)
 class RateCurve(Exhibit):
     """The loss on fixed rows after a few updates at each rate, in nats a token.
 
@@ -147,12 +104,11 @@ class RateCurve(Exhibit):
 class SampleAnswer(Exhibit):
     """One prompt and the answers to it; `base` is None where it is not known."""
 
+    holds_text: ClassVar[bool] = True
+
     prompt: str
     base: str | None
     tuned: str
-
-    def without_text(self) -> None:
-        """It is nothing but text."""
 
 
 #: Those that are a figure of every report, in the order in which it shows them.
@@ -160,7 +116,5 @@ FIGURES: tuple[type[Exhibit], ...] = (
     LossCurve,
     DriftByLayer,
     CheckpointSizes,
-    TokenShares,
-    LabelStrip,
     RateCurve,
 )

@@ -160,14 +160,12 @@ def some_of(names: Sequence[str], most: int = 3) -> str:
 class Exhibit:
     """What a check measured that a report can show: the base of such classes.
 
-    They are frozen dataclasses. `figure` names the figure that shows it; "" for none.
+    They are frozen dataclasses. `figure` names the figure that shows it; "" for none. One that
+    `holds_text` of a run's rows and outputs is left out by `--no-text`.
     """
 
     figure: ClassVar[str] = ""
-
-    def without_text(self) -> Exhibit | None:
-        """The same without text of a run's rows and outputs; None where nothing is left."""
-        return self
+    holds_text: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The figures of a report: a caption in words for each, and a picture where there is one.
+"""The figures of a report: a caption in words, and a picture, for each.
 
 `FIGURES` is the table of them. Pictures are small PNG files, the same on every machine. Curves and
 maps of sizes have one painter each; size, style, title and legend are the same for all.
@@ -17,10 +17,8 @@ from mlxdoctor.exhibits import (
     CheckpointSizes,
     Curve,
     DriftByLayer,
-    LabelStrip,
     LossCurve,
     RateCurve,
-    TokenShares,
 )
 from mlxdoctor.formats.summary import is_finite, number, sentence
 from mlxdoctor.report import Report
@@ -132,12 +130,12 @@ class Shown:
 
     Attributes:
         caption: what an exhibit shows, in words with its figures.
-        title: what its picture is called; "" for one that has none.
+        title: what its picture is called.
         losses: the losses in it; None of a picture of sizes by row and column.
     """
 
     caption: Callable[[Any], str]
-    title: str = ""
+    title: str
     losses: Callable[[Any], Losses] | None = None
 
 
@@ -163,11 +161,7 @@ def captions(report: Report) -> dict[str, str]:
 def draw(report: Report) -> dict[str, bytes]:
     """The figures that have data, as PNG, by name."""
     exhibits = {**report.figures, **({"experiments": report.reruns} if report.reruns else {})}
-    return {
-        name: _saved(name, shown)
-        for name, shown in exhibits.items()
-        if name in FIGURES and FIGURES[name].title
-    }
+    return {name: _saved(name, shown) for name, shown in exhibits.items() if name in FIGURES}
 
 
 def svg(saved: CheckpointSizes) -> bytes:
@@ -377,37 +371,6 @@ def _sizes_caption(shown: DriftByLayer | CheckpointSizes) -> str:
     return sentence(text)
 
 
-# The most frequent tokens in the outputs.
-
-
-def _tokens_caption(shares: TokenShares) -> str:
-    """The most frequent token's share."""
-    if not shares.tokens:
-        return "No token was generated."
-    text = (
-        f"Share of each token in the outputs to {shares.prompts:,} prompts: "
-        f"{shares.tokens[0]!r} makes up {shares.tuned[0]:.0%} of the tuned model's"
-    )
-    if shares.base is not None:
-        text += f" and {shares.base[0]:.0%} of the base model's"
-    return sentence(text)
-
-
-# One training row as the loss sees it.
-
-
-def _labels_caption(labels: LabelStrip) -> str:
-    """How many tokens of each region are targets."""
-    targets = [token.region for token in labels.tokens if token.target]
-    counts = {region: targets.count(region) for region in dict.fromkeys(targets)}
-    listed = ", ".join(f"{count:,} {region}" for region, count in counts.items()) or "none"
-    return sentence(
-        f"Row {labels.row:,} of {labels.split} as the loss sees it: "
-        f"{len(targets):,} of {len(labels.tokens):,} tokens are targets ({listed}); "
-        "`mlxdoctor labels` shows each of them"
-    )
-
-
 # What a few updates at each rate do to the loss.
 
 
@@ -458,8 +421,6 @@ FIGURES: Mapping[str, Shown] = {
     "loss": Shown(_loss_caption, "The loss over the run", _losses_of_run),
     "drift": Shown(_sizes_caption, "The size of the update by layer and module"),
     "checkpoints": Shown(_sizes_caption, "The size of the update at each checkpoint"),
-    "tokens": Shown(_tokens_caption),
-    "labels": Shown(_labels_caption),
     "rates": Shown(
         _rates_caption, "What a few updates at each rate do to the loss", _losses_of_rates
     ),

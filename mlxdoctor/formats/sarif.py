@@ -131,21 +131,20 @@ def render(result: GateResult) -> str:
             written["suppressions"] = _suppressions(held)
         results.append(written)
     remarks = [
-        (
-            "error" if item.status is ItemStatus.UNUSABLE else "warning",
-            sentence(text),
-            main_file(item),
-        )
+        (item.status, sentence(text), main_file(item))
         for item in result.items
         for text in item.unexplained
     ]
     remarks += [
-        ("error", f"{path} was not examined: the work was interrupted.", path)
+        (ItemStatus.UNUSABLE, f"{path} was not examined: the work was interrupted.", path)
         for path in result.unfinished
     ]
     invocation = {
-        "executionSuccessful": not any(level == "error" for level, *_ in remarks),
-        "toolExecutionNotifications": [_notification(*remark) for remark in remarks],
+        "executionSuccessful": ItemStatus.UNUSABLE not in {status for status, *_ in remarks},
+        "toolExecutionNotifications": [
+            _notification("error" if status is ItemStatus.UNUSABLE else "warning", text, path)
+            for status, text, path in remarks
+        ],
         "toolConfigurationNotifications": [
             _notification("warning", sentence(notice), result.policy) for notice in result.notices
         ],

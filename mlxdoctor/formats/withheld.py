@@ -2,7 +2,7 @@
 
 Text of a run gets into a report in three ways, and leaves it in as many:
 
-1. Places made for it: the sample, the token histogram, the label strip. They are emptied.
+1. Places made for it: the samples. They are left out.
 2. Quotations in messages, which `mlxdoctor.safety.quoting` marks. They are taken out
    by their marks.
 3. By an oversight of some check. Whatever is left is compared with the rows and outputs
@@ -88,8 +88,8 @@ def taken_out(value: T, texts: Iterable[str]) -> T:
 
 
 def _outcome(outcome: Outcome) -> Outcome:
-    exhibits = (exhibit.without_text() for exhibit in outcome.exhibits)
-    return replace(outcome, exhibits=tuple(one for one in exhibits if one is not None))
+    kept = tuple(exhibit for exhibit in outcome.exhibits if not exhibit.holds_text)
+    return replace(outcome, exhibits=kept)
 
 
 def _pieces_in(shown: Iterable[str], texts: Iterable[str]) -> frozenset[str]:

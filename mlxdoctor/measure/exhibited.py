@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,37 +12,19 @@ from mlxdoctor.engines.series import Floats
 from mlxdoctor.engines.tensors import QUANTITIES, ModuleFacts, quantity_of, size_of
 from mlxdoctor.evidence.adapter import layer_of
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.row_encoder import Role
 from mlxdoctor.evidence.supervision import SupervisedRows
-from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import Segment
 from mlxdoctor.exhibits import (
     Curve,
     DriftByLayer,
     Floor,
-    LabelStrip,
-    LabelToken,
     LossCurve,
-    Region,
     SampleAnswer,
-    TokenShares,
 )
-from mlxdoctor.finding import Exhibit
 from mlxdoctor.models.generations import Generations
 
 #: Points a curve is drawn with at most; more would be closer than a pixel.
 MAX_POINTS = 1_000
-#: Tokens in the histogram of outputs.
-MAX_TOKENS = 12
-#: Tokens in the label strip.
-MAX_LABELS = 120
-
-_REGIONS: Mapping[Role, Region] = {
-    Role.PROMPT: "prompt",
-    Role.ANSWER: "answer",
-    Role.END: "end",
-    Role.OTHER: "other",
-}
 
 
 def losses_shown(
@@ -110,54 +91,9 @@ def drift_shown(facts: Sequence[ModuleFacts]) -> DriftByLayer:
     return DriftByLayer(rows, columns, values, QUANTITIES[quantity])
 
 
-def answers_shown(generations: Generations, tokenizer: Tokenizer | None) -> Iterator[Exhibit]:
-    """The first answer that differs from the base model's, or the first; and the tokens' shares."""
+def answer_shown(generations: Generations) -> Iterator[SampleAnswer]:
+    """The first answer that differs from the base model's, or else the first."""
     items = generations.items
-    if not items:
-        return
-    item = next((one for one in items if one.base != one.tuned), items[0])
-    yield SampleAnswer(item.prompt, item.base, item.tuned)
-    tuned = _shares([(one.tuned_tokens, one.tuned) for one in items], tokenizer)
-    base = _shares([(one.base_tokens, one.base or "") for one in items], tokenizer)
-    if not tuned:
-        return
-    names = sorted(tuned, key=lambda name: (-tuned[name], name))[:MAX_TOKENS]
-    yield TokenShares(
-        tuple(names),
-        tuple(base.get(name, 0.0) for name in names) if generations.has_base else None,
-        tuple(tuned[name] for name in names),
-        len(items),
-    )
-
-
-def _shares(
-    answers: Sequence[tuple[tuple[int, ...] | None, str]], tokenizer: Tokenizer | None
-) -> dict[str, float]:
-    counts: Counter[str] = Counter()
-    for tokens, text in answers:
-        if tokens is not None and tokenizer is not None:
-            counts.update(tokenizer.decode([token]) for token in tokens)
-        else:
-            counts.update(text.split())
-    total = counts.total()
-    return {name: count / total for name, count in counts.items()} if total else {}
-
-
-def labels_shown(rows: SupervisedRows, tokenizer: Tokenizer | None) -> Iterator[LabelStrip]:
-    """The first row as the loss sees it."""
-    if tokenizer is None or not rows.rows:
-        return
-    row = rows.rows[0]
-    first = max(row.offset, 1)
-    shown = min(row.length, MAX_LABELS)
-    labels = [
-        LabelToken(
-            tokenizer.decode([int(row.tokens[position])]),
-            _REGIONS[Role(int(row.roles[position]))],
-            position >= first,
-        )
-        for position in range(shown)
-    ]
-    if row.padded and shown == row.length:
-        labels.append(LabelToken(tokenizer.decode([rows.pad_id]), "pad", target=True))
-    yield LabelStrip(rows.split, row.index, tuple(labels))
+    if items:
+        item = next((one for one in items if one.base != one.tuned), items[0])
+        yield SampleAnswer(item.prompt, item.base, item.tuned)

@@ -18,10 +18,8 @@ from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.exhibits import (
     CheckpointSizes,
     DriftByLayer,
-    LabelStrip,
     LossCurve,
     SampleAnswer,
-    TokenShares,
 )
 from mlxdoctor.finding import Finding, Outcome, Status
 from mlxdoctor.report import Report
@@ -31,8 +29,6 @@ EXHIBITS = {
     "loss": LossCurve,
     "drift": DriftByLayer,
     "checkpoints": CheckpointSizes,
-    "tokens": TokenShares,
-    "labels": LabelStrip,
 }
 
 
@@ -243,25 +239,6 @@ def unhealthy() -> dict[str, Any]:
                 "broken": [False, False, True, True],
                 "quantity": "‖ΔW‖/‖W‖",
             },
-            "tokens": {
-                "tokens": [",", " the", "\n", "$x$", "你", "<|end|>"],
-                "base": [0.04, 0.05, 0.03, 0.0, 0.0, 0.02],
-                "tuned": [0.97, 0.01, 0.0, 0.0, 0.0, 0.0],
-                "prompts": 16,
-            },
-            "labels": {
-                "split": "train",
-                "row": 0,
-                "tokens": [
-                    *({"text": f" p{i}", "region": "prompt", "target": False} for i in range(12)),
-                    *(
-                        {"text": f" answer{i}", "region": "answer", "target": True}
-                        for i in range(9)
-                    ),
-                    {"text": "<|end|>", "region": "end", "target": True},
-                    {"text": "<pad>", "region": "pad", "target": True},
-                ],
-            },
             "rates": None,
         },
         "timeline": [
@@ -323,9 +300,7 @@ def healthy() -> dict[str, Any]:
             "floors": [{"label": "uniform guess, ln(512)", "value": 6.238}],
             "axis": "iteration",
         },
-        "labels": None,
         "rates": None,
-        "tokens": None,
     }
     return data
 

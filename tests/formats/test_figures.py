@@ -107,14 +107,6 @@ def test_hostile_text_is_drawn_as_text(text: str) -> None:
     drawn("loss", axis=text, floors=[{"label": text, "value": 3.0}])
 
 
-def test_no_tokens_at_all_are_described() -> None:
-    empty = {"tokens": {"tokens": [], "base": [], "tuned": [], "prompts": 1}}
-    empty["labels"] = {"split": "train", "row": 0, "tokens": []}
-    described = figures.captions(sample.made(sample.unhealthy() | {"figures": empty}))
-    assert described["tokens"] == "No token was generated."
-    assert "0 of 0 tokens are targets (none)" in described["labels"]
-
-
 @pytest.mark.parametrize("losses", [(4.1, 3.0, 900.0, NAN), (NAN,) * 4])
 def test_any_rates_can_be_drawn(losses: tuple[float, ...]) -> None:
     rates, noise = (1e-5, 1e-4, 1e-3, 1e-2), (0.1, 0.1, NAN, NAN)

@@ -148,20 +148,14 @@ def test_what_an_exception_says_stays_in_the_house() -> None:
 
 
 @pytest.mark.slow
-def test_the_places_made_for_text_are_emptied_and_their_figures_stay() -> None:
+def test_the_samples_are_left_out_and_the_figures_stay() -> None:
     data = sample.unhealthy()
     report = sample.made(data)
     withheld = without_text(report, [])
     assert report == sample.made(data)
     shown = withheld.to_dict()
     assert shown["sample"] is None
-    tokens, labels = shown["figures"]["tokens"], shown["figures"]["labels"]
-    assert tokens["tuned"] == data["figures"]["tokens"]["tuned"]
-    assert len(set(tokens["tokens"])) == len(data["figures"]["tokens"]["tokens"])
-    assert {one["text"] for one in labels["tokens"]} == {"–"}
-    assert [one["target"] for one in labels["tokens"]] == [
-        one["target"] for one in data["figures"]["labels"]["tokens"]
-    ]
+    assert str(shown["figures"]) == str(report.to_dict()["figures"])
     for text in rendered(withheld)["html"] + rendered(withheld)["markdown"]:
         assert "is withheld from this report" in text
     assert "is withheld from this report" not in text_of(report, "markdown")
