@@ -31,11 +31,10 @@ key, never by their place in two lists.
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from mlxdoctor.check import NotApplicable, check, limit
+from mlxdoctor.check import NotApplicable, check
 from mlxdoctor.engines.text import CONTROL, DAMAGE, ROLE, TextFacts, describe, sampled
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset, Pair, Split
@@ -114,13 +113,8 @@ _ENDS_IN_CONTROL = re.compile(rf"(?:{CONTROL.pattern})\s*\Z")
 _OF_ANSWERS = ("cut-answers", "wrapped-answers", "words-out-of-order", "misplaced-answers")
 
 
-@dataclass(frozen=True)
-class Limits:
-    """When there are too few rows."""
-
-    few_rows: int = limit(
-        50, unit="rows", source="LoRA guides start at 50 to 100 rows; fixtures with 12 overfit"
-    )
+#: Rows below which there are too few: LoRA guides start at 50 to 100, and fixtures with 12 overfit.
+FEW_ROWS = 50
 
 
 @check(
@@ -206,7 +200,6 @@ class Limits:
             "again",
         ),
     },
-    limits=Limits(),
 )
 def data_quality(
     dataset: Dataset,
@@ -214,13 +207,12 @@ def data_quality(
     config: TrainingConfig | None,
     log: TrainingLog | None,
     planned: PlannedRun | None,
-    limits: Limits,
 ) -> Iterator[Sign | Seen | Unsought]:
     """Compare the rows with each other, and describe their answers."""
     train, valid = dataset.splits.get("train"), dataset.splits.get("valid")
     if train is None or not train.rows:
         raise NotApplicable("there are no training rows")
-    yield from _number_of_rows(train, config, log, planned, limits)
+    yield from _number_of_rows(train, config, log, planned)
     pairs = list(map(train.pair, train.rows))
     first: dict[Pair, int] = {}
     repeats = [row for row, pair in enumerate(pairs) if first.setdefault(pair, row) != row]
@@ -275,7 +267,6 @@ def _number_of_rows(
     config: TrainingConfig | None,
     log: TrainingLog | None,
     planned: PlannedRun | None,
-    limits: Limits,
 ) -> Iterator[Sign]:
     count, where = len(split.rows), split.path.name
     batch_size = config.batch_size if config is not None else None
@@ -285,12 +276,12 @@ def _number_of_rows(
         severity = Severity.WARNING if started else None
         measured = {"rows": count, "batch_size": batch_size}
         yield Sign("fewer-than-a-batch", measured, where, severity=severity)
-    elif count < limits.few_rows:
+    elif count < FEW_ROWS:
         # Of a run that was made the losses tell whether that many passes were too many.
         severity = Severity.ERROR if planned and passes >= FEW_PASSES else None
         times = passes if passes >= 1 else None
         figures: dict[str, Measurement] = {"passes": round(passes, 1), "times": times}
-        figures |= {"rows": count, "needed": limits.few_rows}
+        figures |= {"rows": count, "needed": FEW_ROWS}
         yield Sign("few-rows", figures, where, severity=severity)
 
 

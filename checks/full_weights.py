@@ -29,10 +29,9 @@ BASE` shows every tensor.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from statistics import median
 
-from mlxdoctor.check import Inconclusive, check, limit
+from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
@@ -49,26 +48,14 @@ _ROUNDING = 2.0**-8
 _QUANTIZED = 2.0
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Thresholds of `full-weights`."""
-
-    exploded: float = limit(
-        3.0,
-        unit="‖W' − W‖/‖W‖, median over matrices, for an error",
-        source="reports/full-tuning.md: from seven times a high but sound rate on, 3.67 or more "
-        "(44 runs), with 2.2 to 21 times the best loss; seven that were asked 20 questions each "
-        "answered none, most of them garbled",
-        false_alarms="0 of 44 at sound or lower rates, whose largest is 0.64",
-    )
-    large: float = limit(
-        1.0,
-        unit="‖W' − W‖/‖W‖, median over matrices, for a warning",
-        source="reports/full-tuning.md: at two to five times a high but sound rate, 1.05 to 3.45 "
-        "(33 runs), with 1.7 to 8 times the best loss; five that were asked were fluent and "
-        "answered none of 20, where five at sound rates answered 5 to 15",
-        false_alarms="0 of 44 at sound or lower rates, whose largest is 0.64",
-    )
+#: ‖W' - W‖/‖W‖, median over matrices, for an error: from seven times a high but sound rate on,
+#: 3.67 or more (44 runs), with 2.2 to 21 times the best loss; seven that were asked 20 questions
+#: each answered none, most of them garbled (reports/full-tuning.md).
+_EXPLODED = 3.0
+#: The same for a warning: at two to five times such a rate, 1.05 to 3.45 (33 runs), with 1.7 to 8
+#: times the best loss; five that were asked were fluent and answered none of 20, where five at
+#: sound rates answered 5 to 15. 0 of 44 at sound or lower rates, whose largest is 0.64.
+_LARGE = 1.0
 
 
 @check(
@@ -102,7 +89,6 @@ class Limits:
             fix="freeze the model before the layers are converted, and train again from the base",
         ),
     },
-    limits=Limits(),
     rerun_symptom=True,
 )
 def full_weights(
@@ -110,7 +96,6 @@ def full_weights(
     base: BaseModel,
     config: TrainingConfig | None,
     adapter: Adapter | None,
-    limits: Limits,
 ) -> Iterator[Sign | Seen | Unsought]:
     """Compare whole weights with the base model's."""
     was_full = config is not None and config.fine_tune_type == "full"
@@ -141,11 +126,11 @@ def full_weights(
     if is_frozen:
         yield from _frozen(changes, tuned)
     else:
-        yield from _fully_tuned(changes, tuned, limits, was_full=was_full)
+        yield from _fully_tuned(changes, tuned, was_full=was_full)
 
 
 def _fully_tuned(
-    changes: Sequence[WeightChange], tuned: TunedModel, limits: Limits, *, was_full: bool
+    changes: Sequence[WeightChange], tuned: TunedModel, *, was_full: bool
 ) -> Iterator[Sign | Seen]:
     compared = [change for change in changes if not change.is_requantized]
     changed = [change for change in compared if change.status == "changed"]
@@ -172,15 +157,15 @@ def _fully_tuned(
         if change.relative is not None and len(change.shape) > 1 and not change.nonfinite
     ]
     median_change = median(size for size, _ in matrices) if matrices else 0.0
-    if median_change >= limits.large:
+    if median_change >= _LARGE:
         largest, name = max(matrices)
         figures: dict[str, Measurement] = {
             "median_relative_change": median_change,
             "largest_relative_change": largest,
             "matrices": len(matrices),
-            "most": limits.large,
+            "most": _LARGE,
         }
-        severity = None if median_change >= limits.exploded else Severity.WARNING
+        severity = None if median_change >= _EXPLODED else Severity.WARNING
         yield Sign("exploded", figures, where=name, severity=severity)
 
 

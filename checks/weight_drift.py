@@ -84,6 +84,9 @@ class Limits(SizeLimits):
     )
 
 
+LIMITS = Limits()
+
+
 @check(
     codes={
         "exploded": Symptom.error(
@@ -122,11 +125,10 @@ class Limits(SizeLimits):
             fix="raise the learning rate, or train for more updates",
         ),
     },
-    limits=Limits(),
     rerun_symptom=True,
 )
 def weight_drift(
-    adapter: Adapter, config: TrainingConfig | None, base: BaseModel | None, limits: Limits
+    adapter: Adapter, config: TrainingConfig | None, base: BaseModel | None
 ) -> Iterator[Sign | DriftByLayer]:
     """Judge the size of the update, module by module."""
     if not adapter.modules:
@@ -139,29 +141,29 @@ def weight_drift(
     if not facts:
         raise NotApplicable("every B is zero: there is no update to measure")
     if config is not None:
-        yield from _straight(facts, config, limits)
+        yield from _straight(facts, config)
     if not isfinite(facts[0].scale):
         raise Inconclusive(
             "the scale of the update is not stated: the adapter_config.json is needed"
         )
-    yield from _size(facts, limits)
+    yield from _size(facts)
 
 
-def _size(facts: Sequence[ModuleFacts], limits: Limits) -> Iterator[Sign]:
+def _size(facts: Sequence[ModuleFacts]) -> Iterator[Sign]:
     quantity = quantity_of(facts)
     is_relative = quantity == "relative"
     sizes = [(size_of(module, quantity), module.name) for module in facts]
     middle, (largest, name) = median(size for size, _ in sizes), max(sizes)
-    least = limits.negligible * (1.0 if is_relative else _NOMINAL_SHARE)
+    least = LIMITS.negligible * (1.0 if is_relative else _NOMINAL_SHARE)
     measured = {
         "median_relative_norm" if is_relative else "median_nominal_norm": middle,
         "largest_relative_norm": largest if is_relative else None,
         "modules": len(sizes),
         "scale": facts[0].scale,
-        "most": limits.large if is_relative else limits.nominal_large,
+        "most": LIMITS.large if is_relative else LIMITS.nominal_large,
         "least": least,
     }
-    if code := too_large(middle, limits, is_relative=is_relative):
+    if code := too_large(middle, LIMITS, is_relative=is_relative):
         yield Sign(code, measured, where=name)
     elif middle < least:
         severity = Severity.ERROR if middle < least * _NOTHING else None
@@ -177,9 +179,7 @@ def _size(facts: Sequence[ModuleFacts], limits: Limits) -> Iterator[Sign]:
         yield Sign("one-module-overwritten", figures, where=name)
 
 
-def _straight(
-    facts: Sequence[ModuleFacts], config: TrainingConfig, limits: Limits
-) -> Iterator[Sign]:
+def _straight(facts: Sequence[ModuleFacts], config: TrainingConfig) -> Iterator[Sign]:
     """Whether B went straight, where Adam with its default momenta made it from zero."""
     is_adam = config.optimizer in ("adam", "adamw") and not config.optimizer_config.get("betas")
     is_known = is_adam and config.describes_training and not config.resume_adapter_file
@@ -194,13 +194,13 @@ def _straight(
     way = abs(config.learning_rate) * straight_way(updates, bias_correction=corrected)
     straightness = median(module.b.rms for module in facts) / way
     # B that went further than the stated rate takes it was trained with another, or for longer.
-    if limits.straight <= straightness <= 1.0:
+    if LIMITS.straight <= straightness <= 1.0:
         yield Sign(
             "straight",
             {
                 "learning_rate": config.learning_rate,
                 "updates": updates,
                 "straightness": straightness,
-                "most": limits.straight,
+                "most": LIMITS.straight,
             },
         )

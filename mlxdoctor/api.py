@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from mlxdoctor.causes import load_causes
-from mlxdoctor.check import Check, discover, selected, with_thresholds
+from mlxdoctor.check import Check, discover, selected
 from mlxdoctor.diagnosis import Diagnosed, judge, unlocks_most
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
@@ -73,9 +73,7 @@ def diagnose(
     given = [paths] if isinstance(paths, str | os.PathLike) else paths
     places = [Path(path) for path in given]
     options = replace(options or Options(), **changes)
-    checks = with_thresholds(
-        selected(_all_checks(), options.select, options.ignore), options.thresholds
-    )
+    checks = selected(_all_checks(), options.select, options.ignore)
     run = Run.discover(places, options, progress=progress)
     command = partial(_command, places, options)
     on_files = [check for check in checks if not check.needs_models]
@@ -92,8 +90,7 @@ def diagnose(
 
 def examined(run: Run) -> RunReport:
     """The report of a run that was put together already, by all checks."""
-    checks = with_thresholds(_all_checks(), run.options.thresholds)
-    return _report(run, run_checks(checks, run), lambda _: "")
+    return _report(run, run_checks(_all_checks(), run), lambda _: "")
 
 
 @cache  # a gate asks for them with every adapter

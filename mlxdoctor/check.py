@@ -16,10 +16,9 @@ parameters say, by their type annotations, which evidence it needs:
         yield Sign("zero-b", {"modules": 16})
 
 A parameter annotated `X` is required: without that evidence the check is
-skipped, and the reason is reported. `X | None` is optional. A parameter whose
-annotation is the dataclass given as `limits=` receives the thresholds.
-Beside signs it may yield what a figure shows (`Exhibit`), what was as it should be
-(`Seen`, on which `healthy` rests), and what it could not look for (`Unsought`).
+skipped, and the reason is reported. `X | None` is optional. Beside signs it may
+yield what a figure shows (`Exhibit`), what was as it should be (`Seen`, on which
+`healthy` rests), and what it could not look for (`Unsought`).
 The check's name is its module's name with dashes; its module docstring is the
 text that `mlxdoctor explain` prints.
 """
@@ -33,7 +32,7 @@ import traceback
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import entry_points
 from typing import Any, Protocol, TypeVar
 
@@ -54,8 +53,6 @@ BUILTIN_PACKAGE = "mlxdoctor.checks"
 T = TypeVar("T")
 #: What a check's function may yield.
 Yield = Sign | Exhibit | Seen | Unsought
-#: Check -> name of a field of its `Limits` -> value.
-Thresholds = Mapping[str, Mapping[str, Any]]
 
 
 class Inconclusive(Exception):  # noqa: N818 - an outcome, not an error
@@ -108,7 +105,6 @@ class Check:
         name: the module's name with dashes.
         symptoms: every code it can report, with what is said of it once and for all.
         documentation: its module's docstring.
-        limits: its thresholds, or None.
         requirements: the evidence it takes.
         marks_onset: whether the onset of a finding is where the loss began to go wrong.
         rerun_symptom: whether it looks at what a run did, so that a rerun under a changed
@@ -118,10 +114,8 @@ class Check:
     name: str
     symptoms: Mapping[str, Symptom]
     documentation: str
-    limits: Any
     requirements: tuple[Requirement, ...]
     function: Callable[..., Iterable[Yield]] = field(repr=False)
-    limits_parameter: str | None = None
     marks_onset: bool = False
     rerun_symptom: bool = False
 
@@ -218,8 +212,6 @@ class Check:
                 got.arises = cannot_have is None or not cannot_have(requirement.kind)
                 return Status.SKIPPED, source.why_missing(requirement.kind)
             arguments[requirement.parameter] = value
-        if self.limits_parameter is not None:
-            arguments[self.limits_parameter] = self.limits
         # A source that was made by hand is of a run.
         is_planned = bool(getattr(source, "is_planned", False))
         for one in self.function(**arguments):
@@ -273,7 +265,6 @@ def limit(default: T, *, unit: str, source: str, false_alarms: str = "not measur
 def check(
     *,
     codes: Mapping[str, Symptom],
-    limits: Any = None,
     marks_onset: bool = False,
     rerun_symptom: bool = False,
 ) -> Callable[[Callable[..., Iterable[Yield]]], Check]:
@@ -281,7 +272,6 @@ def check(
 
     Args:
         codes: code -> what it stands for; the check's name is put before each code.
-        limits: an instance of a frozen dataclass of thresholds.
         marks_onset, rerun_symptom: what the check is good for; see `Check`.
 
     Raises:
@@ -297,15 +287,12 @@ def check(
             raise TypeError(f"the check {name} has no module docstring to explain it")
         if wordless := ", ".join(code for code, symptom in codes.items() if not symptom.says):
             raise TypeError(f"the check {name} has no sentence (says=) for {wordless}")
-        requirements, limits_parameter = _requirements(function, limits)
         return Check(
             name=name,
             symptoms={f"{name}.{code}": symptom for code, symptom in codes.items()},
             documentation=documentation,
-            limits=limits,
-            requirements=requirements,
+            requirements=_requirements(function),
             function=function,
-            limits_parameter=limits_parameter,
             marks_onset=marks_onset,
             rerun_symptom=rerun_symptom,
         )
@@ -313,19 +300,13 @@ def check(
     return decorate
 
 
-def _requirements(
-    function: Callable[..., Any], limits: Any
-) -> tuple[tuple[Requirement, ...], str | None]:
+def _requirements(function: Callable[..., Any]) -> tuple[Requirement, ...]:
     hints = typing.get_type_hints(function)
     requirements: list[Requirement] = []
-    limits_parameter = None
     for parameter in inspect.signature(function).parameters:
         annotation = hints.get(parameter)
         if annotation is None:
             raise TypeError(f"{function.__module__}: parameter {parameter} has no annotation")
-        if limits is not None and annotation is type(limits):
-            limits_parameter = parameter
-            continue
         options = typing.get_args(annotation)
         is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
         kinds = [option for option in options if option is not type(None)] if is_union else []
@@ -333,7 +314,7 @@ def _requirements(
         if not isinstance(kind, type):
             raise TypeError(f"{function.__module__}: {parameter} must be one evidence class")
         requirements.append(Requirement(parameter, kind, optional=is_union))
-    return tuple(requirements), limits_parameter
+    return tuple(requirements)
 
 
 def _origin(error: BaseException) -> str:
@@ -393,27 +374,4 @@ def selected(checks: Iterable[Check], select: Iterable[str], ignore: Iterable[st
         one
         for one in checks
         if (not select or select & {one.name, *one.codes}) and one.name not in ignore
-    ]
-
-
-def with_thresholds(checks: Iterable[Check], thresholds: Thresholds) -> list[Check]:
-    """The checks, with the given thresholds in place of those that ship.
-
-    Checks that are not among `checks` are passed over: they may not have been selected.
-    """
-    return [
-        replace(one, limits=replace(one.limits, **thresholds[one.name]))
-        if thresholds.get(one.name)
-        else one
-        for one in checks
-    ]
-
-
-def describe_limits(limits: Any) -> list[dict[str, Any]]:
-    """The thresholds of a check with unit, source and false-alarm rate."""
-    if not is_dataclass(limits):
-        return []
-    return [
-        {"name": one.name, "value": getattr(limits, one.name), **one.metadata}
-        for one in fields(limits)
     ]

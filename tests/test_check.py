@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -32,13 +31,6 @@ class Pulse:
 
 class Chart:
     """Another."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Thresholds made for these tests."""
-
-    beats: int = 3
 
 
 class Source:
@@ -66,20 +58,20 @@ def sign(symptom: str = "fast", severity: Severity | None = None) -> Sign:
     return Sign(symptom, {"beats": 190}, severity=severity)
 
 
-def made(function: Callable[..., Any], limits: Any = None) -> Check:
-    return check(codes={"fast": FAST}, limits=limits)(function)
+def made(function: Callable[..., Any]) -> Check:
+    return check(codes={"fast": FAST})(function)
 
 
 def test_a_check_gets_the_evidence_that_its_annotations_name() -> None:
     received: dict[str, Any] = {}
 
-    def run(pulse: Pulse, chart: Chart | None, limits: Limits) -> Iterator[Sign]:
-        received.update(pulse=pulse, chart=chart, limits=limits)
+    def run(pulse: Pulse, chart: Chart | None) -> Iterator[Sign]:
+        received.update(pulse=pulse, chart=chart)
         yield sign()
 
     pulse = Pulse()
-    outcome = made(run, Limits(5)).run(Source(pulse=pulse))
-    assert received == {"pulse": pulse, "chart": None, "limits": Limits(5)}
+    outcome = made(run).run(Source(pulse=pulse))
+    assert received == {"pulse": pulse, "chart": None}
     assert (outcome.check, outcome.status) == ("test-check", Status.FOUND)
     assert [one.code for one in outcome.findings] == ["test-check.fast"]
 
@@ -148,14 +140,12 @@ def test_a_code_without_a_sentence_and_a_parameter_without_annotation_are_refuse
         made(run)
 
 
-def test_every_shipped_check_is_documented_and_its_limits_have_sources() -> None:
+def test_every_shipped_check_is_documented() -> None:
     sections = ("What it finds.", "Why it matters.", "How it is measured.")
     sections += ("When it is wrong.", "What to do.")
     for one in discover():
         for section in sections:
             assert section in one.documentation, f"{one.name} lacks {section!r}"
-        for limit in mlxdoctor.check.describe_limits(one.limits):
-            assert {"unit", "source", "false_alarms"} <= limit.keys(), f"{one.name}.{limit['name']}"
 
 
 NEW_CHECK = '''

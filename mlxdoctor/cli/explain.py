@@ -27,10 +27,10 @@ MAX_WIDTH = 90
 def command(name: str) -> int:
     """Explain a check, a finding's code, a cause, a known bug or a lint rule.
 
-    For a check: what it finds, how it is measured, when it is wrong, and its
-    thresholds with their sources. For a cause: what speaks for and against it,
-    and the remedy. For a known bug: what it does, which versions have it, and where
-    it is reported. For a lint rule: a bad example and a good one.
+    For a check: what it finds, how it is measured, when it is wrong, and what it
+    reads. For a cause: what speaks for and against it, and the remedy. For a
+    known bug: what it does, which versions have it, and where it is reported.
+    For a lint rule: a bad example and a good one.
 
     \b
     Examples:
@@ -84,9 +84,6 @@ def _rule(rule: Rule) -> str:
 
 
 def _check(check: Check, code: str = "") -> str:
-    from mlxdoctor.check import describe_limits
-    from mlxdoctor.formats.summary import number
-
     # The first paragraph is the title.
     paragraphs = check.documentation.strip().split("\n\n")[1:]
     if code:
@@ -95,19 +92,12 @@ def _check(check: Check, code: str = "") -> str:
         f"  {getattr(need.kind, 'kind', need.kind.__name__)}{', if there' * need.optional}"
         for need in check.requirements
     ]
-    thresholds = []
-    for limit in describe_limits(check.limits):
-        thresholds += [
-            f"  {limit['name']} = {number(limit['value'])} {limit['unit']}",
-            _wrapped(f"from {limit['source']}", "      "),
-            _wrapped(f"false alarms: {limit['false_alarms']}", "      "),
-        ]
     codes = [
         line
         for code, meaning in check.codes.items()
         for line in (f"  {code}", _wrapped(meaning, "      "))
     ]
-    lists = {"Codes": codes, f"Reads ({check.cost})": evidence, "Thresholds": thresholds}
+    lists = {"Codes": codes, f"Reads ({check.cost})": evidence}
     return _page(check.title, paragraphs, lists)
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +25,6 @@ class Options:
             training step to be measured. Runs that code.
         select: names or codes of checks: only these.
         ignore: names or codes of checks: not these.
-        thresholds: check -> threshold -> value, in place of those that ship.
         with_text: let the report quote training rows and outputs.
     """
 
@@ -43,7 +40,6 @@ class Options:
     trainer: str | None = None
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
-    thresholds: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     with_text: bool = True
 
     def __post_init__(self) -> None:

@@ -162,8 +162,7 @@ def _rules(codes: Sequence[str]) -> list[dict[str, Any]]:
         if check is None:  # another version's report
             rules.append({"id": code})
             continue
-        more = f"`mlxdoctor explain {check.name}` gives its thresholds and their sources."
-        text = f"{check.documentation}\n\n{more}"
+        text = check.documentation
         meaning = sentence(check.codes[code])
         rules.append(rule(code, meaning, sentence(check.title), text=text, markdown=text))
     return rules

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mlxdoctor.check import Thresholds
 from mlxdoctor.preflight import preflight
 from mlxdoctor.preflight.configuration import is_plan
 from mlxdoctor.report import Report
@@ -24,14 +23,12 @@ class Task:
 
     Attributes:
         path: the adapter, run or file.
-        thresholds: of its checks.
         generate: run models too.
         seconds: the time it may take.
         with_text: let the report quote training rows and outputs.
     """
 
     path: str
-    thresholds: Thresholds
     generate: bool
     seconds: float
     with_text: bool = True
@@ -73,7 +70,6 @@ def examine(task: Task) -> Examined:
     try:
         with stage_of(task), time_limit(task.seconds):
             given: dict[str, Any] = {
-                "thresholds": task.thresholds,
                 "with_text": task.with_text,
                 "progress": in_time,
             }

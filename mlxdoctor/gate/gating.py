@@ -81,7 +81,7 @@ def run_gate(
     """
     options, today = options or Options(), today or date.today()
     items = targets(paths)
-    examined = _examined(items, policy, options, progress)
+    examined = _examined(items, options, progress)
 
     def judged(known: frozenset[Known]) -> list[Weighed]:
         own: defaultdict[str, set[Known]] = defaultdict(set)
@@ -116,7 +116,7 @@ def exit_code(items: Sequence[GateItem]) -> int:
 
 
 def _examined(
-    items: Sequence[Target], policy: Policy, options: Options, progress: Progress | None
+    items: Sequence[Target], options: Options, progress: Progress | None
 ) -> list[Examined | None]:
     """What came of each item; None of one that was not reached."""
     results = [Examined(None, item.problem, 0.0) if item.problem else None for item in items]
@@ -128,7 +128,6 @@ def _examined(
     tasks = [
         Task(
             place(items[number].path),
-            policy.rules_for(policy.key(items[number].path)).thresholds,
             options.generate,
             options.seconds,
             options.with_text,

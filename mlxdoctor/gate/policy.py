@@ -1,9 +1,9 @@
 """What a gate demands of an adapter or run.
 
 The general rules hold everywhere; an override replaces what it names for the paths that it
-matches, the later one where two match. Thresholds are replaced one by one. Paths are matched
-as in a `.gitignore`, against the path from the policy's folder: `adapters/old` also matches
-all that is below it, `*` does not cross a slash, `**` does.
+matches, the later one where two match. Paths are matched as in a `.gitignore`, against the path
+from the policy's folder: `adapters/old` also matches all that is below it, `*` does not cross a
+slash, `**` does.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-from mlxdoctor.check import Thresholds
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -35,7 +33,6 @@ class Rules:
         fail_on: the least severity that fails an item.
         suspect: what becomes of an item whose verdict is suspect; one that passes is listed.
         fail: codes, or checks for all their codes, that fail it whatever their severity.
-        thresholds: check -> threshold -> value.
     """
 
     require: tuple[str, ...] = ()
@@ -43,7 +40,6 @@ class Rules:
     fail_on: Literal["info", "warning", "error", "never"] = "error"
     suspect: Literal["pass", "fail"] = "pass"
     fail: frozenset[str] = frozenset()
-    thresholds: Thresholds = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -112,8 +108,7 @@ class Policy:
         rules = self.rules
         for override in self.overrides:
             if matches(override.paths, key):
-                thresholds = _merged(rules.thresholds, override.rules.get("thresholds", {}))
-                rules = replace(rules, **{**override.rules, "thresholds": thresholds})
+                rules = replace(rules, **override.rules)
         return rules
 
 
@@ -129,8 +124,3 @@ def _spec(patterns: tuple[str, ...]) -> GitIgnoreSpec:
     from pathspec import GitIgnoreSpec
 
     return GitIgnoreSpec.from_lines(patterns)
-
-
-def _merged(first: Thresholds, second: Thresholds) -> Mapping[str, Mapping[str, Any]]:
-    checks = {**first, **second}
-    return {name: {**first.get(name, {}), **second.get(name, {})} for name in checks}

@@ -1,12 +1,10 @@
 """Reading a policy: where it is looked for, and what may stand in it.
 
-What a key takes is what the field of its dataclass is annotated with: those of `policy.py`, and of
-the limits of a check below [thresholds].
+What a key takes is what the field of its dataclass in `policy.py` is annotated with.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import tomllib
@@ -14,10 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from difflib import get_close_matches
 from pathlib import Path
-from sys import float_info
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from mlxdoctor.check import Check, Thresholds, discover
+from mlxdoctor.check import Check, discover
 from mlxdoctor.evidence.source import open_file
 from mlxdoctor.gate.policy import Ignore, Override, Patterns, Policy, Rules
 from mlxdoctor.safety.errors import InputError
@@ -50,23 +47,11 @@ def _is_day(value: Any) -> bool:
     return isinstance(value, date) and not isinstance(value, datetime)
 
 
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    # TOML has integers of any size.
-    is_real = isinstance(value, float) and not math.isnan(value)
-    return is_real or (_is_integer(value) and abs(value) <= float_info.max)
-
-
 #: Annotation of a field -> what to write, whether a value is that, and how it is kept.
 KINDS: Mapping[Any, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
     list: ("each of them below [[its name]]", lambda value: isinstance(value, list), list),
     bool: ("true or false", lambda value: isinstance(value, bool), bool),
     str: ("a text", _is_text, str.strip),
-    int: ("a whole number", _is_integer, int),
-    float: ("a number", _is_number, float),
     tuple[str, ...]: ('a list of texts: ["loss-trend"]', _are_texts, tuple),
     frozenset[str]: ('a list of texts: ["loss-trend"]', _are_texts, frozenset),
     date | None: ("a day without quotes: 2030-01-31", _is_day, lambda value: value),
@@ -183,28 +168,9 @@ def _parsed(
     for key, value in stated.items():
         if key not in kinds:
             raise Wrong(f"{where}{key} is an unknown key", _suggestion(key, kinds))
-        if kinds[key] == Thresholds:
-            kept = _thresholds(value, checks, f"{where}{key}")
-        else:
-            kept = _value(value, kinds[key], f"{where}{key}")
-            _refuse_unknown(key, value, checks, where)
-        values[key.replace("-", "_")] = kept
+        values[key.replace("-", "_")] = _value(value, kinds[key], f"{where}{key}")
+        _refuse_unknown(key, value, checks, where)
     return values
-
-
-def _thresholds(value: Any, checks: Sequence[Check], where: str) -> dict[str, dict[str, Any]]:
-    by_name = {check.name: check for check in checks}
-    if not isinstance(value, Mapping):
-        raise Wrong(f"{where} is {value!r}", "write a table for each check below it")
-    parsed = {}
-    for name, table in value.items():
-        if name not in by_name:
-            problem = f"{where} names the unknown check {name!r}"
-            raise Wrong(problem, _suggestion(name, by_name))
-        # A check without thresholds has None.
-        kinds = get_type_hints(type(by_name[name].limits))
-        parsed[name] = _parsed(table, kinds, checks, f"{where}.{name}.")
-    return parsed
 
 
 def _value(value: Any, kind: Any, where: str) -> Any:

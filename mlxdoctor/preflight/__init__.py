@@ -40,8 +40,7 @@ def preflight(
             are not looked at.
         memory: bytes of the machine that will train; by default those of this one.
         progress: called with what is being done, a count done, and a total.
-        changes: fields of `mlxdoctor.evidence.options.Options`: `base`, `data`, `thresholds`,
-            `with_text`.
+        changes: fields of `mlxdoctor.evidence.options.Options`: `base`, `data`, `with_text`.
 
     Returns:
         The report; its `planned.readiness` is the answer.

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mlxdoctor.checks.weight_drift import LIMITS
 
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
@@ -17,7 +18,6 @@ from tests.given import outcome
 from tests.weight_files import lora, save, write_config
 
 weight_drift = check_called("weight-drift")
-LIMITS = weight_drift.limits
 
 
 BASE = BaseModel.read(FIXTURES / "base")

@@ -62,9 +62,9 @@ def test_the_policy_is_found_from_here_upwards(
     other.write_text('require = ["resume"]\n')
     assert main(["gate", "healthy-ordinary", "--policy", str(other)]) == 3
     assert "the required check resume is skipped" in capsys.readouterr().out
-    other.write_text("thresholds.weight-drift.larg = 1\n")
+    other.write_text('fail-onn = "never"\n')
     assert main(["gate", "healthy-ordinary", "--policy", str(other)]) == 2
-    assert "did you mean 'large'?" in capsys.readouterr().err
+    assert "did you mean 'fail-on'?" in capsys.readouterr().err
 
 
 @pytest.mark.slow

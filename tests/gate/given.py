@@ -60,7 +60,7 @@ def judged(
 
 def task(path: str, seconds: float = 60.0) -> Task:
     """A task that a worker below understands."""
-    return Task(path, {}, False, seconds)
+    return Task(path, False, seconds)
 
 
 def by_name(one: Task) -> Examined:
