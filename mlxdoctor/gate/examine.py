@@ -109,4 +109,4 @@ def stage_of(task: Task) -> Stage:
 def slim(report: Report) -> Report:
     """The report without what only a page about one run shows: a gate holds thousands."""
     outcomes = tuple(replace(one, exhibits=()) if one.exhibits else one for one in report.outcomes)
-    return replace(report.alone, outcomes=outcomes)
+    return replace(report.alone, outcomes=outcomes, timeline=())
