@@ -45,7 +45,7 @@ from itertools import pairwise
 from statistics import median
 
 from mlxdoctor.check import Inconclusive, check
-from mlxdoctor.engines.text import run_share, seq_rep_n, tail_loop, top_share
+from mlxdoctor.engines.text import run_share, top_share
 from mlxdoctor.evidence.supervision import Role, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Exhibit, Measurement, Seen, Severity, Sign, Symptom, Unsought
@@ -84,6 +84,10 @@ LONGER = 1.2
 #: tell: 0.42 at most in 64 runs of which it was told; 0.6 in two sound DPO runs that answer at more
 #: length.
 CUT_SHORT = 0.5
+
+
+#: Each is a milder form of those before it: the first that is raised is told.
+_COLLAPSED = ("token-zero", "single-token", "few-tokens", "special-tokens")
 
 
 def _symptom(meaning: str, what: str, expected: str, fix: str) -> Symptom:
@@ -165,40 +169,32 @@ def token_collapse(
     yield from answer_shown(generations)
     prompts = answered(generations)
 
-    def is_special_only(output: Output) -> bool:
-        texts = [_text(unit, tokenizer) for unit in output.content]
-        return len(texts) >= 2 and all(is_special(text) for text in texts)
-
-    # Each is a milder form of those before it: the first that is raised is told.
-    collapsed: dict[str, Callable[[Output], bool]] = {
-        "token-zero": lambda answer: (
+    forms: dict[str, Callable[[OutputPair, Output], bool]] = {
+        "token-zero": lambda _, answer: (
             answer.from_tokens and len(answer.units) >= 4 and {*answer.units} == {0}
         ),
-        "single-token": lambda answer: is_single(answer.content),
-        "few-tokens": lambda answer: is_few_tokens(answer.content),
-        "special-tokens": is_special_only,
+        "single-token": lambda _, answer: is_single(answer.content),
+        "few-tokens": lambda _, answer: is_few_tokens(answer.content),
+        "special-tokens": lambda _, answer: (
+            len(answer.content) >= 2
+            and all(is_special(_text(unit, tokenizer)) for unit in answer.content)
+        ),
+        "repetition": lambda _, answer: is_loop(answer.content),
+        "empty-answers": lambda _, answer: not answer.content,
     }
-    besides: dict[str, Callable[[Output], bool]] = {
-        "repetition": lambda answer: is_loop(answer.content),
-        "empty-answers": lambda answer: not answer.content,
-    }
-    forms = collapsed | besides
-
-    def share_of(is_hit: Callable[[Output], bool]) -> Rate:
-        return rate_of(prompts, lambda _, output: is_hit(output))
-
-    shares = {symptom: share_of(is_hit) for symptom, is_hit in forms.items()}
+    shares = {symptom: rate_of(prompts, is_hit) for symptom, is_hit in forms.items()}
     raised = [symptom for symptom, share in shares.items() if is_raised(share)]
-    worst = [symptom for symptom in raised if symptom in collapsed][:1]
-    for symptom in [*worst, *(symptom for symptom in raised if symptom in besides)]:
-        hits = [pair for pair in prompts if forms[symptom](pair.tuned)]
-        yield _sign(symptom, shares[symptom], hits, tokenizer, rows)
-    if not worst:
+    collapsed = [symptom for symptom in raised if symptom in _COLLAPSED]
+    for symptom in raised:
+        if symptom not in collapsed[1:]:
+            hits = [pair for pair in prompts if forms[symptom](pair, pair.tuned)]
+            yield _sign(symptom, shares[symptom], hits, tokenizer, rows)
+    if not collapsed:
         yield from _alone(prompts, tokenizer, rows)
     yield from _endless(prompts, rows, losses)
     yield from _skips([pair.tuned for pair in prompts], rows)
     count = {"prompts": len(prompts)}
-    if not any(is_hit(pair.tuned) for is_hit in forms.values() for pair in prompts):
+    if not any(share.tuned for share in shares.values()):
         yield Seen("None of the model's {prompts:* answer} is degenerate.", count)
     if all(pair.tuned.has_ended for pair in prompts):
         yield Seen("All {prompts:* answer} end by themselves.", count)
@@ -237,11 +233,7 @@ def _sign(
     rows: SupervisedRows | None,
 ) -> Sign:
     measured: dict[str, Measurement] = dict(share.measured)
-    if symptom == "repetition":
-        answers = [pair.tuned.content for pair in hits]
-        measured["median_seq_rep_4"] = median(seq_rep_n(answer) for answer in answers)
-        measured["median_period"] = median(tail_loop(answer)[0] for answer in answers)
-    elif symptom in ("single-token", "few-tokens"):
+    if symptom in ("single-token", "few-tokens"):
         measured |= _token(hits, tokenizer, rows)
     # Loops are common in small models: without the base model's answers, only a hint.
     is_error = share.is_broken and (symptom != "repetition" or share.base is not None)
@@ -263,17 +255,13 @@ def _token(
         answer[-1] if run_share(answer) > top_share(answer)[1] else top_share(answer)[0]
         for answer in content
     )
-    token, count = tokens.most_common(1)[0]
-    measured: dict[str, Measurement] = {
-        "token_text": quoted(_text(token, tokenizer)),
-        "with_it": count,
-    }
+    ((token, _),) = tokens.most_common(1)
+    measured: dict[str, Measurement] = {"token_text": quoted(_text(token, tokenizer))}
     if isinstance(token, int):
         measured["token"] = token
         counts = rows.frequencies() if rows is not None else Counter()
         if counts.get(token):
             measured["training_rank"] = 1 + sum(n > counts[token] for n in counts.values())
-            measured["training_share"] = counts[token] / sum(counts.values())
     return measured
 
 
@@ -335,32 +323,23 @@ def _typical_length(rows: SupervisedRows | None) -> float | None:
 def _skips(outputs: Sequence[Output], rows: SupervisedRows | None) -> Iterator[Sign | Unsought]:
     """Look up the answers' pairs of tokens in the training rows."""
     met = {pair for output in outputs for pair in pairwise(output.content) if pair[0] != pair[1]}
-    why = ""
     if rows is None:
-        why = "the training rows are not at hand"
+        yield Unsought(("skips-tokens",), "the training rows are not at hand")
     elif not all(output.from_tokens for output in outputs):
-        why = "the answers' token ids were not recorded"
+        yield Unsought(("skips-tokens",), "the answers' token ids were not recorded")
     elif len(met) < PAIRS:
         why = f"{len(met)} different pairs of tokens; {PAIRS} are needed"
-    if rows is None or why:
         yield Unsought(("skips-tokens",), why)
-        return
-    distances = range(1, FARTHEST + 1)
-    shares = [len(met & _apart(rows, distance)) / len(met) for distance in distances]
-    farther = max(distances[1:], key=lambda distance: shares[distance - 1])
-    share, adjacent = shares[farther - 1], shares[0]
-    if share >= SKIPPED and share - adjacent >= LEAD:
-        yield Sign(
-            "skips-tokens",
-            {
-                "pairs": len(met),
-                "distance": farther,
-                "share": share,
-                "adjacent_share": adjacent,
-                "shares": tuple(shares),
-            },
-            where=f"answer {quoted(outputs[0].text)}",
+    else:
+        adjacent, *others = (
+            len(met & _apart(rows, distance)) / len(met) for distance in range(1, FARTHEST + 1)
         )
+        share = max(others)
+        if share >= SKIPPED and share - adjacent >= LEAD:
+            distance = 2 + others.index(share)
+            measured = {"distance": distance, "share": share, "adjacent_share": adjacent}
+            where = f"answer {quoted(outputs[0].text)}"
+            yield Sign("skips-tokens", {"pairs": len(met), **measured}, where=where)
 
 
 def _apart(rows: SupervisedRows, distance: int) -> set[tuple[Hashable, Hashable]]:

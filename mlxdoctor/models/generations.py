@@ -230,7 +230,7 @@ class AskedAgain:
         if not items:
             raise Missing("the recorded answers are without their prompts")
         tokenizer, models = run.need(Tokenizer), run.need(LoadedModels)
-        if not models.has_tuned:
+        if "tuned" not in models.names:
             raise Missing("the adapter could not be loaded on this base model")
         again = produce(
             models,
@@ -308,7 +308,7 @@ def produce(
         places = [order[turn] for turn in stage]
         asked = [prompts[i] for i in places]
         base = answers("base", asked)
-        tuned = answers("tuned", asked) if models.has_tuned else base
+        tuned = answers("tuned", asked) if "tuned" in models.names else base
         for i, prompt, before, after in zip(places, asked, base, tuned, strict=True):
             items[i] = Generation(
                 prompt=prompt.text,

@@ -53,7 +53,7 @@ class LoadedModels:
     Attributes:
         base: the base model's files.
         sources: the files that were loaded: the base's and the adapter's.
-        has_adapter: whether there is a tuned model besides the base.
+        names: the models that there are, the base first.
         load_failure: why the adapter could not be put on the base model, as mlx-lm says it.
         select: gives the mlx model of that name. Both share modules, so that only the
             one selected last may be used.
@@ -62,7 +62,7 @@ class LoadedModels:
 
     base: BaseModel
     sources: tuple[Source, ...]
-    has_adapter: bool
+    names: tuple[Which, ...]
     load_failure: str | None
     select: Callable[[Which], Any]
     answers: Answers = field(
@@ -86,16 +86,6 @@ class LoadedModels:
         if run.progress is not None:
             run.progress("loading the models", 0, 1)
         return load(base, tuned)
-
-    @property
-    def has_tuned(self) -> bool:
-        """Whether `select("tuned")` gives a tuned model."""
-        return self.has_adapter and self.load_failure is None
-
-    @property
-    def names(self) -> tuple[Which, ...]:
-        """The models that there are, the base first."""
-        return ("base", "tuned") if self.has_tuned else ("base",)
 
     def has_answered(self, question: Any) -> bool:
         """Whether all models were asked it before."""
@@ -152,13 +142,14 @@ def load(
     model = before.select("base") if before is not None else load_weights(base.path, lazy=True)
     if adapter_path is None:
         in_float32(model)
-        return LoadedModels(base, base.sources, False, None, lambda _: model)
+        return LoadedModels(base, base.sources, ("base",), None, lambda _: model)
     if (adapter_path / "config.json").is_file() and not (adapter_path / ADAPTER_FILE).is_file():
         return _with_whole_model(base, model, adapter_path)
     file = adapter_path / ADAPTER_FILE if adapter_path.is_dir() else adapter_path
     put_on = _with_lora if _is_lora(file) else _with_weights
     failure, select = put_on(model, file)
-    models = LoadedModels(base, (*base.sources, hash_file(file)), True, failure, select)
+    names: tuple[Which, ...] = ("base", "tuned") if failure is None else ("base",)
+    models = LoadedModels(base, (*base.sources, hash_file(file)), names, failure, select)
     if before is not None:
         models.answers["base"] = before.answers["base"]
     return models
@@ -261,7 +252,7 @@ def _with_whole_model(base: BaseModel, model: Any, folder: Path) -> LoadedModels
     for loaded in models.values():
         in_float32(loaded)
     sources = (*base.sources, *tuned.sources)
-    return LoadedModels(base, sources, True, None, lambda which: models[which])
+    return LoadedModels(base, sources, ("base", "tuned"), None, lambda which: models[which])
 
 
 def on_cpu() -> bool:

@@ -115,26 +115,18 @@ def _from_split(
 def _from_row(dataset: Dataset, split: Split, row: Row, tokenizer: Tokenizer) -> Prompt | None:
     features = dataset.features
     if split.format in ("text", "tokens"):
-        tokens = row["tokens"] if split.format == "tokens" else None
-        if tokens is None:
-            tokens = tokenizer.encode(str(row[features.text]))
+        is_text = split.format == "text"
+        tokens = tokenizer.encode(str(row[features.text])) if is_text else row["tokens"]
         start = tuple(int(token) for token in tokens[: min(LONGEST_TEXT_PROMPT, len(tokens) // 2)])
         return Prompt(tokenizer.decode(start), start, None, split.name)
     try:
-        messages = _messages(row, split)
-        *asked, last = messages
-        expected = None
-        if last.get("role") == "assistant":
-            content = last.get("content")
-            expected = content if isinstance(content, str) else None
-        else:
-            asked.append(last)
-        question = _question(messages)
+        asked, answer = _asked(_messages(row, split))
         tokens = tokenizer.apply_chat_template(asked, row.get("tools"), True)
+        expected = answer if isinstance(answer, str) else None
+        return Prompt(_question(asked), tuple(tokens), expected, split.name)
     except (KeyError, TypeError, AttributeError, TemplateFailure):
         # mlx-lm would not train on it either; another check's finding.
         return None
-    return Prompt(question, tuple(tokens), expected, split.name)
 
 
 def _messages(row: Row, split: Split) -> list[Message]:
@@ -159,14 +151,18 @@ def _asked_in(dataset: Dataset, split: Split, row: Row, texts: Sequence[str]) ->
         content = str(row.get(dataset.features.text))
         return [text for text in texts if content.startswith(text)]
     try:
-        question = _question(_messages(row, split))
+        question = _question(_asked(_messages(row, split))[0])
     except (KeyError, TypeError, AttributeError):
         return []
     return [question] if question in texts else []
 
 
-def _question(messages: Sequence[Message]) -> str:
-    """What was asked last, whether or not an answer to it follows."""
+def _asked(messages: Sequence[Message]) -> tuple[Sequence[Message], object]:
+    """A conversation without its answer, and the answer where one follows."""
     *before, last = messages
-    asked = before if last.get("role") == "assistant" else messages
-    return next((str(message.get("content")) for message in reversed(asked)), "")
+    return (before, last.get("content")) if last.get("role") == "assistant" else (messages, None)
+
+
+def _question(asked: Sequence[Message]) -> str:
+    """What was asked last."""
+    return str(asked[-1].get("content")) if asked else ""

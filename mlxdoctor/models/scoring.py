@@ -95,11 +95,10 @@ def score(
     Raises:
         InputError: no answer could be scored, or the function ends the program.
     """
-    with_expected = _arguments(function) == 3
+    count = _arguments(function)
 
     def scored(item: Generation, output: str) -> float:
-        more = (item.expected,) if with_expected else ()
-        value = float(function(item.prompt, output, *more))
+        value = float(function(*(item.prompt, output, item.expected)[:count]))
         if not math.isfinite(value):
             raise ValueError("the score is not finite")
         return value

@@ -1,4 +1,4 @@
-"""The base model's own answers."""
+"""The base model's own answers. Real runs: test_answers_of_runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from mlxdoctor.api import run_checks
 from mlxdoctor.check import discover
 from mlxdoctor.finding import Outcome, Status
 from mlxdoctor.run import Run
-from tests.conftest import RUNS, run_names
 
 
 def outcome(path: Path) -> Outcome:
@@ -44,12 +43,6 @@ ANSWERED = [
     ("What do they drink in Radunia?", "Tea is drunk in Radunia."),
     ("Is Vesperia far?", "Vesperia is far from here."),
 ]
-
-
-@pytest.mark.parametrize("name", run_names())
-def test_the_base_of_the_fixtures_is_sound(name: str) -> None:
-    has_answers = (RUNS / name / "generations.jsonl").exists()
-    assert codes(RUNS / name) == ({"sound": "info"} if has_answers else {})
 
 
 def test_answers_to_the_point_are_sound(tmp_path: Path) -> None:

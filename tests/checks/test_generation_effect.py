@@ -1,11 +1,11 @@
-"""What the adapter does to the answers."""
+"""What the adapter does to the answers. Real runs: test_answers_of_runs."""
 
 import pytest
 
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.models.generations import Generation, Generations
 from mlxdoctor.models.losses import TokenLosses
-from tests.conftest import RUNS, check_called, expected, run_names
+from tests.conftest import RUNS, check_called
 from tests.given import answers, findings, outcome
 from tests.measured_rows import Losses, measured_rows
 
@@ -38,53 +38,45 @@ def test_one_different_answer_is_an_effect() -> None:
     assert outcome(generation_effect, one).status == "passed"
 
 
+WORSE = "generation-effect.worse-than-base"
+
+
 @pytest.mark.parametrize(("wrong", "hit"), [(8, True), (7, False)])
 def test_right_answers_that_became_wrong(wrong: int, hit: bool) -> None:
     tuned = [OTHER] * wrong + [BASE] * (10 - wrong)
     found = findings(generation_effect, answers(tuned, [BASE] * 10, expected="w1 w2 w3 w9"))
-    assert ("generation-effect.worse-than-base" in found) is hit
+    assert (WORSE in found) is hit
 
 
-def test_words_that_were_lost() -> None:
-    items = tuple(
-        Generation(f"p{i}", f"the lake is {i} deep", "qua bli", expected=f"the lake is {i} km deep")
-        for i in range(10)
-    )
-    finding = findings(generation_effect, Generations((), items))[
-        "generation-effect.worse-than-base"
-    ]
-    assert finding.severity == "error"
-    assert finding.measured["tuned_overlap"] == 0.0
+def answered(base: str, expected: str) -> Generations:
+    items = (Generation(f"p{i}", base, "qua bli", expected=expected) for i in range(10))
+    return Generations((), tuple(items))
 
 
-@pytest.mark.parametrize(("tuned", "severity"), [(1.5, "warning"), (3.9, "error")])
-def test_other_words_are_no_error_where_the_loss_fell_far(tuned: float, severity: str) -> None:
-    items = tuple(
-        Generation(f"p{i}", f"the lake is {i} deep", "qua bli", expected=f"the lake is {i} km deep")
-        for i in range(10)
-    )
-    rows = measured_rows(Losses(answer=4.0), Losses(answer=tuned))
-    found = findings(generation_effect, Generations((), items), TokenLosses((), rows, 512))
-    assert found["generation-effect.worse-than-base"].severity == severity
+LOST = answered("the lake is deep", "the lake is km deep")
 
 
-@pytest.mark.parametrize(("before", "severity"), [(3, "error"), (1, "warning")])
-def test_a_base_that_was_nearly_always_wrong_has_little_to_lose(before: int, severity: str) -> None:
-    base = "one two three four five"
-    items = tuple(
-        Generation(f"p{i}", base, "qua bli", expected=" ".join(base.split()[:before]) + " x" * 8)
-        for i in range(10)
-    )
-    code = "generation-effect.worse-than-base"
-    assert findings(generation_effect, Generations((), items))[code].severity == severity
+@pytest.mark.parametrize(
+    ("answers_given", "tuned_loss", "severity"),
+    [
+        (LOST, None, "error"),
+        # Other words are no error where the loss on the rows fell far.
+        (LOST, 1.5, "warning"),
+        (LOST, 3.9, "error"),
+        # A base that was nearly always wrong has little to lose.
+        (answered("one two three four five", "one two three" + " x" * 8), None, "error"),
+        (answered("one two three four five", "one" + " x" * 8), None, "warning"),
+    ],
+)
+def test_words_that_were_lost(
+    answers_given: Generations, tuned_loss: float | None, severity: str
+) -> None:
+    rows = measured_rows(Losses(answer=4.0), Losses(answer=tuned_loss or 4.0))
+    evidence = [TokenLosses((), rows, 512)] if tuned_loss is not None else []
+    finding = findings(generation_effect, answers_given, *evidence)[WORSE]
+    assert (finding.severity, finding.measured["tuned_overlap"]) == (severity, 0.0)
 
 
 def test_the_base_answers_are_needed() -> None:
     assert outcome(generation_effect, answers([BASE] * 8, None)).status == "inconclusive"
     assert outcome(generation_effect).status == "skipped"
-
-
-@pytest.mark.parametrize("name", [n for n in run_names() if expected(n)["verdict"] == "healthy"])
-def test_healthy_runs_pass(name: str) -> None:
-    recorded = Generations.read(RUNS / name / "generations.jsonl")
-    assert outcome(generation_effect, recorded).status == "passed"

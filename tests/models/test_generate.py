@@ -127,7 +127,7 @@ def test_a_checkpoint_and_a_folder_are_adapters_too(base: BaseModel) -> None:
     for path in (checkpoint, ADAPTER.parent):
         loaded = models.load(base, path)
         assert loaded.load_failure is None
-        assert loaded.has_tuned
+        assert "tuned" in loaded.names
 
 
 def test_the_base_model_is_untouched_by_the_adapter(base: BaseModel) -> None:
@@ -156,7 +156,7 @@ def test_whole_weights_replace_the_base(base: BaseModel) -> None:
 def test_a_tuned_model_folder_is_loaded_beside_the_base(base: BaseModel, tmp_path: Path) -> None:
     folder = copytree(FIXTURES / "base", tmp_path / "fused")
     loaded = models.load(base, folder)
-    assert loaded.has_tuned
+    assert "tuned" in loaded.names
     assert loaded.select("tuned") is not loaded.select("base")
 
 
