@@ -2,21 +2,22 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from mlxdoctor.evidence.supervision import Role
-from mlxdoctor.finding import Finding
 from mlxdoctor.models.losses import RowLosses, RowPass, TokenLosses
 from tests.conftest import check_called
 from tests.given import findings, outcome
+from tests.measured_rows import ROLES as ALL_ROLES
 
 learned_targets = check_called("learned-targets")
 
 
-PROMPT, ANSWER = 5, 6
-ROLES = np.array([Role.PROMPT] * PROMPT + [Role.ANSWER] * ANSWER + [Role.END], np.int8)
+#: A prompt, an answer and the end token.
+ROLES = ALL_ROLES[:-1]
 
 
 @dataclass(frozen=True)
@@ -84,15 +85,9 @@ def made(
     )
 
 
-def found(losses: TokenLosses) -> dict[str, Finding]:
-    return {
-        code.removeprefix("learned-targets."): one
-        for code, one in findings(learned_targets, losses).items()
-    }
-
-
 def codes_of(losses: TokenLosses) -> dict[str, str]:
-    return {code: str(finding.severity) for code, finding in found(losses).items()}
+    found = findings(learned_targets, losses)
+    return {code.removeprefix("learned-targets."): str(one.severity) for code, one in found.items()}
 
 
 PADDED = {0: (0.1, 0.1)}
@@ -177,18 +172,6 @@ def test_what_the_base_model_knew(tuned: Model, base: Model, expected: dict[str,
     assert codes_of(made(tuned, base)) == expected
 
 
-def test_a_model_below_a_blind_guess_still_shows_its_padding() -> None:
-    padded = Model(identity=7.0, next=6.0, skip=6.9, padding=PADDED)
-    assert "end-token-repeated" in found(replace(made(padded), end_token_ids=(0,)))
-    lost = Model(identity=7.0, next=6.9, skip=6.9, padding=PADDED)
-    unsaid = outcome(learned_targets, replace(made(lost), end_token_ids=(0,)))
-    assert [one.code for one in unsaid.findings] == ["learned-targets.answers-worse"]
-    assert set(unsaid.unsought) == {
-        "learned-targets.padding-learned",
-        "learned-targets.end-token-repeated",
-    }
-
-
 @pytest.mark.parametrize(
     ("train", "valid", "expected"),
     [
@@ -203,40 +186,61 @@ def test_held_out_rows(train: Model, valid: Model, expected: dict[str, str]) -> 
     assert codes_of(replace(trained, rows=trained.rows + held_out.rows)) == expected
 
 
-@pytest.mark.parametrize("place", ["greedy_at_start", "greedy_after_answer"])
-def test_padding_in_place_of_the_answer_or_its_end_is_an_error(place: str) -> None:
-    padded = replace(SOUND, **{place: 0})
-    other = {"pad_ids": (9, 0)}
-    assert codes_of(replace(made(padded), **other)) == {"padding-learned": "error"}
-    assert not found(replace(made(padded, replace(BASE, **{place: 0})), **other))
-    assert not found(replace(made(padded), end_token_ids=(0,), **other))
-    # mlx-lm trains one token of its own padding after every row.
-    assert not found(made(padded))
+#: Another id than mlx-lm's own is tried as padding; the padding is an end token.
+OTHER, END = {"pad_ids": (9, 0)}, {"end_token_ids": (0,)}
+LEARNED = {"padding-learned": "error"}
+REPEATED = {"end-token-repeated": "error"}
+FIRST, OVER = {"greedy_at_start": 0}, {"greedy_after_answer": 0}
 
 
 @pytest.mark.parametrize(
-    ("loss", "own", "hit"),
-    [(5.0, False, True), (5.3, False, False), (1.55, True, True), (1.65, True, False)],
+    ("tuned", "base", "of_run", "expected"),
+    [
+        # Padding is chosen in place of the answer or of its end.
+        (replace(SOUND, **FIRST), BASE, OTHER, LEARNED),
+        (replace(SOUND, **OVER), BASE, OTHER, LEARNED),
+        (replace(SOUND, **OVER), replace(BASE, **OVER), OTHER, {}),
+        (replace(SOUND, **OVER), BASE, OTHER | END, {}),
+        # mlx-lm trains one token of its own padding after every row.
+        (replace(SOUND, **OVER), BASE, {}, {}),
+        # It may be learned a little; more so where it is that token.
+        (replace(SOUND, padding={0: (8.0, 5.0)}), BASE, OTHER, LEARNED),
+        (replace(SOUND, padding={0: (8.0, 5.3)}), BASE, OTHER, {}),
+        (replace(SOUND, padding={0: (8.0, 1.55)}), BASE, {}, LEARNED),
+        (replace(SOUND, padding={0: (8.0, 1.65)}), BASE, {}, {}),
+        # End token after end token is no other padding.
+        (replace(SOUND, padding=PADDED), BASE, END, REPEATED),
+        # A model below a blind guess still shows it, one that repeats what it is given does not.
+        (Model(7.0, 6.0, 6.9, padding=PADDED), BASE, END, REPEATED | {"answers-worse": "error"}),
+        (
+            Model(identity=0.1, next=5.0, skip=7.0, padding=PADDED),
+            BASE,
+            END,
+            {"wrong-shift-learned": "error", "answers-worse": "error"},
+        ),
+    ],
 )
-def test_padding_may_be_learned_a_little(loss: float, own: bool, hit: bool) -> None:
-    """More so where it is the token of which mlx-lm trains one itself."""
-    padded = replace(SOUND, padding={0: (8.0, loss)})
-    codes = found(replace(made(padded), pad_ids=(0,) if own else (9, 0)))
-    assert list(codes) == (["padding-learned"] if hit else [])
+def test_padding_that_was_learned(
+    tuned: Model, base: Model, of_run: dict[str, Any], expected: dict[str, str]
+) -> None:
+    assert codes_of(replace(made(tuned, base), **of_run)) == expected
 
 
-def test_end_token_after_end_token_is_no_other_padding() -> None:
-    padded = replace(made(replace(SOUND, padding=PADDED)), end_token_ids=(0,))
-    assert codes_of(padded) == {"end-token-repeated": "error"}
-    repeats = Model(identity=0.1, next=5.0, skip=7.0, padding=PADDED)
-    assert "end-token-repeated" not in found(replace(made(repeats), end_token_ids=(0,)))
+def test_padding_of_a_model_above_a_blind_guess_is_not_judged() -> None:
+    lost = Model(identity=7.0, next=6.9, skip=6.9, padding=PADDED)
+    found = outcome(learned_targets, replace(made(lost), **END))
+    assert [one.code for one in found.findings] == ["learned-targets.answers-worse"]
+    assert set(found.unsought) == {
+        "learned-targets.padding-learned",
+        "learned-targets.end-token-repeated",
+    }
 
 
-@pytest.mark.parametrize(("rows", "hit"), [(8, True), (7, False)])
-def test_padding_must_follow_half_of_the_answers(rows: int, hit: bool) -> None:
-    sound, padded = made(SOUND), made(replace(SOUND, greedy_after_answer=0))
-    mixed = replace(sound, rows=padded.rows[:rows] + sound.rows[rows:], pad_ids=(9, 0))
-    assert ("padding-learned" in found(mixed)) is hit
+@pytest.mark.parametrize(("rows", "expected"), [(8, LEARNED), (7, {})])
+def test_padding_must_follow_half_of_the_answers(rows: int, expected: dict[str, str]) -> None:
+    sound, padded = made(SOUND), made(replace(SOUND, **OVER))
+    mixed = replace(sound, rows=padded.rows[:rows] + sound.rows[rows:], **OTHER)
+    assert codes_of(mixed) == expected
 
 
 def test_too_few_rows_decide_nothing() -> None:
@@ -246,6 +250,6 @@ def test_too_few_rows_decide_nothing() -> None:
 
 def test_a_refused_adapter_still_shows_the_base_model() -> None:
     refused = replace(made(None, replace(BASE, next=7.0)), load_failure="ValueError: names")
-    said = outcome(learned_targets, refused)
-    assert [one.code for one in said.findings] == ["learned-targets.base-broken"]
+    found = outcome(learned_targets, refused)
+    assert [one.code for one in found.findings] == ["learned-targets.base-broken"]
     assert outcome(learned_targets, replace(made(None), load_failure="x")).status == "inconclusive"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,66 +24,71 @@ loss_agreement = check_called("loss-agreement")
 
 BASE = Losses()
 TUNED = Losses(prompt=1.0, answer=0.3, end=0.3, other=0.3, padding=0.3)
+NO_END = replace(TUNED, end=8.0, other=8.0, padding=2.0)
 PLAIN = PLAIN_FORMATS[6]
-WITHOUT_END_WARNING = {"agrees-without-end": "warning"}
-WITHOUT_END_ERROR = {"agrees-without-end": "error"}
-Give = Callable[..., Outcome]
+UNENDED, SURELY_UNENDED = {"agrees-without-end": "warning"}, {"agrees-without-end": "error"}
 
 
 def level(loss: float, prompt: float = 1.0) -> Losses:
     return Losses(prompt, loss, loss, loss, loss)
 
 
-class Validation:
-    """Validation rows that note how often they were measured."""
-
-    def __init__(
-        self,
-        rows: tuple[RowLosses, ...],
-        by_format: Mapping[PlainFormat, tuple[RowLosses, ...]],
-        total: int,
-        affordable: int,
-    ) -> None:
-        self.rows, self.by_format = rows, by_format
-        self.asked: list[tuple[PlainFormat | None, int]] = []
-        self.evidence = ValidationRows((), total, affordable, tuple(by_format), self.measure)
-
-    def measure(self, plain: PlainFormat | None, count: int) -> tuple[RowLosses, ...]:
-        self.asked.append((plain, count))
-        rows = self.rows if plain is None else self.by_format[plain]
-        return rows[:count]
+Formats = Mapping[PlainFormat, tuple[RowLosses, ...]]
+#: 4 prompt targets at 2.0 and 9 others at 4.0; tuned 4 at 1.0 and 9 at 0.3.
+WITH_PROMPT = (8 + 36) / 13, (4 + 2.7) / 13
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> TrainingConfig:
-    path = tmp_path / "adapter_config.json"
-    values = {"fine_tune_type": "lora", "mask_prompt": True, "batch_size": 4, "val_batches": -1}
-    path.write_text(json.dumps(values))
-    return TrainingConfig.read(path)
+@dataclass
+class Given:
+    """A run's log, its rows and their losses; `judged` asks the check.
 
+    Attributes:
+        asked: what was measured on demand.
+    """
 
-@pytest.fixture
-def log(tmp_path: Path) -> Callable[..., TrainingLog]:
-    def write(before: float = 4.0, after: float = 0.3) -> TrainingLog:
+    folder: Path
+    asked: list[tuple[PlainFormat | None, int]] = field(default_factory=list)
+
+    def config(self) -> TrainingConfig:
+        path = self.folder / "adapter_config.json"
+        values = {"fine_tune_type": "lora", "mask_prompt": True, "batch_size": 4}
+        path.write_text(json.dumps({**values, "val_batches": -1}))
+        return TrainingConfig.read(path)
+
+    def log(self, before: float = 4.0, after: float = 0.3) -> TrainingLog:
         val = {1: before, 50: after, 100: after}
-        return LogWriter(tmp_path).losses([2.0, 1.0, 0.5, 0.3], val, every=25)
+        return LogWriter(self.folder).losses([2.0, 1.0, 0.5, 0.3], val, every=25)
 
-    return write
+    def judged(
+        self,
+        log: TrainingLog | tuple[float, float] = (4.0, 0.3),
+        base: Losses = BASE,
+        tuned: Losses | None = TUNED,
+        *,
+        formats: Formats | None = None,
+        at_shift: tuple[dict[int, float], dict[int, float]] = ({}, {}),
+        first: tuple[RowLosses, ...] | None = None,
+        rows: tuple[RowLosses, ...] | None = None,
+        total: int = 40,
+        has_config: bool = True,
+    ) -> Outcome:
+        """What is said; `first` are the rows that are measured anyway, `rows` all there are."""
+        all_rows = rows or measured_rows(base, tuned, at_shift=at_shift)
+        by_format = formats or {}
 
+        def measure(plain: PlainFormat | None, count: int) -> tuple[RowLosses, ...]:
+            self.asked.append((plain, count))
+            return (all_rows if plain is None else by_format[plain])[:count]
 
-def judged(
-    log: TrainingLog,
-    *others: object,
-    base: Losses = BASE,
-    tuned: Losses | None = TUNED,
-    by_format: Mapping[PlainFormat, tuple[RowLosses, ...]] | None = None,
-    at_shift: tuple[dict[int, float], dict[int, float]] = ({}, {}),
-) -> Outcome:
-    rows = measured_rows(base, tuned, at_shift=at_shift)
-    failure = "ValueError: no such tensor" if tuned is None else None
-    validation = Validation(rows, by_format or {}, 40, 40)
-    losses = TokenLosses((), rows[:16], 768, load_failure=failure)
-    return outcome(loss_agreement, log, losses, validation.evidence, *others)
+        failure = "ValueError: no such tensor" if tuned is None else None
+        losses = TokenLosses((), first or all_rows[:16], 768, load_failure=failure)
+        validation = ValidationRows((), total, min(total, 40), tuple(by_format), measure)
+        written = self.log(*log) if isinstance(log, tuple) else log
+        config = [self.config()] if has_config else []
+        return outcome(loss_agreement, written, losses, validation, *config)
+
+    def codes(self, *arguments: Any, **named: Any) -> dict[str, str]:
+        return codes(self.judged(*arguments, **named))
 
 
 def codes(found: Outcome) -> dict[str, str]:
@@ -90,28 +96,15 @@ def codes(found: Outcome) -> dict[str, str]:
     return {one.code.removeprefix("loss-agreement."): one.severity for one in found.findings}
 
 
-def test_rows_of_text_have_no_other_format(log: Callable[..., TrainingLog]) -> None:
-    """They are trained on as they stand: that the log agrees tells nothing of how it is asked."""
-    rows = tuple(replace(row, prompt_length=0) for row in measured_rows(BASE, TUNED))
-    validation = Validation(rows, {}, 40, 40)
-    found = outcome(loss_agreement, log(), TokenLosses((), rows[:16], 768), validation.evidence)
-    assert set(found.unsought) == {"loss-agreement.agrees-in-another-format"}
-    assert not judged(log()).unsought
-
-
-def test_losses_that_agree(log: Callable[..., TrainingLog], config: TrainingConfig) -> None:
-    assert judged(log(), config).status == "passed"
-    # Half a percent of rounding, and where the mask is not stated, either of the two.
-    assert judged(log(4.01, 0.31)).status == "passed"
-
-
-#: 4 prompt targets at 2.0 and 9 others at 4.0; tuned 4 at 1.0 and 9 at 0.3.
-WITH_PROMPT = (8 + 36) / 13, (4 + 2.7) / 13
+@pytest.fixture
+def run(tmp_path: Path) -> Given:
+    return Given(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("logged", "base", "tuned", "expected"),
     [
+        ((4.0, 0.3), BASE, TUNED, {}),
         ((4.0, 0.3), BASE, level(0.319), {}),
         ((4.0, 0.3), BASE, level(0.35), {"worse-than-logged": "warning"}),
         ((4.0, 0.3), BASE, level(0.6), {"worse-than-logged": "warning"}),
@@ -124,187 +117,158 @@ WITH_PROMPT = (8 + 36) / 13, (4 + 2.7) / 13
         ((4.2, 0.3), BASE, level(2.5), {"base-differs": "warning", "worse-than-logged": "error"}),
         ((4.2, 0.3), BASE, TUNED, {}),
         ((4.2, 0.3), BASE, None, {"base-differs": "warning"}),
+        ((3.3, 0.4), BASE, level(1.0), {"base-differs": "warning", "worse-than-logged": "warning"}),
         (WITH_PROMPT, BASE, TUNED, {"agrees-with-prompt": "warning"}),
         # The end token left out, which is certain where it became less likely.
-        ((4.0, 0.3), replace(BASE, end=9.0), replace(TUNED, end=6.0), WITHOUT_END_WARNING),
-        ((4.0, 0.3), replace(BASE, end=9.0), replace(TUNED, end=9.05), WITHOUT_END_WARNING),
-        ((4.0, 0.3), replace(BASE, end=9.0), replace(TUNED, end=9.2), WITHOUT_END_ERROR),
+        ((4.0, 0.3), replace(BASE, end=9.0), replace(TUNED, end=6.0), UNENDED),
+        ((4.0, 0.3), replace(BASE, end=9.0), replace(TUNED, end=9.05), UNENDED),
+        ((4.0, 0.3), replace(BASE, end=9.0), replace(TUNED, end=9.2), SURELY_UNENDED),
         # As where the end token is masked by its id, and padding is another token.
         (
             ((6 * 4 + 4 + 9) / 8, (6 * 0.3 + 0.3 + 0.05) / 8),
             replace(BASE, end=5.0, padding=9.0),
             replace(TUNED, end=6.0, padding=0.05),
-            WITHOUT_END_ERROR,
+            SURELY_UNENDED,
         ),
     ],
 )
 def test_losses_beside_those_of_the_log(
-    log: Callable[..., TrainingLog],
-    config: TrainingConfig,
-    *,
-    logged: tuple[float, float],
-    base: Losses,
-    tuned: Losses | None,
-    expected: dict[str, str],
+    run: Given, logged: tuple[float, float], base: Losses, tuned: Losses | None, expected: Any
 ) -> None:
-    assert codes(judged(log(*logged), config, base=base, tuned=tuned)) == expected
+    assert run.codes(logged, base, tuned) == expected
 
 
-def test_what_decides_nothing(log: Callable[..., TrainingLog], config: TrainingConfig) -> None:
-    better = judged(log(after=0.5), config)
-    assert (better.status, codes(better)) == ("inconclusive", {})
-    alone = judged(log(), config, tuned=None)
-    assert alone.status == "inconclusive"
-    assert "could not be loaded" in alone.reason
-    # Where the mask is not stated, the prompt may be in the loss.
-    assert judged(log(*WITH_PROMPT)).status == "passed"
+def test_where_no_mask_is_stated_either_of_the_two_agrees(run: Given) -> None:
+    assert run.judged((4.01, 0.31), has_config=False).status == "passed"
+    assert run.judged(WITH_PROMPT, has_config=False).status == "passed"
 
 
-def test_some_of_the_prompt_in_the_loss(
-    log: Callable[..., TrainingLog], config: TrainingConfig
+@pytest.mark.parametrize(
+    ("logged", "tuned", "reason"),
+    [
+        ((4.0, 0.5), TUNED, "over other targets"),
+        ((4.0, 0.3), None, "could not be loaded"),
+        # Between 3.38 with the prompt and 4.0 without: half of it may be masked.
+        ((3.7, 0.4), level(1.0), "between"),
+    ],
+)
+def test_what_decides_nothing(
+    run: Given, logged: tuple[float, float], tuned: Losses | None, reason: str
 ) -> None:
-    # Between 3.38 with the prompt and 4.0 without: half of it may be masked.
-    between = judged(log(3.7, 0.4), config, tuned=level(1.0))
-    assert between.status == "inconclusive"
-    assert "between" in between.reason
-    assert "base-differs" in codes(judged(log(3.3, 0.4), config, tuned=level(1.0)))
+    found = run.judged(logged, tuned=tuned)
+    assert (found.status, codes(found)) == ("inconclusive", {})
+    assert reason in found.reason
 
 
 @pytest.mark.parametrize("shift", [0, 2, 3])
-def test_targets_at_another_shift(
-    log: Callable[..., TrainingLog], config: TrainingConfig, shift: int
-) -> None:
-    found = judged(log(8.5, 0.1), config, tuned=level(7.0), at_shift=({shift: 8.5}, {shift: 0.1}))
+def test_targets_at_another_shift(run: Given, shift: int) -> None:
+    found = run.judged((8.5, 0.1), tuned=level(7.0), at_shift=({shift: 8.5}, {shift: 0.1}))
     assert codes(found) == {"agrees-at-another-shift": "error"}
     assert found.findings[0].measured["shift"] == shift
 
 
 @pytest.mark.parametrize(("tuned", "severity"), [(1.5, "error"), (0.5, "warning")])
-def test_another_prompt_format(
-    log: Callable[..., TrainingLog], config: TrainingConfig, tuned: float, severity: str
-) -> None:
-    by_format = {
+def test_another_prompt_format(run: Given, tuned: float, severity: str) -> None:
+    formats = {
         PLAIN: measured_rows(level(6.2), TUNED),
         PLAIN_FORMATS[0]: measured_rows(level(6.4), level(0.9)),
     }
-    found = judged(log(before=6.2), config, tuned=level(tuned), by_format=by_format)
+    found = run.judged((6.2, 0.3), tuned=level(tuned), formats=formats)
     assert codes(found) == {"agrees-in-another-format": severity}
     assert found.findings[0].measured["format"] == str(PLAIN)
 
 
-@pytest.mark.parametrize(("off", "hit"), [(0.05, True), (0.09, False)])
-def test_a_format_must_explain_nearly_all(
-    log: Callable[..., TrainingLog], config: TrainingConfig, off: float, hit: bool
-) -> None:
-    by_format = {PLAIN: measured_rows(level(6.2 + off), TUNED)}
-    found = codes(judged(log(before=6.2), config, tuned=level(1.5), by_format=by_format))
-    assert ("agrees-in-another-format" in found) is hit
-    assert ("base-differs" in found) is not hit
-
-
 @pytest.mark.parametrize(
-    ("before", "tuned", "in_format", "expected"),
+    ("before", "tuned", "plain", "in_format", "expected"),
     [
-        (6.2, level(1.5), level(6.2), WITHOUT_END_WARNING),
-        # Where the base model agrees as it is.
-        (4.0, replace(TUNED, end=8.0, other=8.0, padding=2.0), BASE, WITHOUT_END_ERROR),
+        # A format must explain nearly all.
+        (6.2, level(1.5), PLAIN, level(6.25), {"agrees-in-another-format"}),
+        (6.2, level(1.5), PLAIN, level(6.29), {"base-differs", "worse-than-logged"}),
+        (6.2, level(1.5), WITHOUT_END, level(6.2), {"agrees-without-end"}),
+        # Where the base model agrees as it is, only the end may be missing.
+        (4.0, level(1.5), PLAIN, BASE, {"worse-than-logged"}),
+        (4.0, NO_END, WITHOUT_END, BASE, {"agrees-without-end"}),
     ],
 )
-def test_rows_without_their_end(
-    log: Callable[..., TrainingLog],
-    config: TrainingConfig,
+def test_what_a_format_explains(
+    run: Given,
     *,
     before: float,
     tuned: Losses,
+    plain: PlainFormat,
     in_format: Losses,
-    expected: dict[str, str],
+    expected: set[str],
 ) -> None:
-    by_format = {WITHOUT_END: measured_rows(in_format, TUNED)}
-    found = judged(log(before=before), config, tuned=tuned, by_format=by_format)
-    assert codes(found) == expected
+    formats = {plain: measured_rows(in_format, TUNED)}
+    found = run.codes((before, 0.3), tuned=tuned, formats=formats)
+    assert set(found) == expected
+    assert found.get("agrees-without-end") in (None, "error" if tuned is NO_END else "warning")
 
 
-def test_a_format_in_which_the_base_model_agrees_already_is_not_sought(
-    log: Callable[..., TrainingLog], config: TrainingConfig
-) -> None:
-    rows = measured_rows(BASE, level(1.5))
-    validation = Validation(rows, {PLAIN: measured_rows(BASE, TUNED)}, 40, 40)
-    losses = TokenLosses((), rows[:16], 768)
-    found = outcome(loss_agreement, log(), losses, validation.evidence, config)
-    assert codes(found) == {"worse-than-logged": "error"}
-    assert [plain for plain, _ in validation.asked] == [None]
+def test_rows_of_text_have_no_other_format(run: Given) -> None:
+    """They are trained on as they stand: that the log agrees tells nothing of how it is asked."""
+    rows = tuple(replace(row, prompt_length=0) for row in measured_rows(BASE, TUNED))
+    found = run.judged(rows=rows, has_config=False)
+    assert set(found.unsought) == {"loss-agreement.agrees-in-another-format"}
+    assert not run.judged(has_config=False).unsought
 
 
 @pytest.mark.parametrize(
     ("counted", "status"), [(9, "found"), (13, "found"), (120, "inconclusive")]
 )
-def test_a_loss_over_other_tokens(
-    tmp_path: Path, config: TrainingConfig, counted: int, status: str
-) -> None:
+def test_a_loss_over_other_tokens(run: Given, counted: int, status: str) -> None:
     """The rows have 9 targets each with the prompt masked, padding included, and 13 without."""
-    found = judged(
-        LogWriter(tmp_path).text(
-            "Iter 1: Val loss 5.0, Val took 1.0s",
-            "Iter 100: Val loss 0.3, Val took 1.0s",
-            f"Iter 100: Train loss 0.3, Trained Tokens {counted * 400}, Peak mem 1.0 GB",
-        ),
-        config,
-        tuned=level(3.0),
+    log = LogWriter(run.folder).text(
+        "Iter 1: Val loss 5.0, Val took 1.0s",
+        "Iter 100: Val loss 0.3, Val took 1.0s",
+        f"Iter 100: Train loss 0.3, Trained Tokens {counted * 400}, Peak mem 1.0 GB",
     )
+    found = run.judged(log, tuned=level(3.0))
     assert found.status == status
     assert ("more tokens" in found.reason) is (status == "inconclusive")
 
 
-@pytest.mark.parametrize(("tuned", "status"), [(0.9, "passed"), (1.5, "found")])
+@pytest.mark.parametrize(
+    ("first", "tuned", "status", "asked"),
+    [
+        # The few rows that are measured first are off by chance.
+        (0.9, 0.3, "passed", [(None, 64)]),
+        (1.5, 1.5, "found", [(None, 64)]),
+        # What agrees is not measured again.
+        (0.3, 0.3, "passed", []),
+    ],
+)
 def test_few_rows_are_followed_by_more(
-    log: Callable[..., TrainingLog], config: TrainingConfig, tuned: float, status: str
+    run: Given, first: float, tuned: float, status: str, asked: list[Any]
 ) -> None:
-    rows = measured_rows(BASE, level(0.3), 400, spread=1.0)
-    # The few rows that are measured first are off by chance.
-    odd = measured_rows(BASE, level(tuned), 16)
-    true = rows if status == "passed" else measured_rows(BASE, level(tuned), 400, spread=1.0)
-    validation = Validation(true[::10] * 10, {}, 400, 10)
-    losses = TokenLosses((), odd, 768)
-    found = outcome(loss_agreement, log(), losses, validation.evidence, config)
-    assert (found.status, validation.asked) == (status, [(None, 64)])
+    rows = measured_rows(BASE, level(tuned), 400, spread=1.0)[::10] * 10
+    few = measured_rows(BASE, level(first), 16, spread=0.2)
+    assert (run.judged(first=few, rows=rows, total=400).status, run.asked) == (status, asked)
 
 
-def test_what_agrees_is_not_measured_again(
-    log: Callable[..., TrainingLog], config: TrainingConfig
-) -> None:
-    rows = measured_rows(BASE, TUNED, 16, spread=0.2)
-    validation = Validation(rows, {}, 400, 10)
-    found = outcome(loss_agreement, log(), TokenLosses((), rows, 768), validation.evidence, config)
-    assert (found.status, validation.asked) == ("passed", [])
-
-
-@pytest.mark.parametrize(("tuned", "severity"), [(1.6, None), (3.5, "error")])
+@pytest.mark.parametrize(("tuned", "expected"), [(1.6, {}), (3.5, {"worse-than-logged": "error"})])
 def test_training_losses_where_nothing_was_validated(
-    tmp_path: Path, tuned: float, severity: str | None
+    run: Given, tuned: float, expected: dict[str, str]
 ) -> None:
-    log = LogWriter(tmp_path).losses([3.5, 2.0, 1.6, 1.5, 1.5, 1.3, 1.3, 1.2])
+    log = LogWriter(run.folder).losses([3.5, 2.0, 1.6, 1.5, 1.5, 1.3, 1.3, 1.2])
     rows = measured_rows(BASE, level(tuned, prompt=tuned), 16, split="train")
-    found = codes(outcome(loss_agreement, log, TokenLosses((), rows, 768)))
-    assert found == ({} if severity is None else {"worse-than-logged": severity})
+    assert codes(outcome(loss_agreement, log, TokenLosses((), rows, 768))) == expected
 
 
-def test_too_little_to_decide(tmp_path: Path, log: Callable[..., TrainingLog]) -> None:
-    few = TokenLosses((), measured_rows(BASE, TUNED, 7), 768)
-    assert outcome(loss_agreement, log(), few).status == "inconclusive"
-    cut = TokenLosses((), measured_rows(BASE, TUNED, 16, is_whole=False), 768)
-    assert "whole" in outcome(loss_agreement, log(), cut).reason
-    broken = TokenLosses((), measured_rows(BASE, level(float("nan")), 16), 768)
-    assert "not finite" in outcome(loss_agreement, log(), broken).reason
-    writer = LogWriter(tmp_path)
+def test_too_little_to_decide(run: Given) -> None:
+    def reason(log: TrainingLog, rows: tuple[RowLosses, ...]) -> str:
+        return outcome(loss_agreement, log, TokenLosses((), rows, 768)).reason
+
+    few, log = measured_rows(BASE, TUNED, 7), run.log()
+    assert "too few" in reason(log, few)
+    assert "whole" in reason(log, measured_rows(BASE, TUNED, 16, is_whole=False))
+    assert "not finite" in reason(log, measured_rows(BASE, level(float("nan")), 16))
+    writer = LogWriter(run.folder)
     gone = writer.losses([1.0, float("nan"), float("nan")], {1: 4.0, 30: float("nan")})
-    assert "no finite loss" in outcome(loss_agreement, gone, few).reason
-    assert outcome(loss_agreement, log()).status == "skipped"
-
-
-def test_preference_training_has_another_loss(tmp_path: Path) -> None:
-    log = LogWriter(tmp_path).text(
+    assert "no finite loss" in reason(gone, few)
+    assert outcome(loss_agreement, log).status == "skipped"
+    preference = writer.text(
         "Iter 10: loss 0.69, chosen_r 0.1, rejected_r 0.0, acc 0.5, margin 0.1, lr 1e-5"
     )
-    losses = TokenLosses((), measured_rows(BASE, TUNED, 16), 768)
-    assert log.is_preference
-    assert outcome(loss_agreement, log, losses).status == "skipped"
+    assert preference.is_preference
+    assert "preference training" in reason(preference, measured_rows(BASE, TUNED, 16))
