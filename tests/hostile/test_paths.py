@@ -15,6 +15,8 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.discovery import discover
 from mlxdoctor.evidence.source import hash_file, read_bytes, require_file, stream_bytes
 from mlxdoctor.evidence.training_log import TrainingLog, looks_like_log
+from mlxdoctor.gate.baseline import read_baseline
+from mlxdoctor.gate.policy_file import find_policy, read_policy
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import using
@@ -53,6 +55,9 @@ READERS: tuple[Callable[[Path], object], ...] = (
     hash_file,
     looks_like_log,
     lambda path: TrainingLog.read([path]),
+    Adapter.read,
+    read_policy,
+    read_baseline,
 )
 
 
@@ -64,11 +69,10 @@ def test_what_is_no_file_is_refused_and_blocks_nothing(
     monkeypatch.chdir(tmp_path)
     path = Path("adapters.safetensors")
     make(path)
-    for read in (*READERS, Adapter.read):
+    for read in READERS:
         with pytest.raises(InputError):
             read(path)
-    code = main(["diagnose", str(path), "--stdout", "json"])
-    assert code == 2
+    assert main(["diagnose", str(path), "--stdout", "json"]) == 2
 
 
 @pytest.mark.parametrize("make", [pipe, link_to_pipe, listening, endless, circle])
@@ -92,16 +96,7 @@ def test_a_run_with_such_a_file_in_it_is_examined(
 
 @pytest.mark.parametrize(
     "named",
-    [
-        "/dev/zero",
-        "../../../../etc",
-        "/etc/passwd",
-        "~nobody-at-all/x",
-        "a\0b",
-        "x" * 5000,
-        "/",
-        "..",
-    ],
+    ["/dev/zero", "../../../../etc", "/etc/passwd", "~nobody/x", "a\0b", "x" * 5000, "/", ".."],
 )
 def test_a_configuration_that_leads_elsewhere(
     copied: Callable[[str], Path], named: str, capsys: pytest.CaptureFixture[str]
@@ -145,6 +140,25 @@ def test_a_huge_folder_is_looked_into_and_said(tmp_path: Path, limit: str) -> No
         assert limit.partition("=")[0] in str(run.unreadable[0])
     assert run.files.config is not None or "entries" in limit
     assert not Run.discover([tmp_path]).unreadable
+
+
+@pytest.mark.parametrize("read", [read_policy, read_baseline])
+def test_what_is_too_large_is_refused_by_its_size(
+    tmp_path: Path, read: Callable[[Path], object]
+) -> None:
+    path = tmp_path / "large"
+    with path.open("wb") as file:
+        file.truncate(1 << 30)
+    with pytest.raises(InputError, match=r"limit (policy|json)_bytes"):
+        read(path)
+
+
+def test_a_policy_that_leads_nowhere_is_not_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "mlxdoctor.toml").symlink_to("nowhere")
+    policy = find_policy(tmp_path)
+    assert policy is not None
+    with pytest.raises(InputError, match="no such policy"):
+        read_policy(policy)
 
 
 def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path) -> None:

@@ -15,38 +15,26 @@ LOOP = "{% set ns = namespace(x='aaaaaaaa') %}{% for i in range(40) %}"
 
 HOSTILE = (
     "{{ 'a' * 10**10 }}",
-    "{{ ['a'] * 10**10 }}",
     "{{ 2 ** (10**10) }}",
     "{% for i in range(10**9) %}x{% endfor %}",
     LOOP + "{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
-    LOOP + "{% set ns.x = ns.x + ns.x %}{% endfor %}",
     LOOP + "{% set ns.x = ns.x * 8 %}{% endfor %}",
     LOOP + "{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}",
     LOOP + "{% set ns.x = {'a': ns.x, 'b': ns.x} %}{% endfor %}{{ ns.x }}",
     LOOP + "{% set ns.x = '%s%s' % (ns.x, ns.x) %}{% endfor %}",
-    LOOP + "{% set ns.x = '{0}{0}'.format(ns.x) %}{% endfor %}",
     LOOP + "{% set ns.x = ns.x.join(['', ns.x, '']) %}{% endfor %}",
-    LOOP + "{% set ns.x = [ns.x, ns.x]|join %}{% endfor %}",
     LOOP + "{% set ns.x = ns.x.replace('a', 'aa') %}{% endfor %}",
-    LOOP + "{% set ns.x = ns.x|replace('a', 'aa') %}{% endfor %}",
     LOOP + "{% set ns.x = namespace(a=ns.x, b=ns.x) %}{% endfor %}{{ ns.x }}",
     "{% set ns = namespace(x=7) %}{% for i in range(40) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
     "{{ 'a'|center(10**10) }}",
     "{{ 'a'|indent(10**10, true) }}",
     "{{ '%09999999999d' % 1 }}",
     "{{ '%*d' % (9999999999, 1) }}",
-    "{{ '%0999999999d'|format(1) }}",
     "{{ 'a'.ljust(10**10) }}",
-    "{{ 'a'.zfill(10**10) }}",
-    "{{ '\t'.expandtabs(10**10) }}",
     "{{ '{:>9999999999}'.format(1) }}",
-    "{{ '{:{}}'.format(1, 9999999999) }}",
     "{{ messages|tojson(indent=10**9) }}",
     "{{ ('a' * 100000).replace('a', 'b' * 100000) }}",
-    "{{ ('a' * 100000)|replace('a', 'b' * 100000) }}",
     "{{ range(100000)|join('b' * 100000) }}",
-    "{{ range(100000)|map('string')|join('b' * 100000) }}",
-    "{{ ('a' * 100000).translate({97: 'b' * 100000}) }}",
     "{{ 1.5|round(10**9, 'floor') }}",
     "{{ messages|batch(10**10, 'x')|list }}",
 )
@@ -103,10 +91,6 @@ def test_a_template_that_takes_too_much_is_told_the_limit(template: str, limit: 
         ChatTemplate.compile(template, {}).render(CHAT)
 
 
-def test_a_number_may_be_large_and_not_huge() -> None:
-    assert ChatTemplate.compile("{{ 2 ** 1000 // 2 ** 999 }}", {}).render(CHAT) == "2"
-
-
 ESCAPES = (
     "{{ ''.__class__.__mro__ }}",
     "{{ messages.__class__ }}",
@@ -130,6 +114,7 @@ def test_the_sandbox_holds(template: str) -> None:
 @pytest.mark.parametrize(
     ("template", "text"),
     [
+        ("{{ 2 ** 1000 // 2 ** 999 }}", "2"),
         ("{{ 'a' ~ 1 ~ none }}", "a1None"),
         ("{{ 'a' + 'b' }}{{ 1 + 2 }}{{ 5 % 3 }}", "ab32"),
         ("{{ '%s-%d' % ('a', 3) }}{{ '{:>3}'.format(7) }}", "a-3  7"),

@@ -122,34 +122,24 @@ def test_batches_and_single_prompts_agree(
     assert single == batched
 
 
-def test_a_checkpoint_and_a_folder_are_adapters_too(base: BaseModel) -> None:
-    checkpoint = RUNS / "healthy-ordinary" / "0000300_adapters.safetensors"
-    for path in (checkpoint, ADAPTER.parent):
-        loaded = models.load(base, path)
-        assert loaded.load_failure is None
-        assert "tuned" in loaded.names
-
-
-def test_the_base_model_is_untouched_by_the_adapter(base: BaseModel) -> None:
-    import mlx.core as mx
-
+@pytest.mark.parametrize(
+    "path",
+    [
+        ADAPTER,
+        ADAPTER.parent,
+        ADAPTER.parent / "0000300_adapters.safetensors",
+        # Whole weights replace the base's.
+        RUNS / "adapter-never-attached" / "adapters.safetensors",
+    ],
+)
+def test_the_base_model_is_untouched_by_what_is_put_on_it(base: BaseModel, path: Path) -> None:
     tokens = mx.array([[5, 6, 7, 8]])
     alone = np.array(models.load(base).select("base")(tokens))
-    loaded = models.load(base, ADAPTER)
+    loaded = models.load(base, path)
+    assert (loaded.load_failure, loaded.names) == (None, ("base", "tuned"))
     tuned = np.array(loaded.select("tuned")(tokens))
     assert np.array_equal(np.array(loaded.select("base")(tokens)), alone)
     assert not np.array_equal(tuned, alone)
-    assert np.array_equal(np.array(loaded.select("tuned")(tokens)), tuned)
-
-
-def test_whole_weights_replace_the_base(base: BaseModel) -> None:
-    import mlx.core as mx
-
-    loaded = models.load(base, RUNS / "adapter-never-attached" / "adapters.safetensors")
-    assert loaded.load_failure is None
-    tokens = mx.array([[5, 6, 7, 8]])
-    tuned = np.array(loaded.select("tuned")(tokens))
-    assert not np.array_equal(np.array(loaded.select("base")(tokens)), tuned)
     assert np.array_equal(np.array(loaded.select("tuned")(tokens)), tuned)
 
 
@@ -192,7 +182,6 @@ def test_models_that_are_not_loaded(base: BaseModel, tmp_path: Path) -> None:
 def test_measured_losses_are_mlx_lms(
     base: BaseModel, measured: TokenLosses, splits: list[SupervisedRows]
 ) -> None:
-    import mlx.core as mx
     from mlx import nn
 
     model = models.load(base).select("base")
@@ -209,8 +198,6 @@ def test_measured_losses_are_mlx_lms(
 def test_end_and_padding_are_measured_where_they_belong(
     base: BaseModel, measured: TokenLosses, tokenizer: Tokenizer
 ) -> None:
-    import mlx.core as mx
-
     model = models.load(base).select("base")
     row = measured.rows[0]
     end = tokenizer.eos_token_id
@@ -240,13 +227,6 @@ def test_rows_of_both_splits_are_measured(measured: TokenLosses) -> None:
     assert all(row.tuned is not None for row in measured.rows)
 
 
-def test_a_prompt_outside_the_vocabulary_is_refused(base: BaseModel) -> None:
-    """MLX would read the memory behind the embeddings."""
-    model = models.load(base).select("base")
-    with pytest.raises(ValueError, match="token 999 is outside the vocabulary of 768"):
-        answer(model, [Prompt("strange", (5, 999), None, "train")], (0,), 4)
-
-
 def test_more_layers_than_weights_are_refused(tmp_path: Path) -> None:
     """A model is built before its weights are looked at: so many layers take all memory."""
     folder = Path(copytree(FIXTURES / "base", tmp_path / "base"))
@@ -256,18 +236,24 @@ def test_more_layers_than_weights_are_refused(tmp_path: Path) -> None:
         load_weights(folder)
 
 
-def test_tokens_outside_the_vocabulary_are_refused(
+def test_what_cannot_be_asked_is_refused(
     base: BaseModel, tokenizer: Tokenizer, splits: list[SupervisedRows]
 ) -> None:
-    row = splits[0].rows[0]
+    loaded, row = models.load(base), splits[0].rows[0]
+    # MLX would read the memory behind the embeddings.
+    with pytest.raises(ValueError, match="token 999 is outside the vocabulary of 768"):
+        answer(loaded.select("base"), [Prompt("strange", (5, 999), None, "train")], (0,), 4)
     alien = replace(row, tokens=np.full_like(row.tokens, 999))
-    with pytest.raises(InputError, match="token 999 is outside the vocabulary"):
-        Meter(models.load(base), tokenizer).measure([replace(splits[0], rows=(alien,))])
-    with pytest.raises(InputError, match="no row to measure"):
-        Meter(models.load(base), tokenizer).measure([replace(splits[0], rows=())])
-    refused = replace(splits[0], rows=(), refused=(RefusedRow(0, "its text is empty"),))
-    with pytest.raises(InputError, match="no row of the data can be measured: its text is empty"):
-        Meter(models.load(base), tokenizer).measure([refused])
+    for changes, problem in (
+        ({"rows": (alien,)}, "token 999 is outside the vocabulary"),
+        ({"rows": ()}, "no row to measure"),
+        (
+            {"rows": (), "refused": (RefusedRow(0, "its text is empty"),)},
+            "no row of the data can be measured: its text is empty",
+        ),
+    ):
+        with pytest.raises(InputError, match=problem):
+            Meter(loaded, tokenizer).measure([replace(splits[0], **changes)])
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ def test_two_and_three_arguments(tmp_path: Path) -> None:
     )
     function, sources = load_function(f"{path}:length")
     assert sources[0].path == path
-    found = score(ITEMS, function, "length", sources)
-    assert [(one.base, one.tuned) for one in found.items] == [(7.0, 2.0), (3.0, 0.0)]
+    scores = score(ITEMS, function, "length", sources)
+    assert [(item.base, item.tuned) for item in scores.items] == [(7.0, 2.0), (3.0, 0.0)]
     right, _ = load_function(f"{path}:right")
     assert [one.tuned for one in score(ITEMS, right, "right").items] == [1.0, 0.0]
 
@@ -38,17 +38,28 @@ def test_a_module_on_the_path() -> None:
     assert [one.tuned for one in score(ITEMS, function, "eq").items] == [0.0, 0.0]
 
 
-def test_failures_and_infinities_are_counted(tmp_path: Path) -> None:
+def test_failures_are_counted(tmp_path: Path) -> None:
     path = user_file(tmp_path, "def f(prompt, output):\n    return 1 / len(output)\n")
-    function, _ = load_function(f"{path}:f")
-    found = score(ITEMS, function, "f")
-    assert len(found.items) == 1
-    assert found.unscored[0] == 1
-    assert "ZeroDivisionError" in found.unscored[1]
-    path = user_file(tmp_path, "def f(prompt, output):\n    return float('inf')\n")
-    function, _ = load_function(f"{path}:f")
-    with pytest.raises(InputError, match="could score no answer"):
-        score(ITEMS, function, "f")
+    scores = score(ITEMS, load_function(f"{path}:f")[0], "f")
+    assert (len(scores.items), scores.unscored[0]) == (1, 1)
+    assert "ZeroDivisionError" in scores.unscored[1]
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ("return float('inf')", "could score no answer"),
+        ("raise Odd", r"could score no answer \(Odd\)"),
+        ("import sys; sys.exit(0)", "ends the program .SystemExit: 0, at voice.py:4"),
+        ("import os; os._exit(0)", r"ends the program .os\._exit\(0\)"),
+        ("raise BaseException('no more')", "ends the program .BaseException: “no more”"),
+    ],
+)
+def test_a_score_that_gives_nothing(tmp_path: Path, body: str, problem: str) -> None:
+    odd = "class Odd(Exception):\n    def __str__(self): raise ValueError\n"
+    path = user_file(tmp_path, f"{odd}def f(prompt, output):\n    {body}\n")
+    with pytest.raises(InputError, match=problem):
+        score(ITEMS, load_function(f"{path}:f")[0], "f")
 
 
 @pytest.mark.parametrize(
