@@ -29,7 +29,7 @@ from typing import get_args
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.evidence.supervision import Role
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
-from mlxdoctor.judge.learned import ENOUGH_ROWS, LossChange, mean_of
+from mlxdoctor.judge.learned import ENOUGH_ROWS, LossChange
 from mlxdoctor.models.load import Which
 from mlxdoctor.models.prompt_gains import Asked, PromptGains
 
@@ -171,7 +171,6 @@ def _described(worth: Worth) -> tuple[str, dict[str, Measurement]]:
                 measured[f"{split}_rows"] = len(gains.gains)
                 measured[f"{split}_{which}_gain"] = round(gains.gain, 4)
                 measured[f"{split}_{which}_error"] = round(gains.error, 4)
-                measured[f"{split}_{which}_loss"] = mean_of(gains.tuned)
         if f"{split}_base_gain" in measured:
             to_tuned = f"[ and {{{split}_tuned_gain:.2f}} to the tuned one]"
             parts.append(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import PurePosixPath
+from typing import Any
 
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
@@ -50,13 +51,6 @@ class ModelFacts:
     vocabulary: int | None = None
 
 
-@dataclass(frozen=True)
-class _Family:
-    pattern: re.Pattern[str]
-    vocabulary: int | None
-    parameters: float | None
-
-
 def model_facts(
     config: TrainingConfig | None, log: TrainingLog | None, base: BaseModel | None
 ) -> ModelFacts:
@@ -87,19 +81,14 @@ def facts_of_name(name: str) -> ModelFacts:
     cached = _CACHED.search(path)
     last = cached[1] if cached else PurePosixPath(path).name
     plain = last.lower().replace("_", "-")
-    family = next((family for family in _families() if family.pattern.search(plain)), None)
+    family = next((entry for entry in _families() if re.search(entry["name"], plain)), {})
     size = _SIZE.search(plain)
-    parameters = float(size[1]) * _UNITS[size[2]] if size else None
-    if family is not None and family.parameters is not None:
-        parameters = family.parameters
-    vocabulary = family.vocabulary if family is not None else None
-    return ModelFacts(parameters, "its name" if parameters else "", vocabulary)
+    of_size = float(size[1]) * _UNITS[size[2]] if size else None
+    parameters = family.get("parameters", of_size)
+    return ModelFacts(parameters, "its name" if parameters else "", family.get("vocabulary"))
 
 
 @cache
-def _families() -> Sequence[_Family]:
+def _families() -> Sequence[Mapping[str, Any]]:
     document = tomllib.loads(files("mlxdoctor.judge").joinpath(_FILE).read_text("utf-8"))
-    return [
-        _Family(re.compile(entry["name"]), entry.get("vocabulary"), entry.get("parameters"))
-        for entry in document.values()
-    ]
+    return list(document.values())

@@ -98,26 +98,21 @@ def needed_values(findings: Iterable[Finding]) -> dict[str, tuple[float, float]]
     A finding says of a length in tokens `needed_max_seq_length`; of a step, the guideline; and
     of another key `advised_` and the last part of its name: the one value to set.
     """
-    findings = tuple(findings)
-    lengths = [finding.measured.get("needed_max_seq_length") for finding in findings]
-    needed = [length for length in lengths if isinstance(length, int)]
-    longest = {"max_seq_length": (float(max(needed)), math.inf)} if needed else {}
+    rates: dict[str, tuple[float, float]] = {}
     advised: dict[str, tuple[float, float]] = {}
-    for finding in findings:
-        for name, value in finding.measured.items():
-            if name.startswith(ADVISED) and isinstance(value, int | float):
-                advised.setdefault(name.removeprefix(ADVISED), (float(value), float(value)))
-    return {**measured_rates(findings), **longest, **advised}
-
-
-def measured_rates(findings: Iterable[Finding]) -> dict[str, tuple[float, float]]:
-    """The range of usual learning rates at the run's scale, where a check measured it."""
-    for finding in findings:
-        guideline, scale = finding.measured.get("guideline"), finding.measured.get("scale")
+    longest = 0
+    for measured in (finding.measured for finding in findings):
+        guideline, scale = measured.get("guideline"), measured.get("scale")
         if isinstance(guideline, tuple) and isinstance(scale, int | float) and scale:
             low, high = (float(bound) / abs(scale) for bound in guideline)
-            return {"learning_rate": (low, high)}
-    return {}
+            rates.setdefault("learning_rate", (low, high))
+        length = measured.get("needed_max_seq_length")
+        longest = max(longest, length if isinstance(length, int) else 0)
+        for name, value in measured.items():
+            if name.startswith(ADVISED) and isinstance(value, int | float):
+                advised.setdefault(name.removeprefix(ADVISED), (float(value), float(value)))
+    lengths = {"max_seq_length": (float(longest), math.inf)} if longest else {}
+    return {**rates, **lengths, **advised}
 
 
 def changed_values(
@@ -160,13 +155,11 @@ def scaled_schedule(schedule: Mapping[str, Any], times: float) -> list[Any] | No
     None where they are no list that begins with a rate. A linear schedule has two rates, of
     which the second may be the higher one.
     """
-    arguments = schedule.get("arguments")
-    if not isinstance(arguments, list):
-        return None
+    stated = schedule.get("arguments")
+    arguments = stated if isinstance(stated, list) else []
     count = 2 if schedule.get("name") == "linear_schedule" else 1
     rates = arguments[:count]
-    if len(rates) < count or any(isinstance(rate, bool) for rate in rates):
-        return None
-    if not all(isinstance(rate, int | float) for rate in rates):
+    # True is no rate.
+    if len(rates) < count or not all(type(rate) in (int, float) for rate in rates):
         return None
     return [*(float(f"{rate * times:.6g}") for rate in rates), *arguments[count:]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
@@ -22,10 +22,8 @@ from mlxdoctor.models.losses import LONGEST_ROW, SHORTEST_ROW, Meter, RowLosses,
 
 #: Tokens of an answer that are looked at: what it owes to its prompt shows early.
 ANSWER_TOKENS = 64
-#: Tokens of a prompt that are read; rows with longer ones are left out where others are enough.
-PROMPT_TOKENS, LONGEST_PROMPT = 384, LONGEST_ROW - ANSWER_TOKENS
-#: Rows of a split with short prompts that are enough to leave longer ones out.
-ENOUGH_ROWS = 16
+#: Tokens of a prompt that are read; rows with longer ones are left out.
+LONGEST_PROMPT = LONGEST_ROW - ANSWER_TOKENS
 #: Rows among which one with another answer is looked for.
 PARTNERS = 64
 
@@ -114,29 +112,22 @@ def _pairs(rows: SupervisedRows, known: Known) -> tuple[SupervisedRows, Supervis
 
     Those measured before come first, the others at random.
     """
-    usable = _usable(rows.rows)
-    shuffled = [usable[i] for i in np.random.default_rng(0).permutation(len(usable))]
-    shuffled.sort(key=lambda row: (rows.split, row.index) not in known)
-    found = [
-        (row, _after(partner, row))
-        for place, row in enumerate(shuffled)
-        if (partner := _partner(row, chain(shuffled[place + 1 :], shuffled[:place]))) is not None
-    ]
-    own, other = (tuple(pair[side] for pair in found) for side in (0, 1))
-    return replace(rows, rows=own), replace(rows, rows=other)
-
-
-def _usable(rows: Sequence[SupervisedRow]) -> list[SupervisedRow]:
-    """The rows with a prompt and an answer; those with the shorter prompts where they suffice."""
-    having = [
+    usable = [
         cut
-        for row in rows
+        for row in rows.rows
         if 0 < row.prompt_length <= LONGEST_PROMPT
         and row.prefix_matches
         and (cut := _cut(row)).length >= max(row.prompt_length + 1, SHORTEST_ROW)
     ]
-    short = [row for row in having if row.prompt_length <= PROMPT_TOKENS]
-    return short if len(short) >= min(ENOUGH_ROWS, len(having)) else having
+    shuffled = [usable[i] for i in np.random.default_rng(0).permutation(len(usable))]
+    shuffled.sort(key=lambda row: (rows.split, row.index) not in known)
+    pairs = [
+        (row, _after(partner, row))
+        for place, row in enumerate(shuffled)
+        if (partner := _partner(row, chain(shuffled[place + 1 :], shuffled[:place]))) is not None
+    ]
+    own, other = (tuple(pair[side] for pair in pairs) for side in (0, 1))
+    return replace(rows, rows=own), replace(rows, rows=other)
 
 
 def _cut(row: SupervisedRow) -> SupervisedRow:
@@ -170,6 +161,6 @@ def _partner(row: SupervisedRow, others: Iterable[SupervisedRow]) -> SupervisedR
         return row.tokens[: row.prompt_length].tobytes(), row.tokens[row.prompt_length :].tobytes()
 
     prompt, answer = parts(row)
-    different = list(islice((other for other in others if parts(other)[0] != prompt), PARTNERS))
-    unlike = (other for other in different if parts(other)[1] != answer)
-    return next(unlike, different[0] if different else None)
+    different = islice((other for other in others if parts(other)[0] != prompt), PARTNERS)
+    # The first of them where all have this answer.
+    return max(different, key=lambda other: parts(other)[1] != answer, default=None)

@@ -13,7 +13,7 @@ from mlxdoctor.causes import Change
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Finding, Severity
 from mlxdoctor.formats import terminal
-from mlxdoctor.judge.remedy import fix_for, measured_rates, needed_values
+from mlxdoctor.judge.remedy import fix_for, needed_values
 from tests.conftest import RUNS
 
 
@@ -110,8 +110,8 @@ def test_where_nothing_changes_there_is_no_fix(change: Change | None) -> None:
 def test_the_measured_rates_come_from_the_finding_that_measured_them() -> None:
     measured = {"guideline": (0.001, 0.02), "scale": 20.0}
     finding = Finding("learning-rate.above-guideline", Severity.WARNING, "High.", measured)
-    assert measured_rates([finding]) == {"learning_rate": (5e-5, 1e-3)}
-    assert measured_rates([Finding("loss-trend.diverged", Severity.ERROR, "Up.")]) == {}
+    assert needed_values([finding]) == {"learning_rate": (5e-5, 1e-3)}
+    assert needed_values([Finding("loss-trend.diverged", Severity.ERROR, "Up.")]) == {}
 
 
 @pytest.mark.parametrize(("needed", "after"), [(1142, 1152), (130, 192), (1152, 1152)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from math import nan, sqrt
@@ -24,14 +23,12 @@ def factor_facts(adapter: Adapter) -> tuple[ModuleFacts, ...]:
     Raises:
         InputError: the file changed or cannot be read, or a rank is over the limit.
     """
-    return tuple(_described(adapter))
-
-
-def _described(adapter: Adapter) -> Iterator[ModuleFacts]:
-    for module in adapter.modules:
-        if module.rank > current().rank:
-            raise exceeded(None, f"a module has factors of rank {module.rank:,}", "rank")
-        yield describe(module.name, *module.factors(), layer=module.layer)
+    highest = max((module.rank for module in adapter.modules), default=0)
+    if highest > current().rank:
+        raise exceeded(None, f"a module has factors of rank {highest:,}", "rank")
+    return tuple(
+        describe(module.name, *module.factors(), layer=module.layer) for module in adapter.modules
+    )
 
 
 def adapter_facts(
@@ -63,13 +60,15 @@ def adapter_facts(
 
 def nonfinite_values(adapter: Adapter) -> dict[str, int]:
     """How many values of each tensor are NaN or infinite; those without any are left out."""
-    counts: dict[str, int] = {}
+    known: dict[str, int] = {}
     for module, facts in zip(adapter.modules, factor_facts(adapter), strict=True):
-        counts |= {module.a.name: facts.a.nonfinite, module.b.name: facts.b.nonfinite}
-    for name, tensor in adapter.tensors.items():
-        if name not in counts:
-            counts[name] = count_nonfinite(tensor)
-    return {name: count for name, count in counts.items() if count}
+        known |= {module.a.name: facts.a.nonfinite, module.b.name: facts.b.nonfinite}
+    others = {
+        name: count_nonfinite(tensor)
+        for name, tensor in adapter.tensors.items()
+        if name not in known
+    }
+    return {name: count for name, count in (known | others).items() if count}
 
 
 def module_scale(module: LoraModule, config: TrainingConfig | None) -> float:
