@@ -156,12 +156,12 @@ def step_alignment(step: TrainingStep) -> Iterator[Sign | Unsought]:
     if step.forward is not None and not math.isfinite(step.forward.loss):
         raise Inconclusive("the loss is not finite, and neither is its gradient")
     if not alignment.trained.any():
-        if step.policy is not None and step.policy.same:
-            raise Inconclusive(f"all {step.policy.name} of this batch are the same")
+        if step.policy is not None and step.policy.all_same:
+            raise Inconclusive(f"all {step.policy.names[0]} of this batch are the same")
         yield Sign("nothing-trained", {"positions": int(alignment.widths.sum())})
         return
     if alignment.hard < (CONTRAST if step.is_contrast else SINGLE):
-        if step.pairs is None and step.policy is None:
+        if step.preferences is None:
             raise Inconclusive("the loss pushes towards whole distributions, not single targets")
         # A bonus for entropy, say; which answers are pushed is judged by step-preferences.
         of_targets = tuple(CODES.keys() - {"blank-prompt", "nothing-trained"})

@@ -2,8 +2,7 @@
 
 What it finds. Pairs that are trained the wrong way round; chosen or rejected answers that are not
 trained. A policy's loss that pushes answers whatever their rewards are; rewards that change
-nothing; rewarded answers that are made less likely; a gradient that is not finite where all rewards
-are the same.
+nothing; rewarded answers that are made less likely.
 
 Why it matters. A sign, a swapped argument or a penalty that is differentiated along with the
 rewards leaves a loss that looks like any other: it even falls when it is minimised. What it does to
@@ -17,11 +16,12 @@ difference of the two pushes is what the rewards decide, half of their sum is wh
 Labels of yes and no are turned round.
 
 When it is wrong. A margin loss has no gradient for pairs that are already far enough apart, and one
-with a margin to hit pulls pairs back that are beyond it; a strong restraint may outweigh small
-rewards, rightly, once the policy has moved away from its reference: probe the model that training
-begins with. Regression weighted by an exponential of the rewards makes every answer more likely by
-its nature. Small pushes are not held against a loss, for a bonus for entropy pushes without
-rewards. Where all rewards of a batch are the same, only a gradient that is not finite is reported.
+with a margin to hit pulls pairs back that are beyond it, so that less than half of the pairs the
+wrong way round are a warning; a strong restraint may outweigh small rewards, rightly, once the
+policy has moved away from its reference: probe the model that training begins with. Regression
+weighted by an exponential of the rewards makes every answer more likely by its nature. Small pushes
+are not held against a loss, for a bonus for entropy pushes without rewards. Rewards that are all
+the same say nothing of a loss that compares them.
 
 What to do. The loss of pairs is -log sigmoid(beta x ((chosen - reference chosen) - (rejected -
 reference rejected))), the reference frozen or computed beforehand. A policy's advantage is a
@@ -37,9 +37,9 @@ from numpy.typing import NDArray
 from mlxdoctor.check import DoesNotArise, Inconclusive, check
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.measure.training_step.measurement import TrainingStep
-from mlxdoctor.measure.training_step.values import Pairs, Policy
+from mlxdoctor.measure.training_step.values import Preferences
 
-#: More of a role's rows than this share decide which way the loss goes.
+#: From this share of a role's rows on they decide which way the loss goes.
 MOST_ROWS = 0.5
 #: Share of a role's rows that may be pulled back: none in sound losses before the first update.
 SOME_ROWS = 0.1
@@ -57,18 +57,18 @@ _error = partial(
     Symptom.error,
     expected="better answers made more likely, worse ones less, and neither without a reward",
 )
-_PARTLY = (
-    "look at what else decides the sign of a pair's term: an advantage that is centred on the "
-    "batch's mean is negative for half of the pairs"
-)
 
 
 @check(
     codes={
-        "reversed": _error(
-            "chosen answers are made less likely, or rejected ones more",
-            says="{wrong} of {rows:* row} of {where} are made {how} likely.",
-            fix="swap chosen and rejected in the loss, or its sign",
+        "wrong-way": _error(
+            "better answers are made less likely, or worse ones more",
+            says="[{wrong} of {rows:* row} of {where} are made {how} likely.|The answer with the "
+            "highest of the {name} ({highest:g}) is pushed by {its_push:+.2g}, the one with the "
+            "lowest ({lowest:g}) by {push_of_lowest:+.2g}.]",
+            fix="swap chosen and rejected in the loss, or its sign: it minimises minus the margin, "
+            "or minus the advantage times the log probability; where some rows alone are the wrong "
+            "way round, an advantage may be centred on the batch's mean",
         ),
         "one-sided": _error(
             "chosen or rejected answers are not trained",
@@ -89,99 +89,78 @@ _PARTLY = (
             fix="put stop_gradient around the advantage, the penalty for leaving the reference "
             "included",
         ),
-        "not-finite": Symptom.warning(
-            "the gradient is not finite where all rewards are the same",
-            says="With all {name} at zero the gradient is not finite.",
-            expected="a gradient of zero, or of the rewards alone",
-            fix="add a small number to the standard deviation that rewards are divided by",
-        ),
-        "wrong-way": _error(
-            "rewarded answers are made less likely than others",
-            says="The answer with the highest of the {name} ({highest:g}) is pushed by "
-            "{its_push:+.2g}, the one with the lowest ({lowest:g}) by {push_of_lowest:+.2g}.",
-            fix="minimise minus the advantage times the log probability",
-        ),
     },
 )
 def step_preferences(step: TrainingStep) -> Iterator[Sign]:
     """Look at which answers are made more likely, and what reversing the rewards does to it."""
-    alignment = step.alignment
-    if alignment is None:
+    if step.alignment is None:
         raise Inconclusive(step.unread)
     if not step.is_contrast:
         raise DoesNotArise("the loss is none of pairs, and the batch has no rewards")
-    if step.pairs is None and step.policy is None:
+    if step.preferences is None:
         raise Inconclusive(
             "some rows are made more likely and others less, and nothing says which should be: "
             'name them, pairs=("chosen", "rejected") for pairs, rewards="rewards" for a policy'
         )
-    if step.pairs is not None:
-        yield from _pairs(step, step.pairs, alignment.pushes)
-    if step.policy is not None:
-        yield from _rewards(step.policy)
+    if step.preferences.reversed is None:
+        yield from _pairs(step.preferences)
+    else:
+        yield from _rewards(step.preferences, step.preferences.reversed)
 
 
-def _pairs(step: TrainingStep, pairs: Pairs, pushes: NDArray[np.float64]) -> Iterator[Sign]:
-    if not pairs.roles.any():
+def _pairs(pairs: Preferences) -> Iterator[Sign]:
+    if not pairs.rewards.any():
         raise Inconclusive(f"no row that is trained is one of {' or '.join(pairs.names)} alone")
-    # Where the adapter adds nothing yet, no pair can be too far apart.
-    parameters = step.update.parameters if step.update is not None else ()
-    norms = [one.norm for one in parameters if one.name.endswith("lora_b")]
-    is_new = bool(norms) and not any(norms)
     untrained = []
     for role, name, how in zip((1, -1), pairs.names, ("less", "more"), strict=True):
-        towards = pushes[pairs.roles == role] * role
+        towards = pairs.pushes[pairs.rewards == role] * role
         rows, wrong = len(towards), int((towards < 0).sum())
-        is_most = wrong > MOST_ROWS * rows
         if wrong > SOME_ROWS * rows:
             yield Sign(
-                "reversed",
+                "wrong-way",
                 {"rows": rows, "wrong": wrong, "right": int((towards > 0).sum()), "how": how},
                 where=name,
-                severity=None if is_most or is_new else Severity.WARNING,
-                fix=None if is_most else _PARTLY,
+                severity=None if wrong >= MOST_ROWS * rows else Severity.WARNING,
             )
         untrained += [] if towards.any() else [name]
     if len(untrained) == 1:
         yield Sign("one-sided", {}, where=untrained[0])
 
 
-def _rewards(policy: Policy) -> Iterator[Sign]:
-    if policy.breaks_at_zero:
-        yield Sign("not-finite", {"name": policy.name})
-    if not np.isfinite(policy.reversed).all():
+def _rewards(policy: Preferences, reversed_pushes: NDArray[np.float64]) -> Iterator[Sign]:
+    name, pushes, rewards = policy.names[0], policy.pushes, policy.rewards
+    if not np.isfinite(reversed_pushes).all():
         raise Inconclusive("the loss is another one when its rewards are reversed")
-    largest = float(np.abs([policy.pushes, policy.reversed]).max(initial=0.0))
+    largest = float(np.abs([pushes, reversed_pushes]).max(initial=0.0))
     if largest == 0:
-        raise Inconclusive(f"this batch's {policy.name} push no answer, as they are or reversed")
-    own = (policy.pushes - policy.reversed) / 2
+        raise Inconclusive(f"this batch's {name} push no answer, as they are or reversed")
+    own = (pushes - reversed_pushes) / 2
     if float(np.abs(own).max()) <= ROUNDING * largest:
-        yield Sign("unused", {"name": policy.name, "rows": len(own), "largest_push": largest})
+        yield Sign("unused", {"name": name, "rows": len(own), "largest_push": largest})
         return
-    counts = np.abs(policy.pushes) > SMALL * largest
-    keeps = counts & (policy.pushes * policy.reversed > 0)
+    counts = np.abs(pushes) > SMALL * largest
+    keeps = counts & (pushes * reversed_pushes > 0)
     are_most = keeps.sum() > KEPT * counts.sum()
-    without = float(np.abs(policy.pushes + policy.reversed).max() / 2 / np.abs(own).max())
+    without = float(np.abs(pushes + reversed_pushes).max() / 2 / np.abs(own).max())
     # Labels of yes and no may weigh differently.
     if are_most or (without > WITHOUT and not policy.labels):
         measured: dict[str, Measurement] = {
-            "name": policy.name,
+            "name": name,
             "rows": int(counts.sum()),
             "kept": int(keeps.sum()) if are_most else None,
-            "kept_up": int((keeps & (policy.pushes > 0)).sum()),
-            "pushes": tuple(float(f"{push:.4g}") for push in policy.pushes[:8]),
-            "reversed": tuple(float(f"{push:.4g}") for push in policy.reversed[:8]),
+            "kept_up": int((keeps & (pushes > 0)).sum()),
+            "pushes": tuple(float(f"{push:.4g}") for push in pushes[:8]),
+            "reversed": tuple(float(f"{push:.4g}") for push in reversed_pushes[:8]),
             "without_rewards": without,
         }
         yield Sign("not-reversed", measured, severity=None if are_most else Severity.WARNING)
-    rewards = policy.rewards
     # Rewards that are all the same say nothing of a loss that compares them.
-    if rewards.shape == own.shape and not policy.same and np.cov(rewards, own)[0, 1] < 0:
+    if rewards.shape == own.shape and not policy.all_same and np.cov(rewards, own)[0, 1] < 0:
         best, worst = int(rewards.argmax()), int(rewards.argmin())
         yield Sign(
             "wrong-way",
             {
-                "name": policy.name,
+                "name": name,
                 "highest": float(rewards[best]),
                 "its_push": float(own[best]),
                 "lowest": float(rewards[worst]),

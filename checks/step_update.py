@@ -1,44 +1,57 @@
-"""Whether a training step changes what it should, and nothing else.
+"""Whether a training step has a sound loss, and changes what it should and nothing else.
 
-What it finds. Gradients that cannot be taken, are zero for parts of what is trainable, are not
-finite, or enormous; steps that change nothing although there is a gradient, or only a part; frozen
-weights that are no longer bit-identical; steps that fail; steps after which the loss of the same
-batch is higher, or not finite; a loss that stays where it is although the weights change.
+What it finds. A loss that cannot be computed, is not finite or is not a mean over tokens, or is
+above that of a uniform guess before any update. Gradients that cannot be taken, are zero for parts
+of what is trainable, are not finite, or enormous; steps that change nothing although there is a
+gradient, or only a part; frozen weights that are no longer bit-identical; steps that fail; steps
+after which the loss of the same batch is higher, or not finite; a loss that stays where it is
+although the weights change.
 
-Why it matters. A parameter without a gradient stays as it was made, however long the run is. And
-between a gradient and a changed weight there is code: filters by name, updates of a copy, an
-optimizer of other parameters. A filter that keeps nothing stops training in silence.
+Why it matters. What is not finite before the first update is so for ever, and a loss above ln of
+the vocabulary says that targets, weights or tokenizer are not what they seem. A parameter without a
+gradient stays as it was made, however long the run is. And between a gradient and a changed weight
+there is code: filters by name, updates of a copy, an optimizer of other parameters. A filter that
+keeps nothing stops training in silence.
 
-How it is measured. The gradient of every trainable parameter by MLX's own nn.value_and_grad; at
-B = 0, where an adapter begins, the gradient of A is zero by its nature. Then every parameter before
-and after real steps, the user's own where they are given. An array that was not replaced is not
-compared; the others are, bit by bit where they should be frozen. The first gradient times what the
-steps changed says by how much the loss has to move; one that does not move at all has its value
-from something else. Then everything is put back.
+How it is measured. The loss of the given batch with dropout off, and its gradient with respect to
+every parameter that MLX calls trainable; at B = 0, where an adapter begins, the gradient of A is
+zero by its nature. Then every parameter before and after real steps, the user's own where they are
+given. An array that was not replaced is not compared; the others are, bit by bit where they should
+be frozen. The first gradient times what the steps changed says by how much the loss has to move;
+one that does not move at all has its value from something else. Then everything is put back.
 
 When it is wrong. Experts that no token of this batch was sent to, and embeddings of tokens it does
 not have, get no gradient. A warm-up that begins at a rate of zero changes nothing in its first
 step. Steps on one batch with a high rate may raise its loss without harm. The value of a policy's
-surrogate loss says nothing by its nature: it is not looked at where the rewards are known.
+surrogate loss says nothing by its nature: it is not looked at where the rewards are known, and
+losses of pairs and of policies are not held against the guess. A loss may be a sum, or weigh
+tokens. A small model that is sure of other words starts above the uniform guess, up to 1.14 nats in
+healthy runs; it is an error from 1.5 on.
 
-What to do. Look for a stop_gradient or a layer whose output is not used; pass the whole tree of
-gradients to optimizer.update(model, gradients).
+What to do. Print the inputs and targets of one row side by side. Look for a stop_gradient or a
+layer whose output is not used; pass the whole tree of gradients to optimizer.update(model,
+gradients).
 """
 
 import math
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from mlxdoctor.check import Inconclusive, check
-from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, some_of
+from mlxdoctor.check import check
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought, some_of
 from mlxdoctor.measure.training_step.measurement import TrainingStep
-from mlxdoctor.measure.training_step.values import Update
+from mlxdoctor.measure.training_step.values import Forward, Update
 
 _SOUND = "every trainable parameter changed a little, every frozen one bit-identical"
 _GRADIENT = "a finite gradient other than zero for every trainable parameter"
-_error, _warning = (partial(one, expected=_SOUND) for one in (Symptom.error, Symptom.warning))
+_error, _warning = (partial(make, expected=_SOUND) for make in (Symptom.error, Symptom.warning))
 
 
+#: No mean over tokens is so many times ln of the vocabulary.
+SUM = 3.0
+#: Nats above the uniform guess, as in loss-level: sound runs of small bases start up to 1.03 above,
+#: 254 sound steps up to 1.14 (reports/probe.md).
+ABOVE_UNIFORM = 1.5
 #: Steps after which a rate of zero is no warm-up any more: one begins at zero, and leaves it at
 #: the second step.
 WARM_UP = 3
@@ -61,6 +74,33 @@ RISE = 2.0
 
 @check(
     codes={
+        "no-loss": Symptom.error(
+            "the loss cannot be computed",
+            says="The loss cannot be computed on this batch[ ({failure})].",
+            expected="a finite scalar",
+            fix="call the loss by hand with one batch",
+        ),
+        "starts-not-finite": Symptom.error(
+            "the loss or the logits are not finite before any update",
+            says="The {what} of this batch is not finite before any update (loss {loss:g}, "
+            "[{dtype}|no] logits).",
+            expected="a finite loss",
+            fix="guard a division by the number of supervised tokens, and look for rows with none",
+        ),
+        "starts-above-uniform": Symptom.error(
+            "the loss is above that of a uniform guess before any update",
+            says="The loss is {loss:.2f} before any update, {beyond:.2f} nats above a uniform "
+            "guess over the vocabulary ({uniform:.2f}).",
+            expected="below {uniform:.2f}",
+            fix="print inputs and targets of a row side by side: the targets are the next tokens",
+        ),
+        "not-a-mean": Symptom.warning(
+            "the loss is too large for a mean over tokens",
+            says="The loss is {loss:.1f}, {times:.1f} times that of a uniform guess "
+            "({uniform:.2f}): it is a sum, or targets are far off.",
+            expected="at most {uniform:.2f} nats a token",
+            fix="divide by the number of supervised tokens, so that rate and clipping hold",
+        ),
         "failed": _error(
             "the gradient cannot be taken, or a training step fails",
             says="A training step fails ({failure}).",
@@ -135,11 +175,14 @@ RISE = 2.0
         ),
     },
 )
-def step_update(step: TrainingStep) -> Iterator[Sign]:
-    """Look at the gradients, and at what real steps did."""
+def step_update(step: TrainingStep) -> Iterator[Sign | Unsought]:
+    """Look at the loss, at the gradients, and at what real steps did."""
     update = step.update
-    if update is None:
-        raise Inconclusive("no step was made: the loss cannot be computed")
+    if step.forward is None or update is None:
+        where = step.frames[-1] if step.frames else None
+        yield Sign("no-loss", {"failure": step.failure, "frames": step.frames}, where=where)
+        return
+    yield from _start(step, step.forward)
     first, last = update.losses[0], update.losses[-1]
     measured: dict[str, Measurement] = {
         "steps": update.steps,
@@ -164,7 +207,30 @@ def step_update(step: TrainingStep) -> Iterator[Sign]:
         yield Sign("not-finite", measured)
     elif last > RISE * first > 0 and step.policy is None:
         yield Sign("loss-rose", measured)
-    yield from _still(step, update, measured)
+    yield from _still(step, step.forward, update, measured)
+
+
+def _start(step: TrainingStep, forward: Forward) -> Iterator[Sign | Unsought]:
+    """The loss before any update."""
+    loss, uniform = forward.loss, forward.uniform
+    measured: dict[str, Measurement] = {"loss": loss, "uniform": uniform, "dtype": forward.dtype}
+    if not forward.finite_logits:
+        fix = "check the base model's own output, and its weights"
+        yield Sign("starts-not-finite", {**measured, "what": "output"}, fix=fix)
+    elif not math.isfinite(loss):
+        yield Sign("starts-not-finite", {**measured, "what": "loss"})
+    elif step.is_contrast:
+        of_means = ("starts-above-uniform", "not-a-mean")
+        yield Unsought(of_means, "a loss of pairs or of a policy is no mean")
+    elif uniform is not None and loss > SUM * uniform:
+        # So large that it is most likely a sum: a choice of the trainer's, and no broken target.
+        yield Sign("not-a-mean", {**measured, "times": loss / uniform})
+    elif uniform is not None and loss > uniform:
+        yield Sign(
+            "starts-above-uniform",
+            {**measured, "beyond": loss - uniform},
+            severity=None if loss - uniform > ABOVE_UNIFORM else Severity.WARNING,
+        )
 
 
 def _gradients(update: Update) -> Iterator[Sign]:
@@ -232,7 +298,7 @@ def _unchanged(update: Update, measured: Mapping[str, Measurement]) -> Iterator[
 
 
 def _still(
-    step: TrainingStep, update: Update, measured: Mapping[str, Measurement]
+    step: TrainingStep, forward: Forward, update: Update, measured: Mapping[str, Measurement]
 ) -> Iterator[Sign]:
     first, foreseen = update.losses[0], abs(update.predicted)
     # A policy's surrogate has a gradient and no value of its own; a loss of labels has both.
@@ -240,13 +306,12 @@ def _still(
     if is_surrogate or not all(map(math.isfinite, update.losses)):
         return
     moved = max(abs(loss - first) for loss in update.losses)
-    seen = ROUNDING * update.resolution * max(abs(first), 1e-6)
+    seen = ROUNDING * forward.resolution * max(abs(first), 1e-6)
     if foreseen <= FORESEEN * seen or moved > seen:
         return
     is_half = abs(first - math.log(2)) < HALF
     # Without named rewards, what pushes some rows up and others down may be a policy's surrogate.
-    is_named = step.pairs is not None or step.policy is not None
-    may_be_policy = step.is_contrast and not is_named and not is_half
+    may_be_policy = step.is_contrast and step.preferences is None and not is_half
     figures = {
         "foreseen": update.predicted,
         "moved": moved,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import sys
 import textwrap
+from contextlib import suppress
 from dataclasses import replace
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import click
 
@@ -61,8 +61,9 @@ def command(
     from mlxdoctor.probe.probing import judge
 
     # A signal out of the user's code says at least in which line it came.
-    if not faulthandler.is_enabled() and _has_descriptor(sys.stderr):
-        faulthandler.enable(all_threads=False)
+    with suppress(OSError, ValueError):
+        if not faulthandler.is_enabled():
+            faulthandler.enable(all_threads=False)
     steps = STEPS if steps is None else steps
     trainer, sources = load_trainer(function)
     if expect is not None:
@@ -88,14 +89,6 @@ def command(
     return EXIT_INCONCLUSIVE if result.unjudged else EXIT_CLEAN
 
 
-def _has_descriptor(stream: IO[str]) -> bool:
-    try:
-        stream.fileno()
-    except (OSError, ValueError):
-        return False
-    return True
-
-
 def _text(name: str, result: ProbeResult) -> str:
     columns = min(max(output.width(), 40), 100)
     colour = "green" if result.sound else "red" if result.counts["error"] else "yellow"
@@ -113,18 +106,16 @@ def _text(name: str, result: ProbeResult) -> str:
 def _checked(outcome: Outcome, facts: str, columns: int) -> list[str]:
     """What one check measured and found."""
     status = outcome.status.value
-    mark, colour = {"passed": ("ok", "green"), "found": ("found", "yellow")}.get(
-        status, (status, "yellow")
-    )
+    mark, colour = ("ok", "green") if status == "passed" else (status, "yellow")
     if any(finding.severity.value == "error" for finding in outcome.findings):
         mark, colour = "wrong", "red"
     title = outcome.check.removeprefix("step-").capitalize()
     head = output.style(f"{title:<12} {mark:<12}", colour, True)
     lines = [f"{head} {terminal(outcome.reason or facts)}"]
     for finding in outcome.findings:
-        said = _wrapped(f"{finding.message} [{finding.code}]", columns, "  - ")
+        message = _wrapped(f"{finding.message} [{finding.code}]", columns, "  - ")
         colour = _COLOURS[finding.severity.value]
-        lines += [output.style(line, colour, False) for line in said]
+        lines += [output.style(line, colour, False) for line in message]
         lines += _wrapped(f"Fix: {finding.fix}.", columns, "    ")
         frames = finding.measured.get("frames")
         if isinstance(frames, tuple):
@@ -139,16 +130,10 @@ def _wrapped(text: str, columns: int, first: str) -> list[str]:
 def _facts(step: TrainingStep) -> dict[str, str]:
     """What was measured, in a line for each check."""
     state, forward, alignment, update = step.state, step.forward, step.alignment, step.update
-    trainable = sum(state.trainable.values())
     facts = {
-        "step-state": f"{len(state.adapters)} adapters; {trainable:,} of "
+        "step-state": f"{len(state.adapters)} adapters; {sum(state.trainable.values()):,} of "
         f"{state.parameters:,} parameters trainable ({state.ratio:.2%})"
     }
-    if forward is not None:
-        figures = {"loss": forward.loss, "uniform guess": forward.uniform}
-        facts["step-forward"] = ", ".join(
-            f"{name} {value:.3f}" for name, value in figures.items() if value is not None
-        )
     if alignment is not None:
         passes = len(set(alignment.forwards.tolist()))
         facts["step-alignment"] = (
@@ -156,26 +141,29 @@ def _facts(step: TrainingStep) -> dict[str, str]:
             f"{len(alignment.inputs)} rows trained, {int((alignment.weights < 0).sum())} made less "
             f"likely, in {passes} forward pass{'es' if passes > 1 else ''}"
         )
-    if alignment is not None and step.pairs is not None:
-        pushes, roles = alignment.pushes, step.pairs.roles
-        facts["step-preferences"] = ", ".join(
-            f"{int((pushes[roles == role] * role > 0).sum())} of {int((roles == role).sum())} rows "
-            f"of {name} made {how} likely"
-            for role, name, how in zip((1, -1), step.pairs.names, ("more", "less"), strict=True)
-        )
-    elif step.policy is not None:
-        turned = int((step.policy.pushes * step.policy.reversed < 0).sum())
+    if (preferences := step.preferences) is not None:
+        pushes, rewards, turned = preferences.pushes, preferences.rewards, preferences.reversed
         facts["step-preferences"] = (
-            f"{turned} of {len(step.policy.pushes)} answers turn round when {step.policy.name} are "
-            "reversed"
+            ", ".join(
+                f"{int((pushes[rewards == role] * role > 0).sum())} of "
+                f"{int((rewards == role).sum())} rows of {name} made {how} likely"
+                for role, name, how in zip(
+                    (1, -1), preferences.names, ("more", "less"), strict=True
+                )
+            )
+            if turned is None
+            else f"{int((pushes * turned < 0).sum())} of {len(pushes)} answers turn round when "
+            f"{preferences.names[0]} are reversed"
         )
-    if update is not None:
-        norm = math.hypot(*(one.gradient_norm or 0.0 for one in update.parameters))
-        changed = sum(one.change != 0 for one in update.parameters)
+    if forward is not None and update is not None:
+        norm = math.hypot(*(each.gradient_norm or 0.0 for each in update.parameters))
+        changed = sum(each.change != 0 for each in update.parameters)
+        guess = "" if forward.uniform is None else f" (a uniform guess {forward.uniform:.3f})"
         facts["step-update"] = (
             f"gradient {norm:.3g}; {update.steps} steps "
             f"{'of your own' if update.own else f'of {update.optimizer}'}: {changed} of "
             f"{len(update.parameters)} parameters changed, loss "
             + " -> ".join(f"{loss:.3f}" for loss in update.losses)
+            + guess
         )
     return facts

@@ -13,7 +13,7 @@ from mlxdoctor.measure.training_step.measurement import TrainingStep
 T = TypeVar("T")
 
 #: The order in which the checks of a step are shown; those of other packages come after them.
-ORDER = ("step-state", "step-forward", "step-alignment", "step-preferences", "step-update")
+ORDER = ("step-state", "step-alignment", "step-preferences", "step-update")
 
 
 @dataclass(frozen=True)

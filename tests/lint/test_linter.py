@@ -138,7 +138,7 @@ def test_explain_shows_both_examples(capsys: pytest.CaptureFixture[str]) -> None
     shown = capsys.readouterr().out
     assert "Instead of" in shown
     assert "mx.maximum(mask.sum(), 1)" in shown
-    assert "step-forward.not-finite" in shown
+    assert "step-update.starts-not-finite" in shown
 
 
 RULE = '''"""Saves."""

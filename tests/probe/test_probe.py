@@ -182,7 +182,7 @@ def test_the_assertion_says_what_is_wrong(base: tuple[Any, Any]) -> None:
         assert_training_step_sound(model, loss_fn, (inputs,))
     found = {
         "step-alignment.identity",
-        "step-forward.above-uniform",
+        "step-update.starts-above-uniform",
         "step-alignment.padding-trained",
     }
     assert_training_step_sound(model, loss_fn, (inputs,), allow=found)

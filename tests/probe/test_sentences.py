@@ -12,7 +12,7 @@ from mlxdoctor.measure.training_step.values import (
     Alignment,
     Forward,
     ParameterStep,
-    Policy,
+    Preferences,
     State,
     Update,
 )
@@ -51,10 +51,9 @@ def stated(**changed: Any) -> State:
     return State({"q_proj (adapter)": 10}, {"q_proj": 90}, adapters, **changed)
 
 
-def policy(*pushes: float) -> Policy:
+def policy(*pushes: float) -> Preferences:
     """Two answers with rewards of 1 and -1, and their pushes by those and by the reverse."""
-    ways = np.array(pushes).reshape(2, 2)
-    return Policy("rewards", False, np.array([1.0, -1.0]), *ways, same=False)
+    return Preferences(("rewards",), np.array([1.0, -1.0]), *np.array(pushes).reshape(2, 2))
 
 
 def untrained(*rows: int) -> Any:
@@ -90,12 +89,12 @@ SENTENCES = {
         {"alignment": aligned(end_ids=(7,))},
         "None of 2 rows has an end token within this batch's width",
     ),
-    "step-forward.failed": ({"forward": None}, "The loss cannot be computed on this batch."),
-    "step-forward.not-finite": (
+    "step-update.no-loss": ({"forward": None}, "The loss cannot be computed on this batch."),
+    "step-update.starts-not-finite": (
         {"forward": Forward(float("nan"))},
         "The loss of this batch is not finite before any update (loss nan, no logits).",
     ),
-    "step-forward.not-a-mean": (
+    "step-update.not-a-mean": (
         {"forward": Forward(50.0, 5.0, "float32")},
         "The loss is 50.0, 10.0 times that of a uniform guess (5.00)",
     ),
@@ -124,12 +123,12 @@ SENTENCES = {
         "The loss of the same batch rose from 2.000 to 4.100 in 2 steps.",
     ),
     "step-preferences.wrong-way": (
-        {"policy": policy(-2, 2, 2, -2)},
+        {"preferences": policy(-2, 2, 2, -2)},
         "The answer with the highest of the rewards (1) is pushed by -2, the one with the lowest "
         "(-1) by +2.",
     ),
     "step-preferences.not-reversed": (
-        {"policy": policy(1.8, -0.2, -0.2, 1.8)},
+        {"preferences": policy(1.8, -0.2, -0.2, 1.8)},
         "Whatever the rewards are, answers are pushed by up to 0.8 times as much as the rewards "
         "push them.",
     ),

@@ -16,7 +16,7 @@ from mlxdoctor.safety.errors import InputError
 #: Trainer -> (the probe's code, the linter's; None where syntax cannot show it).
 FAULTS: dict[str, tuple[str | None, str | None]] = {
     "adapter_flag": ("step-state.claimed-adapter", "adapter-flag"),
-    "channels_first": ("step-forward.failed", None),
+    "channels_first": ("step-update.no-loss", None),
     "closed_over_model": ("step-update.nothing-changed", "gradient-of-module"),
     "converter": ("step-state.claimed-adapter", "module-dict-walk"),
     "end_is_padding": ("step-alignment.end-token-untrained", None),
@@ -31,7 +31,7 @@ FAULTS: dict[str, tuple[str | None, str | None]] = {
     "parameter_count": (None, "flattened-as-arrays"),
     "shifted_twice": ("step-alignment.shifted-twice", None),
     "targets_identity": ("step-alignment.identity", "unshifted-targets"),
-    "unguarded_division": ("step-forward.not-finite", "unguarded-mean"),
+    "unguarded_division": ("step-update.starts-not-finite", "unguarded-mean"),
 }
 
 
@@ -71,7 +71,7 @@ def test_the_probe_finds_each_fault(trainers: Path, name: str) -> None:
 def test_the_probe_passes_each_twin(trainers: Path, name: str) -> None:
     result = probed(trainers / "sound" / name)
     # A convolution that was never trained adds noise to what the base model reads.
-    allowed = {"step-forward.above-uniform"} if name == "channels_first" else set()
+    allowed = {"step-update.starts-above-uniform"} if name == "channels_first" else set()
     assert codes(result, Severity.WARNING) == allowed
     assert result.sound == (not allowed)
     assert not result.unjudged

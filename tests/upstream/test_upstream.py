@@ -89,7 +89,7 @@ def _result(*codes: str, severity: str = "error") -> dict[str, object]:
     ("wrong", "found", "right"),
     [
         ((), _result(), True),
-        ((), _result("step-forward.failed"), False),
+        ((), _result("step-update.no-loss"), False),
         ((), _result("step-alignment.prompt-trained", severity="info"), True),
         (("step-alignment.identity",), _result("step-alignment.identity"), True),
         (("step-alignment.identity",), _result(), False),

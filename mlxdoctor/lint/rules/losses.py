@@ -222,7 +222,7 @@ def loss_fn(model, inputs, targets):
     return nn.losses.cross_entropy(scores, targets, reduction="mean")
 """,
     {"mx.softmax(model(inputs), axis=-1)": "model(inputs)"},
-    symptoms=("step-forward.above-uniform",),
+    symptoms=("step-update.starts-above-uniform",),
 )
 def probabilities_as_logits(source: SourceFile) -> Hits:
     """Probabilities given to a loss that takes logits, or to one that takes log-probabilities.
@@ -295,7 +295,7 @@ def masked_mean(losses, mask):
     return (losses * mask).sum() / mask.sum()
 """,
     {"/ mask.sum()": "/ mx.maximum(mask.sum(), 1)"},
-    symptoms=("step-forward.not-finite",),
+    symptoms=("step-update.starts-not-finite",),
 )
 def unguarded_mean(source: SourceFile) -> Hits:
     """Division by a mask's sum, which is zero for a batch with nothing to learn.

@@ -32,7 +32,7 @@ class Encoder(nn.Module):
         return self.conv(series)
 """,
     {"self.conv(series)": "self.conv(series.swapaxes(1, 2))"},
-    symptoms=("step-forward.failed",),
+    symptoms=("step-update.no-loss",),
 )
 def channels_first(source: SourceFile) -> Hits:
     """A convolution that is given channels before the length, as in PyTorch.
@@ -128,7 +128,7 @@ def step(model, optimizer, inputs, targets):
     optimizer.update(model, grads)
     mx.eval(model.parameters(), optimizer.state)
 """,
-    symptoms=("step-update.failed", "step-forward.failed"),
+    symptoms=("step-update.failed", "step-update.no-loss"),
 )
 def missing_in_mlx(source: SourceFile) -> Hits:
     """What PyTorch has and MLX does not.

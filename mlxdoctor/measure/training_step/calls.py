@@ -9,7 +9,7 @@ the logits, wherever in the loss the model is called.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,11 +61,12 @@ def heard(model: Any) -> Iterator[Calls]:
 
     def call(self: Any, *arguments: Any, **options: Any) -> Any:
         output = kind.__call__(self, *arguments, **options)
-        logits = _logits_of(output)
+        values = tree_flatten([output, getattr(output, "logits", None)])
+        logits = _first((value for _, value in values), 3, mx.floating)
         if logits is None:
             return output
         number = len(calls.logits)
-        calls.inputs.append(_tokens_in((*arguments, *options.values())))
+        calls.inputs.append(_first((*arguments, *options.values()), 2, mx.integer))
         calls.logits.append(logits)
         if number >= len(calls.offsets):
             return output
@@ -78,20 +79,11 @@ def heard(model: Any) -> Iterator[Calls]:
         model.__class__ = kind
 
 
-def _tokens_in(values: Sequence[Any]) -> Any:
-    """The first array of tokens, (rows, positions); None where there is none."""
+def _first(values: Iterable[Any], dimensions: int, kind: mx.DtypeCategory) -> Any:
+    """The first array of so many dimensions and that kind of number; None where there is none."""
     for value in values:
-        is_array = isinstance(value, mx.array) and value.ndim == 2
-        if is_array and mx.issubdtype(value.dtype, mx.integer):
-            return value
-    return None
-
-
-def _logits_of(output: Any) -> Any:
-    """The first array of logits in what a model gave, (rows, positions, vocabulary); or None."""
-    for _, value in tree_flatten([output, getattr(output, "logits", None)]):
-        is_array = isinstance(value, mx.array) and value.ndim == 3
-        if is_array and mx.issubdtype(value.dtype, mx.floating):
+        is_array = isinstance(value, mx.array) and value.ndim == dimensions
+        if is_array and mx.issubdtype(value.dtype, kind):
             return value
     return None
 
@@ -125,10 +117,15 @@ def bound(function: Callable[..., Any], model: Any, batch: Any) -> OfModel:
         with Stage(f"your function {called}", Kind.CODE, limit="code_seconds"):
             return function(*((model,) if has_model else ()), *arguments, **options)
 
+    signature = _signature(function)
     for has_model in (takes_model, not takes_model):
         for arguments, options in ((spread, {}), ((batch,), {}), ((), named), ((), {})):
-            if _fits(function, (model, *arguments) if has_model else arguments, options):
-                return call
+            try:
+                if signature is not None:
+                    signature.bind(*((model,) if has_model else ()), *arguments, **options)
+            except TypeError:
+                continue
+            return call
     raise InputError(
         None,
         f"{called} cannot be called with the model and a batch of {len(spread)} parts",
@@ -136,28 +133,20 @@ def bound(function: Callable[..., Any], model: Any, batch: Any) -> OfModel:
     )
 
 
+def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
+    """None where a function does not tell it."""
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+
+
 def parameters_of(function: Callable[..., Any]) -> list[str]:
     """The names of a function's positional parameters; empty where it does not tell them."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return []
+    signature = _signature(function)
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = signature.parameters.values() if signature is not None else ()
     return [parameter.name for parameter in parameters if parameter.kind in plain]
-
-
-def _fits(
-    function: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]
-) -> bool:
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return True
-    try:
-        signature.bind(*arguments, **options)
-    except TypeError:
-        return False
-    return True
 
 
 def as_called(loss: Callable[..., Any], model: Any, batch: Any) -> OfModel:

@@ -7,11 +7,13 @@ position does not count. So target and weight can be read off it, whatever the c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from mlx.utils import tree_flatten
 from numpy.typing import NDArray
 
 from mlxdoctor.evidence.kind import Missing
@@ -31,46 +33,49 @@ Tokens = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
-class Passes:
-    """One evaluation of the loss: what it asked of the model, and the gradient of the answers.
+class Gradients:
+    """One evaluation of the loss, with its gradient by what the model answered and by its weights.
 
     Attributes:
-        inputs: the tokens of each call; None where it had none.
-        logits: what each call gave.
-        gradients: of the loss with respect to those.
+        inputs: the tokens of each call of the model, (rows, positions); None where it had none.
+        logits: what each call gave, (rows, positions, vocabulary).
+        of_logits: the gradient with respect to those.
+        of_parameters: trainable parameter -> the gradient with respect to it.
     """
 
-    inputs: tuple[mx.array | None, ...]
-    logits: tuple[mx.array, ...]
-    gradients: tuple[mx.array, ...]
+    inputs: tuple[mx.array | None, ...] = ()
+    logits: tuple[mx.array, ...] = ()
+    of_logits: tuple[mx.array, ...] = ()
+    of_parameters: Mapping[str, mx.array] = field(default_factory=dict)
 
 
-def passes_of(loss: OfModel, model: Any, calls: Calls) -> Passes:
-    """Evaluate the loss, with the gradient of the logits of each of its calls.
+def gradients_of(loss: OfModel, model: Any, calls: Calls) -> Gradients:
+    """Evaluate the loss once more, differentiated.
 
     Args:
-        loss: the loss as a function of the model.
         calls: of a forward pass that was made, emptied and filled again here.
     """
-    zeros = [mx.zeros(logits.shape) for logits in calls.logits]
-    if not zeros:
-        return Passes((), (), ())
+    by = model.trainable_parameters(), [mx.zeros(logits.shape) for logits in calls.logits]
+    if not tree_flatten(by):
+        return Gradients()
 
-    def of_offsets(offsets: list[mx.array]) -> mx.array:
+    def value(by: tuple[Any, list[mx.array]]) -> mx.array:
+        parameters, calls.offsets = by
+        model.update(parameters)
         calls.clear()
-        calls.offsets = offsets
-        value: mx.array = loss(model)
-        return value
+        loss_value: mx.array = loss(model)
+        return loss_value
 
     try:
-        _, gradients = mx.value_and_grad(of_offsets)(zeros)
-        mx.eval(gradients, calls.logits)
+        _, (of_parameters, of_logits) = mx.value_and_grad(value)(by)
+        mx.eval(of_parameters, of_logits, calls.logits)
     finally:
         calls.offsets = ()
-    return Passes(tuple(calls.inputs), tuple(calls.logits), tuple(gradients))
+    parameters = dict(tree_flatten(of_parameters))
+    return Gradients(tuple(calls.inputs), tuple(calls.logits), tuple(of_logits), parameters)
 
 
-def align(passes: Passes, tokenizer: Any | None) -> Alignment:
+def align(gradients: Gradients, tokenizer: Any | None) -> Alignment:
     """Measure the alignment of inputs and targets, in each forward pass that is trained.
 
     Args:
@@ -79,24 +84,25 @@ def align(passes: Passes, tokenizer: Any | None) -> Alignment:
     Raises:
         Missing: there are no logits, or no tokens that go with them.
     """
-    if not passes.logits:
+    if not gradients.logits:
         raise Missing("the loss never called the model, or it gave no logits of three dimensions")
     fitting = [
         number
-        for number, (tokens, gradient) in enumerate(
-            zip(passes.inputs, passes.gradients, strict=True)
+        for number, (tokens, logits) in enumerate(
+            zip(gradients.inputs, gradients.logits, strict=True)
         )
-        if tokens is not None and tokens.shape == gradient.shape[:2]
+        if tokens is not None and tokens.shape == logits.shape[:2]
     ]
-    trained = [at for at, one in enumerate(passes.gradients) if (one != 0).any().item()]
+    of_logits = enumerate(gradients.of_logits)
+    trained = [number for number, gradient in of_logits if (gradient != 0).any().item()]
     # Where nothing is trained, the first call still shows what the model was given.
     numbers = [number for number in fitting if number in trained] or fitting[: not trained]
     if not numbers:
         raise Missing("the model was not called with an array of tokens, one for each position")
     special = SpecialTokens.of(tokenizer)
-    given = [np.array(passes.inputs[number]).astype(np.int32) for number in numbers]
+    given = [np.array(gradients.inputs[number]).astype(np.int32) for number in numbers]
     reads = [
-        read(passes.gradients[number], passes.logits[number], _following(tokens))
+        read(gradients.of_logits[number], gradients.logits[number], _following(tokens))
         for number, tokens in zip(numbers, given, strict=True)
     ]
     counts = [int((targets >= 0).sum()) for targets, _, _ in reads]
@@ -123,7 +129,10 @@ def _stacked(arrays: list[NDArray[Any]], fill: float) -> NDArray[Any]:
     """The rows of all arrays, filled up to the widest."""
     width = max(array.shape[1] for array in arrays)
     return np.concatenate(
-        [np.pad(one, ((0, 0), (0, width - one.shape[1])), constant_values=fill) for one in arrays]
+        [
+            np.pad(array, ((0, 0), (0, width - array.shape[1])), constant_values=fill)
+            for array in arrays
+        ]
     )
 
 
@@ -183,19 +192,19 @@ def _fit(part: mx.array, p: mx.array, target: mx.array) -> tuple[mx.array, mx.ar
     return others, off / size
 
 
-def pushes(passes: Passes, alignment: Alignment) -> NDArray[np.float64]:
+def pushes(gradients: Gradients, alignment: Alignment) -> NDArray[np.float64]:
     """How much each row's own tokens are made more likely, float64 (rows,).
 
     They are read at the trained positions, whatever else the loss has there: a bonus for entropy,
     say, pushes other tokens.
 
     Args:
-        passes: with the same forward passes as those the alignment was read from.
+        gradients: of the same forward passes as those the alignment was read from.
     """
     sums = []
     for number in dict.fromkeys(alignment.forwards.tolist()):
-        gradient = passes.gradients[number].astype(mx.float32)
-        p = mx.softmax(passes.logits[number].astype(mx.float32), axis=-1)
+        gradient = gradients.of_logits[number].astype(mx.float32)
+        p = mx.softmax(gradients.logits[number].astype(mx.float32), axis=-1)
         rows, width = alignment.forwards == number, gradient.shape[1]
         after = _following(alignment.inputs[rows][:, :width])
         index = mx.array(np.maximum(after, 0))[..., None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import Missing, NotThere, Progress, RunView
@@ -14,17 +14,13 @@ from mlxdoctor.measure.training_step.trainer import EXPECTED, Trainer, load_trai
 from mlxdoctor.measure.training_step.values import (
     Alignment,
     Forward,
-    Pairs,
-    Policy,
+    Preferences,
     State,
     Update,
 )
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.stages import Kind, Stage, models_run
 from mlxdoctor.safety.user_failure import failure_of, kept_running, put_back
-
-if TYPE_CHECKING:
-    from mlxdoctor.measure.training_step.calls import Calls, OfModel
 
 NO_TRAINER = "no trainer was named; name yours with --trainer FILE:FUNCTION"
 #: Training steps that are made where no number is given: a loss that five of them do not move
@@ -41,8 +37,7 @@ class TrainingStep:
     Attributes:
         forward: None where the loss could not be computed; `failure` says why.
         alignment: None where it cannot be read; `unseen` says why.
-        pairs: None where nothing in the batch is named as chosen and rejected.
-        policy: None where nothing in the batch is named as rewards.
+        preferences: None where nothing in the batch is named as pairs or rewards.
         update: None where the loss could not be computed.
         frames: the last lines of the user's code where the loss failed.
         sources: the file it was taken from; empty when probed from Python.
@@ -56,8 +51,7 @@ class TrainingStep:
     state: State
     forward: Forward | None = None
     alignment: Alignment | None = None
-    pairs: Pairs | None = None
-    policy: Policy | None = None
+    preferences: Preferences | None = None
     update: Update | None = None
     failure: str | None = None
     unseen: str | None = None
@@ -69,8 +63,14 @@ class TrainingStep:
     @property
     def is_contrast(self) -> bool:
         """Whether the loss is of answers held against each other, not of tokens."""
-        is_named = self.pairs is not None or self.policy is not None
-        return is_named or (self.alignment is not None and self.alignment.contrasts)
+        contrasts = self.alignment is not None and self.alignment.contrasts
+        return self.preferences is not None or contrasts
+
+    @property
+    def policy(self) -> Preferences | None:
+        """The rewarded answers; None where there are pairs, or nothing is named."""
+        preferences = self.preferences
+        return preferences if preferences is not None and preferences.is_policy else None
 
     @property
     def unread(self) -> str:
@@ -121,7 +121,9 @@ def measure(
 
 
 def _measured(trainer: Trainer, steps: int, tell: Progress) -> TrainingStep:
-    from mlxdoctor.measure.training_step.calls import as_called, bound, heard
+    from mlxdoctor.measure.training_step.calls import as_called, heard
+    from mlxdoctor.measure.training_step.logits import Gradients, align, gradients_of
+    from mlxdoctor.measure.training_step.preferences import read_preferences
     from mlxdoctor.measure.training_step.state import handed_back, read_state
     from mlxdoctor.measure.training_step.steps import (
         evaluating,
@@ -132,43 +134,33 @@ def _measured(trainer: Trainer, steps: int, tell: Progress) -> TrainingStep:
 
     model = trainer.model
     loss = as_called(trainer.loss_fn, model, trainer.batch)
-    own = None if trainer.step is None else bound(trainer.step, model, trainer.batch)
     tell("reading the model", 0, _PHASES)
     step = TrainingStep(state=read_state(model, trainer.expect))
     with handed_back(model, trainer.optimizer):
-        try:
-            # Dropout off: what is measured is the loss, not the noise.
-            with evaluating(model), uncompiled(), heard(model) as calls:
-                tell("making a forward pass", 1, _PHASES)
-                step = replace(step, forward=forward_pass(loss, model, calls))
-                tell("reading the gradient of the logits", 2, _PHASES)
-                step = _with_logits(step, trainer, loss, calls)
-        except InputError:
-            raise
-        except Exception as error:  # a user's code may raise anything
-            failure = failure_of(error)
-            return replace(step, failure=failure.sentence, frames=failure.frames)
+        # Dropout off: what is measured is the loss, not the noise.
+        with evaluating(model), uncompiled(), heard(model) as calls:
+            tell("making a forward pass", 1, _PHASES)
+            try:
+                forward = forward_pass(loss, model, calls)
+            except InputError:
+                raise
+            except Exception as error:  # a user's code may raise anything
+                failure = failure_of(error)
+                return replace(step, failure=failure.sentence, frames=failure.frames)
+            tell("taking the gradient", 2, _PHASES)
+            step, gradients, failed = replace(step, forward=forward), Gradients(), None
+            try:
+                gradients = gradients_of(loss, model, calls)
+                alignment = align(gradients, trainer.tokenizer)
+                preferences = read_preferences(trainer, calls, gradients, alignment)
+                step = replace(step, alignment=alignment, preferences=preferences)
+            except InputError:
+                raise
+            except Missing as error:
+                step = replace(step, unseen=str(error))
+            except Exception as error:  # a user's code may raise anything
+                failed = failure_of(error)
+                step = replace(step, unseen=f"the gradient cannot be taken: {failed.what}")
         tell("making training steps", 3, _PHASES)
-        return replace(step, update=make_steps(loss, own, model, trainer.optimizer, steps))
-
-
-def _with_logits(step: TrainingStep, trainer: Trainer, loss: OfModel, calls: Calls) -> TrainingStep:
-    """With what the gradient of the logits tells of rows, pairs and rewards."""
-    from mlxdoctor.measure.training_step.logits import align, passes_of
-    from mlxdoctor.measure.training_step.preferences import read_pairs, read_policy
-
-    try:
-        passes = passes_of(loss, trainer.model, calls)
-    except Exception as error:  # a user's code may raise anything
-        # The steps say the same of the parameters' gradient.
-        return replace(step, unseen=f"the gradient cannot be taken: {failure_of(error).what}")
-    try:
-        alignment = align(passes, trainer.tokenizer)
-    except Missing as error:
-        return replace(step, unseen=str(error))
-    return replace(
-        step,
-        alignment=alignment,
-        pairs=read_pairs(trainer, alignment),
-        policy=read_policy(trainer, calls, passes, alignment),
-    )
+        of_parameters = gradients.of_parameters
+        return replace(step, update=make_steps(trainer, steps, forward.loss, of_parameters, failed))

@@ -14,9 +14,9 @@ from mlx.utils import tree_flatten, tree_map_with_path
 from numpy.typing import NDArray
 
 from mlxdoctor.measure.training_step.calls import Calls, as_called, parameters_of
-from mlxdoctor.measure.training_step.logits import Passes, Tokens, passes_of, pushes
+from mlxdoctor.measure.training_step.logits import Gradients, Tokens, gradients_of, pushes
 from mlxdoctor.measure.training_step.trainer import Trainer
-from mlxdoctor.measure.training_step.values import Alignment, Pairs, Policy
+from mlxdoctor.measure.training_step.values import Alignment, Preferences
 from mlxdoctor.safety.errors import InputError
 
 #: Words in the name of what a policy is rewarded by, and of what is no reward beside them.
@@ -49,9 +49,20 @@ class BatchArray(NamedTuple):
         return frozenset(self.name.lower().replace(".", "_").split("_"))
 
     @property
-    def array(self) -> mx.array:
-        """The value as an array of MLX."""
-        return self.value if isinstance(self.value, mx.array) else mx.array(self.value)
+    def array(self) -> NDArray[Any]:
+        """The value as an array of NumPy."""
+        value = self.value
+        return np.array(value.astype(mx.float32) if _is_floating(value) else value)
+
+    @property
+    def is_label(self) -> bool:
+        """Whether these are yes or no for each row, as in KTO, and not amounts."""
+        is_binary = self.array.dtype == bool or bool(np.isin(self.array, (0, 1)).all())
+        return is_binary and not self.words & REWARDS
+
+
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, mx.array) and mx.issubdtype(value.dtype, mx.floating)
 
 
 def _is_numbers(value: Any) -> bool:
@@ -94,17 +105,24 @@ def _named(arrays: list[BatchArray], name: str | int, what: str) -> list[BatchAr
     )
 
 
-def read_pairs(trainer: Trainer, alignment: Alignment) -> Pairs | None:
-    """Which rows are chosen answers and which rejected; None where nothing speaks of pairs.
+def read_preferences(
+    trainer: Trainer, calls: Calls, gradients: Gradients, alignment: Alignment
+) -> Preferences | None:
+    """How the loss pushes answers that it holds against each other; None where nothing names them.
 
     Raises:
         InputError: the batch has no arrays of the names that the trainer gave.
     """
+    pairs = _pairs(trainer, alignment)
+    return _policy(trainer, calls, gradients, alignment) if pairs is None else pairs
+
+
+def _pairs(trainer: Trainer, alignment: Alignment) -> Preferences | None:
+    """Chosen and rejected rows."""
     rows = _rows(alignment)
     if trainer.pairs == "halves":
-        half = len(rows) // 2
         names = ("the first half of the rows", "the second half")
-        roles = [1 if row < half else -1 for row in range(len(rows))]
+        roles = [1 if row < len(rows) // 2 else -1 for row in range(len(rows))]
     else:
         arrays = arrays_of(trainer)
         if trainer.pairs is not None:
@@ -115,20 +133,21 @@ def read_pairs(trainer: Trainer, alignment: Alignment) -> Pairs | None:
             if not up or not down:
                 return None
             names = (min(up[0].words & CHOSEN), min(down[0].words & REJECTED))
-        chosen, rejected = _token_rows(up), _token_rows(down)
+        chosen, rejected = _texts(up), _texts(down)
         roles = [_holds(chosen, row) - _holds(rejected, row) for row in rows]
-    return Pairs(names, np.array(roles, np.int32))
+    by_row = alignment.weights.sum(axis=1, dtype=np.float64)
+    return Preferences(names, np.array(roles, np.float64), by_row)
 
 
 def _of_words(arrays: list[BatchArray], words: frozenset[str]) -> list[BatchArray]:
     """The arrays of tokens whose name has one of the words."""
     return [
-        array
-        for array in arrays
-        if array.words & words and not array.words & NO_TOKENS
+        each
+        for each in arrays
+        if each.words & words and not each.words & NO_TOKENS
         # One dimension is one row of a list of them.
-        if array.array.ndim == 2 or (array.array.ndim == 1 and "." in array.path)
-        if mx.issubdtype(array.array.dtype, mx.integer)
+        if each.array.ndim == 2 or (each.array.ndim == 1 and "." in each.path)
+        if each.array.dtype.kind in "iu"
     ]
 
 
@@ -136,33 +155,27 @@ def _rows(alignment: Alignment) -> list[Tokens]:
     return [row[:width] for row, width in zip(alignment.inputs, alignment.widths, strict=True)]
 
 
-def _token_rows(arrays: list[BatchArray]) -> list[Tokens]:
-    return [
-        row for array in arrays for row in np.atleast_2d(np.array(array.array).astype(np.int32))
-    ]
+def _text(row: Tokens) -> str:
+    """Tokens with a blank on both sides of each."""
+    return f" {' '.join(map(str, row.tolist()))} "
 
 
-def _holds(rows: list[Tokens], wanted: Tokens) -> bool:
+def _texts(arrays: list[BatchArray]) -> list[str]:
+    return [_text(row) for each in arrays for row in np.atleast_2d(each.array.astype(np.int32))]
+
+
+def _holds(texts: list[str], row: Tokens) -> bool:
     """Whether a row is part of one of several, whatever both are padded with."""
-    text = f" {_bare(wanted)} "
-    return any(text in f" {' '.join(map(str, row.tolist()))} " for row in rows)
-
-
-def _bare(row: Tokens) -> str:
-    """A row as text, without the run of one token that it ends with, as padding is one."""
+    # Padding is the run of one token that a row ends with.
     other = np.flatnonzero(row != row[-1]) if row.size else row
-    length = int(other[-1]) + 1 if other.size else 0
-    return " ".join(map(str, row[: max(length, 1)].tolist()))
+    bare = _text(row[: max(int(other[-1]) + 1 if other.size else 0, 1)])
+    return any(bare in text for text in texts)
 
 
-def read_policy(
-    trainer: Trainer, calls: Calls, passes: Passes, alignment: Alignment
-) -> Policy | None:
-    """How the loss answers to its rewards; None where nothing speaks of rewards.
-
-    Raises:
-        InputError: the batch has no array of the name that the trainer gave.
-    """
+def _policy(
+    trainer: Trainer, calls: Calls, gradients: Gradients, alignment: Alignment
+) -> Preferences | None:
+    """Rewarded answers, and their pushes where every reward is reversed."""
     rewards: BatchArray | None = None
     if not callable(trainer.rewards):
         arrays = arrays_of(trainer)
@@ -175,67 +188,50 @@ def read_policy(
     groups = _answers(alignment)
     answers = int(groups.max()) + 1
 
-    def per_answer(passes: Passes) -> NDArray[np.float64]:
-        return np.bincount(groups, pushes(passes, alignment), answers).astype(np.float64)
+    def per_answer(gradients: Gradients) -> NDArray[np.float64]:
+        return np.bincount(groups, pushes(gradients, alignment), answers).astype(np.float64)
 
-    def pushed(factor: float) -> NDArray[np.float64] | None:
-        if callable(trainer.rewards):
-            batch = trainer.rewards(factor)
-        else:
-            assert rewards is not None
-            batch = _multiplied(trainer.batch, rewards, factor)
-        loss = as_called(trainer.loss_fn, trainer.model, batch)
-        calls.clear()
-        loss(trainer.model)
-        changed = passes_of(loss, trainer.model, calls)
-        shapes = [each.shape for each in changed.logits]
-        return per_answer(changed) if shapes == [each.shape for each in passes.logits] else None
-
-    is_label = rewards is not None and _is_label(rewards)
-    turned, zeroed = pushed(-1.0), None if is_label else pushed(0.0)
-    values = np.zeros(0)
-    if rewards is not None:
-        values = np.array(rewards.array.astype(mx.float32), np.float64)
-    return Policy(
-        name="rewards" if rewards is None else rewards.name,
-        labels=is_label,
+    if callable(trainer.rewards):
+        batch = trainer.rewards(-1.0)
+    else:
+        assert rewards is not None
+        batch = _reversed(trainer.batch, rewards)
+    loss = as_called(trainer.loss_fn, trainer.model, batch)
+    calls.clear()
+    loss(trainer.model)
+    turned = gradients_of(loss, trainer.model, calls)
+    shapes = [[each.shape for each in made.logits] for made in (gradients, turned)]
+    values = np.zeros(0) if rewards is None else rewards.array.astype(np.float64)
+    return Preferences(
+        names=("rewards" if rewards is None else rewards.name,),
         rewards=_of_answers(values, answers),
-        pushes=per_answer(passes),
-        reversed=turned if turned is not None else np.full(answers, np.nan),
-        same=values.size > 0 and bool((values == values.flat[0]).all()),
-        breaks_at_zero=zeroed is not None and not np.isfinite(zeroed).all(),
+        pushes=per_answer(gradients),
+        reversed=per_answer(turned) if shapes[0] == shapes[1] else np.full(answers, np.nan),
+        labels=rewards is not None and rewards.is_label,
     )
 
 
 def _rewards_in(arrays: list[BatchArray]) -> BatchArray | None:
     """What is named as rewards or advantages; None where nothing is, or more than one."""
     named = [
-        array
-        for array in arrays
-        if array.words & REWARDS and not array.words & NO_REWARDS and array.array.ndim <= 2
+        each
+        for each in arrays
+        if each.words & REWARDS and not each.words & NO_REWARDS and each.array.ndim <= 2
     ]
     # Where both are given, what the loss multiplies with is the advantage.
-    advantages = [array for array in named if not array.words & {"reward", "rewards"}]
+    advantages = [each for each in named if not each.words & {"reward", "rewards"}]
     chosen = advantages or named
     return chosen[0] if len(chosen) == 1 else None
 
 
-def _is_label(rewards: BatchArray) -> bool:
-    """Whether these are yes or no for each row, as in KTO, and not amounts."""
-    array = rewards.array
-    values = set(np.array(array.astype(mx.float32)).ravel().tolist())
-    return not rewards.words & REWARDS and (array.dtype == mx.bool_ or values <= {0, 1})
-
-
-def _multiplied(batch: Any, rewards: BatchArray, factor: float) -> Any:
-    """The batch with its rewards times a factor; labels are turned round."""
-    array = rewards.array
-    changed = mx.logical_not(array).astype(array.dtype) if _is_label(rewards) else array * factor
-    value: Any = changed
+def _reversed(batch: Any, rewards: BatchArray) -> Any:
+    """The batch with its rewards times -1; labels are turned round."""
+    value: Any = mx.array(rewards.value)
+    value = mx.logical_not(value).astype(value.dtype) if rewards.is_label else -value
     if isinstance(rewards.value, np.ndarray):
-        value = np.array(changed).astype(rewards.value.dtype)
+        value = np.array(value).astype(rewards.value.dtype)
     elif not isinstance(rewards.value, mx.array):
-        value = type(rewards.value)(np.array(changed).tolist())
+        value = type(rewards.value)(value.tolist())
 
     def replaced(path: str | None, old: Any) -> Any:
         return value if (path or "") == rewards.path else old
@@ -248,14 +244,13 @@ def _answers(alignment: Alignment) -> NDArray[np.int64]:
     if len(set(alignment.forwards.tolist())) == 1:
         return np.arange(len(alignment.inputs))
     numbers: dict[str, int] = {}
-    texts = [" ".join(map(str, row.tolist())) for row in _rows(alignment)]
+    texts = map(_text, _rows(alignment))
     return np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int64)
 
 
 def _of_answers(values: NDArray[np.float64], answers: int) -> NDArray[np.float64]:
-    """One reward for each answer; empty where they do not go with them."""
+    """One reward for each answer; as they are where they do not go with them."""
     if values.shape[:1] != (answers,):
         values = values.reshape(-1)
-    if not answers or values.shape[:1] != (answers,):
-        return np.zeros(0)
-    return np.asarray(values.reshape(answers, -1).sum(axis=1))
+    fits = answers > 0 and values.shape[:1] == (answers,)
+    return np.asarray(values.reshape(answers, -1).sum(axis=1)) if fits else values

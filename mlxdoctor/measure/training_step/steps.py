@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -13,9 +12,10 @@ import mlx.optimizers as optim
 from mlx import nn
 from mlx.utils import tree_flatten
 
-from mlxdoctor.measure.training_step.calls import Calls, OfModel
+from mlxdoctor.measure.training_step.calls import Calls, OfModel, as_called, bound
+from mlxdoctor.measure.training_step.trainer import Trainer
 from mlxdoctor.measure.training_step.values import Forward, ParameterStep, Update
-from mlxdoctor.safety.user_failure import failure_of
+from mlxdoctor.safety.user_failure import UserFailure, failure_of
 
 #: What steps are made with where no optimizer is given; mlx-lm's default optimizer.
 LEARNING_RATE = 1e-4
@@ -46,49 +46,53 @@ def uncompiled() -> Iterator[None]:
 
 def forward_pass(loss: OfModel, model: nn.Module, calls: Calls) -> Forward:
     """The loss; leaves `calls` filled by its pass."""
-    value: Any = loss(model).item()
+    value = loss(model)
     logits = calls.logits[0] if calls.logits else None
     finite: Any = all(mx.isfinite(each).all().item() for each in calls.logits)
     return Forward(
-        loss=float(value),
+        loss=float(value.item()),
         uniform=None if logits is None else math.log(logits.shape[-1]),
         dtype=None if logits is None else str(logits.dtype).rpartition(".")[2],
         finite_logits=bool(finite),
+        resolution=float(mx.finfo(value.dtype).eps) if value.dtype in _FLOATS else 0.0,
     )
 
 
 def make_steps(
-    loss: OfModel, own: OfModel | None, model: nn.Module, optimizer: Any | None, steps: int
+    trainer: Trainer,
+    steps: int,
+    first: float,
+    gradients: Mapping[str, mx.array],
+    failure: UserFailure | None,
 ) -> Update:
-    """Take gradients, then make steps, and compare every parameter with what it was.
+    """Make steps, and compare every parameter with what it was.
 
     Args:
-        own: one step of the user's own trainer, instead of ours.
-        optimizer: the user's; Adam at `LEARNING_RATE` where None.
+        trainer: its own step, or the loss with its optimizer; Adam at `LEARNING_RATE` where it
+            has neither.
         steps: how many to make.
+        first: the loss before them.
+        gradients: trainable parameter -> the first gradient with respect to it.
+        failure: why that could not be taken: only a step of the trainer's own is made then.
     """
-    optimizer = optimizer if optimizer is not None else optim.Adam(LEARNING_RATE)
+    model, loss = trainer.model, as_called(trainer.loss_fn, trainer.model, trainer.batch)
+    optimizer = optim.Adam(LEARNING_RATE) if trainer.optimizer is None else trainer.optimizer
+    own = None if trainer.step is None else bound(trainer.step, model, trainer.batch)
     names = [name for name, _ in tree_flatten(nn.Module.trainable_parameters(model))]
     before = dict(tree_flatten(nn.Module.parameters(model)))
-    gradients: dict[str, mx.array] = {}
-    error = None
-    try:
-        _, tree = nn.value_and_grad(model, lambda: loss(model))()
-        mx.eval(tree)
-        gradients = dict(tree_flatten(tree))
-    except Exception as raised:  # a user's code may raise anything
-        error = failure_of(raised)
-    first, resolution = _loss(loss, model)
     losses = [first]
-    if error is None or own is not None:
-        make = partial(own, model) if own is not None else partial(_step, loss, optimizer, model)
+    if failure is None or own is not None:
         try:
             for _ in range(steps):
-                make()
-                mx.eval(model.parameters())
-                losses.append(_loss(loss, model)[0])
-        except Exception as raised:  # a user's code may raise anything
-            error = failure_of(raised)
+                if own is not None:
+                    own(model)
+                else:
+                    _, of_step = nn.value_and_grad(model, loss)(model)
+                    optimizer.update(model, of_step)
+                mx.eval(model.parameters(), optimizer.state)
+                losses.append(_loss(loss, model))
+        except Exception as error:  # a user's code may raise anything
+            failure = failure_of(error)
     after = dict(tree_flatten(nn.Module.parameters(model)))
     rate = getattr(optimizer, "learning_rate", None)
     changes = {name: _change(before[name], after.get(name)) for name in names}
@@ -109,37 +113,29 @@ def make_steps(
         frozen_changed=tuple(
             name
             for name, old in before.items()
-            if name not in changes
-            and (new := after.get(name)) is not old
-            and (
-                new is None
-                or new.dtype != old.dtype
-                or not mx.array_equal(old, new, equal_nan=True).item()
-            )
+            if name not in changes and not _is_same(old, after.get(name))
         ),
         losses=tuple(losses),
-        predicted=math.fsum(_product(each, changes[name]) for name, each in gradients.items()),
-        resolution=resolution,
-        error=None if error is None else error.sentence,
-        frames=() if error is None else error.frames,
+        predicted=math.fsum(_product(each, changes.get(name)) for name, each in gradients.items()),
+        error=None if failure is None else failure.sentence,
+        frames=() if failure is None else failure.frames,
     )
 
 
-def _step(loss: OfModel, optimizer: Any, model: nn.Module) -> None:
-    _, gradients = nn.value_and_grad(model, lambda: loss(model))()
-    optimizer.update(model, gradients)
-    mx.eval(model.parameters(), optimizer.state)
-
-
-def _loss(loss: OfModel, model: nn.Module) -> tuple[float, float]:
-    """The loss with dropout off, so that steps can be compared, and its number format's digits."""
+def _loss(loss: OfModel, model: nn.Module) -> float:
+    """The loss with dropout off, so that steps can be compared."""
     try:
         with evaluating(model):
-            value = loss(model)
-            resolution = float(mx.finfo(value.dtype).eps) if value.dtype in _FLOATS else 0.0
-            return float(value.item()), resolution
+            return float(loss(model).item())
     except Exception:  # steps may have broken the model
-        return math.nan, 0.0
+        return math.nan
+
+
+def _is_same(old: mx.array, new: mx.array | None) -> bool:
+    """Whether an array is bit by bit what it was."""
+    if new is None or new is old:
+        return new is old
+    return new.dtype == old.dtype and bool(mx.array_equal(old, new, equal_nan=True).item())
 
 
 def _norm(array: mx.array | None) -> float:

@@ -81,12 +81,14 @@ class Forward:
         uniform: ln of the vocabulary's size; None where no logits were seen.
         dtype: of the logits; None where none were seen.
         finite_logits: whether all logits are finite.
+        resolution: the smallest share of the loss that its number format can show.
     """
 
     loss: float
     uniform: float | None = None
     dtype: str | None = None
     finite_logits: bool = True
+    resolution: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -129,18 +131,13 @@ class Alignment:
         return self.targets >= 0
 
     @property
-    def pushes(self) -> NDArray[np.float64]:
-        """float64 (rows,): how much each row as a whole is made more likely."""
-        return np.asarray(self.weights.sum(axis=1, dtype=np.float64))
-
-    @property
     def contrasts(self) -> bool:
         """Whether some rows or tokens are made more likely and others less.
 
         A few weights below zero may be rounding; and where targets are no single tokens, a
         sign says nothing.
         """
-        rows = self.pushes
+        rows = self.weights.sum(axis=1, dtype=np.float64)
         less = float(-self.weights[self.weights < 0].sum(dtype=np.float64))
         every = float(np.abs(self.weights).sum(dtype=np.float64))
         has_row = bool((rows < -NO_ROUNDING * np.abs(rows).max(initial=0.0)).any())
@@ -179,40 +176,36 @@ class Alignment:
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """Chosen and rejected answers in the rows of an `Alignment`.
+class Preferences:
+    """Answers that a loss holds against each other, and how it pushes each.
 
     Attributes:
-        names: what the two arrays are called.
-        roles: int32 (rows,), 1 for chosen, -1 for rejected, 0 where that is unknown.
+        names: what is called chosen and rejected, or the one name of the rewards.
+        rewards: float64 (answers,): 1 for chosen, -1 for rejected, 0 where that is unknown; or
+            what a policy is rewarded with, as it is where that does not go with the answers.
+            Answers are in the order of the `Alignment`'s rows; a row that is in several forward
+            passes is one answer.
+        pushes: float64 (answers,), how much each is made more likely.
+        reversed: the same with every reward times -1; None for pairs, NaN where the loss is then
+            another one.
+        labels: whether the rewards are yes or no.
     """
 
-    names: tuple[str, str]
-    roles: NDArray[np.int32]
-
-
-@dataclass(frozen=True)
-class Policy:
-    """How a policy's loss answers to its rewards.
-
-    Attributes:
-        name: what the rewards are called in the batch.
-        labels: whether they are yes or no for each row.
-        rewards: float64 (answers,) in the order of the `Alignment`'s rows; empty where
-            they do not go with them. A row that is in several forward passes is one answer.
-        pushes: float64 (answers,), how much each is made more likely, as it is.
-        reversed: the same with every reward times -1.
-        same: whether all rewards of the batch are the same.
-        breaks_at_zero: whether the gradient is not finite where all rewards are 0.
-    """
-
-    name: str
-    labels: bool
+    names: tuple[str, ...]
     rewards: NDArray[np.float64]
     pushes: NDArray[np.float64]
-    reversed: NDArray[np.float64]
-    same: bool
-    breaks_at_zero: bool = False
+    reversed: NDArray[np.float64] | None = None
+    labels: bool = False
+
+    @property
+    def is_policy(self) -> bool:
+        """Whether these are rewards, and no pairs."""
+        return self.reversed is not None
+
+    @property
+    def all_same(self) -> bool:
+        """Whether all rewards of the batch are the same."""
+        return self.rewards.size > 0 and bool((self.rewards == self.rewards.flat[0]).all())
 
 
 @dataclass(frozen=True)
@@ -245,7 +238,6 @@ class Update:
         losses: the loss on the same batch before the first and after each step, nats.
         predicted: by how much the first gradient says that the loss changes through all steps,
             nats; 0 where there is none.
-        resolution: the smallest share of the loss that its number format can show.
         error: why the gradient could not be taken or a step failed, or None.
         frames: the last lines of the user's code where it failed.
     """
@@ -258,6 +250,5 @@ class Update:
     frozen_changed: tuple[str, ...]
     losses: tuple[float, ...]
     predicted: float = 0.0
-    resolution: float = 0.0
     error: str | None = None
     frames: tuple[str, ...] = ()
