@@ -29,7 +29,7 @@ from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
 from mlxdoctor.evidence.kind import NotThere, RunView
 from mlxdoctor.evidence.source import Source, read_text
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
-from mlxdoctor.lint.linter import lint
+from mlxdoctor.lint.linter import Hit, lint, uses_mlx
 from mlxdoctor.lint.rule import rules
 from mlxdoctor.measure.training_step.measurement import NO_TRAINER, TrainingStep
 from mlxdoctor.safety.errors import InputError
@@ -38,7 +38,6 @@ from mlxdoctor.safety.errors import InputError
 _MAX_FILES = 20
 #: Characters of a file that is still read: a trainer is shorter.
 _MAX_CHARACTERS = 200_000
-_USES_MLX = re.compile(r"^\s*(?:import|from)\s+mlx", re.MULTILINE)
 _TEST_OR_SETUP = re.compile(r"^(?:test_.*|.*_test|conftest|setup)$")
 
 
@@ -73,7 +72,7 @@ def _trainer(path: Path) -> Source | None:
     except InputError:
         # Nobody named this file, so that failing to read it is no error.
         return None
-    return source if len(text) <= _MAX_CHARACTERS and _USES_MLX.search(text) else None
+    return source if len(text) <= _MAX_CHARACTERS and uses_mlx(text) else None
 
 
 @check(
@@ -94,31 +93,31 @@ def trainer_source(
 ) -> Iterator[Sign]:
     """One finding per rule, placed at its first hit."""
     named = step.sources if step is not None else ()
-    found = beside.sources if beside is not None else ()
-    if not named and not found:
+    sources = *named, *(beside.sources if beside is not None else ())
+    if not sources:
         raise NotApplicable(NO_TRAINER)
     made_by_mlx_lm = (
         config is not None and config.origin == "mlx-lm" and config.path.name == CONFIG_NAME
     )
-    # mlx-lm trained here: files that nobody named may have nothing to do with the run.
-    may_be_unrelated = not named and made_by_mlx_lm
-    all_hits = lint(dict.fromkeys(source.path for source in (*named, *found)))
+    hits_of: dict[str, list[Hit]] = {}
+    for hit in lint(dict.fromkeys(source.path for source in sources)):
+        hits_of.setdefault(hit.code, []).append(hit)
     for rule in rules():
-        hits = [hit for hit in all_hits if hit.code == rule.code]
-        if not hits:
+        if rule.code not in hits_of:
             continue
-        first = hits[0]
+        first, *more = hits_of[rule.code]
         measured: dict[str, Measurement] = {
-            "hits": len(hits),
-            "first_lines": tuple(hit.line for hit in hits[:5]),
+            "hits": 1 + len(more),
+            "first_lines": tuple(hit.line for hit in hits_of[rule.code][:5]),
             "file": first.path.name,
             "line": first.line,
-            "more": len(hits) - 1 or None,
+            "more": len(more) or None,
             "message": first.message,
         }
         yield Sign(
             rule.code,
             measured,
             where=f"{first.path.name}:{first.line}",
-            severity=Severity.INFO if may_be_unrelated else None,
+            # mlx-lm trained here: files that nobody named may have nothing to do with the run.
+            severity=Severity.INFO if made_by_mlx_lm and not named else None,
         )

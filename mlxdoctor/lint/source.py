@@ -10,8 +10,7 @@ What a rule asks a `SourceFile`:
 - `values(node)`: the expressions that it may stand for where it is used; after `a, b = f(x)` the
   value of `b` is the part `f(x)[1]`.
 - `parts(node)`: every expression that it is computed from in its function.
-- `function(node)`: the function of this file that it is; `reached(scope)`: a function with those
-  that it calls, so that what a helper does is found.
+- `function(node)`: the function of this file that it is; `returned(function)`: what it returns.
 - `losses()`, `uses_of(call)`, `updates()`: what is differentiated, where a function that a call
   returned is called, and where an optimizer updates a model.
 
@@ -187,8 +186,16 @@ class SourceFile:
     def _packages(self) -> frozenset[str]:
         return frozenset(name.partition(".")[0] for name in self.imports.values())
 
-    def given(self, name: ast.Name) -> list[Binding]:
-        """What a name may have been given last where it is used; nothing where it is not bound."""
+    def given(self, name: ast.expr) -> list[Binding]:
+        """What a name, or an attribute of `self`, may have been given last where it is used.
+
+        Nothing where it is not bound in this file, or is something else.
+        """
+        if isinstance(name, ast.Attribute) and ast.unparse(name.value) == "self":
+            made = self.class_of(name)
+            return [] if made is None else self.index.attributes.get(made, {}).get(name.attr, [])
+        if not isinstance(name, ast.Name):
+            return []
         owner = self.index.above(name, Owner)
         inner = self.index.above(name, Function | ast.ClassDef | ast.Module)
         near = True
@@ -236,13 +243,6 @@ class SourceFile:
                 return any(self.is_within(use, statement) for statement in branch)
         return False
 
-    def attribute(self, node: ast.Attribute) -> list[Binding]:
-        """What the methods of the class that a node is in give an attribute of `self`."""
-        if not (isinstance(node.value, ast.Name) and node.value.id == "self"):
-            return []
-        made = self.class_of(node)
-        return self.index.attributes.get(made, {}).get(node.attr, []) if made is not None else []
-
     def values(self, node: ast.expr, steps: int = MOST_STEPS) -> list[ast.expr]:
         """The expressions that one may stand for; itself where it cannot be followed further.
 
@@ -268,10 +268,8 @@ class SourceFile:
                 given = [node.body, node.orelse]
             case ast.NamedExpr() | ast.Await():
                 given = [node.value]
-            case ast.Name():
+            case ast.Name() | ast.Attribute():
                 given = [binding.value for binding in self.given(node)]
-            case ast.Attribute():
-                given = [binding.value for binding in self.attribute(node)]
             case ast.Subscript(slice=ast.Constant(value=int() as place)):
                 held = self.values(node.value, steps - 1)
                 given = [_element(sequence, place) for sequence in held]
@@ -332,22 +330,17 @@ class SourceFile:
 
         A name that stands for nothing imported is itself: `print`, `model.layers`.
         """
-        if isinstance(node, ast.Attribute):
-            given = self.attribute(node)
-            if len(given) == 1 and (full := self._alias(given[0], steps)):
-                return full
-            held = self.name_of(node.value, steps)
-            return f"{held}.{node.attr}" if held else ""
-        if not isinstance(node, ast.Name):
-            return ""
-        given = self.given(node)
+        given = self.given(node) if isinstance(node, ast.Name | ast.Attribute) else []
         # The first import: `try: import ... except ImportError: mx = None`.
         imported = next((binding.imported for binding in given if binding.imported), "")
-        if imported:
-            return imported
-        if not given:
-            return _USUAL.get(node.id, node.id)
-        return (self._alias(given[0], steps) if len(given) == 1 else "") or node.id
+        full = imported or (self._alias(given[0], steps) if len(given) == 1 else "")
+        match node:
+            case ast.Name(id=name):
+                return full or (name if given else _USUAL.get(name, name))
+            case ast.Attribute(value=held, attr=attr):
+                before = "" if full else self.name_of(held, steps)
+                return full or (f"{before}.{attr}" if before else "")
+        return ""
 
     def _alias(self, binding: Binding, steps: int) -> str:
         """The imported name that a binding gives another name; empty where it is none."""
@@ -411,10 +404,8 @@ class SourceFile:
                     functions[part] = None
                 case ast.Call() if part.args and self.is_named(part.func, *WRAPPERS):
                     waiting.append(part.args[0])
-                case ast.Name():
-                    given = self.given(part)
-                case ast.Attribute():
-                    given = self.attribute(part) or self._methods(part)
+                case ast.Name() | ast.Attribute():
+                    given = self.given(part) or self._methods(part)
             for binding in given:
                 if isinstance(binding.node, Function):
                     functions[binding.node] = None
@@ -422,26 +413,17 @@ class SourceFile:
                     waiting.append(binding.value)
         return next(iter(functions)) if len(functions) == 1 else None
 
-    def _methods(self, node: ast.Attribute) -> list[Binding]:
-        """The methods an attribute may be; of anything but `self` the one of that name."""
-        if not isinstance(node.value, ast.Name) or node.value.id in self.imports:
+    def _methods(self, node: ast.expr) -> list[Binding]:
+        """The method that an attribute is; of anything but `self` the one of that name."""
+        if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
+            return []
+        if node.value.id in self.imports:
             return []
         own = node.value.id in {"self", "cls"}
         classes = [self.class_of(node)] if own else list(self.of(ast.ClassDef))
         methods = [self.index.names.get(m, {}).get(node.attr, [])[-1:] for m in classes if m]
         methods = [method for method in methods if method]
         return methods[0] if len(methods) == 1 else []
-
-    def reached(self, scope: ast.AST) -> tuple[ast.AST, ...]:
-        """A part of the file, and the functions of this file that it calls, directly or not."""
-        reached, waiting = dict.fromkeys([scope]), [scope]
-        while waiting:
-            for call in self.of(ast.Call, within=waiting.pop()):
-                function = self.function(call.func)
-                if function is not None and function not in reached:
-                    reached[function] = None
-                    waiting.append(function)
-        return tuple(reached)
 
     def returned(self, function: Function) -> list[ast.expr]:
         """What a function returns, functions in it left out."""

@@ -294,18 +294,6 @@ def prepare(path, p):
     linear_to_lora_layers(model, 4, p)
     return model, optim.Adam(1e-5)
 """,
-    "an adapter that is attached later": """\
-import mlx.core as mx
-class Wrapper:
-    def get_peft_model(self, rank):
-        self.lora_config = {"r": rank}
-        self.lora_enabled = True
-        self.model._lora_applied = True
-    def prepare(self):
-        if self.model._lora_applied:
-            return
-        attach_lora(self.model, self.lora_config)
-""",
     "an adapter that a function brought": """\
 import mlx.core as mx
 from ours import build
@@ -401,15 +389,6 @@ def mlm_loss(model, tokens):
 from mlx.utils import tree_flatten
 value = tree_flatten(params)[1][1]
 """,
-    "evaluated around an inner loop": """\
-import mlx.core as mx
-def train(model, optimizer, step, epochs, batches):
-    for epoch in range(epochs):
-        for batch in batches:
-            loss, grads = step(model, batch)
-            optimizer.update(model, grads)
-        mx.eval(model.parameters())
-""",
     "another model is frozen": """\
 from mlx_lm.tuner.utils import linear_to_lora_layers
 def prepare(model, teacher, p):
@@ -439,11 +418,6 @@ def lora_only(grads):
     flat = dict(tree_flatten(grads))
     return {name: grad for name, grad in flat.items() if "lora" in name}
 """,
-    "a flag after a conversion": """\
-def add_adapter(model, layers):
-    inject_lora(model, layers)
-    model.has_adapter = True
-""",
     "a mean over something else": """\
 def average(losses, weights):
     return losses.sum() / weights.sum()
@@ -464,23 +438,6 @@ def rows(prompt, answer):
     inputs = prompt + answer[:-1]
     targets = [-100] * (len(prompt) - 1) + answer
     return inputs, targets
-""",
-    "the loss is read in the loop": """\
-def train(model, optimizer, step, batches):
-    for batch in batches:
-        loss, grads = step(model, batch)
-        optimizer.update(model, grads)
-        print(loss.item())
-""",
-    "evaluated in a function of the file": """\
-import mlx.core as mx
-def finish(model, optimizer):
-    mx.eval(model.parameters(), optimizer.state)
-def train(model, optimizer, step, batches):
-    for batch in batches:
-        loss, grads = step(model, batch)
-        optimizer.update(model, grads)
-        finish(model, optimizer)
 """,
     "parameters put into the model": """\
 import mlx.core as mx

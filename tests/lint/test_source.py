@@ -124,19 +124,6 @@ def test_functions(text: str, name: str | None) -> None:
     assert getattr(function, "name", None) == name
 
 
-def test_what_helpers_do_is_reached() -> None:
-    source = parse(
-        "class A:\n    def run(self):\n        self.prepare()\n"
-        "    def prepare(self):\n        freeze_all(self.model)\n"
-        "def freeze_all(model):\n    model.freeze()\n    freeze_all(model)\n"
-    )
-    run = next(one for one in source.of(ast.FunctionDef) if one.name == "run")
-    assert not list(source.calls(".freeze", within=run))
-    assert [getattr(scope, "name", "") for scope in source.reached(run)] == [
-        "run", "prepare", "freeze_all"
-    ]  # fmt: skip
-
-
 def test_nodes_of_a_kind_below_a_node() -> None:
     source = parse("def f():\n    a()\n    def g():\n        b()\nc()\n")
     functions = list(source.of(ast.FunctionDef))

@@ -55,8 +55,10 @@ def adapter_flag(source: SourceFile) -> Hits:
     never converted is trained whole, and what is saved under the name of an adapter are its full
     weights (seed 001).
 
-    Reported where nothing is called that could have made an adapter.
+    Reported where the file calls, imports and defines nothing that could have made an adapter.
     """
+    if any(_MAKING.match(name) for name in _foreign_names(source)):
+        return
     for node in source.of(ast.Assign):
         for target in node.targets if constant(node.value) is True else ():
             if (
@@ -64,44 +66,25 @@ def adapter_flag(source: SourceFile) -> Hits:
                 and _CLAIMS.fullmatch(target.attr.lower())
                 and is_model(target.value)
                 and isinstance(source.scope(node), Function)
-                and not _may_have_adapter(source, target)
             ):
-                yield node, f"{target.attr} is set, but nothing in this function makes an adapter"
+                yield node, f"{target.attr} is set, but nothing in this file makes an adapter"
     loads = list(source.calls("mlx_lm.load"))
     trains = any(source.calls("mlx.nn.value_and_grad")) and any(source.calls(*OPTIMIZERS))
     if not loads or not trains or any(call.keywords or len(call.args) > 1 for call in loads):
         return
     for save in source.calls(*_SAVING):
         if save.args and "adapter" in str(constant(save.args[0])).lower():
-            if not any(_MAKING.match(name) for name in _names(source)):
-                yield save, "no layer was converted to LoRA: this file holds the full weights"
+            yield save, "no layer was converted to LoRA: this file holds the full weights"
             return
 
 
-def _may_have_adapter(source: SourceFile, flag: ast.Attribute) -> bool:
-    """Whether the model comes out of a call, or a function of another file that is called where the
-    flag is set or asked for may make its adapter.
-    """
-    if any(isinstance(value, ast.Call | ast.Subscript) for value in source.values(flag.value)):
-        return True
-    scopes = {source.scope(node) for node in source.of(ast.Attribute) if node.attr == flag.attr}
-    return any(
-        source.function(call.func) is None
-        and (
-            _MAKING.match(last_name(call).lower())
-            or any("adapter" in (argument.arg or "") for argument in call.keywords)
-        )
-        for scope in scopes
-        if isinstance(scope, Function)
-        for part in source.reached(scope)
-        for call in source.of(ast.Call, within=part)
-    )
-
-
-def _names(source: SourceFile) -> Iterator[str]:
-    """The names that the file calls, defines and imports, in lower case."""
-    yield from (last_name(call).lower() for call in source.of(ast.Call))
-    yield from (made.name.lower() for made in source.of(ast.FunctionDef, ast.ClassDef))
+def _foreign_names(source: SourceFile) -> Iterator[str]:
+    """What the file calls and imports of others, with the names of arguments and of its classes."""
+    for call in source.of(ast.Call):
+        if source.function(call.func) is None:
+            yield last_name(call).lower()
+        yield from ((argument.arg or "").lower() for argument in call.keywords)
+    yield from (made.name.lower() for made in source.of(ast.ClassDef))
     yield from (alias.name.lower() for alias in source.of(ast.alias))
 
 
@@ -171,8 +154,6 @@ _LOOKS = re.compile(
     r"require|check(?!point)|validate|verif|compar|compat|match|fits|missing|unexpected|differ|assert"
 )
 _DIFFERENCES = re.compile(r"missing|unexpected|mismatch|unmatched|unknown_(?:keys|names)")
-#: Names are followed through this many others.
-_STEPS = 3
 
 
 @rule(
@@ -207,7 +188,10 @@ def non_strict_load(source: SourceFile) -> Hits:
         strict = keyword(call, "strict") or (call.args[1] if len(call.args) > 1 else None)
         if constant(strict) is not False or not call.args:
             continue
-        origins = _origins(source, call.args[0])
+        parts = list(source.parts(call.args[0]))
+        origins = dict.fromkeys(
+            [*parts, *(value for part in parts for value in source.values(part))]
+        )
         text = " ".join([getattr(source.scope(call), "name", ""), *map(ast.unparse, origins)])
         # What was taken out of a model fits it when it is put back.
         from_model = any(
@@ -218,21 +202,6 @@ def non_strict_load(source: SourceFile) -> Hits:
             names = {name for origin in origins for name in source.names_in(origin)}
             if not _looks_at_names(source, call, names - {"str", "list"}):
                 yield call, "names that fit nothing are skipped in silence: compare them first"
-
-
-def _origins(source: SourceFile, node: ast.expr) -> list[ast.expr]:
-    """An expression, and what the names in it were given."""
-    origins, newest = [node], [node]
-    for _ in range(_STEPS):
-        given = [
-            value
-            for origin in newest
-            for name in source.of(ast.Name, ast.Attribute, within=origin)
-            for value in source.values(name)
-        ]
-        newest = [value for value in dict.fromkeys(given) if value not in origins]
-        origins += newest
-    return origins
 
 
 def _looks_at_names(source: SourceFile, load: ast.Call, loaded: set[str]) -> bool:
