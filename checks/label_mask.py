@@ -16,7 +16,7 @@ When it is wrong. A trainer other than mlx-lm may mask, cut or group rows in ano
 check `trained-tokens` compares with the counts in the log. Documents longer than the limit are
 usual in plain text, where being cut is at most a warning.
 
-What to do. Look at the report's label strip. Raise `max_seq_length` above the longest row,
+What to do. Look at the rows with `mlxdoctor labels`. Raise `max_seq_length` above the longest row,
 and use a template that ends answers with the model's end token.
 """
 

@@ -18,7 +18,7 @@ padding token right after the row is learned in every sound run of mlx-lm, whose
 that is not reported. Of a model that predicts the answers worse than a blind guess, padding
 is not judged. Rows where the base model is already certain have nothing to learn.
 
-What to do. Compare with the label strip of the report, which shows the targets that mlx-lm
+What to do. Compare with `mlxdoctor labels`, which shows the targets that mlx-lm
 would make of the same rows. In a trainer of your own, print one row's inputs and targets side by
 side: each target is the token after its input.
 """

@@ -19,7 +19,7 @@ that is the same in every report although rows differ in length comes from rows 
 When it is wrong. The data must be those of the run. Packing several rows into blocks of one
 length gives a fixed count too, and is not at fault by itself.
 
-What to do. Compare the report's label strip with what the trainer's loss masks.
+What to do. Compare `mlxdoctor labels` with what the trainer's loss masks.
 """
 
 import math
