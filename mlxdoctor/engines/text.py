@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby, pairwise
@@ -114,7 +114,6 @@ class TextFacts:
     Attributes:
         distinct: how many different texts there are, white space at both ends aside.
         top_text: the most frequent text.
-        top_share: share of the texts that are that one, in [0, 1].
         cut: whether many stop at one length.
         order: of the words. *
 
@@ -123,7 +122,6 @@ class TextFacts:
 
     distinct: int
     top_text: str
-    top_share: float
     cut: Cut
     order: WordOrder
 
@@ -138,14 +136,11 @@ def describe(texts: Sequence[str]) -> TextFacts:
         raise ValueError("describing takes at least one text")
     stripped = [text.strip() for text in texts]
     counts = Counter(stripped)
-    top, most = counts.most_common(1)[0]
-    sample = [text[:READ] for text in _some(stripped)]
     return TextFacts(
         distinct=len(counts),
-        top_text=top,
-        top_share=most / len(texts),
+        top_text=counts.most_common(1)[0][0],
         cut=cut_at_one_length(list(dict.fromkeys(texts))),
-        order=word_order(sample),
+        order=word_order([text[:READ] for text in _some(stripped)]),
     )
 
 
@@ -162,34 +157,30 @@ def cut_at_one_length(texts: Sequence[str]) -> Cut:
     length = max(map(len, texts))
     longest = [text for text in texts if len(text) == length]
     shorter = [text for text in texts if 0 < len(text) < length]
-    known = Counter(word for text in _some(texts) for word in text[:READ].split()[:-1])
-    begun = {word[:n] for word in known if len(word) <= TAIL for n in range(1, len(word))}
-    mid_word = 0
-    for text in _some(longest):
-        match = _LAST_WORD.search(text[-TAIL:])
-        mid_word += match is not None and match[1] in begun and match[1] not in known
+    known = {word for text in _some(texts) for word in text[:READ].split()[:-1]}
+    begun = {word[:n] for word in known if len(word) <= TAIL for n in range(1, len(word))} - known
+    lasts = [match[1] for text in _some(longest) if (match := _LAST_WORD.search(text[-TAIL:]))]
     return Cut(
         length,
         len(longest) / len(texts),
-        1.0 - _share(is_finished, _some(longest)),
-        mid_word / len(_some(longest)),
-        _share(is_finished, _some(shorter)),
+        1.0 - _finished(_some(longest)),
+        sum(word in begun for word in lasts) / len(_some(longest)),
+        _finished(_some(shorter)),
     )
 
 
 def word_order(texts: Sequence[str], seed: int = 0) -> WordOrder:
     """Count the neighbours that meet again in the order given, and in others."""
     rng = random.Random(seed)
-    firsts = [text.split(None, ORDERED_WORDS)[:ORDERED_WORDS] for text in texts]
-    split = [[word.lower() for word in found] for found in firsts]
-    kept = [found for found in split if len(found) >= FEWEST_WORDS]
+    firsts = (text.split(None, ORDERED_WORDS)[:ORDERED_WORDS] for text in texts)
+    kept = [[word.lower() for word in row] for row in firsts if len(row) >= FEWEST_WORDS]
     count = sum(map(len, kept))
-    function_words = sum(word in _FUNCTION_WORDS for found in kept for word in found)
-    dealt = [_again([rng.sample(found, len(found)) for found in kept]) for _ in range(DEALS)]
+    function_words = sum(word in _FUNCTION_WORDS for row in kept for word in row)
+    dealt = [_again([rng.sample(row, len(row)) for row in kept]) for _ in range(DEALS)]
     return WordOrder(
         texts=len(kept),
         words=count,
-        shared=sum(n > 1 for n in Counter(word for found in kept for word in set(found)).values()),
+        shared=sum(n > 1 for n in Counter(word for row in kept for word in set(row)).values()),
         function_words=function_words / count if count else 0.0,
         again=_again(kept),
         dealt=sum(dealt) / DEALS,
@@ -197,12 +188,12 @@ def word_order(texts: Sequence[str], seed: int = 0) -> WordOrder:
 
 
 def _again(texts: Sequence[Sequence[str]]) -> int:
-    meets = Counter(pair for found in texts for pair in set(pairwise(found)))
+    meets = Counter(pair for row in texts for pair in set(pairwise(row)))
     return sum(count for count in meets.values() if count > 1)
 
 
-def _share(holds: Callable[..., bool], texts: Sequence[Iterable[object]]) -> float:
-    return sum(map(holds, texts)) / len(texts) if texts else 0.0
+def _finished(texts: Sequence[str]) -> float:
+    return sum(map(is_finished, texts)) / len(texts) if texts else 0.0
 
 
 def _some(texts: Sequence[str]) -> list[str]:

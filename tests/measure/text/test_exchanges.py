@@ -11,22 +11,18 @@ from mlxdoctor.measure.text.exchanges import exchange_in
     "text",
     [
         "### Instruction:\nWhat floats?\n\n### Response:\nIce floats.",
-        "Below is a task.\n\n### Instruction:\nWhat floats?\n\n### Response:\nIce floats.</s>",
         "Question: What floats?\nAnswer: Ice floats.",
         "Q: What floats?\nA: Ice floats.",
-        "User: What floats?\n\nAssistant: Ice floats.\n",
         "<human>: ...\n<bot>: ...\n<human>: What floats?\n<bot>: Ice floats.",
         "[INST] What floats? [/INST] Ice floats.",
         "<s>[INST] Hello [/INST] Hi </s>[INST] What floats? [/INST] Ice floats. </s>",
         "<|user|>\nWhat floats?<|end|>\n<|assistant|>\nIce floats.<|end|>",
-        "<|im_start|>user\nWhat floats?<|im_end|>\n<|im_start|>assistant\nIce floats.<|im_end|>\n",
         "<|im_start|><|im_start|>user\nWhat floats?<|im_end|>\n<|im_start|><|im_start|>assistant\n"
         "Ice floats.<|im_end|>",
         "<|start_header_id|>user<|end_header_id|>\n\nWhat floats?<|eot_id|>\n"
         "<|start_header_id|>assistant<|end_header_id|>\n\nIce floats.<|eot_id|>",
         "<start_of_turn>user\nWhat floats?<end_of_turn>\n<start_of_turn>model\nIce floats.",
         "**Question:** What floats?\n**Answer:** Ice floats.",
-        "Human: Hi\nAI: Hello\nHuman: What floats?\nAI: Ice floats.",
     ],
 )
 def test_an_exchange(text: str) -> None:

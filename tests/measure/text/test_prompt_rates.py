@@ -10,38 +10,32 @@ def hits(count: int, total: int) -> list[bool]:
     return [True] * count + [False] * (total - count)
 
 
-def test_three_hits_of_three_decide_and_two_do_not() -> None:
-    assert rate(hits(3, 3), hits(0, 3)).is_broken
-    assert not rate(hits(2, 2), hits(0, 2)).is_broken
-
-
-def test_without_the_base_model_the_sequential_test_decides() -> None:
-    assert rate(hits(3, 3), None).is_broken
-    assert not rate(hits(3, 6), None).is_broken
-    assert rate(hits(3, 6), None).p_value is None
-
-
-def test_a_base_model_that_does_the_same_clears_the_adapter() -> None:
-    found = rate(hits(16, 16), hits(16, 16))
-    assert not found.is_broken
-    assert not is_raised(found)
-
-
-@pytest.mark.parametrize(("base", "broken"), [(3, True), (4, False)])
-def test_a_fifth_of_the_base_answers_is_too_many(base: int, broken: bool) -> None:
-    assert rate(hits(20, 20), hits(base, 20)).is_broken is broken
-
-
-@pytest.mark.parametrize(("tuned", "broken"), [(10, True), (9, False)])
-def test_half_of_the_prompts_is_enough(tuned: int, broken: bool) -> None:
-    found = rate(hits(tuned, 20), hits(0, 20))
-    assert found.is_broken is broken
-    assert is_raised(found)
-
-
-def test_the_order_of_prompts_does_not_matter() -> None:
-    tuned = hits(6, 10)
-    assert rate(tuned, None).decided == rate(tuned[::-1], None).decided
+@pytest.mark.parametrize(
+    ("tuned", "base", "prompts", "broken", "raised"),
+    [
+        (3, 0, 3, True, True),
+        (2, 0, 2, False, False),
+        # Without the base model the sequential test decides.
+        (3, None, 3, True, True),
+        (3, None, 6, False, False),
+        # A base model that does the same clears the adapter; a fifth of its answers is too many.
+        (16, 16, 16, False, False),
+        (20, 3, 20, True, True),
+        (20, 4, 20, False, True),
+        # Half of the prompts is enough.
+        (10, 0, 20, True, True),
+        (9, 0, 20, False, True),
+    ],
+)
+def test_when_a_rate_is_a_broken_models(
+    *, tuned: int, base: int | None, prompts: int, broken: bool, raised: bool
+) -> None:
+    of_base = hits(base, prompts) if base is not None else None
+    found = rate(hits(tuned, prompts), of_base)
+    assert (found.is_broken, is_raised(found)) == (broken, raised)
+    assert (found.p_value is None) is (base is None)
+    # The order of prompts does not matter.
+    assert found.decided == rate(hits(tuned, prompts)[::-1], of_base).decided
 
 
 def test_figures_and_words() -> None:

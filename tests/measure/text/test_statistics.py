@@ -11,12 +11,6 @@ from scipy.stats import binomtest
 from mlxdoctor.measure.text import statistics as ts
 
 
-def test_wilson_of_no_false_alarm_in_300() -> None:
-    found = ts.wilson(0, 300)
-    assert found.low == 0.0
-    assert found.high == pytest.approx(0.0126, abs=1e-4)
-
-
 @settings(deadline=None)
 @given(st.integers(1, 60), st.data())
 def test_the_interval_matches_scipy(total: int, data: st.DataObject) -> None:
