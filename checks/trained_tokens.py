@@ -40,8 +40,6 @@ _WHOLE = "prompt and answer"
 _ANSWER = "answer"
 _PADDED = "padding"
 _PADDED_ANSWER = "answer and padding"
-# How mlx-lm counts them, and how other trainers do.
-_AS_MLX_LM, _WITHOUT_END = "as mlx-lm", "without the template's end"
 
 #: Standard errors by which a count may differ (two-sided 6e-5 for a normal mean), and a share of
 #: the count: rows that trainers drop at the end of an epoch.
@@ -57,8 +55,8 @@ _SOUND = "the count that the data and the configured mask give"
 _COUNT = "{tokens_per_iteration:.1f} tokens were trained on per iteration"
 
 Floats = NDArray[np.float64]
-#: Which tokens are taken in -> way of counting -> tokens of each examined batch.
-Families = dict[str, dict[str, Floats]]
+#: Which tokens are taken in -> tokens of each examined batch, by each way of counting.
+Families = dict[str, tuple[Floats, ...]]
 
 
 @dataclass(frozen=True)
@@ -135,22 +133,22 @@ def trained_tokens(
     fitting = {
         family
         for family, counts in families.items()
-        if any(_fits(logged, count, rows) for count in counts.values())
+        if any(_fits(logged, count, rows) for count in counts)
     }
     configured = _ANSWER if rows.mask_prompt and _ANSWER in families else _WHOLE
     code = _code_of(fitting, configured)
     answers = families.get(_ANSWER, families[_WHOLE])
     if not fitting and _ANSWER in families:
-        is_short = _fits(logged, answers[_WITHOUT_END] - rows.batch_size, rows)
+        is_short = _fits(logged, answers[-1] - rows.batch_size, rows)
         code = "one-short" if is_short else code
-    is_fixed = logged.is_fixed and float(families[_WHOLE][_AS_MLX_LM].std()) >= _SPREAD
+    is_fixed = logged.is_fixed and float(families[_WHOLE][0].std()) >= _SPREAD
     if is_fixed:
         # A block that no whole row of the data fits into is not a packed one.
         longest = max(row.length for row in rows.rows) * rows.batch_size
-        is_padded = answers[_AS_MLX_LM].mean() < logged.per_iteration <= longest
+        is_padded = answers[0].mean() < logged.per_iteration <= longest
         code = "padding-counted" if is_padded or code == "padding-counted" else "fixed-count"
     expected = {
-        f"expected_{family.replace(' ', '_')}": round(float(next(iter(counts.values())).mean()), 1)
+        f"expected_{family.replace(' ', '_')}": round(float(counts[0].mean()), 1)
         for family, counts in families.items()
     }
     measured: dict[str, Measurement] = {
@@ -209,7 +207,11 @@ def _logged(log: TrainingLog, batches: int) -> _Logged:
 
 
 def _families(rows: SupervisedRows) -> Families:
-    """Tokens counted in each examined batch: float64 (batches,); the usual way comes first."""
+    """Tokens counted in each examined batch: float64 (batches,).
+
+    mlx-lm's way comes first, then that without its padding token, and then that without what the
+    template writes after the last end token.
+    """
     batches = [[rows.rows[position] for position in batch] for batch in rows.batches]
 
     def over(count: Callable[[SupervisedRow], int]) -> Floats:
@@ -219,26 +221,20 @@ def _families(rows: SupervisedRows) -> Families:
     tail = over(lambda row: int((row.roles[: row.length] == Role.OTHER).sum()))
     whole = over(lambda row: row.length - 1)
     answer = over(lambda row: max(row.length - row.prompt_length, 0))
-    widths = {
-        "to mlx-lm's width": np.array([rows.width(batch) for batch in rows.batches]),
-        "to the longest row": np.array([max(row.length for row in batch) for batch in batches]),
-    }
-    families = {
-        _WHOLE: {
-            _AS_MLX_LM: over(lambda row: row.count(0)),
-            "without a padding token": whole,
-            _WITHOUT_END: whole - tail,
-            "one token short": whole - tail - size,
-        },
-        _PADDED: {name: (width - 1) * size for name, width in widths.items()},
+    # Padded to mlx-lm's width, and to the longest row.
+    widths = (
+        np.array([rows.width(batch) for batch in rows.batches]),
+        np.array([max(row.length for row in batch) for batch in batches]),
+    )
+    whole_ways = (over(lambda row: row.count(0)), whole, whole - tail, whole - tail - size)
+    families: Families = {
+        _WHOLE: whole_ways,
+        _PADDED: tuple((width - 1) * size for width in widths),
     }
     if prompts.any():
-        families[_PADDED_ANSWER] = {name: width * size - prompts for name, width in widths.items()}
-        families[_ANSWER] = {
-            _AS_MLX_LM: over(lambda row: row.count(row.prompt_length)),
-            "without a padding token": answer,
-            _WITHOUT_END: answer - tail,
-        }
+        families[_PADDED_ANSWER] = tuple(width * size - prompts for width in widths)
+        as_mlx_lm = over(lambda row: row.count(row.prompt_length))
+        families[_ANSWER] = (as_mlx_lm, answer, answer - tail)
     return families
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 #: The p-value below which a difference over rows or prompts is no chance: convention.
 SIGNIFICANCE = 0.01
@@ -40,24 +40,18 @@ def wilson(hits: int, total: int, confidence: float = 0.95) -> Interval:
     return Interval(share, max(0.0, centre - half), min(1.0, centre + half))
 
 
-def exact_binomial(hits: int, total: int) -> float:
-    """Two-sided p-value of `hits` of `total` fair coins; 1.0 for no coin."""
-    smaller = min(hits, total - hits)
-    tail = sum(math.comb(total, k) for k in range(smaller + 1))
+def mcnemar_exact(only_first: int, only_second: int) -> float:
+    """Two-sided exact McNemar p-value from the two discordant counts; 1.0 where both are 0."""
+    total = only_first + only_second
+    tail = sum(math.comb(total, k) for k in range(min(only_first, only_second) + 1))
     # Integers until the last division: 2 ** -total underflows before the sum does.
     return float(min(1.0, 2 * tail / 2**total))
-
-
-def mcnemar_exact(only_first: int, only_second: int) -> float:
-    """Two-sided exact McNemar p-value from the two discordant counts."""
-    return exact_binomial(only_first, only_first + only_second)
 
 
 def sign_test(differences: ArrayLike) -> float:
     """Two-sided sign test that the median difference is zero; ties and NaN are left out."""
     values = np.asarray(differences, dtype=np.float64)
-    positive, negative = int(np.sum(values > 0)), int(np.sum(values < 0))
-    return exact_binomial(positive, positive + negative)
+    return mcnemar_exact(int(np.sum(values > 0)), int(np.sum(values < 0)))
 
 
 def paired_permutation(differences: ArrayLike, rounds: int = 20_000, seed: int = 0) -> float:
@@ -80,10 +74,10 @@ def paired_permutation(differences: ArrayLike, rounds: int = 20_000, seed: int =
     # Equal sums in another order differ by rounding; they must count as equal.
     observed -= 1e-9 * float(np.abs(values).sum())
     if count <= EXACT_PERMUTATION_PAIRS:
-        sums = np.abs(_all_signs(count) @ values)
-        return float(np.mean(sums >= observed))
+        signs = ((np.arange(2**count)[:, None] >> np.arange(count)) & 1) * 2.0 - 1.0
+        return float(np.mean(np.abs(signs @ values) >= observed))
     generator = np.random.default_rng(seed)
-    signs = generator.integers(0, 2, size=(rounds, count)) * 2 - 1
+    signs = generator.integers(0, 2, size=(rounds, count)) * 2.0 - 1.0
     hits = int(np.sum(np.abs(signs @ values) >= observed))
     return (hits + 1) / (rounds + 1)
 
@@ -144,8 +138,3 @@ class Paired:
             "difference_high": self.difference.high,
             "p_value": self.p_value,
         }
-
-
-def _all_signs(count: int) -> NDArray[np.float64]:
-    bits = (np.arange(2**count)[:, None] >> np.arange(count)) & 1
-    return (bits * 2 - 1).astype(np.float64)
