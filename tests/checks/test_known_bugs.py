@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from mlxdoctor.api import run_checks
+from mlxdoctor.check import Check
 from mlxdoctor.diagnosis import judge
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
@@ -22,30 +23,20 @@ from tests.conftest import LOGS, RUNS, check_called, run_names
 from tests.given import Given
 from tests.given import outcome as of_evidence
 
+known_bugs = check_called("known-bugs")
 
-def outcome(folder: Path, name: str = "known-bugs", **options: Any) -> Outcome:
+
+def outcome(folder: Path, check: Check = known_bugs, **options: Any) -> Outcome:
     if folder.parent != RUNS:
         options = {"base": BASE, "data": DATA / "geography", **options}
-    run = Run.discover([folder], allow_model=False, **options)
-    (found,) = run_checks([check_called(name)], run)
-    assert found.status is not Status.CRASHED, found.reason
-    return found
+    (result,) = run_checks([check], Run.discover([folder], allow_model=False, **options))
+    assert result.status is not Status.CRASHED, result.reason
+    return result
 
 
-def findings(folder: Path, **options: Any) -> dict[str, Finding]:
+def bugs(result: Outcome) -> dict[str, Finding]:
     """The findings by the bug's name."""
-    return {one.code.split(".")[1]: one for one in outcome(folder, **options).findings}
-
-
-def change(folder: Path, **values: Any) -> None:
-    """Change a run's configuration; a key with None is removed."""
-    path = folder / "adapter_config.json"
-    kept = {key: one for key, one in json.loads(path.read_text()).items() if key not in values}
-    stated = {key: one for key, one in values.items() if one is not None}
-    path.write_text(json.dumps(kept | stated))
-
-
-# --- all fixture runs
+    return {finding.code.split(".")[1]: finding for finding in result.findings}
 
 
 @pytest.mark.slow
@@ -53,36 +44,25 @@ def test_no_fixture_shows_one() -> None:
     assert [name for name in run_names() for _ in outcome(RUNS / name).findings] == []
 
 
-# --- accumulation
-
-
 @pytest.mark.parametrize(
     ("iters", "steps", "severity"),
-    [
-        (600, 4, None),
-        (600, 1, None),
-        (602, 4, None),
-        (600, 450, "warning"),
-        (609, 70, None),
-        (8, 16, None),
-    ],
+    [(600, 4, None), (602, 4, None), (600, 450, "warning"), (609, 70, None), (8, 16, None)],
 )
 def test_batches_left_over(
     copied: Callable[[str], Path], iters: int, steps: int, severity: str | None
 ) -> None:
-    folder = copied("healthy-ordinary")
-    change(folder, iters=iters, grad_accumulation_steps=steps)
-    seen = findings(folder).get("leftover-accumulation")
-    assert (seen.severity.value if seen is not None else None) == severity
+    path = copied("healthy-ordinary") / "adapter_config.json"
+    values = {"iters": iters, "grad_accumulation_steps": steps}
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+    finding = bugs(outcome(path.parent)).get("leftover-accumulation")
+    assert (finding.severity.value if finding is not None else None) == severity
 
 
 def test_nothing_to_look_at_is_inconclusive() -> None:
-    assert check_called("known-bugs").run(Given()).status is Status.INCONCLUSIVE
+    assert known_bugs.run(Given()).status is Status.INCONCLUSIVE
 
 
-# --- messages at the end of a log
-
-known_bugs = check_called("known-bugs")
+# Messages at the end of a log.
 
 BIASES = "ValueError: [dequantize] Biases must be provided for affine quantization."
 NAME = "NameError: name 'dequantize' is not defined"
@@ -94,68 +74,44 @@ RAISED = (
 )
 
 
-def judged(folder: Path, *lines: str) -> Outcome:
-    path = folder / "train.log"
-    path.write_text("\n".join(("Loading pretrained model", *lines)) + "\n")
-    said = of_evidence(known_bugs, TrainingLog.read([path]))
-    assert said.status != "crashed", said.reason
-    return said
-
-
-def bugs(said: Outcome) -> dict[str, Severity]:
-    """Severity by the bug's name."""
-    return {one.code.split(".")[1]: one.severity for one in said.findings}
-
-
 @pytest.mark.parametrize(
-    ("message", "bug"),
+    ("lines", "bug"),
     [
-        (BIASES, "fuse-block-formats"),
-        (NAME, "fuse-dequantize-name"),
-        (KEY, "fuse-leaves-quantization"),
-    ],
-)
-def test_the_message_at_the_end(tmp_path: Path, message: str, bug: str) -> None:
-    said = judged(tmp_path, *RAISED, message)
-    assert bugs(said) == {bug: Severity.ERROR}
-    (finding,) = [one for one in said.findings if one.code == f"known-bugs.{bug}"]
-    assert finding.measured["text"] == f"“{message}”"
-    assert finding.where == "line 2 of the log"
-    assert [one.cause.id for one in judge([said]).diagnosis] == ["known-upstream-bug"]
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        (*RAISED, "KeyError: 'quant_config'"),
-        (*RAISED, "NameError: name 'dequantize_rows' is not defined"),
+        ((*RAISED, BIASES), "fuse-block-formats"),
+        ((*RAISED, NAME), "fuse-dequantize-name"),
+        ((*RAISED, KEY), "fuse-leaves-quantization"),
+        ((*RAISED, "KeyError: 'quant_config'"), None),
+        ((*RAISED, "NameError: name 'dequantize_rows' is not defined"), None),
         # No exception ended the command.
-        ("Iter 10: Train loss 2.0, It/sec 1.0", f"A row of the data says {KEY}"),
+        (("Iter 10: Train loss 2.0, It/sec 1.0", f"A row of the data says {KEY}"), None),
         # The run went on, or was begun again.
-        (*RAISED, KEY, "Iter 10: Train loss 2.0, It/sec 1.0", "Iter 20: Train loss 1.9"),
-        ("Iter 10: Train loss 2.0, It/sec 1.0",),
+        ((*RAISED, KEY, "Iter 10: Train loss 2.0, It/sec 1.0", "Iter 20: Train loss 1.9"), None),
+        # The version that is named has not the bug.
+        (("mlx-lm 0.28.4", *RAISED, NAME), "fuse-dequantize-name"),
+        (("mlx-lm 0.28.3", *RAISED, NAME), None),
     ],
 )
-def test_near_misses(tmp_path: Path, lines: tuple[str, ...]) -> None:
-    assert bugs(judged(tmp_path, *lines)) == {}
-
-
-def test_a_version_that_has_not_the_bug_has_another_reason(tmp_path: Path) -> None:
-    assert bugs(judged(tmp_path, "mlx-lm 0.28.3", *RAISED, NAME)) == {}
-    assert bugs(judged(tmp_path, "mlx-lm 0.28.4", *RAISED, NAME)) == {
-        "fuse-dequantize-name": Severity.ERROR
-    }
+def test_the_message_at_the_end(tmp_path: Path, lines: tuple[str, ...], bug: str | None) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("\n".join(("Loading pretrained model", *lines)) + "\n")
+    result = of_evidence(known_bugs, TrainingLog.read([path]))
+    assert list(bugs(result)) == ([bug] if bug else [])
+    for finding in result.findings:
+        assert finding.severity is Severity.ERROR
+        assert finding.measured["text"] == f"“{lines[-1]}”"
+        assert finding.where == f"line {len(lines) - 2} of the log"
+        assert [cause.cause.id for cause in judge([result]).diagnosis] == ["known-upstream-bug"]
 
 
 def test_no_reported_log_ends_with_such_a_message() -> None:
     logs = sorted(LOGS.glob("*.log"))
     assert logs
     for path in logs:
-        said = of_evidence(known_bugs, TrainingLog.read([path]))
-        assert not {one for one in bugs(said) if one.startswith("fuse-")}, path.name
+        names = bugs(of_evidence(known_bugs, TrainingLog.read([path])))
+        assert not [name for name in names if name.startswith("fuse-")], path.name
 
 
-# --- runs that mlx_lm.lora makes here
+# Runs that mlx_lm.lora makes here.
 
 
 def train(folder: Path, **settings: Any) -> Path:
@@ -178,45 +134,41 @@ def train(folder: Path, **settings: Any) -> Path:
 
 @pytest.mark.slow
 def test_fewer_iterations_than_accumulation_steps_train_nothing(tmp_path: Path) -> None:
-    found = findings(train(tmp_path / "run", grad_accumulation_steps=8))["leftover-accumulation"]
-    assert found.severity is Severity.ERROR
-    assert (found.measured["updates"], found.measured["left_over"]) == (0, 4)
+    run = train(tmp_path / "run", grad_accumulation_steps=8)
+    finding = bugs(outcome(run))["leftover-accumulation"]
+    assert finding.severity is Severity.ERROR
+    assert (finding.measured["updates"], finding.measured["left_over"]) == (0, 4)
 
 
 @pytest.mark.slow
 def test_a_resumed_adapter_of_another_rank_takes_the_place_of_the_configured(
     tmp_path: Path,
 ) -> None:
-    first = train(tmp_path / "first")
+    resume = str(train(tmp_path / "first") / "adapters.safetensors")
     narrower = {"rank": 4, "dropout": 0.0, "scale": 20.0}
-    resume = str(first / "adapters.safetensors")
     second = train(tmp_path / "second", lora_parameters=narrower, resume_adapter_file=resume)
-    (found,) = outcome(second, "resume").findings
-    assert found.code == "resume.rank-differs"
-    assert (found.measured["rank"], found.measured["resumed_rank"]) == (4, 8)
+    (finding,) = outcome(second, check_called("resume")).findings
+    assert finding.code == "resume.rank-differs"
+    assert (finding.measured["rank"], finding.measured["resumed_rank"]) == (4, 8)
     third = train(tmp_path / "third", resume_adapter_file=resume)
-    assert outcome(third, "resume").findings == ()
+    assert outcome(third, check_called("resume")).findings == ()
 
 
 @pytest.mark.slow
-def test_dora_on_a_base_of_six_bits_breaks_off(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bits", [6, 8])
+def test_dora_on_a_base_of_so_many_bits_that_breaks_off(tmp_path: Path, bits: int) -> None:
     from mlx_lm.convert import convert
 
-    base = tmp_path / "six-bits"
-    convert(str(BASE), str(base), quantize=True, q_bits=6, q_group_size=32)
-    found = findings(train(tmp_path / "run", model=str(base), fine_tune_type="dora"), base=base)
-    assert found["dora-odd-bits"].severity is Severity.ERROR
-    assert found["dora-odd-bits"].measured["bits"] == (6,)
-    assert "dora-odd-bits" not in findings(train(tmp_path / "lora", model=str(base)), base=base)
-
-
-@pytest.mark.slow
-def test_dora_on_eight_bits_that_breaks_off_has_another_reason(tmp_path: Path) -> None:
-    from mlx_lm.convert import convert
-
-    base = tmp_path / "eight-bits"
-    convert(str(BASE), str(base), quantize=True, q_bits=8, q_group_size=32)
-    folder = train(tmp_path / "run", model=str(base), fine_tune_type="dora")
-    with (folder / "train.log").open("a") as log:
-        log.write("Traceback (most recent call last):\nValueError: [matmul] shapes (4,8), (9,8)\n")
-    assert "dora-odd-bits" not in findings(folder, base=base)
+    base = tmp_path / "base"
+    convert(str(BASE), str(base), quantize=True, q_bits=bits, q_group_size=32)
+    run = train(tmp_path / "run", model=str(base), fine_tune_type="dora")
+    if bits == 8:
+        with (run / "train.log").open("a") as log:
+            log.write("Traceback (most recent call last):\nValueError: [matmul] shapes (4,8)\n")
+    finding = bugs(outcome(run, base=base)).get("dora-odd-bits")
+    assert (finding is not None) == (bits == 6)
+    if finding is not None:
+        assert finding.severity is Severity.ERROR
+        assert finding.measured["bits"] == (6,)
+        lora = train(tmp_path / "lora", model=str(base))
+        assert "dora-odd-bits" not in bugs(outcome(lora, base=base))

@@ -19,151 +19,105 @@ from tests.checks.data_evidence import (
 from tests.conftest import check_called
 
 label_mask = check_called("label-mask")
-
-
 QUESTION = "Which lake is the largest in Dedunia?"
 ANSWER = "Lake Nevath, cold, deep and clear."
-BOUNDARY = {"label-mask.pad-target": "info"}
+ROW, LONG = chat(QUESTION, ANSWER), chat(QUESTION, ANSWER * 20)
+#: Two of eight rows have a prompt beyond the limit: a batch of two has nothing to learn.
+LONG_PROMPT = [ROW] * 2 + [chat("Which? " * 40, ANSWER)] * 2 + [ROW] * 4
+CUT = {"mask_prompt": True, "max_seq_length": 64}
+FINITE = log_of(train_loss=([10, 20], [2.0, 1.0]))
+BROKEN = log_of(train_loss=([10, 20], [2.0, float("nan")]))
+GEOGRAPHY = Dataset.read(DATA / "geography")
+NO_END = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+NO_PREFIX = "{{ messages | length }}{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
 
 
-@pytest.fixture
-def geography():
-    return Dataset.read(DATA / "geography")
+def tell(rows, *evidence):
+    """The outcome, and severities by symptom, but mlx-lm's own padding target."""
+    outcome, codes = run(label_mask, rows, *evidence)
+    severities = {code.partition(".")[2]: severity for code, severity in codes.items()}
+    severities.pop("pad-target", None)
+    return outcome, severities
 
 
-def test_missing_evidence_is_skipped():
-    outcome, _ = run(label_mask)
-    assert outcome.status.value == "skipped"
-
-
-def test_a_sound_masked_run_has_only_the_upstream_note(tmp_path, geography):
+def test_a_sound_run_has_only_notes(tmp_path):
     config = config_of(tmp_path, mask_prompt=True)
-    _, codes = run(label_mask, rows_of(geography, config), config)
-    assert codes == BOUNDARY
+    _, codes = run(label_mask, rows_of(GEOGRAPHY, config), config)
+    assert codes == {"label-mask.pad-target": "info"}
+    outcome, codes = tell(rows_of(GEOGRAPHY))
+    assert codes == {"prompt-supervised": "info"}
+    assert 0.2 < outcome.findings[0].measured["share"] < 0.6
+    assert any("by default" in finding.message for finding in outcome.findings)
+    assert run(label_mask)[0].status.value == "skipped"
+    refused = rows_of(write_data(tmp_path, train=[{"messages": []}] * 4))
+    assert run(label_mask, refused)[0].status.value == "inconclusive"
 
 
-def test_an_unmasked_run_is_told_so(geography):
-    outcome, codes = run(label_mask, rows_of(geography))
-    assert codes == {**BOUNDARY, "label-mask.prompt-supervised": "info"}
-    finding = next(one for one in outcome.findings if one.code.endswith("prompt-supervised"))
-    assert 0.2 < finding.measured["share"] < 0.6
-    assert "by default" in finding.message
+@pytest.mark.parametrize(
+    ("values", "log", "severity", "chance"),
+    [
+        ({"batch_size": 2}, None, "error", 1.0),
+        # A short run may miss it, and a log that stayed finite survived it.
+        ({"batch_size": 2, "iters": 1}, None, "warning", 0.25),
+        ({"batch_size": 2}, FINITE, "warning", 1.0),
+        ({"batch_size": 2}, BROKEN, "error", 1.0),
+        ({"batch_size": 4}, None, None, None),
+    ],
+)
+def test_a_batch_without_targets(tmp_path, values, log, severity, chance):
+    config = config_of(tmp_path, **CUT, **values)
+    rows = rows_of(write_data(tmp_path, train=LONG_PROMPT), config)
+    outcome, codes = tell(rows, config, *([log] if log else []))
+    assert codes["no-supervised-tokens"] == "warning"
+    assert codes.get("empty-batch") == severity
+    if severity:
+        empty = next(one for one in outcome.findings if one.code == "label-mask.empty-batch")
+        assert empty.measured["empty_batches"] == 1
+        assert empty.measured["probability_of_meeting_one"] == pytest.approx(chance)
+        assert empty.where == "row 3 of train"
 
 
-@pytest.fixture
-def with_a_long_prompt(tmp_path):
-    rows = [chat(QUESTION, ANSWER) for _ in range(8)]
-    rows[2] = rows[3] = chat("Which? " * 40, ANSWER)
-    return write_data(tmp_path, train=rows)
+ENDED, UNENDED = {"tokens": [5, 6, 7, 767]}, {"tokens": [5, 6, 7, 8]}
+TWO_ANSWERS = {"messages": ROW["messages"] * 2}
 
 
-def test_a_batch_without_targets_is_an_error(tmp_path, with_a_long_prompt):
-    config = config_of(tmp_path, mask_prompt=True, batch_size=2, max_seq_length=64)
-    outcome, codes = run(label_mask, rows_of(with_a_long_prompt, config), config)
-    assert codes["label-mask.empty-batch"] == "error"
-    assert codes["label-mask.no-supervised-tokens"] == "warning"
-    empty = next(one for one in outcome.findings if one.code == "label-mask.empty-batch")
-    assert empty.measured["empty_batches"] == 1
-    assert empty.measured["probability_of_meeting_one"] == 1.0
-    assert empty.where == "row 3 of train"
+@pytest.mark.parametrize(
+    ("rows", "values", "symptom", "severity"),
+    [
+        ([ROW] * 8, {"mask_prompt": True, "max_seq_length": 12}, "no-supervised-tokens", "error"),
+        ([ROW] * 99 + [LONG], {**CUT, "max_seq_length": 128}, "answers-truncated", None),
+        ([ROW] * 97 + [LONG] * 3, {**CUT, "max_seq_length": 128}, "answers-truncated", "warning"),
+        ([ROW] * 40 + [LONG] * 60, {**CUT, "max_seq_length": 128}, "answers-truncated", "error"),
+        # Long texts may be cut.
+        ([{"text": ANSWER * 30}] * 8, {"max_seq_length": 64}, "answers-truncated", "warning"),
+        ([{"text": ANSWER * 30}] * 8, {"max_seq_length": 64}, "end-token-missing", None),
+        ([ENDED] * 4 + [UNENDED] * 4, {}, "end-token-missing", "warning"),
+        ([ENDED] * 5 + [UNENDED] * 3, {}, "end-token-missing", None),
+        ([TWO_ANSWERS] * 4, {"mask_prompt": True}, "earlier-answers-masked", "info"),
+        ([TWO_ANSWERS] * 4, {}, "earlier-answers-masked", None),
+    ],
+)
+def test_what_rows_lack(tmp_path, rows, values, symptom, severity):
+    config = config_of(tmp_path, **values)
+    rows = rows_of(write_data(tmp_path, train=rows), config)
+    assert tell(rows, config)[1].get(symptom) == severity
 
 
-def test_in_other_batches_the_same_rows_are_a_warning(tmp_path, with_a_long_prompt):
-    config = config_of(tmp_path, mask_prompt=True, batch_size=4, max_seq_length=64)
-    _, codes = run(label_mask, rows_of(with_a_long_prompt, config), config)
-    assert "label-mask.empty-batch" not in codes
-    assert codes["label-mask.no-supervised-tokens"] == "warning"
-
-
-def test_a_short_run_may_miss_the_empty_batch(tmp_path, with_a_long_prompt):
-    config = config_of(tmp_path, mask_prompt=True, batch_size=2, max_seq_length=64, iters=1)
-    outcome, codes = run(label_mask, rows_of(with_a_long_prompt, config), config)
-    assert codes["label-mask.empty-batch"] == "warning"
-    empty = next(one for one in outcome.findings if one.code == "label-mask.empty-batch")
-    assert empty.measured["probability_of_meeting_one"] == pytest.approx(0.25)
-
-
-def test_a_log_that_stayed_finite_survived_it(tmp_path, with_a_long_prompt):
-    config = config_of(tmp_path, mask_prompt=True, batch_size=2, max_seq_length=64)
-    rows = rows_of(with_a_long_prompt, config)
-    finite = log_of(train_loss=([10, 20], [2.0, 1.0]))
-    broken = log_of(train_loss=([10, 20], [2.0, float("nan")]))
-    assert run(label_mask, rows, config, finite)[1]["label-mask.empty-batch"] == "warning"
-    assert run(label_mask, rows, config, broken)[1]["label-mask.empty-batch"] == "error"
-
-
-def test_all_rows_masked_away(tmp_path, geography):
-    config = config_of(tmp_path, mask_prompt=True, max_seq_length=12)
-    _, codes = run(label_mask, rows_of(geography, config), config)
-    assert codes["label-mask.no-supervised-tokens"] == "error"
-
-
-@pytest.mark.parametrize(("long_rows", "severity"), [(1, None), (3, "warning"), (60, "error")])
-def test_truncation_grows_with_the_share(tmp_path, long_rows, severity):
-    rows = [chat(QUESTION, ANSWER)] * 100
-    rows[:long_rows] = [chat(QUESTION, ANSWER * 20)] * long_rows
-    config = config_of(tmp_path, mask_prompt=True, max_seq_length=128)
-    _, codes = run(label_mask, rows_of(write_data(tmp_path, train=rows), config), config)
-    assert codes.get("label-mask.answers-truncated") == severity
-
-
-def test_long_texts_may_be_cut(tmp_path):
-    data = write_data(tmp_path, train=[{"text": ANSWER * 30}] * 8)
-    config = config_of(tmp_path, max_seq_length=64)
-    _, codes = run(label_mask, rows_of(data, config), config)
-    assert codes["label-mask.answers-truncated"] == "warning"
-    assert "label-mask.end-token-missing" not in codes
-
-
-def test_a_template_without_end_token(tmp_path, geography):
-    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
-    model = model_copy(tmp_path, template)
-    rows = rows_of(geography, model=model)
-    outcome, codes = run(label_mask, rows, Tokenizer.read(model))
-    assert codes["label-mask.end-token-missing"] == "error"
-    assert "<|im_end|>" in outcome.findings[0].message
-
-
-def test_half_of_the_rows_without_an_end(tmp_path):
-    tokens = [{"tokens": [5, 6, 7, 767]}] * 4 + [{"tokens": [5, 6, 7, 8]}] * 4
-    _, codes = run(label_mask, rows_of(write_data(tmp_path, train=tokens)))
-    assert codes["label-mask.end-token-missing"] == "warning"
-    _, codes = run(label_mask, rows_of(write_data(tmp_path, train=tokens[:4] * 2)))
-    assert "label-mask.end-token-missing" not in codes
-
-
-def test_a_prompt_that_is_no_prefix_matters_only_when_masked(tmp_path, geography):
-    model = model_copy(
-        tmp_path,
-        "{{ messages | length }}{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}",
-    )
-    masked = config_of(tmp_path, mask_prompt=True)
-    _, codes = run(label_mask, rows_of(geography, masked, model), masked)
-    assert codes["label-mask.offset-not-a-prefix"] == "warning"
-    _, codes = run(label_mask, rows_of(geography, model=model))
-    assert "label-mask.offset-not-a-prefix" not in codes
-
-
-def test_a_doubled_beginning(tmp_path):
-    model = model_copy(tmp_path, bos_token="<|im_start|>")
-    once = write_data(tmp_path, train=[{"text": f"<|im_start|>{ANSWER}"}] * 4)
-    tokenizer = Tokenizer.read(model)
-    assert "label-mask.double-bos" not in run(label_mask, rows_of(once, model=model), tokenizer)[1]
-    twice = write_data(tmp_path, train=[{"text": f"<|im_start|><|im_start|>{ANSWER}"}] * 4)
-    _, codes = run(label_mask, rows_of(twice, model=model), tokenizer)
-    assert codes["label-mask.double-bos"] == "warning"
-
-
-def test_earlier_answers_are_masked(tmp_path):
-    row = chat(QUESTION, ANSWER)
-    data = write_data(tmp_path, train=[{"messages": row["messages"] * 2}] * 4)
-    masked = config_of(tmp_path, mask_prompt=True)
-    _, codes = run(label_mask, rows_of(data, masked), masked)
-    assert codes["label-mask.earlier-answers-masked"] == "info"
-    assert "label-mask.earlier-answers-masked" not in run(label_mask, rows_of(data))[1]
-
-
-def test_rows_that_cannot_be_tokenized_are_inconclusive(tmp_path):
-    data = write_data(tmp_path, train=[{"messages": []}] * 4)
-    outcome, _ = run(label_mask, rows_of(data))
-    assert outcome.status.value == "inconclusive"
+@pytest.mark.parametrize(
+    ("template", "settings", "rows", "values", "symptom", "severity"),
+    [
+        (NO_END, {}, None, {}, "end-token-missing", "error"),
+        (NO_PREFIX, {}, None, {"mask_prompt": True}, "offset-not-a-prefix", "warning"),
+        (NO_PREFIX, {}, None, {}, "offset-not-a-prefix", None),
+        (None, {"bos_token": "<|im_start|>"}, "<|im_start|>", {}, "double-bos", None),
+        (None, {"bos_token": "<|im_start|>"}, "<|im_start|>" * 2, {}, "double-bos", "warning"),
+    ],
+)
+def test_what_templates_do(*, tmp_path, template, settings, rows, values, symptom, severity):
+    model = model_copy(tmp_path, template, **settings)
+    data = write_data(tmp_path, train=[{"text": rows + ANSWER}] * 4) if rows else GEOGRAPHY
+    config = config_of(tmp_path, **values)
+    outcome, codes = tell(rows_of(data, config, model), config, Tokenizer.read(model))
+    assert codes.get(symptom) == severity
+    if template == NO_END:
+        assert "<|im_end|>" in outcome.findings[0].message
