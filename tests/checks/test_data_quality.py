@@ -177,90 +177,70 @@ def test_what_is_a_contradiction(tmp_path, rows, severity):
 # What the answers look like.
 
 
+BROKEN = "Qu\u00c3\u00a9bec"
+HEX = [f"{random.Random(at).getrandbits(128):032x}" for at in range(100)]
+DATES = [f"2024-01-{at % 28 + 1:02} {at % 24:02}:{at % 60:02} in the evening" for at in range(100)]
+LABELS = ["a modifier letter or mark", "another kind of letter!!!"] * 50
+#: An export cuts the long answers; the short ones end as they should.
+LONG = [chat(f"Question {at}?", f"It is {at}, {'as ever ' * 9}so"[:60]) for at in range(20)]
+
+
+def asked(answers):
+    return [chat(f"Question {at}?", answer) for at, answer in enumerate(answers)]
+
+
+def wrapped(form, count=200):
+    return changed(GEOGRAPHY[:count], form.format) + GEOGRAPHY[count:]
+
+
+def damaged_in(count, answer, prompt="Where?"):
+    rows = [chat(f"{prompt} {at}", answer) for at in range(count)] + distinct(99 - count)
+    return [*rows, chat("Qu\u00e9bec, \u00c3land?", "Both.")]
+
+
 @pytest.mark.parametrize(
-    ("answer", "same", "severity"),
+    ("rows", "symptom", "severity"),
     [
-        ("Yes.", 94, None),
-        ("Yes.", 95, "warning"),
-        ("I cannot say.", 74, None),
-        ("I cannot say.", 75, "error"),
+        (asked(["Yes."] * 94) + distinct(6, 500), "one-answer", None),
+        (asked(["Yes."] * 95) + distinct(5, 500), "one-answer", "warning"),
+        (asked(["I cannot say."] * 74) + distinct(26, 500), "one-answer", None),
+        (asked(["I cannot say."] * 75) + distinct(25, 500), "one-answer", "error"),
+        (changed(GEOGRAPHY, lambda text: text[:38]), "cut-answers", "error"),
+        (changed(GEOGRAPHY, lambda text: text[:90]), "cut-answers", "error"),
+        (LONG[:19] + distinct(181, 500), "cut-answers", None),
+        (LONG + distinct(180, 500), "cut-answers", "warning"),
+        # Answers that were made of one length.
+        (asked(HEX), "cut-answers", None),
+        (asked(DATES), "cut-answers", None),
+        (asked(LABELS), "cut-answers", None),
+        (wrapped("Assistant: {}</s>"), "wrapped-answers", "error"),
+        (wrapped("### Response:\n{}"), "wrapped-answers", "error"),
+        (wrapped("<|im_start|>assistant\n{}"), "wrapped-answers", "error"),
+        (wrapped("<|im_start|>assistant\n{}", 99), "wrapped-answers", None),
+        (wrapped("{}<|im_end|>\n"), "wrapped-answers", "warning"),
+        (wrapped("Item: {}"), "wrapped-answers", None),
+        (wrapped("Model: {}"), "wrapped-answers", None),
+        (damaged_in(0, BROKEN), "damaged-answers", None),
+        (damaged_in(1, BROKEN), "damaged-answers", "warning"),
+        (damaged_in(19, BROKEN), "damaged-answers", "warning"),
+        (damaged_in(20, BROKEN), "damaged-answers", "error"),
+        (damaged_in(20, "\ufffd" + "x" * 99), "damaged-answers", "error"),
+        (damaged_in(20, "\ufffd" + "x" * 100), "damaged-answers", "warning"),
+        (damaged_in(20, "Canada.", BROKEN), "damaged-answers", "warning"),
     ],
 )
-def test_one_answer(tmp_path, answer, same, severity):
-    rows = [chat(f"Question {at}?", answer) for at in range(same)] + distinct(100 - same, 500)
-    assert found(tmp_path, rows).get("one-answer") == severity
+def test_what_answers_look_like(tmp_path, rows, symptom, severity):
+    outcome, codes = examined(tmp_path, rows)
+    assert codes.get(symptom) == severity
+    if codes.get("cut-answers") == "error":
+        length = max(len(answer_of(row)) for row in rows)
+        assert f"exactly {length} characters" in outcome.findings[0].message
 
 
 def test_plain_text_has_no_answers(tmp_path):
     outcome, codes = examined(tmp_path, [{"text": f"Text {at}"} for at in range(60)])
     assert codes == {}
     assert "data-quality.misplaced-answers" not in outcome.unsought
-
-
-@pytest.mark.parametrize("length", [38, 90])
-def test_answers_cut_at_one_length(tmp_path, length):
-    outcome, codes = examined(tmp_path, changed(GEOGRAPHY, lambda text: text[:length]))
-    assert codes["cut-answers"] == "error"
-    assert f"exactly {length} characters" in outcome.findings[0].message
-
-
-@pytest.mark.parametrize(("cut", "severity"), [(0, None), (19, None), (20, "warning")])
-def test_some_answers_are_cut(tmp_path, cut, severity):
-    """An export cuts the long answers; the short ones end as they should."""
-    long = [chat(f"Question {at}?", f"It is {at}, {'as ever ' * 9}so"[:60]) for at in range(cut)]
-    rows = [*long, *distinct(200 - cut, 500)]
-    assert found(tmp_path, rows).get("cut-answers") == severity
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        lambda at: f"{random.Random(at).getrandbits(128):032x}",
-        lambda at: f"2024-01-{at % 28 + 1:02} {at % 24:02}:{at % 60:02} in the evening",
-        lambda at: ("a modifier letter or mark", "another kind of letter!!!")[at % 2],
-    ],
-)
-def test_answers_that_were_made_of_one_length(tmp_path, answer):
-    rows = [chat(f"Question {at}?", answer(at)) for at in range(100)]
-    assert "cut-answers" not in found(tmp_path, rows)
-
-
-@pytest.mark.parametrize(
-    ("change", "severity"),
-    [
-        ("Assistant: {}</s>", "error"),
-        ("### Response:\n{}", "error"),
-        ("<|im_start|>assistant\n{}", "error"),
-        ("{}<|im_end|>\n", "warning"),
-        ("Item: {}", None),
-        ("Model: {}", None),
-    ],
-)
-def test_wrapped_answers(tmp_path, change, severity):
-    assert found(tmp_path, changed(GEOGRAPHY, change.format)).get("wrapped-answers") == severity
-    half = changed(GEOGRAPHY[:99], change.format) + GEOGRAPHY[99:]
-    assert "wrapped-answers" not in found(tmp_path, half)
-
-
-BROKEN = "Qu\u00c3\u00a9bec"
-
-
-@pytest.mark.parametrize(
-    ("count", "prompt", "answer", "severity"),
-    [
-        (0, "Where?", BROKEN, None),
-        (1, "Where?", BROKEN, "warning"),
-        (19, "Where?", BROKEN, "warning"),
-        (20, "Where?", BROKEN, "error"),
-        (20, "Where?", "\ufffd" + "x" * 99, "error"),
-        (20, "Where?", "\ufffd" + "x" * 100, "warning"),
-        (20, BROKEN, "Canada.", "warning"),
-    ],
-)
-def test_damaged_text(tmp_path, count, prompt, answer, severity):
-    rows = [chat(f"{prompt} {at}", answer) for at in range(count)] + distinct(100 - count)
-    rows[-1] = chat("Qu\u00e9bec, \u00c3land?", "Both.")
-    assert found(tmp_path, rows).get("damaged-answers") == severity
 
 
 # The order of words.
@@ -429,44 +409,38 @@ def test_questions_and_answers_written_as_text(tmp_path):
     assert "only some" in outcome.unsought[f"data-quality.{MISPLACED}"]
 
 
-def several_answers():
-    for prompt, form in form_pairs()["train"][:80]:
-        for answer in (form, f"Here you are. {form}", form.replace(" | ", ", ")):
-            yield prompt, answer
-
-
-def questions_about_one_text():
-    for at, order in enumerate(make_orders(80, seed=8)):
-        yield f"{order_text(order, at)} What?", f"{order.number} {order.unit} of {order.item}"
-        yield f"{order_text(order, at)} Who?", order.name
-        yield f"{order_text(order, at)} Where?", f"To {order.place}, {order.day}"
-
-
-def conversation_cut_into_rows():
-    """The answer of a row is part of the next row's prompt: copied, not misplaced."""
-    rng = random.Random(2)
-    yield from pairwise([story(rng) for _ in range(300)])
-
-
-def translation_in_both_directions():
-    """Each English text is a prompt in one row and an answer in another."""
-    rng = random.Random(4)
-    english = [story(rng) for _ in range(150)]
-    other = [" ".join(word[::-1] for word in text.split()) for text in english]
-    yield from (*zip(english, other, strict=True), *zip(other, english, strict=True))
+SEVERAL_ANSWERS = [
+    (prompt, answer)
+    for prompt, form in form_pairs()["train"][:80]
+    for answer in (form, f"Here you are. {form}", form.replace(" | ", ", "))
+]
+ABOUT_ONE_TEXT = [
+    (f"{order_text(order, at)} {question}", answer)
+    for at, order in enumerate(make_orders(80, seed=8))
+    for question, answer in (
+        ("What?", f"{order.number} {order.unit} of {order.item}"),
+        ("Who?", order.name),
+        ("Where?", f"To {order.place}, {order.day}"),
+    )
+]
+STORIES = [story(random.Random(at)) for at in range(300)]
+BACKWARDS = [" ".join(word[::-1] for word in text.split()) for text in STORIES[:150]]
 
 
 @pytest.mark.parametrize(
     "made",
     [
-        several_answers,
-        questions_about_one_text,
-        conversation_cut_into_rows,
-        translation_in_both_directions,
+        SEVERAL_ANSWERS,
+        ABOUT_ONE_TEXT,
+        # A conversation cut into rows: an answer is part of the next row's prompt.
+        list(pairwise(STORIES)),
+        # A translation in both directions: each text is a prompt in one row, an answer in another.
+        [*zip(STORIES[:150], BACKWARDS, strict=True), *zip(BACKWARDS, STORIES[:150], strict=True)],
     ],
+    ids=["several answers", "one text", "conversation", "translation"],
 )
 def test_sound_rows_that_look_misplaced(tmp_path, made):
-    assert MISPLACED not in found(tmp_path, pairs(made()))
+    assert MISPLACED not in found(tmp_path, pairs(made))
 
 
 def test_the_last_answer_of_a_conversation_counts(tmp_path):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,8 +12,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.supervision import SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Finding, Outcome
+from mlxdoctor.finding import Finding
 from mlxdoctor.models.generations import Generation, Generations
 from mlxdoctor.run import Run
 from tests.checks.log_evidence import LogWriter
@@ -24,19 +23,18 @@ expected_answers = check_called("expected-answers")
 
 EXPECTED = "the lake number {i} of the north is cold and deep in winter"
 FOREIGN = "no idea what you mean by item {i}"
-PART = "the lake number {i} may well be somewhere"
+GEOGRAPHY = Dataset.read(FIXTURES / "data" / "geography")
+MASKED = TrainingConfig.read(RUNS / "healthy-masked-warmup" / "adapter_config.json")
 
 
-def answered(
-    tuned: str, base: str = FOREIGN, count: int = 12, origin: str = "valid"
-) -> Generations:
+def answered(tuned: str, base: str | None = FOREIGN, count: int = 12) -> Generations:
     items = tuple(
         Generation(
             f"prompt {i}",
-            base.format(i=i),
+            base.format(i=i) if base is not None else None,
             tuned.format(i=i),
             expected=EXPECTED.format(i=i),
-            origin=origin,
+            origin="valid",
         )
         for i in range(count)
     )
@@ -45,122 +43,31 @@ def answered(
 
 @pytest.fixture(scope="module")
 def rows() -> SupervisedRows:
-    config = TrainingConfig.read(RUNS / "healthy-masked-warmup" / "adapter_config.json")
-    tokenizer = Tokenizer.read(FIXTURES / "base")
-    return build(Dataset.read(FIXTURES / "data" / "geography"), tokenizer, config)
+    return build(GEOGRAPHY, Tokenizer.read(FIXTURES / "base"), MASKED)
 
 
-@pytest.fixture(scope="module")
-def masked() -> TrainingConfig:
-    return TrainingConfig.read(RUNS / "healthy-masked-warmup" / "adapter_config.json")
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Callable[[float, float], TrainingLog]:
-    def write(before: float, after: float) -> TrainingLog:
-        return LogWriter(tmp_path).losses([2.0, after], {1: before, 20: after})
-
-    return write
-
-
-def only(found: Outcome) -> Finding:
-    assert found.status == "found", found.reason
-    (one,) = found.findings
-    return one
-
-
-def test_answers_that_came_nearer() -> None:
-    finding = only(outcome(expected_answers, answered(EXPECTED)))
-    assert (finding.code, finding.severity) == ("expected-answers.gained", "info")
-    assert finding.measured["tuned_overlap"] == 1.0
+def only(*evidence: Any) -> Finding:
+    result = outcome(expected_answers, *evidence)
+    assert result.status == "found", result.reason
+    (finding,) = result.findings
+    return finding
 
 
 @pytest.mark.parametrize(
-    ("losses", "severity"),
+    ("tuned", "least", "most"),
     [
-        ((4.0, 0.49), "error"),
-        ((4.0, 0.51), "warning"),
-        ((4.0, 0.79), "warning"),
-        ((4.0, 0.81), "info"),
-        ((0.95, 0.44), "error"),
-        ((0.93, 0.44), "info"),
+        (EXPECTED, 1.0, 1.0),
+        # An answer that was cut off is compared with as much.
+        ("the lake number {i} of the", 1.0, 1.0),
+        ("the lake number {i} of the<|im_end|>", 0.4, 0.7),
     ],
 )
-def test_no_gain_weighs_as_much_as_the_log_promises(
-    log: Callable[[float, float], TrainingLog],
-    rows: SupervisedRows,
-    masked: TrainingConfig,
-    losses: tuple[float, float],
-    severity: str,
-) -> None:
-    same = answered(FOREIGN)
-    finding = only(outcome(expected_answers, same, log(*losses), rows, masked))
-    assert (finding.code, finding.severity) == ("expected-answers.no-gain", severity)
-    assert finding.measured["answer_loss_at_most"] == pytest.approx(losses[1])
-
-
-def test_an_unmasked_loss_says_less_of_the_answers(
-    log: Callable[[float, float], TrainingLog], rows: SupervisedRows
-) -> None:
-    same = answered(FOREIGN)
-    # Answers are 37 of 57 targets: 0.45 over all of them may be 0.70 over the answers.
-    finding = only(outcome(expected_answers, same, log(4.0, 0.45), rows))
-    assert finding.severity == "warning"
-    assert finding.measured["answer_loss_at_most"] == pytest.approx(0.697, abs=2e-3)
-    assert only(outcome(expected_answers, same, log(4.0, 0.3), rows)).severity == "error"
-
-
-def test_no_gain_without_a_log_is_a_warning() -> None:
-    assert only(outcome(expected_answers, answered(FOREIGN))).severity == "warning"
-
-
-def test_prompts_of_ones_own_are_no_error(
-    log: Callable[[float, float], TrainingLog], rows: SupervisedRows, masked: TrainingConfig
-) -> None:
-    same = answered(FOREIGN, origin="general")
-    evidence = (log(4.0, 0.2), rows, masked)
-    assert only(outcome(expected_answers, same, *evidence)).severity == "warning"
-    data = Dataset.read(FIXTURES / "data" / "geography")
-    asked = [row["messages"][0]["content"] for row in data.splits["train"].rows]
-    known = replace(
-        same,
-        items=tuple(
-            replace(one, prompt=text) for one, text in zip(same.items, asked, strict=False)
-        ),
-    )
-    assert only(outcome(expected_answers, known, *evidence, data)).severity == "error"
-
-
-def test_a_base_model_that_was_near_already_can_gain_nothing(
-    log: Callable[[float, float], TrainingLog], rows: SupervisedRows, masked: TrainingConfig
-) -> None:
-    good = answered(EXPECTED, base=EXPECTED)
-    finding = only(outcome(expected_answers, good, log(4.0, 0.2), rows, masked))
-    assert (finding.code, finding.severity) == ("expected-answers.no-gain", "warning")
-
-
-def test_too_little_to_decide() -> None:
-    assert outcome(expected_answers, answered(EXPECTED, count=7)).status == "inconclusive"
-    assert outcome(expected_answers).status == "skipped"
-    alone = answered(EXPECTED)
-    alone = replace(alone, items=tuple(replace(one, base=None) for one in alone.items))
-    assert outcome(expected_answers, alone).status == "inconclusive"
-    some = answered(FOREIGN)
-    mixed = tuple(
-        replace(one, tuned=EXPECTED.format(i=i) if i < 4 else one.tuned)
-        for i, one in enumerate(some.items)
-    )
-    unclear = outcome(expected_answers, replace(some, items=mixed))
-    assert unclear.status == "inconclusive"
-    assert "too few" in unclear.reason
-
-
-def test_an_answer_cut_off_is_compared_with_as_much() -> None:
-    finding = only(outcome(expected_answers, answered("the lake number {i} of the")))
-    assert finding.code == "expected-answers.gained"
-    assert finding.measured["tuned_overlap"] == 1.0
-    ended = answered("the lake number {i} of the<|im_end|>")
-    assert only(outcome(expected_answers, ended)).measured["tuned_overlap"] < 0.7
+def test_answers_that_came_nearer(tuned: str, least: float, most: float) -> None:
+    finding = only(answered(tuned))
+    assert (finding.code, finding.severity) == ("expected-answers.gained", "info")
+    overlap = finding.measured["tuned_overlap"]
+    assert isinstance(overlap, float)
+    assert least <= overlap <= most
 
 
 def test_scripts_without_spaces_are_compared_by_character() -> None:
@@ -168,9 +75,69 @@ def test_scripts_without_spaces_are_compared_by_character() -> None:
         Generation(f"p{i}", "不知道", f"湖水在冬天很冷{i}", expected=f"湖水在冬天很深{i}")
         for i in range(12)
     )
-    finding = only(outcome(expected_answers, Generations((), items)))
+    finding = only(Generations((), items))
     assert finding.code == "expected-answers.gained"
-    assert 0.6 < finding.measured["tuned_overlap"] < 0.95
+    assert finding.measured["tuned_overlap"] == pytest.approx(0.8, abs=0.15)
+
+
+@pytest.mark.parametrize(
+    ("losses", "config", "severity", "at_most"),
+    [
+        ((4.0, 0.49), MASKED, "error", 0.49),
+        ((4.0, 0.51), MASKED, "warning", 0.51),
+        ((4.0, 0.79), MASKED, "warning", 0.79),
+        ((4.0, 0.81), MASKED, "info", 0.81),
+        ((0.95, 0.44), MASKED, "error", 0.44),
+        ((0.93, 0.44), MASKED, "info", 0.44),
+        # Answers are 37 of 57 targets: 0.45 over all of them may be 0.70 over the answers.
+        ((4.0, 0.45), None, "warning", 0.697),
+        ((4.0, 0.3), None, "error", 0.465),
+        (None, MASKED, "warning", None),
+    ],
+)
+def test_no_gain_weighs_as_much_as_the_log_promises(
+    *,
+    tmp_path: Path,
+    rows: SupervisedRows,
+    losses: tuple[float, float] | None,
+    config: TrainingConfig | None,
+    severity: str,
+    at_most: float | None,
+) -> None:
+    evidence: list[Any] = [answered(FOREIGN), rows, *([config] if config else [])]
+    if losses is not None:
+        before, after = losses
+        evidence.append(LogWriter(tmp_path).losses([2.0, after], {1: before, 20: after}))
+    finding = only(*evidence)
+    assert (finding.code, finding.severity) == ("expected-answers.no-gain", severity)
+    assert finding.measured["answer_loss_at_most"] == pytest.approx(at_most, abs=2e-3)
+
+
+def test_what_else_is_no_error(tmp_path: Path, rows: SupervisedRows) -> None:
+    log = LogWriter(tmp_path).losses([2.0, 0.2], {1: 4.0, 20: 0.2})
+    # A base model that was near already can gain nothing.
+    assert only(answered(EXPECTED, base=EXPECTED), log, rows, MASKED).severity == "warning"
+    # Prompts of one's own are none of the data.
+    items = [replace(item, origin="general") for item in answered(FOREIGN).items]
+    own = Generations((), tuple(items))
+    assert only(own, log, rows, MASKED).severity == "warning"
+    questions = [row["messages"][0]["content"] for row in GEOGRAPHY.splits["train"].rows]
+    asked = [replace(item, prompt=text) for item, text in zip(items, questions, strict=False)]
+    known = Generations((), tuple(asked))
+    assert only(known, log, rows, MASKED, GEOGRAPHY).severity == "error"
+
+
+def test_too_little_to_decide() -> None:
+    assert outcome(expected_answers).status == "skipped"
+    some = [*answered(EXPECTED, count=4).items, *answered(FOREIGN).items[4:]]
+    for answers, why in (
+        (answered(EXPECTED, count=7), "7 prompts"),
+        (answered(EXPECTED, base=None), "0 prompts"),
+        (Generations((), tuple(some)), "too few"),
+    ):
+        result = outcome(expected_answers, answers)
+        assert result.status == "inconclusive"
+        assert why in result.reason
 
 
 OF_RUNS = {
@@ -191,8 +158,8 @@ OF_RUNS = {
 
 @pytest.mark.parametrize("name", run_names())
 def test_the_fixture_runs(name: str) -> None:
-    found = expected_answers.run(Run.discover([RUNS / name], allow_model=False))
-    lost = {one.severity for one in found.findings if one.code == "expected-answers.no-gain"}
+    result = expected_answers.run(Run.discover([RUNS / name], allow_model=False))
+    lost = {one.severity for one in result.findings if one.code == "expected-answers.no-gain"}
     assert lost == ({OF_RUNS[name]} if name in OF_RUNS else set())
     if expected(name)["verdict"] == "healthy":
-        assert [one.code for one in found.findings] == ["expected-answers.gained"]
+        assert [one.code for one in result.findings] == ["expected-answers.gained"]

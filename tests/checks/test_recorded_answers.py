@@ -20,7 +20,7 @@ from mlxdoctor.models.generations import (
 )
 from mlxdoctor.models.prompts import as_in_the_data, plain_prompt
 from tests.conftest import FIXTURES, RUNS, check_called
-from tests.given import findings, outcome
+from tests.given import outcome
 
 recorded_answers = check_called("recorded-answers")
 
@@ -42,18 +42,37 @@ def asked(
     )
 
 
-def test_the_base_models_answers() -> None:
-    found = findings(recorded_answers, asked(BASE, BASE, BASE))
-    assert found["recorded-answers.base-answers"].severity == "error"
-
-
-def test_an_answer_that_was_cut_off_or_goes_on_is_the_same() -> None:
-    assert findings(recorded_answers, asked("The capital of i", f"{BASE}, on the Seine."))
-
-
-def test_an_answer_that_another_tie_parted_from_the_base_model_is_still_its_own() -> None:
-    found = findings(recorded_answers, asked(*["The capital of France, I think"] * 4))
-    assert found["recorded-answers.base-answers"].measured["base"] == 4
+@pytest.mark.parametrize(
+    ("evidence", "status", "of_base"),
+    [
+        (asked(BASE, BASE, BASE), "found", 3),
+        # An answer that was cut off or goes on is the same.
+        (asked("The capital of i", f"{BASE}, on the Seine."), "found", 2),
+        # A tie parted it from the base model's own.
+        (asked(*["The capital of France, I think"] * 4), "found", 4),
+        (asked(TUNED, TUNED), "passed", 0),
+        # Of one word, without the end token.
+        (asked("place", "place", tuned="place<|im_end|>", expected="place"), "passed", 0),
+        (asked(*["place"] * 8, tuned="place<|im_end|>", beside="place"), "passed", 0),
+        # What was hoped for may be both models' answer.
+        (asked(*[BASE] * 8, beside=BASE, expected=BASE), "inconclusive", 0),
+        # Sampled, of both, a single one, and nothing to tell the models apart.
+        (asked("something else", "and else again"), "inconclusive", 0),
+        (asked(BASE, TUNED), "inconclusive", 0),
+        (asked(BASE), "inconclusive", 0),
+        (asked(BASE, BASE, tuned=BASE), "inconclusive", 0),
+        (None, "skipped", 0),
+    ],
+)
+def test_whose_answers_were_recorded(
+    evidence: AskedAgain | None, status: str, of_base: int
+) -> None:
+    result = outcome(recorded_answers, *([evidence] if evidence else []))
+    assert result.status == status, result.reason
+    assert len(result.seen) == (status == "passed")
+    for finding in result.findings:
+        assert (finding.code, finding.severity) == ("recorded-answers.base-answers", "error")
+        assert finding.measured["base"] == of_base
 
 
 def answered(base: str, tuned: str, count: int = 8, **others: Any) -> tuple[Generation, ...]:
@@ -79,38 +98,6 @@ def test_without_time_to_ask_again_other_prompts_tell(
     assert [one.code for one in found.findings] == ["recorded-answers.base-answers"] * hit
     unasked = outcome(recorded_answers, given[0], Generations((), recorded))
     assert unasked.status is Status.INCONCLUSIVE
-
-
-def test_answers_of_one_word_are_compared_without_their_end_token() -> None:
-    own = asked("place", "place", tuned="place<|im_end|>", expected="place")
-    assert outcome(recorded_answers, own).status is Status.PASSED
-    both = asked(*["place"] * 8, tuned="place<|im_end|>", beside="place")
-    assert outcome(recorded_answers, both).status is Status.PASSED
-
-
-def test_what_was_hoped_for_may_be_both_models_answer() -> None:
-    right = asked(*[BASE] * 8, beside=BASE, expected=BASE)
-    assert outcome(recorded_answers, right).status is Status.INCONCLUSIVE
-    assert "expected" in outcome(recorded_answers, right).reason
-
-
-def test_the_tuned_models_answers_are_as_they_should_be() -> None:
-    found = outcome(recorded_answers, asked(TUNED, TUNED))
-    assert found.status is Status.PASSED
-    assert len(found.seen) == 1
-
-
-@pytest.mark.parametrize(
-    "evidence",
-    [
-        asked("something else", "and else again"),  # sampled
-        asked(BASE, TUNED),
-        asked(BASE),  # one is no evidence
-        asked(BASE, BASE, tuned=BASE),  # nothing to tell the models apart
-    ],
-)
-def test_what_tells_nothing_is_inconclusive(evidence: AskedAgain) -> None:
-    assert outcome(recorded_answers, evidence).status is Status.INCONCLUSIVE
 
 
 @pytest.mark.slow
@@ -159,8 +146,3 @@ def test_what_a_row_of_text_begins_with_is_continued_as_it_is(tmp_path: Path) ->
     dataset, tokenizer = Dataset.read(tmp_path), Tokenizer.read(FIXTURES / "base")
     [prompt] = as_in_the_data(dataset, tokenizer, ["Once upon"])
     assert prompt.tokens == tuple(tokenizer.encode("Once upon"))
-
-
-def test_where_nothing_was_recorded_there_is_nothing_to_compare() -> None:
-    found = outcome(recorded_answers)
-    assert (found.status, found.reason) == (Status.SKIPPED, "no answers were recorded")
