@@ -21,7 +21,7 @@ from mlxdoctor.check import DoesNotArise, NotApplicable, check
 from mlxdoctor.evidence.adapter import FILE_NAMES, Adapter
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
-from mlxdoctor.evidence.planned_run import PlannedRun
+from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.finding import Sign, Symptom

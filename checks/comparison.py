@@ -25,7 +25,7 @@ import numpy as np
 
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.reference import ReferenceRun
+from mlxdoctor.evidence.other_runs import ReferenceRun
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Sign, Symptom, Unsought
 

@@ -38,7 +38,7 @@ from mlxdoctor.check import NotApplicable, check
 from mlxdoctor.engines.text import CONTROL, DAMAGE, ROLE, TextFacts, describe, sampled
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset, Pair, Split
-from mlxdoctor.evidence.planned_run import PlannedRun
+from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
 from mlxdoctor.measure.text.exchanges import exchange_in

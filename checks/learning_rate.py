@@ -37,7 +37,7 @@ from mlxdoctor.engines.series import describe
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS
-from mlxdoctor.evidence.planned_run import PlannedRun
+from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.evidence.training_log import Series, TrainingLog
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.judge.curve import start_of

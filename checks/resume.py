@@ -36,8 +36,7 @@ from mlxdoctor.check import DoesNotArise, NotApplicable, check
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.planned_run import PlannedRun
-from mlxdoctor.evidence.resumed import EarlierRun, ResumedAdapter
+from mlxdoctor.evidence.other_runs import EarlierRun, PlannedRun, ResumedAdapter
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Sign, Symptom, Unsought
 from mlxdoctor.measure.weights.lora_targets import target_modules

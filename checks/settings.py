@@ -43,7 +43,7 @@ from mlxdoctor.evidence.mlx_lm_defaults import (
     SCHEDULES,
     is_numbers,
 )
-from mlxdoctor.evidence.planned_run import PlannedRun
+from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, some_of
 from mlxdoctor.measure.weights.lora_targets import by_mlx_lm, matches, target_modules

@@ -25,7 +25,7 @@ import numpy as np
 from mlxdoctor.check import Inconclusive, NotApplicable, check
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.evidence.planned_run import PlannedRun
+from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Severity, Sign, Symptom
 

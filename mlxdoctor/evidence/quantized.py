@@ -65,35 +65,24 @@ class QuantizedTensor:
             raise InputError(
                 self.weight.path, f"{self.weight.name} is quantised in the unknown mode {self.mode}"
             )
-        matrix: NDArray[np.float32] = values.reshape(stop - start, -1).astype(
-            np.float32, copy=False
-        )
-        return matrix
+        return np.asarray(values.reshape(stop - start, -1), np.float32)
 
     def rounding(self) -> float:
         """The Frobenius norm that rounding evenly spread values to these codes adds on average.
 
         In the affine mode a code is off by up to half a step, so a squared step over 12 on
         average; the block formats' codes are not evenly spaced, and 0 is given for them.
-
-        Raises:
-            InputError: a file cannot be read.
         """
         if self.mode != "affine":
             return 0.0
-        square = sum(
-            float(np.square(block, dtype=np.float64).sum()) for block in self.scales.blocks()
-        )
-        return float(np.sqrt(square * self.group_size / 12))
+        squares = (np.square(block, dtype=np.float64).sum() for block in self.scales.blocks())
+        return float(np.sqrt(sum(squares) * self.group_size / 12))
 
 
 def quantization_stated(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The quantisation's settings in a model's `config.json`; None for an unquantised one."""
-    for key in ("quantization", "quantization_config"):
-        value = config.get(key)
-        if isinstance(value, dict):
-            return value
-    return None
+    tables = (config.get(key) for key in ("quantization", "quantization_config"))
+    return next((table for table in tables if isinstance(table, dict)), None)
 
 
 def quantized_tensors(

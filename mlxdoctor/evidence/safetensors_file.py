@@ -159,8 +159,7 @@ def model_files(folder: Path) -> tuple[Path, ...]:
         if len(names) > current().folder_entries:
             raise exceeded(index, f"names {len(names):,} files", "folder_entries")
         for name in names:
-            # Links inside the folder are fine (the Hugging Face cache is made of them);
-            # a name that leaves it is not.
+            # Links inside the folder are fine (the Hugging Face cache is made of them).
             if name != Path(name).name or name in ("", ".", "..") or "\\" in name:
                 raise InputError(index, f"names the file {name!r}, outside its folder")
             if not name.endswith(".safetensors"):
@@ -184,8 +183,8 @@ def merged_tensors(files: Iterable[SafetensorsFile]) -> dict[str, TensorRef]:
     """
     tensors: dict[str, TensorRef] = {}
     for file in files:
-        for name, tensor in file.tensors.items():
-            if name in tensors:
-                raise InputError(file.path, f"{name} is also in {tensors[name].path.name}")
-            tensors[name] = tensor
+        if both := tensors.keys() & file.tensors.keys():
+            name = min(both)
+            raise InputError(file.path, f"{name} is also in {tensors[name].path.name}")
+        tensors |= file.tensors
     return tensors

@@ -86,29 +86,17 @@ class TensorRef:
         return self.decode(self.read(0, self.nbytes)).reshape(self.shape)
 
     def blocks(self, block_bytes: int = BLOCK_BYTES) -> Iterator[NDArray[Any]]:
-        """The values as `load` gives them, flat, a block at a time.
-
-        Raises:
-            InputError: as `load`.
-        """
+        """The values as `load` gives them, flat, a block at a time."""
         for start in range(0, self.nbytes, block_bytes):
             yield self.decode(self.read(start, min(block_bytes, self.nbytes - start)))
 
     def elements(self, start: int, stop: int) -> NDArray[Any]:
-        """Elements `start` to `stop` in storage order, flat, as `load` gives them.
-
-        Raises:
-            InputError: as `load`.
-        """
+        """Elements `start` to `stop` in storage order, flat, as `load` gives them."""
         item_bytes = DTYPE_BITS[self.dtype] // 8
         return self.decode(self.read(start * item_bytes, (stop - start) * item_bytes))
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows `start` to `stop` of the tensor seen as a matrix of its last size, like `load`.
-
-        Raises:
-            InputError: as `load`.
-        """
+        """Rows `start` to `stop` of the tensor seen as a matrix of its last size, like `load`."""
         width = self.shape[-1]
         return self.elements(start * width, stop * width).reshape(-1, width)
 
@@ -151,11 +139,6 @@ class TensorRef:
 
 
 def count_nonfinite(tensor: TensorRef) -> int:
-    """How many elements are NaN or infinite; 0 for a type that has no such values.
-
-    Raises:
-        InputError: the file changed or cannot be read.
-    """
-    if not tensor.is_float:
-        return 0
-    return sum(int(np.count_nonzero(~np.isfinite(block))) for block in tensor.blocks())
+    """How many elements are NaN or infinite; 0 for a type that has no such values."""
+    blocks = tensor.blocks() if tensor.is_float else ()
+    return sum(int(np.count_nonzero(~np.isfinite(block))) for block in blocks)

@@ -15,7 +15,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.evidence.options import Options
-from mlxdoctor.evidence.planned_run import PlannedRun
+from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Severity, Status

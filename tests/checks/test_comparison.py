@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.api import run_checks
-from mlxdoctor.evidence.reference import ReferenceRun
+from mlxdoctor.evidence.other_runs import ReferenceRun
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Finding, Outcome, Status
 from mlxdoctor.run import Run

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from mlxdoctor.api import run_checks
 from mlxdoctor.check import discover
-from mlxdoctor.evidence.resumed import EarlierRun
+from mlxdoctor.evidence.other_runs import EarlierRun
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
 from mlxdoctor.run import Run
 from tests.conftest import RUNS

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mlxdoctor.evidence.planned_run import PlannedRun
+from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.finding import Finding, Outcome
 from mlxdoctor.preflight.configuration import planned_config
 from mlxdoctor.run import Run

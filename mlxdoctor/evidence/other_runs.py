@@ -1,4 +1,4 @@
-"""What a run was resumed from: the adapter, and the run that made it."""
+"""Runs that the examined one has to do with: the plan, the healthy one, the one resumed from."""
 
 from __future__ import annotations
 
@@ -8,11 +8,69 @@ from typing import ClassVar, Self
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.checkpoints import CHECKPOINT_NAME
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.kind import Missing, NotThere, RunView
+from mlxdoctor.evidence.kind import Missing, NoSuchThing, NotThere, RunView
 from mlxdoctor.evidence.logs.series import Segment
 from mlxdoctor.evidence.run_files import resolve_file
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.safety.errors import InputError
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run that has not begun. Only a preflight has one: it is known by that.
+
+    Attributes:
+        config: the configuration, options of the command line included.
+    """
+
+    kind: ClassVar[str] = ""
+
+    config: TrainingConfig
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """None of its own: the configuration is listed as that."""
+        return ()
+
+    @classmethod
+    def find(cls, run: RunView) -> PlannedRun:
+        if not run.is_planned:
+            raise NoSuchThing("the run was made, and not only planned")
+        return cls(run.need(TrainingConfig))
+
+
+@dataclass(frozen=True)
+class ReferenceRun:
+    """What a run that went well left behind.
+
+    Attributes:
+        name: what its folder or file is called.
+        config: what it was told to do, if known.
+        log: how its loss went, if known.
+    """
+
+    kind: ClassVar[str] = "healthy run to compare with"
+
+    name: str
+    config: TrainingConfig | None
+    log: TrainingLog | None
+
+    @classmethod
+    def find(cls, run: RunView) -> ReferenceRun:
+        if (against := run.options.against) is None:
+            raise NotThere("no healthy run was named; name one with --against")
+        other = run.other(against)
+        found = cls(other.name, other.get(TrainingConfig), other.get(TrainingLog))
+        if not found.sources:
+            raise InputError(against, "holds no configuration or log to compare with")
+        return found
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The files that were read of it."""
+        parts = (self.config, self.log)
+        return tuple(source for part in parts if part is not None for source in part.sources)
 
 
 class ResumedAdapter(Adapter):
