@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import takewhile
+from itertools import product, takewhile
 from math import prod
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,7 +26,6 @@ from mlxdoctor.evidence.tensor import TensorRef
 from mlxdoctor.safety.errors import InputError
 
 _ROWS_PER_BLOCK = 8
-_QUANTIZED_PARTS = ("weight", "scales", "biases")
 #: Parts of the names of embeddings.
 EMBEDDING_NAMES = ("embed", "wte", "wpe")
 #: Sizes without which no model is built.
@@ -143,23 +142,18 @@ class BaseModel:
         shapes: dict[str, tuple[int, int]] = {}
         for name in self.tensors:
             module = name.removesuffix(".weight")
-            if module == name:
-                continue
-            shape = self.shape(module)
-            if len(shape) < 2:
-                continue
-            inputs, outputs = shape[-1], shape[-2]
-            shapes[module] = (outputs, inputs) if is_embedding(module) else (inputs, outputs)
+            if module != name and len(shape := self.shape(module)) >= 2:
+                inputs, outputs = shape[-1], shape[-2]
+                shapes[module] = (outputs, inputs) if is_embedding(module) else (inputs, outputs)
         return shapes
 
     @cached_property
     def parameter_count(self) -> int:
         """All numbers of the model; a quantised matrix counts what it stands for."""
-        packed = [f"{module}.{part}" for module in self.quantized for part in _QUANTIZED_PARTS]
-        plain = self.tensors.keys() - set(packed)
-        return sum(prod(matrix.shape) for matrix in self.quantized.values()) + sum(
-            self.tensors[name].size for name in plain
-        )
+        parts = ("weight", "scales", "biases")
+        packed = {f"{module}.{part}" for module in self.quantized for part in parts}
+        sizes = [tensor.size for name, tensor in self.tensors.items() if name not in packed]
+        return sum(sizes) + sum(prod(matrix.shape) for matrix in self.quantized.values())
 
     def shape(self, module: str) -> tuple[int, ...]:
         """The shape of a module's weight, dequantised; empty where it has none."""
@@ -206,10 +200,7 @@ class BaseModel:
             yield matrix.rows(start, stop).astype(np.float64), rows
 
     def module_for(self, name: str) -> str | None:
-        """The module of this model that an adapter's module name stands for, or None.
-
-        The name itself, never a guess: a loader that compares names finds no other.
-        """
+        """The name itself, if it is a module of this model: a loader finds no other."""
         return name if f"{name}.weight" in self.tensors else None
 
     def closest_module(self, name: str) -> str | None:
@@ -236,13 +227,12 @@ def _require_sizes(path: Path, config: Mapping[str, Any], tensors: Mapping[str, 
     """
     text = config.get("text_config")
     attends = any(".self_attn." in name for name in tensors)
-    for stated in (config, text if isinstance(text, dict) else {}):
-        for key in _SIZES:
-            value = stated.get(key)
-            if value is None or isinstance(value, list | dict):
-                continue
-            is_whole = type(value) is int or (isinstance(value, float) and value.is_integer())
-            is_absent = key == "num_attention_heads" and value == 0 and not attends
-            if not is_absent and (not is_whole or value < 1):
-                problem = f"says {value!r} for {key}, where a whole number from 1 on is needed"
-                raise InputError(path, problem, "download the model's config.json again")
+    for key, stated in product(_SIZES, (config, text if isinstance(text, dict) else {})):
+        value = stated.get(key)
+        is_whole = type(value) is int or (isinstance(value, float) and value.is_integer())
+        is_absent = key == "num_attention_heads" and value == 0 and not attends
+        if not (value is None or isinstance(value, list | dict) or is_absent) and (
+            not is_whole or value < 1
+        ):
+            problem = f"says {value!r} for {key}, where a whole number from 1 on is needed"
+            raise InputError(path, problem, "download the model's config.json again")

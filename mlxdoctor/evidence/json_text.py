@@ -62,30 +62,26 @@ def json_values(text: str) -> tuple[list[Any], int]:
 def too_deep(value: Any, levels: int) -> bool:
     """Whether lists and objects contain each other more than `levels` deep."""
     layer = [value]
-    for _ in range(levels + 1):
+    for _ in range(levels + 2):
         layer = [
             child
-            for one in layer
-            if isinstance(one, dict | list)
-            for child in (one.values() if isinstance(one, dict) else one)
-            if isinstance(child, dict | list)
+            for parent in layer
+            if isinstance(parent, dict | list)
+            for child in (parent.values() if isinstance(parent, dict) else parent)
         ]
-        if not layer:
-            return False
-    return True
+    return bool(layer)
 
 
 def mended(value: T) -> T:
     """The value with every half of a surrogate pair as U+FFFD: no file or terminal takes one."""
-    found: Any = value
+    mend: Any = value
     if isinstance(value, str):
-        if not value.isascii():
-            found = _HALF.sub("\ufffd", value)
+        mend = _HALF.sub("\ufffd", value)
     elif isinstance(value, list):
-        found = [mended(one) for one in value]
+        mend = [mended(item) for item in value]
     elif isinstance(value, dict):
-        found = {mended(key): mended(one) for key, one in value.items()}
-    return cast("T", found)
+        mend = {mended(key): mended(item) for key, item in value.items()}
+    return cast("T", mend)
 
 
 def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -56,12 +56,10 @@ class TunedModel:
         if path.is_dir():
             files = map(read_safetensors, model_files(path))
             return cls(path, merged_tensors(files), from_adapter=False)
-        if path.suffix != ".safetensors":
-            raise InputError(path, "is not a .safetensors file or a folder of them")
-        found = cls.of(Adapter.read(path))
-        if found is None:
+        tuned = cls.of(Adapter.read(path))
+        if tuned is None:
             raise InputError(path, "holds nothing but LoRA factors", "there is no tuned weight")
-        return found
+        return tuned
 
     @classmethod
     def of(cls, adapter: Adapter) -> TunedModel | None:
