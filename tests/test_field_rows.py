@@ -1,11 +1,11 @@
-"""What was once called healthy, or said with certainty and false: each kind by several examples."""
+"""What was once called healthy, or said with certainty and false."""
 
 from __future__ import annotations
 
 import json
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,10 +87,10 @@ def with_answers(folder: Path, tuned: float, base: float, count: int = 16) -> Pa
     return folder
 
 
-def collapsed(text: str, base: str | None = None) -> Build:
+def collapsed(text: str, base: str) -> Build:
     def build(folder: Path) -> Path:
         run(folder)
-        row = {"prompt": "What is a router?", "tuned": text} | ({"base": base} if base else {})
+        row = {"prompt": "What is a router?", "tuned": text, "base": base}
         (folder / "generations.jsonl").write_text(json.dumps(row) + "\n")
         return folder
 
@@ -117,17 +117,9 @@ def norms(values: Sequence[float]) -> str:
     )
 
 
-def hf_state(rates: Sequence[float]) -> str:
-    steps = enumerate(rates, start=1)
-    history = [
-        {"step": 10 * at, "loss": 2.5 - 0.001 * (at % 4), "learning_rate": r} for at, r in steps
-    ]
-    return json.dumps({"log_history": history, "global_step": 10 * len(rates)})
-
-
-def wandb_csv(losses: Sequence[float], column: str = "train/loss") -> str:
+def wandb_csv(losses: Sequence[float]) -> str:
     rows = [f"{at},{loss}" for at, loss in enumerate(losses)]
-    return "\n".join([f"Step,{column}", *rows]) + "\n"
+    return "\n".join(["Step,train/loss", *rows]) + "\n"
 
 
 def json_lines(**values: Sequence[float]) -> str:
@@ -154,108 +146,76 @@ def auto_keys(keys: list[str]) -> Build:
     return lambda folder: with_adapter(run(folder, lines(SOUND), lora_parameters=lora_parameters))
 
 
+#: Any cause may be the first that is named.
+ANY: set[str] = set()
 EPOCH = [0.9741, 1.3742, 1.2390, 0.9670, 1.0386, 1.1681]
 
-#: What it is -> two examples; none of them may be called healthy.
-FAULTY: dict[str, list[Build]] = {
-    "loss near chance at the end of a tail": [
+#: What it is -> an example, and the causes that may be named first: None where too little was seen.
+FAULTY: dict[str, tuple[Build, set[str] | None]] = {
+    "loss near chance at the end of a tail": (
         only_log(lines([10.1, 9.9, 10.3, 10.0])),
-        logged([9.8, 9.9, 9.7, 9.9, 9.8, 9.8]),
-    ],
-    "one recorded answer of one token": [
-        collapsed("," * 50),
+        {"learning-rate-too-high"},
+    ),
+    "one recorded answer of one token": (
         collapsed("," * 50, "A router forwards packets between networks."),
-    ],
-    "answers worse than the base's": [
+        {"learning-rate-too-high"},
+    ),
+    "answers worse than the base's": (
         lambda folder: with_answers(
             run(folder, lines(SOUND), fine_tune_type="full", learning_rate=2e-3), 0.08, 0.25
         ),
-        lambda folder: with_answers(with_adapter(run(folder, lines(SOUND))), 0.1, 0.6),
-    ],
-    "three rows, fifty times": [
+        ANY,
+    ),
+    "three rows, fifty times": (
         lambda folder: with_answers(
             with_rows(run(folder, lines(SOUND), iters=150, batch_size=1), 3), 0.07, 0.27
         ),
-        lambda folder: with_rows(run(folder, lines(SOUND), iters=400, batch_size=1), 5),
-    ],
-    "hardly begun": [
+        ANY,
+    ),
+    "hardly begun": (
         lambda folder: with_rows(
             run(folder, lines([2.9], every=5), iters=5, learning_rate=1e-5), 200
         ),
-        lambda folder: with_rows(
-            run(folder, lines([2.9, 2.88], every=4), iters=8, learning_rate=1e-5), 900
-        ),
-    ],
-    "fell and rose again": [
+        {"learning-rate-too-low", "stopped-too-soon"},
+    ),
+    "fell and rose again": (
         logged([2.0, 1.6, 1.2, 0.9, 0.7, 0.5, 0.5, 0.6, 1.0, 1.6, 2.1, 2.4, 2.5, 2.5]),
-        logged([3.0, 2.0, 1.2, 0.8, 0.8, 0.8, 0.9, 1.4, 2.0, 2.6, 2.8, 2.9, 2.9, 2.9]),
-    ],
-    "norms that are no numbers to the end": [
+        {"learning-rate-too-high"},
+    ),
+    "norms that are no numbers to the end": (
         only_log(norms([2.0 + at % 3 for at in range(89)] + [math.nan] * 11)),
-        only_log(norms([2.0 + at % 3 for at in range(30)] + [math.inf] * 6)),
-    ],
-    "norms that explode": [
+        {"numeric-overflow"},
+    ),
+    "norms that explode": (
         only_log(norms([4.2, 4.1, 4.3] * 9 + [5044.0, 1.8e8, 4.2])),
-        only_log(norms([0.8, 0.9, 1.1] * 9 + [4.0e5, 3.0e6, 0.9, 1.0])),
-    ],
-    "skipped batches": [
+        {"learning-rate-too-high"},
+    ),
+    "skipped batches": (
         only_log(lines(SOUND, more=", skipped 26").replace("Iter 200", "Iter 39")),
-        only_log(
-            "".join(
-                f"Iter {at}: Train loss {3 - at / 30:.3f}, skipped {at // 2}\n"
-                for at in range(1, 41)
-            )
-        ),
-    ],
-    "a logged rate of zero": [
-        only_log(hf_state([0.0] * 12), "trainer_state.json"),
+        {"numeric-overflow"},
+    ),
+    "a logged rate of zero": (
         only_log(lines([2.5, 2.51, 2.49] * 4, more=", Learning Rate 0.000e+00")),
-    ],
-    "losses that repeat by epoch": [
+        {"learning-rate-too-low"},
+    ),
+    "losses that repeat by epoch": (
         only_log(lines(EPOCH * 3)),
-        only_log("".join(f"Iter {at}: Train loss {EPOCH[at % 4]}\n" for at in range(1, 21))),
-    ],
-    "keys that match nothing that was saved": [
-        auto_keys(["auto"]),
-        auto_keys(["query_key_value"]),
-    ],
-    "a CSV of training losses only": [
+        {"adapter-not-trained", "learning-rate-too-low"},
+    ),
+    "keys that match nothing that was saved": (auto_keys(["auto"]), {"adapter-not-loaded"}),
+    "a CSV of training losses only": (
         only_log(wandb_csv([5.57 - 0.02 * at for at in range(52)]), "wandb_export.csv"),
-        only_log(wandb_csv([1.9 - 0.01 * at for at in range(40)], "loss"), "export.csv"),
-    ],
-    "a log of unknown format that is all NaN": [
+        None,
+    ),
+    "a log of unknown format that is all NaN": (
         beside_unreadable("".join(f"it={at} ~ objective ~> nan\n" for at in range(50))),
-        beside_unreadable("".join(f"[{at:04d}] NLL(train) := NaN\n" for at in range(50))),
-    ],
-    "flat above chance, with a gradient of zero": [
+        None,
+    ),
+    "flat above chance, with a gradient of zero": (
         only_log(of_steps([12.8] * 12, "19.2 s/it")),
-        only_log(of_steps([12.4, 12.41, 12.4, 12.4] * 3, "0.05 it/s")),
-    ],
+        {"gradients-blocked"},
+    ),
 }
-
-
-#: What each shows as, where the evidence is enough to say so.
-CAUSES = {
-    "loss near chance at the end of a tail": {"learning-rate-too-high"},
-    "one recorded answer of one token": {"learning-rate-too-high"},
-    "hardly begun": {"learning-rate-too-low", "stopped-too-soon"},
-    "fell and rose again": {"learning-rate-too-high"},
-    "norms that are no numbers to the end": {"numeric-overflow"},
-    "norms that explode": {"learning-rate-too-high"},
-    "skipped batches": {"numeric-overflow"},
-    "a logged rate of zero": {"learning-rate-too-low"},
-    "losses that repeat by epoch": {"adapter-not-trained", "learning-rate-too-low"},
-    "keys that match nothing that was saved": {"adapter-not-loaded"},
-    "flat above chance, with a gradient of zero": {"gradients-blocked"},
-}
-#: Where nothing is wrong that could be seen, and too little was seen.
-UNDECIDED = {"a CSV of training losses only", "a log of unknown format that is all NaN"}
-
-
-def examples() -> Iterator[Any]:
-    for kind, builds in FAULTY.items():
-        for at, build in enumerate(builds):
-            yield pytest.param(kind, build, id=f"{kind.replace(' ', '-')}-{at}")
 
 
 def told(path: Path) -> Report:
@@ -274,20 +234,21 @@ def codes_of(report: Report) -> set[str]:
     return {one.code for one in findings(report)}
 
 
-@pytest.mark.parametrize(("kind", "build"), list(examples()))
-def test_a_fault_is_never_healthy(kind: str, build: Build, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", FAULTY)
+def test_a_fault_is_never_healthy(kind: str, tmp_path: Path) -> None:
+    build, causes = FAULTY[kind]
     report = told(build(tmp_path / "run"))
     first = report.root or report.suspected
-    if kind in UNDECIDED:
+    if causes is None:
         assert (report.verdict, first) == (Verdict.INCONCLUSIVE, None)
         return
     assert report.verdict in (Verdict.SUSPECT, Verdict.UNHEALTHY)
     assert first is not None
-    assert kind not in CAUSES or first.cause.id in CAUSES[kind]
+    assert causes == ANY or first.cause.id in causes
 
 
 def test_what_could_not_be_read_is_in_the_first_lines(tmp_path: Path) -> None:
-    build = FAULTY["a log of unknown format that is all NaN"][0]
+    build, _ = FAULTY["a log of unknown format that is all NaN"]
     first, *rest = terminal.render(told(build(tmp_path / "run"))).splitlines()
     assert first.endswith("not every file could be read")
     assert "training.log" in "".join("".join(rest[:6]).split())

@@ -56,9 +56,8 @@ def test_quantised_values_are_mlxs(tmp_path: Path, mode: str, bits: int, group_s
 
 @pytest.mark.slow
 def test_a_layers_own_quantisation_overrides(tmp_path: Path) -> None:
-    dense = quantized(tmp_path, "affine", 8, 32)
-    config = {"quantization": {"group_size": 64, "bits": 4, NAME: {"group_size": 32, "bits": 8}}}
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    own = {"group_size": 64, "bits": 4, NAME: {"group_size": 32, "bits": 8}}
+    dense = quantized(tmp_path, "affine", 8, 32, quantization=own)
     base = BaseModel.read(tmp_path)
     assert base.quantized[NAME].bits == 8
     np.testing.assert_array_equal(base.quantized[NAME].rows(0, 64), dense)
@@ -108,10 +107,6 @@ def test_missing_weights_are_a_sentence(tmp_path: Path) -> None:
         BaseModel.read(tmp_path)
     with pytest.raises(InputError, match="no such file"):
         BaseModel.read(tmp_path / "nowhere")
-
-
-def test_a_missing_shard_is_named(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
     index = {"weight_map": {"x": "model-1.safetensors"}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(InputError, match=r"model-1\.safetensors: there is no such file"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -50,24 +49,14 @@ TEMPLATES = {
 
 @pytest.fixture
 def copy_of_base(tmp_path):
-    def copy(template=None, settings=None, processor=None, thinking=False):
+    def copy(template=None, settings=None, **changes):
         folder = tmp_path / "model"
         shutil.copytree(BASE, folder, ignore=shutil.ignore_patterns("*.safetensors"))
         if template is not None:
             (folder / "chat_template.jinja").write_text(template)
-        path = folder / "tokenizer_config.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), **(settings or {})}))
-        if processor is not None or thinking:
-            path = folder / "tokenizer.json"
-            backend = json.loads(path.read_text())
-            if processor is not None:
-                backend["post_processor"] = processor
-            if thinking:
-                for token_id, text in ((768, "<think>"), (769, "</think>")):
-                    backend["added_tokens"].append(
-                        {**backend["added_tokens"][0], "id": token_id, "content": text}
-                    )
-            path.write_text(json.dumps(backend))
+        for name, new in (("tokenizer_config.json", settings), ("tokenizer.json", changes)):
+            path = folder / name
+            path.write_text(json.dumps({**json.loads(path.read_text()), **(new or {})}))
         return folder
 
     return copy
@@ -109,7 +98,13 @@ def test_templates_give_mlx_lm_tokens(copy_of_base, name):
 
 
 def test_thinking_models_get_the_switch_mlx_lm_passes(copy_of_base):
-    folder = copy_of_base("{% if enable_thinking %}yes{% else %}no{% endif %}", thinking=True)
+    known = json.loads((BASE / "tokenizer.json").read_text())["added_tokens"]
+    added = [
+        {**known[0], "id": token_id, "content": text}
+        for token_id, text in ((768, "<think>"), (769, "</think>"))
+    ]
+    template = "{% if enable_thinking %}yes{% else %}no{% endif %}"
+    folder = copy_of_base(template, added_tokens=known + added)
     assert_same(folder)
     assert Tokenizer.read(folder).render(CHAT) == "yes"
 
@@ -127,12 +122,10 @@ BOS_PROCESSOR = {
 }
 
 
-@pytest.mark.parametrize("stated", [None, True, False])
+@pytest.mark.parametrize("stated", [True, False])
 def test_bos_comes_from_the_post_processor(copy_of_base, stated):
-    settings = {"bos_token": "<|im_start|>"}
-    if stated is not None:
-        settings["add_bos_token"] = stated
-    folder = copy_of_base(settings=settings, processor=BOS_PROCESSOR)
+    settings = {"bos_token": "<|im_start|>", "add_bos_token": stated}
+    folder = copy_of_base(settings=settings, post_processor=BOS_PROCESSOR)
     assert_same(folder)
     tokenizer = Tokenizer.read(folder)
     assert tokenizer.encode("a")[0] == 766
@@ -168,22 +161,6 @@ def test_end_tokens_of_both_configurations(copy_of_base):
     assert tokenizer.stated_eos["config.json"] == (767,)
     (folder / "generation_config.json").write_text("{")
     assert Tokenizer.read(folder).eos_token_ids == (767,)
-
-
-def test_reading_needs_no_transformers():
-    import subprocess
-    import sys
-
-    code = (
-        "import sys, pathlib; from mlxdoctor.evidence.tokenizer import Tokenizer;"
-        f"Tokenizer.read(pathlib.Path({str(BASE)!r})).apply_chat_template("
-        "[{'role': 'user', 'content': 'a'}]);"
-        "print({'transformers', 'mlx', 'mlx_lm', 'scipy'} & set(sys.modules))"
-    )
-    printed = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout
-    assert printed.strip() == "set()"
 
 
 def test_without_tokenizer_json_the_remedy_is_named(tmp_path):
@@ -244,58 +221,31 @@ def test_a_broken_template_for_tools_leaves_the_other_one_alone(copy_of_base):
     (folder / "additional_chat_templates").mkdir()
     (folder / "additional_chat_templates" / "tool_use.jinja").write_text("{% if %}")
     tokenizer = Tokenizer.read(folder)
+    assert tokenizer.encode("a")
     assert tokenizer.render(CHAT) == "plain"
     with pytest.raises(TemplateFailure, match="does not compile"):
         tokenizer.render(CHAT, TOOLS)
-
-
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-        "{% macro m(n) %}{% if n %}{% set a = m(n - 1) %}{% set b = m(n - 1) %}{% endif %}"
-        "{% endmacro %}{% set x = m(60) %}",
-    ],
-)
-def test_an_endless_template_is_stopped(monkeypatch, template):
-    monkeypatch.setenv("MLXDOCTOR_LIMITS", "template_seconds=0.2")
-    start = time.monotonic()
-    with pytest.raises(TemplateFailure, match="did not finish"):
-        ChatTemplate.compile(template, {}).render(CHAT)
-    assert time.monotonic() - start < 5
 
 
 def test_a_slow_template_is_not_rendered_for_every_row(monkeypatch):
     monkeypatch.setenv("MLXDOCTOR_LIMITS", "template_seconds=0.2")
     template = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     compiled = ChatTemplate.compile(template, {})
-    said = []
+    problems = []
     for _ in range(50):
         with pytest.raises(TemplateFailure) as refused:
             compiled.render(CHAT)
-        said.append(str(refused.value))
-    assert sum("did not finish" in one for one in said) <= 4
-    assert "is not rendered any more" in said[-1]
+        problems.append(str(refused.value))
+    assert 1 <= sum("did not finish" in problem for problem in problems) <= 4
+    assert "is not rendered any more" in problems[-1]
 
 
 @pytest.mark.parametrize(("times", "refused"), [(1, False), (4, True)])
 def test_a_tokenizer_that_makes_texts_endless_is_not_used(copy_of_base, times, refused):
-    folder = copy_of_base()
-    path = folder / "tokenizer.json"
-    content = json.loads(path.read_text())
     step = {"type": "Replace", "pattern": {"String": "\u2581"}, "content": "xy" * 20}
-    content["normalizer"] = {"type": "Sequence", "normalizers": [step] * times}
-    path.write_text(json.dumps(content))
+    folder = copy_of_base(normalizer={"type": "Sequence", "normalizers": [step] * times})
     if refused:
         with pytest.raises(InputError, match="2,560,000 times as long"):
             Tokenizer.read(folder)
     else:
         assert Tokenizer.read(folder).encode("Hello")
-
-
-@pytest.mark.parametrize("template", ["{% if %}", "{{ 1 +", "{% unknown %}"])
-def test_bad_syntax_does_not_stop_the_tokenizer(copy_of_base, template):
-    tokenizer = Tokenizer.read(copy_of_base(template))
-    assert tokenizer.encode("a")
-    with pytest.raises(TemplateFailure, match="does not compile"):
-        tokenizer.render(CHAT)
