@@ -17,7 +17,7 @@ FACTORS = lora({"model.layers.0.q": (4, 4)})
 
 def test_the_fixture_runs_checkpoints() -> None:
     history = CheckpointHistory.read(RUNS / "healthy-ordinary")
-    assert [one.iteration for one in history.checkpoints] == [300, 600, None]
+    assert [save.iteration for save in history.checkpoints] == [300, 600, None]
     first, second, third = (save.source.sha256 for save in history.checkpoints)
     assert first != second == third
     assert len(history.checkpoints[0].adapter.modules) == 28
@@ -27,7 +27,7 @@ def test_order_is_by_number_and_other_files_are_ignored(tmp_path: Path) -> None:
     for name in ("0000900_adapters.safetensors", "1000_adapters.safetensors", "x.safetensors"):
         save(tmp_path / name, FACTORS)
     history = CheckpointHistory.read(tmp_path)
-    assert [one.iteration for one in history.checkpoints] == [900, 1000]
+    assert [save.iteration for save in history.checkpoints] == [900, 1000]
     content = (tmp_path / "0000900_adapters.safetensors").read_bytes()
     assert history.sources[0].sha256 == hashlib.sha256(content).hexdigest()
 
@@ -37,7 +37,7 @@ def test_peft_folders(tmp_path: Path) -> None:
         save(tmp_path / f"checkpoint-{step}" / "adapter_model.safetensors", FACTORS)
     save(tmp_path / "adapter_model.safetensors", FACTORS)
     history = CheckpointHistory.read(tmp_path)
-    assert [one.iteration for one in history.checkpoints] == [20, 100, None]
+    assert [save.iteration for save in history.checkpoints] == [20, 100, None]
 
 
 def test_none_is_a_sentence(tmp_path: Path) -> None:

@@ -41,47 +41,37 @@ def test_defaults_are_those_of_mlx_lm_and_marked():
     assert CONFIG_DEFAULTS["lora_parameters"] == dict(MLX_LM_LORA_DEFAULTS)
 
 
-def test_missing_keys_take_mlx_lm_defaults(write):
-    config = TrainingConfig.read(write("learning_rate: 2e-4\nmask_prompt: true\n"))
-    assert (config.batch_size, config.max_seq_length, config.num_layers) == (4, 2048, 16)
-    assert (config.rank, config.scale, config.dropout) == (8, 20.0, 0.0)
-    assert config.is_default("batch_size")
-    assert config.is_default("scale")
-    assert not config.is_default("learning_rate")
-    assert not config.is_default("mask_prompt")
-    assert config.mask_prompt is True
-    assert config.fine_tune_type == "lora"
-
-
-def test_a_file_that_only_describes_the_adapter_says_nothing_about_training(write):
-    path = write(
-        {"fine_tune_type": "dora", "num_layers": 4, "lora_parameters": {"rank": 4, "scale": 2}},
-        "adapter_config.json",
-    )
-    config = TrainingConfig.read(path.parent)
-    assert config.path == path
-    assert not config.describes_training
-    assert config.learning_rate is None
-    assert config.batch_size is None
-    assert config.mask_prompt is None
-    assert not config.is_default("learning_rate")
-    assert (config.fine_tune_type, config.num_layers, config.rank) == ("dora", 4, 4)
-    # A partial lora_parameters is not completed: mlx-lm would fail on it.
-    assert config.dropout is None
-
-
 @pytest.mark.parametrize(
     ("text", "stated"),
     [
+        (
+            "learning_rate: 2e-4\nmask_prompt: true",
+            {"batch_size": 4, "max_seq_length": 2048, "num_layers": 16, "mask_prompt": True}
+            | {"rank": 8, "scale": 20.0, "dropout": 0.0, "fine_tune_type": "lora"},
+        ),
         ("lora_layers: 4", {"num_layers": 4}),
         ("gradient_accumulation_steps: 3", {"grad_accumulation_steps": 3}),
         ("fine_tune_type: full", {"rank": None, "scale": None}),
         ("lr_schedule: [1]", {"lr_schedule": None, "warmup": 0}),
+        ("lora_parameters: {rank: 4, scale: 2}", {"rank": 4, "dropout": None}),
     ],
 )
-def test_what_a_key_means(write, text, stated):
+def test_what_a_key_means_and_what_mlx_lm_adds(write, text, stated):
     config = TrainingConfig.read(write(f"{text}\niters: 1\n"))
     assert {key: getattr(config, key) for key in stated} == stated
+    assert config.is_default("batch_size")
+    assert not config.is_default("iters")
+    assert config.is_default("scale") is (config.values.get("lora_parameters") is None)
+
+
+def test_a_file_that_only_describes_the_adapter_says_nothing_about_training(write):
+    path = write({"fine_tune_type": "dora", "num_layers": 4}, "adapter_config.json")
+    config = TrainingConfig.read(path.parent)
+    assert config.path == path
+    assert not config.describes_training
+    assert (config.learning_rate, config.batch_size, config.mask_prompt) == (None, None, None)
+    assert not config.is_default("learning_rate")
+    assert (config.fine_tune_type, config.num_layers) == ("dora", 4)
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,7 @@ def test_a_folder_has_three_splits():
     }
     assert dataset.splits["train"].format == "chat"
     assert dataset.splits["train"].bad_lines == ()
-    assert [source.path.name for source in dataset.sources] == [
-        "train.jsonl",
-        "valid.jsonl",
-        "test.jsonl",
-    ]
+    assert [source.path.stem for source in dataset.sources] == ["train", "valid", "test"]
 
 
 @pytest.mark.parametrize(
@@ -75,32 +71,28 @@ def test_bad_lines_are_collected_with_their_numbers(tmp_path):
     ]
 
 
-def test_an_empty_split_is_read_as_such(tmp_path):
-    (tmp_path / "train.jsonl").write_bytes(b"")
-    split = Dataset.read(tmp_path).splits["train"]
-    assert split.rows == ()
-    assert split.format == "unknown"
+def test_one_split_is_enough_and_may_be_empty(tmp_path):
+    (tmp_path / "valid.jsonl").write_bytes(b"")
+    splits = Dataset.read(tmp_path).splits
+    assert set(splits) == {"valid"}
+    assert (splits["valid"].rows, splits["valid"].format) == ((), "unknown")
 
 
-def test_one_split_is_enough(tmp_path):
-    (tmp_path / "valid.jsonl").write_text('{"text": "a"}\n')
-    assert set(Dataset.read(tmp_path).splits) == {"valid"}
-
-
-@pytest.mark.parametrize("content", ["plain words\nmore\n", "[\n  1\n]\n", ""])
-def test_a_file_without_rows_is_refused(tmp_path, content):
-    path = tmp_path / "notes.txt"
-    path.write_text(content)
-    with pytest.raises(InputError):
-        Dataset.read(path)
-
-
-def test_a_folder_without_data_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"has no train\.jsonl"):
-        Dataset.read(tmp_path)
-    (tmp_path / "train.jsonl").write_bytes(b'{"a": 1}\0\0')
-    with pytest.raises(InputError, match="binary"):
-        Dataset.read(tmp_path)
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("notes.txt", b"plain words\nmore\n", "holds no JSON object"),
+        ("notes.txt", b"[\n  1\n]\n", "holds no JSON object"),
+        ("notes.txt", b"", "holds no JSON object"),
+        (".", b"", r"has no train\.jsonl"),
+        ("train.jsonl", b'{"a": 1}\0\0', "binary"),
+    ],
+)
+def test_what_holds_no_rows_is_refused(tmp_path, name, content, problem):
+    if name != ".":
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=problem):
+        Dataset.read(tmp_path / name)
 
 
 def test_a_log_called_train_jsonl_is_not_data(tmp_path):

@@ -16,38 +16,28 @@ def read(tmp_path: Path, content: object, name: str = "evaluation.json") -> Repo
     return ReportedMetrics.read((path,))
 
 
-def test_perplexity_is_a_loss_and_the_split_is_found(tmp_path: Path) -> None:
-    found = read(tmp_path, {"perplexity": 7.66, "split": "valid", "rows": 40})
-    metric = next(one for one in found.values if one.name == "perplexity")
-    assert metric.loss == pytest.approx(math.log(7.66))
-    assert metric.split == "valid"
-    assert [one.name for one in found.losses] == ["perplexity"]
-
-
 @pytest.mark.parametrize(
-    ("content", "name", "split"),
+    ("content", "file", "name", "split"),
     [
-        ({"eval_loss": 1.2}, "eval_loss", "valid"),
-        ({"test": {"ppl": 3.0}}, "test.ppl", "test"),
-        ({"train_loss": 0.1}, "train_loss", "train"),
-        ({"results": {"model": {"nll": 2.0}}}, "results.model.nll", None),
+        ({"eval_loss": 1.2}, "evaluation.json", "eval_loss", "valid"),
+        ({"test": {"ppl": 3.0}}, "evaluation.json", "test.ppl", "test"),
+        ({"train_loss": 0.1}, "evaluation.json", "train_loss", "train"),
+        ({"results": {"model": {"nll": 2.0}}}, "evaluation.json", "results.model.nll", None),
+        ({"loss": 1.0, "split": "valid", "rows": 40}, "evaluation.json", "loss", "valid"),
+        ({"loss": 1.0}, "evaluation_test.json", "loss", "test"),
+        ({"loss": 1.0}, "eval_results.json", "loss", None),
+        # A figure of the base model is taken at its word.
+        ({"base_perplexity": 7.66, "perplexity": 3.0}, "evaluation.json", "perplexity", None),
     ],
 )
-def test_nested_and_prefixed_names(
-    tmp_path: Path, content: object, name: str, split: str | None
+def test_a_loss_and_its_split(
+    tmp_path: Path, content: object, file: str, name: str, split: str | None
 ) -> None:
-    metric = read(tmp_path, content).losses[0]
+    (metric,) = read(tmp_path, content, file).losses
     assert (metric.name, metric.split) == (name, split)
-
-
-def test_the_file_name_can_name_the_split(tmp_path: Path) -> None:
-    assert read(tmp_path, {"loss": 1.0}, "evaluation_test.json").losses[0].split == "test"
-    assert read(tmp_path, {"loss": 1.0}, "eval_results.json").losses[0].split is None
-
-
-def test_a_metric_of_the_base_model_is_taken_at_its_word(tmp_path: Path) -> None:
-    found = read(tmp_path, {"base_perplexity": 7.66, "perplexity": 3.0})
-    assert [one.name for one in found.losses] == ["perplexity"]
+    assert metric.loss == pytest.approx(
+        math.log(3) if "p" in name.rsplit(".", maxsplit=1)[-1] else metric.value
+    )
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mlxdoctor.evidence.run_files import resolve
 from mlxdoctor.lint.linter import lint
 from mlxdoctor.safety.errors import InputError
 from tests.fuzzing import strategies
@@ -115,7 +114,3 @@ def test_what_would_take_long_is_refused_by_name(
         return
     with pytest.raises(InputError, match=f"limit {limit} of"):
         reader.read(tmp_path)
-
-
-def test_a_model_of_an_unknown_user_is_not_found() -> None:
-    assert resolve("~nobody-of-that-name/model", [], model=True) is None
