@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -12,27 +11,20 @@ import pytest
 from mlxdoctor.cli import main
 from tests.conftest import RUNS
 
-
-@dataclass(frozen=True)
-class Result:
-    """How one call of the command line ended."""
-
-    exit_code: int
-    stdout: str
-    stderr: str
-
-
+#: Exit code, standard output and standard error.
+Result = tuple[int, str, str]
 Diagnose = Callable[..., Result]
 
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Diagnose:
-    """Calls `mlxdoctor diagnose` and returns how it ended."""
+    """Calls `mlxdoctor diagnose`, and says how it ended."""
 
     def call(*arguments: str | Path) -> Result:
         code = main(["diagnose", *map(str, arguments), "--stdout", "json"])
         printed = capsys.readouterr()
-        return Result(code, printed.out, printed.err)
+        assert "Traceback" not in printed.err
+        return code, printed.out, printed.err
 
     return call
 
@@ -74,12 +66,9 @@ def test_a_file_alone(
     run: Diagnose, tmp_path: Path, name: str, damage: Callable[[Path], None]
 ) -> None:
     damage(tmp_path / name)
-    result = run(tmp_path / name)
-    assert result.exit_code == 2, result.stderr
-    assert name in result.stderr
-    assert "Traceback" not in result.stderr
-    complaints = [line for line in result.stderr.splitlines() if line.startswith("mlxdoctor:")]
-    assert len(complaints) == 1
+    code, _, errors = run(tmp_path / name)
+    assert (code, name in errors) == (2, True), errors
+    assert len([line for line in errors.splitlines() if line.startswith("mlxdoctor:")]) == 1
 
 
 @pytest.mark.parametrize(
@@ -91,41 +80,32 @@ def test_the_rest_of_a_run_is_still_examined(
 ) -> None:
     folder = copied("healthy-ordinary")
     damage(folder / name)
-    result = run(folder, "--no-generate", "--base", RUNS.parent / "base")
-    data = json.loads(result.stdout)
-    assert any(outcome["status"] in ("passed", "found") for outcome in data["outcomes"])
-    assert not any(outcome["status"] == "crashed" for outcome in data["outcomes"])
+    code, report, errors = run(folder, "--no-generate", "--base", RUNS.parent / "base")
+    statuses = {outcome["status"] for outcome in json.loads(report)["outcomes"]}
+    assert "passed" in statuses
+    assert "crashed" not in statuses
     if name in ("adapters.safetensors", "adapter_config.json"):
         # By these names they are evidence; the others could be anything.
-        assert result.exit_code == 2
-        assert name in result.stderr
+        assert (code, name in errors) == (2, True)
 
 
 def test_a_missing_path(run: Diagnose) -> None:
-    result = run("nowhere/at/all")
-    assert result.exit_code == 2
-    assert "nowhere/at/all: there is no such file or folder" in result.stderr
+    code, _, errors = run("nowhere/at/all")
+    assert code == 2
+    assert "nowhere/at/all: there is no such file or folder" in errors
 
 
 def test_a_pickled_adapter_is_refused(run: Diagnose, tmp_path: Path) -> None:
     (tmp_path / "adapter_model.bin").write_bytes(b"\x80\x04K\x01.")
     (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 8}')
-    result = run(tmp_path)
-    assert "Traceback" not in result.stderr
-    assert result.exit_code in (2, 3)
+    assert run(tmp_path)[0] in (2, 3)
 
 
-@pytest.mark.parametrize("kind", ["folder", "log", "base", "data", "config"])
-def test_a_folder_where_a_file_belongs(run: Diagnose, tmp_path: Path, kind: str) -> None:
-    if kind == "folder":
-        result = run(tmp_path)
-        assert result.exit_code == 2
-        assert "holds nothing that a fine-tune leaves behind" in result.stderr
-        return
-    if kind == "config":
-        (tmp_path / "adapter_config.json").mkdir()
-        result = run(tmp_path)
-    else:
-        result = run(RUNS / "healthy-ordinary", f"--{kind}", tmp_path, "--no-generate")
-    assert result.exit_code == 2
-    assert "Traceback" not in result.stderr
+@pytest.mark.parametrize("option", ["--log", "--base", "--data"])
+def test_a_folder_where_a_file_belongs(run: Diagnose, tmp_path: Path, option: str) -> None:
+    assert run(RUNS / "healthy-ordinary", option, tmp_path, "--no-generate")[0] == 2
+    code, _, errors = run(tmp_path)
+    assert code == 2
+    assert "holds nothing that a fine-tune leaves behind" in errors
+    (tmp_path / "adapter_config.json").mkdir()
+    assert run(tmp_path)[0] == 2

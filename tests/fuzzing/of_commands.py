@@ -12,7 +12,6 @@ from mlxdoctor.check import discover
 from mlxdoctor.evidence.code_files import RemoteCode
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.supervision import encoder_of
-from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.gate.baseline import baseline_text, read_baseline
 from mlxdoctor.gate.policy_file import find_policy, read_policy
 from mlxdoctor.labels.label_rows import Totals, labelled, spans
@@ -42,7 +41,6 @@ def _policy(folder: Path) -> None:
 
 
 def policies() -> Sequence[bytes]:
-    """A policy with all its keys, and one in the words of a project file."""
     full = b"""require = ["loss-trend"]
 fail-on = "warning"
 suspect = "fail"
@@ -70,7 +68,6 @@ def _baseline(folder: Path) -> None:
 
 
 def baselines() -> Sequence[bytes]:
-    """A baseline of two findings, and an empty one."""
     entry = {
         "path": "adapters/one",
         "code": "weight-drift.large",
@@ -79,10 +76,7 @@ def baselines() -> Sequence[bytes]:
         "figures": {"ratio": 1.5, "modules": 4},
     }
     known = [entry, {**entry, "path": "adapters/two", "figures": {}}]
-    return [
-        json.dumps({"schema_version": 2, "known": known}).encode(),
-        b'{"schema_version": 2, "known": []}',
-    ]
+    return [json.dumps({"schema_version": 2, "known": known}).encode()]
 
 
 def _watched(folder: Path) -> None:
@@ -94,15 +88,10 @@ def _watched(folder: Path) -> None:
     touch(Follower(log).run(Until(at_once=True)))
 
 
-@cache
-def _tokenizer() -> Tokenizer:
-    return Tokenizer.read(seeds.BASE)
-
-
 def _labels(folder: Path) -> None:
     totals = Totals()
     dataset = Dataset.read(folder / "rows.jsonl")
-    for line, row in labelled(*encoder_of(dataset, _tokenizer(), None, "train")):
+    for line, row in labelled(*encoder_of(dataset, seeds.tokenizer(), None, "train")):
         totals.add(line, row)
         if not isinstance(row, str) and totals.rows <= SHOWN:
             spans(row)
@@ -127,10 +116,6 @@ optimizer_config: {adamw: {weight_decay: 0.01}}
     return [plain, b"iters: 3\nmlxdoctor:\n  mode: parity\n"]
 
 
-def _code(folder: Path) -> None:
-    RemoteCode.read([folder])
-
-
 def _found(folder: Path) -> None:
     """A file that nobody named, in a run's folder: its first line is what it is called."""
     run = folder / "run"
@@ -145,7 +130,6 @@ def _found(folder: Path) -> None:
 
 
 def named_files() -> Sequence[bytes]:
-    """Files of several kinds under names of their own."""
     log = b"Iter 1: Train loss 2.5\nIter 2: Train loss 2.25\n"
     contents = {
         b"notes.txt": log,
@@ -174,7 +158,7 @@ READERS: tuple[Reader, ...] = (
            '"prompt":', '"completion":', '"tokens":[', '"tools":')),
     Reader("settings", "lora.yaml", _settings, _own_settings, tokens=("lora_parameters:",
            "lr_schedule:", "mlxdoctor:", ".inf", ".nan", "1e999", "- ")),
-    Reader("code-files", "config.json", _code,
+    Reader("code-files", "config.json", lambda folder: RemoteCode.read([folder]),
            lambda: [b'{"auto_map": {"AutoModel": "modeling.Model"}, "trust_remote_code": true}'],
            tokens=('"auto_map":', '"model_file":', '"chat_template_type":', "null")),
     Reader("found-file", "named", _found, named_files,

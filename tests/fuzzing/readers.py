@@ -8,7 +8,6 @@ met long after the file was parsed. `InputError` is the only way in which it may
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 
 from mlxdoctor.evidence.adapter import Adapter
@@ -53,10 +52,6 @@ def _config(folder: Path) -> None:
         config.is_default(key)
 
 
-def _yaml(folder: Path) -> None:
-    touch(TrainingConfig.read(folder / "lora.yaml"))
-
-
 def _log_called(name: str) -> Callable[[Path], None]:
     def read(folder: Path) -> None:
         looks_like_log(folder / name)
@@ -70,15 +65,10 @@ def _log_called(name: str) -> Callable[[Path], None]:
     return read
 
 
-@cache
-def _tokenizer() -> Tokenizer:
-    return Tokenizer.read(seeds.BASE)
-
-
 def _dataset(folder: Path) -> None:
     dataset = Dataset.read(folder)
     touch(dataset)
-    rows = build(dataset, _tokenizer(), None, split="train")
+    rows = build(dataset, seeds.tokenizer(), None, split="train")
     touch(rows)
     split = dataset.splits["train"]
     for row in split.rows[:8]:
@@ -108,10 +98,6 @@ def _metrics(folder: Path) -> None:
     touch(metrics)
     for value in metrics.values:
         touch(value)
-
-
-def _generations(folder: Path) -> None:
-    touch(Generations.read(folder / "generations.jsonl"))
 
 
 def _checkpoints(folder: Path) -> None:
@@ -162,7 +148,8 @@ READERS: tuple[Reader, ...] = (
            "lora_a")),
     Reader("adapter-config", "adapter_config.json", _config, seeds.configs,
            tokens=("NaN", "1e999", "-1", "null", '"lora_parameters":', '"lr_schedule":', "[[[[")),
-    Reader("yaml-config", "lora.yaml", _yaml, seeds.yaml_configs,
+    Reader("yaml-config", "lora.yaml",
+           lambda folder: touch(TrainingConfig.read(folder / "lora.yaml")), seeds.yaml_configs,
            tokens=("&a ", "*a", "<<: ", "!!", "2001-01-01", "0o7", "? ", "- ", "1_0:0:0")),
     Reader("text-log", "train.log", _log_called("train.log"), seeds.text_logs, tokens=("Iter ",
            "Train loss nan", "Val loss ", "\x1b[31m", "\r", "1e999", "| ", "=====", "▼")),
@@ -187,7 +174,8 @@ READERS: tuple[Reader, ...] = (
            "}}", "%}", "{% macro ", "| tojson", "loop.", "range(", " ** ", "~")),
     Reader("metrics", "evaluation.json", _metrics, seeds.metrics,
            tokens=('"perplexity":', '"loss":', "1e999", "-0", '"split":', '{"a":')),
-    Reader("generations", "generations.jsonl", _generations, seeds.generations,
+    Reader("generations", "generations.jsonl",
+           lambda folder: touch(Generations.read(folder / "generations.jsonl")), seeds.generations,
            tokens=('"tuned_tokens":[', '"prompt":', '"end_token_ids":', '"messages":', "null")),
     Reader("checkpoints", "names", _checkpoints, seeds.checkpoint_names,
            lambda: {"sound.safetensors": seeds.small_adapter()},
@@ -219,11 +207,10 @@ def reader_called(name: str) -> Reader:
     Raises:
         InputError: there is none.
     """
-    for one in READERS:
-        if one.name == name:
-            return one
-    names = ", ".join(one.name for one in READERS)
-    raise InputError(None, f"no reader is called {name!r}", f"there are {names}")
+    by_name = {reader.name: reader for reader in READERS}
+    if name not in by_name:
+        raise InputError(None, f"no reader is called {name!r}", f"there are {', '.join(by_name)}")
+    return by_name[name]
 
 
 def corpus(reader: Reader) -> Iterator[Path]:

@@ -7,6 +7,7 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from fixtures.trainers import twins
 from mlxdoctor.evidence.logs.log_format import LogFormat, formats
+from mlxdoctor.evidence.tokenizer import Tokenizer
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 BASE = FIXTURES / "base"
@@ -39,12 +41,16 @@ def packed(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | No
     return struct.pack("<Q", len(text)) + text + body
 
 
+@cache
+def tokenizer() -> Tokenizer:
+    return Tokenizer.read(BASE)
+
+
 def _ramp(*shape: int, dtype: str = "f4") -> NDArray[Any]:
     return np.linspace(-1, 1, int(np.prod(shape))).astype(dtype).reshape(shape)
 
 
 def small_adapter() -> bytes:
-    """Two modules of rank 2 in mlx-lm's names."""
     name = "model.layers.{}.self_attn.q_proj.lora_{}"
     return packed(
         {
@@ -56,13 +62,11 @@ def small_adapter() -> bytes:
 
 
 def small_peft() -> bytes:
-    """One module of rank 2 in PEFT's names."""
     name = "base_model.model.model.layers.0.self_attn.q_proj.lora_{}.weight"
     return packed({name.format("A"): _ramp(2, 4), name.format("B"): _ramp(4, 2)}, {"format": "pt"})
 
 
 def adapters() -> Sequence[bytes]:
-    """Adapters in every naming, with DoRA, experts, and other types."""
     dora = {
         "model.layers.0.mlp.up_proj.lora_a": _ramp(4, 2, dtype="f2"),
         "model.layers.0.mlp.up_proj.lora_b": _ramp(2, 4, dtype="f2"),
@@ -79,16 +83,14 @@ def adapters() -> Sequence[bytes]:
 def _pieces(pattern: str, size: int = _PIECE, count: int = 6) -> list[bytes]:
     """The beginnings of some fixture files, evenly picked."""
     paths = sorted(FIXTURES.glob(pattern))
-    return [path.read_bytes()[:size] for path in paths[:: max(1, len(paths) // count)]][:count]
+    return [path.read_bytes()[:size] for path in paths[:: max(1, len(paths) // count)][:count]]
 
 
 def configs() -> Sequence[bytes]:
-    """What mlx-lm and PEFT write beside an adapter."""
     return [*_pieces("runs/*/adapter_config.json", 1 << 16), peft_config()]
 
 
 def peft_config() -> bytes:
-    """PEFT's configuration of `small_peft`."""
     stated = json.loads((FIXTURES / "adapters/peft-written/adapter_config.json").read_bytes())
     stated |= {"r": 2, "lora_alpha": 4, "target_modules": ["q_proj"], "rank_pattern": {}}
     stated["base_model_name_or_path"] = None
@@ -96,7 +98,6 @@ def peft_config() -> bytes:
 
 
 def yaml_configs() -> Sequence[bytes]:
-    """The fixture runs' configurations, and one with aliases."""
     aliases = b"train: true\niters: 10\na: &a {rank: 8, keys: [x, y]}\nlora_parameters:\n  <<: *a\n"
     return [*_pieces("configs/*.yaml", 1 << 16, 3), aliases]
 
@@ -123,7 +124,6 @@ def text_logs() -> Sequence[bytes]:
 
 
 def json_line_logs() -> Sequence[bytes]:
-    """Metrics, one record a line."""
     pieces = map(_condensed, _pieces("runs/*/train.jsonl", count=3))
     return [*pieces, b'{"step": 1, "loss": NaN}\n{"step": 2, "lo']
 
@@ -142,7 +142,6 @@ def notebooks() -> Sequence[bytes]:
 
 
 def json_logs() -> Sequence[bytes]:
-    """Metrics as one document."""
     history = [{"step": step, "epoch": 0.1, "loss": 2.5, "grad_norm": 1.0} for step in (1, 2, 3)]
     columns = {"iterations": [1, 2], "train_loss": [2.5, 2.25], "val_loss": [2.5, 2.5]}
     documents = [{"global_step": 3, "log_history": history}, history, columns]
@@ -151,7 +150,6 @@ def json_logs() -> Sequence[bytes]:
 
 
 def csv_logs() -> Sequence[bytes]:
-    """Downloads from trackers: plain, and of several runs side by side."""
     return [
         b"step,train_loss,learning_rate\n1,2.5,1e-5\n2,2.25,1e-5\n3,,\n",
         b'"Step","a - train/loss","a - train/loss__MIN","b - train/loss"\n10,2.5,2.5,3\n20,2,2,""',
@@ -160,7 +158,6 @@ def csv_logs() -> Sequence[bytes]:
 
 
 def datasets() -> Sequence[bytes]:
-    """Rows in every format that mlx-lm trains on, and tokens."""
     chat = {
         "messages": [{"role": "user", "content": "Ten?"}, {"role": "assistant", "content": "X"}]
     }
@@ -175,13 +172,11 @@ def datasets() -> Sequence[bytes]:
 
 
 def around_tokenizer() -> dict[str, bytes]:
-    """The other files of a model folder that a tokenizer is read from."""
     names = ("tokenizer_config.json", "chat_template.jinja", "generation_config.json")
     return {name: (BASE / name).read_bytes() for name in (*names, "config.json")}
 
 
 def tokenizers() -> Sequence[bytes]:
-    """A byte-level tokenizer of 300 tokens, and one of whole words."""
     stated = json.loads((BASE / "tokenizer.json").read_bytes())
     kept = {token: number for token, number in stated["model"]["vocab"].items() if number < 300}
     merges = [one for one in stated["model"]["merges"] if "".join(one).replace(" ", "") in kept]
@@ -196,12 +191,10 @@ def tokenizers() -> Sequence[bytes]:
 
 
 def tokenizer_alone() -> dict[str, bytes]:
-    """A small tokenizer without its configuration."""
     return {"tokenizer.json": tokenizers()[0], "config.json": b'{"eos_token_id": 1}'}
 
 
 def tokenizer_configs() -> Sequence[bytes]:
-    """Settings in the present and the older layout."""
     decoder = {"0": {"content": "<s>", "special": True, "lstrip": False}}
     older = {
         "added_tokens_decoder": decoder,
@@ -229,7 +222,6 @@ def templates() -> Sequence[bytes]:
 
 
 def metrics() -> Sequence[bytes]:
-    """Evaluation results, nested and one a line."""
     nested = {
         "results": {"wikitext": {"word_perplexity,none": 12.5, "alias": "x"}},
         "split": "test",
@@ -239,7 +231,6 @@ def metrics() -> Sequence[bytes]:
 
 
 def generations() -> Sequence[bytes]:
-    """Recorded answers: one a line, a list, a document."""
     row = {"messages": [{"role": "user", "content": "Ten?"}], "response": "X", "tuned_tokens": [1]}
     document = {"end_token_ids": [2], "generations": [row, "Lima"]}
     pieces = _pieces("runs/*/generations.jsonl", 1500, 3)
@@ -247,7 +238,6 @@ def generations() -> Sequence[bytes]:
 
 
 def checkpoint_names() -> Sequence[bytes]:
-    """Names in a folder of checkpoints, one a line."""
     return [
         b"0000100_adapters.safetensors\n0000200_adapters.safetensors\nadapters.safetensors\n",
         b"checkpoint-10\ncheckpoint-20\nadapter_model.safetensors\n",
@@ -255,7 +245,6 @@ def checkpoint_names() -> Sequence[bytes]:
 
 
 def peft_weights() -> Sequence[bytes]:
-    """PEFT adapters: one module, and two with another adapter's name."""
     name = "base_model.model.model.layers.{}.self_attn.q_proj.lora_{}.default.weight"
     two = {
         name.format(layer, role): _ramp(*shape)
@@ -266,12 +255,10 @@ def peft_weights() -> Sequence[bytes]:
 
 
 def sources() -> Sequence[bytes]:
-    """Trainers as people write them."""
     return [text.encode() for pair in list(twins().values())[:3] for text in pair]
 
 
 def small_model() -> bytes:
-    """A model with one quantised and one plain matrix."""
     tensors = {
         "model.layers.0.self_attn.q_proj.weight": np.arange(16, dtype="u4").reshape(4, 4),
         "model.layers.0.self_attn.q_proj.scales": _ramp(4, 1),
@@ -296,7 +283,6 @@ def model_configs() -> Sequence[bytes]:
 
 
 def around_index() -> dict[str, bytes]:
-    """The files beside a model's index."""
     return {
         "config.json": model_configs()[0],
         "model-00001-of-00002.safetensors": small_model(),
@@ -305,7 +291,6 @@ def around_index() -> dict[str, bytes]:
 
 
 def model_indexes() -> Sequence[bytes]:
-    """An index of two files."""
     files = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
     weights = {"model.embed_tokens.weight": files[0], "model.norm.weight": files[1]}
     return [json.dumps({"metadata": {"total_size": 1}, "weight_map": weights}).encode()]
