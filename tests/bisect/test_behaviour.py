@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from mlxdoctor.bisect.behaviour import (
     MEASURED,
     Behaviour,
+    Floats,
     broken_of,
     measured_saves,
 )
@@ -35,40 +37,39 @@ def broken(*saves: Behaviour) -> dict[int, str]:
 FALLING = [4.0 * 0.9**i for i in range(32)]
 
 
-@pytest.mark.parametrize("broken_from", range(1, 32))
-def test_every_break_is_found_in_a_few_loads(broken_from: int) -> None:
-    losses = [*FALLING[:broken_from], *[4.6] * (32 - broken_from)]
+def searched(losses: Sequence[float]) -> dict[int, Behaviour]:
+    """What is measured of saves with these losses, each once."""
     asked: list[int] = []
 
     def measure(place: int) -> Behaviour:
         asked.append(place)
         return behaviour(losses[place])
 
-    seen = measured_saves(range(32), measure, LIMITS)
+    seen = measured_saves(range(len(losses)), measure, LIMITS)
+    assert len(asked) == len(seen)
+    return seen
+
+
+@pytest.mark.parametrize("broken_from", range(1, 32))
+def test_every_break_is_found_in_a_few_loads(broken_from: int) -> None:
+    seen = searched([*FALLING[:broken_from], *[4.6] * (32 - broken_from)])
     faults = broken_of(seen, LIMITS)
     assert max(seen.keys() - faults.keys()) == broken_from - 1
     assert broken_from in (*faults, 32)
-    assert len(asked) == len(set(asked)) <= MEASURED + 4
+    assert len(seen) <= MEASURED + 4
 
 
 @pytest.mark.parametrize("lowest", [0, 1, 7, 36, 98, 99])
 def test_of_a_hundred_saves_the_lowest_is_found_in_a_few(lowest: int) -> None:
-    asked: list[int] = []
-
-    def measure(place: int) -> Behaviour:
-        asked.append(place)
-        return behaviour(1 + abs(place - lowest) / 100)
-
-    seen = measured_saves(range(100), measure, LIMITS)
+    seen = searched([1 + abs(place - lowest) / 100 for place in range(100)])
     assert min(seen, key=lambda place: seen[place].loss) == lowest
-    assert len(asked) == len(set(asked)) == len(seen) <= MEASURED + 12
+    assert len(seen) <= MEASURED + 12
 
 
 def test_up_to_sixteen_saves_are_all_measured() -> None:
-    losses = [4.0, 1.0, 0.9, 4.6, 0.8, 4.6, 4.6, 0.7, 4.6, 4.6]
-    seen = measured_saves(range(10), lambda place: behaviour(losses[place]), LIMITS)
+    seen = searched([4.0, 1.0, 0.9, 4.6, 0.8, 4.6, 4.6, 0.7, 4.6, 4.6])
     assert list(broken_of(seen, LIMITS)) == [3, 5, 6, 8, 9]
-    assert list(measured_saves(range(1), lambda _: behaviour(1.0), LIMITS)) == [0]
+    assert list(searched([1.0])) == [0]
 
 
 def test_lost_before_the_first_save() -> None:
@@ -97,19 +98,21 @@ def test_how_much_worse_than_before_is_broken(before: float, after: float, is_br
     assert broken(behaviour(before), behaviour(after)) == (told if is_broken else {})
 
 
-def test_rows_must_agree() -> None:
-    better, worse = behaviour(1.0), behaviour(1.3)
-    mixed = Behaviour(np.where(np.arange(16) < 2, 4.0, 0.95), worse.base_losses)
-    assert mixed.loss > 1.3
-    assert not broken(better, mixed)
-    assert broken(better, worse)
-
-
-def test_few_rows_must_agree_all() -> None:
-    better, worse = behaviour(1.0, rows=4), behaviour(3.0, rows=4)
-    assert broken(better, worse)
-    mixed = Behaviour(np.array([9.0, 1.1, 1.1, 0.9]), worse.base_losses)
-    assert not broken(better, mixed)
+@pytest.mark.parametrize(
+    ("losses", "is_broken"),
+    [
+        (np.full(16, 1.3), True),
+        (np.where(np.arange(16) < 2, 4.0, 0.95), False),
+        # All of a few must agree.
+        (np.full(4, 3.0), True),
+        (np.array([9.0, 1.1, 1.1, 0.9]), False),
+    ],
+)
+def test_rows_must_agree(losses: Floats, is_broken: bool) -> None:
+    rows = len(losses)
+    worse = Behaviour(losses, np.full(rows, BASE))
+    assert worse.loss >= 1.3
+    assert bool(broken(behaviour(1.0, rows=rows), worse)) is is_broken
 
 
 def test_a_collapse_breaks_whatever_the_loss() -> None:

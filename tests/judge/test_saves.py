@@ -13,15 +13,17 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.judge.log_at_saves import course
-from mlxdoctor.judge.save_flaws import SaveLimits, SaveVerdict, judge
-from mlxdoctor.measure.weights.save_norms import follow
+from mlxdoctor.judge.save_flaws import SaveLimits, SaveVerdict, examine
 from mlxdoctor.run import Run
 from tests.bisect.states import changed, history, state
 from tests.checks.log_evidence import LogWriter
 from tests.conftest import RUNS
 
 LIMITS = SaveLimits()
+GROWING = [state(0.1), state(0.2, 1), state(0.3, 2)]
+ZERO = {name: value * 0 if "lora_b" in name else value for name, value in state(1.0).items()}
+BROKEN = state(0.2, 1)
+BROKEN["model.layers.0.self_attn.q_proj.lora_b"][0, 0] = np.inf
 
 
 def examined(
@@ -30,100 +32,90 @@ def examined(
     final: dict[str, Any] | None = None,
     log: TrainingLog | None = None,
 ) -> tuple[SaveVerdict, ...]:
-    found = history(folder, states, final)
-    iterations = [one.iteration or 100 * len(states) for one in found.checkpoints]
-    followed = follow(found, TrainingConfig.read(folder), None)
-    return judge(followed, course(log, iterations, LIMITS), LIMITS)
+    saves = history(folder, states, final)
+    return examine(saves, TrainingConfig.read(folder), None, log, limits=LIMITS)[2]
 
 
 def standings(verdicts: Sequence[SaveVerdict]) -> str:
-    return "".join(one.standing.value[0] for one in verdicts)
+    return "".join(verdict.standing.value[0] for verdict in verdicts)
 
 
-def symptoms(verdict: SaveVerdict) -> set[str]:
-    return {one.flaw.value for one in verdict.remarks}
-
-
-def test_steady_growth_is_good(tmp_path: Path) -> None:
-    states = [state(0.1), state(0.15, 1), state(0.2, 2)]
-    verdicts = examined(tmp_path, states, final=states[-1])
-    assert standings(verdicts) == "gggg"
-    assert not any(map(symptoms, verdicts))
-    assert [one.same_as for one in verdicts] == [None, None, None, 2]
-
-
-def test_nan_breaks_a_save_for_certain(tmp_path: Path) -> None:
-    broken = state(0.2, 1)
-    broken["model.layers.0.self_attn.q_proj.lora_b"][0, 0] = np.inf
-    verdicts = examined(tmp_path, [state(0.1), broken, state(0.3, 2)])
-    assert standings(verdicts) == "gbg"
-    assert symptoms(verdicts[1]) == {"non-finite"}
-    assert verdicts[1].is_certain
-    assert verdicts[1].remarks[0].text == "1 of its values are NaN or infinite"
-
-
-@pytest.mark.parametrize(("factor", "standing"), [(1.01, "b"), (0.99, "g")])
-def test_an_update_that_outgrows_the_weights(tmp_path: Path, factor: float, standing: str) -> None:
-    verdicts = examined(tmp_path, [state(LIMITS.nominal_large * factor)])
-    assert standings(verdicts) == standing
-    assert symptoms(verdicts[0]) == ({"exploded"} if standing == "b" else set())
+def grown(before: float, growth: float) -> list[dict[str, Any]]:
+    """Two saves; from iteration 100 to 200 the limit applies to twice the growth."""
+    return [state(before), state(before * LIMITS.jump * 2 * growth, 1)]
 
 
 @pytest.mark.parametrize(
-    ("before", "growth", "standing"), [(0.5, 1.02, "b"), (0.5, 0.98, "g"), (0.15, 1.02, "g")]
+    ("states", "final", "expected", "flaw"),
+    [
+        (GROWING, GROWING[-1], "gggg", ""),
+        ([state(0.1), BROKEN, state(0.3, 2)], None, "gbg", "non-finite"),
+        ([state(LIMITS.nominal_large * 1.01)], None, "b", "exploded"),
+        ([state(LIMITS.nominal_large * 0.99)], None, "g", ""),
+        (grown(0.5, 1.02), None, "gb", "jumped"),
+        (grown(0.5, 0.98), None, "gg", ""),
+        # A small update may grow fast.
+        (grown(0.15, 1.02), None, "gg", ""),
+        # After a jump the last good save stays the measure.
+        ([state(0.3), state(3.0, 1), state(3.1, 2)], None, "gbb", "jumped"),
+        ([ZERO, ZERO], ZERO, "uuu", "zero-b"),
+        (GROWING[:2], changed(GROWING[1], 1, 0.0), "ggb", "erased"),
+    ],
 )
-def test_a_sudden_growth(tmp_path: Path, before: float, growth: float, standing: str) -> None:
-    # From iteration 100 to 200 the limit applies to twice the growth.
-    after = before * LIMITS.jump * 2 * growth
-    verdicts = examined(tmp_path, [state(before), state(after, 1)])
-    assert standings(verdicts) == f"g{standing}"
-    assert symptoms(verdicts[1]) == ({"jumped"} if standing == "b" else set())
-    assert not verdicts[1].is_certain
+def test_what_the_files_show(
+    tmp_path: Path,
+    states: list[dict[str, Any]],
+    final: dict[str, Any] | None,
+    expected: str,
+    flaw: str,
+) -> None:
+    verdicts = examined(tmp_path, states, final)
+    assert standings(verdicts) == expected
+    bad = [verdict for verdict in verdicts if not verdict.is_good]
+    assert [remark.flaw for verdict in bad for remark in verdict.remarks] == [flaw] * len(bad)
+    # What may be harmless all the same, as the model's answers show.
+    assert all(verdict.is_certain is (flaw != "jumped") for verdict in bad)
 
 
-def test_after_a_jump_the_last_good_save_stays_the_measure(tmp_path: Path) -> None:
-    sizes = [0.3, 3.0, 3.1]
-    verdicts = examined(tmp_path, [state(size, seed) for seed, size in enumerate(sizes)])
-    assert standings(verdicts) == "gbb"
-
-
-def test_b_is_zero_in_every_save(tmp_path: Path) -> None:
-    zero = {name: value * 0 if "lora_b" in name else value for name, value in state(1.0).items()}
-    verdicts = examined(tmp_path, [zero, zero], final=zero)
-    assert standings(verdicts) == "uuu"
-    assert symptoms(verdicts[0]) == {"zero-b"}
-
-
-def test_a_b_that_was_lost(tmp_path: Path) -> None:
-    lost = changed(state(0.2, 1), 1, 0.0)
-    verdicts = examined(tmp_path, [state(0.1), state(0.2, 1)], final=lost)
-    assert standings(verdicts) == "ggb"
-    assert "erased" in symptoms(verdicts[2])
-    assert "1 of 4 modules" in verdicts[2].remarks[0].text
+def test_what_is_said_of_them(tmp_path: Path) -> None:
+    verdicts = examined(tmp_path, [state(0.1), BROKEN, state(0.2)], changed(state(0.2), 1, 0.0))
+    assert [verdict.why for verdict in verdicts[1:]] == [
+        "1 of its values are NaN or infinite",
+        "",
+        "1 of 4 modules lost what they had learned: B is 0",
+    ]
+    same = examined(tmp_path / "same", GROWING, GROWING[-1])
+    assert [verdict.same_as for verdict in same] == [None, None, None, 2]
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    found = history(tmp_path, [state(0.1), state(0.2)])
+    saves = history(tmp_path, [state(0.1), state(0.2)])
     (tmp_path / "0000200_adapters.safetensors").write_bytes(b"\x00" * 4)
-    verdicts = judge(follow(found, TrainingConfig.read(tmp_path), None), None, LIMITS)
+    verdicts = examine(saves, TrainingConfig.read(tmp_path), None, None, limits=LIMITS)[2]
     assert standings(verdicts) == "gb"
-    assert symptoms(verdicts[1]) == {"unreadable"}
+    assert [remark.flaw for remark in verdicts[1].remarks] == ["unreadable"]
 
 
-def test_saves_made_after_the_blow_up(tmp_path: Path) -> None:
-    log = LogWriter(tmp_path).losses([2.0, 1.5, 1.2, 1.0, 6.0, 6.0], every=50)
-    verdicts = examined(tmp_path, [state(0.1), state(0.2, 1), state(0.3, 2)], log=log)
-    assert standings(verdicts) == "ggb"
-    assert verdicts[2].remarks[0].text == "saved while the log's loss was 6"
+@pytest.mark.parametrize(
+    ("losses", "val", "expected", "why"),
+    [
+        ([2.0, 1.5, 1.2, 1.0, 6.0, 6.0], {}, "ggb", "saved while the log's loss was 6"),
+        (
+            [4.0, 3.0, 2.0, 1.0, 0.5, 0.2],
+            {1: 4.0, 100: 1.0, 200: 1.5, 300: 2.0},
+            "gbb",
+            "saved after the validation loss had risen from its minimum at 100",
+        ),
+    ],
+)
+def test_what_the_log_shows(
+    tmp_path: Path, losses: list[float], val: dict[int, float], expected: str, why: str
+) -> None:
+    log = LogWriter(tmp_path).losses(losses, val, every=50)
+    verdicts = examined(tmp_path, GROWING, log=log)
+    assert standings(verdicts) == expected
+    assert verdicts[2].why == why
     assert not verdicts[2].is_certain
-
-
-def test_saves_made_after_the_validation_loss_rose(tmp_path: Path) -> None:
-    val = {1: 4.0, 100: 1.0, 200: 1.5, 300: 2.0}
-    log = LogWriter(tmp_path).losses([4.0, 3.0, 2.0, 1.0, 0.5, 0.2], val, every=50)
-    verdicts = examined(tmp_path, [state(0.1), state(0.2, 1), state(0.3, 2)], log=log)
-    assert standings(verdicts) == "gbb"
-    assert symptoms(verdicts[1]) == {"past-its-best-in-the-log"}
 
 
 @pytest.mark.parametrize(
@@ -143,10 +135,6 @@ def test_saves_made_after_the_validation_loss_rose(tmp_path: Path) -> None:
 )
 def test_real_runs(name: str, expected: str) -> None:
     run = Run.discover([RUNS / name], allow_model=False)
-    found = run.need(CheckpointHistory)
-    last = max(one.iteration or 0 for one in found.checkpoints)
-    logged = course(
-        run.get(TrainingLog), [one.iteration or last for one in found.checkpoints], LIMITS
-    )
-    followed = follow(found, run.get(TrainingConfig), run.get(BaseModel))
-    assert standings(judge(followed, logged, LIMITS)) == expected
+    config, base, log = run.get(TrainingConfig), run.get(BaseModel), run.get(TrainingLog)
+    verdicts = examine(run.need(CheckpointHistory), config, base, log, limits=LIMITS)[2]
+    assert standings(verdicts) == expected
