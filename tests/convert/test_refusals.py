@@ -12,9 +12,17 @@ import pytest
 from mlxdoctor.convert.conversion import convert
 from mlxdoctor.safety.errors import InputError
 from tests.convert.given import BASE, SHAPES, Q, V, mlx_adapter, peft_adapter
-from tests.weight_files import lora, save, write_config
+from tests.weight_files import lora, save
+
+Change = Callable[[dict[str, Any]], None]
 
 PREFIX = f"base_model.model.{Q}"
+EMBEDDING = "model.embed_tokens"
+STACKED = "model.layers.1.mlp.switch_mlp.up_proj"
+EXPERTS = {
+    f"{STACKED}.lora_a": np.ones((3, 4, 96), "f4"),
+    f"{STACKED}.lora_b": np.ones((3, 64, 4), "f4"),
+}
 
 
 def refusal(folder: Path, model: str | None = None) -> str:
@@ -23,53 +31,8 @@ def refusal(folder: Path, model: str | None = None) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("settings", "why"),
-    [
-        ({"peft_type": "ADALORA"}, "says ADALORA for peft_type"),
-        ({"task_type": "SEQ_CLS"}, "says SEQ_CLS for task_type"),
-        ({"bias": "lora_only"}, "says lora_only for bias"),
-        ({"lora_bias": True}, "sets lora_bias; mlx-lm has no known counterpart"),
-        ({"modules_to_save": ["lm_head"]}, "sets modules_to_save"),
-        ({"layer_replication": [[0, 2], [1, 3]]}, "sets layer_replication"),
-        ({"trainable_token_indices": [5]}, "sets trainable_token_indices"),
-        ({"target_parameters": ["experts.gate_up_proj"]}, "sets target_parameters"),
-        ({"init_lora_weights": "pissa"}, "may change the base model's weights"),
-        ({"init_lora_weights": "loftq"}, "may change the base model's weights"),
-        ({"use_novelty": {"a": 1}}, "sets use_novelty"),
-        ({"lora_alpha": None}, "does not state both r and lora_alpha"),
-        ({"lora_alpha": float("nan")}, "not a finite number"),
-        ({"alpha_pattern": {r"layers\.(0|1)\..*": 3}}, "regular expression"),
-        ({"r": 8}, "has rank 4, which adapter_config.json does not mention"),
-        ({"rank_pattern": {"v_proj": 2}, "r": 8}, "has rank 4, which"),
-        ({"use_dora": True}, "has no DoRA magnitude, but adapter_config.json says dora"),
-        ({"target_modules": ["v_proj"]}, "does not target it"),
-        ({"layers_to_transform": [0, 2]}, "does not target it"),
-        ({"layers_to_transform": 3}, "does not target it"),
-    ],
-)
-def test_of_peft(settings: dict[str, Any], why: str, tmp_path: Path) -> None:
-    assert why in refusal(peft_adapter(tmp_path / "a", **settings))
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"init_lora_weights": "gaussian"},
-        {"layers_to_transform": [1]},
-        {"layers_to_transform": []},
-        {"target_modules": "all-linear"},
-        {"target_modules": [Q, V], "layers_to_transform": [0]},
-        {"modules_to_save": []},
-        {"use_novelty": None},
-        {"task_type": None},
-        {"merge_weights": True, "auto_mapping": {"base_model_class": "LlamaForCausalLM"}},
-        {"loftq_config": {}, "megatron_core": "megatron.core", "peft_version": "0.21.2"},
-        {"rank_pattern": {"v_proj": 4}, "r": 4},
-    ],
-)
-def test_near_misses_of_peft_are_converted(settings: dict[str, Any], tmp_path: Path) -> None:
-    assert convert(peft_adapter(tmp_path / "a", **settings)).summary.startswith("2 modules")
+def parameters(**changes: Any) -> dict[str, Any]:
+    return {"lora_parameters": {"rank": 4, "scale": 2.0, "dropout": 0.0, **changes}}
 
 
 def renamed(old: str, new: str) -> Callable[[dict[str, Any]], None]:
@@ -98,29 +61,41 @@ def removed(name: str) -> Callable[[dict[str, Any]], None]:
     return change
 
 
+def instead(others: dict[str, Any]) -> Change:
+    def change(tensors: dict[str, Any]) -> None:
+        tensors.clear()
+        tensors.update(others)
+
+    return change
+
+
 @pytest.mark.parametrize(
-    ("change", "why"),
+    ("settings", "why"),
     [
-        (removed(f"{PREFIX}.lora_B.weight"), "has no partner"),
-        (
-            added(f"{PREFIX}.lora_magnitude_vector", (96,)),
-            "has a DoRA magnitude, but adapter_config.json says lora",
-        ),
-        (added("base_model.model.lm_head.weight", (8, 8)), "lm_head.weight is no LoRA factor"),
-        (added(f"{PREFIX}.lora_A.second.weight", (4, 96)), "has another in its place"),
-        (added(f"{PREFIX}.lora_B.bias", (96,)), "none that it can be multiplied with"),
-        (
-            renamed("model.layers.1.self_attn", "model.layers.1.mlp.experts.3"),
-            "may have another name in mlx-lm",
-        ),
-        (renamed("model.layers", "transformer.h"), "may have another name in mlx-lm"),
-        (renamed("base_model.model.model.", "base_model.model."), "may have another name"),
+        ({"peft_type": "ADALORA"}, "says ADALORA for peft_type"),
+        ({"task_type": "SEQ_CLS"}, "says SEQ_CLS for task_type"),
+        ({"bias": "lora_only"}, "says lora_only for bias"),
+        ({"lora_bias": True}, "sets lora_bias; mlx-lm has no known counterpart"),
+        ({"modules_to_save": ["lm_head"]}, "sets modules_to_save"),
+        ({"layer_replication": [[0, 2], [1, 3]]}, "sets layer_replication"),
+        ({"trainable_token_indices": [5]}, "sets trainable_token_indices"),
+        ({"target_parameters": ["experts.gate_up_proj"]}, "sets target_parameters"),
+        ({"init_lora_weights": "pissa"}, "may change the base model's weights"),
+        ({"init_lora_weights": "loftq"}, "may change the base model's weights"),
+        ({"use_novelty": {"a": 1}}, "sets use_novelty"),
+        ({"lora_alpha": None}, "does not state both r and lora_alpha"),
+        ({"lora_alpha": float("nan")}, "not a finite number"),
+        ({"alpha_pattern": {r"layers\.(0|1)\..*": 3}}, "regular expression"),
+        ({"r": 8}, "has rank 4, which adapter_config.json does not mention"),
+        ({"rank_pattern": {"v_proj": 2}, "r": 8}, "has rank 4, which"),
+        ({"use_dora": True}, "has no DoRA magnitude, but adapter_config.json says dora"),
+        ({"target_modules": ["v_proj"]}, "does not target it"),
+        ({"layers_to_transform": [0, 2]}, "does not target it"),
+        ({"layers_to_transform": 3}, "does not target it"),
     ],
 )
-def test_of_peft_tensors(
-    change: Callable[[dict[str, Any]], None], why: str, tmp_path: Path
-) -> None:
-    assert why in refusal(peft_adapter(tmp_path / "a", change))
+def test_settings_of_peft(settings: dict[str, Any], why: str, tmp_path: Path) -> None:
+    assert why in refusal(peft_adapter(tmp_path / "a", **settings))
 
 
 @pytest.mark.parametrize(
@@ -144,74 +119,99 @@ def test_of_peft_tensors(
         ),
     ],
 )
-def test_of_mlx(settings: dict[str, Any], why: str, tmp_path: Path) -> None:
+def test_settings_of_mlx(settings: dict[str, Any], why: str, tmp_path: Path) -> None:
     assert why in refusal(mlx_adapter(tmp_path / "a", **settings))
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("make", "settings"),
     [
-        {"num_layers": 3, "model": str(BASE)},
-        {"num_layers": -1, "model": str(BASE)},
-        {"lora_parameters": {"rank": 4, "scale": 2.0, "keys": [Q, "self_attn.v_proj"]}},
-        {
-            "num_layers": 1,
-            "model": str(BASE),
-            "lora_parameters": {"rank": 4, "scale": 2.0, "keys": [Q, V]},
-        },
+        (peft_adapter, {"init_lora_weights": "gaussian"}),
+        (peft_adapter, {"layers_to_transform": [1]}),
+        (peft_adapter, {"layers_to_transform": []}),
+        (peft_adapter, {"target_modules": "all-linear"}),
+        (peft_adapter, {"target_modules": [Q, V], "layers_to_transform": [0]}),
+        (peft_adapter, {"modules_to_save": []}),
+        (peft_adapter, {"use_novelty": None}),
+        (peft_adapter, {"task_type": None}),
+        (
+            peft_adapter,
+            {"merge_weights": True, "auto_mapping": {"base_model_class": "LlamaForCausalLM"}},
+        ),
+        (
+            peft_adapter,
+            {"loftq_config": {}, "megatron_core": "megatron.core", "peft_version": "0.21.2"},
+        ),
+        (peft_adapter, {"rank_pattern": {"v_proj": 4}, "r": 4}),
+        (mlx_adapter, {"num_layers": 3, "model": str(BASE)}),
+        (mlx_adapter, {"num_layers": -1, "model": str(BASE)}),
+        (mlx_adapter, parameters(keys=[Q, "self_attn.v_proj"])),
+        (mlx_adapter, {"num_layers": 1, "model": str(BASE), **parameters(keys=[Q, V])}),
     ],
 )
-def test_near_misses_of_mlx_are_converted(settings: dict[str, Any], tmp_path: Path) -> None:
-    assert convert(mlx_adapter(tmp_path / "a", **settings)).summary.startswith("2 modules")
+def test_near_misses_are_converted(
+    make: Callable[..., Path], settings: dict[str, Any], tmp_path: Path
+) -> None:
+    assert convert(make(tmp_path / "a", **settings)).summary.startswith("2 modules")
 
 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (added(f"{Q}.m", (96,)), "fine_tune_type is not dora, so that nothing is scaled"),
-        (added("model.norm.weight", (96,)), "model.norm.weight is no LoRA factor"),
-        (renamed("self_attn.q", "feed_forward.w1.q"), "may have another name in PEFT"),
-        (renamed("model.layers", "language_model.model.layers"), "may have another name in PEFT"),
-        (removed(f"{Q}.lora_a"), "has no partner"),
-        (doubled, "stored as 64-bit numbers"),
+        (removed(f"{PREFIX}.lora_B.weight"), "has no partner"),
+        (
+            added(f"{PREFIX}.lora_magnitude_vector", (96,)),
+            "has a DoRA magnitude, but adapter_config.json says lora",
+        ),
+        (added("base_model.model.lm_head.weight", (8, 8)), "lm_head.weight is no LoRA factor"),
+        (added(f"{PREFIX}.lora_A.second.weight", (4, 96)), "has another in its place"),
+        (added(f"{PREFIX}.lora_B.bias", (96,)), "none that it can be multiplied with"),
+        (
+            renamed("model.layers.1.self_attn", "model.layers.1.mlp.experts.3"),
+            "may have another name in mlx-lm",
+        ),
+        (renamed("model.layers", "transformer.h"), "may have another name in mlx-lm"),
+        (renamed("base_model.model.model.", "base_model.model."), "may have another name"),
     ],
 )
-def test_of_mlx_tensors(change: Callable[[dict[str, Any]], None], why: str, tmp_path: Path) -> None:
-    assert why in refusal(mlx_adapter(tmp_path / "a", change))
-
-
-EMBEDDING = "model.embed_tokens"
-STACKED = "model.layers.1.mlp.switch_mlp.up_proj"
-EXPERTS = {
-    f"{STACKED}.lora_a": np.ones((3, 4, 96), "f4"),
-    f"{STACKED}.lora_b": np.ones((3, 64, 4), "f4"),
-}
-OF_RANK_0 = {"lora_parameters": {"rank": 0, "scale": 2.0, "dropout": 0.0}}
-OF_EMBEDDING = {"lora_parameters": {"rank": 4, "scale": 2.0, "dropout": 0.0, "keys": [EMBEDDING]}}
+def test_tensors_of_peft(change: Change, why: str, tmp_path: Path) -> None:
+    assert why in refusal(peft_adapter(tmp_path / "a", change))
 
 
 @pytest.mark.parametrize(
-    ("tensors", "config", "model", "why"),
+    ("change", "settings", "why"),
     [
-        (EXPERTS, {}, None, "factors for each of 3 experts, stacked; PEFT puts LoRA"),
+        (added(f"{Q}.m", (96,)), {}, "fine_tune_type is not dora, so that nothing is scaled"),
+        (added("model.norm.weight", (96,)), {}, "model.norm.weight is no LoRA factor"),
+        (renamed("self_attn.q", "feed_forward.w1.q"), {}, "may have another name in PEFT"),
         (
-            lora({"lm_head": (96, 768)}),
+            renamed("model.layers", "language_model.model.layers"),
             {},
-            None,
+            "may have another name in PEFT",
+        ),
+        (removed(f"{Q}.lora_a"), {}, "has no partner"),
+        (doubled, {}, "stored as 64-bit numbers"),
+        (instead(EXPERTS), {}, "factors for each of 3 experts, stacked; PEFT puts LoRA"),
+        (
+            instead(lora({"lm_head": (96, 768)})),
+            {},
             "lm_head: without keys only modules of layers are converted",
         ),
-        (lora(SHAPES, rank=0), OF_RANK_0, None, f"{Q} has rank 0"),
-        (lora({Q: (96, 100)}), {"num_layers": 3}, str(BASE), "96 inputs to 100 outputs"),
-        (lora({EMBEDDING: (768, 96)}), OF_EMBEDDING, None, "embed_tokens is an embedding"),
+        (instead(lora(SHAPES, rank=0)), parameters(rank=0), f"{Q} has rank 0"),
+        (
+            instead(lora({Q: (96, 100)})),
+            {"num_layers": 3, "model": str(BASE)},
+            "96 inputs to 100 outputs",
+        ),
+        (
+            instead(lora({EMBEDDING: (768, 96)})),
+            parameters(keys=[EMBEDDING]),
+            "embed_tokens is an embedding",
+        ),
     ],
-    ids=["experts", "outside the layers", "rank 0", "another model", "embedding"],
 )
-def test_modules_of_mlx(
-    tensors: dict[str, Any], config: dict[str, Any], model: str | None, why: str, tmp_path: Path
-) -> None:
-    save(tmp_path / "adapters.safetensors", tensors)
-    write_config(tmp_path, **config)
-    assert why in refusal(tmp_path, model)
+def test_tensors_of_mlx(change: Change, settings: dict[str, Any], why: str, tmp_path: Path) -> None:
+    assert why in refusal(mlx_adapter(tmp_path / "a", change, **settings))
 
 
 def test_an_embedding_of_peft(tmp_path: Path) -> None:
@@ -220,23 +220,16 @@ def test_an_embedding_of_peft(tmp_path: Path) -> None:
     assert "embed_tokens is an embedding, and may be the output head" in refusal(source)
 
 
-def test_the_names_of_one_library_with_the_configuration_of_the_other(tmp_path: Path) -> None:
+def test_a_configuration_that_is_not_there_or_another_librarys(tmp_path: Path) -> None:
     save(tmp_path / "adapters.safetensors", lora(SHAPES))
+    assert "adapter_config.json: there is no such file" in refusal(tmp_path)
     (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
     assert "has the names of mlx-lm, but adapter_config.json is of peft" in refusal(tmp_path)
 
 
-def test_no_configuration(tmp_path: Path) -> None:
-    save(tmp_path / "adapters.safetensors", lora(SHAPES))
-    assert "adapter_config.json: there is no such file" in refusal(tmp_path)
-
-
-def test_to_the_library_it_is_from(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is an adapter of mlx-lm already"):
-        convert(mlx_adapter(tmp_path / "a"), "mlx")
-
-
-def test_a_base_that_is_no_model(tmp_path: Path) -> None:
+def test_what_to_convert_to(tmp_path: Path) -> None:
     folder = mlx_adapter(tmp_path / "a")
-    assert "is not a model's folder" in refusal(folder, str(tmp_path))
-    assert "is not a model's folder" in refusal(folder, "./nowhere")
+    with pytest.raises(InputError, match="is an adapter of mlx-lm already"):
+        convert(folder, "mlx")
+    for model in (str(tmp_path), "./nowhere"):
+        assert "is not a model's folder" in refusal(folder, model)

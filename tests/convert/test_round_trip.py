@@ -36,21 +36,24 @@ UNUSABLE = {
 }
 
 
+def there_and_back(source: Path, tmp_path: Path, model: str | None = None) -> dict[str, Any]:
+    """The configurations of PEFT and of mlx-lm again; every bit of the tensors comes back."""
+    there = convert(source)
+    peft = write_files(tmp_path / "peft", there.files)
+    back = write_files(tmp_path / "mlx", (again := convert(peft, model=model)).files)
+    assert (there.target, again.target) == ("peft", "mlx")
+    assert bits(back / "adapters.safetensors") == bits(source / "adapters.safetensors")
+    return {"there": there, "peft": stated(there.files), "mlx": stated(again.files), "folder": peft}
+
+
 @pytest.mark.parametrize("name", sorted(set(run_names()) - set(UNUSABLE)))
 def test_a_run_comes_back_bit_for_bit(name: str, tmp_path: Path) -> None:
-    there = convert(RUNS / name)
-    assert there.target == "peft"
-    assert there.base == BASE
-    folder = write_files(tmp_path / "peft", there.files)
-    back = convert(folder, model=str(BASE))
-    again = write_files(tmp_path / "mlx", back.files)
-    before, after = RUNS / name / "adapters.safetensors", again / "adapters.safetensors"
-    assert bits(after) == bits(before)
+    both = there_and_back(RUNS / name, tmp_path, str(BASE))
+    assert both["there"].base == BASE
     adapter = Adapter.read(RUNS / name)
-    config = stated(back.files)
-    assert config["lora_parameters"]["rank"] == adapter.modules[0].rank == 8
-    assert f"scale {config['lora_parameters']['scale']:g}," in there.summary
-    assert config["num_layers"] == len({one.layer for one in adapter.modules})
+    assert both["mlx"]["lora_parameters"]["rank"] == adapter.modules[0].rank == 8
+    assert f"scale {both['mlx']['lora_parameters']['scale']:g}," in both["there"].summary
+    assert both["mlx"]["num_layers"] == len({one.layer for one in adapter.modules})
 
 
 @pytest.mark.parametrize(("name", "why"), UNUSABLE.items())
@@ -60,16 +63,13 @@ def test_an_adapter_that_no_loader_could_use_is_refused(name: str, why: str) -> 
 
 
 def test_the_adapter_is_turned_and_named_as_peft_does(tmp_path: Path) -> None:
-    folder = write_files(tmp_path / "peft", convert(RUNS / "healthy-ordinary").files)
-    ours, theirs = Adapter.read(folder), Adapter.read(WRITTEN)
+    both = there_and_back(RUNS / "healthy-ordinary", tmp_path)
+    ours, theirs = Adapter.read(both["folder"]), Adapter.read(WRITTEN)
     assert ours.naming == "peft"
     assert set(ours.tensors) == set(theirs.tensors)
     same = [n for n in ours.tensors if "down_proj" not in n]
     assert {n: ours.tensors[n].shape for n in same} == {n: theirs.tensors[n].shape for n in same}
-
-
-def test_the_scale_becomes_alpha_over_the_rank() -> None:
-    config = stated(convert(RUNS / "healthy-ordinary").files)
+    config = both["peft"]
     assert (config["r"], config["lora_alpha"], config["use_rslora"]) == (8, 160, False)
     assert config["base_model_name_or_path"] == "base"
 
@@ -79,31 +79,29 @@ def test_modules_are_named_in_full(tmp_path: Path) -> None:
     save(tmp_path / "a" / "adapters.safetensors", lora(dict.fromkeys(names, (96, 96))))
     parameters = {"rank": 4, "scale": 1.0, "keys": ["self_attn.q_proj"]}
     write_config(tmp_path / "a", num_layers=3, model=str(BASE), lora_parameters=parameters)
-    there = convert(tmp_path / "a")
-    config = stated(there.files)
-    assert (config["target_modules"], config["layers_to_transform"]) == (names, None)
-    back = stated(convert(write_files(tmp_path / "peft", there.files), model=str(BASE)).files)
-    assert (back["lora_parameters"]["keys"], back["num_layers"]) == (names, 2)
+    both = there_and_back(tmp_path / "a", tmp_path, str(BASE))
+    assert (both["peft"]["target_modules"], both["peft"]["layers_to_transform"]) == (names, None)
+    assert (both["mlx"]["lora_parameters"]["keys"], both["mlx"]["num_layers"]) == (names, 2)
 
 
 def test_without_the_base_it_is_said(tmp_path: Path) -> None:
-    converted = convert(peft_adapter(tmp_path / "a"))
-    assert converted.base is None
-    assert stated(converted.files)["lora_parameters"]["keys"] == [Q, V]
-    assert any("no base model was found" in note for note in converted.notes)
+    folder = peft_adapter(tmp_path / "a")
+    for model in (None, "someone/no-such-model-here"):
+        converted = convert(folder, model=model)
+        assert converted.base is None
+        assert stated(converted.files)["lora_parameters"]["keys"] == [Q, V]
+        # A hub name is not looked for online.
+        assert stated(converted.files)["model"] == model
+        assert any("no base model was found" in note for note in converted.notes)
 
 
 @pytest.mark.parametrize("dtype", ["F16", "BF16"])
 def test_half_precision_keeps_its_bits(dtype: str, tmp_path: Path) -> None:
     turn: Callable[[Any], Any] = to_bfloat16 if dtype == "BF16" else lambda v: v.astype("f2")
     tensors = {name: turn(values) for name, values in lora(SHAPES, b=0.3).items()}
-    source = tmp_path / "a" / "adapters.safetensors"
-    save(source, tensors, dict.fromkeys(tensors, dtype))
+    save(tmp_path / "a" / "adapters.safetensors", tensors, dict.fromkeys(tensors, dtype))
     write_config(tmp_path / "a")
-    there = write_files(tmp_path / "peft", convert(tmp_path / "a").files)
-    assert {one[0] for one in bits(there / "adapter_model.safetensors").values()} == {dtype}
-    back = write_files(tmp_path / "mlx", convert(there).files)
-    assert bits(back / "adapters.safetensors") == bits(source)
+    there_and_back(tmp_path / "a", tmp_path)
 
 
 def test_a_checkpoint_is_read(tmp_path: Path) -> None:
@@ -125,15 +123,10 @@ def with_magnitudes(tensors: dict[str, Any]) -> None:
 
 def test_dora_comes_back_bit_for_bit(tmp_path: Path) -> None:
     folder = mlx_adapter(tmp_path / "a", with_magnitudes, fine_tune_type="dora")
-    there = convert(folder)
-    assert stated(there.files)["use_dora"] is True
-    peft = write_files(tmp_path / "peft", there.files)
+    both = there_and_back(folder, tmp_path)
+    assert (both["peft"]["use_dora"], both["mlx"]["fine_tune_type"]) == (True, "dora")
     name = f"base_model.model.{Q}.lora_magnitude_vector"
-    assert bits(peft / "adapter_model.safetensors")[name][1] == (96,)
-    back = convert(peft)
-    assert stated(back.files)["fine_tune_type"] == "dora"
-    mlx = write_files(tmp_path / "mlx", back.files)
-    assert bits(mlx / "adapters.safetensors") == bits(folder / "adapters.safetensors")
+    assert bits(both["folder"] / "adapter_model.safetensors")[name][1] == (96,)
 
 
 @pytest.mark.parametrize("scale", [20.0, 0.1, 1 / 3, 2.0**0.5, -1.5, 1e-3, 7.7])
@@ -167,37 +160,36 @@ def test_another_rank_is_filled_up_and_its_scale_multiplied_in(tmp_path: Path) -
     folder = peft_adapter(tmp_path / "a", of_rank_two, rank_pattern={"v_proj": 2})
     converted = convert(folder)
     assert "rank 2/4, scale 2/4" in converted.summary
-    parameters = stated(converted.files)["lora_parameters"]
-    assert parameters["rank"] == 4
+    assert stated(converted.files)["lora_parameters"]["rank"] == 4
     for name in (Q, V):
         assert np.array_equal(update(converted.files, tmp_path, name), dense(folder, name, 8))
     assert len(converted.notes) == 3
 
 
-def test_an_alpha_of_its_own_is_multiplied_in(tmp_path: Path) -> None:
-    folder = peft_adapter(tmp_path / "a", alpha_pattern={"self_attn.v_proj": 32, "v_proj": 1})
-    converted = convert(folder)
-    assert np.array_equal(update(converted.files, tmp_path, V), dense(folder, V, 32))
-    assert np.array_equal(update(converted.files, tmp_path, Q), dense(folder, Q, 8))
-
-
-def test_an_alpha_that_overflows_one_factor_goes_into_the_other(tmp_path: Path) -> None:
+def in_half_precision(tensors: dict[str, Any]) -> None:
     # 60,000 is near the largest half: doubled it is infinite.
-    def in_half_precision(tensors: dict[str, Any]) -> None:
-        tensors[f"base_model.model.{V}.lora_B.weight"][:] = 60_000
-        tensors.update({name: values.astype("f2") for name, values in tensors.items()})
+    tensors[f"base_model.model.{V}.lora_B.weight"][:] = 60_000
+    tensors.update({name: values.astype("f2") for name, values in tensors.items()})
 
-    folder = peft_adapter(tmp_path / "a", in_half_precision, alpha_pattern={"v_proj": 16})
-    assert np.array_equal(update(convert(folder).files, tmp_path, V), dense(folder, V, 16))
+
+@pytest.mark.parametrize(
+    ("change", "pattern", "alpha"),
+    [
+        (None, {"self_attn.v_proj": 32, "v_proj": 1}, 32),
+        # What overflows one factor goes into the other.
+        (in_half_precision, {"v_proj": 16}, 16),
+    ],
+)
+def test_an_alpha_of_its_own_is_multiplied_in(
+    tmp_path: Path, change: Callable[[dict[str, Any]], None] | None, pattern: Any, alpha: int
+) -> None:
+    folder = peft_adapter(tmp_path / "a", change, alpha_pattern=pattern)
+    files = convert(folder).files
+    assert np.array_equal(update(files, tmp_path, V), dense(folder, V, alpha))
+    assert np.array_equal(update(files, tmp_path, Q), dense(folder, Q, 8))
 
 
 def test_an_alpha_that_would_round_is_refused(tmp_path: Path) -> None:
     folder = peft_adapter(tmp_path / "a", alpha_pattern={"v_proj": 12})
     with pytest.raises(InputError, match="one scale for all; their ratio cannot be"):
         convert(folder)
-
-
-def test_a_hub_name_replaces_the_base_and_is_not_looked_for_online(tmp_path: Path) -> None:
-    converted = convert(peft_adapter(tmp_path / "a"), model="someone/no-such-model-here")
-    assert stated(converted.files)["model"] == "someone/no-such-model-here"
-    assert converted.base is None

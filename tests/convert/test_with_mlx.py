@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from mlxdoctor.convert.conversion import convert
-from tests.conftest import RUNS
 from tests.convert.given import (
-    BASE,
     KINDS,
     WRITTEN,
     bits,
@@ -24,21 +22,14 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_there_and_back_the_logits_are_the_same_bits(kind: str, tmp_path: Path) -> None:
+def test_what_mlx_lm_saved_comes_back_bit_for_bit(kind: str, tmp_path: Path) -> None:
     source = saved_by_mlx(tmp_path / "a", *KINDS[kind])
     peft = write_files(tmp_path / "peft", convert(source).files)
     back = write_files(tmp_path / "mlx", convert(peft).files)
     assert bits(back / "adapters.safetensors") == bits(source / "adapters.safetensors")
-    before = logits(source)
-    assert np.array_equal(logits(back), before)
+    # Other keys and layers in the configuration than before, and the same answers.
+    assert np.array_equal(logits(back), before := logits(source))
     assert np.abs(before - logits(None)).max() > 0.1
-
-
-def test_a_trained_run_there_and_back(tmp_path: Path) -> None:
-    source = RUNS / "healthy-ordinary"
-    peft = write_files(tmp_path / "peft", convert(source).files)
-    back = write_files(tmp_path / "mlx", convert(peft, model=str(BASE)).files)
-    assert np.array_equal(logits(back), logits(source))
 
 
 def test_what_peft_wrote_gives_the_logits_that_peft_computed(tmp_path: Path) -> None:
