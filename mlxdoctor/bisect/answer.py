@@ -90,9 +90,7 @@ def sentence(table: Bisection) -> str:
 def _why(table: Bisection, row: SaveVerdict) -> str:
     """What breaks a save; the log's course is told once, in place of its loss at the save."""
     story = table.logged.story if table.logged is not None else ""
-    clauses = [
-        remark.text for remark in row.remarks if remark.flaw is not Flaw.BLOWN_UP or not story
-    ]
+    clauses = [text for flaw, text in row.flaws.items() if flaw is not Flaw.BLOWN_UP or not story]
     return "; ".join([*clauses, story] if story else clauses)
 
 
@@ -219,7 +217,7 @@ def _save(table: Bisection, place: int) -> dict[str, Any]:
         "file": str(row.path),
         "iteration": row.save.checkpoint.iteration,
         "standing": row.standing.value,
-        "symptoms": [remark.flaw.value for remark in row.remarks],
+        "symptoms": [flaw.value for flaw in row.flaws],
         "why": row.why,
         "size": _finite(row.save.size),
         "logged_validation_loss": logged.validations[place] if logged is not None else None,

@@ -21,7 +21,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import Missing, Progress
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.judge.log_at_saves import LoggedCourse
-from mlxdoctor.judge.save_flaws import Flaw, Remark, SaveLimits, SaveVerdict, Standing, examine
+from mlxdoctor.judge.save_flaws import Flaw, SaveLimits, SaveVerdict, Standing, examine
 from mlxdoctor.measure.weights.save_norms import FollowedHistory
 from mlxdoctor.safety.errors import InputError
 
@@ -176,15 +176,15 @@ def _judged(
     judged = []
     for place, verdict in enumerate(verdicts):
         file = place if verdict.same_as is None else verdict.same_as
-        standing, remarks = verdict.standing, verdict.remarks
+        standing, flaws = verdict.standing, dict(verdict.flaws)
         if file in faults:
             standing = Standing.BROKEN
-            remarks = (*remarks, Remark(Flaw.ANSWERS, faults[file]))
+            flaws[Flaw.ANSWERS] = faults[file]
         elif file in seen:
             standing = Standing.GOOD
         elif file in places and file > last_good:
             standing = Standing.BROKEN
-        judged.append(replace(verdict, standing=standing, remarks=remarks))
+        judged.append(replace(verdict, standing=standing, flaws=flaws))
     return tuple(judged)
 
 

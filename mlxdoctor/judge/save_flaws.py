@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf, isfinite
 from pathlib import Path
@@ -51,7 +51,7 @@ _JUMP_SIZE = 1.0
 
 @dataclass(frozen=True)
 class SizeLimits:
-    """When an update is too large for the weights that it is added to, median over modules."""
+    """When an update overwrites the weights that it is added to, median over modules."""
 
     exploded: float = limit(
         3.0,
@@ -62,13 +62,6 @@ class SizeLimits:
         "0.05 to 0.44, that of sound runs 0.8 to 0.9",
         false_alarms="0 of 98 healthy runs of three base models; saves of 126 of four reach 1.3",
     )
-    large: float = limit(
-        1.8,
-        unit="‖ΔW‖/‖W‖",
-        source="the same runs, and three at five times a sound scale: 2.0 to 2.8; runs at 1.8 to "
-        "2.9 are impaired, some not for good",
-        false_alarms="0 of 98 healthy runs of three base models",
-    )
     nominal_large: float = limit(
         4.0,
         unit="‖ΔW‖/sqrt(min(in, out)), without the base model",
@@ -76,30 +69,6 @@ class SizeLimits:
         "collapsed ones begin at 3.0",
         false_alarms="0 of 19 healthy runs; 0 of 126 sound runs of four base models: 0.9 at most",
     )
-    nominal_exploded: float = limit(
-        5.0,
-        unit="‖ΔW‖/sqrt(min(in, out)), without the base model",
-        source="a run damaged by its scale is at 7.1, one that repeats one token at 23; sound "
-        "weights of large models are smaller than such weights, and their updates are, too",
-        false_alarms="0 of 19 healthy runs; 0 of 126 sound runs of four base models: 0.9 at most",
-    )
-
-
-def too_large(size: float, limits: SizeLimits, *, is_relative: bool) -> str | None:
-    """ "exploded" or "large" where an update is too large, else None.
-
-    Args:
-        size: ‖ΔW‖/‖W‖, or without the base model ‖ΔW‖/sqrt(min(in, out)), the norm that weights
-            of the same shape usually have.
-        limits: what is too large.
-        is_relative: which of the two it is.
-    """
-    exploded, large = (
-        (limits.exploded, limits.large)
-        if is_relative
-        else (limits.nominal_exploded, limits.nominal_large)
-    )
-    return "exploded" if size >= exploded else "large" if size >= large else None
 
 
 @dataclass(frozen=True)
@@ -120,27 +89,19 @@ class SaveLimits(SizeLimits, curve.Limits):
 
 
 @dataclass(frozen=True)
-class Remark:
-    """One flaw of a save: which, and a clause with its figures."""
-
-    flaw: Flaw
-    text: str
-
-
-@dataclass(frozen=True)
 class SaveVerdict:
     """What is known of one save: from its file and the log, and in `bisect` from its answers.
 
     Attributes:
         save: the save.
         standing: what it is worth.
-        remarks: what is wrong with it, the worst first.
+        flaws: what is wrong with it -> a clause with its figures, the worst first.
         same_as: the place of the earlier save whose file is the same, byte for byte.
     """
 
     save: Save
     standing: Standing
-    remarks: tuple[Remark, ...] = ()
+    flaws: Mapping[Flaw, str] = field(default_factory=dict)
     same_as: int | None = None
 
     @property
@@ -151,7 +112,7 @@ class SaveVerdict:
     @property
     def is_certain(self) -> bool:
         """Whether a fact about the file breaks it, whatever the model may answer."""
-        return any(remark.flaw in FACTS for remark in self.remarks)
+        return not FACTS.isdisjoint(self.flaws)
 
     @property
     def is_good(self) -> bool:
@@ -161,7 +122,7 @@ class SaveVerdict:
     @property
     def why(self) -> str:
         """What breaks it, as clauses; empty where nothing does."""
-        return "; ".join(remark.text for remark in self.remarks)
+        return "; ".join(self.flaws.values())
 
 
 def examine(
@@ -201,36 +162,37 @@ def judge(
     good: Save | None = None
     for place, save in enumerate(followed.saves):
         zero = {name for name, size in save.sizes.items() if size == 0}
-        remarks = _of_file(save, zero & trained) or _of_size(save, good, followed.quantity, limits)
+        flaws = _of_file(save, zero & trained) or _of_size(save, good, followed.quantity, limits)
         trained |= save.sizes.keys() - zero
-        if logged is not None and not {Flaw.UNREADABLE, Flaw.ZERO} & {one.flaw for one in remarks}:
-            remarks += _of_log(logged, place, is_flawed=bool(remarks))
+        if logged is not None and flaws.keys().isdisjoint({Flaw.UNREADABLE, Flaw.ZERO}):
+            flaws |= _of_log(logged, place, is_flawed=bool(flaws))
         digest = None if save.problem else save.checkpoint.source.sha256
         same = place if digest is None else first_with.setdefault(digest, place)
-        standing = Standing.BROKEN if remarks else Standing.GOOD
-        if {remark.flaw for remark in remarks} == {Flaw.ZERO}:
+        standing = Standing.BROKEN if flaws else Standing.GOOD
+        if flaws.keys() == {Flaw.ZERO}:
             standing = Standing.UNTRAINED
-        if not remarks and save.size > 0:
+        if not flaws and save.size > 0:
             good = save
-        same_as = same if same != place else None
-        verdicts.append(SaveVerdict(save, standing, tuple(remarks), same_as))
+        verdicts.append(SaveVerdict(save, standing, flaws, same if same != place else None))
     return tuple(verdicts)
 
 
-def _of_file(save: Save, erased: Collection[str]) -> list[Remark]:
+def _of_file(save: Save, erased: Collection[str]) -> dict[Flaw, str]:
     if save.problem:
-        return [Remark(Flaw.UNREADABLE, f"its file {save.problem}")]
+        return {Flaw.UNREADABLE: f"its file {save.problem}"}
     if save.nonfinite:
-        return [Remark(Flaw.NON_FINITE, f"{save.nonfinite:,} of its values are NaN or infinite")]
+        return {Flaw.NON_FINITE: f"{save.nonfinite:,} of its values are NaN or infinite"}
     if erased:
         text = f"{len(erased)} of {len(save.sizes)} modules lost what they had learned: B is 0"
-        return [Remark(Flaw.ERASED, text)]
+        return {Flaw.ERASED: text}
     if save.is_zero:
-        return [Remark(Flaw.ZERO, "every B is exactly zero: it is the base model still")]
-    return []
+        return {Flaw.ZERO: "every B is exactly zero: it is the base model still"}
+    return {}
 
 
-def _of_size(save: Save, good: Save | None, quantity: Quantity, limits: SaveLimits) -> list[Remark]:
+def _of_size(
+    save: Save, good: Save | None, quantity: Quantity, limits: SaveLimits
+) -> dict[Flaw, str]:
     """What its size shows, alone and beside that of the last good save."""
     size, iteration = save.size, save.checkpoint.iteration
     # Without the base model no save that is called large was sound.
@@ -239,23 +201,23 @@ def _of_size(save: Save, good: Save | None, quantity: Quantity, limits: SaveLimi
         times = f"update {size:.3g} times as large as the weights"
         if quantity == "nominal":
             times = f"update about {size:.3g} times as large as weights of these shapes usually are"
-        return [Remark(Flaw.EXPLODED, times)]
+        return {Flaw.EXPLODED: times}
     # A final file has no iteration of its own.
     if good is None or iteration is None or not size >= _JUMP_SIZE:
-        return []
+        return {}
     growth, last = size / good.size, good.checkpoint
     if growth * (last.iteration or 1) / max(iteration, 1) < limits.jump:
-        return []
-    return [Remark(Flaw.JUMPED, f"update {growth:.3g} times as large as at {last.label}")]
+        return {}
+    return {Flaw.JUMPED: f"update {growth:.3g} times as large as at {last.label}"}
 
 
-def _of_log(logged: LoggedCourse, place: int, *, is_flawed: bool) -> list[Remark]:
+def _of_log(logged: LoggedCourse, place: int, *, is_flawed: bool) -> dict[Flaw, str]:
     if logged.lost[place]:
         loss = logged.losses[place]
         is_finite = loss is not None and isfinite(loss)
         state = f"{loss:.3g}" if is_finite else "not finite"
-        return [Remark(Flaw.BLOWN_UP, f"saved while the log's loss was {state}")]
+        return {Flaw.BLOWN_UP: f"saved while the log's loss was {state}"}
     if logged.risen[place] and not is_flawed:
         text = f"saved after the validation loss had risen from its minimum at {logged.best}"
-        return [Remark(Flaw.PAST_BEST, text)]
-    return []
+        return {Flaw.PAST_BEST: text}
+    return {}

@@ -72,7 +72,7 @@ def test_what_the_files_show(
     verdicts = examined(tmp_path, states, final)
     assert standings(verdicts) == expected
     bad = [verdict for verdict in verdicts if not verdict.is_good]
-    assert [remark.flaw for verdict in bad for remark in verdict.remarks] == [flaw] * len(bad)
+    assert [flaw for verdict in bad for flaw in verdict.flaws] == [flaw] * len(bad)
     # What may be harmless all the same, as the model's answers show.
     assert all(verdict.is_certain is (flaw != "jumped") for verdict in bad)
 
@@ -93,7 +93,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "0000200_adapters.safetensors").write_bytes(b"\x00" * 4)
     verdicts = examine(saves, TrainingConfig.read(tmp_path), None, None, limits=LIMITS)[2]
     assert standings(verdicts) == "gb"
-    assert [remark.flaw for remark in verdicts[1].remarks] == ["unreadable"]
+    assert list(verdicts[1].flaws) == ["unreadable"]
 
 
 @pytest.mark.parametrize(
