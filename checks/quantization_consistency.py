@@ -83,45 +83,37 @@ def _compared(
     in_use = foreign if own is None and isinstance(foreign, dict) else {}
     if "quant_method" in in_use:
         return
-    unusable = bool(in_use)
-    where, packed = str(path / "config.json"), _packed(tensors)
-    lacking = _entries(own, tensors, packed)
-    measured: dict[str, Measurement] = {
+    table = own if isinstance(own, dict) else {}
+    # The modules whose weight MLX quantised, and those with settings whose weight is plain.
+    packed = sorted(
+        module
+        for name in tensors
+        if (module := name.removesuffix(".scales")) != name
+        and (weight := tensors.get(f"{module}.weight")) is not None
+        and weight.dtype == "U32"
+    )
+    plain = tensors.keys() - {f"{module}.weight" for module in packed}
+    lacking = sorted(
+        module
+        for module, settings in table.items()
+        if isinstance(settings, dict) and f"{module}.weight" in plain
+    )
+    code, severity = "config-without-scales", None
+    figures: dict[str, Measurement] = {
         "model": what,
         "quantised": len(packed),
         "tensors": len(tensors),
     }
-    code, severity = "config-without-scales", None
     if packed and not isinstance(own, dict):
         code = "scales-without-config"
-        problem = _KEY_ERROR if unusable else None
-        table = _FOREIGN if unusable else None
-        measured |= {"example": packed[0], "table": table, "problem": problem}
+        figures |= {"example": packed[0], "problem": _KEY_ERROR if in_use else None}
     elif lacking:
-        measured |= {"table": _OWN, "layers": len(lacking), "example": lacking[0]}
-    elif not packed and unusable:
-        measured |= {"table": _FOREIGN}
-    elif not packed and isinstance(own, dict) and "bits" in own:
-        measured |= {"table": _OWN, "bits": str(own["bits"])}
+        figures |= {"table": _OWN, "layers": len(lacking), "example": lacking[0]}
+    elif not packed and in_use:
+        figures["table"] = _FOREIGN
+    elif not packed and "bits" in table:
+        figures |= {"table": _OWN, "bits": str(table["bits"])}
         severity = Severity.WARNING
     else:
         return
-    yield Sign(code, measured, where=where, severity=severity)
-
-
-def _packed(tensors: Mapping[str, TensorRef]) -> list[str]:
-    """The modules whose weight MLX quantised, by name."""
-    modules = [name.removesuffix(".scales") for name in tensors if name.endswith(".scales")]
-    weights = {module: tensors.get(f"{module}.weight") for module in modules}
-    return sorted(module for module, weight in weights.items() if weight and weight.dtype == "U32")
-
-
-def _entries(own: object, tensors: Mapping[str, TensorRef], packed: list[str]) -> list[str]:
-    """The modules with settings of their own whose weight is there, and plain."""
-    if not isinstance(own, dict):
-        return []
-    settings = [name for name, value in own.items() if isinstance(value, dict)]
-    known = set(packed)
-    return sorted(
-        module for module in settings if f"{module}.weight" in tensors and module not in known
-    )
+    yield Sign(code, figures, where=str(path / "config.json"), severity=severity)

@@ -64,17 +64,9 @@ def inspect_adapter(path: Path, base: BaseModel | None = None) -> Inspection:
 
 
 def _stated(config: TrainingConfig | None) -> dict[str, Any]:
-    if config is None:
-        return {}
-    facts = {
-        "type": config.fine_tune_type,
-        "rank": config.rank,
-        "scale": config.scale,
-        "learning_rate": config.learning_rate,
-        "iters": config.iters,
-        "model": config.model,
-    }
-    return {name: value for name, value in facts.items() if value is not None}
+    names = ("fine_tune_type", "rank", "scale", "learning_rate", "iters", "model")
+    values = {name: getattr(config, name, None) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _row(module: LoraModule, facts: ModuleFacts, base: BaseModel | None) -> Row:
@@ -148,16 +140,14 @@ def _summary(figures: Row) -> list[str]:
         f"{figures['file_bytes'] / 1e6:,.1f} MB",
         f"{figures['naming']} names",
     ]
-    lines = [figures["path"], ", ".join(parts)]
-    if figures["configuration"]:
-        facts = (f"{name} {value}" for name, value in figures["configuration"].items())
-        lines.append(f"configuration: {', '.join(facts)}")
-    if figures["nonfinite"]:
-        lines.append(f"{figures['nonfinite']:,} values are NaN or infinite")
-    if figures["other_tensors"]:
-        lines.append(f"{figures['other_tensors']} tensors are no LoRA factors")
-    if figures["unpaired"]:
-        lines.append(f"{figures['unpaired']} factors or pairs are incomplete or of no use")
-    if not figures["modules"]:
-        lines.append("there is no complete pair of LoRA factors")
-    return lines
+    stated = (f"{name} {value}" for name, value in figures["configuration"].items())
+    lines = {
+        figures["path"]: True,
+        ", ".join(parts): True,
+        f"configuration: {', '.join(stated)}": figures["configuration"],
+        f"{figures['nonfinite']:,} values are NaN or infinite": figures["nonfinite"],
+        f"{figures['other_tensors']} tensors are no LoRA factors": figures["other_tensors"],
+        f"{figures['unpaired']} factors or pairs are incomplete or of no use": figures["unpaired"],
+        "there is no complete pair of LoRA factors": not figures["modules"],
+    }
+    return [line for line, is_told in lines.items() if is_told]

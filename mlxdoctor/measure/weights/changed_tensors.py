@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf, prod, sqrt
 from typing import Any
@@ -148,25 +148,21 @@ def _stored(
 
 
 def _compared(name: str, old: Stored | None, new: Stored) -> WeightChange:
-    before, after = None if old is None else storage(old), storage(new)
+    change = WeightChange(name, new.shape, None if old is None else storage(old), storage(new), "")
     if old is None or old.shape != new.shape:
-        status = "extra" if old is None else "reshaped"
-        return WeightChange(name, new.shape, before, after, status)
-    if before == after and _is_same(old, new):
-        return WeightChange(name, new.shape, before, after, "same", 0.0)
+        return replace(change, status="extra" if old is None else "reshaped")
+    if change.before == change.after and _is_same(old, new):
+        return replace(change, status="same", relative=0.0)
     if not all(isinstance(tensor, QuantizedTensor) or tensor.is_float for tensor in (old, new)):
-        return WeightChange(name, new.shape, before, after, "changed")
+        return replace(change, status="changed")
     moved = change_of(old, new)
     norm = sqrt(moved.base_square)
-    return WeightChange(
-        name,
-        new.shape,
-        before,
-        after,
-        "changed",
-        moved.relative,
-        moved.nonfinite,
-        new.rounding() / norm if norm and isinstance(new, QuantizedTensor) else 0.0,
+    return replace(
+        change,
+        status="changed",
+        relative=moved.relative,
+        nonfinite=moved.nonfinite,
+        rounding=new.rounding() / norm if norm and isinstance(new, QuantizedTensor) else 0.0,
     )
 
 

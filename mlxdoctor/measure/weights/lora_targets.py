@@ -79,18 +79,17 @@ def peft_targets(config: TrainingConfig, names: Iterable[str]) -> tuple[str, ...
         return None
     chosen = config.values.get("layers_to_transform")
     layers = chosen if isinstance(chosen, list) or chosen is None else [chosen]
-
-    def is_target(name: str) -> bool:
-        layer, _ = layer_of(name)
+    targets = []
+    for name in names:
+        layer = layer_of(name)[0]
         if stated == "all-linear":
             is_named = layer is not None
-        elif name in keys:
-            return True
         else:
             is_named = any(matches(key, name, config) for key in keys)
-        return is_named and (not layers or layer in layers)
-
-    return tuple(name for name in names if is_target(name))
+        is_whole = stated != "all-linear" and name in keys
+        if is_whole or (is_named and (not layers or layer in layers)):
+            targets.append(name)
+    return tuple(targets)
 
 
 def configured_parameters(config: TrainingConfig, base: BaseModel) -> int | None:
