@@ -222,20 +222,6 @@ def test_whole_weights_alone(tmp_path: Path) -> None:
     assert (missing.status, missing.reason) == (Status.SKIPPED, "no adapter was given")
 
 
-@pytest.mark.parametrize(
-    ("run", "expected"),
-    [
-        ("collapse-frequent-token", set()),
-        ("b-never-trained", {"zero-b"}),
-        ("gradients-blocked", {"zero-b"}),
-        ("adapter-never-attached", {"no-lora-tensors", "full-weights"}),
-    ],
-)
-def test_fixture_runs(run: str, expected: set[str]) -> None:
-    evidence = Adapter.read(RUNS / run), TrainingConfig.read(RUNS / run)
-    assert codes(outcome(adapter_presence, *evidence)).keys() == expected
-
-
 def test_a_factor_of_one_number(tmp_path: Path) -> None:
     a = np.arange(-31.5, 32, dtype=np.float32).reshape(16, 4)
     for b, found in ((a.T, {}), (np.full((4, 16), 0.01, "f4"), {"untrained-values": "error"})):
@@ -309,11 +295,6 @@ def with_magnitudes(factor: float | None) -> Callable[[Tensors], Tensors]:
         return {**found, **added}
 
     return change
-
-
-def test_sound_adapters() -> None:
-    for folder in RUNS.glob("healthy-*"):
-        assert codes(outcome(adapter_presence, Adapter.read(folder))) == {}
 
 
 @pytest.mark.parametrize(

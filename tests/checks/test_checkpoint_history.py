@@ -91,21 +91,6 @@ def test_a_truncated_checkpoint_does_not_hide_the_others(tmp_path: Path) -> None
     assert outcome(checkpoint_history).status is Status.SKIPPED
 
 
-@pytest.mark.parametrize(
-    ("run", "expected"),
-    [
-        ("healthy-ordinary", set()),
-        ("healthy-noisy-batch1", set()),
-        ("collapse-frequent-token", set()),
-        ("b-never-trained", {"never-changed", "zero-b-throughout"}),
-        ("no-supervised-tokens", {"non-finite"}),
-    ],
-)
-def test_fixture_runs(run: str, expected: set[str]) -> None:
-    evidence = CheckpointHistory.read(RUNS / run), TrainingConfig.read(RUNS / run)
-    assert codes(outcome(checkpoint_history, *evidence)) == expected
-
-
 def test_the_file_of_another_run_that_was_trained(tmp_path: Path) -> None:
     """Two fixture runs of one base, each begun with a seed of its own."""
     run = shutil.copytree(RUNS / "healthy-ordinary", tmp_path / "run")

@@ -158,20 +158,7 @@ def test_what_has_no_size(tmp_path: Path) -> None:
     assert outcome(weight_drift, BASE).status is Status.SKIPPED
 
 
-@pytest.mark.parametrize(
-    ("run", "expected"),
-    [
-        ("healthy-ordinary", set()),
-        ("healthy-noisy-batch1", set()),
-        ("healthy-masked-warmup", set()),
-        ("healthy-short-low-rate", set()),
-        ("collapse-frequent-token", {"exploded"}),
-        ("rate-too-high-garbled", {"exploded"}),
-        ("scale-too-large", {"exploded"}),
-        ("rate-too-low", {"negligible", "straight"}),
-    ],
-)
-def test_fixture_runs(run: str, expected: set[str]) -> None:
+@pytest.mark.parametrize("run", ["healthy-ordinary", "healthy-noisy-batch1"])
+def test_healthy_runs_without_a_base_pass(run: str) -> None:
     evidence = Adapter.read(RUNS / run), TrainingConfig.read(RUNS / run)
-    assert codes(outcome(weight_drift, *evidence, BASE)).keys() == expected
-    assert expected or codes(outcome(weight_drift, *evidence)) == {}
+    assert codes(outcome(weight_drift, *evidence)) == {}
