@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,12 @@ class Ran:
     summary: str
 
 
+def run(*command: Any, **options: Any) -> tuple[int, str]:
+    """The exit code of a command, and all that it says."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    return done.returncode, done.stdout + done.stderr
+
+
 def run_step(name: str, folder: Path, inputs: Mapping[str, str]) -> Ran:
     """Run a step as the runner does: its inputs put into `env`, its script given to bash."""
     step = STEPS[name]
@@ -60,17 +66,11 @@ def run_step(name: str, folder: Path, inputs: Mapping[str, str]) -> Ran:
     output.write_text("")
     script = folder / "step.sh"
     script.write_text(step["run"])
-    done = subprocess.run(
-        ["bash", "--noprofile", "--norc", "-eo", "pipefail", str(script)],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    shell = ("bash", "--noprofile", "--norc", "-eo", "pipefail")
+    code, log = run(*shell, script, cwd=folder, env=environment)
     pairs = [line.split("=", 1) for line in output.read_text().splitlines()]
     written = summary.read_text() if summary.exists() else ""
-    return Ran(done.returncode, done.stdout + done.stderr, dict(pairs), written)
+    return Ran(code, log, dict(pairs), written)
 
 
 def expanded(value: str, known: Mapping[str, str]) -> str:
@@ -90,9 +90,8 @@ def checkout(tmp_path: Path) -> Path:
 
 def valid(schema: str, file: Path) -> None:
     """What the schema that check-jsonschema carries says of a file."""
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    code, said = run(sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, file)
+    assert code == 0, said
 
 
 def test_the_action_is_valid() -> None:
@@ -200,10 +199,9 @@ def test_it_installs_its_own_code_or_a_release(
 
 def git(folder: Path, *arguments: str) -> str:
     named = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
-    command = ["git", *named, *arguments]
-    return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, check=True
-    ).stdout.strip()
+    code, said = run("git", *named, *arguments, cwd=folder)
+    assert code == 0, said
+    return said.strip()
 
 
 @pytest.fixture
@@ -230,18 +228,13 @@ def pre_commit(folder: Path, *arguments: str) -> tuple[int, str]:
     }
     # Hooks of the git that runs these tests would answer for this repository.
     environment = {one: value for one, value in environment.items() if not one.startswith("GIT_")}
-    command: Sequence[Any] = [sys.executable, "-m", "pre_commit", *arguments]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-    return done.returncode, done.stdout + done.stderr
+    return run(sys.executable, "-m", "pre_commit", *arguments, cwd=folder, env=environment)
 
 
 def test_the_hooks_are_valid() -> None:
-    manifest = str(ROOT / ".pre-commit-hooks.yaml")
-    command = [sys.executable, "-m", "pre_commit", "validate-manifest", manifest]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    manifest = ROOT / ".pre-commit-hooks.yaml"
+    code, said = run(sys.executable, "-m", "pre_commit", "validate-manifest", manifest)
+    assert code == 0, said
 
 
 @pytest.mark.slow

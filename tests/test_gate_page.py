@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from junitparser import JUnitXml
 
 from mlxdoctor.gate.policy_file import read_policy
 from tests.conftest import ROOT, RUNS
-from tests.test_ci_files import ACTION, SCRIPTS, valid
+from tests.test_ci_files import ACTION, SCRIPTS, run, valid
 
 PAGE = ROOT / "docs" / "gate.md"
 SNIPPETS = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
@@ -48,9 +47,8 @@ def test_the_workflow_is_valid_and_uses_what_the_action_has(tmp_path: Path) -> N
 def test_the_pre_commit_configuration_is_valid_and_names_hooks_that_exist(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(snippet("repos"))
-    command = [sys.executable, "-m", "pre_commit", "validate-config", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    code, said = run(sys.executable, "-m", "pre_commit", "validate-config", file)
+    assert code == 0, said
     (repository,) = yaml.safe_load(snippet("repos"))["repos"]
     manifest = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
     assert {one["id"] for one in repository["hooks"]} == {one["id"] for one in manifest}
@@ -70,15 +68,10 @@ def test_the_gitlab_job_fails_and_leaves_the_file_that_gitlab_shows(tmp_path: Pa
     assert install == "pip install mlxdoctor"
     for name in ("collapse-frequent-token", "healthy-ordinary"):
         shutil.copytree(RUNS / name, tmp_path / "adapters" / name)
-    done = subprocess.run(
-        ["bash", "-eo", "pipefail", "-c", "\n".join(rest)],
-        cwd=tmp_path,
-        env=os.environ | {"PATH": f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1, done.stdout + done.stderr
+    environment = os.environ | {"PATH": f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}"}
+    script = ("bash", "-eo", "pipefail", "-c", "\n".join(rest))
+    code, said = run(*script, cwd=tmp_path, env=environment)
+    assert code == 1, said
     report = JUnitXml.fromfile(str(tmp_path / job["artifacts"]["reports"]["junit"]))
     failed = {suite.name: suite.failures > 0 for suite in report}
     assert failed == {

@@ -62,21 +62,14 @@ def test_a_sound_run_whose_models_were_not_run_says_what_to_run(
     assert len(lines) <= 14
 
 
-def test_stdout_writes_nothing(
+def test_a_log_alone_is_diagnosed_and_what_is_printed_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    main(["diagnose", str(FAILED), STATIC, "--stdout", "markdown"])
-    text = capsys.readouterr().out
-    assert text.startswith("# ")
-    assert "![" not in text
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_log_alone_is_diagnosed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "my.log"
     shutil.copy(FAILED / "train.log", log)
+    monkeypatch.chdir(tmp_path)
     main(["diagnose", str(log), "--stdout", "json"])
+    assert list(tmp_path.iterdir()) == [log]
     data = printed(capsys)
     assert data["name"] == "my"
     kinds = {item["kind"] for item in data["run"]["evidence"]}

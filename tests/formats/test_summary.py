@@ -10,6 +10,8 @@ from mlxdoctor.formats import summary
 from mlxdoctor.formats.format import text_of
 from tests.formats import sample
 
+CAUSES, RATE = sample.unhealthy()["causes"], "learning-rate-too-high"
+
 
 def of(function: Callable[..., Any], data: dict[str, Any], *more: Any) -> Any:
     return function(sample.made(data), *more)
@@ -89,11 +91,9 @@ def test_a_cause_is_clear_when_far_ahead_or_confirmed(
     first["confirmation"] = confirmation
     second["score"] = first["score"] - gap
     assert of(summary.is_clear, data) is is_clear
-
-
-def test_a_single_cause_is_clear() -> None:
-    data = sample.unhealthy()
-    assert of(summary.is_clear, data | {"diagnosis": data["diagnosis"][:1]})
+    # A single one is.
+    first["confirmation"] = None
+    assert of(summary.is_clear, data | {"diagnosis": [first]})
 
 
 def test_reasons_are_the_findings_that_count_for_the_cause_weightiest_first() -> None:
@@ -141,16 +141,11 @@ def test_an_experiment_confirms_where_the_run_can_be_made_again() -> None:
         {"diagnosis": []},
         {"run": sample.unhealthy()["run"]},
         {"experiments": [sample.rerun()]},
+        {"causes": {**CAUSES, RATE: {**CAUSES[RATE], "no_experiment": "nothing trains"}}},
     ],
 )
 def test_no_experiment_is_named_that_can_not_be_made(change: dict[str, Any]) -> None:
     assert of(summary.confirm_command, with_models(sample.unhealthy()) | change) == ""
-
-
-def test_no_experiment_is_named_for_a_cause_that_none_can_show() -> None:
-    data = with_models(sample.unhealthy())
-    data["causes"]["learning-rate-too-high"]["no_experiment"] = "nothing trains"
-    assert of(summary.confirm_command, data) == ""
 
 
 def test_missing_kinds_with_one_reason_are_named_together() -> None:

@@ -20,65 +20,60 @@ NOTE = found("memory.slow", "info")
 IGNORE = '[[ignore]]\ncode = "learning-rate.zero"\nreason = "a test of ours"\n'
 
 
+REQUIRED = 'require = ["loss-trend"]'
+NO_LOG = "no training log was found"
+EMPTY = "a/x.json: is empty"
+
+
 @pytest.mark.parametrize(
-    ("text", "outcome_found", "status"),
+    ("text", "data", "status", "reasons"),
     [
-        ("", ZERO, ItemStatus.FAILED),
-        ("", LARGE, ItemStatus.PASSED),
-        ('fail-on = "warning"', LARGE, ItemStatus.FAILED),
-        ('fail-on = "warning"', NOTE, ItemStatus.PASSED),
-        ('fail-on = "info"', NOTE, ItemStatus.FAILED),
-        ('fail-on = "never"', ZERO, ItemStatus.PASSED),
-        ('fail-on = "never"\nfail = ["learning-rate.zero"]', ZERO, ItemStatus.FAILED),
-        ('fail = ["weight-drift.large"]', LARGE, ItemStatus.FAILED),
-        ('fail = ["weight-drift"]', LARGE, ItemStatus.FAILED),
-        ('fail = ["weight-drift.exploded"]', LARGE, ItemStatus.PASSED),
+        ("", report(ZERO), "failed", ["learning-rate.zero: "]),
+        ("", report(LARGE), "passed", []),
+        ('fail-on = "warning"', report(LARGE), "failed", ["weight-drift.large: "]),
+        ('fail-on = "warning"', report(NOTE), "passed", []),
+        ('fail-on = "info"', report(NOTE), "failed", ["memory.slow: "]),
+        ('fail-on = "never"', report(ZERO), "passed", []),
+        ('fail-on = "never"\nfail = ["learning-rate.zero"]', report(ZERO), "failed", ["learning"]),
+        ('fail = ["weight-drift.large"]', report(LARGE), "failed", ["weight-drift.large: "]),
+        ('fail = ["weight-drift"]', report(LARGE), "failed", ["weight-drift.large: "]),
+        ('fail = ["weight-drift.exploded"]', report(LARGE), "passed", []),
+        # A required check must have run.
+        (REQUIRED, report(outcome("loss-trend", "passed")), "passed", []),
+        (REQUIRED, report(found("loss-trend.overfitting", "info")), "passed", []),
+        *(
+            (
+                *(REQUIRED, report(outcome("loss-trend", status, reason=NO_LOG)), "inconclusive"),
+                [f"the required check loss-trend is {status}: {NO_LOG}"],
+            )
+            for status in ("skipped", "inconclusive", "crashed")
+        ),
+        # What could not be judged never passes.
+        ("", report(outcome("memory", "crashed")), "inconclusive", ["the check memory crashed"]),
+        ("", report(verdict="inconclusive"), "inconclusive", ["there was too little to judge"]),
+        ("", report(unreadable=[EMPTY]), "unusable", [EMPTY]),
+        # A failure outranks all else.
+        (
+            *(REQUIRED, report(ZERO, outcome("loss-trend", "skipped"), unreadable=[EMPTY])),
+            *("failed", ["learning-rate.zero: ", EMPTY, "the required check loss-trend"]),
+        ),
     ],
 )
-def test_what_fails_an_item(
-    tmp_path: Path, text: str, outcome_found: dict[str, object], status: ItemStatus
+def test_what_becomes_of_an_item_and_why(
+    tmp_path: Path, text: str, data: dict[str, Any], status: str, reasons: list[str]
 ) -> None:
-    item = judged(policy(tmp_path, text), "a", report(outcome_found)).item
-    assert item.status is status
-    assert [one.ruling for one in item.findings] == [
-        "fails" if status is ItemStatus.FAILED else "noted"
-    ]
-    assert bool(item.reasons) == (status is ItemStatus.FAILED)
+    item = judged(policy(tmp_path, text), "a", data).item
+    assert item.status == status
+    assert len(item.reasons) == len(reasons)
+    assert all(map(str.startswith, item.reasons, reasons))
+    rulings = {one.ruling for one in item.findings}
+    assert rulings <= ({"fails"} if status == "failed" else {"noted"})
 
 
-def test_a_required_check_must_have_run(tmp_path: Path) -> None:
-    rules = policy(tmp_path, 'require = ["loss-trend"]')
-    passed = judged(rules, "a", report(outcome("loss-trend", "passed"))).item
-    noted = judged(rules, "a", report(found("loss-trend.overfitting", "info"))).item
-    assert passed.status is noted.status is ItemStatus.PASSED
-    for status in ("skipped", "inconclusive", "crashed"):
-        one = outcome("loss-trend", status, reason="no training log was found")
-        item = judged(rules, "a", report(one)).item
-        assert item.status is ItemStatus.INCONCLUSIVE
-        assert item.reasons == (
-            f"the required check loss-trend is {status}: no training log was found",
-        )
-
-
-def test_what_could_not_be_judged_never_passes() -> None:
-    rules = Policy(Path.cwd())
-    crashed = judged(rules, "a", report(outcome("memory", "crashed", reason="KeyError"))).item
-    assert crashed.status is ItemStatus.INCONCLUSIVE
-    unverified = judged(rules, "a", report(verdict="inconclusive")).item
-    assert unverified.status is ItemStatus.INCONCLUSIVE
-    unreadable = judged(rules, "a", report(unreadable=["a/x.json: is empty"])).item
-    assert unreadable.status is ItemStatus.UNUSABLE
-    assert unreadable.reasons == ("a/x.json: is empty",)
-    nothing = judge("a", Examined(None, "a: is gone", 0.0), rules, frozenset(), TODAY).item
-    assert (nothing.status, nothing.reasons) == (ItemStatus.UNUSABLE, ("a: is gone",))
-
-
-def test_a_failure_outranks_all_else(tmp_path: Path) -> None:
-    rules = policy(tmp_path, 'require = ["loss-trend"]')
-    data = report(ZERO, outcome("loss-trend", "skipped"), unreadable=["a/x.json: is empty"])
-    item = judged(rules, "a", data).item
-    assert item.status is ItemStatus.FAILED
-    assert len(item.reasons) == 3
+def test_what_could_not_be_examined_is_unusable() -> None:
+    examined = Examined(None, "a: is gone", 0.0)
+    item = judge("a", examined, Policy(Path.cwd()), frozenset(), TODAY).item
+    assert (item.status, item.reasons) == (ItemStatus.UNUSABLE, ("a: is gone",))
 
 
 def test_an_ignore_suppresses_and_shows_its_reason(tmp_path: Path) -> None:
@@ -132,31 +127,23 @@ def test_a_suppression_that_suppresses_nothing_is_named(tmp_path: Path) -> None:
     assert notices(rules, needed, TODAY) == ()
 
 
-def test_what_the_baseline_knows_does_not_fail_and_what_is_new_does(tmp_path: Path) -> None:
+def of(weights: str, ratio: float = 2.0, settings: str = "a") -> dict[str, Any]:
+    """The report of an adapter with these files and a figure."""
+    kinds = {"adapter": weights, "training configuration": settings, "dataset": "d"}
+    read = [{"kind": k, "source": "a", "sha256": one * 64, "note": ""} for k, one in kinds.items()]
+    return report_of(read, found("weight-drift.exploded", measured={"ratio": ratio}))
+
+
+def test_a_baseline_accepts_a_finding_of_these_files_and_of_this_size(tmp_path: Path) -> None:
     rules = policy(tmp_path, "")
     path = str(tmp_path / "a")
-    known = renewed(frozenset(), [judged(rules, path, report(ZERO))])
-    assert {(one.path, one.code) for one in known} == {("a", "learning-rate.zero")}
-    again = judged(rules, path, report(ZERO), known)
-    assert again.item.status is ItemStatus.PASSED
-    assert again.item.findings[0].suppressed_by == "baseline"
-    worse = judged(rules, path, report(ZERO, found("log-failures.oom")), known)
-    assert worse.item.status is ItemStatus.FAILED
-    assert judged(rules, str(tmp_path / "b"), report(ZERO), known).item.status is ItemStatus.FAILED
-
-
-def test_what_the_baseline_knows_of_another_file_fails_anew(tmp_path: Path) -> None:
-    rules = policy(tmp_path, "")
-    path = str(tmp_path / "a")
-
-    def of(sha256: str, ratio: float = 2.0) -> dict[str, Any]:
-        read = [{"kind": "adapter", "source": "a/x.safetensors", "sha256": sha256, "note": ""}]
-        large = found("weight-drift.exploded", measured={"ratio": ratio})
-        return report_of(read, large)
-
-    known = renewed(frozenset(), [judged(rules, path, of("e" * 64))])
-    assert judged(rules, path, of("e" * 64, 2.1), known).item.status is ItemStatus.PASSED
-    for other in (of("d" * 64), of("e" * 64, 20.0)):
+    known = renewed(frozenset(), [judged(rules, path, of("e"))])
+    assert {(one.path, one.code) for one in known} == {("a", "weight-drift.exploded")}
+    again = judged(rules, path, of("e", 2.1), known).item
+    assert again.status is ItemStatus.PASSED
+    assert again.findings[0].suppressed_by == "baseline"
+    # Other weights, a larger figure, other settings beside the weights: all of it is new.
+    for other in (of("d"), of("e", 20.0), of("e", settings="b")):
         anew = judged(rules, path, other, known)
         assert anew.item.status is ItemStatus.FAILED
         assert anew.item.reasons[1].startswith("the baseline accepts weight-drift.exploded")
@@ -164,6 +151,9 @@ def test_what_the_baseline_knows_of_another_file_fails_anew(tmp_path: Path) -> N
         assert notices(rules, [anew], TODAY) == ()
         assert len(renewed(known, [anew])) == 1
         assert renewed(known, [anew]) != known
+    worse = report(found("log-failures.oom"))
+    assert judged(rules, path, worse, known).item.status is ItemStatus.FAILED
+    assert judged(rules, str(tmp_path / "b"), of("e"), known).item.status is ItemStatus.FAILED
 
 
 @pytest.mark.parametrize("other_first", [True, False])
@@ -174,24 +164,9 @@ def test_of_two_lines_that_a_merge_left_the_one_that_accepts_counts(
     path = str(tmp_path / "a")
     [known] = renewed(frozenset(), [judged(rules, path, report(ZERO))])
     other = replace(known, file=("0" if other_first else "f") * 64)
-    again = judged(rules, path, report(ZERO), frozenset({known, other}))
-    assert again.item.status is ItemStatus.PASSED
-    anew = judged(rules, path, report(ZERO), frozenset({other}))
-    assert anew.item.status is ItemStatus.FAILED
-
-
-def test_the_settings_beside_the_weights_are_the_file_as_well(tmp_path: Path) -> None:
-    rules = policy(tmp_path, "")
-    path = str(tmp_path / "a")
-
-    def of(settings: str) -> dict[str, Any]:
-        kinds = {"adapter": "e" * 64, "training configuration": settings * 64, "dataset": "d" * 64}
-        read = [{"kind": k, "source": "a", "sha256": one, "note": ""} for k, one in kinds.items()]
-        return report_of(read, ZERO)
-
-    known = renewed(frozenset(), [judged(rules, path, of("a"))])
-    assert judged(rules, path, of("a"), known).item.status is ItemStatus.PASSED
-    assert judged(rules, path, of("b"), known).item.status is ItemStatus.FAILED
+    both, alone = frozenset({known, other}), frozenset({other})
+    assert judged(rules, path, report(ZERO), both).item.status is ItemStatus.PASSED
+    assert judged(rules, path, report(ZERO), alone).item.status is ItemStatus.FAILED
 
 
 def test_errors_that_a_policy_lets_through_are_named(tmp_path: Path) -> None:

@@ -19,42 +19,37 @@ def adapters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def paths(*arguments: str) -> list[str]:
-    found = targets(arguments)
-    assert not any(one.problem for one in found)
-    return [one.path for one in found]
-
-
-def test_arguments_keep_their_order_and_globs_go_by_name(adapters: Path) -> None:
-    assert paths("adapters/more/c", "adapters/?") == [
-        "adapters/more/c",
-        "adapters/a",
-        "adapters/b",
-    ]
-
-
-def test_a_slash_at_the_end_names_folders_the_empty_one_too(adapters: Path) -> None:
-    assert paths("adapters/*/") == ["adapters/a", "adapters/b", "adapters/empty", "adapters/more"]
-    assert "adapters/README.md" in paths("adapters/*")
-
-
-def test_two_stars_cross_folders(adapters: Path) -> None:
-    assert paths("adapters/**/adapters.safetensors") == [
-        "adapters/a/adapters.safetensors",
-        "adapters/b/adapters.safetensors",
-        "adapters/more/c/adapters.safetensors",
-    ]
-
-
-def test_an_item_that_is_named_twice_is_examined_once(adapters: Path) -> None:
-    assert paths("adapters/a/", "adapters/?", "./adapters/a") == ["adapters/a", "adapters/b"]
-
-
-def test_a_link_does_not_take_the_name_of_what_it_leads_to(adapters: Path) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        # Arguments keep their order, and globs go by name.
+        ("adapters/more/c adapters/?", "adapters/more/c adapters/a adapters/b"),
+        # A slash at the end names folders, the empty one too.
+        ("adapters/*/", "adapters/a adapters/b adapters/empty adapters/more"),
+        (
+            "adapters/**/adapters.safetensors",
+            "adapters/a/adapters.safetensors adapters/b/adapters.safetensors "
+            "adapters/more/c/adapters.safetensors",
+        ),
+        # What is named twice is examined once.
+        ("adapters/a/ adapters/? ./adapters/a", "adapters/a adapters/b"),
+        # A link does not take the name of what it leads to.
+        ("a-link adapters/?", "adapters/a adapters/b"),
+        ("adapters/? a-link", "adapters/a adapters/b"),
+        ("a-link", "a-link"),
+        # A name with brackets is a name first.
+        ("run[1]", "run[1]"),
+        # What holds one run in a folder below is that run.
+        ("adapters/more", "adapters/more"),
+    ],
+)
+def test_what_arguments_name(adapters: Path, arguments: str, expected: str) -> None:
     (adapters / "a-link").symlink_to("adapters/a")
-    assert paths("a-link", "adapters/?") == ["adapters/a", "adapters/b"]
-    assert paths("adapters/?", "a-link") == ["adapters/a", "adapters/b"]
-    assert paths("a-link") == ["a-link"]
+    (adapters / "run[1]").mkdir()
+    (adapters / "run1").mkdir()
+    found = targets(arguments.split())
+    assert not any(one.problem for one in found)
+    assert [one.path for one in found] == expected.split()
 
 
 def test_a_folder_of_several_runs_is_refused_with_the_glob_that_names_them(adapters: Path) -> None:
@@ -63,10 +58,9 @@ def test_a_folder_of_several_runs_is_refused_with_the_glob_that_names_them(adapt
         "adapters: holds 2 adapters or runs and is none itself; "
         "name them with a glob in quotes: 'adapters/*/'"
     )
-    # What holds one run in a folder below is that run, and so is one with saves below it.
-    assert paths("adapters/more") == ["adapters/more"]
+    # A run with saves below it is one.
     (adapters / "adapters/adapter_config.json").touch()
-    assert paths("adapters") == ["adapters"]
+    assert [one.problem for one in targets(["adapters/"])] == [""]
 
 
 def test_what_names_nothing_is_an_item_that_cannot_be_examined(adapters: Path) -> None:
@@ -74,9 +68,3 @@ def test_what_names_nothing_is_an_item_that_cannot_be_examined(adapters: Path) -
     assert missing.problem == "none: there is no such file or folder; check the path"
     assert unmatched.problem == "none/*/: nothing matches; check the pattern"
     assert sound.problem == ""
-
-
-def test_a_name_with_brackets_is_a_name_first(adapters: Path) -> None:
-    (adapters / "run[1]").mkdir()
-    (adapters / "run1").mkdir()
-    assert paths("run[1]") == ["run[1]"]
