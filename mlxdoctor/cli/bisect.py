@@ -26,7 +26,7 @@ here can tell a good checkpoint from a broken one.""",
 )
 @click.argument("run", type=options.PATH)
 @options.base_model()
-@options.no_generate()
+@options.no_generate
 @options.printed(*_REPORTS)
 @click.option(
     "-o",

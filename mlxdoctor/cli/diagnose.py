@@ -37,14 +37,14 @@ or options (a file that can't be read included), 3 too little to judge by.""",
     multiple=True,
     help="Training log, if it lies elsewhere. Repeatable.",
 )
-@options.data()
+@options.data
 @click.option(
     "--generations",
     type=options.PATH,
     help="Recorded outputs: JSONL with prompt and tuned (and base).",
 )
 @click.option("--against", type=options.PATH, help="A healthy run to compare with.")
-@options.no_generate()
+@options.no_generate
 @click.option(
     "--budget",
     type=click.FloatRange(min=0, min_open=True),

@@ -38,7 +38,7 @@ what was done is reported all the same.""",
 )
 @click.option("--strict", is_flag=True, help="Exit with 2 where the policy holds what is stale.")
 @click.option("--generate", is_flag=True, help="Run the models too, where base and adapter are.")
-@options.no_text()
+@options.no_text
 @click.option(
     "--jobs",
     type=click.IntRange(min=1),
@@ -117,7 +117,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
     if jobs is not None and cluster is not None:
         raise click.UsageError("--jobs is for processes on this machine, --cluster for another")
 
-    from mlxdoctor.gate.baseline import baseline_text, read_baseline
+    from mlxdoctor.gate.baseline import Known, baseline_text, read_baseline
     from mlxdoctor.gate.gating import Options, exit_code, run_gate
     from mlxdoctor.gate.policy import Policy
     from mlxdoctor.gate.policy_file import find_policy, read_policy
@@ -126,17 +126,14 @@ def command(  # noqa: PLR0917 - click passes every option by name
     policy = Policy(Path.cwd()) if policy_file is None else read_policy(policy_file)
     known_file = baseline or policy.baseline
     if write_baseline and known_file is None:
-        raise InputError(
-            None,
-            "--write-baseline has no file to write",
-            "name it with --baseline, or as `baseline` in the policy",
-        )
-    if names:
-        _refuse_inside(folder, paths)
-    if write_baseline and known_file is not None:
-        _refuse_inside(known_file.parent, paths)
-    is_new = write_baseline and known_file is not None and not known_file.exists()
-    known = frozenset() if known_file is None or is_new else read_baseline(known_file)
+        remedy = "name it with --baseline, or as `baseline` in the policy"
+        raise InputError(None, "--write-baseline has no file to write", remedy)
+    new_file = known_file if write_baseline else None
+    for place in ([folder] if names else []) + ([new_file.parent] if new_file else []):
+        _refuse_inside(place, paths)
+    known: frozenset[Known] = frozenset()
+    if known_file is not None and not (new_file and not new_file.exists()):
+        known = read_baseline(known_file)
     options = Options(generate, jobs, cluster, time_limit, with_text=not no_text)
     with ProgressLine() as progress:
         gated = run_gate(
@@ -148,9 +145,9 @@ def command(  # noqa: PLR0917 - click passes every option by name
             progress=progress,
         )
     result = gated.result
-    if write_baseline and known_file is not None:
+    if new_file is not None:
         content = baseline_text(gated.known).encode()
-        output.write_files(known_file.parent, {known_file.name: content})
+        output.write_files(new_file.parent, {new_file.name: content})
     _deliver(result, printed, names, folder, summary)
     code = exit_code(result.items)
     if result.unfinished:

@@ -18,6 +18,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 PATH = click.Path(path_type=Path)
 NO_TEXT = "Show no training row and no output; figures stay."
+no_text = click.option("--no-text", is_flag=True, help=NO_TEXT)
+no_generate = click.option(
+    "--no-generate", is_flag=True, help="Run no model, even if base and adapter are here."
+)
+data = click.option("--data", type=PATH, help="Folder with train.jsonl and valid.jsonl.")
 #: Commands that read no file of a user's.
 WITHOUT_LIMIT = frozenset({"checks", "explain"})
 
@@ -77,14 +82,14 @@ def fails(findings: Iterable[Finding | Hit], fail_on: str) -> bool:
 
 
 def reported(
-    names: Sequence[str] | None = None, *, named: str = "run", no_text: str | None = None
+    names: Sequence[str] | None = None, *, named: str = "run", no_text: str = NO_TEXT
 ) -> Callable[[F], F]:
     """What a command that writes a report takes: `--format`, `--output`, `--stdout`, `--no-text`.
 
     Args:
         names: the formats; by default all.
         named: what gives the report's folder its name, for the help.
-        no_text: the help of `--no-text`, where it differs from the usual one.
+        no_text: the help of `--no-text`.
     """
     from mlxdoctor.formats.format import formats
 
@@ -93,7 +98,7 @@ def reported(
 
     def decorated(command: F) -> F:
         for option in (
-            click.option("--no-text", is_flag=True, help=no_text or NO_TEXT),
+            click.option("--no-text", is_flag=True, help=no_text),
             printed_instead([each.name for each in offered]),
             output_folder(folder, default=Path("reports"), show_default=True),
             written([each.name for each in offered if each.suffix], ("markdown",)),
@@ -104,28 +109,11 @@ def reported(
     return decorated
 
 
-def data() -> Callable[[F], F]:
-    """`--data`: the folder of the training rows."""
-    return click.option("--data", type=PATH, help="Folder with train.jsonl and valid.jsonl.")
-
-
 def base_model(
     text: str = "Folder of the base model, if the run does not name it.", **more: Any
 ) -> Callable[[F], F]:
     """`--base`, or `--model` as mlx-lm calls it."""
     return click.option("--base", "--model", "base", type=PATH, help=text, **more)
-
-
-def no_generate() -> Callable[[F], F]:
-    """`--no-generate`: judge by files alone."""
-    return click.option(
-        "--no-generate", is_flag=True, help="Run no model, even if base and adapter are here."
-    )
-
-
-def no_text() -> Callable[[F], F]:
-    """`--no-text`: a report without rows and outputs, which can be shared."""
-    return click.option("--no-text", is_flag=True, help=NO_TEXT)
 
 
 def output_folder(text: str, **more: Any) -> Callable[[F], F]:

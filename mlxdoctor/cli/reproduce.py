@@ -29,7 +29,7 @@ options, 3 no cause could be confirmed, 130 stopped with Ctrl-C.""",
 )
 @click.argument("paths", nargs=-1, required=True, type=options.PATH, metavar="RUN...")
 @options.base_model()
-@options.data()
+@options.data
 @click.option(
     "--cause", "causes", multiple=True, metavar="ID", help="Try this cause as well. Repeatable."
 )

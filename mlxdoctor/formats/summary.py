@@ -79,7 +79,11 @@ def screen(report: Report, prose: Callable[[str], str] = str) -> Screen:
     is_named = report.root is not None or report.suspected is not None
     if plan is not None:
         is_open = plan.open_because and plan.readiness is not Readiness.UNKNOWN
-        remarks = [sentence(plan.open_because) if is_open else "", to_know_more(report)]
+        remarks = [sentence(plan.open_because) if is_open else ""]
+        lacking = {absent.kind for absent in report.missing}
+        options = {"base model": "--model", "dataset": "--data"}
+        if named := [option for kind, option in options.items() if kind in lacking]:
+            remarks.append(f"Name what is elsewhere with {' and '.join(named)}.")
     else:
         known = coverage(report) if report.root is None else ""
         remarks = [known, left_out(report), most_useful(report)]
@@ -90,7 +94,7 @@ def screen(report: Report, prose: Callable[[str], str] = str) -> Screen:
         changes=tuple(changes(report)) if is_named or plan is not None else (),
         advice=tuple(filter(None, advice(report) if plan else [remedy(report, prose)])),
         remarks=tuple(filter(None, remarks)),
-        command=next_command(report) if plan is None else "",
+        command=report.next.command if report.next and remarks[-1].endswith(":") else "",
         confirm=confirm_command(report),
     )
 
@@ -191,18 +195,10 @@ def advice(report: Report) -> list[str]:
     return list(dict.fromkeys(fixes))
 
 
-def to_know_more(report: Report) -> str:
-    """What would let more be looked at before a run; "" for nothing."""
-    lacking = {missing.kind for missing in report.missing}
-    options = {"base model": "--model", "dataset": "--data"}
-    named = [option for kind, option in options.items() if kind in lacking]
-    return f"Name what is elsewhere with {' and '.join(named)}." if named else ""
-
-
 def most_useful(report: Report) -> str:
     """The one thing that would say most, in a person's words; "" for nothing.
 
-    Where it ends with a colon, `next_command` is to follow.
+    Where it ends with a colon, the command of `report.next` is to follow.
     """
     wanted = report.next
     if wanted is None or not wanted.how or (report.root is not None and is_clear(report)):
@@ -219,13 +215,6 @@ def most_useful(report: Report) -> str:
         return f"Run the models to know more{about}:"
     about = f" That would settle {settles} of the open causes." if settles > 1 else ""
     return f"Most useful next: {wanted.why}; {wanted.how}.{about}"
-
-
-def next_command(report: Report) -> str:
-    """The command that would say most; "" where `most_useful` asks for something else."""
-    if report.next is None or not most_useful(report).endswith(":"):
-        return ""
-    return report.next.command
 
 
 def remedy(report: Report, prose: Callable[[str], str] = str) -> str:
