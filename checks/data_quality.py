@@ -212,14 +212,16 @@ def data_quality(
     train, valid = dataset.splits.get("train"), dataset.splits.get("valid")
     if train is None or not train.rows:
         raise NotApplicable("there are no training rows")
-    yield from _number_of_rows(train, config, log, planned)
+    gone_over = _gone_over(config, log)
+    started = log is not None and log.main.get("train_loss") is not None
+    yield from _number_of_rows(train, config, gone_over, started=started, planned=planned)
     pairs = list(map(train.pair, train.rows))
     first: dict[Pair, int] = {}
     repeats = [row for row, pair in enumerate(pairs) if first.setdefault(pair, row) != row]
-    passes = _passes(config, log, len(first))
+    passes = gone_over / len(first)
     is_sure = len(repeats) > len(first) and passes >= COPIES_PASSES
-    gone_over = {"passes": round(passes, 1), "times": passes if passes >= 2 else None}
-    figures: dict[str, Measurement] = {"different": len(first), **gone_over}
+    times = passes if passes >= 2 else None
+    figures = {"different": len(first), "passes": round(passes, 1), "times": times}
     yield from _graded("duplicates", train, repeats, COPIED, figures, is_sure=is_sure)
     if valid is not None:
         theirs = map(valid.pair, valid.rows)
@@ -251,49 +253,54 @@ def _graded(
     examined: int = 0,
 ) -> Iterator[Sign]:
     """A sign about rows: a note, a warning and, where it is sure, an error from a share on."""
-    if not rows:
-        return
-    share = len(rows) / (examined or len(split.rows))
+    share = len(rows) / (examined or max(1, len(split.rows)))
     reached = [severity for severity, step in zip(Severity, steps, strict=True) if share >= step]
-    if reached:
-        is_doubtful = reached[-1] is Severity.ERROR and not is_sure
-        severity = Severity.WARNING if is_doubtful else reached[-1]
-        figures = {**measured, "examined": examined} if examined else measured
-        yield _sign(symptom, split, rows, severity, figures)
+    if not rows or not reached:
+        return
+    lines = tuple(split.line_numbers[row] for row in rows[:5])
+    figures: dict[str, Measurement] = {
+        "rows": len(rows),
+        "all_rows": len(split.rows),
+        "share": len(rows) / len(split.rows),
+        "first_lines": lines,
+        **({"examined": examined} if examined else {}),
+        **measured,
+    }
+    is_doubtful = reached[-1] is Severity.ERROR and not is_sure
+    severity = Severity.WARNING if is_doubtful else reached[-1]
+    yield Sign(symptom, figures, f"{split.path.name}, line {lines[0]}", severity=severity)
+
+
+def _gone_over(config: TrainingConfig | None, log: TrainingLog | None) -> int:
+    """How many rows training has seen, each time counted; 0 where that is unknown."""
+    losses = log.main.get("train_loss") if log is not None else None
+    iterations = config.iters or 0 if config is not None else 0
+    if log is not None and losses is not None and log.main.axis in ("iteration", "step"):
+        iterations = int(losses.iterations[-1])
+    return iterations * (config.batch_size or 0) if config is not None else 0
 
 
 def _number_of_rows(
     split: Split,
     config: TrainingConfig | None,
-    log: TrainingLog | None,
+    gone_over: int,
+    *,
+    started: bool,
     planned: PlannedRun | None,
 ) -> Iterator[Sign]:
     count, where = len(split.rows), split.path.name
     batch_size = config.batch_size if config is not None else None
-    passes = _passes(config, log, count)
     if batch_size is not None and count < batch_size:
-        started = log is not None and log.main.get("train_loss") is not None
         severity = Severity.WARNING if started else None
         measured = {"rows": count, "batch_size": batch_size}
         yield Sign("fewer-than-a-batch", measured, where, severity=severity)
     elif count < FEW_ROWS:
+        passes = gone_over / count
         # Of a run that was made the losses tell whether that many passes were too many.
         severity = Severity.ERROR if planned and passes >= FEW_PASSES else None
         times = passes if passes >= 1 else None
-        figures: dict[str, Measurement] = {"passes": round(passes, 1), "times": times}
-        figures |= {"rows": count, "needed": FEW_ROWS}
+        figures = {"rows": count, "needed": FEW_ROWS, "passes": round(passes, 1), "times": times}
         yield Sign("few-rows", figures, where, severity=severity)
-
-
-def _passes(config: TrainingConfig | None, log: TrainingLog | None, rows: int) -> float:
-    """How often training went over so many rows; 0 where that is unknown."""
-    if config is None:
-        return 0.0
-    iterations = config.iters or 0
-    losses = log.main.get("train_loss") if log is not None else None
-    if log is not None and losses is not None and log.main.axis in ("iteration", "step"):
-        iterations = int(losses.iterations[-1])
-    return iterations * (config.batch_size or 0) / rows
 
 
 def _contradictions(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
@@ -432,23 +439,4 @@ def _misplaced(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign | Unsought]
         "answer_line": split.line_numbers[rows[first.answer_at]],
     }
     affected = sorted(rows[misplaced.row] for misplaced in measured.misplaced)
-    yield _sign("misplaced-answers", split, affected, None, figures)
-
-
-def _sign(
-    symptom: str,
-    split: Split,
-    rows: Sequence[int],
-    severity: Severity | None,
-    measured: Mapping[str, Measurement],
-) -> Sign:
-    """A sign about rows of a split: how many, and the first of them."""
-    lines = tuple(split.line_numbers[row] for row in rows[:5])
-    figures: dict[str, Measurement] = {
-        "rows": len(rows),
-        "all_rows": len(split.rows),
-        "share": len(rows) / len(split.rows),
-        "first_lines": lines,
-    }
-    where = f"{split.path.name}, line {lines[0]}"
-    return Sign(symptom, {**figures, **measured}, where=where, severity=severity)
+    yield from _graded("misplaced-answers", split, affected, (0.0, 0.0, 0.0), figures)
