@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from mlxdoctor.evidence.chat_template import TemplateFailure
-from mlxdoctor.evidence.dataset import Row, Split
+from mlxdoctor.evidence.dataset import Split
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.safety.errors import InputError
 
@@ -45,14 +47,14 @@ class ChosenLength:
 
 def pairs_of(split: Split) -> list[Pair]:
     """The pairs of a file; rows that are none are left out."""
-    found = []
+    pairs = []
     for row in split.rows:
-        chosen, rejected = _turns(row, CHOSEN), _turns(row, REJECTED)
-        if chosen and rejected:
-            stated = row.get("prompt", "")
-            before = _text_of(stated) if stated else "\n".join(chosen[:-1])
-            found.append(Pair(before, chosen[-1], rejected[-1]))
-    return found
+        chosen, rejected = _contents(row.get(CHOSEN)), _contents(row.get(REJECTED))
+        if chosen and rejected and chosen[-1] is not None and rejected[-1] is not None:
+            before = _contents(row.get("prompt")) or chosen[:-1]
+            prompt = "\n".join(text for text in before if text is not None)
+            pairs.append(Pair(prompt, chosen[-1], rejected[-1]))
+    return pairs
 
 
 def chosen_length(split: Split, tokenizer: Tokenizer | None) -> ChosenLength | None:
@@ -61,17 +63,18 @@ def chosen_length(split: Split, tokenizer: Tokenizer | None) -> ChosenLength | N
     some = pairs[:: max(1, len(pairs) // _COUNTED)]
     if not some:
         return None
+    lengths = [
+        (len(pair.chosen.encode()), len(f"{pair.prompt}{pair.chosen}".encode()) + _AROUND)
+        for pair in some
+    ]
     if tokenizer is not None:
-        try:
-            answers = [len(tokenizer.encode(one.chosen, False)) for one in some]
-            wholes = [_whole(one, tokenizer) for one in some]
-        except InputError:
-            pass
-        else:
-            return ChosenLength(sum(answers) / len(some), sum(wholes) / len(some))
-    answers = [len(one.chosen.encode()) for one in some]
-    wholes = [len(one.prompt.encode()) + len(one.chosen.encode()) + _AROUND for one in some]
-    return ChosenLength(sum(answers) / len(some), sum(wholes) / len(some))
+        with suppress(InputError):
+            lengths = [
+                (len(tokenizer.encode(pair.chosen, False)), _whole(pair, tokenizer))
+                for pair in some
+            ]
+    answers, wholes = zip(*lengths, strict=True)
+    return ChosenLength(fmean(answers), fmean(wholes))
 
 
 def _whole(pair: Pair, tokenizer: Tokenizer) -> int:
@@ -85,26 +88,12 @@ def _whole(pair: Pair, tokenizer: Tokenizer) -> int:
         return len(tokenizer.encode(pair.prompt)) + len(tokenizer.encode(pair.chosen))
 
 
-def _turns(row: Row, key: str) -> list[str]:
-    """What is said in an answer, or in each message of a conversation that it ends."""
-    value: Any = row.get(key)
+def _contents(value: Any) -> list[str | None]:
+    """A text, or what is said in each message of a conversation; None for what is no text."""
     if isinstance(value, Mapping):
         value = value.get("messages", value.get("content"))
-    if isinstance(value, str):
-        return [value]
-    if not isinstance(value, Sequence) or not value:
+    messages = [value] if isinstance(value, str) else value
+    if not isinstance(messages, Sequence):
         return []
-    said = [one.get("content") if isinstance(one, Mapping) else one for one in value]
-    if not isinstance(said[-1], str):
-        return []
-    return [one for one in said if isinstance(one, str)]
-
-
-def _text_of(prompt: object) -> str:
-    """A prompt as text, or what is said in its messages."""
-    if isinstance(prompt, str):
-        return prompt
-    if not isinstance(prompt, Sequence):
-        return ""
-    said = [one.get("content") if isinstance(one, Mapping) else one for one in prompt]
-    return "\n".join(one for one in said if isinstance(one, str))
+    said = [each.get("content") if isinstance(each, Mapping) else each for each in messages]
+    return [text if isinstance(text, str) else None for text in said]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from mlxdoctor.check import Inconclusive
 from mlxdoctor.engines.text import END_TEXTS, LONGEST, words
@@ -37,10 +38,7 @@ class Output:
     @property
     def content(self) -> tuple[Hashable, ...]:
         """The units before the first end token."""
-        for i, unit in enumerate(self.units):
-            if unit in self.ends:
-                return self.units[:i]
-        return self.units
+        return tuple(takewhile(lambda unit: unit not in self.ends, self.units))
 
     @property
     def has_ended(self) -> bool:

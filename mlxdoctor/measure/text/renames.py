@@ -16,14 +16,8 @@ _COMPLETIONS = (
 )  # fmt: skip
 _TEXTS = ("text", "content", "document", "body", "raw_text", "story", "code")
 _CONVERSATIONS = (
-    "messages",
-    "conversations",
-    "conversation",
-    "dialogue",
-    "dialog",
-    "chat",
-    "turns",
-)
+    "messages", "conversations", "conversation", "dialogue", "dialog", "chat", "turns",
+)  # fmt: skip
 _ROLES = {
     "human": "user", "customer": "user", "client": "user", "prompter": "user", "question": "user",
     "gpt": "assistant", "bot": "assistant", "chatgpt": "assistant", "model": "assistant",
@@ -62,26 +56,23 @@ def how_to_rename(row: Mapping[str, Any]) -> str | None:
 
 def of_messages(messages: object) -> str | None:
     """What to rename inside messages of ShareGPT's kind, as the end of a list of renames."""
-    spoken = messages if isinstance(messages, list) else []
-    if not spoken or not all(isinstance(one, Mapping) for one in spoken):
+    turns = messages if isinstance(messages, list) else []
+    if not turns or not all(isinstance(turn, Mapping) for turn in turns):
         return None
-    if not {"from", "value"} <= spoken[0].keys():
+    if not {"from", "value"} <= turns[0].keys():
         return None
-    roles = [f"{old} -> {new}" for old, new in roles_renamed(one.get("from") for one in spoken)]
+    roles = [f"{old} -> {new}" for old, new in roles_renamed(turn.get("from") for turn in turns)]
     of_roles = f", and the roles {', '.join(roles)}" if roles else ""
     return f"from -> role and value -> content in every message{of_roles}"
 
 
 def roles_renamed(roles: Iterable[object]) -> list[tuple[str, str]]:
     """Old and new name of the roles that are known under another name."""
-    found = []
-    for role in sorted({one for one in roles if isinstance(one, str)}):
-        plain = role.strip().lower()
-        new = _ROLES.get(plain, plain if plain in {"user", "assistant", "system"} else "")
-        if new and new != role:
-            found.append((role, new))
-    return found
+    names = sorted({role for role in roles if isinstance(role, str)})
+    plain = {role: role.strip().lower() for role in names}
+    usual = _ROLES | {role: role for role in ("user", "assistant", "system")}
+    return [(role, usual[plain[role]]) for role in names if usual.get(plain[role], role) != role]
 
 
-def _first(keys: Mapping[str, str], wanted: Iterable[str]) -> str | None:
-    return next((keys[one] for one in wanted if one in keys), None)
+def _first(keys: Mapping[str, str], names: Iterable[str]) -> str | None:
+    return next((keys[name] for name in names if name in keys), None)
