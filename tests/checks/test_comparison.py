@@ -29,17 +29,13 @@ def findings(found: Outcome) -> dict[str, Finding]:
     return {one.code.split(".")[1]: one for one in found.findings}
 
 
-def test_a_collapsed_run_differs_in_step_and_loss() -> None:
+def test_runs_that_failed_differ_in_step_and_loss() -> None:
     found = findings(outcome(RUNS / "collapse-frequent-token"))
     assert set(found) == {"config-differs", "step-larger", "loss-higher"}
     assert found["step-larger"].measured["healthy_step"] == pytest.approx(3e-4 * 20)
     assert found["step-larger"].measured["ratio"] > 10
     assert "learning_rate" in found["config-differs"].measured["keys"]
-
-
-def test_a_run_that_learned_nothing_differs_the_other_way() -> None:
-    found = findings(outcome(RUNS / "rate-too-low"))
-    assert {"step-smaller", "loss-higher"} <= set(found)
+    assert {"step-smaller", "loss-higher"} <= set(findings(outcome(RUNS / "rate-too-low")))
 
 
 @pytest.mark.parametrize(
@@ -93,12 +89,8 @@ def test_where_a_run_was_written_to_is_no_difference(copied: Callable[[str], Pat
     assert outcome(folder).status is Status.PASSED
 
 
-def test_without_a_healthy_run_it_is_skipped() -> None:
-    found = outcome(HEALTHY, against=None)
-    assert found.status is Status.SKIPPED
-    assert "--against" in found.reason
-
-
-def test_nothing_in_common_is_inconclusive() -> None:
-    found = outcome(FIXTURES / "data" / "geography")
-    assert found.status is Status.INCONCLUSIVE
+def test_nothing_to_compare() -> None:
+    skipped = outcome(HEALTHY, against=None)
+    assert skipped.status is Status.SKIPPED
+    assert "--against" in skipped.reason
+    assert outcome(FIXTURES / "data" / "geography").status is Status.INCONCLUSIVE
