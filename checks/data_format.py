@@ -221,8 +221,8 @@ def _validation(
 def _lines(split: Split, of_preferences: bool, survived: Severity | None) -> Iterator[Sign]:
     """Lines that are no rows, and rows in no format or in another one than the first."""
     if split.bad_lines:
-        lines = [bad.number for bad in split.bad_lines]
-        reason = split.bad_lines[0].reason
+        lines = list(split.bad_lines)
+        reason = split.bad_lines[lines[0]]
         yield _sign("bad-lines", split, lines, survived, first_line=lines[0], reason=reason)
     if not split.rows:
         if split.name == "train":
@@ -244,21 +244,21 @@ def _lines(split: Split, of_preferences: bool, survived: Severity | None) -> Ite
 def _refused(train: Split, rows: SupervisedRows, survived: Severity | None) -> Iterator[Sign]:
     """Rows of the first row's format that the template or the tokenizer refuses."""
     refused = [
-        row
-        for row in rows.refused
-        if train.features.format_of(train.rows[row.index]) == train.format
+        index
+        for index in rows.refused
+        if train.features.format_of(train.rows[index]) == train.format
     ]
     if refused:
-        first = refused[0]
-        renames = of_messages(train.rows[first.index].get(train.features.chat))
-        repairs = (fix for words, fix in _REPAIRS.items() if re.search(words, first.reason))
+        reason = rows.refused[refused[0]]
+        renames = of_messages(train.rows[refused[0]].get(train.features.chat))
+        repairs = (fix for words, fix in _REPAIRS.items() if re.search(words, reason))
         yield _sign(
             "rows-refused",
             train,
-            [train.line_numbers[row.index] for row in refused],
+            [train.line_numbers[index] for index in refused],
             survived,
             examined=rows.examined_rows,
-            reason=first.reason,
+            reason=reason,
             repair=f"rename {renames}" if renames else next(repairs, None),
         )
 

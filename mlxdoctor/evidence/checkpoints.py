@@ -15,7 +15,6 @@ from mlxdoctor.safety.errors import InputError
 
 #: A checkpoint's file, whatever comes before its iteration.
 CHECKPOINT_NAME = re.compile(r"(?:^|.*[_-])0*(\d+)_adapters\.safetensors$")
-_MLX_FILE = re.compile(r"^(\d+)_adapters\.safetensors$")
 _PEFT_FOLDER = re.compile(r"^checkpoint-(\d+)$")
 
 
@@ -85,7 +84,7 @@ class CheckpointHistory:
             raise InputError(path, "is not a folder", "name the folder that holds the checkpoints")
         numbered: list[Checkpoint] = []
         for entry in path.iterdir():
-            if match := _MLX_FILE.match(entry.name):
+            if match := CHECKPOINT_NAME.match(entry.name):
                 numbered.append(Checkpoint(int(match[1]), entry))
             elif (match := _PEFT_FOLDER.match(entry.name)) and entry.is_dir():
                 file = entry / "adapter_model.safetensors"

@@ -75,10 +75,6 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _flag(value: object) -> bool | None:
-    return None if value is None else bool(value)
-
-
 def _mapping(value: object) -> Mapping[str, Any] | None:
     return value if isinstance(value, Mapping) else None
 
@@ -107,7 +103,8 @@ class Setting(Generic[T]):
         self.name = name
 
     def __get__(self, config: TrainingConfig, owner: type) -> T | None:
-        return self.parse(config._lora(self.name) if self.of_lora else config._value(self.name))
+        value = config._lora(self.name) if self.of_lora else config._value(self.name)
+        return None if value is None else self.parse(value)
 
 
 @dataclass(frozen=True)
@@ -210,7 +207,7 @@ class TrainingConfig:
     steps_per_eval = Setting(_whole, "Iterations between two validations.")
     save_every = Setting(_whole, "Iterations between two checkpoints.")
     lr_schedule = Setting(_mapping, "mlx-lm's schedule: name, arguments, warmup, warmup_init.")
-    mask_prompt = Setting(_flag, "Whether the prompt is left out of the loss.")
+    mask_prompt = Setting(bool, "Whether the prompt is left out of the loss.")
     resume_adapter_file = Setting(_text, "The adapter that training started from.")
     rank = Setting(_whole, "The LoRA rank.", of_lora=True)
     alpha = Setting(

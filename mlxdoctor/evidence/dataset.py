@@ -65,19 +65,6 @@ class Features:
 
 
 @dataclass(frozen=True)
-class BadLine:
-    """A line that is not a row: mlx-lm stops at it.
-
-    Attributes:
-        number: the line's number in the file, from 1.
-        reason: what is wrong with it, as a clause.
-    """
-
-    number: int
-    reason: str
-
-
-@dataclass(frozen=True)
 class Pair:
     """What is asked and what is answered.
 
@@ -105,7 +92,8 @@ class Split:
         rows: its rows, in the file's order, lines that are no rows left out.
         line_numbers: the line in the file, from 1, of each row.
         format: what the first row is: mlx-lm treats every row like the first.
-        bad_lines: lines that are no rows.
+        bad_lines: lines that are no rows, at which mlx-lm stops: number from 1 -> a clause that
+            says why.
         features: the keys under which rows hold their parts.
     """
 
@@ -114,7 +102,7 @@ class Split:
     rows: tuple[Row, ...]
     line_numbers: tuple[int, ...]
     format: RowFormat
-    bad_lines: tuple[BadLine, ...]
+    bad_lines: Mapping[int, str]
     features: Features
 
     def messages(self, row: Row) -> list[Message]:
@@ -258,7 +246,7 @@ def _read_split(name: str, path: Path, features: Features) -> tuple[Split, Sourc
     if require_file(path) == 0:
         # An empty split is a fact about the run, not an unusable input.
         nothing = Source(path, hashlib.sha256(b"").hexdigest())
-        return Split(name, path, (), (), "unknown", (), features), nothing
+        return Split(name, path, (), (), "unknown", {}, features), nothing
     content, source = read_bytes(path, "data_bytes")
     if b"\0" in content[:65536]:
         raise InputError(path, "is a binary file where JSON lines are needed")
@@ -267,16 +255,16 @@ def _read_split(name: str, path: Path, features: Features) -> tuple[Split, Sourc
         lines.pop()
     rows: list[Row] = []
     numbers: list[int] = []
-    bad: list[BadLine] = []
+    bad: dict[int, str] = {}
     for number, line in enumerate(lines, start=1):
         row = _row(line)
         if isinstance(row, str):
-            bad.append(BadLine(number, row))
+            bad[number] = row
         else:
             rows.append(row)
             numbers.append(number)
     row_format = features.format_of(rows[0]) if rows else "unknown"
-    split = Split(name, path, tuple(rows), tuple(numbers), row_format, tuple(bad), features)
+    split = Split(name, path, tuple(rows), tuple(numbers), row_format, bad, features)
     return split, source
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 #: Under `lora_parameters`; the whole is used where it is not stated, and nothing of it elsewhere.
 MLX_LM_LORA_DEFAULTS: Mapping[str, Any] = MappingProxyType(
@@ -109,14 +108,8 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-@dataclass(frozen=True)
-class Need:
-    """What mlx-lm needs of a value.
-
-    Attributes:
-        holds: whether it takes a value.
-        text: what it takes, as in "set iters to ...".
-    """
+class Need(NamedTuple):
+    """Whether mlx-lm takes a value, and what it takes, as in "set iters to ..."."""
 
     holds: Callable[[Any], bool]
     text: str

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -33,13 +34,12 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.safety.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from mlxdoctor.evidence.source import Source
 
 __all__ = [
     "EXAMINED_ROWS",
-    "RefusedRow",
     "Role",
     "SupervisedRow",
     "SupervisedRows",
@@ -50,19 +50,6 @@ __all__ = [
 EXAMINED_ROWS = 512
 #: mlx-lm pads a batch to one more than a multiple of this (tokens).
 PAD_MULTIPLE = 32
-
-
-@dataclass(frozen=True)
-class RefusedRow:
-    """A row that mlx-lm can't tokenize: training stops when it gets there.
-
-    Attributes:
-        index: the row's position in the split, from 0.
-        reason: why, as a clause.
-    """
-
-    index: int
-    reason: str
 
 
 def _is_of_preferences(run: RunView) -> bool:
@@ -80,7 +67,8 @@ class SupervisedRows:
         format: how mlx-lm reads the rows.
         rows: those examined, in training order.
         batches: for each whole batch examined, positions in `rows`.
-        refused: rows examined that could not be tokenized.
+        refused: rows examined that mlx-lm can't tokenize, by their position in the split: why, as
+            a clause. Training stops when it gets there.
         mask_prompt: whether the prompt is masked.
         masking_is_default: whether that was not stated, so that mlx-lm's default applies.
         max_seq_length: tokens after which rows are cut.
@@ -99,7 +87,7 @@ class SupervisedRows:
     format: RowFormat
     rows: tuple[SupervisedRow, ...]
     batches: tuple[tuple[int, ...], ...]
-    refused: tuple[RefusedRow, ...]
+    refused: Mapping[int, str]
     mask_prompt: bool
     masking_is_default: bool
     max_seq_length: int
@@ -121,19 +109,14 @@ class SupervisedRows:
 
     def frequencies(self) -> Counter[int]:
         """How often each token is a target, padding left out."""
-        if not self.rows:
-            return Counter()
-        values, counts = np.unique(
-            np.concatenate([row.targets for row in self.rows]), return_counts=True
-        )
-        return Counter(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+        return Counter(chain.from_iterable(row.targets.tolist() for row in self.rows))
 
     def unigram_entropy(self) -> float:
         """Loss of the best constant guess, nats: the targets' entropy (Miller–Madow 1955).
 
         NaN without any target.
         """
-        counts = np.array(list(self.frequencies().values()), dtype=np.float64)
+        counts = np.array(list(self.frequencies().values()), np.float64)
         total = counts.sum()
         if total == 0:
             return math.nan
@@ -219,14 +202,14 @@ def build(
     order = sorted(range(len(data.rows)), key=lambda index: len(data.rows[index]))
     blocks = _sampled_blocks(order, batch_size, limit)
     rows: list[SupervisedRow] = []
-    refused: list[RefusedRow] = []
+    refused: dict[int, str] = {}
     batches: list[tuple[int, ...]] = []
     for block in blocks:
         first = len(rows)
         for index in block:
             row = encode.row(index, data.rows[index])
             if isinstance(row, str):
-                refused.append(RefusedRow(index, row))
+                refused[index] = row
             else:
                 rows.append(row)
         if len(rows) - first == batch_size:
@@ -238,7 +221,7 @@ def build(
         format=data.format,
         rows=tuple(rows),
         batches=tuple(batches),
-        refused=tuple(refused),
+        refused=refused,
         mask_prompt=encode.mask_prompt,
         masking_is_default=config is None or config.is_default("mask_prompt"),
         max_seq_length=encode.max_seq_length,

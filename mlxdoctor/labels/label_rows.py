@@ -77,9 +77,8 @@ class Totals:
 def labelled(split: Split, encoder: RowEncoder) -> Iterator[tuple[int, SupervisedRow | str]]:
     """The lines of a split, from 1, in its file's order: the row, or why it has no tokens."""
     rows = dict(zip(split.line_numbers, split.rows, strict=True))
-    reasons = {bad.number: bad.reason for bad in split.bad_lines}
-    for index, line in enumerate(sorted((*rows, *reasons))):
-        yield line, encoder.row(index, rows[line]) if line in rows else reasons[line]
+    for index, line in enumerate(sorted((*rows, *split.bad_lines))):
+        yield line, encoder.row(index, rows[line]) if line in rows else split.bad_lines[line]
 
 
 def spans(row: SupervisedRow) -> list[tuple[str, bool, list[int]]]:

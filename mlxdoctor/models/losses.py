@@ -285,10 +285,10 @@ class Meter:
             )
         jobs = [job for split in by_split for job in split]
         if not jobs:
-            refused = next((row for rows in splits for row in rows.refused), None)
+            refused = next((why for rows in splits for why in rows.refused.values()), None)
             problem = "the data has no row to measure on"
             if refused is not None:
-                problem = f"no row of the data can be measured: {refused.reason}"
+                problem = f"no row of the data can be measured: {refused}"
             raise InputError(None, problem, "name other data with --data")
         results = self._in_stages(jobs, by_turns([len(split) for split in by_split], ENOUGH_ROWS))
         sources = dict.fromkeys(source for rows in splits for source in rows.sources)

@@ -22,7 +22,7 @@ def test_a_folder_has_three_splits():
         "test": 40,
     }
     assert dataset.splits["train"].format == "chat"
-    assert dataset.splits["train"].bad_lines == ()
+    assert dataset.splits["train"].bad_lines == {}
     assert [source.path.stem for source in dataset.sources] == ["train", "valid", "test"]
 
 
@@ -62,13 +62,13 @@ def test_bad_lines_are_collected_with_their_numbers(tmp_path):
     split = Dataset.read(tmp_path).splits["train"]
     assert split.line_numbers == (1, 7, 8)
     assert len(split.rows) == 3
-    assert [(bad.number, bad.reason.split(" (")[0]) for bad in split.bad_lines] == [
-        (2, "is blank"),
-        (3, "is not JSON"),
-        (4, "holds a JSON list where an object is needed"),
-        (5, "is not UTF-8"),
-        (6, "is not JSON"),
-    ]
+    assert {line: reason.split(" (")[0] for line, reason in split.bad_lines.items()} == {
+        2: "is blank",
+        3: "is not JSON",
+        4: "holds a JSON list where an object is needed",
+        5: "is not UTF-8",
+        6: "is not JSON",
+    }
 
 
 def test_one_split_is_enough_and_may_be_empty(tmp_path):

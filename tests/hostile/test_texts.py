@@ -98,7 +98,7 @@ def test_rows_that_no_tokenizer_takes_are_bad_lines(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_bytes(b"\r\n".join(rows))
     split = Dataset.read(tmp_path).splits["train"]
     assert split.line_numbers == (1, 3)
-    assert [one.number for one in split.bad_lines] == [2, 4, 5, 6, 7]
+    assert [*split.bad_lines] == [2, 4, 5, 6, 7]
 
 
 def test_answers_lose_half_pairs(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from mlx_lm.generate import generate_step
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.evidence.supervision import RefusedRow, SupervisedRows, build
+from mlxdoctor.evidence.supervision import SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models import generations
 from mlxdoctor.models import load as models
@@ -248,7 +248,7 @@ def test_what_cannot_be_asked_is_refused(
         ({"rows": (alien,)}, "token 999 is outside the vocabulary"),
         ({"rows": ()}, "no row to measure"),
         (
-            {"rows": (), "refused": (RefusedRow(0, "its text is empty"),)},
+            {"rows": (), "refused": {0: "its text is empty"}},
             "no row of the data can be measured: its text is empty",
         ),
     ):

@@ -98,5 +98,5 @@ def test_a_row_cut_before_its_end(
 def test_question_and_answer(
     row: dict[str, Any], row_format: str, pair: tuple[str, str] | None
 ) -> None:
-    split = Split("train", Path("train.jsonl"), (row,), (1,), row_format, (), Features())
+    split = Split("train", Path("train.jsonl"), (row,), (1,), row_format, {}, Features())
     assert split.turn(row) == pair
