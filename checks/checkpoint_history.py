@@ -28,7 +28,7 @@ from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Exhibit, Measurement, Sign, Symptom, some_of
-from mlxdoctor.judge.save_flaws import SaveLimits, examine
+from mlxdoctor.judge.save_flaws import examine
 from mlxdoctor.measure.weights.save_norms import Save, heat_map
 
 #: The least cosine between the starts of two saves of one run; 0.989 or more in 21 fixture runs,
@@ -92,7 +92,7 @@ def checkpoint_history(
     is_shown = len(history.checkpoints) >= _MIN_SHOWN
     # The base's norms are read for the figure alone.
     weights = base if is_shown else None
-    followed, _, verdicts = examine(history, config, weights, log, limits=SaveLimits())
+    followed, _, verdicts = examine(history, config, weights, log)
     broken = [not verdict.is_good for verdict in verdicts]
     if is_shown and (figure := heat_map(followed, broken)) is not None:
         yield figure

@@ -30,18 +30,17 @@ every module.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import isfinite
 from statistics import median
 
-from mlxdoctor.check import Inconclusive, NotApplicable, check, limit
+from mlxdoctor.check import Inconclusive, NotApplicable, check
 from mlxdoctor.engines.tensors import ModuleFacts, quantity_of, size_of, straight_way
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.exhibits import DriftByLayer
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
-from mlxdoctor.judge.save_flaws import SizeLimits
+from mlxdoctor.judge.save_flaws import EXPLODED, NOMINAL_LARGE
 from mlxdoctor.measure.exhibited import drift_shown
 from mlxdoctor.measure.weights.adapter_facts import adapter_facts
 
@@ -64,41 +63,23 @@ _LONE = 10.0
 _ENOUGH_UPDATES = 50
 
 
-@dataclass(frozen=True)
-class Limits(SizeLimits):
-    """Thresholds of `weight-drift`, all on the median over modules."""
-
-    large: float = limit(
-        1.8,
-        unit="‖ΔW‖/‖W‖",
-        source="the same runs, and three at five times a sound scale: 2.0 to 2.8; runs at 1.8 to "
-        "2.9 are impaired, some not for good",
-        false_alarms="0 of 98 healthy runs of three base models",
-    )
-    nominal_exploded: float = limit(
-        5.0,
-        unit="‖ΔW‖/sqrt(min(in, out)), without the base model",
-        source="a run damaged by its scale is at 7.1, one that repeats one token at 23; sound "
-        "weights of large models are smaller than such weights, and their updates are, too",
-        false_alarms="0 of 19 healthy runs; 0 of 126 sound runs of four base models: 0.9 at most",
-    )
-    negligible: float = limit(
-        2e-3,
-        unit="‖ΔW‖/‖W‖",
-        source="half a unit of bfloat16's last place is 2^-9; a run at a rate of 1e-7 that "
-        "did not lower its loss reached 1.4e-3, one at 1e-6 that barely learned 1.4e-2",
-        false_alarms="0 of 19 healthy runs",
-    )
-    straight: float = limit(
-        0.27,
-        unit="rms of B over the straight way",
-        source="150 updates of three base models: 0.36 to 0.54 at a hundredth of a sound rate or "
-        "less, 0.33 at a thirtieth, 0.21 at a tenth, 0.15 at a fifth; sound ones 0.14 at most",
-        false_alarms="0 of 98 healthy runs of three base models",
-    )
-
-
-LIMITS = Limits()
+#: ‖ΔW‖/‖W‖ for a warning: 1.7 in healthy runs at most, 2.0 to 2.8 in three at five times a sound
+#: scale; runs at 1.8 to 2.9 are impaired, some not for good. Crossed by 0 of 98 healthy runs of
+#: three base models. From `EXPLODED` on it is an error.
+LARGE = 1.8
+#: ‖ΔW‖/sqrt(min(in, out)) for an error, without the base model: a run damaged by its scale is at
+#: 7.1, one that repeats one token at 23; sound weights of large models are smaller than such
+#: weights, and their updates are, too. Crossed by 0 of 19 healthy runs, 0 of 126 sound runs of four
+#: base models: 0.9 at most. From `NOMINAL_LARGE` on it is a warning.
+NOMINAL_EXPLODED = 5.0
+#: ‖ΔW‖/‖W‖: half a unit of bfloat16's last place is 2^-9; a run at a rate of 1e-7 that did not
+#: lower its loss reached 1.4e-3, one at 1e-6 that barely learned 1.4e-2. Crossed by 0 of 19 healthy
+#: runs.
+NEGLIGIBLE = 2e-3
+#: Rms of B over the straight way. 150 updates of three base models: 0.36 to 0.54 at a hundredth of
+#: a sound rate or less, 0.33 at a thirtieth, 0.21 at a tenth, 0.15 at a fifth; sound ones 0.14 at
+#: most. Crossed by 0 of 98 healthy runs of three base models.
+STRAIGHT = 0.27
 
 
 @check(
@@ -168,10 +149,8 @@ def _size(facts: Sequence[ModuleFacts]) -> Iterator[Sign]:
     is_relative = quantity == "relative"
     sizes = [(size_of(module, quantity), module.name) for module in facts]
     middle, (largest, name) = median(size for size, _ in sizes), max(sizes)
-    least = LIMITS.negligible * (1.0 if is_relative else _NOMINAL_SHARE)
-    exploded, large = LIMITS.nominal_exploded, LIMITS.nominal_large
-    if is_relative:
-        exploded, large = LIMITS.exploded, LIMITS.large
+    least = NEGLIGIBLE * (1.0 if is_relative else _NOMINAL_SHARE)
+    exploded, large = (EXPLODED, LARGE) if is_relative else (NOMINAL_EXPLODED, NOMINAL_LARGE)
     measured = {
         "median_relative_norm" if is_relative else "median_nominal_norm": middle,
         "largest_relative_norm": largest if is_relative else None,
@@ -211,13 +190,13 @@ def _straight(facts: Sequence[ModuleFacts], config: TrainingConfig) -> Iterator[
     way = abs(config.learning_rate) * straight_way(updates, bias_correction=corrected)
     straightness = median(module.b.rms for module in facts) / way
     # B that went further than the stated rate takes it was trained with another, or for longer.
-    if LIMITS.straight <= straightness <= 1.0:
+    if STRAIGHT <= straightness <= 1.0:
         yield Sign(
             "straight",
             {
                 "learning_rate": config.learning_rate,
                 "updates": updates,
                 "straightness": straightness,
-                "most": LIMITS.straight,
+                "most": STRAIGHT,
             },
         )

@@ -248,20 +248,6 @@ class Check:
         )
 
 
-def limit(default: T, *, unit: str, source: str, false_alarms: str = "not measured") -> T:
-    """A threshold as a dataclass field.
-
-    Args:
-        default: the value that ships.
-        unit: what it counts ("nats", "reports", "fraction of prompts").
-        source: where it comes from: a reference, or the runs it was measured on.
-        false_alarms: how often a healthy run crosses it, as measured.
-    """
-    metadata = {"unit": unit, "source": source, "false_alarms": false_alarms}
-    # A field() stands for the value until the dataclass is made.
-    return field(default=default, metadata=metadata)
-
-
 def check(
     *,
     codes: Mapping[str, Symptom],

@@ -19,8 +19,7 @@ from mlxdoctor.evidence.kind import Missing
 from mlxdoctor.evidence.supervision import Role, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.judge import collapse
-from mlxdoctor.judge.log_at_saves import LOST_SHARE
-from mlxdoctor.judge.save_flaws import SaveLimits
+from mlxdoctor.judge.log_at_saves import LOST_SHARE, RISEN_NATS, RISEN_RATIO
 from mlxdoctor.measure.text.prompt_rates import Rate, is_raised, rate
 from mlxdoctor.measure.text.statistics import SIGNIFICANCE, sign_test
 
@@ -77,14 +76,13 @@ class Behaviour:
 
 
 def measured_saves(
-    places: Sequence[int], measure: Callable[[int], Behaviour], limits: SaveLimits
+    places: Sequence[int], measure: Callable[[int], Behaviour]
 ) -> dict[int, Behaviour]:
     """Place of a save -> what it does: of all, or of as many as show the lowest and the break.
 
     Args:
         places: of the saves, in the order of training.
         measure: loads and measures the save at a place.
-        limits: when a save is broken.
     """
     seen: dict[int, Behaviour] = {}
     wanted = list(places)
@@ -94,7 +92,7 @@ def measured_saves(
     while wanted:
         seen |= {place: measure(place) for place in wanted}
         # Halfway between the save with the lowest loss and its neighbours, and into the break.
-        measured, broken = sorted(seen), broken_of(seen, limits)
+        measured, broken = sorted(seen), broken_of(seen)
         lowest = measured.index(min(measured, key=lambda place: seen[place].loss))
         last_good = max((i for i, place in enumerate(measured) if place not in broken), default=-1)
         gaps = [i for i in {lowest - 1, lowest, last_good} if 0 <= i < len(measured) - 1]
@@ -103,13 +101,13 @@ def measured_saves(
     return seen
 
 
-def broken_of(seen: Mapping[int, Behaviour], limits: SaveLimits) -> dict[int, str]:
+def broken_of(seen: Mapping[int, Behaviour]) -> dict[int, str]:
     """Place -> why, as a clause, for those measured that are broken."""
     faults = {place: _own_fault(save) for place, save in seen.items()}
     best: Behaviour | None = None
     for place in sorted(place for place, fault in faults.items() if not fault):
         save = seen[place]
-        if best is not None and _is_worse(save, best, limits):
+        if best is not None and _is_worse(save, best):
             faults[place] = f"its answers' loss is {save.loss:.3g}, and was {best.loss:.3g} before"
         best = save if best is None or save.loss < best.loss else best
     return {place: fault for place, fault in sorted(faults.items()) if fault}
@@ -131,11 +129,11 @@ def _own_fault(save: Behaviour) -> str:
     return ""
 
 
-def _is_worse(save: Behaviour, best: Behaviour, limits: SaveLimits) -> bool:
+def _is_worse(save: Behaviour, best: Behaviour) -> bool:
     """Whether a loss rose by enough nats, and by a ratio or a share of the gain, not by chance."""
     rise, gain = save.loss - best.loss, best.base_loss - best.loss
     lost_much = gain > 0 and rise > LOST_SHARE * gain
-    if rise < limits.risen_nats or not (save.loss > limits.risen_ratio * best.loss or lost_much):
+    if rise < RISEN_NATS or not (save.loss > RISEN_RATIO * best.loss or lost_much):
         return False
     return is_higher(save.losses - best.losses)
 

@@ -21,7 +21,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import Missing, Progress
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.judge.log_at_saves import LoggedCourse
-from mlxdoctor.judge.save_flaws import Flaw, SaveLimits, SaveVerdict, Standing, examine
+from mlxdoctor.judge.save_flaws import Flaw, SaveVerdict, Standing, examine
 from mlxdoctor.measure.weights.save_norms import FollowedHistory
 from mlxdoctor.safety.errors import InputError
 
@@ -110,12 +110,11 @@ class Bisection:
         return has_sizes or (self.logged is not None and self.logged.covers)
 
 
-def bisect(run: Run, limits: SaveLimits, progress: Progress | None = None) -> Bisection:
+def bisect(run: Run, progress: Progress | None = None) -> Bisection:
     """Find the last good checkpoint of a run, and the best one.
 
     Args:
         run: what it left behind; its models are run where it allows that.
-        limits: when a save is broken.
         progress: called file by file, then save by save.
 
     Raises:
@@ -123,9 +122,7 @@ def bisect(run: Run, limits: SaveLimits, progress: Progress | None = None) -> Bi
     """
     history = _history(run)
     config, base, log = run.get(TrainingConfig), run.get(BaseModel), run.get(TrainingLog)
-    followed, logged, verdicts = examine(
-        history, config, base, log, limits=limits, progress=progress
-    )
+    followed, logged, verdicts = examine(history, config, base, log, progress)
     first = followed.saves[0]
     if all(save.problem for save in followed.saves):
         raise InputError(
@@ -143,12 +140,12 @@ def bisect(run: Run, limits: SaveLimits, progress: Progress | None = None) -> Bi
     if places:
         try:
             measure = SaveMeasure(run, history.checkpoints)
-            seen = measured_saves(places, measure.save, limits)
+            seen = measured_saves(places, measure.save)
             split = measure.split
         except (Missing, InputError) as reason:
             unmeasured = str(reason)
     if seen:
-        verdicts = _judged(verdicts, seen, places, limits)
+        verdicts = _judged(verdicts, seen, places)
     behaviours = {
         place: seen[file]
         for place, verdict in enumerate(verdicts)
@@ -163,7 +160,6 @@ def _judged(
     verdicts: Sequence[SaveVerdict],
     seen: Mapping[int, Behaviour],
     places: Sequence[int],
-    limits: SaveLimits,
 ) -> tuple[SaveVerdict, ...]:
     """The verdicts with what the models showed; a run that broke is taken to stay broken.
 
@@ -171,7 +167,7 @@ def _judged(
         seen: place -> what was measured.
         places: of the saves that were to be measured.
     """
-    faults = broken_of(seen, limits)
+    faults = broken_of(seen)
     last_good = max(seen.keys() - faults.keys(), default=-1)
     judged = []
     for place, verdict in enumerate(verdicts):

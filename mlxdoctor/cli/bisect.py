@@ -62,12 +62,11 @@ def command(
         output.refuse_inside(folder, [run, *([base] if base is not None else [])])
 
     from mlxdoctor.bisect.table import bisect
-    from mlxdoctor.judge.save_flaws import SaveLimits
     from mlxdoctor.run import Run
 
     with ProgressLine() as progress:
         run_left = Run.discover([run], base=base, allow_model=not no_generate, progress=progress)
-        table = bisect(run_left, SaveLimits(), progress)
+        table = bisect(run_left, progress)
     text = _rendered(table, output_format)
     click.echo(text, nl=False)
     if folder is not None:

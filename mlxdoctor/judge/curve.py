@@ -1,4 +1,4 @@
-"""What a loss is held against: where its run began, what came before, and the shared limits.
+"""What a loss is held against: where its run began, what came before.
 
 `loss_figures` are the figures that the tables of the loss checks (`checks/loss_*.toml`) have
 bounds for; `diagnose` and the watch share them. Bisect compares a loss with a level
@@ -9,17 +9,14 @@ and nats alone of large ones.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from mlxdoctor.check import limit
 from mlxdoctor.engines.series import SeriesFacts, smoothed
 from mlxdoctor.evidence.training_log import Segment, Series
 from mlxdoctor.finding import Measurement
 
-CALIBRATION = "0 of 36 healthy runs of the fixture model, 0 of 4 healthy users' logs"
 #: Reports from which on a curve has levels: with fewer only what is far off is judged.
 ENOUGH = 10
 #: Finite losses before the first that is not, of which the highest is held against the lowest; and
@@ -31,36 +28,6 @@ NOISES = 4.0
 DEPARTED = 0.5
 #: Words of a metric that tells more of training on preferences than its loss.
 REWARDS = frozenset({"reward", "rewards", "margin", "margins", "r"})
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When a loss has left a level."""
-
-    diverged_nats: float = limit(
-        0.5, unit="nats above a level", source="one noisy batch", false_alarms=CALIBRATION
-    )
-    exploded_ratio: float = limit(
-        1.5,
-        unit="loss over the level before",
-        source="told 15 faulty QLoRA runs from 3 healthy ones without error",
-        false_alarms=CALIBRATION,
-    )
-    overfitted: float = limit(
-        1.2,
-        unit="last validation loss over its minimum",
-        source="told 15 faulty QLoRA runs from 3 healthy ones without error",
-        false_alarms=CALIBRATION,
-    )
-    risen_ratio: float = limit(
-        1.15,
-        unit="end over minimum, of training and of validation losses alike",
-        source="healthy runs end within 1.10 of either minimum",
-        false_alarms=CALIBRATION,
-    )
-    risen_nats: float = limit(
-        0.2, unit="nats", source="small losses double and halve with the batch"
-    )
 
 
 def above(loss: Any, level: Any, ratio: float, nats: float) -> Any:

@@ -8,14 +8,12 @@ from enum import StrEnum
 from math import inf, isfinite
 from pathlib import Path
 
-from mlxdoctor.check import limit
 from mlxdoctor.engines.tensors import Quantity
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.judge import curve
 from mlxdoctor.judge.log_at_saves import LoggedCourse, course
 from mlxdoctor.measure.weights.save_norms import FollowedHistory, Save, follow
 
@@ -49,43 +47,21 @@ FACTS = frozenset({Flaw.UNREADABLE, Flaw.NON_FINITE, Flaw.ERASED, Flaw.ZERO, Fla
 _JUMP_SIZE = 1.0
 
 
-@dataclass(frozen=True)
-class SizeLimits:
-    """When an update overwrites the weights that it is added to, median over modules."""
-
-    exploded: float = limit(
-        3.0,
-        unit="‖ΔW‖/‖W‖",
-        source="38 runs of mlx-lm on a 0.48 M-parameter Llama: healthy ones reach 1.7, ones "
-        "damaged by their scale end at 2.0 to 3.8, collapsed ones begin at 4.1. 30 runs of four "
-        "base models end above it, at 4.8 to 960: their answers' likeness to the right ones is "
-        "0.05 to 0.44, that of sound runs 0.8 to 0.9",
-        false_alarms="0 of 98 healthy runs of three base models; saves of 126 of four reach 1.3",
-    )
-    nominal_large: float = limit(
-        4.0,
-        unit="‖ΔW‖/sqrt(min(in, out)), without the base model",
-        source="38 runs of mlx-lm on a 0.48 M-parameter Llama: healthy ones reach 1.3 and "
-        "collapsed ones begin at 3.0",
-        false_alarms="0 of 19 healthy runs; 0 of 126 sound runs of four base models: 0.9 at most",
-    )
-
-
-@dataclass(frozen=True)
-class SaveLimits(SizeLimits, curve.Limits):
-    """When a file or the log says that a save is broken.
-
-    Adam moves A and B by at most a step at a time: an update that began near zero can grow by
-    the square of the ratio of the iterations at most.
-    """
-
-    jump: float = limit(
-        3.0,
-        unit="growth of the update between two saves over the ratio of their iterations",
-        source="healthy runs of mlx-lm stay below 1.0 from the first save on, sound runs of four "
-        "base models below 1.33",
-        false_alarms="0 of 19 healthy runs; 0 of 126 sound runs of four base models",
-    )
+#: ‖ΔW‖/‖W‖, median over modules. 38 runs of mlx-lm on a 0.48 M-parameter Llama: healthy ones reach
+#: 1.7, ones damaged by their scale end at 2.0 to 3.8, collapsed ones begin at 4.1. 30 runs of four
+#: base models end above it, at 4.8 to 960: their answers' likeness to the right ones is 0.05 to
+#: 0.44, that of sound runs 0.8 to 0.9. Crossed by 0 of 98 healthy runs of three base models; saves
+#: of 126 of four reach 1.3.
+EXPLODED = 3.0
+#: ‖ΔW‖/sqrt(min(in, out)), without the base model: in the 38 runs healthy ones reach 1.3 and
+#: collapsed ones begin at 3.0. Crossed by 0 of 19 healthy runs, 0 of 126 sound runs of four base
+#: models: 0.9 at most.
+NOMINAL_LARGE = 4.0
+#: Growth of the update between two saves over the ratio of their iterations. Adam moves A and B by
+#: at most a step at a time: an update that began near zero can grow by the square of that ratio at
+#: most. Healthy runs of mlx-lm stay below 1.0 from the first save on, sound runs of four base
+#: models below 1.33. Crossed by 0 of 19 healthy runs, 0 of 126 sound runs of four base models.
+JUMP = 3.0
 
 
 @dataclass(frozen=True)
@@ -130,8 +106,6 @@ def examine(
     config: TrainingConfig | None,
     base: BaseModel | None,
     log: TrainingLog | None,
-    *,
-    limits: SaveLimits,
     progress: Progress | None = None,
 ) -> tuple[FollowedHistory, LoggedCourse | None, tuple[SaveVerdict, ...]]:
     """The saves in figures, the log at each of them, and what both say of it."""
@@ -141,19 +115,16 @@ def examine(
     iterations = [
         last if save.iteration is None else save.iteration for save in history.checkpoints
     ]
-    logged = course(log, iterations, limits)
-    return followed, logged, judge(followed, logged, limits)
+    logged = course(log, iterations)
+    return followed, logged, judge(followed, logged)
 
 
-def judge(
-    followed: FollowedHistory, logged: LoggedCourse | None, limits: SaveLimits
-) -> tuple[SaveVerdict, ...]:
+def judge(followed: FollowedHistory, logged: LoggedCourse | None) -> tuple[SaveVerdict, ...]:
     """Judge every save.
 
     Args:
         followed: the saves in figures.
         logged: what the log says at each of them.
-        limits: when a save is broken.
     """
     verdicts: list[SaveVerdict] = []
     first_with: dict[str, int] = {}
@@ -162,7 +133,7 @@ def judge(
     good: Save | None = None
     for place, save in enumerate(followed.saves):
         zero = {name for name, size in save.sizes.items() if size == 0}
-        flaws = _of_file(save, zero & trained) or _of_size(save, good, followed.quantity, limits)
+        flaws = _of_file(save, zero & trained) or _of_size(save, good, followed.quantity)
         trained |= save.sizes.keys() - zero
         if logged is not None and flaws.keys().isdisjoint({Flaw.UNREADABLE, Flaw.ZERO}):
             flaws |= _of_log(logged, place, is_flawed=bool(flaws))
@@ -190,13 +161,11 @@ def _of_file(save: Save, erased: Collection[str]) -> dict[Flaw, str]:
     return {}
 
 
-def _of_size(
-    save: Save, good: Save | None, quantity: Quantity, limits: SaveLimits
-) -> dict[Flaw, str]:
+def _of_size(save: Save, good: Save | None, quantity: Quantity) -> dict[Flaw, str]:
     """What its size shows, alone and beside that of the last good save."""
     size, iteration = save.size, save.checkpoint.iteration
     # Without the base model no save that is called large was sound.
-    most = {"relative": limits.exploded, "nominal": limits.nominal_large, "unscaled": inf}
+    most = {"relative": EXPLODED, "nominal": NOMINAL_LARGE, "unscaled": inf}
     if size >= most[quantity]:
         times = f"update {size:.3g} times as large as the weights"
         if quantity == "nominal":
@@ -206,7 +175,7 @@ def _of_size(
     if good is None or iteration is None or not size >= _JUMP_SIZE:
         return {}
     growth, last = size / good.size, good.checkpoint
-    if growth * (last.iteration or 1) / max(iteration, 1) < limits.jump:
+    if growth * (last.iteration or 1) / max(iteration, 1) < JUMP:
         return {}
     return {Flaw.JUMPED: f"update {growth:.3g} times as large as at {last.label}"}
 

@@ -15,10 +15,8 @@ from mlxdoctor.bisect.behaviour import (
     broken_of,
     measured_saves,
 )
-from mlxdoctor.judge.save_flaws import SaveLimits
 from mlxdoctor.measure.text.prompt_rates import rate
 
-LIMITS = SaveLimits()
 BASE = 5.0
 
 
@@ -31,7 +29,7 @@ def behaviour(loss: float, *, collapsed: bool = False, rows: int = 16) -> Behavi
 
 
 def broken(*saves: Behaviour) -> dict[int, str]:
-    return broken_of(dict(enumerate(saves)), LIMITS)
+    return broken_of(dict(enumerate(saves)))
 
 
 FALLING = [4.0 * 0.9**i for i in range(32)]
@@ -45,7 +43,7 @@ def searched(losses: Sequence[float]) -> dict[int, Behaviour]:
         asked.append(place)
         return behaviour(losses[place])
 
-    seen = measured_saves(range(len(losses)), measure, LIMITS)
+    seen = measured_saves(range(len(losses)), measure)
     assert len(asked) == len(seen)
     return seen
 
@@ -53,7 +51,7 @@ def searched(losses: Sequence[float]) -> dict[int, Behaviour]:
 @pytest.mark.parametrize("broken_from", range(1, 32))
 def test_every_break_is_found_in_a_few_loads(broken_from: int) -> None:
     seen = searched([*FALLING[:broken_from], *[4.6] * (32 - broken_from)])
-    faults = broken_of(seen, LIMITS)
+    faults = broken_of(seen)
     assert max(seen.keys() - faults.keys()) == broken_from - 1
     assert broken_from in (*faults, 32)
     assert len(seen) <= MEASURED + 4
@@ -68,7 +66,7 @@ def test_of_a_hundred_saves_the_lowest_is_found_in_a_few(lowest: int) -> None:
 
 def test_up_to_sixteen_saves_are_all_measured() -> None:
     seen = searched([4.0, 1.0, 0.9, 4.6, 0.8, 4.6, 4.6, 0.7, 4.6, 4.6])
-    assert list(broken_of(seen, LIMITS)) == [3, 5, 6, 8, 9]
+    assert list(broken_of(seen)) == [3, 5, 6, 8, 9]
     assert list(searched([1.0])) == [0]
 
 

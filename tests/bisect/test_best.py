@@ -12,12 +12,11 @@ import pytest
 from mlxdoctor.bisect.answer import as_object, best_sentence, sentence
 from mlxdoctor.bisect.behaviour import Behaviour
 from mlxdoctor.bisect.table import Bisection, best_of, bisect
-from mlxdoctor.judge.save_flaws import SaveLimits, SaveVerdict, Standing
+from mlxdoctor.judge.save_flaws import SaveVerdict, Standing
 from mlxdoctor.run import Run
 from tests.bisect.states import history, state
 from tests.conftest import FIXTURES, RUNS
 
-LIMITS = SaveLimits()
 BASE = np.full(32, 5.0)
 NOISE = np.random.default_rng(0).normal(size=32) * 0.01
 
@@ -71,7 +70,7 @@ def test_the_log_compares_at_least_two(
 
 
 def static(folder: Path) -> Bisection:
-    return bisect(Run.discover([folder], allow_model=False), LIMITS)
+    return bisect(Run.discover([folder], allow_model=False))
 
 
 def test_without_models_the_log_says_it_and_that_is_said() -> None:
@@ -105,7 +104,7 @@ def test_where_none_is_good_none_is_best() -> None:
 @pytest.fixture(scope="module")
 def overfitted() -> Bisection:
     run = Run.discover([RUNS / "overfitting"], base=FIXTURES / "base", allow_model=True)
-    return bisect(run, LIMITS)
+    return bisect(run)
 
 
 @pytest.mark.slow

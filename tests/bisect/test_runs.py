@@ -14,7 +14,6 @@ import pytest
 from mlxdoctor.bisect.answer import sentence
 from mlxdoctor.bisect.table import Bisection, bisect
 from mlxdoctor.evidence.adapter import Adapter
-from mlxdoctor.judge.save_flaws import SaveLimits
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from tests.bisect.conftest import EVERY, LEAP
@@ -27,7 +26,7 @@ Copy = Callable[[str], Path]
 
 def bisected(folder: Path, *, model: bool = False) -> Bisection:
     base = FIXTURES / "base" if model else None
-    return bisect(Run.discover([folder], base=base, allow_model=model), SaveLimits())
+    return bisect(Run.discover([folder], base=base, allow_model=model))
 
 
 def standings(found: Bisection) -> str:
@@ -65,7 +64,9 @@ def test_the_models_agree_after_a_few_loads(broken_run: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_model_finds_what_log_and_sizes_do_not_show(broken_run: Path, tmp_path: Path) -> None:
+def test_the_model_finds_what_log_and_sizes_do_not_show(
+    broken_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Without the log, and with a scale that hides how large the update is.
     folder = tmp_path / "run"
     folder.mkdir()
@@ -73,9 +74,10 @@ def test_the_model_finds_what_log_and_sizes_do_not_show(broken_run: Path, tmp_pa
         name = f"{number:07d}_adapters.safetensors"
         shutil.copy(broken_run / name, folder / name)
     shutil.copy(broken_run / "adapter_config.json", folder)
-    limits = SaveLimits(exploded=1e9, jump=1e9)
+    monkeypatch.setattr("mlxdoctor.judge.save_flaws.EXPLODED", 1e9)
+    monkeypatch.setattr("mlxdoctor.judge.save_flaws.JUMP", 1e9)
     run = Run.discover([folder], base=FIXTURES / "base", allow_model=True)
-    found = bisect(run, limits)
+    found = bisect(run)
     assert standings(found) == "gggb"
     assert found.last_good == 2
     assert ["bad-answers" in row.flaws for row in found.rows] == [False] * 3 + [True]
@@ -173,7 +175,7 @@ def test_saves_that_do_not_fit_the_base_are_broken(broken_run: Path, tmp_path: P
         tensors = {name: one * np.float32(1.01) for name, one in tensors.items()}
         save(folder / f"{number:07d}_adapters.safetensors", tensors)
     run = Run.discover([folder], base=FIXTURES / "base", allow_model=True)
-    found = bisect(run, SaveLimits())
+    found = bisect(run)
     assert standings(found) == "bb"
     assert "it cannot be put on the base model" in sentence(found)
     assert "tmp" not in found.rows[0].why

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mlxdoctor.checks.weight_drift import LIMITS
+from mlxdoctor.checks.weight_drift import LARGE, NEGLIGIBLE, NOMINAL_EXPLODED, STRAIGHT
 
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Outcome, Status
+from mlxdoctor.judge.save_flaws import EXPLODED, NOMINAL_LARGE
 from tests.conftest import FIXTURES, RUNS, check_called
 from tests.given import outcome
 from tests.weight_files import lora, save, write_config
@@ -55,27 +56,24 @@ def factors(size: float, base: BaseModel | None = BASE, still: int = 0) -> dict[
     return tensors
 
 
-LEAST = LIMITS.negligible
-
-
 @pytest.mark.parametrize(
     ("base", "size", "expected"),
     [
-        (BASE, LIMITS.exploded * 1.01, {"exploded": "error"}),
-        (BASE, LIMITS.exploded * 0.99, {"large": "warning"}),
-        (BASE, LIMITS.large * 1.01, {"large": "warning"}),
-        (BASE, LIMITS.large * 0.99, {}),
-        (BASE, LEAST * 1.01, {}),
-        (BASE, LEAST * 0.99, {"negligible": "warning"}),
-        (BASE, LEAST * 0.2 * 1.01, {"negligible": "warning"}),
-        (BASE, LEAST * 0.2 * 0.99, {"negligible": "error"}),
-        (None, LIMITS.nominal_exploded * 1.01, {"exploded": "error"}),
-        (None, LIMITS.nominal_exploded * 0.99, {"large": "warning"}),
-        (None, LIMITS.nominal_large * 1.01, {"large": "warning"}),
-        (None, LIMITS.nominal_large * 0.99, {}),
-        (None, LEAST / 4 * 1.01, {}),
-        (None, LEAST / 4 * 0.99, {"negligible": "warning"}),
-        (None, LEAST / 4 * 0.2 * 0.99, {"negligible": "error"}),
+        (BASE, EXPLODED * 1.01, {"exploded": "error"}),
+        (BASE, EXPLODED * 0.99, {"large": "warning"}),
+        (BASE, LARGE * 1.01, {"large": "warning"}),
+        (BASE, LARGE * 0.99, {}),
+        (BASE, NEGLIGIBLE * 1.01, {}),
+        (BASE, NEGLIGIBLE * 0.99, {"negligible": "warning"}),
+        (BASE, NEGLIGIBLE * 0.2 * 1.01, {"negligible": "warning"}),
+        (BASE, NEGLIGIBLE * 0.2 * 0.99, {"negligible": "error"}),
+        (None, NOMINAL_EXPLODED * 1.01, {"exploded": "error"}),
+        (None, NOMINAL_EXPLODED * 0.99, {"large": "warning"}),
+        (None, NOMINAL_LARGE * 1.01, {"large": "warning"}),
+        (None, NOMINAL_LARGE * 0.99, {}),
+        (None, NEGLIGIBLE / 4 * 1.01, {}),
+        (None, NEGLIGIBLE / 4 * 0.99, {"negligible": "warning"}),
+        (None, NEGLIGIBLE / 4 * 0.2 * 0.99, {"negligible": "error"}),
     ],
 )
 def test_the_size_of_the_update(
@@ -125,7 +123,7 @@ def straight_way(updates: int) -> float:
 @pytest.mark.parametrize(
     ("times", "updates", "hit"),
     # B that went more than the whole way had another rate than the one that is stated.
-    [(1.05, 50, True), (0.95, 50, False), (1.05, 49, False), (1.05 / LIMITS.straight, 50, False)],
+    [(1.05, 50, True), (0.95, 50, False), (1.05, 49, False), (1.05 / STRAIGHT, 50, False)],
 )
 def test_b_that_went_straight_ahead(
     tmp_path: Path, times: float, updates: int, hit: bool, corrected: bool
@@ -134,7 +132,7 @@ def test_b_that_went_straight_ahead(
     size = np.median([np.sqrt(np.mean(v**2)) for n, v in tensors.items() if n.endswith("b")])
     way = updates if corrected else straight_way(updates)
     config: dict[str, Any] = {
-        "learning_rate": float(size / times / LIMITS.straight / way),
+        "learning_rate": float(size / times / STRAIGHT / way),
         "iters": 2 * updates,
         "grad_accumulation_steps": 2,
         "optimizer_config": {"adam": {"bias_correction": corrected}},
@@ -142,7 +140,7 @@ def test_b_that_went_straight_ahead(
     judged = examine(tmp_path, tensors, **config)
     assert codes(judged) == ({"straight": "warning"} if hit else {})
     for finding in judged.findings:
-        assert finding.measured["straightness"] == pytest.approx(times * LIMITS.straight)
+        assert finding.measured["straightness"] == pytest.approx(times * STRAIGHT)
     other = {**config, "optimizer": "adafactor"}
     assert codes(examine(tmp_path / "other", tensors, **other)) == {}
 

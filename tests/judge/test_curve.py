@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from mlxdoctor.judge.curve import Limits, above
+from mlxdoctor.judge.curve import above
 from mlxdoctor.judge.log_at_saves import blown_up
 
 
@@ -22,7 +22,7 @@ def test_above_is_by_a_ratio_and_by_nats(loss: float, level: float, far: bool) -
 def test_a_loss_that_is_not_finite_is_blown_up() -> None:
     falling = [2.0 - 0.1 * i for i in range(10)]
     values = np.array([*falling, math.nan, 6.0, 6.0, 1.0])
-    bad, level = blown_up(values, None, 1, Limits())
+    bad, level = blown_up(values, None, 1)
     assert np.flatnonzero(bad).tolist() == [10, 11, 12]
     # The middle of three: the lowest report alone is no level.
     assert level[11] == pytest.approx(1.2)

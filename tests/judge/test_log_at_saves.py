@@ -9,18 +9,16 @@ import numpy as np
 import pytest
 
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.judge.curve import Limits
-from mlxdoctor.judge.log_at_saves import LOST_SHARE, LoggedCourse, course
+from mlxdoctor.judge.log_at_saves import DIVERGED_NATS, LOST_SHARE, LoggedCourse, course
 from tests.checks.log_evidence import LogWriter
 from tests.conftest import RUNS
 
-LIMITS = Limits()
 SAVES = (50, 100, 150, 200)
 FALLING = [4.0 * 0.9**i + 0.5 for i in range(20)]
 
 
 def at_saves(log: TrainingLog, saves: tuple[int, ...] = SAVES) -> LoggedCourse:
-    found = course(log, saves, LIMITS)
+    found = course(log, saves)
     assert found is not None
     return found
 
@@ -41,7 +39,7 @@ def test_a_blow_up_dates_the_break(tmp_path: Path) -> None:
 
 
 #: Nats above a level, and the share of what was learned, that are a blow-up.
-NATS, SHARE = LIMITS.diverged_nats, LOST_SHARE
+NATS, SHARE = DIVERGED_NATS, LOST_SHARE
 
 
 @pytest.mark.parametrize(
@@ -104,9 +102,9 @@ def test_a_log_that_ends_early_does_not_cover_the_saves(tmp_path: Path) -> None:
 
 
 def test_nothing_to_compare_with(tmp_path: Path) -> None:
-    assert course(None, SAVES, LIMITS) is None
+    assert course(None, SAVES) is None
     table = LogWriter(tmp_path).text("epoch,loss", *(f"{i},{4 - i / 10}" for i in range(1, 9)))
-    assert course(table, SAVES, LIMITS) is None
+    assert course(table, SAVES) is None
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,12 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.judge.save_flaws import SaveLimits, SaveVerdict, examine
+from mlxdoctor.judge.save_flaws import JUMP, NOMINAL_LARGE, SaveVerdict, examine
 from mlxdoctor.run import Run
 from tests.bisect.states import changed, history, state
 from tests.checks.log_evidence import LogWriter
 from tests.conftest import RUNS
 
-LIMITS = SaveLimits()
 GROWING = [state(0.1), state(0.2, 1), state(0.3, 2)]
 ZERO = {name: value * 0 if "lora_b" in name else value for name, value in state(1.0).items()}
 BROKEN = state(0.2, 1)
@@ -33,7 +32,7 @@ def examined(
     log: TrainingLog | None = None,
 ) -> tuple[SaveVerdict, ...]:
     saves = history(folder, states, final)
-    return examine(saves, TrainingConfig.read(folder), None, log, limits=LIMITS)[2]
+    return examine(saves, TrainingConfig.read(folder), None, log)[2]
 
 
 def standings(verdicts: Sequence[SaveVerdict]) -> str:
@@ -42,7 +41,7 @@ def standings(verdicts: Sequence[SaveVerdict]) -> str:
 
 def grown(before: float, growth: float) -> list[dict[str, Any]]:
     """Two saves; from iteration 100 to 200 the limit applies to twice the growth."""
-    return [state(before), state(before * LIMITS.jump * 2 * growth, 1)]
+    return [state(before), state(before * JUMP * 2 * growth, 1)]
 
 
 @pytest.mark.parametrize(
@@ -50,8 +49,8 @@ def grown(before: float, growth: float) -> list[dict[str, Any]]:
     [
         (GROWING, GROWING[-1], "gggg", ""),
         ([state(0.1), BROKEN, state(0.3, 2)], None, "gbg", "non-finite"),
-        ([state(LIMITS.nominal_large * 1.01)], None, "b", "exploded"),
-        ([state(LIMITS.nominal_large * 0.99)], None, "g", ""),
+        ([state(NOMINAL_LARGE * 1.01)], None, "b", "exploded"),
+        ([state(NOMINAL_LARGE * 0.99)], None, "g", ""),
         (grown(0.5, 1.02), None, "gb", "jumped"),
         (grown(0.5, 0.98), None, "gg", ""),
         # A small update may grow fast.
@@ -91,7 +90,7 @@ def test_what_is_said_of_them(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     saves = history(tmp_path, [state(0.1), state(0.2)])
     (tmp_path / "0000200_adapters.safetensors").write_bytes(b"\x00" * 4)
-    verdicts = examine(saves, TrainingConfig.read(tmp_path), None, None, limits=LIMITS)[2]
+    verdicts = examine(saves, TrainingConfig.read(tmp_path), None, None)[2]
     assert standings(verdicts) == "gb"
     assert list(verdicts[1].flaws) == ["unreadable"]
 
@@ -136,5 +135,5 @@ def test_what_the_log_shows(
 def test_real_runs(name: str, expected: str) -> None:
     run = Run.discover([RUNS / name], allow_model=False)
     config, base, log = run.get(TrainingConfig), run.get(BaseModel), run.get(TrainingLog)
-    verdicts = examine(run.need(CheckpointHistory), config, base, log, limits=LIMITS)[2]
+    verdicts = examine(run.need(CheckpointHistory), config, base, log)[2]
     assert standings(verdicts) == expected
