@@ -23,6 +23,7 @@ from mlxdoctor.safety import reading_limits
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.limits import TimeLimitExceeded, time_limit
 from tests.conftest import RUNS
+from tests.given import Given
 
 
 class Pulse:
@@ -31,19 +32,6 @@ class Pulse:
 
 class Chart:
     """Another."""
-
-
-class Source:
-    """Evidence of the given kinds, as a `Run` would give it."""
-
-    def __init__(self, **evidence: Any) -> None:
-        self.evidence = {Pulse: evidence.get("pulse"), Chart: evidence.get("chart")}
-
-    def get(self, kind: type[Any]) -> Any:
-        return self.evidence[kind]
-
-    def why_missing(self, kind: type[Any]) -> str:
-        return f"no {kind.__name__.lower()} was found"
 
 
 FAST = Symptom.error(
@@ -70,7 +58,7 @@ def test_a_check_gets_the_evidence_that_its_annotations_name() -> None:
         yield sign()
 
     pulse = Pulse()
-    outcome = made(run).run(Source(pulse=pulse))
+    outcome = made(run).run(Given(pulse))
     assert received == {"pulse": pulse, "chart": None}
     assert (outcome.check, outcome.status) == ("test-check", Status.FOUND)
     assert [one.code for one in outcome.findings] == ["test-check.fast"]
@@ -80,8 +68,8 @@ def test_without_required_evidence_it_is_skipped_with_the_reason() -> None:
     def run(pulse: Pulse) -> Iterator[Sign]:
         yield sign()
 
-    outcome = made(run).run(Source())
-    assert (outcome.status, outcome.reason) == (Status.SKIPPED, "no pulse was found")
+    outcome = made(run).run(Given())
+    assert (outcome.status, outcome.reason) == (Status.SKIPPED, "no Pulse was given")
 
 
 @pytest.mark.parametrize(
@@ -108,7 +96,7 @@ def test_what_was_found_and_an_exception_are_an_outcome(
         if error is not None:
             raise error
 
-    outcome = made(run).run(Source(pulse=Pulse()))
+    outcome = made(run).run(Given(Pulse()))
     assert outcome.status is status
     assert reason in outcome.reason
     assert len(outcome.findings) == yielded.count("fast")
@@ -120,7 +108,7 @@ def test_its_sentence_what_was_expected_and_the_fix_are_filled_from_the_figures(
         yield Sign("fast", {"beats": 170, "minutes": 1}, expected="none", fix="Rest.")
         yield Sign("fast", {})
 
-    outcome = made(run).run(Source(pulse=Pulse()))
+    outcome = made(run).run(Given(Pulse()))
     assert [(one.message, one.expected, one.fix) for one in outcome.findings] == [
         # The worst first.
         ("The pulse is 170.", "none", "Rest."),
@@ -226,13 +214,13 @@ def test_a_check_that_loops_is_stopped_whatever_it_catches_and_keeps_what_it_fou
                 continue
 
     with raised({"check_seconds": 0.2}):
-        outcome = made(run).run(Source(pulse=Pulse()))
+        outcome = made(run).run(Given(Pulse()))
     assert (outcome.status, len(outcome.findings)) == (Status.CRASHED, 1)
     assert outcome.reason.startswith("took longer than 0.2 s, the limit check_seconds")
 
 
 def test_the_limit_holds_for_reading_the_evidence_too_and_others_go_on() -> None:
-    class Slow(Source):
+    class Slow(Given):
         def get(self, kind: type[Any]) -> Any:
             if kind is Pulse:
                 time.sleep(30)
@@ -244,7 +232,7 @@ def test_the_limit_holds_for_reading_the_evidence_too_and_others_go_on() -> None
     def quick(chart: Chart) -> Iterator[Sign]:
         yield sign()
 
-    source = Slow(chart=Chart())
+    source = Slow(Chart())
     with raised({"check_seconds": 0.2}):
         outcomes = [made(one).run(source) for one in (slow, quick)]
     assert [one.status for one in outcomes] == [Status.CRASHED, Status.FOUND]
@@ -321,7 +309,7 @@ def test_in_another_thread_a_check_runs_without_a_limit() -> None:
     outcomes: list[Outcome] = []
     one = made(run)
     with raised({"check_seconds": 0.01}):
-        thread = threading.Thread(target=lambda: outcomes.append(one.run(Source(pulse=Pulse()))))
+        thread = threading.Thread(target=lambda: outcomes.append(one.run(Given(Pulse()))))
         thread.start()
         thread.join()
     assert outcomes[0].status is Status.FOUND

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -145,31 +146,37 @@ def test_the_known_cause_comes_first_when_models_are_run(name: str) -> None:
         assert set(learned.values()) <= {"info"}
 
 
-@pytest.mark.parametrize("kind", ["log", "adapter folder", "PEFT adapter", "data folder"])
-def test_one_kind_of_evidence_alone_is_enough_for_a_report(kind: str, tmp_path: Path) -> None:
-    run = RUNS / "collapse-frequent-token"
-    if kind == "log":
-        data = diagnose([run / "train.log"]).to_dict()
-        assert data["diagnosis"][0]["cause"] == "learning-rate-too-high"
-    elif kind == "adapter folder":
-        for name in ("adapters.safetensors", "adapter_config.json"):
-            (tmp_path / name).write_bytes((run / name).read_bytes())
-        data = diagnose([tmp_path], allow_model=False).to_dict()
-        assert "weight-drift.exploded" in codes(data)
-    elif kind == "PEFT adapter":
-        data = diagnose([write_files(tmp_path / "peft", convert(run).files)]).to_dict()
-        assert "weight-drift.exploded" in codes(data)
-    else:
-        data = diagnose([FIXTURES / "data" / "geography-empty"]).to_dict()
-        assert "data-format.empty-answers" in codes(data)
-    skipped = [one for one in data["outcomes"] if one["status"] == "skipped"]
+COLLAPSED = RUNS / "collapse-frequent-token"
+
+
+def adapter_alone(folder: Path) -> Path:
+    for name in ("adapters.safetensors", "adapter_config.json"):
+        shutil.copy(COLLAPSED / name, folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("place", "code"),
+    [
+        (lambda _: COLLAPSED / "train.log", "loss-trend.diverged"),
+        (adapter_alone, "weight-drift.exploded"),
+        (
+            lambda folder: write_files(folder / "peft", convert(COLLAPSED).files),
+            "weight-drift.exploded",
+        ),
+        (lambda _: FIXTURES / "data" / "geography-empty", "data-format.empty-answers"),
+    ],
+    ids=["log", "adapter folder", "PEFT adapter", "data folder"],
+)
+def test_one_kind_of_evidence_alone_is_enough_for_a_report(
+    place: Callable[[Path], Path], code: str, tmp_path: Path
+) -> None:
+    report = diagnose([place(tmp_path)], allow_model=False)
+    assert code in {finding.code for finding in report.findings}
+    skipped = [one for one in report.outcomes if one.status is Status.SKIPPED]
     assert skipped
-    assert all(one["reason"] for one in skipped)
-    assert data["run"]["missing"]
-
-
-def codes(data: dict[str, Any]) -> set[str]:
-    return {finding["code"] for one in data["outcomes"] for finding in one["findings"]}
+    assert all(one.reason for one in skipped)
+    assert report.missing
 
 
 @pytest.mark.parametrize(
@@ -186,19 +193,16 @@ def codes(data: dict[str, Any]) -> set[str]:
     ],
 )
 def test_real_logs(name: str, cause: str | None, code: str, onset: int) -> None:
-    data = diagnose([LOGS / name]).to_dict()
-    findings = {one["code"]: one for o in data["outcomes"] for one in o["findings"]}
-    assert findings[code]["onset"] == onset
-    assert findings[code]["severity"] == "error"
-    if cause is not None:
-        assert data["diagnosis"][0]["cause"] == cause
+    report = diagnose([LOGS / name])
+    (finding,) = (one for one in report.findings if one.code == code)
+    assert (finding.onset, finding.severity) == (onset, "error")
+    assert cause in (None, *(one.cause.id for one in report.diagnosis[:1]))
 
 
 def test_healthy_real_logs_give_no_error() -> None:
     controls = sorted(LOGS.glob("CONTROL-*"))
     assert len(controls) == 4
     for path in controls:
-        data = diagnose([path]).to_dict()
-        severities = {one["severity"] for o in data["outcomes"] for one in o["findings"]}
-        assert "error" not in severities, path.name
-        assert data["diagnosis"] == []
+        report = diagnose([path])
+        assert "error" not in {one.severity for one in report.findings}, path.name
+        assert report.diagnosis == ()

@@ -3,7 +3,6 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
-import resource
 import subprocess
 import sys
 from importlib.metadata import version
@@ -55,22 +54,6 @@ def test_help_lists_the_commands_without_loading_any() -> None:
         assert f"  {name}" in printed
         assert text in printed
     assert printed.endswith("[]\n")
-
-
-@pytest.mark.slow
-def test_help_takes_at_most_twice_the_import_of_click() -> None:
-    def processor_time(*arguments: str) -> float:
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        python(*arguments)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime)
-
-    # In turns, so that a busy machine slows both down.
-    pairs = [
-        (processor_time("-m", "mlxdoctor", "--help"), processor_time("-c", "import click"))
-        for _ in range(5)
-    ]
-    assert min(mine for mine, _ in pairs) <= 2 * min(theirs for _, theirs in pairs)
 
 
 def test_version_is_the_installed_one() -> None:

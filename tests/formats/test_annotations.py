@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 
@@ -120,23 +119,6 @@ def test_at_most_ten_of_a_kind_and_the_tenth_counts_the_rest() -> None:
         "16 more: adapters/9, adapters/10, adapters/11, adapters/12, adapters/13, …"
     )
     assert found[19].message.startswith("16 more: noted/9, ")
-
-
-def test_files_are_named_from_the_root_of_the_checkout_and_none_outside(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def named(path: str) -> str | None:
-        (one,) = commands(annotations.render(GateResult((gated_runs.unusable(path),), None)))
-        return one.properties.get("file")
-
-    monkeypatch.setenv("GITHUB_WORKSPACE", str(ROOT))
-    monkeypatch.chdir(ROOT / "fixtures")
-    assert named("runs") == "fixtures/runs"
-    monkeypatch.delenv("GITHUB_WORKSPACE")
-    monkeypatch.chdir(tmp_path)
-    assert named(str(ROOT / "pyproject.toml")) is None
-    (tmp_path / "link").symlink_to(ROOT / "pyproject.toml")
-    assert named("link") is None
 
 
 @pytest.mark.parametrize("text", INJECTIONS)

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
@@ -41,6 +39,14 @@ def test_a_suite_an_item_in_order_and_a_case_a_check() -> None:
     assert whole.failures == sum(case.is_failure for case in all_cases) > 0
     assert whole.errors == sum(case.is_error for case in all_cases) > 0
     assert whole.skipped == sum(case.is_skipped for case in all_cases) > 0
+    # What is not there or was not reached is an error.
+    *_, absent, unfinished = found
+    for suite, said in ((absent, "no such file"), (unfinished, "interrupted")):
+        (case,) = suite
+        assert case.is_error
+        assert said in case.result[0].message
+    file = f'file="fixtures/runs/{HEALTHY}/adapters.safetensors"'
+    assert junit.render(given).count(file) == len(gated_runs.report(HEALTHY).outcomes) + 1
 
 
 def test_an_item_is_red_exactly_where_it_did_not_pass() -> None:
@@ -113,27 +119,6 @@ def test_a_crash_is_an_error_and_does_not_hide_what_was_found_before() -> None:
     (found,) = cases(suite)["end-token"].result
     assert isinstance(found, Failure)
     assert "crashed: KeyError: 'y'" in found.text
-
-
-def test_items_that_are_not_there_or_were_not_reached_are_errors() -> None:
-    *_, absent, unfinished = suites(gated_runs.result())
-    for suite in (absent, unfinished):
-        (case,) = suite
-        assert case.is_error
-    assert "no such file" in next(iter(absent)).result[0].message
-    assert "interrupted" in next(iter(unfinished)).result[0].message
-
-
-def test_the_file_is_named_where_the_checkout_has_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = GateResult((gated_runs.item(HEALTHY),), None)
-    expected = f'file="fixtures/runs/{HEALTHY}/adapters.safetensors"'
-    assert junit.render(given).count(expected) == len(gated_runs.report(HEALTHY).outcomes) + 1
-    # The same path twice stays two suites.
-    assert len(suites(GateResult(given.items * 2, None))) == 2
-    monkeypatch.chdir(tmp_path)
-    assert " file=" not in junit.render(given)
 
 
 @pytest.mark.parametrize(

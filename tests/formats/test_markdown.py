@@ -140,14 +140,6 @@ def test_without_a_configuration_key_the_fix_is_the_remedy() -> None:
     assert "```diff" not in text
 
 
-def test_no_time_and_no_absolute_path_is_shown() -> None:
-    data = sample.unhealthy()
-    data["outcomes"][0]["seconds"] = 1234.5
-    text = rendered(data)
-    assert "1234" not in text
-    assert "/home/" not in text
-
-
 def planted(value: Any, text: str) -> Any:
     """`value` with every text an artifact can influence replaced by `text`."""
     if isinstance(value, dict):
