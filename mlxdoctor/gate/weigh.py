@@ -31,14 +31,14 @@ class Weighed:
 
     Attributes:
         item: the item as the formats see it.
-        tested: ignores and baseline entries that could have suppressed a finding of it.
-        used: those that did.
+        used: ignores and baseline entries that suppressed a finding of it.
+        idle: those that could have and did not.
         failing: its findings that fail it, as a baseline would know them.
     """
 
     item: GateItem
-    tested: frozenset[Ignore | Known] = frozenset()
     used: frozenset[Ignore | Known] = frozenset()
+    idle: frozenset[Ignore | Known] = frozenset()
     failing: frozenset[Known] = frozenset()
 
 
@@ -55,9 +55,8 @@ def judge(
         today: the day on which ignores are in force, or expired.
     """
     if examined.report is None:
-        seconds = examined.seconds
-        unusable = GateItem(path, ItemStatus.UNUSABLE, (examined.problem,), seconds=seconds)
-        return Weighed(unusable)
+        problem, seconds = (examined.problem,), examined.seconds
+        return Weighed(GateItem(path, ItemStatus.UNUSABLE, problem, seconds=seconds))
     report = examined.report
     key = policy.key(path)
     rules = policy.rules_for(key)
@@ -71,19 +70,20 @@ def judge(
     for finding in report.findings:
         figures = figures_of(finding.measured)
         entry = Known(key, finding.code, finding.fingerprint, files, figures)
+        # Branches that were merged may have left several.
         entries = sorted(one for one in known if one.identity == entry.identity)
-        anew = _why_anew(entry, entries)
+        changes = [one.reopened_by(entry) for one in entries]
         names = {finding.code, finding.code.split(".", 1)[0]}
         accepting = [one for one in in_force if one.code in names]
         used.update(accepting)
         if accepting:
             gated.append(GatedFinding(finding, "suppressed", "ignore", accepting[0].reason))
-        elif entries and not anew:
+        elif not all(changes):
             used.update(entries)
             gated.append(GatedFinding(finding, "suppressed", "baseline"))
         elif names & rules.fail or finding.severity.reaches(rules.fail_on):
             used.update(entries)
-            reopened += [anew] if anew else []
+            reopened += changes[:1]
             failing.add(entry)
             gated.append(GatedFinding(finding, "fails"))
         else:
@@ -92,21 +92,8 @@ def judge(
     looked = {one.check for one in report.outcomes if one.status in LOOKED}
     suppressions: tuple[Ignore | Known, ...] = (*ignores, *known)
     tested = {one for one in suppressions if one.code.split(".", 1)[0] in looked}
-    return Weighed(
-        _item(path, examined, rules, gated, reopened),
-        frozenset(tested),
-        frozenset(used),
-        frozenset(failing),
-    )
-
-
-def _why_anew(found: Known, entries: Sequence[Known]) -> str:
-    """Why the baseline's entries of a finding do not accept it; "" if one does, or none is there.
-
-    Branches that were merged may have left several.
-    """
-    why = [one.reopened_by(found) for one in entries]
-    return why[0] if why and all(why) else ""
+    item = _item(path, examined, rules, gated, reopened)
+    return Weighed(item, frozenset(used), frozenset(tested - used), frozenset(failing))
 
 
 def _hash_of_all(report: Report) -> str:
@@ -135,12 +122,9 @@ def alone(report: Report, fail_on: str = "error") -> GateResult:
 
 def notices(policy: Policy, judgements: Iterable[Weighed], today: date) -> tuple[str, ...]:
     """What is wrong with the policy, as far as the items tell."""
-    idle: set[Ignore | Known] = set()
-    used: set[Ignore | Known] = set()
-    for one in judgements:
-        idle |= one.tested
-        used |= one.used
-    idle -= used
+    judged = list(judgements)
+    idle = {one for judgement in judged for one in judgement.idle}
+    idle -= {one for judgement in judged for one in judgement.used}
     expired = [one for one in policy.ignores if one.has_expired(today)]
     unused = [one for one in policy.ignores if one in idle and one not in expired]
     gone = sorted(one for one in idle if isinstance(one, Known))
@@ -161,13 +145,10 @@ def notices(policy: Policy, judgements: Iterable[Weighed], today: date) -> tuple
 
 def renewed(known: frozenset[Known], judgements: Sequence[Weighed]) -> frozenset[Known]:
     """The baseline with what fails now, and without what is gone."""
-    failing: set[Known] = set()
-    gone: set[Known] = set()
-    for one in judgements:
-        failing |= one.failing
-        gone |= {entry for entry in one.tested - one.used if isinstance(entry, Known)}
-    anew = {one.identity for one in failing}
-    return frozenset({one for one in known - gone if one.identity not in anew} | failing)
+    failing = {entry for judgement in judgements for entry in judgement.failing}
+    idle = {entry for judgement in judgements for entry in judgement.idle}
+    anew = {entry.identity for entry in failing}
+    return frozenset({one for one in known - idle if one.identity not in anew} | failing)
 
 
 def _item(
