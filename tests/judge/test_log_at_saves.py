@@ -15,95 +15,86 @@ from tests.conftest import RUNS
 
 SAVES = (50, 100, 150, 200)
 FALLING = [4.0 * 0.9**i + 0.5 for i in range(20)]
-
-
-def at_saves(log: TrainingLog, saves: tuple[int, ...] = SAVES) -> LoggedCourse:
-    found = course(log, saves)
-    assert found is not None
-    return found
-
-
-def test_a_falling_loss_loses_nothing(tmp_path: Path) -> None:
-    found = at_saves(LogWriter(tmp_path).losses(FALLING))
-    assert found.lost == (False,) * 4
-    assert found.risen == (False,) * 4
-    assert (found.onset, found.story, found.covers) == (None, "", True)
-    assert found.losses == pytest.approx(tuple(FALLING[at] for at in (4, 9, 14, 19)))
-
-
-def test_a_blow_up_dates_the_break(tmp_path: Path) -> None:
-    found = at_saves(LogWriter(tmp_path).losses([*FALLING[:12], *[6.0] * 8]))
-    assert found.lost == (False, False, True, True)
-    assert found.onset == 130
-    assert found.story == f"the log's loss blew up at iteration 130, from {FALLING[10]:.3g} to 6"
-
-
 #: Nats above a level, and the share of what was learned, that are a blow-up.
 NATS, SHARE = DIVERGED_NATS, LOST_SHARE
 
 
+@pytest.fixture
+def logs(tmp_path: Path) -> LogWriter:
+    return LogWriter(tmp_path)
+
+
+def at_saves(log: TrainingLog, saves: tuple[int, ...] = SAVES) -> LoggedCourse:
+    logged = course(log, saves)
+    assert logged is not None
+    return logged
+
+
 @pytest.mark.parametrize(
-    ("losses", "val", "lost"),
+    ("losses", "val", "lost", "onset"),
     [
+        (FALLING, {}, "....", None),
+        ([*FALLING[:12], *[6.0] * 8], {}, "..xx", 130),
+        ([*FALLING[:12], *[math.nan] * 8], {}, "..xx", 130),
         # Of a small loss the limit in nats decides.
-        ([0.3] * 10 + [0.3 + 1.04 * NATS] * 10, {}, "..xx"),
-        ([0.3] * 10 + [0.3 + 0.96 * NATS] * 10, {}, "...."),
+        ([0.3] * 10 + [0.3 + 1.04 * NATS] * 10, {}, "..xx", 110),
+        ([0.3] * 10 + [0.3 + 0.96 * NATS] * 10, {}, "....", None),
         # From 8 to 4: a rise by a quarter of that is far from half as much again.
-        ([8.0, 6.0, *[4.0] * 8, *[4.0 + 4.2 * SHARE] * 10], {1: 8.0}, "..xx"),
-        ([8.0, 6.0, *[4.0] * 8, *[4.0 + 3.8 * SHARE] * 10], {1: 8.0}, "...."),
+        ([8.0, 6.0, *[4.0] * 8, *[4.0 + 4.2 * SHARE] * 10], {1: 8.0}, "..xx", 110),
+        ([8.0, 6.0, *[4.0] * 8, *[4.0 + 3.8 * SHARE] * 10], {1: 8.0}, "....", None),
         # One bad report is no blow-up, and a run that recovers has broken saves all the same.
-        ([*[1.0] * 9, 9.0, *[1.0] * 10], {}, "...."),
-        ([*[1.0] * 8, *[6.0] * 4, *[1.0] * 8], {}, ".x.."),
+        ([*[1.0] * 9, 9.0, *[1.0] * 10], {}, "....", None),
+        ([*[1.0] * 8, *[6.0] * 4, *[1.0] * 8], {}, ".x..", None),
     ],
 )
 def test_saves_made_while_the_loss_was_blown_up(
-    tmp_path: Path, losses: list[float], val: dict[int, float], lost: str
+    logs: LogWriter, losses: list[float], val: dict[int, float], lost: str, onset: int | None
 ) -> None:
-    found = at_saves(LogWriter(tmp_path).losses(losses, val))
-    assert "".join(".x"[each] for each in found.lost) == lost
-    assert (found.onset is not None) is lost.endswith("x")
+    logged = at_saves(logs.losses(losses, val))
+    assert "".join(".x"[each] for each in logged.lost) == lost
+    assert (logged.onset, logged.covers, logged.risen) == (onset, True, (False,) * 4)
+    assert logged.losses == pytest.approx([losses[i] for i in (4, 9, 14, 19)], nan_ok=True)
 
 
-def test_dense_reports_are_smoothed(tmp_path: Path) -> None:
+def test_the_blow_up_as_a_clause(logs: LogWriter) -> None:
+    story = f"the log's loss blew up at iteration 130, from {FALLING[10]:.3g} to 6"
+    assert at_saves(logs.losses([*FALLING[:12], *[6.0] * 8])).story == story
+    story = "the log's loss is not finite from iteration 130 on"
+    assert at_saves(logs.losses([*FALLING[:12], *[math.nan] * 8])).story == story
+
+
+def test_dense_reports_are_smoothed(logs: LogWriter) -> None:
     random = np.random.default_rng(3)
-    quiet = random.normal(1.0, 0.2, 120)
-    losses = [float(one) for one in (*quiet, *random.normal(5.0, 0.2, 80))]
-    found = at_saves(LogWriter(tmp_path).losses(losses, every=1))
-    assert found.lost == (False, False, True, True)
-    assert found.onset == pytest.approx(121, abs=3)
+    losses = [*random.normal(1.0, 0.2, 120).tolist(), *random.normal(5.0, 0.2, 80).tolist()]
+    logged = at_saves(logs.losses(losses, every=1))
+    assert logged.lost == (False, False, True, True)
+    assert logged.onset == pytest.approx(121, abs=3)
 
 
-def test_nan_from_some_iteration_on(tmp_path: Path) -> None:
-    found = at_saves(LogWriter(tmp_path).losses([*FALLING[:12], *[math.nan] * 8]))
-    assert found.lost == (False, False, True, True)
-    assert found.story == "the log's loss is not finite from iteration 130 on"
+@pytest.mark.parametrize(
+    ("later", "risen", "best"),
+    [
+        ((2.5, 2.5, 2.5), (False, True, True, True), 50),
+        ((2.38, 2.38, 2.38), (False,) * 4, 50),
+        # One bad validation is no rise; at the end the one before it must agree.
+        ((3.0, 1.9, 1.8), (False,) * 4, 200),
+        ((1.9, 1.8, 2.9), (False,) * 4, 150),
+    ],
+)
+def test_a_validation_loss_that_rises(
+    logs: LogWriter, later: tuple[float, ...], risen: tuple[bool, ...], best: int
+) -> None:
+    val = {1: 4.0, 50: 2.0, **dict(zip((100, 150, 200), later, strict=True))}
+    logged = at_saves(logs.losses(FALLING, val))
+    assert (logged.risen, logged.best) == (risen, best)
+    assert logged.validations == (2.0, *later)
 
 
-@pytest.mark.parametrize(("last", "risen"), [(1.25, True), (1.19, False)])
-def test_a_validation_loss_that_rises(tmp_path: Path, last: float, risen: bool) -> None:
-    val = {1: 4.0, 50: 2.0, 100: 2.0 * last, 150: 2.0 * last, 200: 2.0 * last}
-    found = at_saves(LogWriter(tmp_path).losses(FALLING, val))
-    assert found.risen == (False, risen, risen, risen)
-    assert found.best == 50
-
-
-def test_one_bad_validation_is_no_rise(tmp_path: Path) -> None:
-    val = {1: 4.0, 50: 2.0, 100: 3.0, 150: 1.9, 200: 1.8}
-    assert at_saves(LogWriter(tmp_path).losses(FALLING, val)).risen == (False,) * 4
-    # At the end the one before it must agree.
-    val = {1: 4.0, 50: 2.0, 100: 1.9, 150: 1.8, 200: 2.9}
-    assert at_saves(LogWriter(tmp_path).losses(FALLING, val)).risen == (False,) * 4
-
-
-def test_a_log_that_ends_early_does_not_cover_the_saves(tmp_path: Path) -> None:
-    found = at_saves(LogWriter(tmp_path).losses(FALLING[:10]))
-    assert not found.covers
-    assert at_saves(LogWriter(tmp_path).losses(FALLING[:19])).covers
-
-
-def test_nothing_to_compare_with(tmp_path: Path) -> None:
+def test_nothing_to_compare_with(logs: LogWriter) -> None:
+    assert not at_saves(logs.losses(FALLING[:10])).covers
+    assert at_saves(logs.losses(FALLING[:19])).covers
     assert course(None, SAVES) is None
-    table = LogWriter(tmp_path).text("epoch,loss", *(f"{i},{4 - i / 10}" for i in range(1, 9)))
+    table = logs.text("epoch,loss", *(f"{i},{4 - i / 10}" for i in range(1, 9)))
     assert course(table, SAVES) is None
 
 

@@ -10,51 +10,43 @@ from tests.checks.log_evidence import LogWriter
 from tests.conftest import RUNS
 
 TRAIN = [3.0, 2.0, 1.0, 0.9, 0.8, 0.7]
+VAL = {1: 4.0, 30: 1.5, 60: 0.9}
+RESUMED = ["Loading fine-tuned weights from before/adapters.safetensors"]
 
 
-def test_the_last_validation_is_the_saved_model(tmp_path: Path) -> None:
-    log = LogWriter(tmp_path).losses(TRAIN, {1: 4.0, 30: 1.5, 60: 0.9})
-    logged = logged_loss(log)
+@pytest.mark.parametrize(
+    ("val", "head", "saved_at", "levels", "split", "drift"),
+    [
+        # The last validation is the saved model; one update came after it, at the pace before.
+        (VAL, [], None, (4.0, 0.9, 60), "valid", 0.6 / 30),
+        # A checkpoint is compared with the validation nearest to it.
+        (VAL, [], 40, (4.0, 1.5, 30), "valid", 2.5 * 10 / 29),
+        # Training losses serve where nothing was validated, or only before the first update.
+        ({}, [], None, (None, 0.8, 60), "train", 2.3),
+        ({1: 4.0}, [], None, (None, 0.8, 60), "train", 2.3),
+        # A resumed run does not begin with the base model.
+        ({1: 1.0, 30: 0.9, 60: 0.8}, RESUMED, None, (None, 0.8, 60), "valid", 0.1 / 30),
+    ],
+)
+def test_levels(
+    tmp_path: Path,
+    *,
+    val: dict[int, float],
+    head: list[str],
+    saved_at: int | None,
+    levels: tuple[float | None, float, int],
+    split: str,
+    drift: float,
+) -> None:
+    logged = logged_loss(LogWriter(tmp_path).losses(TRAIN, val, head=head), saved_at)
     assert logged is not None
-    assert (logged.before, logged.after, logged.iteration, logged.split) == (4.0, 0.9, 60, "valid")
-    # One update came after it, at the pace of the thirty before.
-    assert logged.drift == pytest.approx(0.6 / 30)
+    assert (logged.before, logged.after, logged.iteration) == levels
+    assert (logged.split, logged.drift) == (split, pytest.approx(drift))
 
 
-def test_a_checkpoint_is_compared_with_the_validation_nearest_to_it(tmp_path: Path) -> None:
-    log = LogWriter(tmp_path).losses(TRAIN, {1: 4.0, 30: 1.5, 60: 0.9})
-    logged = logged_loss(log, saved_at=40)
-    assert logged is not None
-    assert (logged.after, logged.iteration) == (1.5, 30)
-    assert logged.drift == pytest.approx(2.5 * 10 / 29)
-
-
-def test_training_losses_serve_where_nothing_was_validated(tmp_path: Path) -> None:
-    logged = logged_loss(LogWriter(tmp_path).losses(TRAIN))
-    assert logged is not None
-    assert (logged.before, logged.after, logged.split) == (None, 0.8, "train")
-    assert logged.drift == pytest.approx(2.3)
-
-
-def test_a_validation_before_the_first_update_says_nothing_of_the_end(tmp_path: Path) -> None:
-    logged = logged_loss(LogWriter(tmp_path).losses(TRAIN, {1: 4.0}))
-    assert logged is not None
-    assert logged.split == "train"
-
-
-def test_a_resumed_run_does_not_begin_with_the_base_model(tmp_path: Path) -> None:
-    head = ["Loading fine-tuned weights from before/adapters.safetensors"]
-    log = LogWriter(tmp_path).losses(TRAIN, {1: 1.0, 30: 0.9, 60: 0.8}, head=head)
-    logged = logged_loss(log)
-    assert logged is not None
-    assert (logged.before, logged.after) == (None, 0.8)
-
-
-def test_a_loss_that_is_not_finite_is_none() -> None:
-    assert logged_loss(TrainingLog.read([RUNS / "rate-far-too-high-nan" / "train.log"])) is None
-
-
-def test_a_real_log() -> None:
+def test_real_logs() -> None:
     logged = logged_loss(TrainingLog.read([RUNS / "healthy-ordinary" / "train.log"]))
     assert logged is not None
     assert (logged.before, logged.after, logged.iteration) == (4.15, 0.183, 600)
+    # A loss that is not finite is none.
+    assert logged_loss(TrainingLog.read([RUNS / "rate-far-too-high-nan" / "train.log"])) is None
