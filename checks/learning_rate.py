@@ -46,6 +46,7 @@ from mlxdoctor.judge.rate import (
     ALPHA_LIKE,
     FAR,
     Step,
+    better_rate,
     better_scale,
     planned_rates,
     step_of,
@@ -227,11 +228,8 @@ def _barely_learned(log: TrainingLog | None, config: TrainingConfig) -> float | 
     last = float(np.median(losses.values[-third:]))
     is_late = STILL_FALLING * (start - last) <= middle - last <= start - last
     is_small = last < start and last >= (1.0 - SMALL_PART) * start
-    return (
-        1.0 - last / start
-        if is_late and is_small and middle - last >= NOISES * curve.noise
-        else None
-    )
+    is_clear = middle - last >= NOISES * curve.noise
+    return 1.0 - last / start if is_late and is_small and is_clear else None
 
 
 def _logged(rates: Series, config: TrainingConfig) -> Iterator[Sign]:
@@ -273,10 +271,11 @@ def _against_the_band(measured: dict[str, Measurement], step: Step, *, is_alpha:
     }
     # One thing at a time: a scale that is an alpha accounts for the size of the step.
     if step.scale and not (is_alpha and is_above):
+        rate, low, high = (each / abs(step.scale) for each in (step.size, step.low, step.high))
         figures |= {
-            "slowest": step.low / abs(step.scale),
-            "fastest": step.high / abs(step.scale),
-            "advised_learning_rate": step.better_rate(lower=is_above),
+            "slowest": low,
+            "fastest": high,
+            "advised_learning_rate": better_rate(rate, low, high, lower=is_above),
         }
     return Sign(
         f"{side}-guideline",

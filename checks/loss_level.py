@@ -89,18 +89,30 @@ def loss_level(
     # Where the first losses are no numbers, a later one does not show how it began.
     begins = bool(np.isfinite(losses.values[0]))
     before = segment.base_val_loss
+    is_base = before is not None and math.isfinite(before)
+    start = before if before is not None and is_base else float(losses.values[0])
     added = ""
     named: dict[str, Measurement] = {"level_of": level_of(curve), "uniform_guess": uniform}
-    if (
-        not segment.shows_start
-        or segment.axis == "epoch"
-        or not (begins or np.isfinite(before or np.nan))
-    ):
+    if not segment.shows_start or segment.axis == "epoch" or not math.isfinite(start):
         why = "the log does not show the loss at the run's start; the whole log would"
         yield Unsought((*_OF_THE_START, "suspiciously-low"), why)
     else:
         added = _added(segment, curve, steps, uniform) if begins else ""
-        named |= _start(segment, curve, vocabulary, uniform) | _too_low(segment, losses)
+        first = "val_loss" if is_base else "train_loss"
+        named |= {
+            "is_known": vocabulary is not None,
+            "is_unknown": vocabulary is None,
+            "first_loss": start,
+            "first_is": "validation loss before the first update"
+            if is_base
+            else "first training loss",
+            "first_at": int(segment.series[first].iterations[0]),
+            "excess": start - uniform,
+            "end_of_guess": curve.end / uniform,
+            "vocabulary": vocabulary or MAX_VOCABULARY,
+            "unknown": None if vocabulary else "",
+            **_too_low(losses, start),
+        }
     if added == "targets":
         why = "the loss is a sum and not a mean, and has no known level"
         yield Unsought(("starts-above-uniform", "stays-at-chance", "ends-above-unigram"), why)
@@ -141,26 +153,6 @@ def _added(segment: Segment, curve: SeriesFacts, steps: int, uniform: float) -> 
     return "targets" if opening > NO_MEAN * uniform else ""
 
 
-def _start(
-    segment: Segment, curve: SeriesFacts, vocabulary: int | None, uniform: float
-) -> dict[str, Measurement]:
-    """The first loss beside a blind guess's."""
-    base = segment.base_val_loss
-    is_base = base is not None and math.isfinite(base)
-    first = base if base is not None and is_base else curve.first
-    return {
-        "is_known": vocabulary is not None,
-        "is_unknown": vocabulary is None,
-        "first_loss": first,
-        "first_is": "validation loss before the first update" if is_base else "first training loss",
-        "first_at": int(segment.series["val_loss" if is_base else "train_loss"].iterations[0]),
-        "excess": first - uniform,
-        "end_of_guess": curve.end / uniform,
-        "vocabulary": vocabulary or MAX_VOCABULARY,
-        "unknown": None if vocabulary else "",
-    }
-
-
 def _chance(
     segment: Segment, curve: SeriesFacts, vocabulary: int | None, steps: int
 ) -> dict[str, Measurement]:
@@ -181,11 +173,9 @@ def _chance(
     }
 
 
-def _too_low(segment: Segment, losses: Series) -> dict[str, Measurement]:
+def _too_low(losses: Series, start: float) -> dict[str, Measurement]:
     """The first loss that is low sooner than text can be learned."""
-    base = segment.base_val_loss
-    start = base if base is not None and math.isfinite(base) else float(losses.values[0])
-    if not math.isfinite(start) or start < MODEST:
+    if start < MODEST:
         return {}
     with np.errstate(invalid="ignore"):
         low = (losses.values > 0) & (losses.values < LOW)

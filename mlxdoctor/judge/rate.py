@@ -55,14 +55,6 @@ class Step:
     parameters: float | None
     size_from: str = ""
 
-    def better_rate(self, *, lower: bool) -> float | None:
-        """The learning rate to try at the run's scale; None where that is 0."""
-        scale = abs(self.scale)
-        if not scale:
-            return None
-        rates = self.size / scale, self.low / scale, self.high / scale
-        return better_rate(*rates, lower=lower)
-
     @property
     def times_above(self) -> float:
         """The step over the upper edge."""

@@ -52,22 +52,25 @@ def logged_loss(
     segment = log.main
     train, validation = segment.get("train_loss"), segment.get("val_loss")
     before = segment.base_val_loss if not log.resumed else None
-    end = saved_at or _last_save(log, train, planned)
+    # A run that came to its end saves there.
+    last = int(train.iterations[-1]) if train is not None and len(train) else None
+    end = saved_at
+    if not end:
+        is_over = last is not None and last == planned and segment.axis in ("iteration", "step")
+        named = log.saves[-1].iteration if log.saves else None
+        end = last if is_over or named is None else named
     if validation is not None and segment.axis in ("iteration", "step"):
         validated = _validation(validation, before, end, segment.unit)
         if validated is not None:
             return validated
-    return _training(train, end, segment.unit) if train is not None else None
-
-
-def _last_save(log: TrainingLog, train: Series | None, planned: int | None) -> int | None:
-    counts = log.main.axis in ("iteration", "step")
-    if counts and train is not None and len(train) and int(train.iterations[-1]) == planned:
-        return planned
-    named = [save.iteration for save in log.saves]
-    if named and named[-1] is not None:
-        return named[-1]
-    return int(train.iterations[-1]) if train is not None and len(train) else None
+    if train is None:
+        return None
+    until = train.iterations <= (end or int(train.iterations[-1]))
+    values = train.values[until][-2 * LAST_REPORTS :]
+    if not len(values) or not np.isfinite(values).all():
+        return None
+    after, drift = float(np.median(values[-LAST_REPORTS:])), float(np.ptp(values))
+    return LoggedLoss(None, after, drift, int(train.iterations[until][-1]), "train", segment.unit)
 
 
 def _validation(
@@ -90,13 +93,3 @@ def _validation(
         drift = abs(after - float(series.values[place - 1])) * missed / interval
     start = before if before is not None and np.isfinite(before) else None
     return LoggedLoss(start, after, drift, int(series.iterations[place]), "valid", unit)
-
-
-def _training(series: Series, end: int | None, unit: str) -> LoggedLoss | None:
-    until = series.iterations <= (end or int(series.iterations[-1]))
-    values = series.values[until][-2 * LAST_REPORTS :]
-    if not len(values) or not np.isfinite(values).all():
-        return None
-    after = float(np.median(values[-LAST_REPORTS:]))
-    drift = float(values.max() - values.min())
-    return LoggedLoss(None, after, drift, int(series.iterations[until][-1]), "train", unit)
