@@ -1,23 +1,194 @@
-"""Lines of mlx-lm and of the trainers that print alike."""
+"""Lines, records and tables as trainers print them: the text, and all that is read in it."""
 
 from __future__ import annotations
 
-import numpy as np
+import json
+
 import pytest
 
 from mlxdoctor.evidence.training_log import looks_like_log
 from tests.evidence.log_tables import CLASSIC, ESC, NAN, Write, read, same, table
 
+BAR = " 1%|▊ | {}/1000 [00:32<53:42,  3.25s/it, Loss={}, LR=1.00e-04]"
+REDRAWN = [(10, "3.4"), (11, "3.4"), (20, "3.4"), (20, "3.1"), (21, "3.1"), (30, "nan")]
+HISTORY = [
+    {"epoch": 0.25, "grad_norm": 188.29, "learning_rate": 4.58e-05, "loss": 10.59, "step": 1},
+    {"epoch": 0.5, "grad_norm": 88.1, "learning_rate": 4e-05, "loss": 8.59, "step": 2},
+    {"eval_loss": 2.5, "eval_runtime": 3.0, "epoch": 0.5, "step": 2},
+    {"train_loss": 9.1, "train_runtime": 10.0, "total_flos": 1.0, "epoch": 0.5, "step": 2},
+]
+#: What it is -> its text, and each series in it: iterations and values.
+TEXTS = {
+    "a peak shortened by hand": (
+        "Iter 10: Train loss 2.5, Peak58.9 GB\n",
+        "train_loss 10:2.5; peak_memory_gb 10:58.9",
+    ),
+    "not finite": (
+        "".join(
+            f"Iter {i}: Train loss {text}\n"
+            for i, text in enumerate(["nan", "inf", "-inf", "Infinity", "NaN"])
+        ),
+        "train_loss 0:nan 1:inf 2:-inf 3:inf 4:nan",
+    ),
+    "colours inside values and links before them": (
+        f"{ESC}[96mIter 1: Val loss 2.381, Val took 16.942s{ESC}[0m\n"
+        f"{ESC}]8;;http://x{ESC}\\{ESC}]8;;{ESC}\\"
+        f"Iter 10: Train loss {ESC}[92m3.43800000{ESC}[0m, It/sec 0.307\n"
+        f"{ESC}]0;title\x07Iter 20: Train loss {ESC}[92m3.1{ESC}[0m, It/sec 0.3\n",
+        "val_loss 1:2.381; val_seconds 1:16.942; train_loss 10:3.438 20:3.1; "
+        "iterations_per_second 10:0.307 20:0.3",
+    ),
+    "a bar glued to a report": (
+        " 1%|▊ | 10/1000 [00:32<53:42,  3.25s/it, Loss=9.0]Iter 10: Train loss 2.363\n",
+        "train_loss 10:2.363",
+    ),
+    "a bar alone counts each report once": (
+        "\r".join(BAR.format(*drawn) for drawn in REDRAWN) + "\n",
+        "train_loss 10:3.4 20:3.1 30:nan; learning_rate 10:0.0001 20:0.0001 30:0.0001",
+    ),
+    "dictionaries win over the bar beside them": (
+        "{'Step': 10, 'Loss': '3.4376', 'Tokens/sec': '302'}\n"
+        " 1%|▊ | 10/1000 [00:32<53:42,  3.25s/it, Loss=3.4376, Tokens/sec=302]\n"
+        "{'Step': 20, 'Loss': 'nan', 'Tokens/sec': '302'}\n",
+        "train_loss 10:3.4376 20:nan; tokens_per_second 10:302 20:302",
+    ),
+    "the bar of a validation is no report": (
+        "Calculating loss...: 100%|███████████| 25/25 [00:05<00:00,  4.75it/s]\n"
+        "Iter 10: Train loss 2.363\n",
+        "train_loss 10:2.363",
+    ),
+    "a line cut off before the total": (
+        "Iter 10: Train loss 2.363\nloss 2.5 step 10/\n",
+        "train_loss 10:2.363",
+    ),
+    "DPO": (
+        "Iter 50: loss 0.045, chosen_r -0.169, rejected_r -0.240, acc 0.800, margin 0.071, "
+        "lr 1.000e-05, it/s 0.678, tok/s 685.863, trained_tok 1,862, peak_mem 7.767GB",
+        "train_loss 50:0.045; chosen_r 50:-0.169; rejected_r 50:-0.24; acc 50:0.8; "
+        "margin 50:0.071; learning_rate 50:1e-05; iterations_per_second 50:0.678; "
+        "tokens_per_second 50:685.863; trained_tokens 50:1862; peak_memory_gb 50:7.767",
+    ),
+    "judged pairs": (
+        "Iter 50: loss 0.1234, chosen_win 0.500, margin_win 0.500, it/s 0.500",
+        "train_loss 50:0.1234; chosen_win 50:0.5; margin_win 50:0.5; iterations_per_second 50:0.5",
+    ),
+    "gradient norms": (
+        "Iter 50: Train loss 1.2680, LR 1.950e-06, grad_norm 177650662.281, skipped 1",
+        "train_loss 50:1.268; learning_rate 50:1.95e-06; grad_norm 50:177650662.281; skipped 50:1",
+    ),
+    "a batch left out": (
+        "Iter 50: SKIPPED non-finite batch (loss 1.23, norm nan) -- weights untouched",
+        "skipped_batch_loss 50:1.23; skipped_batch_norm 50:nan",
+    ),
+    "an epoch first": (
+        "Epoch 1: Iter 50: Val loss nan, Val took 0.001s",
+        "epoch 50:1; val_loss 50:nan; val_seconds 50:0.001",
+    ),
+    "mlx-tune": (
+        "  Step 50/100 | Loss: 0.6931 | batch_size: 2",
+        "train_loss 50:0.6931; batch_size 50:2",
+    ),
+    "two blanks": (
+        "step 50/100  loss 0.1234  lr 1.00e-04",
+        "train_loss 50:0.1234; learning_rate 50:0.0001",
+    ),
+    "equals": (
+        "step 50: loss=4.2215 step_time=27,547ms batch=16",
+        "train_loss 50:4.2215; step_time 50:27547; batch 50:16",
+    ),
+    "a logger": (
+        "2026-01-02 10:11:12,123 INFO Iter 50: Train loss 2.5, Foo bar 7.5",
+        "train_loss 50:2.5; foo_bar 50:7.5",
+    ),
+    "GRPO": (
+        "Iter 50: Train loss 0.000, Total rewards mean 0.000, KL 0.000, Peak mem 50.769 GB",
+        "train_loss 50:0; total_rewards_mean 50:0; kl 50:0; peak_memory_gb 50:50.769",
+    ),
+    "a block of lines": (
+        "=" * 80 + "\nIter 10:\n" + "-" * 80 + "\n"
+        "Loss: 0.123\nTotal Rewards:  μ=0.500, σ=0.100\nKL Divergence: 0.000012345678\n"
+        "Generation Stats:\n  • Avg tokens: 113.1\n  • Max tokens: 512 (limit: 512)\n"
+        "  • Hit limit: 25.0%\nIndividual Reward Functions:\n"
+        "  • accuracy: μ=0.100, σ=0.300, cov=50.00%\n"
+        "Clipping:  low=0.000, high=0.001, total=0.002\nLearning Rate: 1.0000e-05\n"
+        "Speed: 0.100 it/s, 12.3 tok/s\nMemory: 9.876GB\n" + "=" * 80 + "\n",
+        "train_loss 10:0.123; total_rewards_mean 10:0.5; total_rewards_std 10:0.1; "
+        "kl_divergence 10:1.2345678e-05; avg_tokens 10:113.1; max_tokens 10:512; hit_limit 10:25; "
+        "accuracy_mean 10:0.1; accuracy_std 10:0.3; accuracy_cov 10:50; clipping_low 10:0; "
+        "clipping_high 10:0.001; clipping_total 10:0.002; learning_rate 10:1e-05; "
+        "iterations_per_second 10:0.1; tokens_per_second 10:12.3; peak_memory_gb 10:9.876",
+    ),
+    "records of mlx-lm's callback": (
+        '{"iteration": 0, "val_loss": 2.9, "val_time": 1.0}\n'
+        '{"iteration": 10, "train_loss": NaN, "peak_memory": 3.2}\n'
+        '{"iteration": 19, "val_loss": 2.5, "val_time": 1.5}\n'
+        '{"iteration": 20, "train_loss": 2.2, "peak_memory": 3.2}\n',
+        "val_loss 0:2.9 19:2.5; val_seconds 0:1 19:1.5; train_loss 10:nan 20:2.2; "
+        "peak_memory_gb 10:3.2 20:3.2",
+    ),
+    "records of W&B": (
+        '{"iteration":10,"train_loss":2.66,"note":"x"}\n'
+        '{"iteration":20,"train_loss":"NaN","note":null}\n{"iteration":30,"note":"x"}\n',
+        "train_loss 10:2.66 20:nan",
+    ),
+    "a null that becomes a number": (
+        '{"iteration": 1, "train_loss": 2.0, "x": null}\n'
+        '{"iteration": 2, "train_loss": 2.0, "x": 3}\n',
+        "train_loss 1:2 2:2; x 2:3",
+    ),
+    "an integer of any size": (
+        f'{{"iteration": 1, "train_loss": 2.0, "trained_tokens": {10**400}}}\n'
+        '{"iteration": 2, "train_loss": 2.0, "trained_tokens": 5}\n',
+        "train_loss 1:2 2:2; trained_tokens 1:inf 2:5",
+    ),
+    "broken records cost only themselves": (
+        '{"iteration": 1, "train_loss": 3.0}\n{"iteration": 2, "train_lo}\n'
+        '{"iteration": 3, "train_loss": 2.0}\n{"iteration": 4, "tra',
+        "train_loss 1:3 3:2",
+    ),
+    "records of epochs": (
+        '{"epoch": 1, "train_loss": 50.04, "val_loss": 3.49}\n'
+        '{"epoch": 2, "train_loss": 40.04, "val_loss": 3.39}\n',
+        "epoch 1:1 2:2; train_loss 1:50.04 2:40.04; val_loss 1:3.49 2:3.39",
+    ),
+    "trainer_state.json": (
+        json.dumps({"global_step": 2, "log_history": HISTORY}, indent=1),
+        "epoch 1:0.25 2:0.5 2:0.5; grad_norm 1:188.29 2:88.1; learning_rate 1:4.58e-05 2:4e-05; "
+        "train_loss 1:10.59 2:8.59; val_loss 2:2.5; val_seconds 2:3",
+    ),
+    "a bare history": (
+        '{"global_step":3,"train_loss_history":[3.0,2.0,1.0]}',
+        "train_loss 1:3 2:2 3:1",
+    ),
+    "a closing summary is no report": (
+        "{'loss': 2.5, 'epoch': 0.5}\n{'eval_loss': 2.25, 'epoch': 0.5}\n"
+        "{'train_runtime': 10.0, 'train_samples_per_second': 2.0, 'train_loss': 9.9}\n",
+        "train_loss 1:2.5; epoch 1:0.5 1:0.5; val_loss 1:2.25",
+    ),
+    "CSV": (
+        "iteration;loss;val_loss\n1;2.5;\n2;nan;2.75\n",
+        "train_loss 1:2.5 2:nan; val_loss 2:2.75",
+    ),
+    "Markdown": (
+        "# Results\n\n| Iter | Train loss | Val loss |\n|---:|---:|---:|\n"
+        "| 10 | 2.5 | - |\n| 20 | **2.25** | 2.75 |\n\n| a | b |\n|---|---|\n| 1 | 2 |\n",
+        "train_loss 10:2.5 20:2.25; val_loss 20:2.75",
+    ),
+}
 
-def test_hand_shortened_peak(write: Write) -> None:
-    path = write(CLASSIC.replace("Peak mem 6.093", "Peak58.9"))
-    same(table(path, "peak_memory_gb"), {10: 58.9})
 
-
-@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "Infinity", "NaN"])
-def test_losses_that_are_not_finite(write: Write, text: str) -> None:
-    path = write(CLASSIC.replace("2.363", text))
-    same(table(path, "train_loss"), {10: float(text)})
+@pytest.mark.parametrize("name", TEXTS)
+def test_what_is_read(write: Write, name: str) -> None:
+    text, wanted = TEXTS[name]
+    (segment,) = read(write(text)).segments
+    series = (
+        f"{metric} "
+        + " ".join(
+            f"{i}:{value:.12g}" for i, value in zip(each.iterations, each.values, strict=True)
+        )
+        for metric, each in segment.series.items()
+    )
+    assert "; ".join(series) == wanted
 
 
 def test_utf16_and_windows_line_ends(write: Write) -> None:
@@ -26,155 +197,43 @@ def test_utf16_and_windows_line_ends(write: Write) -> None:
     assert looks_like_log(path)
 
 
-def test_colours_inside_values_and_links_before_them(write: Write) -> None:
+@pytest.mark.parametrize("separators", [(", ", ": "), (",", ":"), (" , ", " : ")])
+def test_many_records_in_any_spacing(write: Write, separators: tuple[str, str]) -> None:
+    rows = [
+        {"iteration": i, "train_loss": NAN if i == 7 else i / 8, "learning_rate": 1e-05}
+        if i % 10
+        else {"iteration": i, "val_loss": i / 4, "val_time": 1}
+        for i in range(9000)
+    ]
+    path = write("".join(json.dumps(row, separators=separators) + "\n" for row in rows), "a.jsonl")
+    same(table(path, "train_loss"), {i: NAN if i == 7 else i / 8 for i in range(9000) if i % 10})
+    same(table(path, "val_loss"), {i: i / 4 for i in range(0, 9000, 10)})
+
+
+def test_csv_of_several_runs(write: Write) -> None:
     path = write(
-        f"{ESC}[96mIter 1: Val loss 2.381, Val took 16.942s{ESC}[0m\n"
-        f"{ESC}]8;;http://x{ESC}\\{ESC}]8;;{ESC}\\"
-        f"Iter 10: Train loss {ESC}[92m3.43800000{ESC}[0m, It/sec 0.307, Tokens/sec 301.622\n"
-        f"{ESC}]0;title\x07Iter 20: Train loss {ESC}[92m3.1{ESC}[0m, It/sec 0.3, Tokens/sec 3.0\n"
+        '"Step","run-1 - train_loss","run-1 - train_loss__MIN","run-1 - train_loss__MAX",'
+        '"run-2 - train_loss"\n10,2.5,2.4,2.6,3.1\n20,2.4,2.3,2.5,\n30,,,,NaN\n',
+        "wandb.csv",
     )
-    same(table(path, "train_loss"), {10: 3.438, 20: 3.1})
-    same(table(path, "val_loss"), {1: 2.381})
+    assert [segment.name for segment in read(path).segments] == ["run-1", "run-2"]
+    same(table(path, "train_loss", 0), {10: 2.5, 20: 2.4})
+    same(table(path, "train_loss", 1), {10: 3.1, 30: NAN})
 
 
-def test_progress_bar_glued_to_a_report(write: Write) -> None:
-    bar = " 1%|▊ | 10/1000 [00:32<53:42,  3.25s/it, Loss=9.0, LR=1.00e-04, Tokens/sec=302]"
-    path = write(bar + CLASSIC.splitlines()[2] + "\n")
-    same(table(path, "train_loss"), {10: 2.363})
-    same(table(path, "tokens_per_second"), {10: 88.083})
-
-
-def test_progress_bar_alone_counts_each_report_once(write: Write) -> None:
-    def bar(step: int, loss: str) -> str:
-        return f" 1%|▊ | {step}/1000 [00:32<53:42,  3.25s/it, Loss={loss}, LR=1.00e-04]"
-
-    redraws = [(10, "3.4"), (11, "3.4"), (20, "3.4"), (20, "3.1"), (21, "3.1"), (30, "nan")]
-    path = write("\r".join(bar(step, loss) for step, loss in redraws) + "\n")
-    same(table(path, "train_loss"), {10: 3.4, 20: 3.1, 30: NAN})
-    assert read(path).main.announced_iterations == 1000
-
-
-def test_dictionaries_win_over_the_bar_beside_them(write: Write) -> None:
-    path = write(
-        "INFO:__main__:Training model\n"
-        "#trainable params: 11.54048 M || all params: 2208.9856 M || trainable%: 0.522%\n"
-        "{'Step': 10, 'Loss': '3.4376', 'Learning Rate': '1.00e-04', 'Tokens/sec': '302'}\n"
-        " 1%|▊ | 10/1000 [00:32<53:42,  3.25s/it, Loss=3.4376, LR=1.00e-04, Tokens/sec=302]\n"
-        "{'Step': 20, 'Loss': 'nan', 'Learning Rate': '1.00e-04', 'Tokens/sec': '302'}\n"
-    )
-    same(table(path, "train_loss"), {10: 3.4376, 20: NAN})
-    trainable = read(path).trainable
-    assert trainable is not None
-    assert (trainable.percent, trainable.trainable_millions) == (0.522, 11.54048)
-
-
-def test_validation_bar_is_no_report(write: Write) -> None:
-    path = write(
-        "Calculating loss...: 100%|█████████████████████| 25/25 [00:05<00:00,  4.75it/s]\n"
-        + CLASSIC
-    )
-    assert set(read(path).main.series) >= {"train_loss", "val_loss"}
-    same(table(path, "train_loss"), {10: 2.363})
-
-
-@pytest.mark.parametrize(
-    ("line", "wanted"),
-    [
-        (
-            "Iter 50: loss 0.045, chosen_r -0.169, rejected_r -0.240, acc 0.800, margin 0.071, "
-            "lr 1.000e-05, it/s 0.678, tok/s 685.863, trained_tok 1,862, peak_mem 7.767GB",
-            {
-                **{"train_loss": 0.045, "chosen_r": -0.169, "rejected_r": -0.24, "acc": 0.8},
-                **{"margin": 0.071, "learning_rate": 1e-5, "iterations_per_second": 0.678},
-                **{"tokens_per_second": 685.863, "trained_tokens": 1862, "peak_memory_gb": 7.767},
-            },
-        ),
-        (
-            "Iter 50: loss 0.1234, chosen_win 0.500, margin_win 0.500, it/s 0.500",
-            {
-                **{"train_loss": 0.1234, "chosen_win": 0.5, "margin_win": 0.5},
-                "iterations_per_second": 0.5,
-            },
-        ),
-        (
-            "Iter 50: Train loss 1.2680, LR 1.950e-06, grad_norm 177650662.281, skipped 1",
-            {
-                **{"train_loss": 1.268, "learning_rate": 1.95e-6},
-                **{"grad_norm": 177650662.281, "skipped": 1},
-            },
-        ),
-        (
-            "Iter 50: SKIPPED non-finite batch (loss 1.23, norm nan) -- weights untouched",
-            {"skipped_batch_loss": 1.23, "skipped_batch_norm": NAN},
-        ),
-        ("Epoch 1: Iter 50: Val loss nan, Val took 0.001s", {"val_loss": NAN, "epoch": 1}),
-        ("  Step 50/100 | Loss: 0.6931 | batch_size: 2", {"train_loss": 0.6931, "batch_size": 2}),
-        ("  Step 50/100 | Loss: 0.0123 | Reward: 0.500", {"train_loss": 0.0123, "reward": 0.5}),
-        ("step 50/100  loss 0.1234  lr 1.00e-04", {"train_loss": 0.1234, "learning_rate": 1e-4}),
-        (
-            "step 50: loss=4.2215 step_time=27,547ms batch=16",
-            {"train_loss": 4.2215, "step_time": 27547, "batch": 16},
-        ),
-        (
-            "2026-01-02 10:11:12,123 INFO Iter 50: Train loss 2.5, Foo bar 7.5",
-            {"train_loss": 2.5, "foo_bar": 7.5},
-        ),
-        (
-            "Iter 50: Train loss 0.000, Total rewards mean 0.000, KL 0.000, Peak mem 50.769 GB",
-            {"train_loss": 0, "total_rewards_mean": 0, "kl": 0, "peak_memory_gb": 50.769},
-        ),
-    ],
-)
-def test_downstream_lines(write: Write, line: str, wanted: dict[str, float]) -> None:
-    segment = read(write(line + "\n")).main
-    for name, value in wanted.items():
-        series = segment.series[name]
-        assert series.iterations.tolist() == [50]
-        np.testing.assert_array_equal(series.values, [value])
-    assert set(segment.series) - set(wanted) <= {"val_seconds"}
-
-
-def test_a_line_cut_off_before_the_total(write: Write) -> None:
-    path = write(CLASSIC + "loss 2.5 step 10/\n")
-    same(table(path, "train_loss"), {10: 2.363})
-
-
-def test_block_of_lines(write: Write) -> None:
-    path = write(
-        "=" * 80 + "\nIter 10:\n" + "-" * 80 + "\n"
-        "Loss: 0.123\nTotal Rewards:  μ=0.500, σ=0.100\nKL Divergence: 0.000012345678\n"
-        "Generation Stats:\n  • Avg tokens: 113.1\n  • Max tokens: 512 (limit: 512)\n"
-        "  • Hit limit: 25.0%\nIndividual Reward Functions:\n"
-        "  • accuracy: μ=0.100, σ=0.300, cov=50.00%\n"
-        "Clipping:  low=0.000, high=0.001, total=0.002\nLearning Rate: 1.0000e-05\n"
-        "Speed: 0.100 it/s, 12.3 tok/s\nMemory: 9.876GB\n" + "=" * 80 + "\n"
-    )
-    wanted = {
-        **{"train_loss": 0.123, "total_rewards_mean": 0.5, "total_rewards_std": 0.1},
-        **{"kl_divergence": 1.2345678e-5, "avg_tokens": 113.1, "max_tokens": 512},
-        **{"hit_limit": 25, "accuracy_mean": 0.1, "accuracy_std": 0.3, "accuracy_cov": 50},
-        **{"clipping_low": 0, "clipping_high": 0.001, "clipping_total": 0.002},
-        **{"learning_rate": 1e-5, "iterations_per_second": 0.1, "tokens_per_second": 12.3},
-        **{"peak_memory_gb": 9.876},
-    }
-    segment = read(path).main
-    assert {name: one.values.tolist() for name, one in segment.series.items()} == {
-        name: [value] for name, value in wanted.items()
-    }
-    assert read(path).is_preference
-
-
-def test_test_mode_and_final_save(write: Write) -> None:
+def test_messages_around_the_reports(write: Write) -> None:
     log = read(
         write(
-            "Saved final weights to adapters/adapters.safetensors.\n"
+            "#trainable params: 11.54048 M || all params: 2208.9856 M || trainable%: 0.522%\n"
+            f"{BAR.format(10, 3.4)}\nSaved final weights to adapters/adapters.safetensors.\n"
             "Testing\nTest loss 1.234, Test ppl 3.435.\n"
         )
     )
-    assert log.test_loss == 1.234
-    assert [(one.iteration, one.files) for one in log.saves] == [
-        (None, ("adapters/adapters.safetensors",))
-    ]
+    assert log.trainable is not None
+    assert (log.trainable.percent, log.trainable.trainable_millions) == (0.522, 11.54048)
+    assert (log.test_loss, log.main.announced_iterations) == (1.234, 1000)
+    (save,) = log.saves
+    assert (save.iteration, save.files) == (None, ("adapters/adapters.safetensors",))
 
 
 def test_preference_method_is_named_in_the_header(write: Write) -> None:
