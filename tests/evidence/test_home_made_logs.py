@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +14,6 @@ NAN = math.nan
 LOSSES = ("2.5000", "2.2500", "nan", "inf", "1.5000", "1.2500")
 #: (epoch, step in the epoch) of six reports in two epochs of three.
 PLACES = tuple((epoch, step) for epoch in (1, 2) for step in (1, 2, 3))
-
-Line = Callable[[int, int, int, str], str]
 
 
 def read(path: Path, text: str | bytes) -> TrainingLog:
@@ -32,70 +29,42 @@ def same(found: Segment, name: str, iterations: list[int], values: list[float]) 
 
 
 #: Name -> a line of it, from the count of all reports, the epoch, the step in it, and the loss.
-COUNTED: dict[str, Line] = {
-    "step | loss | s/it": lambda n, e, s, loss: f"Step {n} | loss {loss} | 19.2 s/it",
-    "step | loss | it/s": lambda n, e, s, loss: f"Step {n} | loss {loss} | 0.05 it/s",
-    "Time = 1s": lambda n, e, s, loss: f"Step {n}: Loss = {loss}, Grad Norm = 0.0, Time = 19.2s",
-    "epoch and batch": lambda n, e, s, loss: (
-        f"Epoch {e}/2 Batch {s}/3 Loss: {loss} Grad norm: 0.5 LR: 1.46e-06"
-    ),
-    "epoch, batch": lambda n, e, s, loss: f"Epoch {e}, Batch {s}, Loss: {loss}",
-    "brackets": lambda n, e, s, loss: f"[{n}/100] loss={loss} lr=1e-04 gnorm=0.5",
-    "parentheses": lambda n, e, s, loss: f"({n}/6) train loss {loss}",
-    "E1 B1": lambda n, e, s, loss: f"E{e} B{s}/3 | loss {loss} | lr 1.0e-05",
-    "E01|S0001": lambda n, e, s, loss: f"[E{e:02d}|S{s:04d}] loss={loss} ppl=12.1",
-    "PyTorch tutorial": lambda n, e, s, loss: f"Epoch [{e}/2], Step [{s}/3], Loss: {loss}",
-    "ImageNet": lambda n, e, s, loss: f"Epoch: [{e}][{s}/3]\tTime 0.5 (0.6)\tLoss {loss} (2.5)",
-    "logging": lambda n, e, s, loss: (
-        f"2026-01-02 10:11:1{n},123 - trainer - INFO - Step {n} - loss: {loss} - lr: 1e-05"
-    ),
-    "file and line": lambda n, e, s, loss: (
-        f"[2026-01-02 10:11:12][INFO][train.py:45] step={n} loss={loss} lr=1e-05"
-    ),
-    "loguru": lambda n, e, s, loss: (
-        f"2026-01-02 10:11:12.123 | INFO     | __main__:train:45 - step {n}/100 | loss {loss}"
-    ),
-    "glog": lambda n, e, s, loss: (
-        f"I0102 10:11:12.123456 12345 train.py:45] step: {n}, loss: {loss}"
-    ),
-    "emojis": lambda n, e, s, loss: f"🔥 Step {n}/100 | 📉 loss: {loss} | ⚡ 19.2 it/s | 🧠 8.5 GB",
-    "array": lambda n, e, s, loss: f"Iteration {n}: loss = array({loss}, dtype=float32)",
-    "dictionary of arrays": lambda n, e, s, loss: (
-        f"step {n}: {{'loss': array({loss}, dtype=float32)}}"
-    ),
-    "loss at step": lambda n, e, s, loss: f"Loss at step {n}: {loss}",
-    "of": lambda n, e, s, loss: f"Iter {n} of 100: loss {loss}",
-    "hash": lambda n, e, s, loss: f"#{n} loss={loss}",
-    "slash": lambda n, e, s, loss: f"{n}/100 | train/loss {loss} | lr 1e-5",
-    "logfmt": lambda n, e, s, loss: (
-        f"ts=2026-01-02T10:11:12Z level=info epoch={e} grad_norm=0.5 loss={loss} lr=1e-05 step={n}"
-    ),
-    "JSON behind a prefix": lambda n, e, s, loss: f'INFO:root:{{"step": {n}, "loss": "{loss}"}}',
-    "arrow": lambda n, e, s, loss: f"step {n} -> loss {loss} (lr=1e-05, 302 tok/s, mem 9500MB)",
-    "update :: ce": lambda n, e, s, loss: f"update {n} :: ce={loss} :: |g|=0.5",
-    "fairseq": lambda n, e, s, loss: (
-        f"2026-01-02 10:11:12 | INFO | train_inner | epoch 00{e}:    {n} / 100 loss={loss}, ppl=5.6"
-    ),
-    "norm and dt": lambda n, e, s, loss: (
-        f"step     {n} | loss: {loss} | lr 6.0e-06 | norm: 1.52 | dt: 338.1ms | tok/sec: 155000.0"
-    ),
-    "average behind the loss": lambda n, e, s, loss: f"iter={n} avg_loss=9.0 loss={loss}",
-    "postfix": lambda n, e, s, loss: (
-        f"Training: {n}%|█▌  | {n}/100 [00:01<00:09, 10.0it/s, loss={loss}, lr=1.0e-04]"
-    ),
-    "postfix with colons": lambda n, e, s, loss: f"{n}%|█ | {n}/100 [00:01<00:09, loss: {loss}]",
-    "postfix dictionary": lambda n, e, s, loss: (
-        f"{n}%|█ | {n}/100 [00:01<00:09, 1.2s/it, {{'loss': {loss}, 'lr': 1e-05}}]"
-    ),
-    "a bar an epoch": lambda n, e, s, loss: (
-        f"Epoch {e}/2: {s}%|█| {s}/3 [00:01<00:09, loss={loss}]"
-    ),
-    "loss before the bar": lambda n, e, s, loss: (
-        f"Epoch {e} loss {loss}:  {s}%|█▌  | {s}/3 [00:01<00:09, 10.0it/s]"
-    ),
-    "step before the bar": lambda n, e, s, loss: (
-        f"Epoch {e}, Step {s}, Loss: {loss}:   1%|▏  | {n}/144 [00:02<02:20,  1.01it/s]"
-    ),
+COUNTED = {
+    "step | loss | s/it": "Step {n} | loss {loss} | 19.2 s/it",
+    "step | loss | it/s": "Step {n} | loss {loss} | 0.05 it/s",
+    "Time = 1s": "Step {n}: Loss = {loss}, Grad Norm = 0.0, Time = 19.2s",
+    "epoch and batch": "Epoch {e}/2 Batch {s}/3 Loss: {loss} Grad norm: 0.5 LR: 1.46e-06",
+    "epoch, batch": "Epoch {e}, Batch {s}, Loss: {loss}",
+    "brackets": "[{n}/100] loss={loss} lr=1e-04 gnorm=0.5",
+    "parentheses": "({n}/6) train loss {loss}",
+    "E1 B1": "E{e} B{s}/3 | loss {loss} | lr 1.0e-05",
+    "E01|S0001": "[E{e:02d}|S{s:04d}] loss={loss} ppl=12.1",
+    "PyTorch tutorial": "Epoch [{e}/2], Step [{s}/3], Loss: {loss}",
+    "ImageNet": "Epoch: [{e}][{s}/3]\tTime 0.5 (0.6)\tLoss {loss} (2.5)",
+    "logging": "2026-01-02 10:11:1{n},123 - trainer - INFO - Step {n} - loss: {loss} - lr: 1e-05",
+    "file and line": "[2026-01-02 10:11:12][INFO][train.py:45] step={n} loss={loss} lr=1e-05",
+    "loguru": "2026-01-02 10:11:12.123 | INFO     | __main__:train:45 - step {n}/100 | loss {loss}",
+    "glog": "I0102 10:11:12.123456 12345 train.py:45] step: {n}, loss: {loss}",
+    "emojis": "🔥 Step {n}/100 | 📉 loss: {loss} | ⚡ 19.2 it/s | 🧠 8.5 GB",
+    "array": "Iteration {n}: loss = array({loss}, dtype=float32)",
+    "dictionary of arrays": "step {n}: {{'loss': array({loss}, dtype=float32)}}",
+    "loss at step": "Loss at step {n}: {loss}",
+    "of": "Iter {n} of 100: loss {loss}",
+    "hash": "#{n} loss={loss}",
+    "slash": "{n}/100 | train/loss {loss} | lr 1e-5",
+    "logfmt": "ts=2026-01-02T10:11:12Z level=info epoch={e} grad_norm=0.5 loss={loss} step={n}",
+    "JSON behind a prefix": 'INFO:root:{{"step": {n}, "loss": "{loss}"}}',
+    "arrow": "step {n} -> loss {loss} (lr=1e-05, 302 tok/s, mem 9500MB)",
+    "update :: ce": "update {n} :: ce={loss} :: |g|=0.5",
+    "fairseq": "2026-01-02 10:11:12 | INFO | epoch 00{e}:    {n} / 100 loss={loss}, ppl=5.6",
+    "norm and dt": "step   {n} | loss: {loss} | norm: 1.52 | dt: 338.1ms | tok/sec: 155000.0",
+    "average behind the loss": "iter={n} avg_loss=9.0 loss={loss}",
+    "postfix": "Training: {n}%|█▌  | {n}/100 [00:01<00:09, 10.0it/s, loss={loss}, lr=1.0e-04]",
+    "postfix with colons": "{n}%|█ | {n}/100 [00:01<00:09, loss: {loss}]",
+    "postfix dictionary": "{n}%|█ | {n}/100 [00:01<00:09, 1s/it, {{'loss': {loss}, 'lr': 1e-05}}]",
+    "a bar an epoch": "Epoch {e}/2: {s}%|█| {s}/3 [00:01<00:09, loss={loss}]",
+    "loss before the bar": "Epoch {e} loss {loss}:  {s}%|█▌  | {s}/3 [00:01<00:09, 10.0it/s]",
+    "step before the bar": "Epoch {e}, Step {s}, Loss: {loss}:   1%|▏  | {n}/144 [00:02<02:20]",
 }
 
 
@@ -103,8 +72,8 @@ COUNTED: dict[str, Line] = {
 @pytest.mark.parametrize("name", COUNTED)
 def test_every_counted_row_is_read(name: str, end: str, tmp_path: Path) -> None:
     lines = [
-        COUNTED[name](number, *place, loss)
-        for number, (place, loss) in enumerate(zip(PLACES, LOSSES, strict=True), 1)
+        COUNTED[name].format(n=n, e=e, s=s, loss=loss)
+        for n, ((e, s), loss) in enumerate(zip(PLACES, LOSSES, strict=True), 1)
     ]
     log = read(tmp_path / "a.log", end.join(lines) + end)
     (segment,) = log.segments
@@ -115,25 +84,22 @@ def test_every_counted_row_is_read(name: str, end: str, tmp_path: Path) -> None:
 
 
 #: Name -> a report on an epoch, with its training and its validation loss.
-BY_EPOCH: dict[str, Callable[[int, float], str]] = {
-    "complete": lambda e, loss: f"Epoch {e} complete. Average loss: {loss}\nVal loss: {loss + 1}",
-    "emojis": lambda e, loss: f"✅ Epoch {e} done — avg loss {loss} · val_loss {loss + 1}",
-    "Keras": lambda e, loss: f"Epoch {e}/3 - 12s - loss: {loss} - val_loss: {loss + 1}",
-    "lines": lambda e, loss: f"Epoch {e}\n-------\n  train loss: {loss}\n  val loss: {loss + 1}",
-    "headed": lambda e, loss: f"--- Epoch {e}/3 ---\nTrain Loss: {loss}\nValid Loss: {loss + 1}",
-    "ended": lambda e, loss: (
-        f"Epoch {e} ended | train_loss={loss} | val_loss={loss + 1} | took 12s"
-    ),
-    "after": lambda e, loss: f"After epoch {e}: loss is {loss}, validation loss is {loss + 1}",
-    "of the split": lambda e, loss: (
-        f"Epoch {e} | train | loss {loss}\nEpoch {e} | validation | loss {loss + 1}"
-    ),
+BY_EPOCH = {
+    "complete": "Epoch {e} complete. Average loss: {loss}\nVal loss: {val}",
+    "emojis": "✅ Epoch {e} done — avg loss {loss} · val_loss {val}",
+    "Keras": "Epoch {e}/3 - 12s - loss: {loss} - val_loss: {val}",
+    "lines": "Epoch {e}\n-------\n  train loss: {loss}\n  val loss: {val}",
+    "headed": "--- Epoch {e}/3 ---\nTrain Loss: {loss}\nValid Loss: {val}",
+    "ended": "Epoch {e} ended | train_loss={loss} | val_loss={val} | took 12s",
+    "after": "After epoch {e}: loss is {loss}, validation loss is {val}",
+    "of the split": "Epoch {e} | train | loss {loss}\nEpoch {e} | validation | loss {val}",
 }
 
 
 @pytest.mark.parametrize("name", BY_EPOCH)
 def test_reports_on_epochs(name: str, tmp_path: Path) -> None:
-    text = "\n".join(BY_EPOCH[name](epoch, loss) for epoch, loss in ((1, 2.5), (2, 2.25), (3, 2.0)))
+    losses = {1: 2.5, 2: 2.25, 3: 2.0}
+    text = "\n".join(BY_EPOCH[name].format(e=e, loss=x, val=x + 1) for e, x in losses.items())
     segment = read(tmp_path / "a.log", text + "\n").main
     same(segment, "train_loss", [1, 2, 3], [2.5, 2.25, 2.0])
     same(segment, "val_loss", [1, 2, 3], [3.5, 3.25, 3.0])
