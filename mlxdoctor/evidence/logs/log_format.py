@@ -206,7 +206,7 @@ class LogFormat(ABC):
         run: str = "",
         *,
         nature: Nature = Nature.PLAIN,
-    ) -> Shape:
+    ) -> None:
         """One report.
 
         Args:
@@ -215,19 +215,14 @@ class LogFormat(ABC):
             metrics: canonical name -> value.
             run: the run's name where several stand side by side.
             nature: how it joins the others.
-
-        Returns:
-            The shape whose columns are the step, where there is one, and the metrics.
         """
         columns: tuple[str | None, ...] = tuple(metrics)
         values, place = list(metrics.values()), None
         if step is not None:
             columns, values, place = (None, *columns), [step[1], *values], 0
         axis = axis_of(None if step is None else step[0])
-        shape = self.log.shape(columns, place, axis, run=run, nature=nature)
-        shape.append(line, values)
+        self.log.shape(columns, place, axis, run=run, nature=nature).append(line, values)
         self.count += 1
-        return shape
 
     def note_count(self) -> None:
         """Note how many lines or reports it read, at the end of the log."""
