@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import time
 from collections.abc import Sequence
 
@@ -23,76 +24,62 @@ def scatter(count: int, sigma: float, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(0.0, sigma, count)
 
 
-@pytest.mark.parametrize("values", [[], [NAN], [NAN, INF, -INF]])
-def test_nothing_finite(values: list[float]) -> None:
-    facts = described(values)
-    assert (facts.count, facts.points, facts.non_finite.count) == (len(values), 0, len(values))
-    assert math.isnan(facts.end)
-    assert facts.jump is None
-
-
-@pytest.mark.parametrize("values", [[2.5], [2.5, 1.0], [2.5, 3.0, 1.0]])
-def test_one_to_three_values(values: list[float]) -> None:
-    facts = described(values)
-    assert (facts.points, facts.edge, facts.first, facts.last) == (len(values), 1, 2.5, values[-1])
-    assert (facts.minimum, facts.minimum_at) == (min(values), 10 * (values.index(min(values)) + 1))
-    assert (facts.noise, facts.onset) == (0.0, None)
-
-
-def test_what_is_not_finite_is_placed_and_left_out() -> None:
-    facts = described([3.0, NAN, 2.0, INF, 1.0, NAN, NAN])
-    assert (facts.points, facts.first, facts.last) == (3, 3.0, 1.0)
-    where = facts.non_finite
-    assert (where.count, where.first, where.last) == (4, 20, 70)
-    assert (where.at_end, where.end_begins, where.share) == (2, 60, pytest.approx(4 / 7))
+EPOCH = [2.1345, 1.9876, 2.0451, 1.8723]
 
 
 @pytest.mark.parametrize(
-    ("values", "count", "at_end", "end_begins"),
-    [([1.0, 0.0, 1.0], 1, 0, None), ([1.0, 0.0, 0.0], 2, 2, 20), ([0.0, 0.0], 2, 2, 10)],
+    ("values", "figures"),
+    [
+        ([], {"count": 0, "points": 0, "non_finite.count": 0, "jump": None}),
+        ([NAN, INF, -INF], {"count": 3, "points": 0, "non_finite.count": 3}),
+        ([2.5], {"edge": 1, "first": 2.5, "last": 2.5, "minimum_at": 10, "is_constant": False}),
+        ([2.5, 3.0, 1.0], {"edge": 1, "minimum": 1.0, "minimum_at": 30, "noise": 0, "onset": None}),
+        # What is not finite is placed, and left out.
+        ([3.0, NAN, 2.0, INF, 1.0, NAN, NAN], {"points": 3, "first": 3.0, "last": 1.0}),
+        ([3.0, NAN, 2.0, INF, NAN], {"non_finite.count": 3, "non_finite.share": 0.6}),
+        ([3.0, NAN, 2.0, INF, NAN], {"non_finite.at_end": 2, "non_finite.end_begins": 40}),
+        ([1.0, 0.0, 1.0], {"zeros.count": 1, "zeros.at_end": 0, "zeros.end_begins": None}),
+        ([1.0, 0.0, 0.0], {"zeros.count": 2, "zeros.first": 20, "zeros.end_begins": 20}),
+        ([840.0] * 20, {"is_constant": True, "noise": 0, "onset": None, "jump": None, "end": 840}),
+        ([840.0, 841.0], {"is_constant": False}),
+        (EPOCH * 3, {"repeats.period": 4, "repeats.compared": 8}),
+        ([2.1345] * 9, {"repeats.period": 1}),
+        # Two decimals agree by chance; so do a few reports.
+        ([0.01, 0.02] * 9, {"repeats": None}),
+        ([2.1345, 1.9876, 2.1345], {"repeats": None}),
+        ([*EPOCH, *EPOCH, 1.0], {"repeats": None}),
+        # A minimum is no lucky batch.
+        ([*[2.0] * 20, 0.1, *[2.0] * 29], {"minimum": 2.0, "lowest": 0.1, "lowest_at": 210}),
+        (
+            [190.0, 180.0, 190.0, 27.0, 28.0],
+            {"jump.iteration": 40, "jump.factor": 27.5 / 190, "jump.is_kept": True},
+        ),
+        ([5.0, 18940.0], {"jump.iteration": 20, "jump.factor": 3788.0, "jump.is_kept": True}),
+        ([1.0, 1.0, 1.0, 50.0, *[1.0] * 4], {"jump.iteration": 40, "jump.is_kept": False}),
+        ([*[100.0] * 20, *[14.0] * 20], {"jump.iteration": 210, "jump.factor": 0.14}),
+        ([2.0, 2.1, 1.9, 40.0, 2.0, 2.1, 1.9], {"spike.iteration": 40, "spike.factor": 20}),
+        ([9.0, 2.0, 2.1, 1.9, 2.0], {"spike": None}),
+        ([5.0, 2.0, 1.0, 0.5, 0.2, 0.1], {"spike": None}),
+        ([2.0, 2.1, 3.5, 2.0, 1.9], {"spike": None}),
+        ([1.0, 1.0, 1e300, 1.0, 1.0], {"spike.iteration": 30, "spike.factor": 1e300}),
+        ([1e308, -1e308, 1e308, 1e-308, 1e308], {"highest": 1e308, "lowest": -1e308}),
+        # A peak that grows to the end.
+        (list(range(1, 21)), {"records": 1.0}),
+        ([5.0] * 20, {"records": 0.0}),
+    ],
 )
-def test_exact_zeros(values: list[float], count: int, at_end: int, end_begins: int | None) -> None:
-    where = described(values).zeros
-    assert (where.count, where.at_end, where.end_begins) == (count, at_end, end_begins)
-
-
-def test_constant() -> None:
-    facts = described([840.0] * 20)
-    assert facts.is_constant
-    assert (facts.noise, facts.onset, facts.jump, facts.start, facts.end) == (
-        0.0,
-        None,
-        None,
-        840.0,
-        840.0,
-    )
-    assert not described([840.0]).is_constant
-    assert not described([840.0, 841.0]).is_constant
-
-
-def test_repeats_with_a_period() -> None:
-    epoch = [2.1345, 1.9876, 2.0451, 1.8723]
-    repeats = described(epoch * 3).repeats
-    assert repeats is not None
-    assert (repeats.period, repeats.compared) == (4, 8)
-    assert described([2.1345] * 9).repeats is not None
-    # Two decimals agree by chance; so do a few reports.
-    assert described([0.01, 0.02] * 9).repeats is None
-    assert described([2.1345, 1.9876, 2.1345]).repeats is None
-    assert described([*epoch, *epoch, 1.0]).repeats is None
+def test_figures(values: list[float], figures: dict[str, float | None]) -> None:
+    facts = described(values)
+    for name, figure in figures.items():
+        is_rough = name.endswith("factor")
+        wanted = pytest.approx(figure, rel=0.05) if is_rough else figure
+        assert operator.attrgetter(name)(facts) == wanted, name
 
 
 @pytest.mark.parametrize("sigma", [0.01, 0.3])
 def test_noise_of_a_line_is_its_scatter(sigma: float) -> None:
     line = np.linspace(5.0, 1.0, 4000) + scatter(4000, sigma)
     assert noise(line) == pytest.approx(sigma, rel=0.1)
-
-
-def test_minimum_is_no_lucky_batch() -> None:
-    values = np.full(50, 2.0)
-    values[20] = 0.1
-    facts = described(values)
-    assert (facts.minimum, facts.lowest, facts.lowest_at) == (2.0, 0.1, 210)
 
 
 def test_a_rise_for_good_has_an_onset() -> None:
@@ -114,48 +101,6 @@ def test_a_rise_for_good_has_an_onset() -> None:
 )
 def test_no_onset_where_it_recovered_fell_or_just_rose(values: np.ndarray) -> None:
     assert described(values + scatter(100, 0.05)).onset is None
-
-
-@pytest.mark.parametrize(
-    ("values", "place", "factor", "kept"),
-    [
-        ([190.0, 180.0, 190.0, 27.0, 28.0], 40, 27.5 / 190, True),
-        ([5.0, 18940.0], 20, 3788.0, True),
-        ([1.0, 1.0, 1.0, 50.0, 1.0, 1.0, 1.0, 1.0], 40, 1.0, False),
-        ([*[100.0] * 20, *[14.0] * 20], 210, 0.14, True),
-    ],
-)
-def test_a_jump(values: list[float], place: int, factor: float, kept: bool) -> None:
-    jump = described(values).jump
-    assert jump is not None
-    assert (jump.iteration, jump.is_kept) == (place, kept)
-    assert jump.factor == pytest.approx(factor, rel=0.05)
-
-
-@pytest.mark.parametrize(
-    ("values", "at", "factor"),
-    [
-        ([2.0, 2.1, 1.9, 40.0, 2.0, 2.1, 1.9], 40, 20.0),
-        ([9.0, 2.0, 2.1, 1.9, 2.0], None, None),
-        ([5.0, 2.0, 1.0, 0.5, 0.2, 0.1], None, None),
-        ([2.0, 2.1, 3.5, 2.0, 1.9], None, None),
-        ([1.0, 1.0, 1e300, 1.0, 1.0], 30, 1e300),
-    ],
-)
-def test_a_spike(values: list[float], at: int | None, factor: float | None) -> None:
-    spike = described(values).spike
-    assert (spike and spike.iteration) == at
-    assert (spike and spike.factor) == (factor and pytest.approx(factor, rel=0.1))
-
-
-def test_huge_values_give_finite_figures() -> None:
-    facts = described([1e308, -1e308, 1e308, 1e-308, 1e308, 1e300])
-    assert (facts.highest, facts.lowest) == (1e308, -1e308)
-
-
-def test_records_of_a_peak_that_grows() -> None:
-    assert described(list(range(1, 21))).records == 1.0
-    assert described([5.0] * 20).records == 0.0
 
 
 def test_long_series_are_reduced_and_fast() -> None:
