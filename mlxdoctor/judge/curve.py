@@ -1,15 +1,12 @@
 """What a loss is held against: where its run began, what came before.
 
 `loss_figures` are the figures that the tables of the loss checks (`checks/loss_*.toml`) have
-bounds for; `diagnose` and the watch share them. Bisect compares a loss with a level
-by `above`: times as high and so many nats higher, since a ratio alone makes much of small losses,
-and nats alone of large ones.
+bounds for; `diagnose` and the watch share them.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -28,11 +25,6 @@ NOISES = 4.0
 DEPARTED = 0.5
 #: Words of a metric that tells more of training on preferences than its loss.
 REWARDS = frozenset({"reward", "rewards", "margin", "margins", "r"})
-
-
-def above(loss: Any, level: Any, ratio: float, nats: float) -> Any:
-    """Whether losses, float or float64 (n,), are both `ratio` times and `nats` above a level."""
-    return (loss > ratio * level) & (loss - level > nats)
 
 
 def start_of(segment: Segment, curve: SeriesFacts) -> tuple[float, bool]:

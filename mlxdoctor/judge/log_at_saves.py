@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from mlxdoctor.engines.series import Floats, noise, smoothed
 from mlxdoctor.evidence.training_log import Series, TrainingLog
-from mlxdoctor.judge.curve import above
 
 # When a model that was saved at a report was lost already. At a save the loss stands 1.10 times and
 # 0.06 nats above the lowest level before at most in sound runs: `EXPLODED_RATIO` and
@@ -123,7 +122,8 @@ def _risen(losses: Series | None, iterations: Sequence[int]) -> tuple[bool, ...]
     filled = np.where(np.isfinite(losses.values), losses.values, np.inf)
     with np.errstate(invalid="ignore"):
         lowest = np.minimum.accumulate(filled)
-        bad = np.asarray(above(filled, lowest, OVERFITTED_RATIO, RISEN_NATS))
+        # A ratio alone makes much of small losses, and nats alone of large ones.
+        bad = (filled > OVERFITTED_RATIO * lowest) & (filled - lowest > RISEN_NATS)
     # One may be of few rows, so that its neighbour must agree.
     return tuple(
         place > 0 and bool(bad[place] and bad[place + 1 if place + 1 < len(bad) else place - 1])
