@@ -31,23 +31,21 @@ def codes(folder: Path) -> list[str]:
     return [one.code for one in report.findings if one.severity == "error"]
 
 
-def test_nothing_but_a_configuration(folder: Path) -> None:
-    assert codes(folder) == [CODE]
-
-
-def test_with_the_weights(folder: Path) -> None:
-    shutil.copy(RUN / "adapters.safetensors", folder)
-    assert codes(folder) == []
-
-
-def test_with_a_checkpoint(folder: Path) -> None:
-    shutil.copy(RUN / "0000300_adapters.safetensors", folder)
-    assert CODE not in codes(folder)
-
-
-def test_a_run_that_has_not_saved_yet(folder: Path) -> None:
-    shutil.copy(RUN / "train.log", folder)
-    assert CODE not in codes(folder)
+@pytest.mark.parametrize(
+    ("name", "is_told"),
+    [
+        (None, True),
+        ("adapters.safetensors", False),
+        ("0000300_adapters.safetensors", False),
+        # A run that has not saved yet.
+        ("train.log", False),
+    ],
+)
+def test_what_lies_beside_the_configuration(folder: Path, name: str | None, is_told: bool) -> None:
+    if name is not None:
+        shutil.copy(RUN / name, folder)
+    assert (CODE in codes(folder)) is is_told
+    assert not is_told or codes(folder) == [CODE]
 
 
 def test_a_link_to_nothing_is_unreadable(folder: Path) -> None:

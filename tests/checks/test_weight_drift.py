@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from mlxdoctor.checks.weight_drift import LARGE, NEGLIGIBLE, NOMINAL_EXPLODED, STRAIGHT
 
+from mlxdoctor.engines.tensors import straight_way
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
@@ -109,16 +110,6 @@ def test_one_module_out_of_all_proportion(
     assert all(finding.where == name for finding in judged.findings)
 
 
-def straight_way(updates: int) -> float:
-    """Adam without bias correction under a gradient of one, step by step, at a rate of one."""
-    first = second = way = 0.0
-    for _ in range(updates):
-        first = 0.9 * first + 0.1
-        second = 0.999 * second + 0.001
-        way += first / np.sqrt(second)
-    return way
-
-
 @pytest.mark.parametrize("corrected", [True, False])
 @pytest.mark.parametrize(
     ("times", "updates", "hit"),
@@ -130,7 +121,7 @@ def test_b_that_went_straight_ahead(
 ) -> None:
     tensors = factors(0.3)
     size = np.median([np.sqrt(np.mean(v**2)) for n, v in tensors.items() if n.endswith("b")])
-    way = updates if corrected else straight_way(updates)
+    way = straight_way(updates, bias_correction=corrected)
     config: dict[str, Any] = {
         "learning_rate": float(size / times / STRAIGHT / way),
         "iters": 2 * updates,

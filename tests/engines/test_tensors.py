@@ -81,33 +81,31 @@ def test_a_fresh_adapter() -> None:
     assert not describe("q", a, b).b.is_zero
 
 
+DRAWN = lora({"q": (400, 30)}, rank=8)["q.lora_a"].astype(float)
+RANDOM = np.random.default_rng(0)
+
+
+def with_first(value: float) -> np.ndarray:
+    """The draw with another first value, in bounds of the draw."""
+    a = DRAWN.copy()
+    a[0, 0] = value / np.sqrt(400)
+    return a
+
+
 @pytest.mark.parametrize(
-    ("edit", "is_drawn", "left"),
+    ("a", "is_drawn", "left"),
     [
-        ("none", True, False),
-        ("gaussian", False, True),
-        ("shrunk", False, False),
-        ("one outlier", False, True),
-        ("one rounded up", True, False),
-        ("triangular", False, False),
-        ("not finite", False, True),
+        (DRAWN, True, False),
+        (RANDOM.normal(size=DRAWN.shape) / np.sqrt(3 * 400), False, True),
+        (0.9 * DRAWN, False, False),
+        (with_first(1.02), False, True),
+        # Rounded up.
+        (with_first(1.004), True, False),
+        (RANDOM.triangular(-1, 0, 1, DRAWN.shape) / np.sqrt(400), False, False),
+        (with_first(np.inf), False, True),
     ],
 )
-def test_how_a_relates_to_its_draw(edit: str, is_drawn: bool, left: bool) -> None:
-    a = lora({"q": (400, 30)}, rank=8)["q.lora_a"].astype(float)
-    random = np.random.default_rng(0)
-    if edit == "gaussian":
-        a = random.normal(size=a.shape) / np.sqrt(3 * 400)
-    elif edit == "shrunk":
-        a *= 0.9
-    elif edit == "one outlier":
-        a[0, 0] = 1.02 / np.sqrt(400)
-    elif edit == "one rounded up":
-        a[0, 0] = 1.004 / np.sqrt(400)
-    elif edit == "triangular":
-        a = random.triangular(-1, 0, 1, a.shape) / np.sqrt(400)
-    elif edit == "not finite":
-        a[0, 0] = np.inf
+def test_how_a_relates_to_its_draw(a: np.ndarray, is_drawn: bool, left: bool) -> None:
     facts = describe("q", a, np.zeros((8, 30)))
     assert (facts.a_is_drawn, facts.a_left_draw) == (is_drawn, left)
 
@@ -117,16 +115,14 @@ def test_training_moves_a_out_of_its_draw() -> None:
         assert {one.a_left_draw for one in factor_facts(Adapter.read(RUNS / run))} == {left}
 
 
-def test_non_finite_values_are_counted() -> None:
+def test_what_is_not_finite_has_no_norm() -> None:
     a, b = np.ones((6, 2), "f4"), np.ones((2, 5), "f4")
     a[0, 0], b[1, 1], b[1, 2] = np.nan, np.inf, -np.inf
     facts = describe("q", a, b)
     assert (facts.a.nonfinite, facts.b.nonfinite, facts.is_finite) == (1, 2, False)
     assert isnan(facts.product_norm)
     assert isnan(facts.stable_rank)
-
-
-def test_norms_that_overflow_are_no_figures() -> None:
+    # Nor has what overflows.
     facts = describe("q", np.full((3, 2), 1e200), np.ones((2, 3)))
     assert (facts.a.nonfinite, facts.is_finite) == (0, False)
 
@@ -149,15 +145,12 @@ def test_the_first_values(
 
 def modules(*sizes: float) -> list[ModuleFacts]:
     """Modules with updates of such sizes relative to their weights, all different."""
-    found = []
+    made = []
     for number, size in enumerate(sizes):
-        factors = lora({"q": (64, 64)}, seed=number)
+        factors = lora({"q": (64, 64)}, seed=number, b=0.01 if size else 0.0)
         facts = describe(f"{number}", factors["q.lora_a"], factors["q.lora_b"], scale=1.0)
-        norm = facts.product_norm / size if size else 1.0
-        if not size:
-            facts = describe(f"{number}", factors["q.lora_a"], factors["q.lora_b"] * 0, scale=1.0)
-        found.append(replace(facts, base_norm=norm))
-    return found
+        made.append(replace(facts, base_norm=facts.product_norm / size if size else 1.0))
+    return made
 
 
 def test_modules_are_compared_by_a_measure_that_all_have() -> None:
