@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, options, output
 from mlxdoctor.cli.progress import ProgressLine
-
-if TYPE_CHECKING:
-    from mlxdoctor.bisect.table import Bisection
 
 #: The files that `-o` writes, for each format the report, and the picture.
 _REPORTS = {"text": "bisect.txt", "markdown": "bisect.md", "json": "bisect.json"}
@@ -61,13 +58,17 @@ def command(
     if folder is not None:
         output.refuse_inside(folder, [run, *([base] if base is not None else [])])
 
+    from mlxdoctor.bisect import answer
     from mlxdoctor.bisect.table import bisect
     from mlxdoctor.run import Run
 
     with ProgressLine() as progress:
         run_left = Run.discover([run], base=base, allow_model=not no_generate, progress=progress)
         table = bisect(run_left, progress)
-    text = _rendered(table, output_format)
+    if output_format == "json":
+        text = json.dumps(answer.as_object(table), indent=2, allow_nan=False) + "\n"
+    else:
+        text = answer.render(table, is_markdown=output_format == "markdown")
     click.echo(text, nl=False)
     if folder is not None:
         from mlxdoctor.formats.figures import svg
@@ -81,13 +82,3 @@ def command(
     if not table.is_decided:
         return EXIT_INCONCLUSIVE
     return EXIT_CLEAN if table.newest_is_good else EXIT_FOUND
-
-
-def _rendered(table: Bisection, output_format: str) -> str:
-    from mlxdoctor.bisect import answer
-
-    if output_format == "json":
-        import json
-
-        return json.dumps(answer.as_object(table), indent=2, allow_nan=False) + "\n"
-    return answer.render(table, is_markdown=output_format == "markdown")

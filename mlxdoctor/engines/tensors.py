@@ -151,16 +151,14 @@ def describe(
     b: NDArray[Any],
     *,
     layer: int | None = None,
-    scale: float = nan,
-    base_norm: float | None = None,
 ) -> ModuleFacts:
-    """One adapted module in figures.
+    """One adapted module in figures, without a scale and the base's norm.
 
     Args:
         name: the module.
         a: (inputs, r), or (E, inputs, r) with experts; any floating-point type.
         b: (r, outputs), or (E, r, outputs).
-        layer, scale, base_norm: as in `ModuleFacts`.
+        layer: its layer; None outside the layers.
     """
     experts_a, experts_b = (x if x.ndim == 3 else x[None] for x in (a, b))
     experts, inputs, rank = experts_a.shape
@@ -169,6 +167,10 @@ def describe(
         gram_a, gram_b = _gram(np.swapaxes(experts_a, -1, -2)), _gram(experts_b)
         facts_a, facts_b = _factor(a, gram_a), _factor(b, gram_b)
         is_finite = facts_a.is_finite and facts_b.is_finite
+        singular_values = np.zeros(0)
+        if is_finite:
+            product = np.swapaxes(_root(gram_a), -1, -2) @ _root(gram_b)
+            singular_values = np.sort(np.linalg.svd(product, compute_uv=False).ravel())[::-1]
         peak = facts_a.peak * sqrt(inputs)
         # The mean square of the draw is 1/(3 inputs), with standard error sqrt(4/45/n)/inputs.
         excess = abs(facts_a.rms**2 * inputs - 1 / 3)
@@ -183,9 +185,7 @@ def describe(
             and excess <= _DRAW_ERRORS * sqrt(4 / 45 / max(facts_a.size, 1)),
             a_left_draw=peak > _DRAW_SLACK,
             start=a.reshape(-1)[:_START_VALUES].astype(np.float32),
-            singular_values=_singular_values(gram_a, gram_b) if is_finite else np.zeros(0),
-            scale=scale,
-            base_norm=base_norm,
+            singular_values=singular_values,
         )
 
 
@@ -212,13 +212,6 @@ def _factor(values: NDArray[Any], gram: NDArray[np.float64]) -> FactorFacts:
         rarer_sign=min(below, above) / max(below + above, 1),
         fingerprint=hash((values.shape, norm, first.tobytes())),
     )
-
-
-def _singular_values(
-    gram_a: NDArray[np.float64], gram_b: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    product = np.swapaxes(_root(gram_a), -1, -2) @ _root(gram_b)
-    return np.sort(np.linalg.svd(product, compute_uv=False).ravel())[::-1]
 
 
 def _root(gram: NDArray[np.float64]) -> NDArray[np.float64]:

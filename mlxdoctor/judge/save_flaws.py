@@ -108,7 +108,15 @@ def examine(
     log: TrainingLog | None,
     progress: Progress | None = None,
 ) -> tuple[FollowedHistory, LoggedCourse | None, tuple[SaveVerdict, ...]]:
-    """The saves in figures, the log at each of them, and what both say of it."""
+    """The saves in figures, the log at each of them, and what both say of it.
+
+    Args:
+        history: the saves.
+        config: states the scale.
+        base: for sizes relative to its weights.
+        log: the run's.
+        progress: called file by file.
+    """
     followed = follow(history, config, base, progress)
     # The final file stands for the last numbered one's iteration at the least.
     last = max(save.iteration or 0 for save in history.checkpoints)
@@ -116,16 +124,6 @@ def examine(
         last if save.iteration is None else save.iteration for save in history.checkpoints
     ]
     logged = course(log, iterations)
-    return followed, logged, judge(followed, logged)
-
-
-def judge(followed: FollowedHistory, logged: LoggedCourse | None) -> tuple[SaveVerdict, ...]:
-    """Judge every save.
-
-    Args:
-        followed: the saves in figures.
-        logged: what the log says at each of them.
-    """
     verdicts: list[SaveVerdict] = []
     first_with: dict[str, int] = {}
     trained: set[str] = set()
@@ -145,7 +143,7 @@ def judge(followed: FollowedHistory, logged: LoggedCourse | None) -> tuple[SaveV
         if not flaws and save.size > 0:
             good = save
         verdicts.append(SaveVerdict(save, standing, flaws, same if same != place else None))
-    return tuple(verdicts)
+    return followed, logged, tuple(verdicts)
 
 
 def _of_file(save: Save, erased: Collection[str]) -> dict[Flaw, str]:

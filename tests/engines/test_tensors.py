@@ -40,7 +40,7 @@ def test_figures_are_those_of_the_dense_update(
     random = np.random.default_rng(seed)
     a = random.normal(size=(inputs, rank)) * 10.0**exponent
     b = random.normal(size=(rank, outputs))
-    facts = describe("q", a, b, scale=-2.0, base_norm=4.0)
+    facts = replace(describe("q", a, b), scale=-2.0, base_norm=4.0)
     theirs = np.linalg.svd(a @ b, compute_uv=False)
     theirs = np.pad(theirs, (0, max(rank - theirs.size, 0)))[:rank]
     dense = np.linalg.norm(a @ b)
@@ -148,8 +148,9 @@ def modules(*sizes: float) -> list[ModuleFacts]:
     made = []
     for number, size in enumerate(sizes):
         factors = lora({"q": (64, 64)}, seed=number, b=0.01 if size else 0.0)
-        facts = describe(f"{number}", factors["q.lora_a"], factors["q.lora_b"], scale=1.0)
-        made.append(replace(facts, base_norm=facts.product_norm / size if size else 1.0))
+        facts = describe(f"{number}", factors["q.lora_a"], factors["q.lora_b"])
+        norm = facts.product_norm / size if size else 1.0
+        made.append(replace(facts, scale=1.0, base_norm=norm))
     return made
 
 
