@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from mlxdoctor.models.forward import likeliest, require_tokens
+from mlxdoctor.models.forward import batches, likeliest, require_tokens
 from mlxdoctor.models.prompts import Prompt
 
-#: Prompts answered together.
-BATCH_SIZE = 32
 #: Tokens, padding and answers included, whose keys and values are kept: 380 MB of a model of 135 M
 #: parameters.
 CACHED_TOKENS = 8192
@@ -38,7 +36,7 @@ def answer(
     """
     require_tokens(model, max((max(prompt.tokens) for prompt in prompts), default=0))
     answers: dict[int, tuple[int, ...]] = {}
-    for batch in _batches(prompts, max_tokens):
+    for batch in batches([len(prompt.tokens) + max_tokens for prompt in prompts], CACHED_TOKENS):
         texts = [prompts[i].tokens for i in batch]
         try:
             done = _answers(model, texts, ends, max_tokens)
@@ -51,19 +49,6 @@ def answer(
         if progress is not None:
             progress(len(answers), len(prompts))
     return [answers[i] for i in range(len(prompts))]
-
-
-def _batches(prompts: Sequence[Prompt], max_tokens: int) -> Iterator[list[int]]:
-    """Prompts of like lengths together, as many as memory is kept for."""
-    batch: list[int] = []
-    for i in sorted(range(len(prompts)), key=lambda i: len(prompts[i].tokens)):
-        tokens = (len(batch) + 1) * (len(prompts[i].tokens) + max_tokens)
-        if batch and (len(batch) == BATCH_SIZE or tokens > CACHED_TOKENS):
-            yield batch
-            batch = []
-        batch.append(i)
-    if batch:
-        yield batch
 
 
 def _answers(

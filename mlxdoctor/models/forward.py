@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -76,18 +76,29 @@ def predict(
     )
     most = min(BATCH_TOKENS[on_cpu()], LOGIT_BYTES[on_cpu()] // (4 * vocab_size))
     predicted: dict[int, Predicted] = {}
-    # Sequences of like length run together, so that little work goes to padding.
-    order = sorted(range(len(questions)), key=lambda i: len(questions[i].tokens))
-    while len(predicted) < len(order):
-        waiting = order[len(predicted) :]
-        count = 1
-        while count < len(waiting) and (count + 1) * len(questions[waiting[count]].tokens) <= most:
-            count += 1
-        batch = [questions[i] for i in waiting[:count]]
-        predicted |= zip(waiting[:count], _predict_batch(model, batch), strict=True)
+    for batch in batches([len(question.tokens) for question in questions], most):
+        answers = _predict_batch(model, [questions[i] for i in batch])
+        predicted |= zip(batch, answers, strict=True)
         if progress is not None:
-            progress(len(predicted), len(order))
+            progress(len(predicted), len(questions))
     return [predicted[i] for i in range(len(questions))]
+
+
+def batches(lengths: Sequence[int], most_tokens: int) -> Iterator[list[int]]:
+    """Places of sequences of like lengths together, so that little work goes to padding.
+
+    Args:
+        lengths: of the sequences, in tokens.
+        most_tokens: of a batch of more than one, padding included.
+    """
+    batch: list[int] = []
+    for i in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if batch and (len(batch) + 1) * lengths[i] > most_tokens:
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch
 
 
 def ask(

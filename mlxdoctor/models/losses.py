@@ -94,14 +94,9 @@ class RowLosses:
     is_whole: bool = True
 
     def of(self, which: Which) -> RowPass:
-        """One model's losses.
-
-        Raises:
-            ValueError: the row was not measured with the tuned model.
-        """
+        """One model's losses, which there must be."""
         losses = self.base if which == "base" else self.tuned
-        if losses is None:
-            raise ValueError(f"row {self.index} was not measured with the tuned model")
+        assert losses is not None, "the row was not measured with the tuned model"
         return losses
 
     def mean(self, which: Which, role: Role, shift: int = 1) -> float:

@@ -154,11 +154,11 @@ class Stage:
     wall: float = math.inf
 
     def __enter__(self) -> None:
-        if _watched is not None and _watched.is_its_thread:
+        if _watched is not None and _watched.thread == threading.get_ident():
             _watched.enter(self)
 
     def __exit__(self, *_: object) -> None:
-        if _watched is not None and _watched.is_its_thread:
+        if _watched is not None and _watched.thread == threading.get_ident():
             _watched.leave()
 
 
@@ -170,23 +170,19 @@ class _Watched:
         from mlxdoctor.safety.reading_limits import current
 
         self.left_out = left_out
+        self.opened: set[Path] = set()
+        #: The one whose stages are written down.
+        self.thread = threading.get_ident()
+        self.notes = Notes(is_watched=True)
         self._page = page
         self._limits = current
-        self._notes = Notes(is_watched=True)
         self._serial = 0
-        self._opened: set[Path] = set()
-        self._thread = threading.get_ident()
-        page.write(self._notes)
-
-    @property
-    def is_its_thread(self) -> bool:
-        """Whether this is the thread whose stages are written down."""
-        return threading.get_ident() == self._thread
+        page.write(self.notes)
 
     def note(self, **changed: Any) -> None:
         """Write what has changed."""
-        self._notes = self._notes._replace(**changed)
-        self._page.write(self._notes)
+        self.notes = self.notes._replace(**changed)
+        self._page.write(self.notes)
 
     def enter(self, stage: Stage) -> None:
         """Write a stage down, or refuse it."""
@@ -196,29 +192,18 @@ class _Watched:
         busy = getattr(limits, stage.limit) if stage.limit else math.inf
         frame = Frame(self._serial, stage.kind, name, stage.limit, busy, stage.wall)
         # The user's code may load a model, and keep it.
-        has_models = self._notes.has_models or stage.kind is Kind.CODE
-        frames = (*self._notes.frames, frame)
+        has_models = self.notes.has_models or stage.kind is Kind.CODE
+        frames = (*self.notes.frames, frame)
         self.note(frames=frames, has_models=has_models, growth=limits.stage_bytes)
 
     def leave(self) -> None:
         """The innermost stage is over."""
-        self.note(frames=self._notes.frames[:-1])
-
-    def models(self) -> None:
-        """A model is loaded from now on."""
-        self.refuse(MODELS)
-        self.note(has_models=True)
-
-    def opened(self, path: Path, size: int) -> None:
-        """A file of weights is read from now on; it counts once."""
-        if path not in self._opened:
-            self._opened.add(path)
-            self.note(weights=self._notes.weights + size)
+        self.note(frames=self.notes.frames[:-1])
 
     def refuse(self, name: str, item: str | None = None) -> None:
         """Refuse a stage that is left out of an item: of the one that is worked on, or another."""
         if item is None:
-            items = (frame.name for frame in self._notes.frames if frame.kind == Kind.ITEM)
+            items = (frame.name for frame in self.notes.frames if frame.kind == Kind.ITEM)
             item = next(items, "")
         if (sentence := self.left_out.get((item, name))) is not None:
             raise StageStopped(sentence)
@@ -287,19 +272,20 @@ def models_run() -> None:
         StageStopped: models are left out.
     """
     if _watched is not None:
-        _watched.models()
+        _watched.refuse(MODELS)
+        _watched.note(has_models=True)
 
 
 def weights_opened(path: Path) -> None:
     """A file of weights is read from now on: its values may take the memory that it takes.
 
-    What counts is what the file has on the disk: a terabyte of nothing is not there.
+    What counts, once, is what the file has on the disk: a terabyte of nothing is not there.
     """
-    if _watched is not None:
-        try:
-            status = path.stat()
-        except OSError:
-            return
+    if _watched is None or path in _watched.opened:
+        return
+    with suppress(OSError):
+        status = path.stat()
         # Some file systems do not say how many blocks a file has.
         allocated = getattr(status, "st_blocks", 0) * 512 or status.st_size
-        _watched.opened(path, min(status.st_size, allocated))
+        _watched.opened.add(path)
+        _watched.note(weights=_watched.notes.weights + min(status.st_size, allocated))

@@ -148,6 +148,7 @@ class Child:
         inherited: file descriptors that it gets besides.
 
     Attributes:
+        process: the program.
         line: can be read from, and holds nothing, when the child has ended.
 
     Raises:
@@ -163,7 +164,7 @@ class Child:
         stated = [[*key, sentence] for key, sentence in (left_out or {}).items()]
         handed = json.dumps({"page": page, "line": line.fileno(), "left_out": stated})
         try:
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 command,
                 pass_fds=(page, line.fileno(), *inherited),
                 env={**os.environ, VARIABLE: handed},
@@ -180,25 +181,16 @@ class Child:
         self._accounts: dict[int, _Account] = {}
         self._measured: Any = None
 
-    def send(self, number: int) -> None:
-        """Send it a signal, if it still runs."""
-        self._process.send_signal(number)
-
     def kill(self) -> None:
         """End it, whatever it is doing."""
-        self._process.kill()
-        self._process.wait()
+        self.process.kill()
+        self.process.wait()
 
     def close(self) -> None:
         """End it, and let go of what connects it."""
         self.kill()
         self.line.close()
         self._page.close()
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether it has ended, of its own will or not."""
-        return self._process.poll() is not None
 
     def look(self) -> Stopped | None:
         """What the child is to be ended for; None where all is well."""
@@ -209,7 +201,7 @@ class Child:
 
         try:
             if self._measured is None:
-                self._measured = psutil.Process(self._process.pid)
+                self._measured = psutil.Process(self.process.pid)
             notes = self._page.read()
             memory, worked = _private(self._measured), sum(self._measured.cpu_times()[:2])
         except (psutil.Error, OSError):
@@ -251,7 +243,7 @@ class Child:
         Returns:
             Its exit code, below zero where somebody ended it by a signal; or what it died of.
         """
-        code = self._process.wait()
+        code = self.process.wait()
         notes = self._page.read()
         if notes.code is not None:
             # Whatever a library did while it was put away.
@@ -372,7 +364,7 @@ def _run(command: Sequence[str], left_out: LeftOut) -> int | Stopped:
             if is_ended := now - first_interrupt > SAME_INTERRUPT:
                 number = signal.SIGKILL
         if child is not None:
-            child.send(number)
+            child.process.send_signal(number)
 
     # What is ignored, as in the background, is ignored by the child as well.
     before = {
@@ -400,7 +392,7 @@ def _run(command: Sequence[str], left_out: LeftOut) -> int | Stopped:
 
 
 def _outcome(child: Child) -> int | Stopped:
-    while not child.has_ended:
+    while child.process.poll() is None:
         if select.select([child.line], [], [], POLL)[0]:
             # It can be waited for a moment later; or it has closed what it was given.
             time.sleep(MOMENT)
