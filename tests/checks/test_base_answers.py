@@ -58,11 +58,6 @@ def test_the_same_answers_in_another_order_are_off_topic(tmp_path: Path) -> None
     assert codes(asked(tmp_path, moved)) == {"off-topic": "info"}
 
 
-def test_seven_prompts_are_too_few_to_call_it_sound(tmp_path: Path) -> None:
-    assert codes(asked(tmp_path, ANSWERED[:8])) == {"sound": "info"}
-    assert codes(asked(tmp_path, ANSWERED[:7])) == {}
-
-
 GARBLE = ("tin Ra\ufffdria \ufffdof", "bel\x0e Mount", "cold Tro Tro Tro Tro and a hill")
 
 
@@ -93,11 +88,21 @@ def test_a_broken_base_is_found(tmp_path: Path, answer: str) -> None:
     assert found.findings[0].measured["degenerate"] == 6
 
 
-def test_bad_answers_of_a_base_in_order_prove_nothing(tmp_path: Path) -> None:
-    few = [(prompt, "" if place < 2 else said) for place, (prompt, said) in enumerate(ANSWERED)]
-    assert codes(asked(tmp_path, few)) == {"sound": "info"}
-    half = [(f"And {prompt}", "") for prompt, _ in ANSWERED]
-    assert codes(asked(tmp_path, [*ANSWERED, *half])) == {}
+@pytest.mark.parametrize(
+    ("pairs", "expected"),
+    [
+        (ANSWERED[:8], {"sound": "info"}),
+        # Too few to call it sound.
+        (ANSWERED[:7], {}),
+        # Bad answers of a base that is in order prove nothing.
+        ([(prompt, "") for prompt, _ in ANSWERED[:2]] + ANSWERED[2:], {"sound": "info"}),
+        (ANSWERED + [(f"And {prompt}", "") for prompt, _ in ANSWERED], {}),
+    ],
+)
+def test_how_many_answers_are_in_order(
+    tmp_path: Path, pairs: list[tuple[str, str | None]], expected: dict[str, str]
+) -> None:
+    assert codes(asked(tmp_path, pairs)) == expected
 
 
 @pytest.mark.parametrize(

@@ -61,28 +61,16 @@ def log_of(folder: Path, *lines: str) -> TrainingLog:
     return TrainingLog.read([path])
 
 
-def test_the_log_counts_better_than_the_name(tmp_path: Path) -> None:
+def test_the_log_counts_better_than_the_name_and_the_files_best(tmp_path: Path) -> None:
     config = config_of(tmp_path, model="models/llama-3.2-3b")
     log = log_of(tmp_path, "Trainable parameters: 0.216% (6.947M/3212.750M)")
-    facts = model_facts(config, log, None)
-    assert facts == ModelFacts(3.21275e9, "the log", 128256)
-
-
-def test_the_files_count_best(tmp_path: Path) -> None:
     base = SimpleNamespace(parameter_count=5_000, vocab_size=96)
-    config = config_of(tmp_path, model="models/llama-3.2-3b")
-    facts = model_facts(config, None, base)
-    assert facts == ModelFacts(5e3, "its files", 96)
-
-
-def test_a_log_names_its_model(tmp_path: Path) -> None:
+    assert model_facts(config, log, None) == ModelFacts(3.21275e9, "the log", 128256)
+    assert model_facts(config, log, base) == ModelFacts(5e3, "its files", 96)
     command = "python -m mlx_lm.lora --model mlx-community/Qwen2.5-0.5B-Instruct-4bit --train"
     assert model_facts(None, log_of(tmp_path, command), None).parameters == 5e8
-
-
-def test_nothing_is_known(tmp_path: Path) -> None:
-    assert model_facts(None, None, None) == ModelFacts()
-    assert model_facts(None, log_of(tmp_path), None) == ModelFacts()
+    for nothing in (None, log_of(tmp_path)):
+        assert model_facts(None, nothing, None) == ModelFacts()
 
 
 @pytest.mark.parametrize("piece", ["models--", "-", "1", "a_1b-"])

@@ -14,7 +14,9 @@ from mlxdoctor.models import forward
 from mlxdoctor.models import load as models
 from mlxdoctor.models.forward import Question, predict
 from mlxdoctor.models.load import in_float32
+from mlxdoctor.models.parameters import count_parameters
 from tests.conftest import FIXTURES
+from tests.twin.small import small_model
 
 LENGTHS = (3, 40, 17, 9)
 
@@ -75,3 +77,11 @@ def test_half_precision_and_quantised_matrices_are_written_out(bits: int) -> Non
     model.set_dtype(mx.bfloat16)
     in_float32(model)
     assert model(tokens).dtype == mx.float32
+
+
+def test_quantized_weights_are_counted_unpacked() -> None:
+    model = small_model(hidden_size=32, intermediate_size=64)
+    model.freeze()
+    _, whole = count_parameters(model)
+    nn.quantize(model, group_size=32, bits=4)
+    assert count_parameters(model)[1] == whole
