@@ -200,7 +200,6 @@ class _Beside:
 
     @property
     def is_known(self) -> bool:
-        """Whether both losses are."""
         return math.isfinite(self.off)
 
     @property

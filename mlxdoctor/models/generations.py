@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,13 +25,8 @@ from mlxdoctor.safety.time_budget import TimeBudget, by_turns
 
 PROMPT_KEYS = ("prompt", "question", "input", "instruction", "query")
 TUNED_KEYS = (
-    "tuned",
-    "response",
-    "output",
-    "completion",
-    "generated_text",
-    "generation",
-    "text",
+    *("tuned", "response", "output", "completion"),
+    *("generated_text", "generation", "text"),
 )
 BASE_KEYS = ("base", "base_response", "base_output")
 EXPECTED_KEYS = ("expected", "reference", "target")
@@ -329,12 +325,10 @@ def produce(
 
 def _order(prompts: Sequence[Prompt]) -> list[int]:
     """Some prompts of each origin before more of any."""
-    by_origin: dict[str, list[int]] = {}
-    for i, prompt in enumerate(prompts):
-        by_origin.setdefault(prompt.origin, []).append(i)
-    grouped = [i for places in by_origin.values() for i in places]
-    turns = by_turns([len(places) for places in by_origin.values()], OF_EACH_ORIGIN)
-    return [grouped[i] for i in turns]
+    sizes = Counter(prompt.origin for prompt in prompts)
+    origins = list(sizes)
+    grouped = sorted(range(len(prompts)), key=lambda i: origins.index(prompts[i].origin))
+    return [grouped[i] for i in by_turns(list(sizes.values()), OF_EACH_ORIGIN)]
 
 
 def _generation(row: Any) -> Generation | None:

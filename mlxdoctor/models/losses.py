@@ -135,12 +135,10 @@ class TokenLosses:
     left_out: str = ""
 
     def split(self, name: str) -> tuple[RowLosses, ...]:
-        """The rows of one split."""
         return tuple(row for row in self.rows if row.split == name)
 
     @property
     def compared(self) -> tuple[RowLosses, ...]:
-        """The rows that were measured with both models."""
         return tuple(row for row in self.rows if row.tuned is not None)
 
     @classmethod

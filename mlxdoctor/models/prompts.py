@@ -164,5 +164,4 @@ def _asked(messages: Sequence[Message]) -> tuple[Sequence[Message], object]:
 
 
 def _question(asked: Sequence[Message]) -> str:
-    """What was asked last."""
     return str(asked[-1].get("content")) if asked else ""

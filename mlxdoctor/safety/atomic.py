@@ -22,14 +22,9 @@ def replace_file(path: Path, content: bytes) -> None:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(content)
         # mkstemp lets nobody else read; results are made to be passed on.
-        temporary.chmod(0o666 & ~_umask())
+        os.umask(mask := os.umask(0))
+        temporary.chmod(0o666 & ~mask)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

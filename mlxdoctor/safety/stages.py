@@ -133,7 +133,6 @@ class Page:
         return self._last
 
     def close(self) -> None:
-        """Give the memory back."""
         self._memory.close()
 
 
@@ -180,7 +179,6 @@ class _Watched:
         page.write(self.notes)
 
     def note(self, **changed: Any) -> None:
-        """Write what has changed."""
         self.notes = self.notes._replace(**changed)
         self._page.write(self.notes)
 
@@ -197,7 +195,6 @@ class _Watched:
         self.note(frames=frames, has_models=has_models, growth=limits.stage_bytes)
 
     def leave(self) -> None:
-        """The innermost stage is over."""
         self.note(frames=self.notes.frames[:-1])
 
     def refuse(self, name: str, item: str | None = None) -> None:

@@ -66,7 +66,6 @@ class GenerationBlock(jinja2.ext.Extension):
     tags = {"generation"}  # noqa: RUF012 - Jinja's own convention
 
     def parse(self, parser: Any) -> Any:
-        """The block's body, in a scope of its own."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.Scope(body, lineno=line)

@@ -16,9 +16,8 @@ T = TypeVar("T")
 
 #: Our own knowledge base is in a diagnosis as it is; no path and no row gets into it.
 OWN = frozenset({"cause"})
-#: Kinds of value that are no text and hold none, and those that hold none where they are empty.
+#: Kinds of value that are no text and hold none.
 _WITHOUT_TEXT = frozenset({int, float, bool, type(None)})
-_HOLDERS = frozenset({str, tuple, list, dict})
 
 
 def mapped(value: T, change: Callable[[str], str], kept: frozenset[str] = OWN) -> T:
@@ -64,11 +63,9 @@ def _names(kind: type[Any]) -> tuple[str, ...] | None:
 def _entries(
     parts: Iterable[tuple[str, Any]], change: Callable[[str], str], kept: frozenset[str]
 ) -> dict[str, Any]:
-    """The entries that change."""
     changed = {}
     for name, old in parts:
-        kind = type(old)
-        if kind in _WITHOUT_TEXT or (kind in _HOLDERS and not old) or name in kept:
+        if type(old) in _WITHOUT_TEXT or name in kept:
             continue
         # A check names what it measured as it likes: none of those names is ours.
         below = frozenset() if name == "measured" else kept
@@ -100,7 +97,7 @@ def without_folders(value: T, folders: Sequence[str], home: str = "") -> T:
         folders: cut off; the longest first. A folder itself becomes ".".
         home: the user's folder, which becomes "~" where nothing else was cut off.
     """
-    shown = {one.rstrip("/"): ("", ".") for one in folders}
+    shown = {folder.rstrip("/"): ("", ".") for folder in folders}
     if home:
         shown[home.rstrip("/")] = ("~/", "~")
     substitutions: list[tuple[re.Pattern[str], str]] = []

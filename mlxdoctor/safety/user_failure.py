@@ -60,7 +60,6 @@ class UserFailure:
 
     @property
     def sentence(self) -> str:
-        """Type, message and place."""
         return f"{self.what}, at {self.place}" if self.frames else self.what
 
 

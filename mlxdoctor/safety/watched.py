@@ -182,12 +182,10 @@ class Child:
         self._measured: Any = None
 
     def kill(self) -> None:
-        """End it, whatever it is doing."""
         self.process.kill()
         self.process.wait()
 
     def close(self) -> None:
-        """End it, and let go of what connects it."""
         self.kill()
         self.line.close()
         self._page.close()

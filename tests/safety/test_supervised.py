@@ -35,24 +35,28 @@ def supervised(folder: Path, code: str, limits: str = "") -> tuple[int | str, li
     return ended, said.read_text().splitlines()
 
 
-@pytest.mark.parametrize("code", [0, 1, 3, 130])
-def test_an_exit_code_is_passed_on(code: int, tmp_path: Path) -> None:
-    assert supervised(tmp_path, f"sys.exit(ended({code}))") == (code, [])
+SEGFAULT = "was stopped: a library crashed in it (SIGSEGV)"
+#: How a program ends by itself: its code -> what comes of it.
+ENDS = {
+    "sys.exit(ended(0))": 0,
+    "sys.exit(ended(130))": 130,
+    # What happens after an honest end does not count.
+    f"ended(1); {CRASHES}": 1,
+}
+DEATHS = {
+    CRASHES: "a library crashed in it (SIGSEGV)",
+    "os.abort()": "a library gave up in it (SIGABRT)",
+    "os._exit(0)": "it ended the program without a word (exit status 0)",
+    "os.kill(os.getpid(), 9)": "the system killed it, as it does when memory runs out",
+}
 
 
-def test_what_happens_after_an_honest_end_does_not_count(tmp_path: Path) -> None:
-    assert supervised(tmp_path, f"ended(1); {CRASHES}") == (1, [])
+@pytest.mark.parametrize(("code", "outcome"), ENDS.items())
+def test_an_exit_code_is_passed_on(code: str, outcome: int, tmp_path: Path) -> None:
+    assert supervised(tmp_path, code) == (outcome, [])
 
 
-@pytest.mark.parametrize(
-    ("code", "why"),
-    [
-        (CRASHES, "a library crashed in it (SIGSEGV)"),
-        ("os.abort()", "a library gave up in it (SIGABRT)"),
-        ("os._exit(0)", "it ended the program without a word (exit status 0)"),
-        ("os.kill(os.getpid(), 9)", "the system killed it, as it does when memory runs out"),
-    ],
-)
+@pytest.mark.parametrize(("code", "why"), DEATHS.items())
 def test_a_death_is_told_with_the_stage_that_it_came_in(
     code: str, why: str, tmp_path: Path
 ) -> None:
@@ -63,8 +67,10 @@ with Stage("examining x", Kind.ITEM), Stage("x.py:f", Kind.CODE):
     assert supervised(tmp_path, program) == (f"x.py:f was stopped: {why}", [])
 
 
-def test_work_is_begun_again_without_the_stage_of_the_item_that_died(tmp_path: Path) -> None:
-    program = f"""
+#: A stage of an item -> what is done in it, and whose stages are left out when it is begun again.
+BEGUN_AGAIN = {
+    "the stage that died": (
+        f"""
 for item in ("x", "y"):
     with Stage("examining " + item, Kind.ITEM):
         for name in ("one", "two"):
@@ -76,15 +82,12 @@ for item in ("x", "y"):
             except StageStopped as stopped:
                 say(str(stopped))
 sys.exit(ended(1))
-"""
-    ended, said = supervised(tmp_path, program)
-    assert ended == 1
-    stopped = "two was stopped: a library crashed in it (SIGSEGV)"
-    assert said == ["one", "one", stopped, "one", "two"]
-
-
-def test_an_item_that_always_dies_is_given_up(tmp_path: Path) -> None:
-    program = f"""
+""",
+        1,
+        ["one", "one", f"two {SEGFAULT}", "one", "two"],
+    ),
+    "an item that always dies": (
+        f"""
 say("begun")
 try:
     with Stage("examining x", Kind.ITEM):
@@ -97,26 +100,21 @@ try:
 except StageStopped as stopped:
     say(str(stopped))
 sys.exit(ended(2))
-"""
-    ended, said = supervised(tmp_path, program)
-    assert ended == 2
-    assert said[:-1] == ["begun"] * (MOST_TIMES + 1)
-    assert said[-1] == "stage 3 was stopped: a library crashed in it (SIGSEGV)"
-
-
-def test_outside_an_item_nothing_is_begun_again(tmp_path: Path) -> None:
-    program = f"""
+""",
+        2,
+        [*["begun"] * (MOST_TIMES + 1), f"stage 3 {SEGFAULT}"],
+    ),
+    "nothing outside an item": (
+        f"""
 say("begun")
 with Stage("tokenizing a row", Kind.LIBRARY):
     {CRASHES}
-"""
-    ended, said = supervised(tmp_path, program)
-    assert ended == "tokenizing a row was stopped: a library crashed in it (SIGSEGV)"
-    assert said == ["begun"]
-
-
-def test_models_that_die_are_left_out_all_together(tmp_path: Path) -> None:
-    program = f"""
+""",
+        f"tokenizing a row {SEGFAULT}",
+        ["begun"],
+    ),
+    "all models": (
+        f"""
 with Stage("examining x", Kind.ITEM):
     for name in ("answers", "losses"):
         try:
@@ -126,34 +124,50 @@ with Stage("examining x", Kind.ITEM):
         except StageStopped as stopped:
             say(str(stopped))
 sys.exit(ended(2))
-"""
-    ended, said = supervised(tmp_path, program)
-    sentence = "running the models was stopped in examining the answers: "
-    assert (ended, said) == (2, [sentence + "a library crashed in it (SIGSEGV)"] * 2)
+""",
+        2,
+        [f"running the models {SEGFAULT.replace(':', ' in examining the answers:')}"] * 2,
+    ),
+}
 
 
-def test_a_stage_that_fills_the_memory_is_stopped_in_time(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left_out", BEGUN_AGAIN)
+def test_work_is_begun_again_without(left_out: str, tmp_path: Path) -> None:
+    program, outcome, said = BEGUN_AGAIN[left_out]
+    assert supervised(tmp_path, program) == (outcome, said)
+
+
+@pytest.mark.parametrize(
+    ("body", "limit", "why"),
+    [
+        (FILLS, "stage_bytes=300M", "it took over 0.31 GB of memory"),
+        pytest.param(HANGS, "tokenizer_seconds=0.5", "it took over 0.5 s", marks=pytest.mark.slow),
+    ],
+)
+def test_a_stage_that_takes_too_much_is_stopped_in_time(
+    body: str, limit: str, why: str, tmp_path: Path
+) -> None:
     program = f"""
 with Stage("examining x", Kind.ITEM):
+    with Stage("the reader", Kind.LIBRARY, limit="tokenizer_seconds"):
+        # What sleeps is not busy.
+        time.sleep({3.5 if body == HANGS else 0})
     try:
-        with Stage("the tokenizer", Kind.LIBRARY):
-            {FILLS}
+        with Stage("the tokenizer", Kind.LIBRARY, limit="tokenizer_seconds"):
+            {body}
     except StageStopped as stopped:
         say(str(stopped))
 sys.exit(ended(2))
 """
-    ended, said = supervised(tmp_path, program, "stage_bytes=300M")
-    assert ended == 2
-    assert said == [
-        "the tokenizer was stopped: it took over 0.31 GB of memory; if that is sound, raise the "
-        "limit with --limit stage_bytes=N"
-    ]
+    name = limit.partition("=")[0]
+    advice = f"if that is sound, raise the limit with --limit {name}=N"
+    outcome = supervised(tmp_path, program, limit)
+    assert outcome == (2, [f"the tokenizer was stopped: {why}; {advice}"])
 
 
 @pytest.mark.slow
 def test_models_and_code_of_ones_own_take_what_memory_they_like(tmp_path: Path) -> None:
     program = f"""
-import time
 with Stage("examining x", Kind.ITEM):
     with Stage("x.py:f", Kind.CODE):
         kept = {FILLS.replace("200", "10")}
@@ -166,30 +180,6 @@ sys.exit(ended(0))
 """
     # The run as a whole begins with no model, and may not grow meanwhile.
     assert supervised(tmp_path, program, "stage_bytes=100M")[0] == 0
-
-
-@pytest.mark.slow
-def test_a_loop_in_c_is_stopped_and_sleep_is_not(tmp_path: Path) -> None:
-    program = f"""
-with Stage("examining x", Kind.ITEM):
-    with Stage("the tokenizer", Kind.LIBRARY, limit="tokenizer_seconds"):
-        time.sleep(3.5)
-    say("slept")
-    try:
-        with Stage("the template", Kind.LIBRARY, limit="tokenizer_seconds"):
-            {HANGS}
-    except StageStopped as stopped:
-        say(str(stopped))
-sys.exit(ended(2))
-"""
-    ended, said = supervised(tmp_path, program, "tokenizer_seconds=0.5")
-    assert ended == 2
-    assert said == [
-        "slept",
-        "slept",
-        "the template was stopped: it took over 0.5 s; if that is sound, raise the limit with "
-        "--limit tokenizer_seconds=N",
-    ]
 
 
 ALONE = """
