@@ -120,7 +120,7 @@ def _filtered(outcome: Outcome, select: set[str], ignore: set[str]) -> Outcome:
     if kept == outcome.findings:
         return outcome
     status = Status.PASSED if not kept and outcome.status is Status.FOUND else outcome.status
-    left_out = {one.code for one in outcome.findings} - {one.code for one in kept}
+    left_out = {finding.code for finding in outcome.findings} - {finding.code for finding in kept}
     unsought = {**outcome.unsought, **dict.fromkeys(left_out, "it was not asked for")}
     return replace(outcome, findings=kept, status=status, unsought=unsought)
 
@@ -158,8 +158,8 @@ def _report(run: Run, outcomes: tuple[Outcome, ...], command: Callable[[bool], s
 
 def _fix(run: Run, first: Diagnosed, outcomes: Sequence[Outcome]) -> Fix | None:
     """The first cause's change of the configuration, as what speaks for the cause advises it."""
-    findings = [one for outcome in outcomes for one in outcome.findings]
-    speaking = [one for one in findings if one.code in first.supporting]
+    findings = [finding for outcome in outcomes for finding in outcome.findings]
+    speaking = [finding for finding in findings if finding.code in first.supporting]
     change, needed = first.cause.change, needed_values(speaking)
     if change is None or (change.advised_only and change.key not in needed):
         return None

@@ -127,7 +127,7 @@ class Check:
     @property
     def needs_models(self) -> bool:
         """Whether evidence that it takes, optional or not, is measured by running a model."""
-        return any(getattr(one.kind, "needs_models", False) for one in self.requirements)
+        return any(getattr(need.kind, "needs_models", False) for need in self.requirements)
 
     @property
     def cost(self) -> str:
@@ -155,7 +155,7 @@ class Check:
             status=status,
             reason=reason,
             seconds=round(time.perf_counter() - start, SECONDS_DIGITS),
-            findings=tuple(sorted(got.findings, key=lambda one: -one.severity.rank)),
+            findings=tuple(sorted(got.findings, key=lambda finding: -finding.severity.rank)),
             exhibits=tuple(got.exhibits),
             marks_onset=self.marks_onset,
             seen=tuple(got.seen),
@@ -167,10 +167,10 @@ class Check:
         """Whether evidence that it takes is lacking, as was seen before."""
         # A source that was made by hand need not know.
         is_known = getattr(source, "is_known", None)
-        for one in self.requirements:
-            if is_known is None or not is_known(one.kind):
+        for need in self.requirements:
+            if is_known is None or not is_known(need.kind):
                 return False
-            if not one.optional and source.get(one.kind) is None:
+            if not need.optional and source.get(need.kind) is None:
                 return True
         return False
 
@@ -181,8 +181,10 @@ class Check:
                 return self._ask(source, got)
         except Inconclusive as error:
             # A fact found before the check gave up is still a fact; the rest was not looked for.
-            found = {one.code for one in got.findings}
-            unsought = dict.fromkeys((one for one in self.symptoms if one not in found), str(error))
+            found = {finding.code for finding in got.findings}
+            unsought = dict.fromkeys(
+                (code for code in self.symptoms if code not in found), str(error)
+            )
             got.unsought = unsought | got.unsought
             return Status.FOUND if got.findings else Status.INCONCLUSIVE, str(error)
         except StageStopped as error:
@@ -214,16 +216,16 @@ class Check:
             arguments[requirement.parameter] = value
         # A source that was made by hand is of a run.
         is_planned = bool(getattr(source, "is_planned", False))
-        for one in self.function(**arguments):
-            match one:
+        for result in self.function(**arguments):
+            match result:
                 case Exhibit():
-                    got.exhibits.append(one)
+                    got.exhibits.append(result)
                 case Seen():
-                    got.seen.append(replace(one, message=fill(one.message, one.measured)))
+                    got.seen.append(replace(result, message=fill(result.message, result.measured)))
                 case Unsought():
-                    got.unsought |= {self._declared(each): one.why for each in one.symptoms}
+                    got.unsought |= {self._declared(each): result.why for each in result.symptoms}
                 case Sign():
-                    got.findings.append(self._finding(one, is_planned=is_planned))
+                    got.findings.append(self._finding(result, is_planned=is_planned))
         return (Status.FOUND if got.findings else Status.PASSED), ""
 
     def _declared(self, symptom: str) -> str:
@@ -323,12 +325,12 @@ def discover() -> tuple[Check, ...]:
         loaded = entry_point.load()
         found.extend([loaded] if isinstance(loaded, Check) else _checks_in(loaded))
     by_code: dict[str, str] = {}
-    for one in found:
-        for code in one.codes:
+    for check in found:
+        for code in check.codes:
             if code in by_code:
                 raise ValueError(f"the code {code} is reported by two checks: remove one of them")
-            by_code[code] = one.name
-    return tuple(sorted(found, key=lambda one: one.name))
+            by_code[code] = check.name
+    return tuple(sorted(found, key=lambda check: check.name))
 
 
 def _checks_in(module: types.ModuleType) -> list[Check]:
@@ -351,13 +353,13 @@ def selected(checks: Iterable[Check], select: Iterable[str], ignore: Iterable[st
     select, ignore = set(select), set(ignore)
     if not (select or ignore):
         return checks
-    known = {name for one in checks for name in (one.name, *one.symptoms)}
+    known = {name for check in checks for name in (check.name, *check.symptoms)}
     for pattern in sorted((select | ignore) - known):
         raise InputError(
             None, f"no check and no code is called {pattern!r}", "`mlxdoctor checks` lists them"
         )
     return [
-        one
-        for one in checks
-        if (not select or select & {one.name, *one.codes}) and one.name not in ignore
+        check
+        for check in checks
+        if (not select or select & {check.name, *check.codes}) and check.name not in ignore
     ]

@@ -128,11 +128,12 @@ def judge(
     calibration = knowledge.calibration
     if verdict is Verdict.UNHEALTHY and open_causes <= MOST_OPEN and calibration is not None:
         # With less to go by, scores are right less often than they say.
-        shares = probabilities([one.score for one in ranked], calibration)
+        shares = probabilities([listed.score for listed in ranked], calibration)
         share_of = {
-            one.cause.id: round(share, DIGITS) for one, share in zip(ranked, shares, strict=True)
+            listed.cause.id: round(share, DIGITS)
+            for listed, share in zip(ranked, shares, strict=True)
         }
-        diagnosis = [replace(one, probability=share_of[one.cause.id]) for one in diagnosis]
+        diagnosis = [replace(listed, probability=share_of[listed.cause.id]) for listed in diagnosis]
     return Judged(verdict, tuple(diagnosis), coverage)
 
 
@@ -189,14 +190,15 @@ def _covered(
             lacking.append(f"there is a slight sign of it, {slight[0]}")
             continue
         unsought = [
-            one.unsought.get(code) or one.reason if one is not None else ""
-            for code, one in zip(codes, looked, strict=True)
-            if one is None or not one.looked_for(code)
+            outcome.unsought.get(code) or outcome.reason if outcome is not None else ""
+            for code, outcome in zip(codes, looked, strict=True)
+            if outcome is None or not outcome.looked_for(code)
         ]
         if not unsought:
             return Coverage(cause.id, CauseStatus.RULED_OUT, ", ".join(codes))
         lacking += unsought
-    why, _, needs = next((one for one in lacking if one), "its check did not run").partition("; ")
+    clause = next(filter(None, lacking), "its check did not run")
+    why, _, needs = clause.partition("; ")
     return Coverage(cause.id, CauseStatus.OPEN, why, needs)
 
 

@@ -56,7 +56,7 @@ def render(result: GateResult) -> str:
     for item in result.items:
         if item.status is not ItemStatus.PASSED:
             errors.append((item.path, _about(item, "error", item.status, _reasons(item))))
-        elif noted := [one for one in item.noted if one.severity is not Severity.INFO]:
+        elif noted := [finding for finding in item.noted if finding.severity is not Severity.INFO]:
             warnings.append((item.path, _about(item, "warning", "passed, noted", _lines(noted))))
     return _shown("error", errors) + _shown("warning", warnings)
 

@@ -39,30 +39,30 @@ def formats() -> Mapping[str, Format]:
     """
     found: dict[str, Format] = {}
     for module in modules_of("mlxdoctor.formats"):
-        one = getattr(module, "FORMAT", None)
-        if isinstance(one, Format):
-            if one.name in found:
-                raise ValueError(f"two formats are called {one.name}: remove one of them")
-            found[one.name] = one
+        added = getattr(module, "FORMAT", None)
+        if isinstance(added, Format):
+            if added.name in found:
+                raise ValueError(f"two formats are called {added.name}: remove one of them")
+            found[added.name] = added
     return found
 
 
 def files_of(shown: Report | GateResult, name: str, stem: str = "report") -> dict[str, bytes]:
     """The files of a report or a gate's result in one format, by their names."""
-    one = formats()[name]
-    if isinstance(shown, Report) and one.files is not None:
-        return dict(one.files(shown))
-    return {f"{stem}.{one.suffix}": text_of(shown, name).encode()}
+    chosen = formats()[name]
+    if isinstance(shown, Report) and chosen.files is not None:
+        return dict(chosen.files(shown))
+    return {f"{stem}.{chosen.suffix}": text_of(shown, name).encode()}
 
 
 def text_of(shown: Report | GateResult, name: str) -> str:
     """A report or a gate's result in one format, with a line break at its end."""
-    one = formats()[name]
+    chosen = formats()[name]
     if isinstance(shown, Report):
-        render = one.report
+        render = chosen.report
         text = render(shown) if render is not None else None
     else:
-        text = one.gate(shown) if one.gate is not None else None
+        text = chosen.gate(shown) if chosen.gate is not None else None
     if text is None:
         raise ValueError(f"the format {name} shows no {type(shown).__name__}")
     return text

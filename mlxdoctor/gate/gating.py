@@ -110,9 +110,9 @@ def run_gate(
 
 def exit_code(items: Sequence[GateItem]) -> int:
     """1 where an item failed, else 2 where one is unusable, else 3 where one is inconclusive."""
-    statuses = {one.status for one in items}
+    statuses = {item.status for item in items}
     order = (ItemStatus.FAILED, ItemStatus.UNUSABLE, ItemStatus.INCONCLUSIVE)
-    return next((code for code, one in enumerate(order, 1) if one in statuses), 0)
+    return next((code for code, status in enumerate(order, 1) if status in statuses), 0)
 
 
 def _examined(

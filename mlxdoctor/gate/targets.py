@@ -34,17 +34,17 @@ def targets(arguments: Iterable[str]) -> tuple[Target, ...]:
     """
     found: dict[str, Target] = {}
     for argument in arguments:
-        for one in _expanded(argument):
-            identity = os.path.realpath(one.path)
-            before = found.setdefault(identity, one)
-            if before.path != one.path and _links(one.path) < _links(before.path):
-                found[identity] = one
+        for target in _expanded(argument):
+            identity = os.path.realpath(target.path)
+            before = found.setdefault(identity, target)
+            if before.path != target.path and _links(target.path) < _links(before.path):
+                found[identity] = target
     return tuple(found.values())
 
 
 def _links(path: str) -> int:
     whole = Path(os.path.abspath(path))  # noqa: PTH100 - as written: links are counted
-    return sum(one.is_symlink() for one in (whole, *whole.parents))
+    return sum(folder.is_symlink() for folder in (whole, *whole.parents))
 
 
 def _expanded(argument: str) -> Iterator[Target]:
@@ -53,8 +53,8 @@ def _expanded(argument: str) -> Iterator[Target]:
         yield _target(argument)
         return
     matched = sorted(glob.glob(argument, recursive=True))  # noqa: PTH207 - keeps the slash
-    for one in matched:
-        yield _target(one)
+    for path in matched:
+        yield _target(path)
     if not matched:
         yield Target(argument, f"{argument}: nothing matches; check the pattern")
 
@@ -80,9 +80,9 @@ def _runs_below(folder: Path) -> int:
         if _is_run(entries) or is_model_folder(folder) or is_data_path(folder):
             return 0
         return sum(
-            _is_run(list(one.iterdir()))
-            for one in entries
-            if one.is_dir() and not one.name.startswith(".")
+            _is_run(list(folder.iterdir()))
+            for folder in entries
+            if folder.is_dir() and not folder.name.startswith(".")
         )
     except OSError:
         # What can't be listed is named when it is examined.
@@ -90,4 +90,6 @@ def _runs_below(folder: Path) -> int:
 
 
 def _is_run(entries: list[Path]) -> bool:
-    return any(one.name in ADAPTER_NAMES or CHECKPOINT_NAME.match(one.name) for one in entries)
+    return any(
+        entry.name in ADAPTER_NAMES or CHECKPOINT_NAME.match(entry.name) for entry in entries
+    )

@@ -60,8 +60,10 @@ def judge(
     report = examined.report
     key = policy.key(path)
     rules = policy.rules_for(key)
-    ignores = [one for one in policy.ignores if not one.paths or matches(one.paths, key)]
-    in_force = [one for one in ignores if not one.has_expired(today)]
+    ignores = [
+        ignore for ignore in policy.ignores if not ignore.paths or matches(ignore.paths, key)
+    ]
+    in_force = [ignore for ignore in ignores if not ignore.has_expired(today)]
     gated: list[GatedFinding] = []
     used: set[Ignore | Known] = set()
     failing: set[Known] = set()
@@ -71,10 +73,10 @@ def judge(
         figures = figures_of(finding.measured)
         entry = Known(key, finding.code, finding.fingerprint, files, figures)
         # Branches that were merged may have left several.
-        entries = sorted(one for one in known if one.identity == entry.identity)
-        changes = [one.reopened_by(entry) for one in entries]
+        entries = sorted(accepted for accepted in known if accepted.identity == entry.identity)
+        changes = [accepted.reopened_by(entry) for accepted in entries]
         names = {finding.code, finding.code.split(".", 1)[0]}
-        accepting = [one for one in in_force if one.code in names]
+        accepting = [ignore for ignore in in_force if ignore.code in names]
         used.update(accepting)
         if accepting:
             gated.append(GatedFinding(finding, "suppressed", "ignore", accepting[0].reason))
@@ -89,18 +91,20 @@ def judge(
         else:
             gated.append(GatedFinding(finding, "noted"))
     # A check that did not look says nothing about a suppression of its findings.
-    looked = {one.check for one in report.outcomes if one.status in LOOKED}
+    looked = {outcome.check for outcome in report.outcomes if outcome.status in LOOKED}
     suppressions: tuple[Ignore | Known, ...] = (*ignores, *known)
-    tested = {one for one in suppressions if one.code.split(".", 1)[0] in looked}
+    tested = {
+        suppression for suppression in suppressions if suppression.code.split(".", 1)[0] in looked
+    }
     item = _item(path, examined, rules, gated, reopened)
     return Weighed(item, frozenset(used), frozenset(tested - used), frozenset(failing))
 
 
 def _hash_of_all(report: Report) -> str:
     """SHA-256 over the files of a run itself, whatever their order and place; "" for none."""
-    own = [one for one in report.evidence if one.kind in MAIN_KINDS] or report.evidence
+    own = [file for file in report.evidence if file.kind in MAIN_KINDS] or report.evidence
     # Of what is too large to be hashed, the note has the size.
-    hashes = sorted({one.sha256 or one.note for one in own})
+    hashes = sorted({file.sha256 or file.note for file in own})
     return hashlib.sha256("\n".join(hashes).encode()).hexdigest() if hashes else ""
 
 
@@ -123,22 +127,22 @@ def alone(report: Report, fail_on: str = "error") -> GateResult:
 def notices(policy: Policy, judgements: Iterable[Weighed], today: date) -> tuple[str, ...]:
     """What is wrong with the policy, as far as the items tell."""
     judged = list(judgements)
-    idle = {one for judgement in judged for one in judgement.idle}
-    idle -= {one for judgement in judged for one in judgement.used}
-    expired = [one for one in policy.ignores if one.has_expired(today)]
-    unused = [one for one in policy.ignores if one in idle and one not in expired]
-    gone = sorted(one for one in idle if isinstance(one, Known))
+    idle = {suppression for judgement in judged for suppression in judgement.idle}
+    idle -= {suppression for judgement in judged for suppression in judgement.used}
+    expired = [ignore for ignore in policy.ignores if ignore.has_expired(today)]
+    unused = [ignore for ignore in policy.ignores if ignore in idle and ignore not in expired]
+    gone = sorted(entry for entry in idle if isinstance(entry, Known))
     return (
         *(
-            f"the ignore of {one.code}{_where(one)} expired on {one.expires} and suppresses "
-            "nothing any more: remove it, or renew it with its reason"
-            for one in expired
+            f"{_called(ignore)} expired on {ignore.expires} and suppresses nothing any more: "
+            "remove it, or renew it with its reason"
+            for ignore in expired
         ),
-        *(f"the ignore of {one.code}{_where(one)} suppresses nothing: remove it" for one in unused),
+        *(f"{_called(ignore)} suppresses nothing: remove it" for ignore in unused),
         *(
-            f"the baseline knows {one.code} in {one.path}, where it is gone: renew the baseline "
-            "with --write-baseline"
-            for one in gone
+            f"the baseline knows {entry.code} in {entry.path}, where it is gone: "
+            "renew the baseline with --write-baseline"
+            for entry in gone
         ),
     )
 
@@ -148,7 +152,7 @@ def renewed(known: frozenset[Known], judgements: Sequence[Weighed]) -> frozenset
     failing = {entry for judgement in judgements for entry in judgement.failing}
     idle = {entry for judgement in judgements for entry in judgement.idle}
     anew = {entry.identity for entry in failing}
-    return frozenset({one for one in known - idle if one.identity not in anew} | failing)
+    return frozenset({entry for entry in known - idle if entry.identity not in anew} | failing)
 
 
 def _item(
@@ -160,7 +164,7 @@ def _item(
 ) -> GateItem:
     assert examined.report is not None, "there is a report"
     report = examined.report
-    fails = any(one.ruling == "fails" for one in gated)
+    fails = any(held.ruling == "fails" for held in gated)
     undecided = _undecided(report, rules)
     suspicion = _suspicion(report, gated)
     if fails or (suspicion and rules.suspect == "fail"):
@@ -191,14 +195,14 @@ def _item(
 def _suspicion(report: Report, gated: Sequence[GatedFinding]) -> str:
     """What the run is suspected of, where that is not suppressed; "" for nothing."""
     is_open = any(
-        one.ruling != "suppressed" and one.finding.severity is not Severity.INFO for one in gated
+        held.ruling != "suppressed" and held.finding.severity is not Severity.INFO for held in gated
     )
     return headline(report) if report.suspected is not None and is_open else ""
 
 
 def _undecided(report: Report, rules: Rules) -> list[str]:
     """Why the item can't pass although nothing fails it, a sentence each."""
-    by_check = {one.check: one for one in report.outcomes}
+    by_check = {outcome.check: outcome for outcome in report.outcomes}
     reasons = []
     # What a policy requires to be looked at is what a run leaves.
     for name in rules.require if report.planned is None else ():
@@ -207,9 +211,9 @@ def _undecided(report: Report, rules: Rules) -> list[str]:
             why = f": {outcome.reason}" if outcome.reason else ""
             reasons.append(f"the required check {name} is {outcome.status}{why}")
     reasons += [
-        f"the check {one.check} crashed: {one.reason}"
-        for one in report.outcomes
-        if one.status is Status.CRASHED and one.check not in rules.require
+        f"the check {outcome.check} crashed: {outcome.reason}"
+        for outcome in report.outcomes
+        if outcome.status is Status.CRASHED and outcome.check not in rules.require
     ]
     if report.planned is not None:
         unknown = report.planned.readiness is Readiness.UNKNOWN and not report.unreadable
@@ -240,5 +244,6 @@ def unseen(report: Report) -> tuple[str, ...]:
     return ()
 
 
-def _where(ignore: Ignore) -> str:
-    return f" in {', '.join(ignore.paths)}" if ignore.paths else ""
+def _called(ignore: Ignore) -> str:
+    where = f" in {', '.join(ignore.paths)}" if ignore.paths else ""
+    return f"the ignore of {ignore.code}{where}"
