@@ -20,7 +20,13 @@ OOM = "libc++abi: terminating due to std::runtime_error: [METAL] Insufficient Me
     [
         ((OOM, "zsh: abort      mlx_lm.lora"), {"out-of-memory": "error"}),
         (("Traceback (most recent call last):", "  x", "ValueError: y"), {"traceback": "error"}),
+        (("Traceback (most recent call last):", "  x"), {"traceback": "error"}),
+        (
+            ("Traceback (most recent call last):", "  x", "MemoryError"),
+            {"out-of-memory": "error"},
+        ),
         (("zsh: killed     mlx_lm.lora",), {"killed": "error"}),
+        (("Calculating loss of the killed seals",), {}),
         (("zsh: segmentation fault  mlx_lm.lora",), {"aborted": "error"}),
         (("[METAL] Command buffer execution failed: Timeout",), {"gpu-error": "error"}),
         (

@@ -29,22 +29,6 @@ def test_iterations_that_go_back_begin_a_segment(write: Write) -> None:
     assert [len(one.series["train_loss"]) for one in read(path).segments] == [3, 2]
 
 
-@pytest.mark.parametrize(
-    ("text", "kinds"),
-    [
-        ("zsh: killed     mlx_lm.lora\n", ["killed"]),
-        ("[metal::malloc] Attempting to allocate 99 bytes which is greater\n", ["out-of-memory"]),
-        ('Traceback (most recent call last):\n  File "x"\nValueError: bad\n', ["traceback"]),
-        ('Traceback (most recent call last):\n  File "x"\nMemoryError\n', ["out-of-memory"]),
-        ('Traceback (most recent call last):\n  File "x"\nKeyboardInterrupt\n', ["interrupted"]),
-        ('Traceback (most recent call last):\n  File "x"', ["traceback"]),
-        ("Calculating loss of the killed seals\n", []),
-    ],
-)
-def test_failures(write: Write, text: str, kinds: list[str]) -> None:
-    assert [one.kind for one in read(write(CLASSIC + text)).failures] == kinds
-
-
 def test_versions(write: Write) -> None:
     log = read(write("mlx-lm==0.22.0\nmlx 0.20.1\n" + CLASSIC))
     assert log.versions == {"mlx-lm": "0.22.0", "mlx": "0.20.1"}

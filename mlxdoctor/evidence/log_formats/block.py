@@ -31,7 +31,6 @@ class Block(LineFormat):
         self._length = 0
 
     def read(self, number: int, line: str) -> bool:
-        """Whether the line belongs to a block."""
         if match := _OPEN.match(line):
             self.finish()
             self._step = (match.group(1).lower(), float(match.group(2).replace(",", "")))
@@ -58,11 +57,9 @@ class Block(LineFormat):
 
     @property
     def is_open(self) -> bool:
-        """Whether a block is open."""
         return self._step is not None
 
     def finish(self) -> None:
-        """End the block that is open."""
         if self._step is not None and is_report(self._row):
             self.add(self._line, self._step, self._row)
         self._step, self._row, self._length = None, {}, 0

@@ -60,11 +60,9 @@ class Panel(LineFormat):
 
     @property
     def is_open(self) -> bool:
-        """Whether a panel is open."""
         return self._is_open
 
     def read(self, number: int, line: str) -> bool:
-        """Whether the line belongs to a panel."""
         if "▼" in line or "▲" in line:
             # A damaged row of the table, glued to the panel's edge.
             return False
@@ -118,7 +116,6 @@ class ColouredTable(LineFormat):
         self.number = lambda text: float(text.replace(",", "").replace("k", "e3"))
 
     def read(self, number: int, line: str) -> bool:
-        """Whether the line belongs to the table."""
         is_head = "tok/s" in line and line.split()[:2] == ["iter", "train_loss"]
         self._has_begun = self._has_begun or is_head
         is_marked = "▼" in line or "▲" in line or " val " in line

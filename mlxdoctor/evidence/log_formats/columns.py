@@ -66,7 +66,6 @@ class Columns(LineFormat):
         self._last = -1
 
     def read(self, number: int, line: str) -> bool:
-        """Whether the line is the head of a table of metrics, or a row of it."""
         text, follows = line.strip(), number == self._last + 1
         if text[:1] in _OPENINGS:
             text = text.lstrip("> ").translate(_DRAWN)

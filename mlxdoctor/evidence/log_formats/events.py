@@ -101,7 +101,6 @@ class Events(LineFormat):
         self._counts: dict[str, float] = {}
 
     def read(self, number: int, line: str) -> bool:
-        """Whether the line was one of the known events."""
         if not _HINT.search(line):
             return False
         return (

@@ -92,11 +92,9 @@ class Failures(LineFormat):
 
     @property
     def is_open(self) -> bool:
-        """Whether a traceback is open."""
         return self._begun is not None
 
     def read(self, number: int, line: str) -> bool:
-        """Whether the line is of a traceback, or says that the run broke off."""
         if self._begun is not None:
             if not line.strip() or line[0] in " \t|^~":
                 self._frame(line)

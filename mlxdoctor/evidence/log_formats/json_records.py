@@ -51,7 +51,6 @@ class JsonLines(LineFormat):
         self._last: Shape | None = None
 
     def read(self, number: int, line: str) -> bool:
-        """Whether the line looks like a JSON object."""
         if not line.startswith('{"'):
             return False
         text = line.strip().rstrip(",")
@@ -96,7 +95,6 @@ class JsonHistory(DocumentFormat):
     marks = ("log_history", "train_loss_history")
 
     def read(self, document: Any) -> str | None:
-        """Read it; it has no text in it."""
         for records in (_records(document), _columns(document)):
             for number, record in enumerate(records, 1):
                 _add(self, number, record)

@@ -108,7 +108,6 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
         self._last: list[float] = []
 
     def read(self, number: int, line: str) -> bool:
-        """Whether the line is a report, or the beginning of an epoch."""
         if not _HINT.search(line):
             return self._begins_epoch(number, line)
         has_bar, end = False, 0

@@ -35,7 +35,6 @@ class Notebook(DocumentFormat):
     )
 
     def read(self, document: Any) -> str | None:
-        """The text that its cells printed."""
         if not isinstance(document, dict) or not isinstance(document.get("cells"), list):
             return None
         return "".join(_outputs(document["cells"]))
