@@ -35,9 +35,9 @@ from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.measure.logged_levels import LoggedLoss, logged_loss
-from mlxdoctor.measure.text.outputs import Output, OutputPair, answer_words, pairs
+from mlxdoctor.measure.text.outputs import Output, answer_words, pairs
 from mlxdoctor.measure.text.statistics import Paired, mean_interval
-from mlxdoctor.models.generations import Generations
+from mlxdoctor.models.generations import Generation, Generations
 
 #: Prompts that decide: 7 pairs cannot reach p < 0.01 by flipping signs.
 PROMPTS = 8
@@ -87,36 +87,34 @@ def expected_answers(
     dataset: Dataset | None,
 ) -> Iterator[Sign | Seen]:
     """Compare both models' answers with the expected ones, prompt by prompt."""
-    known = [
-        (pair, pair.base)
+    compared = [
+        (pair.item, pair.base, pair.tuned, expected)
         for pair in pairs(generations)
-        if pair.base is not None and answer_words(pair.item.expected or "")
+        if pair.base is not None and (expected := answer_words(pair.item.expected or ""))
     ]
-    if len(known) < PROMPTS:
-        raise Inconclusive(
-            f"{len(known)} prompts with both models' answers and an expected one; "
-            f"{PROMPTS} are needed"
-        )
-    before = [_overlap(output, pair.item.expected or "") for pair, output in known]
-    after = [_overlap(pair.tuned, pair.item.expected or "") for pair, _ in known]
-    overlap = Paired.of(before, after)
-    measured: dict[str, Measurement] = {"prompts": len(known), **overlap.measured("overlap")}
+    count = len(compared)
+    if count < PROMPTS:
+        why = f"{count} prompts with both models' answers and an expected one; {PROMPTS} are needed"
+        raise Inconclusive(why)
+    after = [_overlap(tuned, expected) for _, _, tuned, expected in compared]
+    overlap = Paired.of([_overlap(base, expected) for _, base, _, expected in compared], after)
+    measured: dict[str, Measurement] = {"prompts": count, **overlap.measured("overlap")}
     if overlap.differs(1):
         yield Sign("gained", measured)
         yield Seen(_GAINED, measured, learned=True)
         return
     if overlap.difference.high >= GAIN:
-        raise Inconclusive(f"{len(known)} prompts are too few to see whether anything was gained")
+        raise Inconclusive(f"{count} prompts are too few to see whether anything was gained")
     planned = config.iters if config is not None else None
-    logged = None
-    if log is not None and not log.is_preference:
-        logged = logged_loss(log, planned=planned)
+    has_losses = log is not None and not log.is_preference
+    logged = logged_loss(log, planned=planned) if log is not None and has_losses else None
     loss = _answer_loss(logged, config, rows)
     measured["answer_loss_at_most"] = loss
     severity = _severity(logged, loss)
     # By heart, answers must be near; what the data does not ask, nobody need know.
     is_near = mean_interval(after).high >= NEAR
-    if severity is Severity.ERROR and (is_near or not _are_own([one for one, _ in known], dataset)):
+    items = [item for item, *_ in compared]
+    if severity is Severity.ERROR and (is_near or not _are_own(items, dataset)):
         severity = Severity.WARNING
     measured["promised_loss"] = loss if severity is Severity.ERROR else None
     yield Sign("no-gain", measured, severity=severity)
@@ -133,8 +131,8 @@ def _severity(logged: LoggedLoss | None, loss: float | None) -> Severity:
     return Severity.ERROR if loss < BY_HEART else Severity.WARNING
 
 
-def _overlap(output: Output, expected: str) -> float:
-    words, wanted = output.words, answer_words(expected)
+def _overlap(output: Output, wanted: Sequence[str]) -> float:
+    words = output.words
     if not output.has_ended and len(words) < len(wanted):
         wanted = wanted[: len(words)]
     if len(wanted) < 2:
@@ -155,9 +153,8 @@ def _answer_loss(
     return logged.after * targets / answers if answers else None
 
 
-def _are_own(known: Sequence[OutputPair], dataset: Dataset | None) -> bool:
+def _are_own(items: Sequence[Generation], dataset: Dataset | None) -> bool:
     """Whether the prompts are the run's own: rows of its data."""
-    items = [pair.item for pair in known]
     if all(item.origin in ("train", "valid", "test") for item in items):
         return True
     if dataset is None:

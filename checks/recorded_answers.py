@@ -112,8 +112,8 @@ def _by_the_same_prompts(asked: AskedAgain) -> Sign | Seen:
         )
     measured = {"prompts": prompts, "telling": telling, "base": of_base, "tuned": of_tuned}
     if of_tuned >= SHARE * prompts:
-        said = "Of {prompts:* recorded answer} {tuned} begin as the tuned model's do."
-        return Seen(said, measured)
+        sentence = "Of {prompts:* recorded answer} {tuned} begin as the tuned model's do."
+        return Seen(sentence, measured)
     if telling < TELLING:
         why = "nearly all recorded answers are the expected ones, which either model may give"
         raise Inconclusive(why)

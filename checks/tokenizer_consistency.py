@@ -135,7 +135,7 @@ def tokenizer_consistency(
         yield Sign(
             "terminator-is-not-an-end-token",
             {
-                "written": repr(" ".join(tokenizer.token(one) for one in terminator[:4])),
+                "written": repr(" ".join(tokenizer.token(token) for token in terminator[:4])),
                 "end_tokens": _names(tokenizer, tokenizer.eos_token_ids) or "no token",
             },
             where=where,

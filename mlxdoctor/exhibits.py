@@ -112,9 +112,4 @@ class SampleAnswer(Exhibit):
 
 
 #: Those that are a figure of every report, in the order in which it shows them.
-FIGURES: tuple[type[Exhibit], ...] = (
-    LossCurve,
-    DriftByLayer,
-    CheckpointSizes,
-    RateCurve,
-)
+FIGURES: tuple[type[Exhibit], ...] = (LossCurve, DriftByLayer, CheckpointSizes, RateCurve)

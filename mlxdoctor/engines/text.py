@@ -222,7 +222,7 @@ def vocabulary(text: str) -> set[str]:
     if text.isascii() or not _is_unspaced().search(text):
         return runs
     unspaced = {run for run in runs if len(run) > 1 and _is_unspaced().match(run)}
-    return (runs - unspaced) | {one + two for run in unspaced for one, two in pairwise(run)}
+    return (runs - unspaced) | {sign + after for run in unspaced for sign, after in pairwise(run)}
 
 
 #: Scripts that put no space between words: kana, Han, Hangul, Thai.

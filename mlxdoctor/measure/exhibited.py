@@ -14,13 +14,7 @@ from mlxdoctor.evidence.adapter import layer_of
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import Segment
-from mlxdoctor.exhibits import (
-    Curve,
-    DriftByLayer,
-    Floor,
-    LossCurve,
-    SampleAnswer,
-)
+from mlxdoctor.exhibits import Curve, DriftByLayer, Floor, LossCurve, SampleAnswer
 from mlxdoctor.models.generations import Generations
 
 #: Points a curve is drawn with at most; more would be closer than a pixel.
@@ -54,10 +48,7 @@ def _curve(segment: Segment, name: str) -> Curve | None:
     if series is None:
         return None
     kept = _thinned(series.values)
-    return Curve(
-        tuple(int(one) for one in series.iterations[kept]),
-        tuple(float(one) for one in series.values[kept]),
-    )
+    return Curve(tuple(series.iterations[kept].tolist()), tuple(series.values[kept].tolist()))
 
 
 def _thinned(values: Floats) -> NDArray[np.intp]:
@@ -67,15 +58,12 @@ def _thinned(values: Floats) -> NDArray[np.intp]:
     """
     if len(values) <= MAX_POINTS:
         return np.arange(len(values))
-    kept: set[int] = {0, len(values) - 1}
+    kept = [np.array([0, len(values) - 1])]
     for stretch in np.array_split(np.arange(len(values)), MAX_POINTS // 2):
-        finite = np.isfinite(values[stretch])
-        if finite.any():
-            known = stretch[finite]
-            kept |= {int(known[values[known].argmin()]), int(known[values[known].argmax()])}
-        if not finite.all():
-            kept.add(int(stretch[~finite][0]))
-    return np.array(sorted(kept))
+        is_finite = np.isfinite(values[stretch])
+        by_size = stretch[is_finite][values[stretch[is_finite]].argsort()]
+        kept += [by_size[:1], by_size[-1:], stretch[~is_finite][:1]]
+    return np.unique(np.concatenate(kept))
 
 
 def drift_shown(facts: Sequence[ModuleFacts]) -> DriftByLayer:
@@ -95,5 +83,5 @@ def answer_shown(generations: Generations) -> Iterator[SampleAnswer]:
     """The first answer that differs from the base model's, or else the first."""
     items = generations.items
     if items:
-        item = next((one for one in items if one.base != one.tuned), items[0])
+        item = next((item for item in items if item.base != item.tuned), items[0])
         yield SampleAnswer(item.prompt, item.base, item.tuned)

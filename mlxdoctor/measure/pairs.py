@@ -95,5 +95,5 @@ def _contents(value: Any) -> list[str | None]:
     messages = [value] if isinstance(value, str) else value
     if not isinstance(messages, Sequence):
         return []
-    said = [each.get("content") if isinstance(each, Mapping) else each for each in messages]
-    return [text if isinstance(text, str) else None for text in said]
+    texts = [each.get("content") if isinstance(each, Mapping) else each for each in messages]
+    return [text if isinstance(text, str) else None for text in texts]

@@ -59,11 +59,12 @@ def exchange_in(text: str) -> Exchange | None:
         last = instructions[-1]
         return _exchange(text, last["asked"], last.end(), ("[INST]", "[/INST]"))
     markers = [(match, next(filter(None, match.groups()), "")) for match in _MARKER.finditer(text)]
-    answers = [at for at, (_, name) in enumerate(markers) if _ANSWERS.fullmatch(name)]
-    asks = [at for at, (_, name) in enumerate(markers) if _ASKS.fullmatch(name)]
-    if not answers or not (earlier := [at for at in asks if at < answers[-1]]):
+    answering = next((match for match, name in reversed(markers) if _ANSWERS.fullmatch(name)), None)
+    before = answering.start() if answering is not None else 0
+    asks = [match for match, name in markers if _ASKS.fullmatch(name) and match.start() < before]
+    if answering is None or not asks:
         return None
-    asking, answering = markers[earlier[-1]][0], markers[answers[-1]][0]
+    asking = asks[-1]
     asked = _CLOSING.sub("", text[asking.end() : answering.start()])
     marks = (asking.group().strip(), answering.group().strip())
     return _exchange(text, asked, answering.end(), marks)
