@@ -18,7 +18,7 @@ What to do. Take over the healthy run's values one at a time, the ones named fir
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -114,16 +114,13 @@ def _config(config: TrainingConfig, reference: TrainingConfig) -> Iterator[Sign]
         )
 
 
-def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """What is stated and matters to what is learned, by its place."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         name = f"{prefix}{key}"
-        if name in _IRRELEVANT:
-            continue
-        if isinstance(value, dict):
-            flat.update(_flat(value, f"{name}."))
-        elif value is not None:
-            flat[name] = value
+        if name not in _IRRELEVANT and value is not None:
+            flat |= _flat(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
     return flat
 
 

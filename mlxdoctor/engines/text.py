@@ -169,9 +169,9 @@ def cut_at_one_length(texts: Sequence[str]) -> Cut:
     )
 
 
-def word_order(texts: Sequence[str], seed: int = 0) -> WordOrder:
+def word_order(texts: Sequence[str]) -> WordOrder:
     """Count the neighbours that meet again in the order given, and in others."""
-    rng = random.Random(seed)
+    rng = random.Random(0)
     firsts = (text.split(None, ORDERED_WORDS)[:ORDERED_WORDS] for text in texts)
     kept = [[word.lower() for word in row] for row in firsts if len(row) >= FEWEST_WORDS]
     count = sum(map(len, kept))

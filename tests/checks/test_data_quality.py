@@ -246,11 +246,6 @@ def test_plain_text_has_no_answers(tmp_path):
 # The order of words.
 
 
-def shuffled(text):
-    words = text.split()
-    return " ".join(random.Random(text).sample(words, len(words)))
-
-
 @pytest.mark.parametrize("name", ["geography", "geography-text"])
 def test_words_in_no_order(tmp_path, name):
     write_rows(tmp_path, damaged(read_rows(DATA / name), "words", random.Random(0)))

@@ -41,14 +41,12 @@ class Exchange:
         asked: the question.
         before: all of the text before the answer, without white space at its end.
         answered: the answer.
-        text: all of it, to the answer's end.
         marks: what stands before the two, for a reader.
     """
 
     asked: str
     before: str
     answered: str
-    text: str
     marks: tuple[str, str]
 
 
@@ -74,4 +72,4 @@ def _exchange(text: str, asked: str, start: int, marks: tuple[str, str]) -> Exch
     asked, answered = asked.strip(), text[start:].strip()
     if not asked or not answered:
         return None
-    return Exchange(asked, text[:start].rstrip(), answered, text.rstrip(), marks)
+    return Exchange(asked, text[:start].rstrip(), answered, marks)

@@ -13,6 +13,8 @@ from numpy.typing import ArrayLike
 SIGNIFICANCE = 0.01
 #: Up to this many pairs, the permutation test tries every assignment of signs.
 EXACT_PERMUTATION_PAIRS = 14
+#: Random assignments of signs beyond, and samples of a bootstrap.
+ASSIGNMENTS, RESAMPLED = 20_000, 2_000
 
 
 @dataclass(frozen=True)
@@ -24,15 +26,15 @@ class Interval:
     high: float
 
 
-def wilson(hits: int, total: int, confidence: float = 0.95) -> Interval:
-    """A share with its Wilson (1927) score interval.
+def wilson(hits: int, total: int) -> Interval:
+    """A share with its 95% Wilson (1927) score interval.
 
     Raises:
         ValueError: `total` is not positive, or `hits` is not within it.
     """
     if total <= 0 or not 0 <= hits <= total:
         raise ValueError(f"{hits} of {total} is not a share")
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    z = NormalDist().inv_cdf(0.975)
     share = hits / total
     denominator = 1 + z * z / total
     centre = (share + z * z / (2 * total)) / denominator
@@ -54,16 +56,14 @@ def sign_test(differences: ArrayLike) -> float:
     return mcnemar_exact(int(np.sum(values > 0)), int(np.sum(values < 0)))
 
 
-def paired_permutation(differences: ArrayLike, rounds: int = 20_000, seed: int = 0) -> float:
+def paired_permutation(differences: ArrayLike) -> float:
     """Two-sided p-value that the mean of paired differences is zero, by flipping signs.
 
-    Exact up to 14 pairs; beyond, `rounds` random assignments and the add-one correction
+    Exact up to 14 pairs; beyond, 20,000 random assignments and the add-one correction
     (Phipson and Smyth 2010), so that p is never zero.
 
     Args:
         differences: float (n,), one per prompt; not finite values are left out.
-        rounds: random assignments to draw.
-        seed: of the generator that draws them.
     """
     values = np.asarray(differences, dtype=np.float64)
     values = values[np.isfinite(values)]
@@ -76,13 +76,12 @@ def paired_permutation(differences: ArrayLike, rounds: int = 20_000, seed: int =
     if count <= EXACT_PERMUTATION_PAIRS:
         signs = ((np.arange(2**count)[:, None] >> np.arange(count)) & 1) * 2.0 - 1.0
         return float(np.mean(np.abs(signs @ values) >= observed))
-    generator = np.random.default_rng(seed)
-    signs = generator.integers(0, 2, size=(rounds, count)) * 2.0 - 1.0
+    signs = np.random.default_rng(0).integers(0, 2, size=(ASSIGNMENTS, count)) * 2.0 - 1.0
     hits = int(np.sum(np.abs(signs @ values) >= observed))
-    return (hits + 1) / (rounds + 1)
+    return (hits + 1) / (ASSIGNMENTS + 1)
 
 
-def mean_interval(values: ArrayLike, rounds: int = 2_000, seed: int = 0) -> Interval:
+def mean_interval(values: ArrayLike) -> Interval:
     """The mean of values per prompt with its 95% bootstrap percentile interval.
 
     Raises:
@@ -91,9 +90,8 @@ def mean_interval(values: ArrayLike, rounds: int = 2_000, seed: int = 0) -> Inte
     sample = np.asarray(values, dtype=np.float64)
     if len(sample) == 0:
         raise ValueError("the mean of nothing")
-    generator = np.random.default_rng(seed)
-    means = sample[generator.integers(0, len(sample), size=(rounds, len(sample)))].mean(axis=1)
-    low, high = np.quantile(means, (0.025, 0.975))
+    picked = np.random.default_rng(0).integers(0, len(sample), size=(RESAMPLED, len(sample)))
+    low, high = np.quantile(sample[picked].mean(axis=1), (0.025, 0.975))
     return Interval(float(sample.mean()), float(low), float(high))
 
 

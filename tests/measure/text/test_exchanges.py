@@ -30,7 +30,7 @@ def test_an_exchange(text: str) -> None:
     assert found is not None
     assert found.asked.removeprefix(":").strip() == "What floats?"
     assert found.answered.removeprefix(":").strip() == "Ice floats."
-    assert found.text.startswith(found.before)
+    assert text.startswith(found.before)
     assert "Ice" not in found.before
 
 
