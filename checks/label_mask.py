@@ -143,7 +143,9 @@ def label_mask(
         examined = len(rows.rows)
         if symptom == "end-token-missing":
             examined = sum(row.length == row.full_length and row.count() > 0 for row in rows.rows)
-            figures = _ends(some[0], rows, tokenizer)
+            name = tokenizer.token if tokenizer else str
+            last = quoted(name(int(some[0].targets[-1]))) if tokenizer else None
+            figures = {"last": last, "ends": tuple(map(name, rows.eos_token_ids))}
         if symptom == "answers-truncated" and rows.format == "text":
             error = math.inf
         if (share := len(some) / examined) >= least:
@@ -183,15 +185,6 @@ def _empty_batches(
         batch_size=rows.batch_size,
         probability_of_meeting_one=chance,
     )
-
-
-def _ends(
-    row: SupervisedRow, rows: SupervisedRows, tokenizer: Tokenizer | None
-) -> dict[str, Measurement]:
-    """How an answer without an end token ends, and the tokens that would have been one."""
-    ends = [tokenizer.token(token) if tokenizer else str(token) for token in rows.eos_token_ids]
-    last = quoted(tokenizer.token(int(row.targets[-1]))) if tokenizer else None
-    return {"last": last, "ends": tuple(ends)}
 
 
 def _sign(

@@ -50,6 +50,11 @@ from mlxdoctor.measure.weights.lora_targets import by_mlx_lm, matches, target_mo
 from mlxdoctor.safety.quoting import quoted
 
 _NAMES = "names of the base model's modules, such as self_attn.q_proj"
+#: Word in a key of another name -> how mlx-lm's value is made of its value.
+_HOW = {
+    "epoch": "rows / batch_size iterations are one pass over the rows",
+    "alpha": "alpha / rank",
+}
 _FIX = "[write {meant}|look the names up with `mlxdoctor inspect`]"
 
 
@@ -110,18 +115,16 @@ def settings(
     if config.origin != "mlx-lm":
         raise DoesNotArise("the configuration is not one of mlx_lm.lora")
     has_losses = log is not None and log.main.get("train_loss") is not None
-    if adapter is not None or has_losses:
-        # It trained: what mlx-lm refuses it would have refused.
-        if not by_mlx_lm(config):
-            raise DoesNotArise("the run was made, and not by mlx_lm.lora itself")
-        yield from _keys(config)
-        return
+    has_trained = adapter is not None or has_losses
+    if has_trained and not by_mlx_lm(config):
+        raise DoesNotArise("the run was made, and not by mlx_lm.lora itself")
     yield from _keys(config)
-    yield from _refused(config, base)
-    if planned is not None:
-        yield from _files(config, dataset)
-    if planned is not None and base is not None:
-        yield from _targets(config, base)
+    # What mlx-lm refuses, it has refused before it trained.
+    if not has_trained:
+        yield from _refused(config, base)
+        if planned is not None:
+            yield from _files(config, dataset)
+            yield from _targets(config, base)
 
 
 def _keys(config: TrainingConfig) -> Iterator[Sign]:
@@ -137,11 +140,7 @@ def _keys(config: TrainingConfig) -> Iterator[Sign]:
         if not meant or (stated is not None and not was_left):
             yield Sign("unknown", {"key": quoted(key)}, where=key)
             continue
-        how = None
-        if meant == "iters" and "epoch" in key:
-            how = "rows / batch_size iterations are one pass over the rows"
-        elif meant == "lora_parameters.scale" and "alpha" in key:
-            how = "alpha / rank"
+        how = next((how for word, how in _HOW.items() if word in key), None)
         measured = {"key": quoted(key), "meant": meant, "default": default, "how": how}
         yield Sign("ignored", measured, where=key)
     lora = values.get("lora_parameters")
@@ -236,9 +235,10 @@ def _files(config: TrainingConfig, dataset: Dataset | None) -> Iterator[Sign]:
         yield Sign("older-adapter", measured, where="adapter_path")
 
 
-def _targets(config: TrainingConfig, base: BaseModel) -> Iterator[Sign]:
+def _targets(config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:
+    """Keys of `lora_parameters` that no module of the base model has."""
     keys = config.keys
-    if keys is None or config.fine_tune_type == "full" or base.num_layers is None:
+    if keys is None or config.fine_tune_type == "full" or not (base and base.num_layers):
         return
     modules = list(base.linear_shapes)
     lost = [key for key in keys if not any(matches(key, name, config) for name in modules)]
