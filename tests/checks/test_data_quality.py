@@ -338,11 +338,6 @@ def test_shuffled_answers(tmp_path, rows, share):
     assert measured["share_at_least"] < measured["share"]
 
 
-@pytest.mark.parametrize(("misplaced", "codes"), [(16, {}), (17, {MISPLACED: "error"})])
-def test_share_of_misplaced_rows(tmp_path, misplaced, codes):
-    assert found(tmp_path, rotated(ORDERS, misplaced)) == codes
-
-
 def test_the_finding_names_two_lines(tmp_path):
     answers = [row["completion"] for row in ORDERS]
     late = [{**row, "completion": answers[at - 1]} for at, row in enumerate(ORDERS)]
@@ -352,56 +347,92 @@ def test_the_finding_names_two_lines(tmp_path):
     assert outcome.findings[0].measured["share"] == 1.0
 
 
-def test_contradictory_rows(tmp_path):
-    rng = random.Random(1)
-    wrong = [
+def contradicting(rng):
+    """Sixty questions with the answers to others, three times each."""
+    return [
         {"messages": [row["messages"][0], rng.choice(GEOGRAPHY)["messages"][-1]]}
         for row in rng.sample(GEOGRAPHY, 60)
         for _ in range(3)
     ]
-    assert found(tmp_path, GEOGRAPHY + wrong)[MISPLACED] == "error"
 
 
-@pytest.mark.parametrize(("subjects", "codes"), [(1, [MISPLACED]), (40, [])])
-def test_answers_shuffled_within_a_subject(tmp_path, subjects, codes):
-    rows = [
-        {"prompt": f"{prompt} s{at % subjects}", "completion": f"{form} s{at % subjects}"}
+def within_a_subject(subjects):
+    """The answers of each subject moved to the next row about it."""
+    made = [
+        (f"{prompt} s{at % subjects}", f"{form} s{at % subjects}")
         for at, (prompt, form) in enumerate(form_pairs()["train"])
     ]
-    answers = [row["completion"] for row in rows]
-    late = [{**row, "completion": answers[at - subjects]} for at, row in enumerate(rows)]
-    assert list(found(tmp_path, late)) == codes
-
-
-def test_too_few_rows_and_labels_say_nothing(tmp_path):
-    outcome, codes = examined(tmp_path, rotated(ORDERS[:49], 49))
-    assert MISPLACED not in codes
-    assert "49 rows" in outcome.unsought[f"data-quality.{MISPLACED}"]
-    rng = random.Random(0)
-    rows = pairs(
-        (order_text(order, at), rng.choice(("urgent", "normal", "late")))
-        for at, order in enumerate(make_orders(300, seed=8))
-    )
-    outcome, codes = examined(tmp_path, rows)
-    assert codes == {}
-    assert "too few rare words" in outcome.unsought[f"data-quality.{MISPLACED}"]
+    return pairs((prompt, made[at - subjects][1]) for at, (prompt, _) in enumerate(made))
 
 
 def as_text(rows):
     return [
-        {"text": f"### Question: {one['prompt']}\n### Answer: {one['completion']}"} for one in rows
+        {"text": f"### Question: {row['prompt']}\n### Answer: {row['completion']}"} for row in rows
     ]
 
 
-def test_questions_and_answers_written_as_text(tmp_path):
-    assert found(tmp_path, as_text(ORDERS)) == {}
-    moved = as_text(rotated(ORDERS, len(ORDERS)))
-    assert found(tmp_path, moved) == {MISPLACED: "error"}
-    # Some of the texts are something else: nothing is said, and nothing ruled out.
-    mixed = moved[:100] + [{"text": f"Text {at}"} for at in range(100)]
-    outcome, codes = examined(tmp_path, mixed)
-    assert codes == {}
-    assert "only some" in outcome.unsought[f"data-quality.{MISPLACED}"]
+#: The last answer of a conversation counts.
+TURNS = [
+    {
+        "messages": [
+            {"role": "system", "content": "Fill in the form."},
+            *chat("Hello.", "Hello, what do you need?")["messages"],
+            *chat([{"type": "text", "text": prompt}], answer)["messages"],
+        ]
+    }
+    for prompt, answer in form_pairs()["train"]
+]
+#: Chinese questions and answers are tied by pairs of characters.
+SIGNS = [chr(code) for code in range(0x4E00, 0x4E00 + 400)]
+SUBJECTS = ["".join(random.Random(at).sample(SIGNS, 4)) for at in range(120)]
+CHINESE = pairs((f"请介绍一下{name}的历史。", f"{name}是一座古老的城市。") for name in SUBJECTS)
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_misplaced"),
+    [
+        (rotated(ORDERS, 16), False),
+        (rotated(ORDERS, 17), True),
+        (within_a_subject(1), True),
+        (within_a_subject(40), False),
+        (as_text(ORDERS), False),
+        (as_text(rotated(ORDERS, len(ORDERS))), True),
+        (TURNS, False),
+        (rotated(TURNS, 80), True),
+        (CHINESE, False),
+        (rotated(CHINESE, 60), True),
+    ],
+)
+def test_what_is_misplaced(tmp_path, rows, is_misplaced):
+    assert found(tmp_path, rows) == ({MISPLACED: "error"} if is_misplaced else {})
+
+
+def test_contradictory_rows(tmp_path):
+    rows = GEOGRAPHY + contradicting(random.Random(1))
+    assert found(tmp_path, rows)[MISPLACED] == "error"
+
+
+LABELLED = pairs(
+    (order_text(order, at), random.Random(at).choice(("urgent", "normal", "late")))
+    for at, order in enumerate(make_orders(300, seed=8))
+)
+#: Some of the texts are something else.
+MIXED = as_text(rotated(ORDERS, len(ORDERS)))[:100] + [{"text": f"T {at}"} for at in range(100)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        (rotated(ORDERS[:49], 49), "49 rows"),
+        (LABELLED, "too few rare words"),
+        (MIXED, "only some"),
+    ],
+)
+def test_rows_that_say_nothing(tmp_path, rows, why):
+    """Nothing is found in them, and nothing ruled out."""
+    outcome, codes = examined(tmp_path, rows)
+    assert MISPLACED not in codes
+    assert why in outcome.unsought[f"data-quality.{MISPLACED}"]
 
 
 SEVERAL_ANSWERS = [
@@ -436,31 +467,6 @@ BACKWARDS = [" ".join(word[::-1] for word in text.split()) for text in STORIES[:
 )
 def test_sound_rows_that_look_misplaced(tmp_path, made):
     assert MISPLACED not in found(tmp_path, pairs(made))
-
-
-def test_the_last_answer_of_a_conversation_counts(tmp_path):
-    turns = [
-        {
-            "messages": [
-                {"role": "system", "content": "Fill in the form."},
-                *chat("Hello.", "Hello, what do you need?")["messages"],
-                *chat([{"type": "text", "text": prompt}], answer)["messages"],
-            ]
-        }
-        for prompt, answer in form_pairs()["train"]
-    ]
-    assert found(tmp_path, turns) == {}
-    assert found(tmp_path, rotated(turns, 80)) == {MISPLACED: "error"}
-
-
-def test_text_without_spaces(tmp_path):
-    """Chinese questions and answers are tied by pairs of characters."""
-    rng = random.Random(6)
-    signs = [chr(code) for code in range(0x4E00, 0x4E00 + 400)]
-    subjects = ["".join(rng.sample(signs, 4)) for _ in range(120)]
-    rows = pairs((f"请介绍一下{one}的历史。", f"{one}是一座古老的城市。") for one in subjects)
-    assert found(tmp_path, rows) == {}
-    assert found(tmp_path, rotated(rows, 60)) == {MISPLACED: "error"}
 
 
 @pytest.mark.slow
