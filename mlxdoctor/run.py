@@ -12,6 +12,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.discovery import discover
 from mlxdoctor.evidence.kind import Missing, NoSuchThing, NotThere, Progress
 from mlxdoctor.evidence.options import Options
+from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.evidence.run_files import RunFiles, resolve
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.report import FileRead, MissingEvidence
@@ -45,14 +46,12 @@ class Run:
         files: which file is which kind of evidence.
         options: what the user said.
         progress: to be told about work that takes seconds.
-        is_planned: whether the run has not begun, and is only planned.
         budget: how long models may run.
     """
 
     files: RunFiles
     options: Options = field(default_factory=Options)
     progress: Progress | None = None
-    is_planned: bool = False
     budget: TimeBudget = field(default_factory=TimeBudget)
     _cache: dict[type[Any], _Read] = field(default_factory=dict, repr=False, compare=False)
 
@@ -84,22 +83,17 @@ class Run:
         cls,
         config: TrainingConfig,
         options: Options | None = None,
-        *,
         progress: Progress | None = None,
-        **changes: Any,
     ) -> Run:
         """The run that a configuration describes and that was not begun.
 
         Args:
             config: with the options that are to override its file.
-            options: what the user said; `changes` are fields of it, by name.
-            progress: to be told about work that takes seconds.
         """
-        options = replace(options or Options(allow_model=False), **changes)
+        options = options or Options(allow_model=False)
         files = RunFiles((config.path,), config=config.path, base=options.base, data=options.data)
-        budget = TimeBudget(options.budget)
-        run = cls(files, options, progress, is_planned=True, budget=budget)
-        return run.having(config)._followed()
+        run = cls(files, options, progress, budget=TimeBudget(options.budget))
+        return run.having(config, PlannedRun(config))._followed()
 
     def _followed(self) -> Run:
         """The run with base and data looked up where its configuration or log names them."""
@@ -121,6 +115,11 @@ class Run:
         What was read before stays read.
         """
         return replace(self, _cache=self._cache | {type(piece): _Read(piece) for piece in evidence})
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether the run has not begun."""
+        return self.get(PlannedRun) is not None
 
     @property
     def name(self) -> str:

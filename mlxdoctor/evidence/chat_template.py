@@ -42,11 +42,9 @@ class ChatTemplate:
     """A compiled chat template.
 
     Attributes:
-        text: its source.
         variables: the special tokens and switches it can use.
     """
 
-    text: str
     variables: Mapping[str, Any]
     _compiled: Any = field(repr=False, compare=False)
     _slow: list[float] = field(default_factory=list, repr=False, compare=False)
@@ -69,7 +67,7 @@ class ChatTemplate:
         except (jinja2.TemplateError, SyntaxError, ValueError, RecursionError) as error:
             problem = quoted(str(error), MAX_LINE)
             raise TemplateFailure(f"the chat template does not compile ({problem})") from None
-        return cls(text, variables, compiled)
+        return cls(variables, compiled)
 
     def render(
         self,

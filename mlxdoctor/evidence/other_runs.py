@@ -35,9 +35,7 @@ class PlannedRun:
 
     @classmethod
     def find(cls, run: RunView) -> PlannedRun:
-        if not run.is_planned:
-            raise NoSuchThing("the run was made, and not only planned")
-        return cls(run.need(TrainingConfig))
+        raise NoSuchThing(f"the run {run.name} was made, and not only planned")
 
 
 @dataclass(frozen=True)

@@ -38,13 +38,7 @@ if TYPE_CHECKING:
 
     from mlxdoctor.evidence.source import Source
 
-__all__ = [
-    "EXAMINED_ROWS",
-    "Role",
-    "SupervisedRow",
-    "SupervisedRows",
-    "build",
-]
+__all__ = ["Role", "SupervisedRow", "SupervisedRows", "build", "encoder_of"]
 
 #: Rows examined unless the caller asks for more: whole batches, evenly spaced.
 EXAMINED_ROWS = 512

@@ -356,11 +356,10 @@ def _stated_eos(
 def _template_texts(
     folder: Path, settings: Mapping[str, Any], sources: list[Source]
 ) -> dict[str, str]:
-    files = [folder / "chat_template.jinja"]
+    named = {file.stem: file for file in sorted((folder / _TEMPLATES_FOLDER).glob("*.jinja"))}
     texts: dict[str, str] = {}
-    for file in [*files, *sorted((folder / _TEMPLATES_FOLDER).glob("*.jinja"))]:
+    for name, file in {"default": folder / "chat_template.jinja", **named}.items():
         if file.is_file():
-            name = "default" if file in files else file.stem
             texts[name], source = read_text(file, "template_bytes")
             sources.append(source)
     stated = settings.get("chat_template")

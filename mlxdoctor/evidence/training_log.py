@@ -17,29 +17,12 @@ from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.log_formats.json_records import DATA_KEYS
 from mlxdoctor.evidence.logs.log_format import DocumentFormat, LogFormat, LogSoFar, formats
 from mlxdoctor.evidence.logs.reader import may_be_document, read_lines, read_log, read_rows
-from mlxdoctor.evidence.logs.series import (
-    Axis,
-    LogFailure,
-    Notes,
-    Save,
-    Segment,
-    Series,
-    Trainable,
-)
+from mlxdoctor.evidence.logs.series import LogFailure, Notes, Save, Segment, Series, Trainable
 from mlxdoctor.evidence.logs.text_stream import LogStream
 from mlxdoctor.evidence.source import Source, open_file, read_text, text_encoding
 from mlxdoctor.safety.errors import InputError
 
-__all__ = [
-    "Axis",
-    "LogFailure",
-    "Save",
-    "Segment",
-    "Series",
-    "Trainable",
-    "TrainingLog",
-    "looks_like_log",
-]
+__all__ = ["LogFailure", "Segment", "Series", "TrainingLog", "looks_like_log"]
 
 #: What a training log may be called.
 _LOG_NAME = re.compile(

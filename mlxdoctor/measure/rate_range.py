@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from mlxdoctor.evidence.kind import Missing, NoSuchThing, RunView
+from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.evidence.source import Source
 
 #: What a few updates at a rate did. "learns" is as good as the best; "lags" lowered the loss
@@ -83,7 +84,7 @@ class RateRange:
     @classmethod
     def find(cls, run: RunView) -> RateRange:
         """What a preflight gives the run."""
-        if not run.is_planned:
+        if run.get(PlannedRun) is None:
             raise NoSuchThing("the run was made, and not only planned")
         raise Missing("no rates were tried; try some with --steps")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from mlxdoctor.evidence.kind import Missing, NoSuchThing, RunView
+from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.evidence.source import Source
 
 #: Of the memory: a peak is predicted within 15% (reports/preflight-memory.md), and 1 / 1.15.
@@ -47,7 +48,7 @@ class RunCost:
     @classmethod
     def find(cls, run: RunView) -> RunCost:
         """What a preflight gives the run."""
-        if not run.is_planned:
+        if run.get(PlannedRun) is None:
             raise NoSuchThing("the run was made, and not only planned")
         raise Missing("the rows or the shape of the base model are not known")
 

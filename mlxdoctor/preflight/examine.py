@@ -15,7 +15,6 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.evidence.options import Options
-from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Severity, Status
@@ -61,7 +60,6 @@ def examine(
     device: Device = "metal"
     if not elsewhere and memory is None:
         device, memory = machine_memory()
-    run = run.having(PlannedRun(plan))
     cost = _cost_of(run, plan, device, memory, test)
     if cost is not None:
         run = run.having(cost)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.finding import Finding, Outcome
 from mlxdoctor.preflight.configuration import planned_config
 from mlxdoctor.run import Run
@@ -29,7 +28,7 @@ LORA = {"rank": 8, "scale": 20.0, "dropout": 0.0}
 
 def outcome(check: Any = settings, **changes: Any) -> Outcome:
     config = planned_config(None, {**SOUND, **changes})
-    run = Run.planned(config).having(PlannedRun(config))
+    run = Run.planned(config)
     found: Outcome = check.run(run)
     assert found.status != "crashed", found.reason
     return found

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.evidence.discovery import discover
+from mlxdoctor.evidence.discovery import discover, separate_runs
 from mlxdoctor.evidence.options import Options
 from mlxdoctor.evidence.run_files import resolve
 from mlxdoctor.safety.errors import InputError
@@ -105,3 +105,37 @@ def test_a_model_is_looked_for_where_the_trainer_was_started_and_in_the_local_ca
     assert resolve("someone/tiny", [], model=True) == snapshot
     assert resolve("someone/else", [], model=True) is None
     assert resolve("~nobody-of-that-name/model", [], model=True) is None
+
+
+@pytest.mark.parametrize(
+    ("saved", "configs", "logs", "found"),
+    [
+        # Projects side by side, and further down.
+        ("", "a/config.yaml b/config.yaml", "a/train.log b/train.log", ["work/a", "work/b"]),
+        ("x/a/adapters.safetensors x/b/adapters.safetensors", "", "", ["work/x/a", "work/x/b"]),
+        # One project, its log and configuration on top; and one that keeps each in a folder.
+        ("adapters/adapter_config.json first/adapter_config.json", "config.yaml", "train.log", []),
+        ("adapters/adapter_config.json", "configs/lora.yaml", "logs/train.log", []),
+        # An adapter that was resumed from, and one log.
+        ("adapters/adapter_config.json first/adapter_config.json", "", "logs/train.log", []),
+        # Saves of PEFT's trainer, and W&B's folder.
+        (
+            "checkpoint-5/adapter_config.json checkpoint-9/adapter_config.json",
+            "",
+            "checkpoint-5/trainer_state.json checkpoint-9/trainer_state.json",
+            [],
+        ),
+        (
+            "adapters/a.safetensors",
+            "wandb/run/config.yaml",
+            "adapters/a.log wandb/run/output.log",
+            [],
+        ),
+        ("", "", "", []),
+    ],
+)
+def test_a_folder_above_several_runs_is_told_from_one_runs(
+    saved: str, configs: str, logs: str, found: list[str]
+) -> None:
+    kinds = ([Path("work", name) for name in names.split()] for names in (saved, configs, logs))
+    assert list(map(str, separate_runs(Path("work"), *kinds))) == found

@@ -13,7 +13,6 @@ from safetensors.numpy import save_file
 from mlxdoctor.evidence.safetensors_file import read_safetensors
 from mlxdoctor.evidence.tensor import count_nonfinite
 from mlxdoctor.safety.errors import InputError
-from tests.conftest import FIXTURES
 from tests.weight_files import save, save_raw, to_bfloat16
 
 
@@ -73,13 +72,3 @@ def test_what_is_no_safetensors_is_refused(tmp_path: Path, content: bytes, probl
     path.write_bytes(content)
     with pytest.raises(InputError, match=problem):
         read_safetensors(path)
-
-
-def test_the_fixture_base_reads_as_the_library_reads_it() -> None:
-    from safetensors.numpy import load_file
-
-    path = FIXTURES / "base" / "model.safetensors"
-    theirs, ours = load_file(path), read_safetensors(path).tensors
-    assert set(ours) == set(theirs)
-    for name, values in theirs.items():
-        np.testing.assert_array_equal(ours[name].load(), values)

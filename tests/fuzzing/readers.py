@@ -23,13 +23,12 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.source import hash_file
-from mlxdoctor.evidence.supervision import build, encoder_of
+from mlxdoctor.evidence.supervision import build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog, looks_like_log
 from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.gate.baseline import baseline_text, read_baseline
 from mlxdoctor.gate.policy_file import find_policy, read_policy
-from mlxdoctor.labels.label_rows import Totals, labelled, spans
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
@@ -158,8 +157,6 @@ _checks = cache(discover)
 
 #: Where the patterns of a policy are looked for.
 _KEYS = ("adapters/old/one", "models/new")
-#: Rows that `labels` shows, the others are counted.
-SHOWN = 100
 
 
 def _policy(folder: Path) -> None:
@@ -218,16 +215,6 @@ def _watched(folder: Path) -> None:
     assert stamp is not None
     touch(log.read(stamp, is_whole=False))
     touch(Follower(log).run(Until(at_once=True)))
-
-
-def _labels(folder: Path) -> None:
-    totals = Totals()
-    dataset = Dataset.read(folder / "rows.jsonl")
-    for line, row in labelled(*encoder_of(dataset, seeds.tokenizer(), None, "train")):
-        totals.add(line, row)
-        if not isinstance(row, str) and totals.rows <= SHOWN:
-            spans(row)
-    totals.to_dict()
 
 
 def _settings(folder: Path) -> None:
@@ -340,8 +327,6 @@ READERS: tuple[Reader, ...] = (
            tokens=('"schema_version": 2', '"known": [', '"figures": {', "1e999", "NaN", "9" * 400)),
     Reader("watched-log", "train.log", _watched, seeds.text_logs,
            tokens=("Iter ", "Train loss nan", "Val loss ", "\x1b[31m", "\r", "1e999", "| ", "▼")),
-    Reader("label-rows", "rows.jsonl", _labels, seeds.datasets, tokens=('"messages":[', '"role":"',
-           '"prompt":', '"completion":', '"tokens":[', '"tools":')),
     Reader("settings", "lora.yaml", _settings, _own_settings, tokens=("lora_parameters:",
            "lr_schedule:", "mlxdoctor:", ".inf", ".nan", "1e999", "- ")),
     Reader("code-files", "config.json", lambda folder: RemoteCode.read([folder]),
