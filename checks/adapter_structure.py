@@ -351,7 +351,7 @@ def _missing(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -
     if base is not None and targets is not None:
         names, expected, is_certain = _missing_targets(targets, adapter, config, base)
         # Factors under names that the base does not know may be those that are missing.
-        are_strange = any(base.module_for(module.name) is None for module in adapter.modules)
+        are_strange = any(not base.shape(module.name) for module in adapter.modules)
         missing = 0 if are_strange or len(names) == expected else len(names)
     elif names := _lacking_siblings(adapter):
         what, missing, expected = None, len(names), len(adapter.modules) + len(names)
@@ -446,8 +446,8 @@ def _against_base(modules: Sequence[LoraModule], base: BaseModel) -> Iterator[Si
     layers = math.inf if base.num_layers is None else base.num_layers
     beyond = [module for module in modules if (module.layer or 0) >= layers]
     within = [module for module in modules if (module.layer or 0) < layers]
-    absent = [module for module in within if base.module_for(module.name) is None]
-    there = [module for module in within if base.module_for(module.name) is not None]
+    absent = [module for module in within if not base.shape(module.name)]
+    there = [module for module in within if base.shape(module.name)]
     bad = [
         module
         for module in there

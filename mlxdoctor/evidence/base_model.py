@@ -199,10 +199,6 @@ class BaseModel:
                 stop = min(stop, start + _ROWS_PER_BLOCK)
             yield matrix.rows(start, stop).astype(np.float64), rows
 
-    def module_for(self, name: str) -> str | None:
-        """The name itself, if it is a module of this model: a loader finds no other."""
-        return name if f"{name}.weight" in self.tensors else None
-
     def closest_module(self, name: str) -> str | None:
         """The module with the longest common ending with `name`, of at least two parts."""
         ending = name.split(".")

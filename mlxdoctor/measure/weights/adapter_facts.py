@@ -92,7 +92,7 @@ def module_scale(module: LoraModule, config: TrainingConfig | None) -> float:
 
 def base_norm(module: LoraModule, base: BaseModel | None) -> float | None:
     """The norm of the weight that a module changes; None where there is none to read."""
-    if base is None or base.module_for(module.name) is None:
+    if base is None or not base.shape(module.name):
         return None
     try:
         return base.weight_norm(module.name)
