@@ -80,11 +80,7 @@ def test_pieces_end_where_lines_do(tmp_path: Path) -> None:
             "log_forms",
         ),
         ("log_runs=20", "".join(report(i % 2 + 1, i) for i in range(1000)), "log_runs"),
-        (
-            "log_rows=5000",
-            "step,loss\n" + "".join(f"{i},2.5\n" for i in range(30_000)),
-            "log_rows",
-        ),
+        ("log_rows=5000", "step,loss\n" + "".join(f"{i},2.5\n" for i in range(30_000)), "log_rows"),
     ],
 )
 def test_what_goes_beyond_a_limit_is_said_and_the_rest_is_used(
@@ -151,16 +147,8 @@ UNITS = (
     *("-1", "+1", "1-", "a- ", "Peak mem", "a/ ", "OOM ", "Metal device "),
 )
 OPENINGS = (
-    *(
-        "",
-        "Iter 1: loss ",
-        "step 1 ",
-        "Starting ",
-        "{'loss': 1 ",
-        "│   ",
-        "Iter 1:\nA: ",
-        "  LoRA ",
-    ),
+    *("", "Iter 1: loss ", "step 1 ", "Starting ", "{'loss': 1 ", "│   ", "Iter 1:\nA: "),
+    "  LoRA ",
     *("╭\n│ ", "iter train_loss tok/s tokens\n", "Loading LoRA Error ", "mlx "),
     "iter 1: loss 1" + "-1" * 30 + "\niter 1: loss 1",
 )

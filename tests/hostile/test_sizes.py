@@ -22,6 +22,10 @@ from mlxdoctor.twin.settings import Settings
 from tests.conftest import FIXTURES
 
 
+def entry(shape: list[int], begin: int, end: int) -> dict[str, Any]:
+    return {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
+
+
 def base_with(folder: Path, **changes: Any) -> Path:
     base = Path(shutil.copytree(FIXTURES / "base", folder / "base"))
     file = base / "config.json"
@@ -62,11 +66,7 @@ def test_parameters_of_an_adapter_that_nobody_can_make(changes: Any, said: str) 
 def test_factors_of_a_hundred_gigabytes_are_refused_by_their_header(tmp_path: Path) -> None:
     size, name = 100 << 30, "model.layers.0.self_attn.q_proj.lora_"
     header = {
-        f"{name}{role}": {
-            "dtype": "F32",
-            "shape": shape,
-            "data_offsets": [begin, begin + size // 2],
-        }
+        f"{name}{role}": entry(shape, begin, begin + size // 2)
         for role, shape, begin in (("a", [size >> 3, 1], 0), ("b", [1, size >> 3], size // 2))
     }
     text = json.dumps(header).encode()
@@ -86,12 +86,7 @@ def test_an_adapter_of_every_expert_is_judged_in_seconds(tmp_path: Path) -> None
         module = f"base_model.model.model.layers.{layer}.mlp.experts.{expert}.{name}.lora_"
         for role, shape in (("A", [1, 2]), ("B", [2, 1])):
             begin = 8 * len(header)
-            offsets = [begin, begin + 8]
-            header[f"{module}{role}.weight"] = {
-                "dtype": "F32",
-                "shape": shape,
-                "data_offsets": offsets,
-            }
+            header[f"{module}{role}.weight"] = entry(shape, begin, begin + 8)
     text = json.dumps(header).encode()
     values = b"\x00\x00\x80\x3c\x00\x00\x00\xbd" * len(header)
     file = tmp_path / "adapter_model.safetensors"

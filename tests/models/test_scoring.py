@@ -75,9 +75,3 @@ def test_a_score_that_gives_nothing(tmp_path: Path, body: str, problem: str) -> 
 def test_names_that_cannot_be_used(name: str, problem: str) -> None:
     with pytest.raises(InputError, match=problem):
         load_function(name)
-
-
-def test_a_file_that_fails(tmp_path: Path) -> None:
-    path = user_file(tmp_path, "raise RuntimeError('no model')\n")
-    with pytest.raises(InputError, match=r"RuntimeError: “no model”, at voice\.py:1"):
-        load_function(f"{path}:f")

@@ -34,9 +34,10 @@ def test_what_lies_beside_the_file_or_here_can_be_imported(
 
 
 def test_a_failing_import_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("import not_there_at_all\n")
+    (tmp_path / "mine.py").write_text("raise RuntimeError('no model')\n")
     path = list(sys.path)
-    with pytest.raises(InputError, match="fails when imported"):
+    problem = r"fails when imported \(RuntimeError: “no model”, at mine\.py:1"
+    with pytest.raises(InputError, match=problem):
         load_named(f"{tmp_path / 'mine.py'}:answer", "a function")
     assert sys.path == path
 
