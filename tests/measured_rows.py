@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -21,7 +21,10 @@ class Losses:
     """A made-up model: its loss on each part of a row, nats a token.
 
     Attributes:
-        shifted: on every token at another shift than the next, by shift.
+        shifted: on every token at another shift than the next; `at_shift` has others.
+        end_at_start: of the end token where the answer should begin.
+        end_after_answer: of the end token after the answer; `end` where it is None.
+        pads: pad id -> of it after the row, and of the same again; `padding` twice where empty.
     """
 
     prompt: float = 2.0
@@ -30,8 +33,14 @@ class Losses:
     other: float = 4.0
     padding: float = 4.0
     shifted: float = 9.0
+    at_shift: Mapping[int, float] = field(default_factory=dict)
+    end_at_start: float = 9.0
+    end_after_answer: float | None = None
+    greedy_at_start: int | None = None
+    greedy_after_answer: int | None = None
+    pads: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
-    def row(self, noise: float = 0.0, at_shift: dict[int, float] | None = None) -> RowPass:
+    def row(self, noise: float = 0.0) -> RowPass:
         """Losses of one row, `noise` added to each."""
         by_role = {
             Role.PROMPT: self.prompt,
@@ -41,18 +50,20 @@ class Losses:
         }
         following = np.array([by_role[Role(role)] for role in ROLES[1:]], np.float32) + noise
         elsewhere = {
-            shift: np.full(
-                len(ROLES) - shift, (at_shift or {}).get(shift, self.shifted), np.float32
-            )
+            shift: np.full(len(ROLES) - shift, self.at_shift.get(shift, self.shifted), np.float32)
             for shift in (0, 2, 3)
         }
+        pads = self.pads or {0: (self.padding, self.padding)}
         return RowPass(
             shifted={**elsewhere, 1: following.astype(np.float32)},
-            end_at_start=9.0,
-            end_after_answer=self.end,
-            padding={0: np.full(6, self.padding + noise, np.float32)},
-            greedy_at_start=None,
-            greedy_after_answer=None,
+            end_at_start=self.end_at_start,
+            end_after_answer=self.end if self.end_after_answer is None else self.end_after_answer,
+            padding={
+                pad: np.array([first, *[rest] * 5], np.float32) + np.float32(noise)
+                for pad, (first, rest) in pads.items()
+            },
+            greedy_at_start=self.greedy_at_start,
+            greedy_after_answer=self.greedy_after_answer,
         )
 
 
@@ -64,7 +75,6 @@ def measured_rows(
     split: str = "valid",
     spread: float = 0.0,
     is_whole: bool = True,
-    at_shift: Sequence[dict[int, float]] = ({}, {}),
 ) -> tuple[RowLosses, ...]:
     """Rows on which both models have these losses, the rows `spread` apart on the whole."""
     noises = np.linspace(-spread / 2, spread / 2, count).tolist()
@@ -74,8 +84,8 @@ def measured_rows(
             i,
             TOKENS,
             ROLES,
-            base.row(noise, at_shift[0]),
-            tuned.row(noise, at_shift[1]) if tuned is not None else None,
+            base.row(noise),
+            tuned.row(noise) if tuned is not None else None,
             prompt_length=PROMPT,
             is_whole=is_whole,
         )

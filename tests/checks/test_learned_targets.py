@@ -1,86 +1,42 @@
 """What the adapter was trained to predict, from losses made to order and from real runs."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
-from mlxdoctor.evidence.supervision import Role
-from mlxdoctor.models.losses import RowLosses, RowPass, TokenLosses
+from mlxdoctor.models.losses import TokenLosses
 from tests.conftest import check_called
 from tests.given import findings, outcome
-from tests.measured_rows import ROLES as ALL_ROLES
+from tests.measured_rows import Losses, measured_rows
 
 learned_targets = check_called("learned-targets")
 
 
-#: A prompt, an answer and the end token.
-ROLES = ALL_ROLES[:-1]
+def model(*, identity: float = 6.0, next: float = 3.0, skip: float = 5.0, **others: Any) -> Losses:
+    """A made-up model by its losses on the answer at each shift, nats, and elsewhere."""
+    usual = {"end_after_answer": 0.1, "pads": {0: (9.0, 9.0)}}
+    usual |= {"greedy_at_start": 5, "greedy_after_answer": 11}
+    return Losses(2.0, next, next, next, at_shift={0: identity, 2: skip}, **usual | others)
 
 
-@dataclass(frozen=True)
-class Model:
-    """Mean losses of a made-up model, nats: by shift on the answer, and elsewhere."""
-
-    identity: float = 6.0
-    next: float = 3.0
-    skip: float = 5.0
-    prompt: float = 2.0
-    end_at_start: float = 9.0
-    end_after_answer: float = 0.1
-    greedy_at_start: int | None = 5
-    greedy_after_answer: int | None = 11
-    padding: Mapping[int, tuple[float, float]] = field(default_factory=lambda: {0: (9.0, 9.0)})
-
-    def row(self, noise: float) -> RowPass:
-        n = len(ROLES)
-
-        def losses(shift: int, on_answer: float) -> np.ndarray:
-            roles = ROLES[shift:]
-            values = np.where(roles == Role.PROMPT, self.prompt, on_answer)
-            return (values + noise).astype(np.float32)[: n - shift]
-
-        return RowPass(
-            shifted={
-                0: losses(0, self.identity),
-                1: losses(1, self.next),
-                2: losses(2, self.skip),
-            },
-            end_at_start=self.end_at_start + noise,
-            end_after_answer=self.end_after_answer + noise,
-            greedy_at_start=self.greedy_at_start,
-            greedy_after_answer=self.greedy_after_answer,
-            padding={
-                pad_id: np.array([first, *[rest] * 5], np.float32)
-                for pad_id, (first, rest) in self.padding.items()
-            },
-        )
-
-
-BASE = Model()
-SOUND = Model(next=0.5, identity=7.0, skip=6.0)
+BASE = model()
+SOUND = model(next=0.5, identity=7.0, skip=6.0)
 
 
 def made(
-    tuned: Model | None,
-    base: Model = BASE,
+    tuned: Losses | None,
+    base: Losses = BASE,
     rows: int = 16,
     split: str = "train",
     mask_prompt: bool = False,
 ) -> TokenLosses:
-    tokens = np.arange(len(ROLES), dtype=np.int32)
-    noise = np.linspace(0.0, 0.05, rows)
     return TokenLosses(
         sources=(),
-        rows=tuple(
-            RowLosses(split, i, tokens, ROLES, base.row(x), None if tuned is None else tuned.row(x))
-            for i, x in enumerate(noise.tolist())
-        ),
+        rows=measured_rows(base, tuned, rows, split=split, spread=0.05),
         vocab_size=768,
         end_token_ids=(11,),
-        pad_ids=tuple(base.padding),
+        pad_ids=tuple(base.pads),
         mask_prompt=mask_prompt,
     )
 
@@ -97,23 +53,23 @@ PADDED = {0: (0.1, 0.1)}
     ("tuned", "expected"),
     [
         (SOUND, {}),
-        (Model(identity=0.1, next=5.0, skip=7.0), {"wrong-shift-learned", "answers-worse"}),
-        (Model(identity=6.0, next=4.0, skip=0.5), {"wrong-shift-learned", "answers-worse"}),
+        (model(identity=0.1, next=5.0, skip=7.0), {"wrong-shift-learned", "answers-worse"}),
+        (model(identity=6.0, next=4.0, skip=0.5), {"wrong-shift-learned", "answers-worse"}),
         # The shift must be better by a margin.
-        (Model(identity=1.4, next=2.0), {"wrong-shift-learned"}),
-        (Model(identity=1.6, next=2.0), {}),
+        (model(identity=1.4, next=2.0), {"wrong-shift-learned"}),
+        (model(identity=1.6, next=2.0), {}),
         # A model that guesses one token is equally bad at every shift.
-        (Model(identity=5.0, next=5.0, skip=5.0), {"answers-worse"}),
+        (model(identity=5.0, next=5.0, skip=5.0), {"answers-worse"}),
         # A model that repeats its input repeats padding, too.
         (
-            Model(identity=0.1, next=5.0, skip=7.0, padding=PADDED),
+            model(identity=0.1, next=5.0, skip=7.0, pads=PADDED),
             {"wrong-shift-learned", "answers-worse"},
         ),
-        (replace(SOUND, next=3.2), {"answers-worse"}),
-        (replace(SOUND, next=3.05), {}),
+        (replace(SOUND, answer=3.2), {"answers-worse"}),
+        (replace(SOUND, answer=3.05), {}),
         # More padding is an error, and the first is not told.
-        (replace(SOUND, padding=PADDED), {"padding-learned"}),
-        (replace(SOUND, padding={0: (0.1, 5.5)}), {}),
+        (replace(SOUND, pads=PADDED), {"padding-learned"}),
+        (replace(SOUND, pads={0: (0.1, 5.5)}), {}),
         # The end token was forgotten.
         (replace(SOUND, end_after_answer=2.4), {"end-token-unlearned"}),
         (replace(SOUND, end_after_answer=0.5), {"end-token-unlearned"}),
@@ -125,11 +81,11 @@ PADDED = {0: (0.1, 0.1)}
         (replace(SOUND, prompt=2.9), {}),
         (replace(SOUND, prompt=0.2), {}),
         (BASE, {"nothing-learned"}),
-        (replace(BASE, next=2.9), {}),
-        (Model(next=float("nan")), {"not-finite"}),
+        (replace(BASE, answer=2.9), {}),
+        (model(next=float("nan")), {"not-finite"}),
     ],
 )
-def test_what_was_learned(tuned: Model, expected: set[str]) -> None:
+def test_what_was_learned(tuned: Losses, expected: set[str]) -> None:
     assert codes_of(made(tuned)) == dict.fromkeys(expected, "error")
 
 
@@ -143,7 +99,7 @@ def test_what_was_learned(tuned: Model, expected: set[str]) -> None:
         (replace(SOUND, prompt=3.1), {"prompt-worse": "info"}),
     ],
 )
-def test_what_was_learned_of_a_masked_prompt(tuned: Model, expected: dict[str, str]) -> None:
+def test_what_was_learned_of_a_masked_prompt(tuned: Losses, expected: dict[str, str]) -> None:
     assert codes_of(made(tuned, mask_prompt=True)) == expected
 
 
@@ -151,7 +107,7 @@ def test_what_was_learned_of_a_masked_prompt(tuned: Model, expected: dict[str, s
     ("tuned", "base", "expected"),
     [
         # A base model that expects padding did not learn it.
-        (replace(SOUND, padding=PADDED), replace(BASE, padding=PADDED), {}),
+        (replace(SOUND, pads=PADDED), replace(BASE, pads=PADDED), {}),
         # The end token was never known.
         (
             replace(SOUND, end_after_answer=5.0),
@@ -159,29 +115,29 @@ def test_what_was_learned_of_a_masked_prompt(tuned: Model, expected: dict[str, s
             {"end-token-unlearned": "warning"},
         ),
         # What the base knows already is not there to be learned.
-        (replace(BASE, next=0.1), replace(BASE, next=0.1), {}),
-        (SOUND, replace(BASE, next=8.2), {"base-broken": "error"}),
-        (SOUND, replace(BASE, next=float("inf")), {"base-broken": "error"}),
+        (replace(BASE, answer=0.1), replace(BASE, answer=0.1), {}),
+        (SOUND, replace(BASE, answer=8.2), {"base-broken": "error"}),
+        (SOUND, replace(BASE, answer=float("inf")), {"base-broken": "error"}),
         # A small sound base may be sure of other words, and then learn these.
-        (SOUND, replace(BASE, next=6.7), {"base-broken": "info"}),
-        (replace(BASE, next=3.5), replace(BASE, next=6.7), {"base-broken": "warning"}),
-        (SOUND, replace(BASE, next=6.5), {}),
+        (SOUND, replace(BASE, answer=6.7), {"base-broken": "info"}),
+        (replace(BASE, answer=3.5), replace(BASE, answer=6.7), {"base-broken": "warning"}),
+        (SOUND, replace(BASE, answer=6.5), {}),
     ],
 )
-def test_what_the_base_model_knew(tuned: Model, base: Model, expected: dict[str, str]) -> None:
+def test_what_the_base_model_knew(tuned: Losses, base: Losses, expected: dict[str, str]) -> None:
     assert codes_of(made(tuned, base)) == expected
 
 
 @pytest.mark.parametrize(
     ("train", "valid", "expected"),
     [
-        (SOUND, Model(next=4.0), {"memorised": "warning"}),
-        (replace(SOUND, next=0.1), replace(SOUND, next=0.7), {"memorised": "warning"}),
-        (replace(SOUND, next=0.1), replace(SOUND, next=0.5), {}),
-        (replace(SOUND, next=1.0), replace(SOUND, next=1.7), {}),
+        (SOUND, model(next=4.0), {"memorised": "warning"}),
+        (replace(SOUND, answer=0.1), replace(SOUND, answer=0.7), {"memorised": "warning"}),
+        (replace(SOUND, answer=0.1), replace(SOUND, answer=0.5), {}),
+        (replace(SOUND, answer=1.0), replace(SOUND, answer=1.7), {}),
     ],
 )
-def test_held_out_rows(train: Model, valid: Model, expected: dict[str, str]) -> None:
+def test_held_out_rows(train: Losses, valid: Losses, expected: dict[str, str]) -> None:
     trained, held_out = made(train), made(valid, split="valid")
     assert codes_of(replace(trained, rows=trained.rows + held_out.rows)) == expected
 
@@ -189,7 +145,7 @@ def test_held_out_rows(train: Model, valid: Model, expected: dict[str, str]) -> 
 #: Another id than mlx-lm's own is tried as padding; the padding is an end token.
 OTHER, END = {"pad_ids": (9, 0)}, {"end_token_ids": (0,)}
 LEARNED = {"padding-learned": "error"}
-REPEATED = {"end-token-repeated": "error"}
+REPEATED, WORSE = {"end-token-repeated": "error"}, {"answers-worse": "error"}
 FIRST, OVER = {"greedy_at_start": 0}, {"greedy_after_answer": 0}
 
 
@@ -204,30 +160,35 @@ FIRST, OVER = {"greedy_at_start": 0}, {"greedy_after_answer": 0}
         # mlx-lm trains one token of its own padding after every row.
         (replace(SOUND, **OVER), BASE, {}, {}),
         # It may be learned a little; more so where it is that token.
-        (replace(SOUND, padding={0: (8.0, 5.0)}), BASE, OTHER, LEARNED),
-        (replace(SOUND, padding={0: (8.0, 5.3)}), BASE, OTHER, {}),
-        (replace(SOUND, padding={0: (8.0, 1.55)}), BASE, {}, LEARNED),
-        (replace(SOUND, padding={0: (8.0, 1.65)}), BASE, {}, {}),
+        (replace(SOUND, pads={0: (8.0, 5.0)}), BASE, OTHER, LEARNED),
+        (replace(SOUND, pads={0: (8.0, 5.3)}), BASE, OTHER, {}),
+        (replace(SOUND, pads={0: (8.0, 1.55)}), BASE, {}, LEARNED),
+        (replace(SOUND, pads={0: (8.0, 1.65)}), BASE, {}, {}),
         # End token after end token is no other padding.
-        (replace(SOUND, padding=PADDED), BASE, END, REPEATED),
+        (replace(SOUND, pads=PADDED), BASE, END, REPEATED),
         # A model below a blind guess still shows it, one that repeats what it is given does not.
-        (Model(7.0, 6.0, 6.9, padding=PADDED), BASE, END, REPEATED | {"answers-worse": "error"}),
         (
-            Model(identity=0.1, next=5.0, skip=7.0, padding=PADDED),
+            model(identity=7.0, next=6.0, skip=6.9, pads=PADDED),
             BASE,
             END,
-            {"wrong-shift-learned": "error", "answers-worse": "error"},
+            REPEATED | {"answers-worse": "error"},
+        ),
+        (
+            model(identity=0.1, next=5.0, skip=7.0, pads=PADDED),
+            BASE,
+            END,
+            {"wrong-shift-learned": "error"} | WORSE,
         ),
     ],
 )
 def test_padding_that_was_learned(
-    tuned: Model, base: Model, of_run: dict[str, Any], expected: dict[str, str]
+    tuned: Losses, base: Losses, of_run: dict[str, Any], expected: dict[str, str]
 ) -> None:
     assert codes_of(replace(made(tuned, base), **of_run)) == expected
 
 
 def test_padding_of_a_model_above_a_blind_guess_is_not_judged() -> None:
-    lost = Model(identity=7.0, next=6.9, skip=6.9, padding=PADDED)
+    lost = model(identity=7.0, next=6.9, skip=6.9, pads=PADDED)
     found = outcome(learned_targets, replace(made(lost), **END))
     assert [one.code for one in found.findings] == ["learned-targets.answers-worse"]
     assert set(found.unsought) == {
@@ -249,7 +210,7 @@ def test_too_few_rows_decide_nothing() -> None:
 
 
 def test_a_refused_adapter_still_shows_the_base_model() -> None:
-    refused = replace(made(None, replace(BASE, next=7.0)), load_failure="ValueError: names")
+    refused = replace(made(None, replace(BASE, answer=7.0)), load_failure="ValueError: names")
     found = outcome(learned_targets, refused)
     assert [one.code for one in found.findings] == ["learned-targets.base-broken"]
     assert outcome(learned_targets, replace(made(None), load_failure="x")).status == "inconclusive"

@@ -66,14 +66,13 @@ class Given:
         tuned: Losses | None = TUNED,
         *,
         formats: Formats | None = None,
-        at_shift: tuple[dict[int, float], dict[int, float]] = ({}, {}),
         first: tuple[RowLosses, ...] | None = None,
         rows: tuple[RowLosses, ...] | None = None,
         total: int = 40,
         has_config: bool = True,
     ) -> Outcome:
         """What is said; `first` are the rows that are measured anyway, `rows` all there are."""
-        all_rows = rows or measured_rows(base, tuned, at_shift=at_shift)
+        all_rows = rows or measured_rows(base, tuned)
         by_format = formats or {}
 
         def measure(plain: PlainFormat | None, count: int) -> tuple[RowLosses, ...]:
@@ -162,7 +161,8 @@ def test_what_decides_nothing(
 
 @pytest.mark.parametrize("shift", [0, 2, 3])
 def test_targets_at_another_shift(run: Given, shift: int) -> None:
-    found = run.judged((8.5, 0.1), tuned=level(7.0), at_shift=({shift: 8.5}, {shift: 0.1}))
+    base, tuned = replace(BASE, at_shift={shift: 8.5}), replace(level(7.0), at_shift={shift: 0.1})
+    found = run.judged((8.5, 0.1), base, tuned)
     assert codes(found) == {"agrees-at-another-shift": "error"}
     assert found.findings[0].measured["shift"] == shift
 

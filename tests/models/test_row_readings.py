@@ -34,7 +34,7 @@ def test_what_a_reading_covers(reading: Reading, total: float, tokens: int) -> N
 
 @pytest.mark.parametrize(("shift", "tokens"), [(0, 8), (2, 8), (3, 8)])
 def test_a_shift_moves_the_input_and_not_the_targets(shift: int, tokens: int) -> None:
-    rows = measured_rows(MODEL, None, 2, at_shift=({shift: 0.5}, {}))
+    rows = measured_rows(replace(MODEL, at_shift={shift: 0.5}), None, 2)
     mean = mean_loss(rows, "base", Reading(True, "row", shift))
     assert mean.value == pytest.approx(0.5)
     assert mean.tokens == 2 * tokens
