@@ -26,10 +26,7 @@ INJECTIONS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
+pytestmark = pytest.mark.usefixtures("_in_the_checkout")
 
 
 @dataclass(frozen=True)

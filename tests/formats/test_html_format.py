@@ -131,29 +131,18 @@ def test_tables_scroll_inside_and_a_diff_shows_what_is_added_and_what_is_gone() 
 
 
 @pytest.mark.slow
-def test_the_knowledge_base_may_link_and_only_to_secure_addresses() -> None:
-    data = sample.unhealthy()
+def test_the_knowledge_base_may_link_to_secure_addresses_and_its_html_is_shown() -> None:
+    data = copy.deepcopy(sample.unhealthy())
+    # Should escaping fail one day, the renderer still takes no HTML.
     data["causes"]["learning-rate-too-high"]["remedy"] = (
         "See [the issue](https://github.com/ml-explore/mlx-lm/issues/1), "
         "[bad](javascript:alert(1)), [plain](http://a.example), [file](file:///etc/passwd), "
-        "[other](//evil.example) and ![pixel](https://evil.example/p.png)."
-    )
-    found = page(data)
-    outward = [one for one in found.all("a") if not str(one["href"]).startswith("#")]
-    assert {str(one["href"]) for one in outward} == {
-        "https://github.com/ml-explore/mlx-lm/issues/1"
-    }
-    assert all(str(one["src"]).startswith("data:") for one in found.all("img"))
-
-
-@pytest.mark.slow
-def test_html_in_the_markdown_itself_is_shown_and_not_obeyed() -> None:
-    # Should escaping fail one day, the renderer still takes no HTML.
-    data = copy.deepcopy(sample.unhealthy())
-    data["causes"]["learning-rate-too-high"]["remedy"] = (
+        "[other](//evil.example) and ![pixel](https://evil.example/p.png). "
         "<script>alert(1)</script> <img src=x onerror=alert(1)>\n\n<iframe src='x'></iframe>"
     )
     found = page(data)
+    outward = {str(one["href"]) for one in found.all("a") if not str(one["href"]).startswith("#")}
+    assert outward == {"https://github.com/ml-explore/mlx-lm/issues/1"}
     assert {tag for tag, _ in found.elements} <= ELEMENTS
     assert all(str(one["src"]).startswith("data:") for one in found.all("img"))
     assert "<script>alert(1)</script>" in found.text()

@@ -11,10 +11,7 @@ from tests.formats import gated_runs, sample
 from tests.formats.gated_runs import ACCEPTED, COLLAPSED, HEALTHY, OVERFITTED, hostile
 from tests.formats.test_escape import HOSTILE
 
-
-@pytest.fixture(autouse=True)
-def in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
+pytestmark = pytest.mark.usefixtures("_in_the_checkout")
 
 
 def suites(result: GateResult) -> list[TestSuite]:

