@@ -77,7 +77,6 @@ def command(
 def _train(settings: Settings, dry_run: bool) -> Alarm | None:
     """Train, print what mlx-lm prints, and end at the first alarm, which is given back."""
     from mlxdoctor.twin import train
-    from mlxdoctor.twin.prepared import Plan
     from mlxdoctor.watch.monitor import Watch
 
     reports, watch = _Reports(settings), Watch(settings.iters)
@@ -85,9 +84,9 @@ def _train(settings: Settings, dry_run: bool) -> Alarm | None:
 
     def tell(told: Told) -> str | None:
         nonlocal alarm
-        if isinstance(told, Plan):
+        if isinstance(told, tuple):
             start = [] if dry_run else [f"Starting training..., iters: {settings.iters}"]
-            for line in (*told.lines, *start):
+            for line in (*told, *start):
                 click.echo(line)
             return "a dry run" if dry_run else None
         row = reports.row(told)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from contextlib import closing
 from functools import partial
@@ -87,7 +88,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
       mlxdoctor watch finished.log --no-follow
     """
     from mlxdoctor.evidence.source import require_file
-    from mlxdoctor.watch.follow import Follower, Until
+    from mlxdoctor.watch.follow import Follower
     from mlxdoctor.watch.growing_log import GrowingLog, GrowingPipe
     from mlxdoctor.watch.hook import parse_hook, run_hook
     from mlxdoctor.watch.process import find_process, is_alive, machine_memory_gb, stop
@@ -112,8 +113,8 @@ def command(  # noqa: PLR0917 - click passes every option by name
             remark=say.remark,
             progress=progress,
         )
-        lives = partial(is_alive, follows) if follows is not None else None
-        ending = follower.run(Until(lives, idle, no_follow))
+        lives = {"is_alive": partial(is_alive, follows)} if follows is not None else {}
+        ending = follower.run(idle_seconds=idle or math.inf, at_once=no_follow, **lives)
     if ending.alarm is not None:
         say.alarm(ending.alarm, iters or ending.iterations)
         told = ending.alarm.to_dict()

@@ -32,14 +32,15 @@ def prepared_run(config: TrainingConfig) -> Prepared:
     return prepared(settings, parts if settings.is_exact else replace(parts, loss=default_loss))
 
 
-def trainer_of(run: Prepared) -> Trainer:
-    """The parts of a run's first step, as the probe takes a user's trainer.
+def first_step(run: Prepared, progress: Progress | None = None) -> TrainingStep:
+    """Make the first steps of a run and measure them; the model is put back as it was.
 
     Raises:
         InputError: there are fewer rows than a batch has, or the schedule is unusable.
     """
     batch = run.first_batches(1)[0]
-    return Trainer(
+    # As the probe takes a user's trainer.
+    trainer = Trainer(
         run.model,
         run.parts.loss,
         (mx.array(batch.tokens), mx.array(batch.spans)),
@@ -47,9 +48,4 @@ def trainer_of(run: Prepared) -> Trainer:
         run.tokenizer,
         expect=run.settings.fine_tune_type,
     )
-
-
-def first_step(run: Prepared, progress: Progress | None = None) -> TrainingStep:
-    """Make the first steps of a run and measure them; the model is put back as it was."""
-    measured = measure(trainer_of(run), progress=progress)
-    return replace(measured, planned=not run.settings.is_exact)
+    return replace(measure(trainer, progress=progress), planned=not run.settings.is_exact)

@@ -9,9 +9,7 @@ in, which has to bring the same failure back.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from mlxdoctor.causes import Cause
 from mlxdoctor.finding import Severity
@@ -34,9 +32,8 @@ from mlxdoctor.reproduce.rules import (
     judge_injection,
     undecided,
 )
-from mlxdoctor.twin.faults import FAULTS, Padding
+from mlxdoctor.twin.faults import FAULTS
 from mlxdoctor.twin.rerun import Recipe
-from mlxdoctor.twin.settings import Settings
 
 #: The cause that the end token, put at the end of each row, cures.
 NO_END = "missing-end-token"
@@ -223,10 +220,9 @@ def try_injection(bench: Bench, cause: Cause, question: Question, plain: Trials)
         return question.is_recreated(seen)
 
     rulings: list[Ruling] = []
-    settings = recipe.as_recorded()
     for fault in (FAULTS[name] for name in cause.inject):
         # What the findings show first, and then the severest.
-        shown = padding_shown(failure, settings) if fault.id == "padding-in-batch" else ()
+        shown = padding_shown(failure) if fault.id == "padding-in-batch" else ()
         for severity in dict.fromkeys((*shown, *reversed(fault.severities))):
             label = f"with the fault {fault.id} ({severity})"
             change = Change("injection", label, failure.iterations, fault=fault, severity=severity)
@@ -240,13 +236,8 @@ def try_injection(bench: Bench, cause: Cause, question: Question, plain: Trials)
     return max(rulings, key=lambda ruling: (order.index(ruling.verdict), ruling.strength))
 
 
-def padding_shown(failure: Failure, settings: Settings) -> Sequence[Any]:
-    """The padding that the findings tell of: the token that was learned, and the width counted."""
+def padding_shown(failure: Failure) -> tuple[int, ...]:
+    """The padding tokens that were learned, as the findings tell."""
     # A note tells of the one padding token that mlx-lm trains after each row.
-    measured = [one.measured for one in failure.findings if one.severity is not Severity.INFO]
-    tokens = [token for one in measured if isinstance(token := one.get("pad_id"), int)]
-    counted = [one.get("tokens_per_iteration") for one in measured]
-    per_row = [one / settings.batch_size for one in counted if isinstance(one, int | float)]
-    # A whole number a row in every batch: rows are padded to a width of their own.
-    widths = [round(one) + 1 for one in per_row if one == round(one)]
-    return tuple(Padding(token, width) for token in tokens for width in (*widths, None))
+    errors = (one.measured for one in failure.findings if one.severity is not Severity.INFO)
+    return tuple(token for each in errors if isinstance(token := each.get("pad_id"), int))

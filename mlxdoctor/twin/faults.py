@@ -194,26 +194,10 @@ def end_token_padding(settings: Settings, parts: Parts, severity: Any) -> tuple[
     return settings, supervised_padding(parts, token, int(severity))
 
 
-@dataclass(frozen=True)
-class Padding:
-    """What a batch is filled up with, and how far.
-
-    Attributes:
-        token: the id of the token; or 0, which mlx-lm pads with.
-        width: tokens of every row; None: those of the batch's longest, as mlx-lm rounds it up.
-    """
-
-    token: int = 0
-    width: int | None = None
-
-    def __str__(self) -> str:
-        return f"token {self.token}, to {self.width or 'the width of the batch'}"
-
-
-@fault("padding-in-batch", "padding-supervised", Padding())
+@fault("padding-in-batch", "padding-supervised", 0)
 def padding_in_batch(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-    """Batches are filled up with a token, and the loss covers it."""
-    return settings, supervised_padding(parts, severity.token, severity.width or 0)
+    """Batches are filled up with this token (mlx-lm's is 0), and the loss covers it."""
+    return settings, supervised_padding(parts, int(severity), 0)
 
 
 @fault("no-end-token", "missing-end-token", 0.5, 1.0)

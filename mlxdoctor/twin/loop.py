@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import mlx.core as mx
 
 from mlxdoctor.models.parameters import count_parameters
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.attach import recomputed_activations
-from mlxdoctor.twin.batches import Batch, Batches
+from mlxdoctor.twin.batches import Batch
 from mlxdoctor.twin.masked_loss import evaluate, scalar
 from mlxdoctor.twin.prepared import Parts, Plan, Prepared, plan_of, prepared
 from mlxdoctor.twin.records import (
@@ -22,7 +22,6 @@ from mlxdoctor.twin.records import (
     TrainingResult,
     ValidationRecord,
     add_metrics,
-    open_metrics,
     write_adapter,
     write_config,
 )
@@ -66,43 +65,32 @@ def train(
         if reason is not None:
             return TrainingResult(reason, adapter_path=folder)
         write_config(settings)
-        metrics = stack.enter_context(open_metrics(folder))
-        batches = start.parts.batches(settings)
-        return _trained(_Run(start, batches, optimizer, metrics, tell))
+        add_metrics(folder, None)
+        return _trained(start, optimizer, tell)
 
 
-@dataclass(frozen=True)
-class _Run:
-    """What stays the same from the first step to the last."""
-
-    start: Prepared
-    batches: Batches
-    optimizer: Any
-    metrics: BinaryIO
-    tell: Tell
-
-    def loss_on(self, rows: Sequence[TokenRow], batches: int) -> float:
-        made = self.batches.evaluation(rows, batches)
-        return evaluate(self.start.model, made, self.start.parts.loss)
-
-    def validated(self, iteration: int) -> ValidationRecord:
-        begun = time.perf_counter()
-        loss = self.loss_on(self.start.rows.valid, self.start.settings.val_batches)
-        self.start.model.train()
-        record = ValidationRecord(iteration, loss, time.perf_counter() - begun)
-        add_metrics(self.metrics, record)
-        self.tell(record)
-        return record
-
-
-def _trained(run: _Run) -> TrainingResult:
-    settings, model, rows = run.start.settings, run.start.model, run.start.rows
+def _trained(start: Prepared, optimizer: Any, tell: Tell) -> TrainingResult:
+    settings, model, rows = start.settings, start.model, start.rows
+    folder = Path(settings.adapter_path)
     steps: list[StepRecord] = []
     validations: list[ValidationRecord] = []
     reason: str | None = None
-    batches = run.batches.train(rows.train)
+    made = start.parts.batches(settings)
+    batches = made.train(rows.train)
+
+    def loss_on(split: Sequence[TokenRow], count: int) -> float:
+        return evaluate(model, made.evaluation(split, count), start.parts.loss)
+
+    def validate(iteration: int) -> None:
+        begun = time.perf_counter()
+        loss = loss_on(rows.valid, settings.val_batches)
+        model.train()
+        validations.append(ValidationRecord(iteration, loss, time.perf_counter() - begun))
+        add_metrics(folder, validations[-1])
+        tell(validations[-1])
+
     mx.reset_peak_memory()
-    take = stepper(run.start, run.optimizer)
+    take = stepper(start, optimizer)
     model.train()
     for iteration in range(1, settings.iters + 1):
         begun = time.perf_counter()
@@ -110,22 +98,21 @@ def _trained(run: _Run) -> TrainingResult:
         batch = next(batches)
         drawn = time.perf_counter() - begun
         if rows.valid and _validates_before(settings, iteration):
-            validations.append(run.validated(iteration - 1))
+            validate(iteration - 1)
         record = take(batch, _is_update(settings, iteration))
         steps.append(replace(record, seconds=drawn + record.seconds))
-        add_metrics(run.metrics, steps[-1])
+        add_metrics(folder, steps[-1])
         if iteration % settings.save_every == 0:
             write_adapter(settings, model, iteration)
         if rows.valid and settings.is_exact and _validates_after(settings, iteration):
-            validations.append(run.validated(iteration))
-        if (reason := run.tell(steps[-1])) is not None:
+            validate(iteration)
+        if (reason := tell(steps[-1])) is not None:
             break
     write_adapter(settings, model)
     test_loss = None
     if settings.test and reason is None:
-        test_loss = run.loss_on(rows.test, settings.test_batches)
+        test_loss = loss_on(rows.test, settings.test_batches)
     model.eval()
-    folder = Path(settings.adapter_path)
     counts = count_parameters(model)
     return TrainingResult(reason, tuple(steps), tuple(validations), test_loss, folder, *counts)
 

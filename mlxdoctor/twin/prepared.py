@@ -97,11 +97,8 @@ def prepared(settings: Settings, parts: Parts | None = None) -> Prepared:
     return Prepared(settings, parts, model, tokenizer, rows)
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What a run is about to train, with which memory, on what: lines for a person."""
-
-    lines: tuple[str, ...]
+#: What a run is about to train, with which memory, on what: lines for a person.
+Plan = tuple[str, ...]
 
 
 def plan_of(run: Prepared, optimizer: Any) -> Plan:
@@ -114,14 +111,12 @@ def plan_of(run: Prepared, optimizer: Any) -> Plan:
     state = sum(array.nbytes for _, array in tree_flatten(optimizer.state))
     few, many = sum(trainable.values()), sum(frozen.values())
     share = 100 * few / max(few + many, 1)
-    return Plan(
-        (
-            f"Trainable parameters: {share:.3f}% ({few / 1e6:.3f}M/{(few + many) / 1e6:.3f}M)",
-            *(f"  trained  {count:>15,}  {name}" for name, count in trainable.items()),
-            *(f"  frozen   {count:>15,}  {name}" for name, count in frozen.items()),
-            f"Optimizer state: {state / 1e6:,.3f} MB",
-            *_of_data(run.settings, run.rows),
-        )
+    return (
+        f"Trainable parameters: {share:.3f}% ({few / 1e6:.3f}M/{(few + many) / 1e6:.3f}M)",
+        *(f"  trained  {count:>15,}  {name}" for name, count in trainable.items()),
+        *(f"  frozen   {count:>15,}  {name}" for name, count in frozen.items()),
+        f"Optimizer state: {state / 1e6:,.3f} MB",
+        *_of_data(run.settings, run.rows),
     )
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -21,7 +22,9 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten, tree_map
 
+from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import Progress
+from mlxdoctor.judge.rate import planned_rates
 from mlxdoctor.measure.rate_range import Effect, Place, RatePoint, RateRange
 from mlxdoctor.measure.training_step.state import handed_back, restore_random
 from mlxdoctor.twin.attach import recomputed_activations
@@ -114,14 +117,9 @@ def range_test(run: Prepared, *, seconds: float, progress: Progress | None = Non
 
 def configured_rate(settings: Settings) -> float:
     """The rate that the run states; of a schedule, the highest it comes to."""
-    if not settings.lr_schedule:
-        return settings.learning_rate
-    from mlx_lm.tuner.utils import build_schedule
-
-    schedule = build_schedule(dict(settings.lr_schedule))
-    updates = _updates(settings)
-    rates: list[Any] = [schedule(n) for n in range(0, updates, max(updates // 1000, 1))]
-    return max(float(getattr(rate, "item", lambda rate=rate: rate)()) for rate in rates)
+    config = TrainingConfig((), Path("plan"), settings.stated(), "mlx-lm")
+    rates = planned_rates(config, _updates(settings))
+    return settings.learning_rate if rates is None else float(rates.max())
 
 
 def _updates(settings: Settings) -> int:

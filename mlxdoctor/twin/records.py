@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from mlxdoctor.safety.atomic import replace_file
 from mlxdoctor.safety.errors import InputError
@@ -83,30 +83,18 @@ class TrainingResult:
     frozen: Mapping[str, int] = field(default_factory=dict)
 
 
-def open_metrics(folder: Path) -> BinaryIO:
-    """The empty `metrics.jsonl` of a run.
-
-    Raises:
-        InputError: it cannot be written.
-    """
-    path = folder / METRICS_FILE
-    try:
-        # Unbuffered: what is held back would fail once more when the file is closed.
-        return path.open("wb", buffering=0)
-    except OSError as error:
-        raise InputError(path, f"cannot be written ({error.strerror})") from None
-
-
-def add_metrics(file: BinaryIO, record: StepRecord | ValidationRecord) -> None:
-    """Add a record's line.
+def add_metrics(folder: Path, record: StepRecord | ValidationRecord | None) -> None:
+    """Add a record's line to a run's `metrics.jsonl`; None begins an empty one.
 
     Raises:
         InputError: the file cannot be written.
     """
+    path = folder / METRICS_FILE
     try:
-        file.write(to_line(record).encode())
+        with path.open("wb" if record is None else "ab", buffering=0) as file:
+            file.write(b"" if record is None else to_line(record).encode())
     except OSError as error:
-        raise InputError(str(file.name), f"cannot be written ({error.strerror})") from None
+        raise InputError(path, f"cannot be written ({error.strerror})") from None
 
 
 def to_line(record: StepRecord | ValidationRecord) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -43,21 +44,6 @@ class Ending:
     best: Best | None = None
 
 
-@dataclass(frozen=True)
-class Until:
-    """When following ends besides at an alarm and at the end that the log announces.
-
-    Attributes:
-        is_alive: whether the process that trains still runs; None where none is known.
-        idle_seconds: without a word from the log; None for any time.
-        at_once: at the end of what is there already.
-    """
-
-    is_alive: Callable[[], bool] | None = None
-    idle_seconds: float | None = None
-    at_once: bool = False
-
-
 class Follower:
     """Reads a log whenever it has grown, and judges every report of its newest run.
 
@@ -92,8 +78,19 @@ class Follower:
         #: Name of a run -> how many of its reports were judged and raised no alarm.
         self._judged: dict[str, int] = {}
 
-    def run(self, until: Until) -> Ending:
-        """Follow the log to its end.
+    def run(
+        self,
+        is_alive: Callable[[], bool] = lambda: True,
+        idle_seconds: float = math.inf,
+        *,
+        at_once: bool = False,
+    ) -> Ending:
+        """Follow the log to an alarm or to its end.
+
+        Args:
+            is_alive: whether the process that trains still runs.
+            idle_seconds: without a word from the log after which it ends.
+            at_once: end at the end of what is there already.
 
         Raises:
             InputError: it can't be read.
@@ -102,13 +99,13 @@ class Follower:
         is_whole, has_waited = True, False
         heard, pause, now = self._clock(), POLL_SECONDS, Ending("")
         while True:
-            was_alive = until.is_alive is None or until.is_alive()
+            was_alive = is_alive()
             stamp = self._log.stamp()
             begun = self._clock()
-            if stamp is None and seen is None and not has_waited and not until.at_once:
+            if stamp is None and seen is None and not has_waited and not at_once:
                 self._notify(f"{self._log.path} is not there yet; waiting for it")
                 has_waited = True
-            is_last = until.at_once or self._log.is_closed or not was_alive
+            is_last = at_once or self._log.is_closed or not was_alive
             if stamp is not None and (stamp != seen or not is_whole):
                 # What is written at this moment may be half a line: it is read when it is quiet.
                 is_whole = is_last or stamp == seen
@@ -117,12 +114,12 @@ class Follower:
                 if now.reason:
                     return now
                 pause = max(POLL_SECONDS, REST * (self._clock() - begun))
-            if until.at_once or self._log.is_closed:
+            if at_once or self._log.is_closed:
                 return replace(now, reason="the log ends here")
             if not was_alive:
                 return replace(now, reason="the process that trains has ended")
-            if until.idle_seconds is not None and self._clock() - heard >= until.idle_seconds:
-                reason = f"the log has not grown for {until.idle_seconds:g} seconds"
+            if self._clock() - heard >= idle_seconds:
+                reason = f"the log has not grown for {idle_seconds:g} seconds"
                 return replace(now, reason=reason)
             self._log.wait(pause)
 

@@ -38,21 +38,6 @@ def test_sound_run_has_no_warning(tmp_path: Path) -> None:
     assert "step-alignment.padding-target" in found
 
 
-def test_parts_are_the_runs_own(tmp_path: Path) -> None:
-    import mlx.core as mx
-    from mlx_lm.tuner.trainer import default_loss
-
-    from mlxdoctor.preflight.steps import trainer_of
-
-    run = small_run(tmp_path, optimizer="adamw", learning_rate=3e-3)
-    trainer = trainer_of(run)
-    assert trainer.loss_fn is default_loss
-    assert trainer.expect == "lora"
-    assert type(trainer.optimizer).__name__ == "AdamW"
-    assert float(trainer.optimizer.learning_rate.item()) == pytest.approx(3e-3)
-    assert mx.array_equal(trainer.batch[0], mx.array(run.first_batches(1)[0].tokens)).item()
-
-
 def test_model_is_put_back(tmp_path: Path) -> None:
     from mlxdoctor.preflight.steps import first_step
     from tests.preflight.test_rates import arrays

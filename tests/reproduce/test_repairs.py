@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,13 +18,11 @@ from mlxdoctor.causes import load_causes
 from mlxdoctor.cli import main
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
 from mlxdoctor.reproduce.bench import Failure
-from mlxdoctor.reproduce.changes import (
-    padding_shown,
-)
+from mlxdoctor.reproduce.changes import padding_shown
 from mlxdoctor.reproduce.repairs import ends_of, is_ended, rows_ended
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.batches import Batch, Batches
-from mlxdoctor.twin.faults import Padding
+from mlxdoctor.twin.faults import supervised_padding
 from mlxdoctor.twin.prepared import parts_of
 from mlxdoctor.twin.token_rows import TokenRow, TokenRows
 from tests.reproduce.real import BASE, settings, trained
@@ -54,11 +53,8 @@ def test_a_row_is_ended_by_a_token_that_generation_stops_at(
 def test_rows_that_lack_the_end_token_get_it_within_the_limit(tmp_path: Path) -> None:
     plain = settings(tmp_path, max_seq_length=4)
     given = (row(5, 6), row(5, 6, END), row(5, 6, 7, 8, 9), row(5, 6, 4))
-    parts = SimpleNamespace(encode=lambda *_: TokenRows(given, given[:1], ()))
-    with_encode = parts_of(plain).__class__(
-        **{**vars(parts_of(plain)), "encode": parts.encode}  # what the run would have read
-    )
-    _, changed = rows_ended.inject(plain, parts=with_encode)
+    read = replace(parts_of(plain), encode=lambda *_: TokenRows(given, given[:1], ()))
+    _, changed = rows_ended.inject(plain, parts=read)
     # Token 4 is a line break, which a template puts after the answer.
     tokenizer = SimpleNamespace(decode=lambda tokens: "\n" if tokens == [4] else "word")
     rows = changed.encode(plain, tokenizer)
@@ -94,15 +90,21 @@ def failure(severity: Severity = Severity.ERROR, **measured: Any) -> Failure:
     return Failure((outcome,), load_causes(), (0, 1), 50)
 
 
-def test_padding_takes_the_form_that_the_findings_show(tmp_path: Path) -> None:
-    plain = settings(tmp_path, batch_size=4)
-    assert padding_shown(failure(), plain) == ()
-    assert padding_shown(failure(pad_id=7), plain) == (Padding(7),)
-    assert padding_shown(failure(Severity.INFO, pad_id=7), plain) == ()
-    counted = failure(pad_id=7, tokens_per_iteration=252.0)
-    assert padding_shown(counted, plain) == (Padding(7, 64), Padding(7))
-    # An average is no width.
-    assert padding_shown(failure(pad_id=7, tokens_per_iteration=251.3), plain) == (Padding(7),)
+@pytest.mark.parametrize(
+    ("severity", "measured", "tokens"),
+    [
+        (Severity.ERROR, {"pad_id": 7}, (7,)),
+        (Severity.ERROR, {}, ()),
+        (Severity.INFO, {"pad_id": 7}, ()),
+    ],
+)
+def test_padding_is_the_token_that_the_findings_show(
+    severity: Severity, measured: dict[str, Any], tokens: tuple[int, ...]
+) -> None:
+    code = "learned-targets.padding-learned"
+    finding = Finding(code=code, severity=severity, message="", measured=measured)
+    outcome = Outcome("learned-targets", Status.FOUND, findings=(finding,))
+    assert padding_shown(Failure((outcome,), load_causes(), (0, 1), 50)) == tokens
 
 
 def test_every_place_of_a_batch_is_filled_and_supervised(tmp_path: Path) -> None:
@@ -111,14 +113,13 @@ def test_every_place_of_a_batch_is_filled_and_supervised(tmp_path: Path) -> None
         np.array([[5, 6, 7, 0], [5, 0, 0, 0]], np.int32), np.array([[1, 3], [1, 1]], np.int32), (0,)
     )
     made = Batches(lambda *_: iter([batch]), lambda *_: iter([batch]))
-    parts = parts_of(plain).__class__(**{**vars(parts_of(plain)), "batches": lambda *_: made})
-    _, changed = FAULTS["padding-in-batch"].inject(plain, Padding(9), parts)
+    parts = replace(parts_of(plain), batches=lambda *_: made)
+    _, changed = FAULTS["padding-in-batch"].inject(plain, 9, parts)
     (filled,) = changed.batches(plain).train(())
     assert filled.tokens.tolist() == [[5, 6, 7, 9], [5, 9, 9, 9]]
     assert filled.spans.tolist() == [[1, 4], [1, 4]]
     assert batch.spans.tolist() == [[1, 3], [1, 1]]
-    _, changed = FAULTS["padding-in-batch"].inject(plain, Padding(9, 6), parts)
-    (wide,) = changed.batches(plain).evaluation((), 1)
+    (wide,) = supervised_padding(parts, 9, 6).batches(plain).evaluation((), 1)
     assert wide.tokens.shape == (2, 6)
     assert wide.spans[:, 1].tolist() == [6, 6]
 

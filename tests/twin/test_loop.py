@@ -182,7 +182,7 @@ def planned(settings: Settings, **given: Any) -> tuple[str, ...]:
         return "seen"
 
     run(settings, tell=end, **given)
-    lines: tuple[str, ...] = plans[0].lines
+    lines: tuple[str, ...] = plans[0]
     return lines
 
 

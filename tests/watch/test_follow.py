@@ -2,17 +2,16 @@
 
 import itertools
 import json
-import os
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mlxdoctor.watch import follow
 from mlxdoctor.watch.alarms import AlarmKind
-from mlxdoctor.watch.follow import Ending, Follower, Until
-from mlxdoctor.watch.growing_log import GrowingLog, GrowingPipe
+from mlxdoctor.watch.follow import Ending, Follower
+from mlxdoctor.watch.growing_log import GrowingLog
 
 START = "Starting training..., iters: 40\n"
 
@@ -45,15 +44,12 @@ class Writer:
 def run(
     path: Path,
     *acts: Callable[[], object],
-    until: Until = Until(),  # noqa: B008 - frozen
-    told: list[str] | None = None,
     patience: int | None = None,
+    **until: Any,
 ) -> Ending:
     log = GrowingLog(path)
     writer = Writer(log, *acts)
-    notes = told if told is not None else []
-    follower = Follower(log, patience=patience, notify=notes.append, clock=writer.clock)
-    return follower.run(until)
+    return Follower(log, patience=patience, clock=writer.clock).run(**until)
 
 
 def append(path: Path, text: str) -> Callable[[], object]:
@@ -82,20 +78,6 @@ def test_the_first_report_beyond_doubt_ends_it(tmp_path: Path) -> None:
     assert (ending.alarm.verdict, ending.alarm.step) == (AlarmKind.DIVERGING, 30)
     assert ending.alarm.savings.steps == 10
     assert written[3] not in path.read_text()
-
-
-def test_a_file_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
-    path = tmp_path / "train.log"
-    told: list[str] = []
-    ending = run(
-        path,
-        lambda: None,
-        lambda: None,
-        append(path, START + "".join(lines([2.0, 1.9, 1.8, 1.7]))),
-        told=told,
-    )
-    assert ending.reason == "the training finished"
-    assert told == [f"{path} is not there yet; waiting for it"]
 
 
 @pytest.mark.parametrize("begun", [0, 1])
@@ -152,35 +134,9 @@ def test_a_process_that_is_gone_ends_it_after_its_last_words(tmp_path: Path) -> 
             append(path, "Iter 20: Train loss nan, It/sec 2.000")()
         return still
 
-    ending = run(path, until=Until(is_alive=last_words))
+    ending = run(path, is_alive=last_words)
     assert ending.alarm is not None
     assert ending.alarm.step == 20
-
-
-def test_the_end_of_the_process_without_an_alarm(tmp_path: Path) -> None:
-    path = tmp_path / "train.log"
-    path.write_text(START + lines([2.0])[0])
-    ending = run(path, until=Until(is_alive=lambda: False))
-    assert (ending.reason, ending.reports) == ("the process that trains has ended", 1)
-
-
-def test_a_log_that_falls_silent(tmp_path: Path) -> None:
-    path = tmp_path / "train.log"
-    path.write_text(START)
-    ending = run(path, append(path, lines([2.0])[0]), until=Until(idle_seconds=60))
-    assert ending.reason == "the log has not grown for 60 seconds"
-
-
-@pytest.mark.parametrize("losses", [[2.0, 1.9], [2.0, float("nan")]])
-def test_a_pipe_that_is_closed(losses: list[float]) -> None:
-    reader, writer = os.pipe()
-    os.write(writer, "".join(lines(losses)).encode()[:-1])
-    os.close(writer)
-    with closing(GrowingPipe(reader)) as pipe:
-        ending = Follower(pipe).run(Until())
-    os.close(reader)
-    assert ending.reports == 2
-    assert (ending.alarm is not None) == (losses[1] != losses[1])
 
 
 def test_polling_is_not_a_busy_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +148,7 @@ def test_polling_is_not_a_busy_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     alive = iter([True, True, True, False])
     # As if reading the log took two seconds.
     clock = itertools.count(0, 2).__next__
-    Follower(log, clock=clock).run(Until(is_alive=lambda: next(alive)))
+    Follower(log, clock=clock).run(lambda: next(alive))
     assert waited == [2 * follow.REST] * 3
 
 
@@ -212,7 +168,7 @@ def test_a_validation_loss_that_no_longer_improves_is_remarked_on(tmp_path: Path
     path.write_text(validated([1.9, 1.5, 1.6, 1.7, 1.8, 1.9]))
     remarks: list[str] = []
     follower = Follower(GrowingLog(path), remark=lambda text, _: remarks.append(text))
-    ending = follower.run(Until(at_once=True))
+    ending = follower.run(at_once=True)
     assert ending.alarm is None
     assert remarks == [
         "The validation loss was lowest at iteration 200 (1.5) and has not improved in 4 "
@@ -234,7 +190,7 @@ def test_it_counts_as_the_log_does(tmp_path: Path, line: str, said: str) -> None
     path = tmp_path / "train.log"
     losses = enumerate([1.9, 1.5, 1.6, 1.7, 1.8, 1.9], 1)
     path.write_text("".join(line.format(at=at, loss=loss) + "\n" for at, loss in losses))
-    ending = run(path, until=Until(at_once=True))
+    ending = run(path, at_once=True)
     assert said in str(ending.best)
     assert ending.unit == said.split()[2]
 
@@ -245,7 +201,7 @@ def test_it_counts_as_the_log_does(tmp_path: Path, line: str, said: str) -> None
 def test_patience_ends_it(tmp_path: Path, losses: list[float], alarmed: bool) -> None:
     path = tmp_path / "train.log"
     path.write_text(validated(losses))
-    ending = run(path, until=Until(at_once=True), patience=2)
+    ending = run(path, at_once=True, patience=2)
     assert (ending.alarm is not None) is alarmed
     if ending.alarm is not None:
         assert ending.alarm.verdict is AlarmKind.NOT_IMPROVING

@@ -1,6 +1,5 @@
 """Logs as they are written: files that grow, vanish, are cut or replaced; pipes; odd bytes."""
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -112,15 +111,6 @@ def test_a_pipe_until_it_is_closed() -> None:
         path = pipe.path
     os.close(reader)
     assert not path.exists()
-
-
-def test_a_document_and_half_of_one(log: Log) -> None:
-    history = [{"step": 10, "loss": 2.0}, {"step": 20, "loss": 1.9}, {"step": 20, "eval_loss": 2.0}]
-    text = json.dumps({"global_step": 20, "log_history": history}, indent=1)
-    log.append(text[:40])
-    assert log.losses(is_whole=True) == []
-    log.append(text[40:])
-    assert log.losses(is_whole=True) == [(10, 2.0), (20, 1.9)]
 
 
 def test_what_it_says_beside_the_reports(log: Log) -> None:
