@@ -26,7 +26,8 @@ from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.time_budget import TimeBudget
 from mlxdoctor.template import duration
-from mlxdoctor.twin.predict import Device, predict_memory, predict_time, width
+from mlxdoctor.twin.batches import padded_width
+from mlxdoctor.twin.predict import Device, predict_memory, predict_time
 from mlxdoctor.verdict import CauseStatus, Readiness, Verdict
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def _cost_of(
     if base is None or rows is None or not rows.batches or not longest or not batch_size:
         return None
     widths = [
-        width(max(rows.rows[place].full_length for place in batch), longest)
+        padded_width(max(rows.rows[place].full_length for place in batch), longest) - 1
         for batch in rows.batches
     ]
     tokens = max(widths)

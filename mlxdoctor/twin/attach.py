@@ -14,22 +14,13 @@ from mlx import nn
 from mlx.utils import tree_flatten
 from mlx_lm.tuner.utils import linear_to_lora_layers
 
-from mlxdoctor.models.load import load_local, said
+from mlxdoctor.models.load import said
 from mlxdoctor.models.parameters import ADAPTER_LAYERS, ADAPTER_LEAVES
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.settings import Settings
 
 #: Names listed in an error.
 EXAMPLES = 3
-
-
-def load_base(settings: Settings) -> tuple[Any, Any]:
-    """The base model and its tokenizer, as mlx-lm loads them.
-
-    Raises:
-        InputError: the model is not here, needs code of its own, or cannot be loaded.
-    """
-    return load_local(Path(settings.model))
 
 
 def prepare(model: Any, settings: Settings) -> None:

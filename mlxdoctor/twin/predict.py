@@ -26,7 +26,6 @@ from mlxdoctor.evidence.adapter import layer_of
 from mlxdoctor.evidence.base_model import BaseModel, is_embedding
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tensor import DTYPE_BITS
-from mlxdoctor.twin.batches import padded_width
 
 Device = Literal["cpu", "metal", "cuda"]
 FLOAT32 = 4
@@ -98,7 +97,7 @@ def predict_memory(
     Args:
         base: the base model.
         config: as mlx-lm completes it.
-        tokens: inputs of each row of the longest batch; see `width`.
+        tokens: inputs of each row of the longest batch, without the last target.
         device: where it will run.
 
     Returns:
@@ -348,11 +347,6 @@ class _Step:
                 matrix
             )
         return self.adapter_number * sum(inputs.values())
-
-
-def width(longest: int, max_seq_length: int) -> int:
-    """Inputs of a batch whose longest row has that many tokens: padded, cut, less the target."""
-    return padded_width(longest, max_seq_length) - 1
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,10 @@ from typing import Any
 
 from mlx.utils import tree_flatten
 
+from mlxdoctor.models.load import load_local
 from mlxdoctor.models.parameters import count_parameters
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.twin.attach import load_base, prepare
+from mlxdoctor.twin.attach import prepare
 from mlxdoctor.twin.batches import Batch, Batches, exact_batches, parity_batches
 from mlxdoctor.twin.masked_loss import LossFunction, exact_loss, parity_loss
 from mlxdoctor.twin.settings import Settings
@@ -42,9 +43,13 @@ class Parts:
 
 def parts_of(settings: Settings) -> Parts:
     """The parts of the mode that the settings ask for."""
+
+    def load(settings: Settings) -> tuple[Any, Any]:
+        return load_local(Path(settings.model))
+
     if settings.is_exact:
-        return Parts(load_base, encode_supervised, prepare, exact_loss, exact_batches)
-    return Parts(load_base, encode, prepare, parity_loss, parity_batches)
+        return Parts(load, encode_supervised, prepare, exact_loss, exact_batches)
+    return Parts(load, encode, prepare, parity_loss, parity_batches)
 
 
 @dataclass(frozen=True)

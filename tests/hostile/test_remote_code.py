@@ -62,11 +62,11 @@ def test_no_loader_of_ours_runs_it(
     with pytest.raises(InputError, match="needs code of its own"):
         load(BaseModel.read(folder))
     from mlxdoctor.twin import Settings
-    from mlxdoctor.twin.attach import load_base
+    from mlxdoctor.twin.prepared import parts_of
 
     settings = Settings.from_values({"model": str(folder), "data": str(tmp_path)})
     with pytest.raises(InputError, match="needs code of its own"):
-        load_base(settings)
+        parts_of(settings).load(settings)
 
 
 def test_diagnose_reports_it_and_goes_on(trapped: Callable[..., Path]) -> None:

@@ -16,7 +16,6 @@ from mlxdoctor.twin.predict import (
     TimedBatch,
     predict_memory,
     predict_time,
-    width,
 )
 
 BASE = Path(__file__).resolve().parents[2] / "fixtures" / "base"
@@ -36,16 +35,6 @@ def memory(
     found = predict_memory(base, planned_config(None, values), tokens, device)
     assert found is not None
     return found
-
-
-@pytest.mark.parametrize(
-    ("longest", "limit", "inputs"),
-    [(1, 2048, 32), (32, 2048, 32), (33, 2048, 64), (500, 200, 199), (64, 65, 64)],
-)
-def test_rows_are_padded_to_multiples_of_32_plus_one_and_cut(
-    longest: int, limit: int, inputs: int
-) -> None:
-    assert width(longest, limit) == inputs
 
 
 def test_the_parts_add_up(tiny: BaseModel) -> None:

@@ -27,44 +27,34 @@ def log(*reports: tuple[int, float], axis: str = "iteration") -> TrainingLog:
     return TrainingLog((), "test", (segment,))
 
 
-def test_the_rerun_is_averaged_over_the_iterations_between_reports() -> None:
-    found = agreement(log((2, 3.0), (4, 3.001)), RERUN)
-    assert found is not None
-    assert found.agrees
-    assert (found.reports, found.last, found.iteration) == (2, 4, 4)
-    assert found.difference == pytest.approx(0.001)
-    assert "to within 0.001 nats (2 reports up to iteration 4)" in found.sentence
-
-
-@pytest.mark.parametrize(("off", "agrees"), [(0.9, True), (1.1, False)])
-def test_the_limit_decides(off: float, agrees: bool) -> None:
-    found = agreement(log((2, 3.0 + off * SAME_STEP)), RERUN)
-    assert found is not None
-    assert found.agrees is agrees
-
-
-def test_a_difference_is_said_with_its_place() -> None:
-    found = agreement(log((2, 3.0), (4, 9.98), (6, 3.5)), RERUN)
-    assert found is not None
-    assert not found.agrees
-    assert "at iteration 4 the log has 9.980 and the rerun 3.000 (3 reports" in found.sentence
-
-
-def test_reports_beyond_the_rerun_are_left_out() -> None:
-    found = agreement(log((4, 3.0), (8, 3.0), (12, 99.0)), RERUN)
-    assert found is not None
-    assert (found.reports, found.last) == (2, 8)
+@pytest.mark.parametrize(
+    ("reports", "agrees", "compared"),
+    [
+        # The rerun is averaged over the iterations between reports.
+        ([(2, 3.0), (4, 3.001)], True, (2, 4, 4)),
+        ([(2, 3.0 + 0.9 * SAME_STEP)], True, (1, 2, 2)),
+        ([(2, 3.0 + 1.1 * SAME_STEP)], False, (1, 2, 2)),
+        ([(2, 3.0), (4, 9.98), (6, 3.5)], False, (3, 6, 4)),
+        # Reports beyond the rerun are left out.
+        ([(4, 3.0), (8, 3.0), (12, 99.0)], True, (2, 8, 8)),
+    ],
+)
+def test_reports_are_held_against_the_rerun(
+    reports: list[tuple[int, float]], agrees: bool, compared: tuple[int, int, int]
+) -> None:
+    same = agreement(log(*reports), RERUN)
+    assert same is not None
+    assert (same.agrees, (same.reports, same.last, same.iteration)) == (agrees, compared)
+    place = f"at iteration {compared[2]} the log has" if not agrees else "to within"
+    assert place in same.sentence
 
 
 def test_nan_agrees_with_nan_and_with_nothing_else() -> None:
     broken = replace(RERUN, losses=(math.nan,) * 8)
-    same = agreement(log((2, math.nan)), broken)
-    other = agreement(log((2, 3.0)), broken)
+    same, other = (agreement(log((2, loss)), broken) for loss in (math.nan, 3.0))
     assert same is not None
-    assert same.agrees
     assert other is not None
-    assert not other.agrees
-    assert math.isinf(other.difference)
+    assert (same.agrees, other.agrees, other.difference) == (True, False, math.inf)
 
 
 def test_what_cannot_be_compared_is_not() -> None:

@@ -175,20 +175,45 @@ def test_an_earlier_stop_that_is_no_better_does_not_refute(loss: float, verdict:
     assert again.rulings["overfitting"].verdict == "refuted"
 
 
-def test_a_rerun_that_is_sound_refutes_the_configuration() -> None:
-    found = tried(Canned(lambda change, seed: GOOD), DIVERGED, "learning-rate-too-high")
-    judgement = found.rulings["learning-rate-too-high"]
-    assert judgement.verdict == "refuted"
-    assert "50 iterations are sound" in judgement.reason
-
-
-def test_a_fault_of_the_trainer_is_refuted_where_ours_fails_alike() -> None:
-    found = tried(
-        Canned(lambda change, seed: seen("adapter-presence.zero-b")),
-        case_with("adapter-presence.zero-b"),
-        "gradients-blocked",
-    )
-    assert found.rulings["gradients-blocked"].verdict == "refuted"
+@pytest.mark.parametrize(
+    ("cause", "code", "rerun", "verdict", "said"),
+    [
+        (
+            "learning-rate-too-high",
+            "loss-trend.diverged",
+            GOOD,
+            "refuted",
+            "50 iterations are sound",
+        ),
+        (
+            "gradients-blocked",
+            "adapter-presence.zero-b",
+            seen("adapter-presence.zero-b"),
+            "refuted",
+            "which does not have this fault, fails in the same way",
+        ),
+        (
+            "known-upstream-bug",
+            "loss-trend.diverged",
+            BAD,
+            "undecided",
+            "only the versions installed here",
+        ),
+        ("memory-pressure", "loss-trend.diverged", BAD, "undecided", "the memory of the machine"),
+        pytest.param(
+            *("bad-data", "loss-trend.diverged", BAD, "undecided"),
+            "to decide it: which rows are wrong",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_what_no_change_is_tried_for(
+    cause: str, code: str, rerun: Observation, verdict: str, said: str
+) -> None:
+    lab = Canned(lambda change, seed: rerun)
+    ruling = tried(lab, case_with(code), cause).rulings[cause]
+    assert (ruling.verdict, said in ruling.sentence) == (verdict, True)
+    assert {change.kind for change in lab.asked} <= {"as recorded"}
 
 
 @pytest.mark.slow
@@ -230,24 +255,6 @@ def test_a_fault_that_shows_in_the_losses_is_refuted_by_the_same_losses(
     assert found.agreement is not None
     assert found.agreement.agrees is (verdict == "refuted")
     assert ("injection" in [one.kind for one in lab.asked]) is (verdict == "confirmed")
-
-
-def test_what_has_no_experiment_says_why() -> None:
-    lab = Canned(lambda change, seed: BAD)
-    found = tried(lab, DIVERGED, "known-upstream-bug", "memory-pressure")
-    assert {one.verdict for one in found.rulings.values()} == {"undecided"}
-    assert not lab.asked
-    assert "only the versions installed here" in found.rulings["known-upstream-bug"].reason
-    assert "the memory of the machine" in found.rulings["memory-pressure"].reason
-
-
-@pytest.mark.slow
-def test_bad_rows_that_nobody_named_are_undecided() -> None:
-    found = tried(Canned(lambda change, seed: BAD), DIVERGED, "bad-data")
-    assert found.rulings["bad-data"].verdict == "undecided"
-    said = found.rulings["bad-data"].sentence
-    assert "the findings name no rows" in said
-    assert "to decide it: which rows are wrong" in said
 
 
 @pytest.mark.slow

@@ -16,8 +16,10 @@ from mlx import nn
 from mlx.utils import tree_flatten
 
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.twin.attach import convert, load_base, prepare, recomputed_activations, verify
+from mlxdoctor.twin.attach import convert, prepare, recomputed_activations, verify
 from mlxdoctor.twin.masked_loss import exact_loss
+from mlxdoctor.twin.prepared import parts_of
+from mlxdoctor.twin.settings import Settings
 from mlxdoctor.twin.token_rows import encode
 from tests.conftest import FIXTURES
 from tests.twin.small import small_model, small_moe, small_settings
@@ -34,6 +36,10 @@ def quantized(bits: int) -> Any:
     model = small_model(hidden_size=64, intermediate_size=64)
     nn.quantize(model, group_size=32, bits=bits)
     return model
+
+
+def load_base(settings: Settings) -> tuple[Any, Any]:
+    return parts_of(settings).load(settings)
 
 
 def trainable(model: Any) -> set[str]:
