@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,14 @@ from mlxdoctor.twin.token_rows import TokenRow, TokenRows
 VOCABULARY = 64
 
 
-def small_model(seed: int = 7, layers: int = 2, **changes: Any) -> Any:
-    """A Llama of random weights: width 16, two layers, 64 tokens."""
+def small_model(seed: int = 7, layers: int = 2, kind: str = "llama", **changes: Any) -> Any:
+    """A Llama of random weights, or another kind: width 16, two layers, 64 tokens."""
     import mlx.core as mx
-    from mlx_lm.models.llama import Model, ModelArgs
 
+    module = import_module(f"mlx_lm.models.{kind}")
     mx.random.seed(seed)
     sizes = {
-        "model_type": "llama",
+        "model_type": kind,
         "hidden_size": 16,
         "num_hidden_layers": layers,
         "intermediate_size": 32,
@@ -32,31 +33,14 @@ def small_model(seed: int = 7, layers: int = 2, **changes: Any) -> Any:
         "vocab_size": VOCABULARY,
         "tie_word_embeddings": True,
     }
-    model = Model(ModelArgs.from_dict({**sizes, **changes}))
+    model = module.Model(module.ModelArgs.from_dict({**sizes, **changes}))
     mx.eval(model.parameters())
     return model
 
 
 def small_moe() -> Any:
     """A mixture of four experts of random weights."""
-    import mlx.core as mx
-    from mlx_lm.models.mixtral import Model, ModelArgs
-
-    mx.random.seed(7)
-    sizes = {
-        "model_type": "mixtral",
-        "hidden_size": 16,
-        "num_hidden_layers": 2,
-        "intermediate_size": 32,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "num_local_experts": 4,
-        "num_experts_per_tok": 2,
-        "vocab_size": VOCABULARY,
-    }
-    model = Model(ModelArgs.from_dict(sizes))
-    mx.eval(model.parameters())
-    return model
+    return small_model(kind="mixtral", num_local_experts=4, num_experts_per_tok=2)
 
 
 def row(length: int, offset: int = 0, seed: int = 0) -> TokenRow:
