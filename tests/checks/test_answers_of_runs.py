@@ -7,9 +7,12 @@ import pytest
 from mlxdoctor.api import run_checks
 from mlxdoctor.finding import Outcome
 from mlxdoctor.run import Run
-from tests.conftest import RUNS, check_called, run_names
+from tests.conftest import RUNS, check_called, expected, run_names
 
-CHECKS = [check_called(name) for name in ("token-collapse", "generation-effect", "base-answers")]
+CHECKS = [
+    check_called(name)
+    for name in ("token-collapse", "generation-effect", "base-answers", "expected-answers")
+]
 WORSE = {"worse-than-base": "error"}
 #: Run -> what the first two checks find; nothing of the others.
 FOUND: dict[str, tuple[dict[str, str], dict[str, str]]] = {
@@ -28,6 +31,14 @@ FOUND: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "scale-too-large": ({}, WORSE),
     "targets-too-long": ({"single-token": "error"}, WORSE),
 }
+#: Run -> how much it weighs that its answers came no nearer to the expected ones.
+NO_GAIN = {
+    **dict.fromkeys(("adapter-never-attached", "adapter-not-loaded", "b-never-trained"), "error"),
+    **dict.fromkeys(("targets-too-long", "end-token-flood"), "error"),
+    **dict.fromkeys(("answers-empty", "no-supervised-tokens", "rate-far-too-high-nan"), "warning"),
+    **dict.fromkeys(("collapse-frequent-token", "gradients-blocked"), "info"),
+    **dict.fromkeys(("rate-too-low", "scale-too-large"), "info"),
+}
 
 
 def codes(outcome: Outcome) -> dict[str, str]:
@@ -37,12 +48,15 @@ def codes(outcome: Outcome) -> dict[str, str]:
 @pytest.mark.parametrize("name", run_names())
 def test_what_the_recorded_answers_of_a_run_show(name: str) -> None:
     outcomes = run_checks(CHECKS, Run.discover([RUNS / name], allow_model=False))
-    collapse, effect, base = outcomes
+    collapse, effect, base, near = outcomes
     if not (RUNS / name / "generations.jsonl").exists():
         assert {one.status for one in outcomes} == {"skipped"}
         return
     assert (codes(collapse), codes(effect)) == FOUND.get(name, ({}, {}))
     assert codes(base) == {"sound": "info"}
+    assert codes(near).get("no-gain") == NO_GAIN.get(name)
+    if expected(name)["verdict"] == "healthy":
+        assert codes(near) == {"gained": "info"}
     # Answers of one token have too few pairs for skips; the others are judged.
     is_collapsed = bool(codes(collapse).keys() - {"skips-tokens", "never-ends"})
     assert ("token-collapse.skips-tokens" in collapse.unsought) is is_collapsed

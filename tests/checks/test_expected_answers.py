@@ -14,9 +14,8 @@ from mlxdoctor.evidence.supervision import SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Finding
 from mlxdoctor.models.generations import Generation, Generations
-from mlxdoctor.run import Run
 from tests.checks.log_evidence import LogWriter
-from tests.conftest import FIXTURES, RUNS, check_called, expected, run_names
+from tests.conftest import FIXTURES, RUNS, check_called
 from tests.given import outcome
 
 expected_answers = check_called("expected-answers")
@@ -138,28 +137,3 @@ def test_too_little_to_decide() -> None:
         result = outcome(expected_answers, answers)
         assert result.status == "inconclusive"
         assert why in result.reason
-
-
-OF_RUNS = {
-    "adapter-never-attached": "error",
-    "adapter-not-loaded": "error",
-    "b-never-trained": "error",
-    "targets-too-long": "error",
-    "end-token-flood": "error",
-    "answers-empty": "warning",
-    "no-supervised-tokens": "warning",
-    "rate-far-too-high-nan": "warning",
-    "collapse-frequent-token": "info",
-    "gradients-blocked": "info",
-    "rate-too-low": "info",
-    "scale-too-large": "info",
-}
-
-
-@pytest.mark.parametrize("name", run_names())
-def test_the_fixture_runs(name: str) -> None:
-    result = expected_answers.run(Run.discover([RUNS / name], allow_model=False))
-    lost = {one.severity for one in result.findings if one.code == "expected-answers.no-gain"}
-    assert lost == ({OF_RUNS[name]} if name in OF_RUNS else set())
-    if expected(name)["verdict"] == "healthy":
-        assert [one.code for one in result.findings] == ["expected-answers.gained"]
