@@ -53,7 +53,11 @@ def rewards(log: TrainingLog, config: TrainingConfig | None) -> Iterator[Sign | 
         raise DoesNotArise("the run was not trained on rewards of its answers")
     columns: dict[str, Series | None] = {role: curves.of(role) for role in curves.trained}
     columns |= {"signal": _signal(curves), "kl": _divergence(curves)}
-    long = {name: one for name, one in columns.items() if one is not None and len(one) >= REPORTS}
+    long = {
+        name: series
+        for name, series in columns.items()
+        if series is not None and len(series) >= REPORTS
+    }
     reward, spread = long.get("reward"), long.get("spread")
     if reward is not None:
         first = describe(reward.iterations, reward.values).start

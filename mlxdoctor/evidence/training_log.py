@@ -84,11 +84,6 @@ class TrainingLog:
     remarks: tuple[str, ...] = ()
 
     @property
-    def reports(self) -> int:
-        """How many reports the log holds, each counted once."""
-        return sum(one.reports for one in self.segments)
-
-    @property
     def main(self) -> Segment:
         """The segment to judge: the last with training losses, else the last."""
         return _judged(self.segments)
@@ -263,7 +258,8 @@ def _shows_log(text: str, path: Path, *, is_whole: bool) -> bool:
         read_rows([text], log)
     else:
         read_lines([text], log)
-    return log.notes.speaks_of_training
+    notes = log.notes
+    return bool(notes.formats or notes.failures or notes.trainable or notes.test_loss is not None)
 
 
 def _holds_data(text: str) -> bool:

@@ -144,8 +144,9 @@ class LogSoFar:
 
     def is_full(self) -> bool:
         """Whether a limit is reached, after which nothing more is collected; noted as a problem."""
-        limits, problems = current(), self.notes.problems
-        if sum(map(len, self.by_form.values())) + self.notes.size > limits.log_rows:
+        limits, notes, problems = current(), self.notes, self.notes.problems
+        entries = [*self.by_form.values(), notes.announced, notes.run_marks, notes.saves]
+        if sum(map(len, entries)) > limits.log_rows:
             problems.append(exceeded(self.path, "holds more reports", "log_rows"))
         elif len(self.by_form) > limits.log_forms:
             problems.append(exceeded(self.path, "holds more kinds of report", "log_forms"))

@@ -191,17 +191,6 @@ class Notes:
     problems: list[InputError] = field(default_factory=list)
     unread: list[int] = field(default_factory=list)
 
-    @property
-    def size(self) -> int:
-        """How many entries were collected that a log may have any number of."""
-        return len(self.announced) + len(self.run_marks) + len(self.saves)
-
-    @property
-    def speaks_of_training(self) -> bool:
-        """Whether a log said anything that only a training says."""
-        said = self.failures or self.trainable or self.test_loss is not None
-        return bool(self.formats or said)
-
     def announce(self, line: int, iterations: float) -> None:
         """A run was to have so many iterations; what can be no such count is left out."""
         if is_count(iterations) and iterations < MAX_ITERATIONS:
