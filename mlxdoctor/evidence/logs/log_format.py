@@ -11,7 +11,7 @@ import inspect
 import re
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -145,7 +145,12 @@ class LogSoFar:
     def is_full(self) -> bool:
         """Whether a limit is reached, after which nothing more is collected; noted as a problem."""
         limits, notes, problems = current(), self.notes, self.notes.problems
-        entries = [*self.by_form.values(), notes.announced, notes.run_marks, notes.saves]
+        entries: list[Sized] = [
+            *self.by_form.values(),
+            notes.announced,
+            notes.run_marks,
+            notes.saves,
+        ]
         if sum(map(len, entries)) > limits.log_rows:
             problems.append(exceeded(self.path, "holds more reports", "log_rows"))
         elif len(self.by_form) > limits.log_forms:
