@@ -33,7 +33,7 @@ from mlxdoctor.models.generations import Generations
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.settings import Settings
-from mlxdoctor.watch.follow import Follower, Until
+from mlxdoctor.watch.follow import Follower
 from mlxdoctor.watch.growing_log import GrowingLog
 from tests.fuzzing import seeds
 from tests.fuzzing.reader import Reader, touch
@@ -214,7 +214,7 @@ def _watched(folder: Path) -> None:
     stamp = log.stamp()
     assert stamp is not None
     touch(log.read(stamp, is_whole=False))
-    touch(Follower(log).run(Until(at_once=True)))
+    touch(Follower(log).run(at_once=True))
 
 
 def _settings(folder: Path) -> None:
