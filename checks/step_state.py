@@ -70,11 +70,6 @@ OUTSIDE = 0.02
             fix='freeze the model and convert its layers; say expect="full" if it is to be trained '
             "as a whole",
         ),
-        "wrong-adapter": _error(
-            "the adapter is of another kind than expected",
-            says="{dora} of {adapters:* adapter} are DoRA, where {expected} is expected.",
-            fix="convert the layers with use_dora=True for DoRA, and without it for LoRA",
-        ),
         "partly-frozen": Symptom.warning(
             "parts of the model are frozen although it is to be trained itself",
             expected="a model that is trainable as a whole",
@@ -110,7 +105,7 @@ def step_state(step: TrainingStep) -> Iterator[Sign]:
         yield Sign("claimed-adapter", {**measured, "claims": some_of(state.claims)})
     if not any(state.trainable.values()):
         yield Sign("nothing-trainable", measured)
-    elif expected in {"lora", "dora"} and adapters and state.outside:
+    elif expected == "adapter" and adapters and state.outside:
         figures: dict[str, Measurement] = {
             "outside": len(state.outside),
             "examples": some_of(tuple(state.outside)),
@@ -128,8 +123,5 @@ def step_state(step: TrainingStep) -> Iterator[Sign]:
     if half := state.half_adapters:
         halves: dict[str, Measurement] = {"half_frozen": len(half), "examples": some_of(half)}
         yield Sign("half-frozen-adapter", measured | halves)
-    is_other_kind = {"lora": state.dora > 0, "dora": state.dora < adapters}
-    if is_other_kind.get(expected or "", False):
-        yield Sign("wrong-adapter", {**measured, "dora": state.dora})
     if state.overrides:
         yield Sign("own-bookkeeping", {**measured, "overrides": state.overrides})

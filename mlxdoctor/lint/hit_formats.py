@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from mlxdoctor.formats.annotations import KINDS, command
@@ -28,18 +29,9 @@ def text(hits: Sequence[Hit]) -> str:
 
 def to_json(hits: Sequence[Hit]) -> str:
     """A list of objects."""
-    rows = [
-        {
-            "code": hit.code,
-            "severity": hit.severity.value,
-            "path": hit.path.as_posix(),
-            "line": hit.line,
-            "column": hit.column,
-            "end_line": hit.end_line,
-            "message": hit.message,
-        }
-        for hit in hits
-    ]
+    rows = [asdict(hit) | {"path": hit.path.as_posix()} for hit in hits]
+    for row in rows:
+        del row["text"]
     return json.dumps(rows, indent=2) + "\n"
 
 

@@ -24,25 +24,6 @@ def prepare(model, parameters):
     model.freeze()
 """,
     },
-    "advantage-with-gradient": {
-        "returns with a penalty": """\
-def loss(model, x, rewards):
-    log_probs = score(model, x)
-    kl = (log_probs - reference(x)).sum(-1)
-    returns = (rewards - 0.1 * kl)[:, None]
-    return -(returns * log_probs).mean()
-""",
-    },
-    "answer-without-context": {
-        "a generator of tokens": """\
-def generate(self, ids):
-    y = mx.argmax(self.model(ids)[:, -1], -1)
-    while True:
-        yield y
-        logits = self.model(y[:, None])
-        y = mx.random.categorical(logits[:, -1])
-""",
-    },
     "coefficient-unused": {
         "an entropy bonus": """\
 class T:
@@ -81,17 +62,6 @@ for g in tree_flatten(x):
 """,
     },
     "gradient-of-module": {
-        "handed to another function": """\
-import mlx.core as mx
-class T:
-    def __init__(self):
-        model.freeze()
-        self.g = mx.value_and_grad(self.loss)
-    def loss(self, model, x):
-        return self.score(model, x)
-    def step(self, x):
-        return self.g(self.model, x)
-""",
         "the batch differentiated by": """\
 class T:
     def loss(self, ids, labels):
@@ -105,18 +75,6 @@ def train(model, optimizer, batch, compute_loss):
     step = mx.value_and_grad(compute_loss)
     loss, grads = step(model.trainable_parameters(), batch)
     optimizer.update(model, grads)
-""",
-        "parameters that the loss never reads": """\
-def step(model, batch):
-    def loss_fn(params, batch):
-        return model(batch).mean()
-    return mx.value_and_grad(loss_fn)(model.trainable_parameters(), batch)
-""",
-        "parameters used as the model": """\
-def step(model, batch):
-    def loss_fn(params, batch):
-        return params.forward(batch).mean()
-    return mx.value_and_grad(loss_fn)(model.trainable_parameters(), batch)
 """,
     },
     "missing-in-mlx": {
@@ -140,32 +98,8 @@ def train(model, opt, rows):
 def loss_fn(model, inputs, targets):
     return nn.CrossEntropyLoss()(model(inputs), targets).mean()
 """,
-        "no_grad as a context": """\
-with mx.no_grad():
-    pass
-""",
-        "functional imported": """\
-from mlx.nn import functional as F
-""",
     },
     "outermost-name-filter": {
-        "gradients that a method keeps": """\
-import mlx.nn as nn
-class T:
-    def __init__(self, model, loss):
-        self.step = nn.value_and_grad(model, loss)
-    def run(self, x):
-        value, got = self.step(x)
-        kept = {}
-        for name, one in got.items():
-            if 'lora' in name.lower():
-                kept[name] = one
-        return kept
-""",
-        "parameters by outermost name": """\
-def count(model):
-    return sum(p.size for n, p in model.parameters().items() if 'lora' in n)
-""",
         "a filter in a helper": """\
 def kept(grads):
     found = {}
@@ -205,13 +139,6 @@ def save(model):
 """,
     },
     "unguarded-mean": {
-        "a count of one letter": """\
-def loss(losses, mask, names):
-    if len(names) > 1:
-        losses = losses / len(names)
-    n = mask.sum()
-    return losses.sum() / n
-""",
         "by function": """\
 import mlx.core as mx
 def loss(losses, mask):
@@ -240,20 +167,6 @@ def loss(model, t):
 
 #: What it is -> sound code.
 NEAR: dict[str, str] = {
-    "everything is trained, and that is meant": """\
-import mlx.core as mx
-def loss(model, x):
-    return model(x).sum()
-value, grads = mx.value_and_grad(loss)(model, x)
-""",
-    "a bound method of arrays": """\
-import mlx.core as mx
-class T:
-    def loss(self, params, x):
-        return (params["w"] * x).sum()
-    def step(self, params, x):
-        return mx.value_and_grad(self.loss)(params, x)
-""",
     "pairs taken apart below": """\
 from mlx.utils import tree_flatten
 for pair in tree_flatten(grads):
@@ -267,13 +180,6 @@ for name in tree_flatten(grads, destination={}):
     "another tree_flatten": """\
 from jax.tree_util import tree_flatten
 leaves, treedef = tree_flatten(params)
-""",
-    "frozen and partly unfrozen after": """\
-from mlx_lm.tuner.utils import linear_to_lora_layers
-def prepare(model, p):
-    linear_to_lora_layers(model, 4, p)
-    model.freeze()
-    model.unfreeze(keys=["lora_a", "lora_b"], strict=False)
 """,
     "converted or frozen": """\
 from mlx_lm.tuner import linear_to_lora_layers
@@ -294,13 +200,6 @@ def prepare(path, p):
     linear_to_lora_layers(model, 4, p)
     return model, optim.Adam(1e-5)
 """,
-    "an adapter that a function brought": """\
-import mlx.core as mx
-from ours import build
-def add(path):
-    model = build(path)
-    model._has_adapter = True
-""",
     "an adapter that load brought": """\
 from mlx_lm import load
 def tool(agent):
@@ -314,19 +213,6 @@ def loss(losses, mask):
         return mx.array(0.0)
     n = mask.sum()
     return (losses * mask).sum() / n
-""",
-    "a count with a floor": """\
-import mlx.core as mx
-def loss(losses, mask):
-    n = mask.sum()
-    n = mx.maximum(n, 1)
-    return (losses * mask).sum() / n
-""",
-    "a choice": """\
-import mlx.core as mx
-def loss(losses, mask):
-    n = mask.sum()
-    return (losses * mask).sum() / n if n > 0 else losses.sum()
 """,
     "hidden states that are pooled": """\
 import mlx.core as mx
@@ -357,11 +243,6 @@ class Trainer:
         self.checkpoint = dict(tree_flatten(model.trainable_parameters()))
     def restore(self, model):
         model.load_weights(list(self.checkpoint.items()), strict=False)
-""",
-    "a published model whose weights are renamed": """\
-import mlx.core as mx
-def from_pretrained(model, path):
-    model.load_weights(list(model.sanitize(mx.load(path)).items()), strict=False)
 """,
     "autograd of the project's own": """\
 import mlx.core as mx
@@ -418,47 +299,12 @@ def lora_only(grads):
     flat = dict(tree_flatten(grads))
     return {name: grad for name, grad in flat.items() if "lora" in name}
 """,
-    "a mean over something else": """\
-def average(losses, weights):
-    return losses.sum() / weights.sum()
-""",
-    "one shift of the logits": """\
-import mlx.nn as nn
-def loss(model, tokens):
-    logits = model(tokens)
-    return nn.losses.cross_entropy(logits[:, :-1], tokens[:, 1:]).mean()
-""",
-    "labels that come from elsewhere": """\
-import mlx.nn as nn
-def loss(model, inputs, labels):
-    return nn.losses.cross_entropy(model(inputs), labels).mean()
-""",
-    "one ignored fewer": """\
-def rows(prompt, answer):
-    inputs = prompt + answer[:-1]
-    targets = [-100] * (len(prompt) - 1) + answer
-    return inputs, targets
-""",
-    "parameters put into the model": """\
-import mlx.core as mx
-def step(model, batch):
-    def inner(params, batch):
-        model.update(params)
-        return model(batch).mean()
-    return mx.value_and_grad(inner)(model.trainable_parameters(), batch)
-""",
     "parameters asked as a dict": """\
 import mlx.core as mx
 def step(model, batch):
     def inner(params, batch):
         return sum(v.sum() for v in params.values()) + params["head"]["weight"].sum()
     return mx.value_and_grad(inner)(model.parameters(), batch)
-""",
-    "a loss that is handed in, by the model": """\
-import mlx.nn as nn
-def train(model, optimizer, batch, compute_loss):
-    loss, grads = nn.value_and_grad(model, compute_loss)(model, batch)
-    optimizer.update(model, grads)
 """,
     "torch beside mlx": """\
 import torch
@@ -470,25 +316,6 @@ def compare(loss):
 import mlx.core as mx
 def walk(tree, node):
     return tree.backward(node)
-""",
-    "gradients by the input for their own sake": """\
-import mlx.core as mx
-def saliency(model, image, label):
-    def score(image):
-        return model(image)[label]
-    value, grads = mx.value_and_grad(score)(image)
-    return grads
-""",
-    "channels that are moved": """\
-import mlx.core as mx
-import mlx.nn as nn
-class E(nn.Module):
-    def __init__(self):
-        self.conv = nn.Conv1d(1, 4, 3)
-    def __call__(self, x):
-        \"\"\"x: [batch, channels, length]\"\"\"
-        x = mx.swapaxes(x, 1, 2)
-        return self.conv(x)
 """,
     "channels said to be last": """\
 import mlx.nn as nn
@@ -511,21 +338,6 @@ def main(loss_fn, batch):
     optimizer.update(model, grads)
     mx.save_safetensors("model.safetensors", dict(tree_flatten(model.parameters())))
 """,
-    "an adapter that a helper attaches": """\
-import mlx.core as mx
-import mlx.nn as nn
-import mlx.optimizers as optim
-from mlx_lm import load
-from ours import setup_model
-def main(loss_fn, batch):
-    model, tokenizer = load("base")
-    setup_model(model)
-    optimizer = optim.AdamW(learning_rate=1e-5)
-    loss, grads = nn.value_and_grad(model, loss_fn)(model, batch)
-    optimizer.update(model, grads)
-    weights = dict(tree_flatten(model.trainable_parameters()))
-    mx.save_safetensors("adapters.safetensors", weights)
-""",
     "vars of a plain object": """\
 def show(options):
     return {name: value for name, value in vars(options).items()}
@@ -533,20 +345,6 @@ def show(options):
     "a loss told of probabilities": """\
 def loss(model, x, y):
     return nn.losses.binary_cross_entropy(mx.sigmoid(model(x)).squeeze(), y, with_logits=False)
-""",
-    "a model that ends in logits": """\
-class Net(nn.Module):
-    def __call__(self, x):
-        return self.head(x)
-def loss(model, x, y):
-    return nn.losses.cross_entropy(model(x), y).mean()
-""",
-    "a penalty behind stop_gradient": """\
-def loss(model, x, rewards):
-    log_probs = score(model, x)
-    kl = mx.stop_gradient((log_probs - reference(x)).sum(-1))
-    returns = (rewards - 0.1 * kl)[:, None]
-    return -(returns * log_probs).mean()
 """,
     "the shape of log-probabilities": """\
 def loss(logps, ref_logps, rewards):
@@ -570,27 +368,9 @@ params = {}
 def add(x):
     return x + 1
 """,
-    "a filter of flat names": """\
-def kept(grads):
-    return {name: value for name, value in grads.items() if "lora" in name}
-def report(model, f, x):
-    loss, grads = nn.value_and_grad(model, f)(model, x)
-    print(kept(flat(grads)))
-""",
     "a function asked for before": """\
 if hasattr(mx, 'no_grad'):
     mx.no_grad()
-""",
-    "a coefficient under another name": """\
-class T:
-    def __init__(self, model, opt, kl_coef):
-        self.model, self.opt = model, opt
-        self.kl_coef = kl_coef
-    def step(self, x):
-        c = self.kl_coef
-        f = nn.value_and_grad(self.model, lambda m: c * m(x).mean())
-        loss, g = f(self.model)
-        self.opt.update(self.model, g)
 """,
     "self handed to the loss": """\
 class Trainer:
@@ -607,12 +387,5 @@ def generate(self, ids, cache):
         yield y
         logits = self.model(y[:, None], cache)
         y = mx.random.categorical(logits[:, -1])
-""",
-    "a token joined to the text": """\
-def generate(model, ids):
-    for _ in range(9):
-        token = mx.argmax(model(ids)[:, -1])
-        ids = mx.concatenate([ids, token[None, None]], axis=1)
-        out = model(ids)
 """,
 }

@@ -94,11 +94,9 @@ def trained(kind: str) -> tuple[Any, Any]:
     [
         ("lora", None, None, None),
         ("lora", "lora", None, None),
-        ("lora", "dora", "error", "wrong-adapter"),
         ("lora", "full", "warning", "partly-frozen"),
         ("dora", None, None, None),
-        ("dora", "dora", None, None),
-        ("dora", "lora", "error", "wrong-adapter"),
+        ("dora", "lora", None, None),
         ("unfrozen", "lora", "error", "outside-adapter"),
         ("whole", None, "warning", "everything-trainable"),
         ("whole", "lora", "error", "everything-trainable"),

@@ -56,7 +56,10 @@ def require_module(model: Any) -> None:
 
 @contextmanager
 def heard(model: Any) -> Iterator[Calls]:
-    """While the context lasts, every call of `model` is noted in what this yields."""
+    """While the context lasts, every call of `model` is noted in what this yields.
+
+    Nothing is compiled meanwhile: a compiled loss would keep the zeros of its first call.
+    """
     kind, calls = type(model), Calls()
 
     def call(self: Any, *arguments: Any, **options: Any) -> Any:
@@ -73,9 +76,11 @@ def heard(model: Any) -> Iterator[Calls]:
         return _replaced(output, logits, logits + calls.offsets[number].astype(logits.dtype))
 
     model.__class__ = type(kind.__name__, (kind,), {"__call__": call})
+    mx.disable_compile()
     try:
         yield calls
     finally:
+        mx.enable_compile()
         model.__class__ = kind
 
 

@@ -125,12 +125,7 @@ def _measured(trainer: Trainer, steps: int, tell: Progress) -> TrainingStep:
     from mlxdoctor.measure.training_step.logits import Gradients, align, gradients_of
     from mlxdoctor.measure.training_step.preferences import read_preferences
     from mlxdoctor.measure.training_step.state import handed_back, read_state
-    from mlxdoctor.measure.training_step.steps import (
-        evaluating,
-        forward_pass,
-        make_steps,
-        uncompiled,
-    )
+    from mlxdoctor.measure.training_step.steps import evaluating, forward_pass, make_steps
 
     model = trainer.model
     loss = as_called(trainer.loss_fn, model, trainer.batch)
@@ -138,7 +133,7 @@ def _measured(trainer: Trainer, steps: int, tell: Progress) -> TrainingStep:
     step = TrainingStep(state=read_state(model, trainer.expect))
     with handed_back(model, trainer.optimizer):
         # Dropout off: what is measured is the loss, not the noise.
-        with evaluating(model), uncompiled(), heard(model) as calls:
+        with evaluating(model), heard(model) as calls:
             tell("making a forward pass", 1, _PHASES)
             try:
                 forward = forward_pass(loss, model, calls)

@@ -8,7 +8,7 @@ from typing import Any
 
 import mlx.core as mx
 from mlx import nn
-from mlx.utils import tree_flatten
+from mlx.utils import tree_flatten, tree_map
 
 from mlxdoctor.measure.training_step.values import State
 from mlxdoctor.models.parameters import ADAPTER_LEAVES, count_parameters
@@ -40,7 +40,6 @@ def read_state(model: nn.Module, expect: str | None) -> State:
         trainable=counts[0],
         frozen=counts[1],
         adapters=adapters,
-        dora=sum("m" in leaves[owner] for owner in adapters),
         half_adapters=tuple(
             owner
             for owner in adapters
@@ -75,9 +74,9 @@ def handed_back(model: nn.Module, optimizer: Any | None) -> Iterator[None]:
     Arrays are never changed in place in MLX, so that keeping the old ones costs nothing.
     """
     kind = type(model)
-    modules = [(one, dict(one), set(one._no_grad), one.training) for one in model.modules()]
-    arrays = list(_places(model))
-    state = _containers(optimizer.state) if optimizer is not None else None
+    modules = [(each, dict(each), set(each._no_grad), each.training) for each in model.modules()]
+    arrays = nn.Module.parameters(model)
+    state = None if optimizer is None else tree_map(lambda array: array, optimizer.state)
     started = getattr(optimizer, "_initialized", None)
     keys: Any = mx.random.state
     random = mx.array(keys[0])
@@ -89,30 +88,12 @@ def handed_back(model: nn.Module, optimizer: Any | None) -> Iterator[None]:
             module.clear()
             dict.update(module, content)
             module._no_grad, module._training = frozen, training
-        for container, key, array in arrays:
-            container[key] = array
+        # What modules hold in lists and dicts of their own.
+        nn.Module.update(model, arrays)
         if optimizer is not None:
             optimizer.state = state
             optimizer._initialized = started
         restore_random(random)
-
-
-def _places(tree: Any) -> Iterator[tuple[Any, Any, mx.array]]:
-    """Every array of a model with the dict or list it is in: (container, key, array)."""
-    for key, value in list(tree.items() if isinstance(tree, dict) else enumerate(tree)):
-        if isinstance(value, mx.array):
-            yield tree, key, value
-        elif isinstance(value, dict | list):
-            yield from _places(value)
-
-
-def _containers(tree: Any) -> Any:
-    """A copy of the dicts and lists, the arrays being the same."""
-    if isinstance(tree, dict):
-        return {name: _containers(one) for name, one in tree.items()}
-    if isinstance(tree, list | tuple):
-        return type(tree)(_containers(one) for one in tree)
-    return tree
 
 
 def restore_random(key: mx.array) -> None:

@@ -34,16 +34,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
-@contextmanager
-def uncompiled() -> Iterator[None]:
-    """A compiled loss would keep the zeros of its first call as constants."""
-    mx.disable_compile()
-    try:
-        yield
-    finally:
-        mx.enable_compile()
-
-
 def forward_pass(loss: OfModel, model: nn.Module, calls: Calls) -> Forward:
     """The loss; leaves `calls` filled by its pass."""
     value = loss(model)

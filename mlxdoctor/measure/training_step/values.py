@@ -28,7 +28,6 @@ class State:
             together; quantized ones counted unpacked; the largest first.
         frozen: the same for those that are not.
         adapters: names of the modules with LoRA or DoRA parameters.
-        dora: how many of them have a magnitude of their own.
         half_adapters: those whose A or B is frozen.
         outside: names of trainable parameters that belong to no adapter -> how many values.
         claims: attributes that say that there is an adapter, as `name=value`.
@@ -39,7 +38,6 @@ class State:
     trainable: Mapping[str, int]
     frozen: Mapping[str, int]
     adapters: tuple[str, ...] = ()
-    dora: int = 0
     half_adapters: tuple[str, ...] = ()
     outside: Mapping[str, int] | None = None
     claims: tuple[str, ...] = ()
@@ -65,11 +63,11 @@ class State:
     def expected(self) -> str | None:
         """What is to be trained: as the trainer says; an adapter where the model has or claims one.
 
-        `lora`, `dora` or `full`; None where nothing speaks of it.
+        `adapter` or `full`; None where nothing speaks of it.
         """
-        if self.expect is None and (self.adapters or self.claims):
-            return "dora" if self.adapters and self.dora == len(self.adapters) else "lora"
-        return self.expect
+        if self.expect is None:
+            return "adapter" if self.adapters or self.claims else None
+        return "full" if self.expect == "full" else "adapter"
 
 
 @dataclass(frozen=True)
