@@ -67,8 +67,7 @@ class ProbeResult:
             begins = "the training step is wrong: "
         elif self.counts["warning"]:
             begins = "no error, "
-        *before, last = parts
-        return begins + (f"{', '.join(before)} and {last}" if before else last)
+        return begins + " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 
     def to_dict(self) -> dict[str, Any]:
         """The result as JSON shows it, without the arrays."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -28,24 +28,19 @@ MODEL_NAMES = frozenset({"net", "network", "module", "llm", "lm", "m", "policy",
 OfModel = Callable[[Any], Any]
 
 
-@dataclass
-class Calls:
-    """What the loss asked of the model, call by call.
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call that the loss made of the model.
 
     Attributes:
-        inputs: the integer array (rows, positions) of each call; None where it had none.
-        logits: what each call gave.
-        offsets: added to the logits of each call where there are any.
+        tokens: the integer array (rows, positions) that it was given; None where there was none.
+        logits: what it gave, (rows, positions, vocabulary).
+        gradient: of the loss with respect to those, where it was taken.
     """
 
-    inputs: list[mx.array | None] = field(default_factory=list)
-    logits: list[mx.array] = field(default_factory=list)
-    offsets: Sequence[mx.array] = ()
-
-    def clear(self) -> None:
-        """Forget the calls of the pass before."""
-        self.inputs.clear()
-        self.logits.clear()
+    tokens: mx.array | None
+    logits: mx.array
+    gradient: Any = None
 
 
 def require_module(model: Any) -> None:
@@ -55,12 +50,15 @@ def require_module(model: Any) -> None:
 
 
 @contextmanager
-def heard(model: Any) -> Iterator[Calls]:
+def heard(model: Any, offsets: Sequence[mx.array] = ()) -> Iterator[list[Call]]:
     """While the context lasts, every call of `model` is noted in what this yields.
 
-    Nothing is compiled meanwhile: a compiled loss would keep the zeros of its first call.
+    Nothing is compiled meanwhile: a compiled loss would keep the offsets of its first call.
+
+    Args:
+        offsets: added to the logits of each call.
     """
-    kind, calls = type(model), Calls()
+    kind, calls = type(model), list[Call]()
 
     def call(self: Any, *arguments: Any, **options: Any) -> Any:
         output = kind.__call__(self, *arguments, **options)
@@ -68,12 +66,10 @@ def heard(model: Any) -> Iterator[Calls]:
         logits = _first((value for _, value in values), 3, mx.floating)
         if logits is None:
             return output
-        number = len(calls.logits)
-        calls.inputs.append(_first((*arguments, *options.values()), 2, mx.integer))
-        calls.logits.append(logits)
-        if number >= len(calls.offsets):
+        calls.append(Call(_first((*arguments, *options.values()), 2, mx.integer), logits))
+        if len(calls) > len(offsets):
             return output
-        return _replaced(output, logits, logits + calls.offsets[number].astype(logits.dtype))
+        return _replaced(output, logits, logits + offsets[len(calls) - 1].astype(logits.dtype))
 
     model.__class__ = type(kind.__name__, (kind,), {"__call__": call})
     mx.disable_compile()

@@ -8,7 +8,7 @@ position does not count. So target and weight can be read off it, whatever the c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import mlx.core as mx
@@ -17,7 +17,7 @@ from mlx.utils import tree_flatten
 from numpy.typing import NDArray
 
 from mlxdoctor.evidence.kind import Missing
-from mlxdoctor.measure.training_step.calls import Calls, OfModel
+from mlxdoctor.measure.training_step.calls import Call, OfModel, heard
 from mlxdoctor.measure.training_step.values import Alignment
 
 #: The gradient of logits is analysed in parts of at most so many bytes.
@@ -34,45 +34,41 @@ Tokens = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Gradients:
-    """One evaluation of the loss, with its gradient by what the model answered and by its weights.
+    """One evaluation of the loss, differentiated.
 
     Attributes:
-        inputs: the tokens of each call of the model, (rows, positions); None where it had none.
-        logits: what each call gave, (rows, positions, vocabulary).
-        of_logits: the gradient with respect to those.
-        of_parameters: trainable parameter -> the gradient with respect to it.
+        calls: those that it made of the model, with the gradient of the logits of each.
+        parameters: trainable parameter -> the gradient with respect to it.
     """
 
-    inputs: tuple[mx.array | None, ...] = ()
-    logits: tuple[mx.array, ...] = ()
-    of_logits: tuple[mx.array, ...] = ()
-    of_parameters: Mapping[str, mx.array] = field(default_factory=dict)
+    calls: tuple[Call, ...] = ()
+    parameters: Mapping[str, mx.array] = field(default_factory=dict)
 
 
-def gradients_of(loss: OfModel, model: Any, calls: Calls) -> Gradients:
-    """Evaluate the loss once more, differentiated.
-
-    Args:
-        calls: of a forward pass that was made, emptied and filled again here.
-    """
-    by = model.trainable_parameters(), [mx.zeros(logits.shape) for logits in calls.logits]
+def gradients_of(loss: OfModel, model: Any) -> Gradients:
+    """Differentiate the loss by what is trainable and by the logits of each call of the model."""
+    # Nothing is computed here: only how many logits there are is asked.
+    with heard(model) as calls:
+        loss(model)
+    by = model.trainable_parameters(), [mx.zeros(call.logits.shape) for call in calls]
     if not tree_flatten(by):
         return Gradients()
 
     def value(by: tuple[Any, list[mx.array]]) -> mx.array:
-        parameters, calls.offsets = by
+        parameters, offsets = by
         model.update(parameters)
-        calls.clear()
-        loss_value: mx.array = loss(model)
+        with heard(model, offsets) as made:
+            loss_value: mx.array = loss(model)
+        calls[:] = made
         return loss_value
 
-    try:
-        _, (of_parameters, of_logits) = mx.value_and_grad(value)(by)
-        mx.eval(of_parameters, of_logits, calls.logits)
-    finally:
-        calls.offsets = ()
-    parameters = dict(tree_flatten(of_parameters))
-    return Gradients(tuple(calls.inputs), tuple(calls.logits), tuple(of_logits), parameters)
+    _, (of_parameters, of_logits) = mx.value_and_grad(value)(by)
+    mx.eval(of_parameters, of_logits, [call.logits for call in calls])
+    differentiated = zip(calls, of_logits, strict=True)
+    return Gradients(
+        tuple(replace(call, gradient=gradient) for call, gradient in differentiated),
+        dict(tree_flatten(of_parameters)),
+    )
 
 
 def align(gradients: Gradients, tokenizer: Any | None) -> Alignment:
@@ -84,25 +80,23 @@ def align(gradients: Gradients, tokenizer: Any | None) -> Alignment:
     Raises:
         Missing: there are no logits, or no tokens that go with them.
     """
-    if not gradients.logits:
+    calls = gradients.calls
+    if not calls:
         raise Missing("the loss never called the model, or it gave no logits of three dimensions")
     fitting = [
         number
-        for number, (tokens, logits) in enumerate(
-            zip(gradients.inputs, gradients.logits, strict=True)
-        )
-        if tokens is not None and tokens.shape == logits.shape[:2]
+        for number, call in enumerate(calls)
+        if call.tokens is not None and call.tokens.shape == call.logits.shape[:2]
     ]
-    of_logits = enumerate(gradients.of_logits)
-    trained = [number for number, gradient in of_logits if (gradient != 0).any().item()]
+    trained = [number for number, call in enumerate(calls) if (call.gradient != 0).any().item()]
     # Where nothing is trained, the first call still shows what the model was given.
     numbers = [number for number in fitting if number in trained] or fitting[: not trained]
     if not numbers:
         raise Missing("the model was not called with an array of tokens, one for each position")
     special = SpecialTokens.of(tokenizer)
-    given = [np.array(gradients.inputs[number]).astype(np.int32) for number in numbers]
+    given = [np.array(calls[number].tokens).astype(np.int32) for number in numbers]
     reads = [
-        read(gradients.of_logits[number], gradients.logits[number], _following(tokens))
+        read(calls[number].gradient, calls[number].logits, _following(tokens))
         for number, tokens in zip(numbers, given, strict=True)
     ]
     counts = [int((targets >= 0).sum()) for targets, _, _ in reads]
@@ -203,8 +197,8 @@ def pushes(gradients: Gradients, alignment: Alignment) -> NDArray[np.float64]:
     """
     sums = []
     for number in dict.fromkeys(alignment.forwards.tolist()):
-        gradient = gradients.of_logits[number].astype(mx.float32)
-        p = mx.softmax(gradients.logits[number].astype(mx.float32), axis=-1)
+        gradient = gradients.calls[number].gradient.astype(mx.float32)
+        p = mx.softmax(gradients.calls[number].logits.astype(mx.float32), axis=-1)
         rows, width = alignment.forwards == number, gradient.shape[1]
         after = _following(alignment.inputs[rows][:, :width])
         index = mx.array(np.maximum(after, 0))[..., None]

@@ -121,7 +121,7 @@ def measure(
 
 
 def _measured(trainer: Trainer, steps: int, tell: Progress) -> TrainingStep:
-    from mlxdoctor.measure.training_step.calls import as_called, heard
+    from mlxdoctor.measure.training_step.calls import as_called
     from mlxdoctor.measure.training_step.logits import Gradients, align, gradients_of
     from mlxdoctor.measure.training_step.preferences import read_preferences
     from mlxdoctor.measure.training_step.state import handed_back, read_state
@@ -133,10 +133,10 @@ def _measured(trainer: Trainer, steps: int, tell: Progress) -> TrainingStep:
     step = TrainingStep(state=read_state(model, trainer.expect))
     with handed_back(model, trainer.optimizer):
         # Dropout off: what is measured is the loss, not the noise.
-        with evaluating(model), heard(model) as calls:
+        with evaluating(model):
             tell("making a forward pass", 1, _PHASES)
             try:
-                forward = forward_pass(loss, model, calls)
+                forward = forward_pass(loss, model)
             except InputError:
                 raise
             except Exception as error:  # a user's code may raise anything
@@ -145,9 +145,9 @@ def _measured(trainer: Trainer, steps: int, tell: Progress) -> TrainingStep:
             tell("taking the gradient", 2, _PHASES)
             step, gradients, failed = replace(step, forward=forward), Gradients(), None
             try:
-                gradients = gradients_of(loss, model, calls)
+                gradients = gradients_of(loss, model)
                 alignment = align(gradients, trainer.tokenizer)
-                preferences = read_preferences(trainer, calls, gradients, alignment)
+                preferences = read_preferences(trainer, gradients, alignment)
                 step = replace(step, alignment=alignment, preferences=preferences)
             except InputError:
                 raise
@@ -157,5 +157,5 @@ def _measured(trainer: Trainer, steps: int, tell: Progress) -> TrainingStep:
                 failed = failure_of(error)
                 step = replace(step, unseen=f"the gradient cannot be taken: {failed.what}")
         tell("making training steps", 3, _PHASES)
-        of_parameters = gradients.of_parameters
-        return replace(step, update=make_steps(trainer, steps, forward.loss, of_parameters, failed))
+        update = make_steps(trainer, steps, forward.loss, gradients.parameters, failed)
+        return replace(step, update=update)

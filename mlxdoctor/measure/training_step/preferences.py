@@ -13,7 +13,7 @@ import numpy as np
 from mlx.utils import tree_flatten, tree_map_with_path
 from numpy.typing import NDArray
 
-from mlxdoctor.measure.training_step.calls import Calls, as_called, parameters_of
+from mlxdoctor.measure.training_step.calls import as_called, parameters_of
 from mlxdoctor.measure.training_step.logits import Gradients, Tokens, gradients_of, pushes
 from mlxdoctor.measure.training_step.trainer import Trainer
 from mlxdoctor.measure.training_step.values import Alignment, Preferences
@@ -106,7 +106,7 @@ def _named(arrays: list[BatchArray], name: str | int, what: str) -> list[BatchAr
 
 
 def read_preferences(
-    trainer: Trainer, calls: Calls, gradients: Gradients, alignment: Alignment
+    trainer: Trainer, gradients: Gradients, alignment: Alignment
 ) -> Preferences | None:
     """How the loss pushes answers that it holds against each other; None where nothing names them.
 
@@ -114,7 +114,7 @@ def read_preferences(
         InputError: the batch has no arrays of the names that the trainer gave.
     """
     pairs = _pairs(trainer, alignment)
-    return _policy(trainer, calls, gradients, alignment) if pairs is None else pairs
+    return _policy(trainer, gradients, alignment) if pairs is None else pairs
 
 
 def _pairs(trainer: Trainer, alignment: Alignment) -> Preferences | None:
@@ -172,9 +172,7 @@ def _holds(texts: list[str], row: Tokens) -> bool:
     return any(bare in text for text in texts)
 
 
-def _policy(
-    trainer: Trainer, calls: Calls, gradients: Gradients, alignment: Alignment
-) -> Preferences | None:
+def _policy(trainer: Trainer, gradients: Gradients, alignment: Alignment) -> Preferences | None:
     """Rewarded answers, and their pushes where every reward is reversed."""
     rewards: BatchArray | None = None
     if not callable(trainer.rewards):
@@ -197,10 +195,8 @@ def _policy(
         assert rewards is not None
         batch = _reversed(trainer.batch, rewards)
     loss = as_called(trainer.loss_fn, trainer.model, batch)
-    calls.clear()
-    loss(trainer.model)
-    turned = gradients_of(loss, trainer.model, calls)
-    shapes = [[each.shape for each in made.logits] for made in (gradients, turned)]
+    turned = gradients_of(loss, trainer.model)
+    shapes = [[call.logits.shape for call in made.calls] for made in (gradients, turned)]
     values = np.zeros(0) if rewards is None else rewards.array.astype(np.float64)
     return Preferences(
         names=("rewards" if rewards is None else rewards.name,),

@@ -12,7 +12,7 @@ import mlx.optimizers as optim
 from mlx import nn
 from mlx.utils import tree_flatten
 
-from mlxdoctor.measure.training_step.calls import Calls, OfModel, as_called, bound
+from mlxdoctor.measure.training_step.calls import OfModel, as_called, bound, heard
 from mlxdoctor.measure.training_step.trainer import Trainer
 from mlxdoctor.measure.training_step.values import Forward, ParameterStep, Update
 from mlxdoctor.safety.user_failure import UserFailure, failure_of
@@ -34,11 +34,12 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
-def forward_pass(loss: OfModel, model: nn.Module, calls: Calls) -> Forward:
-    """The loss; leaves `calls` filled by its pass."""
-    value = loss(model)
-    logits = calls.logits[0] if calls.logits else None
-    finite: Any = all(mx.isfinite(each).all().item() for each in calls.logits)
+def forward_pass(loss: OfModel, model: nn.Module) -> Forward:
+    """The loss of one forward pass."""
+    with heard(model) as calls:
+        value = loss(model)
+    logits = calls[0].logits if calls else None
+    finite: Any = all(mx.isfinite(call.logits).all().item() for call in calls)
     return Forward(
         loss=float(value.item()),
         uniform=None if logits is None else math.log(logits.shape[-1]),
