@@ -212,7 +212,7 @@ class LogFormat(ABC):
         run: str = "",
         *,
         nature: Nature = Nature.PLAIN,
-    ) -> None:
+    ) -> Shape:
         """One report.
 
         Args:
@@ -221,14 +221,19 @@ class LogFormat(ABC):
             metrics: canonical name -> value.
             run: the run's name where several stand side by side.
             nature: how it joins the others.
+
+        Returns:
+            The shape whose columns are the step, where there is one, and the metrics.
         """
         columns: tuple[str | None, ...] = tuple(metrics)
         values, place = list(metrics.values()), None
         if step is not None:
             columns, values, place = (None, *columns), [step[1], *values], 0
         axis = axis_of(None if step is None else step[0])
-        self.log.shape(columns, place, axis, run=run, nature=nature).append(line, values)
+        shape = self.log.shape(columns, place, axis, run=run, nature=nature)
+        shape.append(line, values)
         self.count += 1
+        return shape
 
     def note_count(self) -> None:
         """Note how many lines or reports it read, at the end of the log."""
