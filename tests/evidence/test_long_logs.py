@@ -15,6 +15,7 @@ LIKE = {
     "mlx-lm": "Iter {0}: Train loss {1}, It/sec 3.5, Peak mem 2.1 GB",
     "a logger": "2026-01-02 10:11:12,123 INFO step {0} | loss {1} | lr 1e-05",
     "JSON": '{{"step": {0}, "loss": {1}}}',
+    "CSV": "{0},{1},1e-05",
 }
 
 
@@ -26,7 +27,7 @@ def test_like_lines(name: str, odd: str, tmp_path: Path, monkeypatch: pytest.Mon
     if name == "JSON":
         lines[999] = lines[999].replace("nan", "NaN")
     path = tmp_path / "train.log"
-    path.write_text("\n".join(lines) + "\n")
+    path.write_text("\n".join(["step,loss,lr"] * (name == "CSV") + lines) + "\n")
     quickly = TrainingLog.read([path]).main.series["train_loss"]
     monkeypatch.setattr(LogSoFar, "unlike", lambda log, numbered: iter(numbered))
     slowly = TrainingLog.read([path]).main.series["train_loss"]
@@ -45,6 +46,6 @@ def test_patterns_read_nearly_all_lines(tmp_path: Path, monkeypatch: pytest.Monk
         asked.clear()
         lines = [line.format(number, 2.5) for number in range(1, LINES + 1)]
         path = tmp_path / "train.log"
-        path.write_text("\n".join(lines) + "\n")
+        path.write_text("\n".join(["step,loss,lr"] * (name == "CSV") + lines) + "\n")
         assert len(TrainingLog.read([path]).main.series["train_loss"]) == LINES
         assert len(asked) < 10, name

@@ -4,6 +4,7 @@ Of the others the probe shows it, by the trainers of `tests/probe/test_trainers.
 """
 
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,6 +13,7 @@ import mlx.core as mx
 import mlx.optimizers as optim
 import mlx_lm
 import pytest
+from mlx import nn
 
 from mlxdoctor.lint.rule import rules
 from tests.lint.tiny import (
@@ -108,6 +110,28 @@ def compiled_without_state(example: ModuleType) -> tuple[str, bool]:
     losses = {first, step(TOKENS[:, :-1], TOKENS[:, 1:]).item()}
     error = raised(lambda: mx.eval(model.parameters()))
     return error, not error and bool(changed(model, before)) and len(losses) == 2
+
+
+def pending(example: ModuleType, steps: int) -> int:
+    """How many operations the weights still wait for after so many steps."""
+    model = TinyModel()
+    mx.eval(model.parameters())
+    step = nn.value_and_grad(model, loss_fn)
+    example.train(
+        model,
+        optim.SGD(0.1),
+        lambda model, batch: step(model, batch[:, :-1], batch[:, 1:]),
+        [TOKENS] * steps,
+    )
+    graph = StringIO()
+    mx.export_to_dot(graph, model.head.weight)
+    return graph.getvalue().count("->")
+
+
+@proof(True, False)
+def loop_without_eval(example: ModuleType) -> bool:
+    """What is left to compute grows with every step."""
+    return pending(example, 4) > 2 * pending(example, 1)
 
 
 @proof(True, False)

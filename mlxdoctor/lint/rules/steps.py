@@ -1,4 +1,4 @@
-"""Steps: updates, compilation and generation."""
+"""Loops: updates, evaluation, compilation and generation."""
 
 import ast
 import re
@@ -150,6 +150,48 @@ def _updating(source: SourceFile, node: ast.AST, function: Function) -> Hits:
                 "outputs=: the update stays inside",
             )
         return
+
+
+#: Calls after which something has been computed: anywhere in the file, and in the loop.
+_EVAL = ("mlx.core.eval", "mlx.core.async_eval")
+_READING = (".item", ".tolist", "float", "print", "numpy.array")
+
+
+@rule(
+    Severity.WARNING,
+    """
+import mlx.core as mx
+
+def train(model, optimizer, loss_and_grad, batches):
+    for batch in batches:
+        loss, grads = loss_and_grad(model, batch)
+        optimizer.update(model, grads)
+""",
+    {
+        "update(model, grads)\n": (
+            "update(model, grads)\n        mx.eval(model.parameters(), optimizer.state)\n"
+        ),
+    },
+)
+def loop_without_eval(source: SourceFile) -> Hits:
+    """A training loop in which nothing is evaluated.
+
+    MLX is lazy: an update that is never evaluated makes the graph longer, step by step, until
+    memory is full. `mx.eval(model.parameters(), optimizer.state)` once a step, or reading the loss
+    of the next step with `.item()`, computes it; the former is what leaves no part behind.
+    """
+    if any(source.calls(*_EVAL)):
+        return
+    for update in source.updates():
+        outermost, loop = None, source.enclosing(update, ast.For, ast.While)
+        while loop is not None:
+            outermost, loop = loop, source.enclosing(loop, ast.For, ast.While)
+        if outermost is None or "optim" not in ast.unparse(update.func).lower():
+            continue
+        # Text that is made of an array evaluates it.
+        is_read = any(source.of(ast.FormattedValue, within=outermost))
+        if not is_read and not any(source.calls(*_READING, within=outermost)):
+            yield update, "nothing in this loop is evaluated: call mx.eval once a step"
 
 
 #: What the result of each is for.
