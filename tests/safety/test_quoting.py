@@ -50,7 +50,7 @@ def _represented(path: Path) -> Iterator[str]:
 NAMES = {
     "quantization_consistency.py": {"_OWN"},
     "tokenizer_consistency.py": {
-        "' '.join((tokenizer.token(one) for one in terminator[:4]))",
+        "' '.join((tokenizer.token(token) for token in terminator[:4]))",
         "first",
         "tokenizer.token(token)",
         "tokenizer.token(tokenizer.pad_token_id)",
