@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -12,12 +13,16 @@ from typing import Any
 import pytest
 
 from mlxdoctor.check import Check, discover
+from mlxdoctor.cli import main
 
 ROOT = Path(__file__).parents[1]
 FIXTURES = ROOT / "fixtures"
 RUNS = FIXTURES / "runs"
 #: Logs with the figures of reported runs, in every format that users have.
 LOGS = FIXTURES / "logs"
+
+#: Runs a command; gives its exit code, its standard output and its standard error.
+Call = Callable[..., tuple[int, str, str]]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -61,3 +66,26 @@ def copied(tmp_path: Path) -> Callable[[str], Path]:
         return target
 
     return copy
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    """Calls the program as the command line does."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        code = main([*map(str, arguments)])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run
+
+
+def digest(folder: Path) -> dict[str, tuple[str, int]]:
+    """What lies in a folder: the content of every file, and when it and each folder changed."""
+    return {
+        str(path.relative_to(folder)): (
+            hashlib.sha256(path.read_bytes() if path.is_file() else b"").hexdigest(),
+            path.stat().st_mtime_ns,
+        )
+        for path in (folder, *sorted(folder.rglob("*")))
+    }

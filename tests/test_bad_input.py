@@ -8,25 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.cli import main
-from tests.conftest import RUNS
-
-#: Exit code, standard output and standard error.
-Result = tuple[int, str, str]
-Diagnose = Callable[..., Result]
+from tests.conftest import RUNS, Call
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Diagnose:
-    """Calls `mlxdoctor diagnose`, and says how it ended."""
+def run(call: Call) -> Call:
+    """Calls `mlxdoctor diagnose`."""
 
-    def call(*arguments: str | Path) -> Result:
-        code = main(["diagnose", *map(str, arguments), "--stdout", "json"])
-        printed = capsys.readouterr()
-        assert "Traceback" not in printed.err
-        return code, printed.out, printed.err
+    def diagnose(*arguments: object) -> tuple[int, str, str]:
+        code, out, err = call("diagnose", *arguments, "--stdout", "json")
+        assert "Traceback" not in err
+        return code, out, err
 
-    return call
+    return diagnose
 
 
 def empty(path: Path) -> None:
@@ -62,9 +56,7 @@ DAMAGES = [empty, binary, another_kind]
         *(("adapter_config.json", damage) for damage in (*DAMAGES, truncated, latin)),
     ],
 )
-def test_a_file_alone(
-    run: Diagnose, tmp_path: Path, name: str, damage: Callable[[Path], None]
-) -> None:
+def test_a_file_alone(run: Call, tmp_path: Path, name: str, damage: Callable[[Path], None]) -> None:
     damage(tmp_path / name)
     code, _, errors = run(tmp_path / name)
     assert (code, name in errors) == (2, True), errors
@@ -76,7 +68,7 @@ def test_a_file_alone(
 )
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_the_rest_of_a_run_is_still_examined(
-    run: Diagnose, copied: Callable[[str], Path], name: str, damage: Callable[[Path], None]
+    run: Call, copied: Callable[[str], Path], name: str, damage: Callable[[Path], None]
 ) -> None:
     folder = copied("healthy-ordinary")
     damage(folder / name)
@@ -89,20 +81,20 @@ def test_the_rest_of_a_run_is_still_examined(
         assert (code, name in errors) == (2, True)
 
 
-def test_a_missing_path(run: Diagnose) -> None:
+def test_a_missing_path(run: Call) -> None:
     code, _, errors = run("nowhere/at/all")
     assert code == 2
     assert "nowhere/at/all: there is no such file or folder" in errors
 
 
-def test_a_pickled_adapter_is_refused(run: Diagnose, tmp_path: Path) -> None:
+def test_a_pickled_adapter_is_refused(run: Call, tmp_path: Path) -> None:
     (tmp_path / "adapter_model.bin").write_bytes(b"\x80\x04K\x01.")
     (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 8}')
     assert run(tmp_path)[0] in (2, 3)
 
 
 @pytest.mark.parametrize("option", ["--log", "--base", "--data"])
-def test_a_folder_where_a_file_belongs(run: Diagnose, tmp_path: Path, option: str) -> None:
+def test_a_folder_where_a_file_belongs(run: Call, tmp_path: Path, option: str) -> None:
     assert run(RUNS / "healthy-ordinary", option, tmp_path, "--no-generate")[0] == 2
     code, _, errors = run(tmp_path)
     assert code == 2

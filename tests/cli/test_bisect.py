@@ -9,31 +9,16 @@ from typing import Any
 
 import pytest
 
-from mlxdoctor.cli import main
-from tests.cli.test_diagnose import digest
-from tests.conftest import RUNS
+from tests.conftest import RUNS, Call, digest
 
 HEALTHY = RUNS / "healthy-ordinary"
 BROKEN = RUNS / "no-supervised-tokens"
 STATIC = "--no-generate"
 
 
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
-        code = main(["bisect", *map(str, arguments)])
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return run
-
-
-Call = Callable[..., tuple[int, str, str]]
-
-
 def test_a_good_newest_checkpoint_exits_with_0(call: Call) -> None:
     before = digest(HEALTHY)
-    code, out, err = call(HEALTHY, STATIC)
+    code, out, err = call("bisect", HEALTHY, STATIC)
     assert (code, err) == (0, "")
     path = HEALTHY / "adapters.safetensors"
     first, *rest = out.splitlines()
@@ -44,7 +29,7 @@ def test_a_good_newest_checkpoint_exits_with_0(call: Call) -> None:
 
 
 def test_a_broken_one_exits_with_1_and_names_a_file_that_exists(call: Call) -> None:
-    code, out, _ = call(BROKEN, STATIC, "--format", "json")
+    code, out, _ = call("bisect", BROKEN, STATIC, "--format", "json")
     data: dict[str, Any] = json.loads(out)
     assert code == 1
     assert data["last_good"] == str(BROKEN / "0000040_adapters.safetensors")
@@ -63,7 +48,7 @@ def test_nothing_that_decides_exits_with_3(call: Call, copied: Callable[[str], P
     folder = copied("healthy-ordinary")
     for name in ("adapter_config.json", "train.log"):
         (folder / name).unlink()
-    code, out, _ = call(folder, STATIC)
+    code, out, _ = call("bisect", folder, STATIC)
     assert code == 3
     assert out.startswith("Undecided: ")
 
@@ -77,7 +62,7 @@ def test_bad_input_is_one_sentence(call: Call, tmp_path: Path, what: str) -> Non
         (path / "train.log").write_text((HEALTHY / "train.log").read_text())
     if what == "a file":
         path = HEALTHY / "train.log"
-    code, out, err = call(path, STATIC)
+    code, out, err = call("bisect", path, STATIC)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("mlxdoctor: ")
 
@@ -85,7 +70,7 @@ def test_bad_input_is_one_sentence(call: Call, tmp_path: Path, what: str) -> Non
 @pytest.mark.slow
 def test_the_report_has_a_picture(call: Call, tmp_path: Path) -> None:
     target = tmp_path / "report"
-    code, out, _ = call(BROKEN, STATIC, "--format", "markdown", "-o", target)
+    code, out, _ = call("bisect", BROKEN, STATIC, "--format", "markdown", "-o", target)
     assert code == 1
     assert (target / "bisect.md").read_text() == out
     assert "| 40 " in out
@@ -96,7 +81,7 @@ def test_the_report_has_a_picture(call: Call, tmp_path: Path) -> None:
 def test_nothing_is_written_among_the_evidence(call: Call, copied: Callable[[str], Path]) -> None:
     folder = copied("healthy-ordinary")
     before = digest(folder)
-    code, _, err = call(folder, STATIC, "-o", folder / "report")
+    code, _, err = call("bisect", folder, STATIC, "-o", folder / "report")
     assert code == 2
     assert "in which nothing is written" in err
     assert digest(folder) == before

@@ -4,7 +4,8 @@ import pytest
 
 from mlxdoctor.causes import load_causes
 from mlxdoctor.check import discover
-from mlxdoctor.cli import EXIT_UNUSABLE, main
+from mlxdoctor.cli import EXIT_UNUSABLE
+from tests.conftest import Call
 
 CHECKS = {one.name: one for one in discover()}
 
@@ -14,9 +15,10 @@ def squeezed(text: str) -> str:
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_a_check_is_explained(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", name]) == 0
-    printed = squeezed(capsys.readouterr().out)
+def test_a_check_is_explained(name: str, call: Call) -> None:
+    code, out, _ = call("explain", name)
+    assert code == 0
+    printed = squeezed(out)
     check = CHECKS[name]
     assert printed.startswith(squeezed(check.title))
     for part in ("What it finds.", "When it is wrong.", "What to do."):
@@ -25,23 +27,18 @@ def test_a_check_is_explained(name: str, capsys: pytest.CaptureFixture[str]) -> 
         assert f"{code} {squeezed(meaning)}" in printed
 
 
-def test_a_code_is_explained_by_its_check_with_its_meaning_first(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_code_is_explained_by_its_check_with_its_meaning_first(call: Call) -> None:
     check = CHECKS["token-collapse"]
-    assert main(["explain", "token-collapse.single-token"]) == 0
-    printed = capsys.readouterr().out
+    printed = call("explain", "token-collapse.single-token")[1]
     meaning = check.codes["token-collapse.single-token"]
     assert f"token-collapse.single-token: {meaning}" in printed
     assert printed.index(meaning) < printed.index("What it finds.")
 
 
 @pytest.mark.parametrize("name", load_causes().causes)
-def test_a_cause_is_explained_with_both_sides_and_the_remedy(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["explain", name]) == 0
-    printed = capsys.readouterr().out
+def test_a_cause_is_explained_with_both_sides_and_the_remedy(name: str, call: Call) -> None:
+    code, printed, _ = call("explain", name)
+    assert code == 0
     cause = load_causes().causes[name]
     assert printed.startswith(cause.title)
     assert squeezed(cause.explanation) in squeezed(printed)
@@ -50,11 +47,13 @@ def test_a_cause_is_explained_with_both_sides_and_the_remedy(
         assert f"{weight:+5.1f}  {code}" in printed
 
 
-def test_an_unknown_name_gets_close_matches(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "learning-rate-to-high"]) == EXIT_UNUSABLE
-    assert "did you mean learning-rate-too-high" in capsys.readouterr().err
-
-
-def test_a_name_like_nothing_is_sent_to_the_list(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "zzzzzzzz"]) == EXIT_UNUSABLE
-    assert "`mlxdoctor checks` lists the codes" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("learning-rate-to-high", "did you mean learning-rate-too-high"),
+        ("zzzzzzzz", "`mlxdoctor checks` lists the codes"),
+    ],
+)
+def test_an_unknown_name_gets_close_matches_or_the_list(name: str, said: str, call: Call) -> None:
+    code, _, err = call("explain", name)
+    assert (code, said in err) == (EXIT_UNUSABLE, True)

@@ -11,8 +11,7 @@ from mlxdoctor.cli import main
 from mlxdoctor.gate import gating as run
 from mlxdoctor.gate.examine import Examined, Task, examine
 from mlxdoctor.gate.workers import here
-from tests.cli.test_diagnose import digest
-from tests.conftest import RUNS
+from tests.conftest import RUNS, digest
 
 HEALTHY = RUNS / "healthy-ordinary"
 UNTRAINED = RUNS / "b-never-trained"

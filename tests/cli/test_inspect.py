@@ -9,26 +9,27 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
-from mlxdoctor.cli import main
 from mlxdoctor.cli.inspect import command as inspect
-from tests.conftest import FIXTURES, RUNS
+from tests.conftest import FIXTURES, RUNS, Call
 from tests.weight_files import lora, save, write_config
 
 Q = "model.layers.1.self_attn.q_proj"
 HEALTHY = str(RUNS / "healthy-ordinary")
 
 
-def call(*arguments: str) -> Result:
-    return CliRunner().invoke(inspect, arguments, standalone_mode=False)
+def inspected(*arguments: str) -> tuple[int, str]:
+    """The exit code, and what is printed."""
+    result = CliRunner().invoke(inspect, arguments, standalone_mode=False)
+    assert result.exception is None, result.output
+    return result.return_value, result.output
 
 
 def rows(*arguments: str) -> tuple[int, list[dict[str, Any]]]:
-    result = call(*arguments, "--format", "json")
-    assert result.exception is None, result.output
-    found: dict[str, Any] = json.loads(result.output)
-    return result.return_value, found["adapters"]
+    """The exit code, and each adapter of the JSON."""
+    code, printed = inspected(*arguments, "--format", "json")
+    return code, json.loads(printed)["adapters"]
 
 
 def adapter(folder: Path, tensors: dict[str, Any], **config: Any) -> str:
@@ -96,7 +97,7 @@ def test_a_whole_model_is_no_adapter() -> None:
     code, (found,) = rows(str(RUNS / "adapter-never-attached"))
     assert code == 1
     assert (found["modules"], found["other_tensors"]) == ([], 38)
-    assert "no complete pair" in call(str(RUNS / "adapter-never-attached")).output
+    assert "no complete pair" in inspected(str(RUNS / "adapter-never-attached"))[1]
 
 
 def test_peft_and_several_adapters(tmp_path: Path) -> None:
@@ -119,13 +120,11 @@ def test_without_a_configuration_the_scale_is_unknown(tmp_path: Path) -> None:
     path = save(tmp_path / "some.safetensors", lora({Q: (40, 30)}))
     _, (found,) = rows(str(path))
     assert found["modules"][0]["scale"] is None
-    assert "‖A·B‖" in call(str(path)).output
+    assert "‖A·B‖" in inspected(str(path))[1]
 
 
 @pytest.mark.parametrize("what", ["missing", "empty", "folder", "pickle"])
-def test_unusable_input_is_one_sentence(
-    tmp_path: Path, what: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unusable_input_is_one_sentence(tmp_path: Path, what: str, call: Call) -> None:
     path = tmp_path / "adapters.safetensors"
     if what == "empty":
         path.write_bytes(b"")
@@ -134,20 +133,18 @@ def test_unusable_input_is_one_sentence(
     elif what == "pickle":
         path = tmp_path / "adapter.bin"
         path.write_bytes(b"\x80\x04")
-    assert main(["inspect", str(path)]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    assert str(path.name) in captured.err
+    code, out, err = call("inspect", path)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert path.name in err
 
 
 def test_two_adapters_one_after_the_other() -> None:
-    result = call(HEALTHY, str(RUNS / "b-never-trained"))
-    assert result.return_value == 1
-    assert [line.split("/")[-2] for line in result.output.splitlines() if "/runs/" in line] == [
+    code, printed = inspected(HEALTHY, str(RUNS / "b-never-trained"))
+    assert code == 1
+    assert [line.split("/")[-2] for line in printed.splitlines() if "/runs/" in line] == [
         "healthy-ordinary",
         "b-never-trained",
     ]
-    assert "fresh: never trained" in result.output
-    both = json.loads(call(HEALTHY, HEALTHY, "--format", "json").output)
-    assert both["adapters"][0] == both["adapters"][1]
+    assert "fresh: never trained" in printed
+    _, (one, other) = rows(HEALTHY, HEALTHY)
+    assert one == other

@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
-from mlxdoctor.cli import main
-from mlxdoctor.cli.inspect import command as inspect
 from mlxdoctor.evidence.base_model import BaseModel
-from tests.conftest import FIXTURES, RUNS
+from tests.cli.test_inspect import inspected, rows
+from tests.conftest import FIXTURES, RUNS, Call
 from tests.weight_files import save, write_config
 
 BASE = str(FIXTURES / "base")
@@ -21,15 +19,10 @@ WEIGHTS = {name: one.load() for name, one in BaseModel.read(FIXTURES / "base").t
 Q = "model.layers.0.self_attn.q_proj.weight"
 
 
-def call(*arguments: str) -> Result:
-    return CliRunner().invoke(inspect, arguments, standalone_mode=False)
-
-
 def figures(*arguments: str) -> tuple[int, dict[str, Any]]:
-    result = call(*arguments, "--base", BASE, "--format", "json")
-    assert result.exception is None, result.output
-    (found,) = json.loads(result.output)["models"]
-    return result.return_value, found
+    code, printed = inspected(*arguments, "--base", BASE, "--format", "json")
+    (found,) = json.loads(printed)["models"]
+    return code, found
 
 
 def model(folder: Path, **changes: Any) -> str:
@@ -44,23 +37,23 @@ def test_a_model_folder(tmp_path: Path) -> None:
     changed = {Q: 1.5 * WEIGHTS[Q], "model.norm.weight": None}
     code, found = figures(model(tmp_path, **changed))
     assert code == 0
-    rows = {row["tensor"]: row for row in found["tensors"]}
-    assert rows[Q]["relative"] == pytest.approx(0.5, rel=1e-6)
-    assert (rows[Q]["shape"], rows[Q]["layer"], rows[Q]["stored"]) == ([96, 96], 0, "F32")
-    assert {row["status"] for name, row in rows.items() if name not in changed} == {"same"}
-    assert rows["model.norm.weight"]["status"] == "missing"
+    tensors = {row["tensor"]: row for row in found["tensors"]}
+    assert tensors[Q]["relative"] == pytest.approx(0.5, rel=1e-6)
+    assert (tensors[Q]["shape"], tensors[Q]["layer"], tensors[Q]["stored"]) == ([96, 96], 0, "F32")
+    assert {row["status"] for name, row in tensors.items() if name not in changed} == {"same"}
+    assert tensors["model.norm.weight"]["status"] == "missing"
     components = {row["component"]: row for row in found["components"]}
     assert (components["attention"]["changed"], components["attention"]["tensors"]) == (1, 16)
-    assert components["attention"]["largest_relative"] == rows[Q]["relative"]
+    assert components["attention"]["largest_relative"] == tensors[Q]["relative"]
     assert components["feed-forward"]["median_relative"] is None
 
 
 @pytest.mark.parametrize("table_format", ["text", "markdown"])
 def test_the_table_names_every_tensor_once(tmp_path: Path, table_format: str) -> None:
     path = model(tmp_path, **{Q: 1.5 * WEIGHTS[Q]})
-    result = call(path, "--base", BASE, "--format", table_format)
-    assert result.return_value == 0
-    lines = result.output.splitlines()
+    code, printed = inspected(path, "--base", BASE, "--format", table_format)
+    assert code == 0
+    lines = printed.splitlines()
     assert all(sum(name in line for line in lines) == 1 for name in WEIGHTS)
     assert "tensors: 37 same, 1 changed" in lines
     assert any(line.replace("|", " ").split()[:3] == ["attention", "16", "1"] for line in lines)
@@ -74,7 +67,7 @@ def test_values_that_are_not_finite_fail(tmp_path: Path) -> None:
     assert code == 1
     row = next(row for row in found["tensors"] if row["tensor"] == Q)
     assert (row["nonfinite"], row["relative"]) == (3, None)
-    assert "3 values are NaN or infinite" in call(path, "--base", BASE).output
+    assert "3 values are NaN or infinite" in inspected(path, "--base", BASE)[1]
 
 
 def test_full_weights_in_an_adapters_place() -> None:
@@ -93,10 +86,9 @@ def test_a_full_fine_tune_is_no_fault(tmp_path: Path) -> None:
 
 
 def test_an_adapter_is_still_shown_as_one() -> None:
-    result = call(str(RUNS / "healthy-ordinary"), "--base", BASE, "--format", "json")
-    assert "adapters" in json.loads(result.output)
+    assert rows(str(RUNS / "healthy-ordinary"), "--base", BASE)[1]
 
 
-def test_a_model_needs_its_base(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inspect", model(tmp_path)]) == 2
-    assert "--base" in capsys.readouterr().err
+def test_a_model_needs_its_base(tmp_path: Path, call: Call) -> None:
+    code, _, err = call("inspect", model(tmp_path))
+    assert (code, "--base" in err) == (2, True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import signal
@@ -18,31 +17,19 @@ from typing import Any
 import pytest
 
 from mlxdoctor.cli import main
-from tests.conftest import RUNS
+from tests.conftest import RUNS, Call, digest
 
 
 @pytest.mark.slow
-def test_a_healthy_run_has_nothing_to_reproduce(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["reproduce", str(RUNS / "healthy-ordinary"), "-o", str(tmp_path)]) == 0
-    assert "nothing to reproduce" in capsys.readouterr().out
+def test_a_healthy_run_has_nothing_to_reproduce(tmp_path: Path, call: Call) -> None:
+    code, out, _ = call("reproduce", RUNS / "healthy-ordinary", "-o", tmp_path)
+    assert (code, "nothing to reproduce" in out) == (0, True)
     assert not list(tmp_path.iterdir())
 
 
+COLLAPSED = RUNS / "collapse-frequent-token"
 #: A reproduction of a few seconds: six reruns.
 SHORT = ("--seeds", "2", "--iters", "30")
-
-
-def files_in(folder: Path) -> dict[str, tuple[str, int]]:
-    """What lies in a folder: content and time of every file, and the folders."""
-    return {
-        str(one.relative_to(folder)): (
-            hashlib.sha256(one.read_bytes() if one.is_file() else b"").hexdigest(),
-            one.stat().st_mtime_ns,
-        )
-        for one in (folder, *sorted(folder.rglob("*")))
-    }
 
 
 def results_in(folder: Path) -> dict[str, int]:
@@ -94,7 +81,7 @@ def reproduced(tmp_path_factory: pytest.TempPathFactory) -> Reproduced:
     folder = tmp_path_factory.mktemp("reproduced")
     run, out = folder / "collapse-frequent-token", folder / "reports"
     shutil.copytree(RUNS / run.name, run)
-    before = files_in(run)
+    before = digest(run)
     elsewhere = ["--base", str(RUNS.parent / "base"), "--data", str(RUNS.parent / "data/geography")]
     command = ["reproduce", str(run), "-o", str(out), *SHORT, *elsewhere]
     process = subprocess.Popen(
@@ -119,7 +106,7 @@ def reproduced(tmp_path_factory: pytest.TempPathFactory) -> Reproduced:
 def test_the_collapse_is_confirmed_and_the_run_is_left_alone(reproduced: Reproduced) -> None:
     code, printed, _ = reproduced.done
     assert code == 1
-    assert files_in(reproduced.run) == reproduced.before
+    assert digest(reproduced.run) == reproduced.before
     assert "Root cause: the learning rate is too high" in printed
     assert "confirmed: The learning rate is too high (learning-rate-too-high)" in printed
     assert "learning_rate: 0.005 -> 0.0005" in printed
@@ -160,43 +147,32 @@ def test_a_stopped_reproduction_goes_on_and_redoes_nothing(reproduced: Reproduce
 
 @pytest.mark.slow
 def test_without_time_everything_is_undecided_and_says_what_was_not_tried(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, call: Call
 ) -> None:
-    run = str(RUNS / "collapse-frequent-token")
-    command = ["reproduce", run, "-o", str(tmp_path), "--budget", "0"]
-    assert main(command) == 3
+    code, out, _ = call("reproduce", COLLAPSED, "-o", tmp_path, "--budget", 0)
+    assert code == 3
     assert set(verdicts_in(tmp_path).values()) == {"undecided"}
     assert not results_in(tmp_path)
-    printed = " ".join(capsys.readouterr().out.split())
+    printed = " ".join(out.split())
     first = "rerun as recorded, seed 42"
     assert f"the time was over before this could be done: {first}; to decide" in printed
     assert "No cause could be confirmed." in printed
     assert printed.count("undecided: ") == len(verdicts_in(tmp_path))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--seeds", "1"], "--seeds"),
-        (["--budget", "-1"], "--budget"),
+        pytest.param(["--seeds", "1"], "--seeds", marks=pytest.mark.slow),
+        pytest.param(["--budget", "-1"], "--budget", marks=pytest.mark.slow),
+        (["--cause", "bad-luck"], "bad-luck"),
+        (["-o", COLLAPSED / "reports"], "inspected"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
+    tmp_path: Path, call: Call, options: list[str | Path], said: str
 ) -> None:
-    run = str(RUNS / "collapse-frequent-token")
-    assert main(["reproduce", run, "-o", str(tmp_path), *options]) == 2
-    assert said in capsys.readouterr().err
-
-
-def test_an_unknown_cause_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = str(RUNS / "rate-too-low" / "train.log")
-    assert main(["reproduce", run, "-o", str(tmp_path), "--cause", "bad-luck"]) == 2
-    assert "bad-luck" in capsys.readouterr().err
-
-
-def test_nothing_is_written_into_the_run(capsys: pytest.CaptureFixture[str]) -> None:
-    run = RUNS / "collapse-frequent-token"
-    assert main(["reproduce", str(run), "-o", str(run / "reports")]) == 2
-    assert "inspected" in capsys.readouterr().err
+    before = digest(COLLAPSED)
+    code, _, err = call("reproduce", COLLAPSED, "-o", tmp_path, *options)
+    assert (code, said in err) == (2, True)
+    assert digest(COLLAPSED) == before

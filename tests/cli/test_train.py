@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from mlxdoctor.cli import main
 from mlxdoctor.evidence.training_log import TrainingLog
-from tests.conftest import FIXTURES
+from tests.conftest import FIXTURES, Call
 
 
 def config(folder: Path, **changes: Any) -> str:
@@ -31,48 +30,37 @@ def config(folder: Path, **changes: Any) -> str:
     return str(path)
 
 
-def test_unknown_keys_end_with_2_and_a_hint(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["train", "-c", config(tmp_path, learning_rte=1)]) == 2
-    assert "did you mean 'learning_rate'?" in capsys.readouterr().err
-    assert main(["train", "-c", config(tmp_path), "--set", "mlxdoctor.clip=1"]) == 2
-    assert "unknown key 'clip'" in capsys.readouterr().err
+def test_unknown_keys_end_with_2_and_a_hint(tmp_path: Path, call: Call) -> None:
+    code, _, err = call("train", "-c", config(tmp_path, learning_rte=1))
+    assert (code, "did you mean 'learning_rate'?" in err) == (2, True)
+    code, _, err = call("train", "-c", config(tmp_path), "--set", "mlxdoctor.clip=1")
+    assert (code, "unknown key 'clip'" in err) == (2, True)
     assert not (tmp_path / "adapters").exists()
 
 
 @pytest.mark.slow
-def test_a_model_that_is_not_here_ends_with_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["train", "-c", config(tmp_path, model="nobody/nothing")]) == 2
-    assert "nothing is downloaded" in capsys.readouterr().err
+def test_a_model_that_is_not_here_ends_with_2(tmp_path: Path, call: Call) -> None:
+    code, _, err = call("train", "-c", config(tmp_path, model="nobody/nothing"))
+    assert (code, "nothing is downloaded" in err) == (2, True)
 
 
 @pytest.mark.slow
-def test_a_dry_run_prints_the_plan_and_writes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["train", "-c", config(tmp_path), "--dry-run"]) == 0
-    text = capsys.readouterr().out
-    assert "Trainable parameters:" in text
-    assert "Optimizer state:" in text
-    assert "Run: 4 updates" in text
+def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path: Path, call: Call) -> None:
+    code, text, _ = call("train", "-c", config(tmp_path), "--dry-run")
+    assert code == 0
+    for part in ("Trainable parameters:", "Optimizer state:", "Run: 4 updates"):
+        assert part in text
     assert "Starting" not in text
     assert not (tmp_path / "adapters").exists()
 
 
 @pytest.mark.slow
-def test_a_run_prints_a_log_this_tool_reads(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["train", "-c", config(tmp_path), "--set", "iters=6"]) == 0
-    text = capsys.readouterr().out
+def test_a_run_prints_a_log_this_tool_reads(tmp_path: Path, call: Call) -> None:
+    code, text, _ = call("train", "-c", config(tmp_path), "--set", "iters=6")
+    assert code == 0
     (tmp_path / "train.log").write_text(text)
     log = TrainingLog.read([tmp_path / "train.log"])
-    losses, rates = log.main.get("train_loss"), log.main.get("learning_rate")
-    assert losses is not None
-    assert rates is not None
+    losses, rates = log.main.series["train_loss"], log.main.series["learning_rate"]
     assert losses.iterations.tolist() == [2, 4, 6]
     assert rates.values.tolist() == [1e-5] * 3
     assert log.main.announced_iterations == 6
@@ -85,8 +73,8 @@ def test_a_run_prints_a_log_this_tool_reads(
 
 
 @pytest.mark.slow
-def test_a_diverged_run_ends_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_diverged_run_ends_with_1(tmp_path: Path, call: Call) -> None:
     high = ["--set", "learning_rate=1", "--set", "iters=30", "--set", "num_layers=4"]
-    assert main(["train", "-c", config(tmp_path), *high]) == 1
-    assert "Ended early, diverging: The loss ends at" in capsys.readouterr().err
-    assert main(["train", "-c", config(tmp_path), *high, "--parity"]) == 0
+    code, _, err = call("train", "-c", config(tmp_path), *high)
+    assert (code, "Ended early, diverging: The loss ends at" in err) == (1, True)
+    assert call("train", "-c", config(tmp_path), *high, "--parity")[0] == 0

@@ -8,13 +8,12 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from mlxdoctor.cli import main
-from tests.conftest import LOGS, RUNS
+from tests.conftest import LOGS, RUNS, Call
 
 HEALTHY = RUNS / "healthy-ordinary" / "train.log"
 BROKEN = RUNS / "no-supervised-tokens"
@@ -29,18 +28,6 @@ SLEEPER = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
     "print('ready', flush=True); import time; time.sleep(60)"
 )
-
-Call = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    def run(*arguments: str | Path | int) -> tuple[int, str, str]:
-        code = main(["watch", *map(str, arguments)])
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return run
 
 
 @pytest.fixture
@@ -66,7 +53,7 @@ def training() -> Iterator[subprocess.Popen[str]]:
 
 
 def test_an_alarm_exits_with_1_and_says_what_to_do(call: Call, seed: Path) -> None:
-    code, out, err = call(seed)
+    code, out, err = call("watch", seed)
     assert (code, err) == (1, "")
     first, second, third, fourth = out.splitlines()
     assert first == "diverging at iteration 15 of 3,000, since iteration 5"
@@ -78,28 +65,28 @@ def test_an_alarm_exits_with_1_and_says_what_to_do(call: Call, seed: Path) -> No
 
 
 def test_a_healthy_end_exits_with_0(call: Call) -> None:
-    code, out, err = call(HEALTHY, "--no-follow")
+    code, out, err = call("watch", HEALTHY, "--no-follow")
     assert (code, err) == (0, "")
     assert "no alarm in" in out
     # The log says that its training is over, so that following it ends by itself.
-    assert call(HEALTHY)[0] == 0
+    assert call("watch", HEALTHY)[0] == 0
 
 
 def test_json_is_one_object_a_line(call: Call, seed: Path) -> None:
-    code, out, _ = call(seed, "--format", "json")
+    code, out, _ = call("watch", seed, "--format", "json")
     (alarm,) = map(json.loads, out.splitlines())
     assert code == 1
     assert alarm["event"] == "alarm"
     assert (alarm["verdict"], alarm["step"], alarm["iterations"]) == ("diverging", 15, 3000)
     assert (alarm["saved_iterations"], alarm["saved_seconds"]) == (2985, 29850.0)
-    code, out, _ = call(HEALTHY, "--no-follow", "--format", "json")
+    code, out, _ = call("watch", HEALTHY, "--no-follow", "--format", "json")
     (end,) = map(json.loads, out.splitlines())
     assert (code, end["event"], end["broke_off"]) == (0, "end", False)
     assert end["reports"] > 10
 
 
 def test_json_of_a_loss_that_is_no_number_is_json(call: Call) -> None:
-    code, out, _ = call(next(BROKEN.glob("train.*")), "--no-follow", "--format", "json")
+    code, out, _ = call("watch", next(BROKEN.glob("train.*")), "--no-follow", "--format", "json")
 
     def refuse(constant: str) -> None:
         raise AssertionError(constant)
@@ -112,7 +99,7 @@ def test_json_of_a_loss_that_is_no_number_is_json(call: Call) -> None:
 def test_a_log_without_a_report_is_inconclusive(call: Call, tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text("Loading pretrained model\n")
-    code, out, _ = call(path, "--no-follow")
+    code, out, _ = call("watch", path, "--no-follow")
     assert code == 3
     assert "no report on training was found" in out
 
@@ -120,7 +107,7 @@ def test_a_log_without_a_report_is_inconclusive(call: Call, tmp_path: Path) -> N
 def test_a_training_that_broke_off_exits_with_1(call: Call, tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text("".join(SEED.splitlines(keepends=True)[:3]) + "Killed: 9\n")
-    code, out, _ = call(path)
+    code, out, _ = call("watch", path)
     assert code == 1
     assert out.startswith("the training broke off (killed): Killed: 9; no alarm in 2 reports")
 
@@ -135,10 +122,10 @@ def test_standard_input(seed: Path) -> None:
 
 def test_a_file_that_is_not_there_yet_is_waited_for(call: Call, tmp_path: Path) -> None:
     path = tmp_path / "train.log"
-    code, _, err = call(path, "--idle", "0.1")
+    code, _, err = call("watch", path, "--idle", "0.1")
     assert code == 3
     assert err == f"{path} is not there yet; waiting for it\n"
-    code, _, err = call(path, "--no-follow")
+    code, _, err = call("watch", path, "--no-follow")
     assert code == 2
     assert "no such file" in err
 
@@ -146,26 +133,15 @@ def test_a_file_that_is_not_there_yet_is_waited_for(call: Call, tmp_path: Path) 
 def test_how_long_it_will_be_may_be_said(call: Call, tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text(SEED.split("\n", 1)[1])
-    assert "how long it would go on is not known" in call(path)[1]
-    assert "985 of its iterations are saved" in call(path, "--iters", 1_000)[1]
-
-
-def test_the_process_is_stopped_politely(
-    call: Call, seed: Path, training: subprocess.Popen[str]
-) -> None:
-    # The start of a process is told to a hundredth of a second.
-    os.utime(seed, (2**32, 2**32))
-    code, out, _ = call(seed, "--stop-pid", training.pid)
-    assert code == 1
-    assert out.splitlines()[-1] == (f"process {training.pid} was asked to end (SIGINT) and did")
-    assert training.wait(timeout=30) == -signal.SIGINT
+    assert "how long it would go on is not known" in call("watch", path)[1]
+    assert "985 of its iterations are saved" in call("watch", path, "--iters", 1_000)[1]
 
 
 def test_what_an_older_run_wrote_stops_nothing(
     call: Call, seed: Path, training: subprocess.Popen[str]
 ) -> None:
     os.utime(seed, (0, 0))
-    code, out, _ = call(seed, "--stop-pid", training.pid, "--idle", "0.1")
+    code, out, _ = call("watch", seed, "--stop-pid", training.pid, "--idle", "0.1")
     assert code == 3
     assert out.startswith("the log has not grown for 0.1 seconds")
     assert training.poll() is None
@@ -177,7 +153,7 @@ def test_a_healthy_training_is_not_stopped(
     log = tmp_path / "train.log"
     log.write_bytes(HEALTHY.read_bytes())
     os.utime(log, (2**32, 2**32))
-    code, out, _ = call(log, "--stop-pid", training.pid)
+    code, out, _ = call("watch", log, "--stop-pid", training.pid)
     assert code == 0
     assert out.startswith("the training finished")
     assert training.poll() is None
@@ -203,7 +179,7 @@ def test_the_end_of_the_process_ends_the_watch(
     assert out.startswith("the process that trains has ended; no alarm in 2 reports")
 
 
-def test_a_hook_gets_the_alarm_and_whether_the_process_was_stopped(
+def test_the_process_is_stopped_politely_and_a_hook_gets_the_alarm(
     call: Call, seed: Path, tmp_path: Path, training: subprocess.Popen[str]
 ) -> None:
     # The start of a process is told to a hundredth of a second.
@@ -211,21 +187,24 @@ def test_a_hook_gets_the_alarm_and_whether_the_process_was_stopped(
     target = tmp_path / "told.json"
     code = "import os, sys; open(sys.argv[1], 'w').write(os.environ['MLXDOCTOR_ALARM'])"
     hook = shlex.join([sys.executable, "-c", code, str(target)])
-    assert call(seed, "--exec", hook, "--stop-pid", training.pid)[0] == 1
+    code, out, _ = call("watch", seed, "--exec", hook, "--stop-pid", training.pid)
+    assert code == 1
+    assert f"process {training.pid} was asked to end (SIGINT) and did" in out.splitlines()
+    assert training.wait(timeout=30) == -signal.SIGINT
     told = json.loads(target.read_text())
     assert (told["verdict"], told["step"], told["stopped"]) == ("diverging", 15, True)
 
 
 def test_a_hook_runs_at_an_alarm_alone(call: Call, tmp_path: Path) -> None:
     target = tmp_path / "told"
-    assert call(HEALTHY, "--exec", shlex.join(["touch", str(target)]))[0] == 0
+    assert call("watch", HEALTHY, "--exec", shlex.join(["touch", str(target)]))[0] == 0
     assert not target.exists()
 
 
 def test_text_of_the_log_cannot_move_the_cursor(call: Call, tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text(SEED.splitlines(keepends=True)[2] + "Killed: 9 \x1b]0;title\x07\x9b2J\u202e\n")
-    code, out, _ = call(path)
+    code, out, _ = call("watch", path)
     assert code == 1
     assert not set("\x1b\x07\x9b\u202e") & set(out)
 
@@ -234,4 +213,4 @@ def test_the_controls_among_users_logs_are_silent(call: Call) -> None:
     controls = sorted(LOGS.glob("CONTROL-*.log"))
     assert controls
     for log in controls:
-        assert call(log, "--no-follow")[0] == 0, log.name
+        assert call("watch", log, "--no-follow")[0] == 0, log.name

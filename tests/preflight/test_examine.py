@@ -12,11 +12,10 @@ import pytest
 import yaml
 
 import mlxdoctor
-from mlxdoctor.cli import main
 from mlxdoctor.report import Report
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.verdict import Readiness
-from tests.conftest import FIXTURES
+from tests.conftest import FIXTURES, Call
 
 SOUND: dict[str, Any] = {
     "model": str(FIXTURES / "base"),
@@ -40,20 +39,6 @@ def plan(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
-
-
-Told = tuple[int, str]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Told]:
-    """The command: its exit code, and what it printed."""
-
-    def called(*arguments: str | Path) -> Told:
-        code = main(["preflight", *map(str, arguments)])
-        return code, capsys.readouterr().out
-
-    return called
 
 
 def test_a_folder_with_one_configuration_is_that_configuration(
@@ -116,29 +101,27 @@ def test_a_rate_is_changed_where_the_schedule_has_it(plan: Callable[..., Path]) 
 
 
 def test_all_changes_at_once_and_the_file_keeps_its_comments(
-    plan: Callable[..., Path], run: Callable[..., Told], tmp_path: Path
+    plan: Callable[..., Path], call: Call, tmp_path: Path
 ) -> None:
     path = plan(learning_rate=0.03, max_seq_length=24, num_layers=None)
     fixed = tmp_path / "fixed.yaml"
-    assert run(path, "--write", fixed, "-o", tmp_path / "reports")[0] == 1
+    assert call("preflight", path, "--write", fixed, "-o", tmp_path / "reports")[0] == 1
     text = fixed.read_text()
     assert text.startswith("# ours\n")
     changed = yaml.safe_load(text)
     assert changed["num_layers"] == -1
     assert changed["max_seq_length"] > 24
     assert float(changed["learning_rate"]) < 0.03
-    code, printed = run(fixed, "--stdout", "json")
+    code, printed, _ = call("preflight", fixed, "--stdout", "json")
     assert (code, json.loads(printed)["planned"]["readiness"]) == (0, "ready")
 
 
-def test_unknown_where_the_data_are_not_here(
-    plan: Callable[..., Path], run: Callable[..., Told]
-) -> None:
+def test_unknown_where_the_data_are_not_here(plan: Callable[..., Path], call: Call) -> None:
     planned = mlxdoctor.preflight(plan(data="someone/some-data")).planned
     assert planned is not None
     assert planned.readiness is Readiness.UNKNOWN
     assert "training data" in planned.open_because
-    code, printed = run(plan(data="someone/some-data"), "--stdout", "text")
+    code, printed, _ = call("preflight", plan(data="someone/some-data"), "--stdout", "text")
     assert code == 3
     assert "--data" in printed
 
@@ -151,13 +134,13 @@ def test_what_is_certain_needs_no_data(plan: Callable[..., Path]) -> None:
     assert report.fix.after == {"learning_rate": 2e-5}
 
 
-def test_options_go_before_the_file(plan: Callable[..., Path], run: Callable[..., Told]) -> None:
+def test_options_go_before_the_file(plan: Callable[..., Path], call: Call) -> None:
     path = plan(learning_rate=0.03)
-    assert run(path, "--stdout", "json")[0] == 1
-    code, printed = run(path, "--learning-rate", "3e-4", "--stdout", "json")
+    assert call("preflight", path, "--stdout", "json")[0] == 1
+    code, printed, _ = call("preflight", path, "--learning-rate", "3e-4", "--stdout", "json")
     assert (code, json.loads(printed)["planned"]["readiness"]) == (0, "ready")
     options = [f"--{key.replace('_', '-')}={value}" for key, value in SOUND.items()]
-    code, printed = run(*options, "--stdout", "text")
+    code, printed, _ = call("preflight", *options, "--stdout", "text")
     assert (code, printed.split(":")[0]) == (0, "plan")
 
 
@@ -181,14 +164,14 @@ def test_a_few_rows_again_and_again_is_told_before(
 
 
 @pytest.mark.parametrize("name", ["github", "html", "json", "junit", "markdown", "sarif", "text"])
-def test_every_format(plan: Callable[..., Path], run: Callable[..., Told], name: str) -> None:
-    code, printed = run(plan(learning_rate=0.03), "--stdout", name)
+def test_every_format(plan: Callable[..., Path], call: Call, name: str) -> None:
+    code, printed, _ = call("preflight", plan(learning_rate=0.03), "--stdout", name)
     assert code == 1
     assert "learning" in printed
 
 
 def test_nothing_is_written_beside_rows_or_weights(
-    plan: Callable[..., Path], run: Callable[..., Told], tmp_path: Path
+    plan: Callable[..., Path], call: Call, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
     data.mkdir()
@@ -196,13 +179,13 @@ def test_nothing_is_written_beside_rows_or_weights(
         (data / one.name).write_bytes(one.read_bytes())
     before = sorted(data.iterdir())
     path = plan(data=str(data))
-    assert run(path, "-o", data / "reports")[0] == 2
-    assert run(path, "--write", data / "fixed.yaml", "--stdout", "text")[0] == 2
+    assert call("preflight", path, "-o", data / "reports")[0] == 2
+    assert call("preflight", path, "--write", data / "fixed.yaml", "--stdout", "text")[0] == 2
     assert sorted(data.iterdir()) == before
 
 
-def test_what_is_no_plan(run: Callable[..., Told], tmp_path: Path) -> None:
-    assert run()[0] == 2
+def test_what_is_no_plan(call: Call, tmp_path: Path) -> None:
+    assert call("preflight")[0] == 2
     peft = tmp_path / "adapter_config.json"
     peft.write_text('{"peft_type": "LORA", "r": 8}')
     with pytest.raises(InputError, match="is a PEFT configuration"):
