@@ -55,19 +55,6 @@ def test_every_source_is_read_once_and_has_the_hash_of_its_file(run: Run) -> Non
         assert sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_an_unreadable_file_is_missing_evidence_and_the_rest_is_used(
-    copied: Callable[[str], Path],
-) -> None:
-    folder = copied("healthy-ordinary")
-    adapter = folder / "adapters.safetensors"
-    adapter.write_bytes(adapter.read_bytes()[:1000])
-    run = Run.discover([folder], allow_model=False)
-    assert run.get(Adapter) is None
-    assert run.get(TrainingLog) is not None
-    (error,) = run.unreadable
-    assert error.path == adapter
-
-
 def test_without_permission_no_model_is_run(run: Run) -> None:
     assert run.get(TokenLosses) is None
     assert "--no-generate" in run.why_missing(TokenLosses)

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 T = TypeVar("T")
 
-_NAMES = {"float32": "F32", "float64": "F64", "float16": "F16", "uint32": "U32", "int8": "I8"}
+_NAMES = {"float32": "F32", "float64": "F64", "float16": "F16", "uint16": "BF16"}
+_NAMES |= {"uint32": "U32", "int8": "I8", "uint8": "U8"}
 
 
 def to_bfloat16(values: NDArray[Any]) -> NDArray[np.uint16]:
@@ -22,24 +23,33 @@ def to_bfloat16(values: NDArray[Any]) -> NDArray[np.uint16]:
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
+def packed(
+    tensors: Mapping[str, NDArray[Any]],
+    metadata: Mapping[str, str] | None = None,
+    dtypes: Mapping[str, str] | None = None,
+) -> bytes:
+    """A .safetensors file; uint16 stands for bfloat16, and `dtypes` overrides a type's name."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    body = b""
+    for name, values in tensors.items():
+        content = np.ascontiguousarray(values).tobytes()
+        dtype = (dtypes or {}).get(name) or _NAMES[str(values.dtype)]
+        header[name] = entry(list(values.shape), len(body), len(body) + len(content), dtype)
+        body += content
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + body
+
+
 def save(
     path: Path,
     tensors: Mapping[str, NDArray[Any]],
     dtypes: Mapping[str, str] | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write a .safetensors file; `dtypes` overrides the type's name ("BF16")."""
-    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
-    body = b""
-    for name, values in tensors.items():
-        content = np.ascontiguousarray(values).tobytes()
-        header[name] = {
-            "dtype": (dtypes or {}).get(name) or _NAMES[str(values.dtype)],
-            "shape": list(values.shape),
-            "data_offsets": [len(body), len(body) + len(content)],
-        }
-        body += content
-    return save_raw(path, json.dumps(header).encode(), body)
+    """Write these tensors as a .safetensors file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(packed(tensors, metadata, dtypes))
+    return path
 
 
 def save_raw(path: Path, header: bytes, body: bytes) -> Path:
@@ -47,6 +57,11 @@ def save_raw(path: Path, header: bytes, body: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(struct.pack("<Q", len(header)) + header + body)
     return path
+
+
+def entry(shape: list[Any], begin: int, end: int, dtype: str = "F32") -> dict[str, Any]:
+    """What the header of a .safetensors file says of one tensor."""
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
 
 
 def lora(

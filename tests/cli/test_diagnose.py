@@ -115,6 +115,7 @@ def test_the_command_on_the_first_screen_confirms_this_run(
     assert [path.resolve() for path in given["paths"]] == [FAILED]
 
 
+NOTE = [sample.outcome("x", "found", sample.finding("x.y", "info", "so"))]
 WARNING = [sample.outcome("x", "found", sample.finding("x.y", "warning", "hm"))]
 ERROR = [sample.outcome("x", "found", sample.finding("x.y", "error", "oh"))]
 CRASHED = [sample.outcome("x", "crashed", reason="KeyError")]
@@ -124,6 +125,8 @@ CRASHED = [sample.outcome("x", "crashed", reason="KeyError")]
     ("changes", "fail_on", "code"),
     [
         ({}, "error", 0),
+        ({"outcomes": NOTE}, "warning", 0),
+        ({"outcomes": NOTE}, "info", 1),
         ({"outcomes": WARNING}, "error", 0),
         ({"outcomes": WARNING}, "warning", 1),
         ({"outcomes": WARNING}, "never", 0),

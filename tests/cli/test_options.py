@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import click
-import pytest
 
-from mlxdoctor.cli import COMMANDS, group, options
-from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.cli import COMMANDS, group
 
 
 def commands_with(flag: str) -> dict[str, click.Option]:
@@ -47,19 +45,3 @@ def test_every_command_with_a_format_can_print_it() -> None:
 
 def test_the_base_model_is_named_alike() -> None:
     assert set(commands_with("--base")) == set(commands_with("--model"))
-
-
-@pytest.mark.parametrize(
-    ("severity", "fail_on", "fails"),
-    [
-        ("error", "error", True),
-        ("warning", "error", False),
-        ("warning", "warning", True),
-        ("info", "warning", False),
-        ("info", "info", True),
-        ("error", "never", False),
-    ],
-)
-def test_fails(severity: str, fail_on: str, fails: bool) -> None:
-    finding = Finding("a.b", Severity(severity), "It was seen.")
-    assert options.fails([finding], fail_on) is fails

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +11,7 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.tuned_model import TunedModel, base_name
 from mlxdoctor.measure.weights.adapter_facts import factor_facts
 from mlxdoctor.safety.errors import InputError
-from tests.conftest import FIXTURES, RUNS
+from tests.conftest import RUNS
 from tests.weight_files import lora, save
 
 Q = "model.layers.3.self_attn.q_proj"
@@ -119,18 +117,3 @@ def test_a_folder_of_pickles_or_of_nothing_is_refused(tmp_path: Path) -> None:
     (tmp_path / "adapter_model.bin").unlink()
     with pytest.raises(InputError, match="holds no adapter weights"):
         Adapter.read(tmp_path)
-
-
-@pytest.mark.slow
-def test_reading_imports_no_framework() -> None:
-    code = (
-        "import sys\nfrom pathlib import Path\n"
-        "from mlxdoctor.evidence.tokenizer import Tokenizer\n"
-        "from mlxdoctor.inspect.adapter import inspect_adapter\n"
-        f"inspect_adapter(Path({str(RUNS / 'healthy-ordinary')!r}))\n"
-        f"tokenizer = Tokenizer.read(Path({str(FIXTURES / 'base')!r}))\n"
-        "tokenizer.apply_chat_template([{'role': 'user', 'content': 'a'}])\n"
-        "print({'mlx', 'mlx_lm', 'torch', 'scipy', 'transformers'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import struct
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,28 +16,14 @@ from numpy.typing import NDArray
 from fixtures.trainers import twins
 from mlxdoctor.evidence.logs.log_format import LogFormat, formats
 from mlxdoctor.evidence.tokenizer import Tokenizer
+from tests.weight_files import packed
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 BASE = FIXTURES / "base"
 RUNS = FIXTURES / "runs"
 
-_TYPES = {"float32": "F32", "float16": "F16", "uint16": "BF16", "uint32": "U32", "uint8": "U8"}
 #: Bytes of a fixture file that are enough to hold every kind of line it has.
 _PIECE = 3000
-
-
-def packed(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None) -> bytes:
-    """A .safetensors file; uint16 stands for bfloat16."""
-    header: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
-    body = b""
-    for name, values in tensors.items():
-        content = values.tobytes()
-        span = [len(body), len(body) + len(content)]
-        dtype = _TYPES[str(values.dtype)]
-        header[name] = {"dtype": dtype, "shape": list(values.shape), "data_offsets": span}
-        body += content
-    text = json.dumps(header).encode()
-    return struct.pack("<Q", len(text)) + text + body
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,16 @@ from mlxdoctor.api import diagnose
 from mlxdoctor.safety.errors import InputError
 from tests.conftest import RUNS
 from tests.fuzzing import strategies
-from tests.fuzzing.readers import reader_called
+from tests.fuzzing.readers import Reader, reader_called
 from tests.fuzzing.test_readers import QUICK
 
+#: A file of the run -> the reader of such a file.
 FILES = {
     "adapter_config.json": "adapter-config",
     "train.log": "text-log",
     "evaluation.json": "metrics",
     "generations.jsonl": "generations",
+    "data/train.jsonl": "dataset",
 }
 
 
@@ -49,33 +52,18 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
-def hold(inputs: st.SearchStrategy[bytes], run: Path, *names: str) -> None:
-    """No check crashes, whatever these files of the run say."""
-
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("inputs", [strategies.mutations, strategies.json_like])
+def test_no_check_crashes_whatever_a_file_of_the_run_says(
+    name: str, inputs: Callable[[Reader], st.SearchStrategy[bytes]], run: Path
+) -> None:
     @settings(QUICK, max_examples=12)
-    @given(inputs)
+    @given(inputs(reader_called(FILES[name])))
     def holds(content: bytes) -> None:
-        for name in names:
-            (run / name).write_bytes(content)
+        (run / name).write_bytes(content)
+        if name == "data/train.jsonl":
+            (run / "data/valid.jsonl").write_bytes(content)
         assert crashed(run) == []
 
     holds()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(FILES))
-def test_a_run_with_one_damaged_file(name: str, run: Path) -> None:
-    hold(strategies.mutations(reader_called(FILES[name])), run, name)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["adapter_config.json", "evaluation.json", "generations.jsonl"])
-def test_a_run_with_values_of_any_kind(name: str, run: Path) -> None:
-    hold(strategies.json_like(reader_called(FILES[name])), run, name)
-
-
-@pytest.mark.slow
-def test_data_of_any_kind(run: Path) -> None:
-    reader = reader_called("dataset")
-    inputs = strategies.mutations(reader) | strategies.json_like(reader)
-    hold(inputs, run, "data/train.jsonl", "data/valid.jsonl")

@@ -20,10 +20,7 @@ from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import using
 from mlxdoctor.twin.settings import Settings
 from tests.conftest import FIXTURES
-
-
-def entry(shape: list[int], begin: int, end: int) -> dict[str, Any]:
-    return {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
+from tests.weight_files import entry
 
 
 def base_with(folder: Path, **changes: Any) -> Path:

@@ -16,17 +16,13 @@ from mlxdoctor.evidence.safetensors_file import model_files, read_safetensors
 from mlxdoctor.measure.weights.adapter_facts import factor_facts
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import using
-from tests.weight_files import save_raw
+from tests.weight_files import entry, save_raw
 
 
 def written(path: Path, header: Mapping[str, Any] | bytes, data: bytes = b"") -> Path:
     return save_raw(
         path, header if isinstance(header, bytes) else json.dumps(header).encode(), data
     )
-
-
-def entry(shape: list[Any], begin: int, end: int, dtype: str = "F32") -> dict[str, Any]:
-    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
 
 
 @pytest.mark.parametrize(

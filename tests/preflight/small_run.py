@@ -1,4 +1,4 @@
-"""A planned run small enough to be tried in a moment."""
+"""Planned runs: a sound one, and one small enough to be tried in a moment."""
 
 from __future__ import annotations
 
@@ -7,7 +7,18 @@ from typing import Any
 
 from mlxdoctor.twin.prepared import Prepared, prepared
 from mlxdoctor.twin.token_rows import TokenRows
+from tests.conftest import FIXTURES
 from tests.twin.small import row, small_parts, small_settings
+
+#: A sound plan on the fixture base; where its adapter goes is still to be said.
+SOUND: dict[str, Any] = {
+    "model": str(FIXTURES / "base"),
+    "data": str(FIXTURES / "data" / "geography"),
+    "num_layers": 4,
+    "iters": 400,
+    "learning_rate": 3e-4,
+    "max_seq_length": 256,
+}
 
 
 def small_run(folder: Path, **values: Any) -> Prepared:

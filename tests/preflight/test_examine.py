@@ -16,15 +16,7 @@ from mlxdoctor.report import Report
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.verdict import Readiness
 from tests.conftest import FIXTURES, Call
-
-SOUND: dict[str, Any] = {
-    "model": str(FIXTURES / "base"),
-    "data": str(FIXTURES / "data" / "geography"),
-    "num_layers": 4,
-    "iters": 400,
-    "learning_rate": 3e-4,
-    "max_seq_length": 256,
-}
+from tests.preflight.small_run import SOUND
 
 
 @pytest.fixture

@@ -10,15 +10,8 @@ import yaml
 from mlxdoctor.gate.gating import run_gate
 from mlxdoctor.gate.policy import Policy, Rules
 from mlxdoctor.preflight.configuration import is_plan
-from tests.conftest import FIXTURES, RUNS
-
-SOUND: dict[str, Any] = {
-    "model": str(FIXTURES / "base"),
-    "data": str(FIXTURES / "data" / "geography"),
-    "num_layers": 4,
-    "learning_rate": 3e-4,
-    "max_seq_length": 256,
-}
+from tests.conftest import RUNS
+from tests.preflight.small_run import SOUND
 
 
 def written(folder: Path, name: str, **changes: Any) -> str:

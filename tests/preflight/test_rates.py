@@ -1,4 +1,4 @@
-"""The range test on a model: its start restored, and rates that fail are seen to fail."""
+"""A planned run's first step, and the range test: the model restored, failing rates seen."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import FIXTURES
-from tests.preflight.small_run import small_run
+from tests.preflight.small_run import SOUND, small_run
 
 pytestmark = pytest.mark.slow
 
@@ -127,15 +126,10 @@ def test_diverging_rate_is_seen_on_the_fixture_base(tmp_path: Path) -> None:
     from mlxdoctor.preflight.steps import prepared_run
     from mlxdoctor.twin.reach import SHARE, changes, trials_of
 
-    values = {
-        "model": str(FIXTURES / "base"),
-        "data": str(FIXTURES / "data" / "geography"),
-        "adapter_path": str(tmp_path),
-        "num_layers": 4,
-        "max_seq_length": 256,
-    }
     change = {}
-    with trials_of(prepared_run(planned_config(None, values)), 10, 4) as trials:
+    with trials_of(
+        prepared_run(planned_config(None, {**SOUND, "adapter_path": str(tmp_path)})), 10, 4
+    ) as trials:
         pairs = list(trials.held_losses())
         before = [loss for loss, _ in pairs]
         tokens = [count for _, count in pairs]
@@ -144,3 +138,20 @@ def test_diverging_rate_is_seen_on_the_fixture_base(tmp_path: Path) -> None:
             assert math.isfinite(noise)
     assert change[2e-4] < -1.5
     assert all(not change[rate] <= SHARE * change[2e-4] for rate in (2e-3, 2e-2))
+
+
+def test_the_first_step_of_a_sound_run_has_no_warning(tmp_path: Path) -> None:
+    """It is made with mlx-lm's own parts, and judged by the checks of a step."""
+    from mlxdoctor.preflight.configuration import planned_config
+    from mlxdoctor.preflight.steps import first_step, prepared_run
+    from mlxdoctor.probe.probing import judge
+
+    run = prepared_run(planned_config(None, {**SOUND, "adapter_path": str(tmp_path)}))
+    before = arrays(run.model)
+    step = first_step(run)
+    assert step.planned
+    assert arrays(run.model) == before
+    severities = {finding.code: finding.severity.value for finding in judge(step).findings}
+    assert set(severities.values()) == {"info"}
+    # mlx-lm's own habit, which no configuration changes.
+    assert "step-alignment.padding-target" in severities

@@ -79,17 +79,6 @@ def test_a_base_without_an_end_token_is_a_sentence(tmp_path: Path) -> None:
         ends_of(base)
 
 
-def failure(severity: Severity = Severity.ERROR, **measured: Any) -> Failure:
-    finding = Finding(
-        code="learned-targets.padding-learned",
-        severity=severity,
-        message="",
-        measured=measured,
-    )
-    outcome = Outcome("learned-targets", Status.FOUND, findings=(finding,))
-    return Failure((outcome,), load_causes(), (0, 1), 50)
-
-
 @pytest.mark.parametrize(
     ("severity", "measured", "tokens"),
     [

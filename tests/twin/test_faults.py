@@ -19,29 +19,15 @@ from mlx.utils import tree_flatten
 from fixtures.lab.faults import FAULTS
 from mlxdoctor.twin import Settings, train
 from mlxdoctor.twin.prepared import Parts, parts_of
+from tests.reproduce.real import settings as settings_of
 
-FIXTURES = Path(__file__).parents[2] / "fixtures"
 CAUSES = Path(__file__).parents[2] / "mlxdoctor" / "causes.toml"
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return Settings.from_values(
-        {
-            "model": str(FIXTURES / "base"),
-            "data": str(FIXTURES / "data" / "geography"),
-            "adapter_path": str(tmp_path / "run"),
-            "num_layers": 2,
-            "iters": 1,
-            "batch_size": 2,
-            "max_seq_length": 256,
-            "learning_rate": 3e-4,
-            "lora_parameters": {"rank": 4, "dropout": 0.0, "scale": 20.0},
-            "val_batches": 1,
-            "mask_prompt": True,
-            "mlxdoctor": {"mode": "parity"},
-        }
-    )
+    changes = {"num_layers": 2, "iters": 1, "batch_size": 2, "val_batches": 1}
+    return settings_of(tmp_path / "run", **changes, rank=4, mask_prompt=True)
 
 
 class Table:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from mlxdoctor.twin import Settings, train
+from mlxdoctor.twin import train
 from tests.conftest import FIXTURES
+from tests.reproduce.real import settings as settings_of
 
 pytestmark = pytest.mark.slow
 
@@ -29,20 +30,16 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any, Pa
     lines = (source / "train.jsonl").read_text().splitlines()[:ROWS]
     (folder / "train.jsonl").write_text("\n".join(lines) + "\n")
     iters = EPOCHS * ROWS // BATCH
-    settings = Settings.from_values(
-        {
-            "model": str(FIXTURES / "base"),
-            "data": str(folder),
-            "adapter_path": str(folder / "adapters"),
-            "iters": iters,
-            "batch_size": BATCH,
-            "num_layers": 4,
-            "mask_prompt": True,
-            "max_seq_length": 256,
-            "lr_schedule": {"name": "cosine_decay", "arguments": [1e-3, iters, 5e-5], "warmup": 5},
-            "optimizer_config": {"adam": {"bias_correction": True}},
-            "mlxdoctor": {"grad_clip": 1.0},
-        }
+    settings = settings_of(
+        folder / "adapters",
+        data=str(folder),
+        iters=iters,
+        batch_size=BATCH,
+        num_layers=4,
+        mask_prompt=True,
+        lr_schedule={"name": "cosine_decay", "arguments": [1e-3, iters, 5e-5], "warmup": 5},
+        optimizer_config={"adam": {"bias_correction": True}},
+        mlxdoctor={"grad_clip": 1.0},
     )
     parts = parts_of(settings)
     model, tokenizer = parts.load(settings)
