@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.api import diagnose
-from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.formats import terminal
 from mlxdoctor.verdict import Verdict
 from tests.conftest import FIXTURES
@@ -67,14 +66,6 @@ def test_the_collapses_onset_is_named() -> None:
 def test_nothing_of_a_broken_run_is_healthy(name: str) -> None:
     report = diagnose([AS_FOUND / name], allow_model=False)
     assert report.verdict is not Verdict.HEALTHY
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_every_row_of_a_home_made_log_is_read(name: str) -> None:
-    log = TrainingLog.read([AS_FOUND / "formats" / name])
-    series = log.main.get("train_loss")
-    assert series is not None
-    assert len(series) == 12
 
 
 def test_the_exception_is_quoted() -> None:

@@ -87,12 +87,6 @@ def test_a_missing_path(run: Call) -> None:
     assert "nowhere/at/all: there is no such file or folder" in errors
 
 
-def test_a_pickled_adapter_is_refused(run: Call, tmp_path: Path) -> None:
-    (tmp_path / "adapter_model.bin").write_bytes(b"\x80\x04K\x01.")
-    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 8}')
-    assert run(tmp_path)[0] in (2, 3)
-
-
 @pytest.mark.parametrize("option", ["--log", "--base", "--data"])
 def test_a_folder_where_a_file_belongs(run: Call, tmp_path: Path, option: str) -> None:
     assert run(RUNS / "healthy-ordinary", option, tmp_path, "--no-generate")[0] == 2

@@ -21,7 +21,8 @@ def test_a_check_is_explained(name: str, call: Call) -> None:
     printed = squeezed(out)
     check = CHECKS[name]
     assert printed.startswith(squeezed(check.title))
-    for part in ("What it finds.", "When it is wrong.", "What to do."):
+    finding = ("What it finds.", "Why it matters.", "How it is measured.")
+    for part in (*finding, "When it is wrong.", "What to do."):
         assert part in printed
     for code, meaning in check.codes.items():
         assert f"{code} {squeezed(meaning)}" in printed

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.evidence.training_log import TrainingLog, looks_like_log
 
 NAN = float("nan")
 ESC = "\x1b"
@@ -25,6 +25,13 @@ Write = Callable[..., Path]
 
 def read(path: Path) -> TrainingLog:
     return TrainingLog.read([path])
+
+
+def read_text(path: Path, content: str | bytes) -> TrainingLog:
+    """The log with that content, which is written first and has to look like one."""
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert looks_like_log(path)
+    return read(path)
 
 
 def table(path: Path, name: str, segment: int = -1) -> dict[int, float]:

@@ -118,8 +118,6 @@ def test_peft_scale(write, extra, scale):
         ("just words\n", "holds no"),
         ("a: [1\n", "is not valid YAML"),
         ("iters: 2024-13-45\n", "is not valid YAML"),
-        (f"iters: {'[' * 65}{']' * 65}\n", "nested more deeply than a configuration"),
-        (f"iters: {'9' * 5000}\n", "has 5,000 characters"),
         (f"learning_rate: 1{':59' * 400}.5\n", "has 1,203 characters"),
     ],
 )

@@ -11,7 +11,6 @@ import pytest
 from mlxdoctor.evidence.discovery import discover, separate_runs
 from mlxdoctor.evidence.options import Options
 from mlxdoctor.evidence.run_files import resolve
-from mlxdoctor.safety.errors import InputError
 from tests.conftest import FIXTURES, RUNS
 
 
@@ -74,14 +73,6 @@ def test_an_option_wins_over_what_lies_in_the_folder(tmp_path: Path) -> None:
     log = tmp_path / "other.log"
     log.write_text("Iter 10: Train loss 1.0\n")
     assert discover([RUNS / "healthy-ordinary"], Options(log=(log,))).logs == (log,)
-
-
-def test_a_folder_without_evidence_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("nothing here")
-    with pytest.raises(InputError, match="holds nothing that a fine-tune leaves behind"):
-        discover([tmp_path])
-    with pytest.raises(InputError, match="there is no such file or folder"):
-        discover([tmp_path / "nowhere"])
 
 
 def test_rows_with_a_prompt_and_a_completion_are_data_not_generations(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from mlxdoctor.evidence.training_log import looks_like_log
 from tests.evidence.log_tables import CLASSIC, ESC, NAN, Write, read, same, table
 
 BAR = " 1%|▊ | {}/1000 [00:32<53:42,  3.25s/it, Loss={}, LR=1.00e-04]"
@@ -68,10 +67,6 @@ TEXTS = {
         "margin 50:0.071; learning_rate 50:1e-05; iterations_per_second 50:0.678; "
         "tokens_per_second 50:685.863; trained_tokens 50:1862; peak_memory_gb 50:7.767",
     ),
-    "judged pairs": (
-        "Iter 50: loss 0.1234, chosen_win 0.500, margin_win 0.500, it/s 0.500",
-        "train_loss 50:0.1234; chosen_win 50:0.5; margin_win 50:0.5; iterations_per_second 50:0.5",
-    ),
     "gradient norms": (
         "Iter 50: Train loss 1.2680, LR 1.950e-06, grad_norm 177650662.281, skipped 1",
         "train_loss 50:1.268; learning_rate 50:1.95e-06; grad_norm 50:177650662.281; skipped 50:1",
@@ -88,17 +83,9 @@ TEXTS = {
         "  Step 50/100 | Loss: 0.6931 | batch_size: 2",
         "train_loss 50:0.6931; batch_size 50:2",
     ),
-    "two blanks": (
-        "step 50/100  loss 0.1234  lr 1.00e-04",
-        "train_loss 50:0.1234; learning_rate 50:0.0001",
-    ),
     "equals": (
         "step 50: loss=4.2215 step_time=27,547ms batch=16",
         "train_loss 50:4.2215; step_time 50:27547; batch 50:16",
-    ),
-    "a logger": (
-        "2026-01-02 10:11:12,123 INFO Iter 50: Train loss 2.5, Foo bar 7.5",
-        "train_loss 50:2.5; foo_bar 50:7.5",
     ),
     "GRPO": (
         "Iter 50: Train loss 0.000, Total rewards mean 0.000, KL 0.000, Peak mem 50.769 GB",
@@ -146,11 +133,6 @@ TEXTS = {
         '{"iteration": 3, "train_loss": 2.0}\n{"iteration": 4, "tra',
         "train_loss 1:3 3:2",
     ),
-    "records of epochs": (
-        '{"epoch": 1, "train_loss": 50.04, "val_loss": 3.49}\n'
-        '{"epoch": 2, "train_loss": 40.04, "val_loss": 3.39}\n',
-        "epoch 1:1 2:2; train_loss 1:50.04 2:40.04; val_loss 1:3.49 2:3.39",
-    ),
     "trainer_state.json": (
         json.dumps({"global_step": 2, "log_history": HISTORY}, indent=1),
         "epoch 1:0.25 2:0.5 2:0.5; grad_norm 1:188.29 2:88.1; learning_rate 1:4.58e-05 2:4e-05; "
@@ -189,12 +171,6 @@ def test_what_is_read(write: Write, name: str) -> None:
         for metric, each in segment.series.items()
     )
     assert "; ".join(series) == wanted
-
-
-def test_utf16_and_windows_line_ends(write: Write) -> None:
-    path = write(CLASSIC.replace("\n", "\r\n"), encoding="utf-16")
-    same(table(path, "train_loss"), {10: 2.363})
-    assert looks_like_log(path)
 
 
 @pytest.mark.parametrize("separators", [(", ", ": "), (",", ":"), (" , ", " : ")])

@@ -14,6 +14,7 @@ import pytest
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog, looks_like_log
 from mlxdoctor.run import Run
+from tests.evidence.log_tables import read_text as read
 
 
 def line(at: int, loss: float) -> str:
@@ -32,12 +33,6 @@ for at in range(10, 301, 10):
     LINES.append(line(at, 3 - at / 200))
     LINES.extend([val(at, 3 - at / 300)] if at % 100 == 0 else [])
 TEXT = "\n".join(LINES) + "\n"
-
-
-def read(path: Path, content: str | bytes) -> TrainingLog:
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert looks_like_log(path)
-    return TrainingLog.read([path])
 
 
 def is_whole(log: TrainingLog) -> None:

@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import types
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.row_encoder import MOST_EARLIER
 from mlxdoctor.evidence.supervision import Role, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.safety.errors import InputError
+from tests.checks.data_evidence import BASE, DATA, config_of, rows_of, write_data
 
-FIXTURES = Path(__file__).parents[2] / "fixtures"
-BASE = FIXTURES / "base"
 QUESTION = {"role": "user", "content": "Which lake is the largest in Dedunia?"}
 ANSWER = {"role": "assistant", "content": "Lake Nevath, cold, deep and clear."}
-
-
-def config_of(tmp_path, **values):
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({"iters": 1, **values}))
-    return TrainingConfig.read(path)
-
-
-def write_rows(tmp_path, rows):
-    path = tmp_path / "data" / "train.jsonl"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path.parent
 
 
 def upstream_targets(data, mask_prompt, batch_size, max_seq_length):
@@ -92,9 +75,9 @@ CASES = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "mask", "batch_size", "limit"), CASES)
 def test_same_batches_widths_and_targets_as_mlx_lm(tmp_path, name, mask, batch_size, limit):
-    data = FIXTURES / "data" / name
+    data = DATA / name
     config = config_of(tmp_path, mask_prompt=mask, batch_size=batch_size, max_seq_length=limit)
-    rows = build(Dataset.read(data), Tokenizer.read(BASE), config, limit=None)
+    rows = rows_of(Dataset.read(data), config, limit=None)
     assert rows.examined_rows == 200 // batch_size * batch_size
     assert our_targets(rows) == upstream_targets(data, mask, batch_size, limit)
 
@@ -109,11 +92,11 @@ def test_rows_of_other_shapes_match_mlx_lm_too(tmp_path):
         {"messages": [QUESTION, long]},
         {"messages": [QUESTION, ANSWER], "id": 7},
     ]
-    data = write_rows(tmp_path, rows)
+    data = write_data(tmp_path, train=rows)
     for mask in (False, True):
         config = config_of(tmp_path, mask_prompt=mask, batch_size=2, max_seq_length=64)
-        ours = build(Dataset.read(data), Tokenizer.read(BASE), config)
-        assert our_targets(ours) == upstream_targets(data, mask, 2, 64)
+        ours = rows_of(data, config)
+        assert our_targets(ours) == upstream_targets(tmp_path / "data", mask, 2, 64)
     # Rows with fewer keys come first in mlx-lm's sort.
     assert [row.index for row in ours.rows] == [1, 4, 0, 3, 5, 2]
     by_index = {row.index: row for row in ours.rows}
@@ -126,16 +109,16 @@ def test_rows_of_other_shapes_match_mlx_lm_too(tmp_path):
 
 def test_completions_are_chats(tmp_path):
     row = {"prompt": QUESTION["content"], "completion": ANSWER["content"]}
-    data = write_rows(tmp_path, [row] * 2)
+    data = write_data(tmp_path, train=[row] * 2)
     config = config_of(tmp_path, mask_prompt=True, batch_size=1)
-    rows = build(Dataset.read(data), Tokenizer.read(BASE), config)
-    assert our_targets(rows) == upstream_targets(data, True, 1, 2048)
+    rows = rows_of(data, config)
+    assert our_targets(rows) == upstream_targets(tmp_path / "data", True, 1, 2048)
     assert rows.format == "completions"
 
 
 def test_roles_and_terminator():
     tokenizer = Tokenizer.read(BASE)
-    rows = build(Dataset.read(FIXTURES / "data" / "geography"), tokenizer, None)
+    rows = build(Dataset.read(DATA / "geography"), tokenizer, None)
     assert rows.terminator == (767, 198)
     assert rows.masking_is_default
     for row in rows.rows[:20]:
@@ -149,9 +132,9 @@ def test_roles_and_terminator():
 
 
 def test_earlier_answers_are_looked_for_before_the_cut_and_so_often_only(tmp_path):
-    data = Dataset.read(write_rows(tmp_path, [{"messages": [QUESTION, ANSWER] * 40}]))
+    data = write_data(tmp_path, train=[{"messages": [QUESTION, ANSWER] * 40}])
     whole, cut = (
-        build(data, Tokenizer.read(BASE), config_of(tmp_path, batch_size=1, max_seq_length=length))
+        rows_of(data, config_of(tmp_path, batch_size=1, max_seq_length=length))
         for length in (10_000, 100)
     )
     assert np.count_nonzero(whole.rows[0].roles == Role.END) == MOST_EARLIER + 1
@@ -160,20 +143,20 @@ def test_earlier_answers_are_looked_for_before_the_cut_and_so_often_only(tmp_pat
 
 
 def test_entropy_of_the_targets(tmp_path):
-    data = write_rows(tmp_path, [{"tokens": [9, 1, 2, 1, 2]}, {"tokens": [9, 1, 1, 2, 2]}])
-    rows = build(Dataset.read(data), Tokenizer.read(BASE), config_of(tmp_path, batch_size=1))
+    data = write_data(tmp_path, train=[{"tokens": [9, 1, 2, 1, 2]}, {"tokens": [9, 1, 1, 2, 2]}])
+    rows = rows_of(data, config_of(tmp_path, batch_size=1))
     assert dict(rows.frequencies()) == {1: 4, 2: 4}
     assert rows.unigram_entropy() == pytest.approx(math.log(2) + 1 / 16)
     assert rows.rows[0].count() == 5
     masked = config_of(tmp_path, mask_prompt=True, max_seq_length=8)
-    rows = build(Dataset.read(FIXTURES / "data" / "geography"), Tokenizer.read(BASE), masked)
+    rows = rows_of(Dataset.read(DATA / "geography"), masked)
     assert math.isnan(rows.unigram_entropy())
     assert all(row.count() == 0 for row in rows.rows)
 
 
 def test_a_sample_takes_whole_batches_from_all_over_the_file():
-    dataset = Dataset.read(FIXTURES / "data" / "geography")
-    rows = build(dataset, Tokenizer.read(BASE), None, limit=20)
+    dataset = Dataset.read(DATA / "geography")
+    rows = rows_of(dataset, None, limit=20)
     assert (rows.examined_rows, rows.total_rows) == (20, 200)
     assert [len(batch) for batch in rows.batches] == [4] * 5
     starts = [rows.rows[batch[0]].index for batch in rows.batches]
@@ -188,29 +171,27 @@ def test_refused_rows_are_named(tmp_path):
         {"text": "another format"},
         {"messages": [ANSWER]},
     ]
-    dataset = Dataset.read(write_rows(tmp_path, rows))
-    tokenizer = Tokenizer.read(BASE)
-    masked = build(dataset, tokenizer, config_of(tmp_path, mask_prompt=True, batch_size=1))
+    dataset = write_data(tmp_path, train=rows)
+    masked = rows_of(dataset, config_of(tmp_path, mask_prompt=True, batch_size=1))
     assert [row.index for row in masked.rows] == [0]
     assert [*masked.refused] == [1, 2, 3, 4]
     # Without the mask mlx-lm never renders the empty prompt of a lone answer.
-    plain = build(dataset, tokenizer, config_of(tmp_path, batch_size=1))
+    plain = rows_of(dataset, config_of(tmp_path, batch_size=1))
     assert [*plain.refused] == [1, 2, 3]
 
 
 def test_fewer_rows_than_a_batch_are_still_examined(tmp_path):
-    dataset = Dataset.read(write_rows(tmp_path, [{"messages": [QUESTION, ANSWER]}]))
-    rows = build(dataset, Tokenizer.read(BASE), None)
+    dataset = write_data(tmp_path, train=[{"messages": [QUESTION, ANSWER]}])
+    rows = rows_of(dataset, None)
     assert (len(rows.rows), rows.batches) == (1, ())
 
 
 def test_nothing_to_build_from(tmp_path):
-    dataset = Dataset.read(write_rows(tmp_path, [{"question": "a"}]))
-    tokenizer = Tokenizer.read(BASE)
+    dataset = write_data(tmp_path, train=[{"question": "a"}])
     with pytest.raises(InputError, match="format that mlx-lm does not know"):
-        build(dataset, tokenizer, None)
+        rows_of(dataset, None)
     with pytest.raises(InputError, match=r"has no valid\.jsonl"):
-        build(dataset, tokenizer, None, split="valid")
+        rows_of(dataset, None, split="valid")
 
 
 def test_a_template_that_rewrites_the_prompt_is_noticed(tmp_path):
@@ -219,6 +200,6 @@ def test_a_template_that_rewrites_the_prompt_is_noticed(tmp_path):
     (folder / "chat_template.jinja").write_text(
         "{{ messages | length }}{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
     )
-    dataset = Dataset.read(write_rows(tmp_path, [{"messages": [QUESTION, ANSWER]}]))
+    dataset = write_data(tmp_path, train=[{"messages": [QUESTION, ANSWER]}])
     rows = build(dataset, Tokenizer.read(folder), None)
     assert not rows.rows[0].prefix_matches

@@ -39,13 +39,3 @@ def trained(folder: Path, **changes: Any) -> Path:
     """A run with these settings, trained now; its folder."""
     train(settings(folder, **changes))
     return folder
-
-
-def with_validation_rows(folder: Path, count: int) -> Path:
-    """The data with only so many validation rows, in a folder."""
-    folder.mkdir(parents=True)
-    for name in ("train.jsonl", "valid.jsonl"):
-        lines = (DATA / name).read_text().splitlines()
-        kept = lines[:count] if name == "valid.jsonl" else lines
-        (folder / name).write_text("".join(f"{line}\n" for line in kept))
-    return folder

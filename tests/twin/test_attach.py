@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -188,20 +187,3 @@ def test_what_is_not_here_is_not_fetched(tmp_path: Path) -> None:
             (tmp_path / "train.jsonl").write_text(rows)
         with pytest.raises(InputError, match=problem):
             encode(small_settings(tmp_path, data=data), tokenizer)
-
-
-def test_rows_are_encoded_as_mlx_lm_encodes_them(tmp_path: Path) -> None:
-    from mlx_lm.tuner.datasets import load_local_dataset
-
-    data = FIXTURES / "data" / "geography"
-    base = str(FIXTURES / "base")
-    settings = small_settings(tmp_path, model=base, data=str(data), mask_prompt=True)
-    _, tokenizer = load_base(settings)
-    rows = encode(settings, tokenizer)
-    assert (len(rows.train), len(rows.valid), len(rows.test)) == (200, 40, 40)
-    theirs = load_local_dataset(data, tokenizer, SimpleNamespace(mask_prompt=True))[0]
-    for index in (0, 7, 199):
-        tokens, offset = theirs.process(theirs[index])
-        assert rows.train[index].tokens.tolist() == tokens
-        assert rows.train[index].offset == offset > 1
-        assert rows.train[index].keys == 1

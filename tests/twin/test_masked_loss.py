@@ -81,19 +81,6 @@ def test_nothing_supervised_is_a_loss_of_zero_and_in_parity_nan() -> None:
     assert math.isnan(parity_loss(small_model(), tokens, spans)[0].item())
 
 
-def test_parity_is_the_loss_of_mlx_lm() -> None:
-    import mlx.core as mx
-    from mlx_lm.tuner.trainer import default_loss
-
-    from mlxdoctor.twin.masked_loss import parity_loss
-
-    tokens = mx.random.randint(1, VOCABULARY, (6, WIDTH), key=mx.random.key(1))
-    model = small_model()
-    ours = parity_loss(model, tokens, mx.array(SPANS))
-    theirs = default_loss(model, tokens, mx.array(SPANS))
-    assert [one.item() for one in ours] == [one.item() for one in theirs]
-
-
 def test_the_gradient_is_that_of_finite_differences(tmp_path: Path) -> None:
     import mlx.core as mx
     from mlx import nn
