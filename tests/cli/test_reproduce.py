@@ -145,21 +145,6 @@ def test_a_stopped_reproduction_goes_on_and_redoes_nothing(reproduced: Reproduce
     assert reproduced.again == (1, results)
 
 
-@pytest.mark.slow
-def test_without_time_everything_is_undecided_and_says_what_was_not_tried(
-    tmp_path: Path, call: Call
-) -> None:
-    code, out, _ = call("reproduce", COLLAPSED, "-o", tmp_path, "--budget", 0)
-    assert code == 3
-    assert set(verdicts_in(tmp_path).values()) == {"undecided"}
-    assert not results_in(tmp_path)
-    printed = " ".join(out.split())
-    first = "rerun as recorded, seed 42"
-    assert f"the time was over before this could be done: {first}; to decide" in printed
-    assert "No cause could be confirmed." in printed
-    assert printed.count("undecided: ") == len(verdicts_in(tmp_path))
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [

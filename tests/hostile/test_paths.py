@@ -20,7 +20,7 @@ from mlxdoctor.gate.policy_file import find_policy, read_policy
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import using
-from tests.conftest import RUNS
+from tests.conftest import RUNS, Call
 
 
 def pipe(path: Path) -> None:
@@ -82,14 +82,13 @@ def test_a_run_with_such_a_file_in_it_is_examined(
     make: Callable[[Path], None],
     name: str,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    call: Call,
 ) -> None:
     run = copied("healthy-ordinary")
     (run / name).unlink(missing_ok=True)
     monkeypatch.chdir(run)
     make(Path(name))
-    main(["diagnose", ".", "--no-generate", "--stdout", "json"])
-    outcomes = json.loads(capsys.readouterr().out)["outcomes"]
+    outcomes = json.loads(call("diagnose", ".", "--no-generate", "--stdout", "json")[1])["outcomes"]
     assert any(one["status"] in {"passed", "found"} for one in outcomes)
     assert not any(one["status"] == "crashed" for one in outcomes)
 
@@ -99,15 +98,14 @@ def test_a_run_with_such_a_file_in_it_is_examined(
     ["/dev/zero", "../../../../etc", "/etc/passwd", "~nobody/x", "a\0b", "x" * 5000, "/", ".."],
 )
 def test_a_configuration_that_leads_elsewhere(
-    copied: Callable[[str], Path], named: str, capsys: pytest.CaptureFixture[str]
+    copied: Callable[[str], Path], named: str, call: Call
 ) -> None:
     run = copied("healthy-ordinary")
     file = run / "adapter_config.json"
     config = json.loads(file.read_text())
     config |= {"model": named, "data": named, "resume_adapter_file": named, "config": named}
     file.write_text(json.dumps(config))
-    main(["diagnose", str(run), "--no-generate", "--stdout", "json"])
-    report = json.loads(capsys.readouterr().out)
+    report = json.loads(call("diagnose", run, "--no-generate", "--stdout", "json")[1])
     assert not any(one["status"] == "crashed" for one in report["outcomes"])
     assert any(one["status"] in {"passed", "found"} for one in report["outcomes"])
     shown = json.dumps(report)
@@ -182,16 +180,11 @@ def test_a_file_that_grows_is_read_to_where_it_ended(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_option_raises_a_limit_for_one_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = str(RUNS / "healthy-ordinary")
-    assert (
-        main(["diagnose", run, "--no-generate", "--stdout", "json", "--limit", "json_bytes=9"]) == 2
-    )
-    assert "over the limit json_bytes of 9; if you trust it, raise that with --limit" in (
-        capsys.readouterr().err
-    )
-    assert main(["diagnose", run, "--no-generate", "--stdout", "json", "--fail-on", "never"]) != 2
-    assert main(["inspect", run, "--limit", "nonsense=9"]) == 2
-    assert "text_bytes=" in capsys.readouterr().err
+def test_the_option_raises_a_limit_for_one_command(call: Call) -> None:
+    command = ("diagnose", RUNS / "healthy-ordinary", "--no-generate", "--stdout", "json")
+    code, _, err = call(*command, "--limit", "json_bytes=9")
+    assert code == 2
+    assert "over the limit json_bytes of 9; if you trust it, raise that with --limit" in err
+    assert call(*command, "--fail-on", "never")[0] != 2
+    code, _, err = call("inspect", RUNS / "healthy-ordinary", "--limit", "nonsense=9")
+    assert (code, "text_bytes=" in err) == (2, True)

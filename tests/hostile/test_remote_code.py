@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.api import diagnose
-from mlxdoctor.cli import main
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.models.load import load_local, require_plain
+from mlxdoctor.models.load import load, load_local, require_plain
 from mlxdoctor.safety.errors import InputError
-from tests.conftest import FIXTURES, RUNS
+from mlxdoctor.twin import Settings
+from mlxdoctor.twin.prepared import parts_of
+from tests.conftest import FIXTURES, RUNS, Call
 
 BASE = FIXTURES / "base"
 
@@ -53,20 +54,16 @@ def test_no_loader_of_ours_runs_it(
     trapped: Callable[..., Path], key: str, value: object, file: str, tmp_path: Path
 ) -> None:
     folder = trapped(key, value, file)
-    with pytest.raises(InputError, match=f"needs code of its own \\({key} in {file}\\)"):
-        require_plain(folder)
-    with pytest.raises(InputError, match="needs code of its own"):
-        load_local(folder)
-    from mlxdoctor.models.load import load
-
-    with pytest.raises(InputError, match="needs code of its own"):
-        load(BaseModel.read(folder))
-    from mlxdoctor.twin import Settings
-    from mlxdoctor.twin.prepared import parts_of
-
     settings = Settings.from_values({"model": str(folder), "data": str(tmp_path)})
-    with pytest.raises(InputError, match="needs code of its own"):
-        parts_of(settings).load(settings)
+    loaders: tuple[Callable[[], object], ...] = (
+        lambda: require_plain(folder),
+        lambda: load_local(folder),
+        lambda: load(BaseModel.read(folder)),
+        lambda: parts_of(settings).load(settings),
+    )
+    for loader in loaders:
+        with pytest.raises(InputError, match=f"needs code of its own \\({key} in {file}\\)"):
+            loader()
 
 
 def test_diagnose_reports_it_and_goes_on(trapped: Callable[..., Path]) -> None:
@@ -79,15 +76,15 @@ def test_diagnose_reports_it_and_goes_on(trapped: Callable[..., Path]) -> None:
 
 
 def test_training_with_a_recorded_trust_is_refused(
-    trapped: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trapped: Callable[..., Path], tmp_path: Path, call: Call
 ) -> None:
     folder = trapped("model_file", "trap.py")
     config = tmp_path / "lora.json"
     config.write_text(
         json.dumps({"model": str(folder), "data": "d", "iters": 1, "trust_remote_code": True})
     )
-    assert main(["train", "-c", str(config)]) == 2
-    assert "needs code of its own" in capsys.readouterr().err
+    code, _, err = call("train", "-c", config)
+    assert (code, "needs code of its own" in err) == (2, True)
 
 
 def test_pickles_and_trust_beside_a_run_are_notes(copied: Callable[[str], Path]) -> None:

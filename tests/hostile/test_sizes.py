@@ -18,7 +18,6 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.finding import Status
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import using
-from mlxdoctor.twin.settings import Settings
 from tests.conftest import FIXTURES
 from tests.weight_files import entry
 
@@ -40,24 +39,6 @@ def test_a_size_that_is_none_is_refused(tmp_path: Path, key: str, value: Any) ->
 @pytest.mark.parametrize("value", [None, [96, 96], 96.0])
 def test_what_some_families_state_is_not(tmp_path: Path, value: Any) -> None:
     BaseModel.read(base_with(tmp_path, hidden_size=value))
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"scale": "20"}, "scale is '20'; it must be a finite number"),
-        ({"rank": 0}, "rank is 0; it must be a whole number from 1 on"),
-        ({"rank": True}, "rank is True"),
-        ({"dropout": 7.0}, "dropout is 7.0; it must be a number from 0 to below 1"),
-        ({"keys": [[1] * 1000]}, "keys is "),
-    ],
-)
-def test_parameters_of_an_adapter_that_nobody_can_make(changes: Any, said: str) -> None:
-    parameters = {"rank": 8, "scale": 20.0, "dropout": 0.0, **changes}
-    with pytest.raises(InputError) as refused:
-        Settings.from_values({"lora_parameters": parameters})
-    assert said in str(refused.value)
-    assert len(str(refused.value)) < 200
 
 
 def test_factors_of_a_hundred_gigabytes_are_refused_by_their_header(tmp_path: Path) -> None:

@@ -23,15 +23,10 @@ from mlxdoctor.reproduce.rules import (
 from mlxdoctor.run import Run
 from mlxdoctor.twin.rerun import recipe_of
 from tests.conftest import RUNS
+from tests.reproduce.test_investigate import seen
 
 KNOWLEDGE = load_causes()
 LOOKED = ("loss-trend", "learned-targets", "token-collapse", "generation-effect", "series-facts")
-
-
-def observed(*codes: str, loss: float | None = 0.5) -> Observation:
-    """A rerun with these errors."""
-    found = tuple((code, "error") for code in codes)
-    return Observation(found, 5.0, loss, (1,), (1.0,), (), 1.0)
 
 
 def question(code: str, *recorded: str) -> Question:
@@ -41,8 +36,8 @@ def question(code: str, *recorded: str) -> Question:
     return Question(keys, keys, every, 3)
 
 
-BAD = observed("loss-trend.diverged", loss=4.9)
-GOOD = observed()
+BAD = seen("loss-trend.diverged", loss=4.9)
+GOOD = seen()
 ASKED = question("loss-trend.diverged")
 
 
@@ -70,21 +65,21 @@ def test_a_cure_takes_a_tenth_off_the_held_out_loss(loss: float, cured: bool) ->
 
 
 def test_another_error_is_no_cure() -> None:
-    assert not ASKED.is_cured(BAD, observed("series-facts.gradient-zero"), 0.1)
+    assert not ASKED.is_cured(BAD, seen("series-facts.gradient-zero"), 0.1)
 
 
 def test_a_fault_is_re_created_only_by_its_key_symptom() -> None:
     asked = question("learned-targets.wrong-shift-learned", "learned-targets.answers-worse")
     sound = dict.fromkeys(range(2), GOOD)
-    same = dict.fromkeys(range(2), observed("learned-targets.wrong-shift-learned"))
+    same = dict.fromkeys(range(2), seen("learned-targets.wrong-shift-learned"))
     assert judge_injection(asked, sound, same).verdict == "confirmed"
-    other = dict.fromkeys(range(2), observed("learned-targets.answers-worse"))
+    other = dict.fromkeys(range(2), seen("learned-targets.answers-worse"))
     assert judge_injection(asked, sound, other).verdict == "undecided"
 
 
 def test_errors_that_the_run_has_not_refute_a_fault() -> None:
     asked = question("learned-targets.nothing-learned")
-    found = {0: observed("learned-targets.nothing-learned", "series-facts.gradient-zero")}
+    found = {0: seen("learned-targets.nothing-learned", "series-facts.gradient-zero")}
     judged = judge_injection(asked, {0: GOOD, 1: GOOD}, found)
     assert judged.verdict == "refuted"
     assert "series-facts.gradient-zero" in judged.reason

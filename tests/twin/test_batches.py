@@ -10,7 +10,6 @@ import pytest
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin import Settings
 from mlxdoctor.twin.batches import (
-    Batches,
     collate,
     exact_batches,
     exact_order,
@@ -24,14 +23,8 @@ LENGTHS = (5, 70, 12, 33, 31, 6, 64, 65, 90, 8, 40)
 ROWS = tuple(row(length, seed) for seed, length in enumerate(LENGTHS))
 
 
-def exact(size: int, limit: int, seed: int) -> Batches:
-    settings = Settings(batch_size=size, max_seq_length=limit, seed=seed)
-    return exact_batches(settings)
-
-
-def parity(size: int, limit: int, seed: int) -> Batches:
-    settings = Settings(batch_size=size, max_seq_length=limit, seed=seed)
-    return parity_batches(settings)
+def settings(size: int, limit: int, seed: int) -> Settings:
+    return Settings(batch_size=size, max_seq_length=limit, seed=seed)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +46,7 @@ def test_a_row_is_copied_cut_and_padded_with_zeros() -> None:
 
 
 def test_every_row_is_seen_once_a_pass_and_passes_differ() -> None:
-    train, _ = exact(4, 96, 3)
+    train, _ = exact_batches(settings(4, 96, 3))
     batches = [batch.indices for batch in islice(train(ROWS), 6)]
     first, second = batches[:3], batches[3:]
     for one in (first, second):
@@ -74,7 +67,7 @@ def test_no_other_order_has_less_padding() -> None:
 
 
 def test_a_validation_is_the_same_every_time() -> None:
-    _, evaluation = exact(4, 96, 3)
+    _, evaluation = exact_batches(settings(4, 96, 3))
     assert [one.indices for one in evaluation(ROWS, 2)] == [
         one.indices for one in evaluation(ROWS, 2)
     ]
@@ -117,7 +110,7 @@ def test_parity_gives_the_batches_of_mlx_lm_validations_in_between() -> None:
     data = CacheDataset(Rowset())
     np.random.seed(5)
     theirs = iterate_batches(data, 4, 64, loop=True)
-    train, evaluation = parity(4, 64, 5)
+    train, evaluation = parity_batches(settings(4, 64, 5))
     ours = train(keyed)
     for step in range(7):
         wanted, spans = next(theirs)
@@ -131,7 +124,7 @@ def test_parity_gives_the_batches_of_mlx_lm_validations_in_between() -> None:
 
 
 def test_parity_refuses_what_mlx_lm_refuses() -> None:
-    train, evaluation = parity(16, 64, 0)
+    train, evaluation = parity_batches(settings(16, 64, 0))
     with pytest.raises(InputError, match="less than a batch of 16"):
         next(train(ROWS))
     with pytest.raises(InputError, match="11 validation rows"):

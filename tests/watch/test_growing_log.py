@@ -1,7 +1,6 @@
 """Logs as they are written: files that grow, vanish, are cut or replaced; pipes; odd bytes."""
 
 import os
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,6 +104,12 @@ def test_a_pipe_until_it_is_closed() -> None:
         assert stamp is not None
         assert not pipe.is_closed
         assert losses(pipe.read(stamp, is_whole=False)) == [(10, 2.5)]
+        # What comes while the watch waits is taken out of the pipe.
+        size = pipe.path.stat().st_size
+        os.write(writer, b"x" * 1000)
+        pipe.wait(0.01)
+        assert pipe.path.stat().st_size == size + 1000
+        stamp = pipe.stamp()
         os.close(writer)
         assert pipe.stamp() == stamp
         assert pipe.is_closed
@@ -166,21 +171,3 @@ def test_rows_in_order(
 ) -> None:
     run = Segment({name: series(steps) for name, steps in columns.items()}, 1, 9)
     assert rows_of(run) == [LogRow(*row) for row in rows]
-
-
-@pytest.fixture
-def waiting() -> Iterator[tuple[GrowingPipe, Callable[[bytes], object]]]:
-    reader, writer = os.pipe()
-    with closing(GrowingPipe(reader)) as pipe:
-        yield pipe, lambda content: os.write(writer, content)
-    os.close(reader)
-    os.close(writer)
-
-
-def test_a_pipe_is_emptied_while_the_watch_waits(
-    waiting: tuple[GrowingPipe, Callable[[bytes], object]],
-) -> None:
-    pipe, write = waiting
-    write(b"x" * 1000)
-    pipe.wait(0.01)
-    assert pipe.path.stat().st_size == 1000
