@@ -114,6 +114,10 @@ def test_peft_and_several_adapters(tmp_path: Path) -> None:
     assert (one["naming"], two["naming"]) == ("peft", "mlx-lm")
     assert one["modules"][0]["scale"] == 4.0
     assert one["modules"][0]["update_norm"] == pytest.approx(4 * 2 * math.sqrt(48))
+    # What is said of one does not depend on those beside it.
+    assert rows(HEALTHY) == (0, [two])
+    code, printed = inspected(HEALTHY, str(RUNS / "b-never-trained"))
+    assert (code, "fresh: never trained" in printed) == (1, True)
 
 
 def test_without_a_configuration_the_scale_is_unknown(tmp_path: Path) -> None:
@@ -136,15 +140,3 @@ def test_unusable_input_is_one_sentence(tmp_path: Path, what: str, call: Call) -
     code, out, err = call("inspect", path)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert path.name in err
-
-
-def test_two_adapters_one_after_the_other() -> None:
-    code, printed = inspected(HEALTHY, str(RUNS / "b-never-trained"))
-    assert code == 1
-    assert [line.split("/")[-2] for line in printed.splitlines() if "/runs/" in line] == [
-        "healthy-ordinary",
-        "b-never-trained",
-    ]
-    assert "fresh: never trained" in printed
-    _, (one, other) = rows(HEALTHY, HEALTHY)
-    assert one == other

@@ -45,9 +45,7 @@ def test_an_endless_line_is_cut_and_said(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text(report(10) + "x" * (3 << 20) + "\n" + report(20) + "y" * (3 << 20))
     log = TrainingLog.read([path])
-    series = log.main.get("train_loss")
-    assert series is not None
-    assert series.iterations.tolist() == [10, 20]
+    assert log.main.series["train_loss"].iterations.tolist() == [10, 20]
     assert (log.segments[0].first_line, log.segments[0].last_line) == (1, 3)
     assert "line 2 and 1 more cut to 1,048,576 characters" in log.sources[0].note
     assert "line_characters" in log.sources[0].note

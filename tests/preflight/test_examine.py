@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,10 @@ import pytest
 import yaml
 
 import mlxdoctor
-from mlxdoctor.report import Report
+from mlxdoctor.report import Fix, Report
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.verdict import Readiness
-from tests.conftest import FIXTURES, Call
+from tests.conftest import FIXTURES, Call, digest
 from tests.preflight.small_run import SOUND
 
 
@@ -53,6 +54,14 @@ def readiness(report: Report) -> Readiness | None:
     return report.planned.readiness if report.planned is not None else None
 
 
+def not_ready(report: Report) -> tuple[str, Fix]:
+    """The cause that a run would fail of, and what to change."""
+    assert readiness(report) is Readiness.NOT_READY
+    assert report.root is not None
+    assert report.fix is not None
+    return report.root.cause.id, report.fix
+
+
 def test_ready(plan: Callable[..., Path]) -> None:
     planned = mlxdoctor.preflight(plan()).planned
     assert planned is not None
@@ -70,22 +79,17 @@ def test_nobody_is_asked_for_a_log_before_the_run(plan: Callable[..., Path]) -> 
 
 def test_not_ready_and_the_line_to_change(plan: Callable[..., Path]) -> None:
     report = mlxdoctor.preflight(plan(learning_rate=0.03))
-    assert readiness(report) is Readiness.NOT_READY
-    assert report.root is not None
-    assert report.root.cause.id == "learning-rate-too-high"
-    assert report.fix is not None
-    assert report.fix.before == {"learning_rate": 0.03}
-    assert "-learning_rate: 0.03" in report.fix.diff.splitlines()
-    after = {**SOUND, **report.fix.after}
+    cause, fix = not_ready(report)
+    assert (cause, fix.before) == ("learning-rate-too-high", {"learning_rate": 0.03})
+    assert "-learning_rate: 0.03" in fix.diff.splitlines()
+    after = {**SOUND, **fix.after}
     assert readiness(mlxdoctor.preflight(after)) is Readiness.READY
 
 
 def test_a_rate_is_changed_where_the_schedule_has_it(plan: Callable[..., Path]) -> None:
     cosine = {"name": "cosine_decay", "arguments": [0.06, 400, 1e-6], "warmup": 20}
     report = mlxdoctor.preflight(plan(learning_rate=None, lr_schedule=cosine))
-    assert readiness(report) is Readiness.NOT_READY
-    assert report.fix is not None
-    (changed,) = report.fix.after.items()
+    (changed,) = not_ready(report)[1].after.items()
     assert changed[0] == "lr_schedule.arguments"
     assert changed[1][1:] == [400, 1e-6]
     fixed = {**SOUND, "learning_rate": None, "lr_schedule": {**cosine, "arguments": changed[1]}}
@@ -120,10 +124,7 @@ def test_unknown_where_the_data_are_not_here(plan: Callable[..., Path], call: Ca
 
 def test_what_is_certain_needs_no_data(plan: Callable[..., Path]) -> None:
     path = plan(data="elsewhere", model="./models/llama-3.2-3b-instruct-mlx", learning_rate=2e-4)
-    report = mlxdoctor.preflight(path)
-    assert readiness(report) is Readiness.NOT_READY
-    assert report.fix is not None
-    assert report.fix.after == {"learning_rate": 2e-5}
+    assert not_ready(mlxdoctor.preflight(path))[1].after == {"learning_rate": 2e-5}
 
 
 def test_options_go_before_the_file(plan: Callable[..., Path], call: Call) -> None:
@@ -166,14 +167,12 @@ def test_nothing_is_written_beside_rows_or_weights(
     plan: Callable[..., Path], call: Call, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
-    data.mkdir()
-    for one in (FIXTURES / "data" / "geography").iterdir():
-        (data / one.name).write_bytes(one.read_bytes())
-    before = sorted(data.iterdir())
+    shutil.copytree(SOUND["data"], data)
+    before = digest(data)
     path = plan(data=str(data))
     assert call("preflight", path, "-o", data / "reports")[0] == 2
     assert call("preflight", path, "--write", data / "fixed.yaml", "--stdout", "text")[0] == 2
-    assert sorted(data.iterdir()) == before
+    assert digest(data) == before
 
 
 def test_what_is_no_plan(call: Call, tmp_path: Path) -> None:
@@ -190,12 +189,8 @@ def test_memory_that_is_not_there_and_the_cheapest_way(plan: Callable[..., Path]
     path = plan()
     fits = mlxdoctor.preflight(path, memory=1 << 30)
     assert readiness(fits) is Readiness.READY
-    report = mlxdoctor.preflight(path, memory=14_000_000)
-    assert readiness(report) is Readiness.NOT_READY
-    assert report.root is not None
-    assert report.root.cause.id == "memory-pressure"
-    assert report.fix is not None
-    assert dict(report.fix.after) == {"grad_checkpoint": True}
+    cause, fix = not_ready(mlxdoctor.preflight(path, memory=14_000_000))
+    assert (cause, dict(fix.after)) == ("memory-pressure", {"grad_checkpoint": True})
     # Of another machine nothing is known.
     assert readiness(mlxdoctor.preflight(path, elsewhere=True)) is Readiness.READY
 
@@ -208,11 +203,9 @@ def test_steps_find_a_rate_that_only_the_model_and_its_rows_can_tell(
     # No more than is usual for a model of this size.
     assert readiness(mlxdoctor.preflight(path)) is Readiness.READY
     report = mlxdoctor.preflight(path, steps=True, seconds=90)
-    assert readiness(report) is Readiness.NOT_READY
-    assert report.root is not None
-    assert report.root.cause.id == "learning-rate-too-high"
-    assert report.fix is not None
-    assert 1e-5 < report.fix.after["learning_rate"] < 0.0007
+    cause, fix = not_ready(report)
+    assert cause == "learning-rate-too-high"
+    assert 1e-5 < fix.after["learning_rate"] < 0.0007
     assert "rates" in report.figures
     assert report.planned is not None
     assert any("to its last the run takes about" in one for one in report.planned.facts)

@@ -233,8 +233,7 @@ def as_logged(off: float) -> Observation:
     """A sound rerun whose losses are those of the run's log, but for so much."""
     log = RUN.get(TrainingLog)
     assert log is not None
-    series = log.main.get("train_loss")
-    assert series is not None
+    series = log.main.series["train_loss"]
     steps = range(1, 51)
     ends = [min(at for at in series.iterations if at >= step) for step in steps]
     reported = dict(zip(series.iterations, series.values, strict=True))

@@ -3,7 +3,9 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -12,6 +14,13 @@ from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.user_code import load_named
 
 USES = "def answer():\n    from {module} import VALUE\n    return VALUE\n"
+
+
+def loaded(folder: Path, text: str) -> Callable[[], Any]:
+    """The function `f` of a file with this text."""
+    (folder / "mine.py").write_text(text)
+    function, _ = load_named(f"{folder / 'mine.py'}:f", "a function")
+    return function
 
 
 @pytest.mark.parametrize("beside", [True, False])
@@ -34,24 +43,21 @@ def test_what_lies_beside_the_file_or_here_can_be_imported(
 
 
 def test_a_failing_import_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("raise RuntimeError('no model')\n")
     path = list(sys.path)
     problem = r"fails when imported \(RuntimeError: “no model”, at mine\.py:1"
     with pytest.raises(InputError, match=problem):
-        load_named(f"{tmp_path / 'mine.py'}:answer", "a function")
+        loaded(tmp_path, "raise RuntimeError('no model')\n")
     assert sys.path == path
 
 
 def test_what_the_code_prints_stays_out_of_the_report(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "trainer.py"
-    file.write_text(
+    text = (
         "import os, sys\nprint('imported')\nout = sys.__stdout__\n"
         "def f():\n    print('called')\n    os.write(1, b'written\\n')\n    return 1\n"
     )
-    function, _ = load_named(f"{file}:f", "a function")
-    assert function() == 1
+    assert loaded(tmp_path, text)() == 1
     print("the report")
     told = capfd.readouterr()
     assert told.out == "the report\n"
@@ -59,24 +65,16 @@ def test_what_the_code_prints_stays_out_of_the_report(
 
 
 def test_closed_outputs_are_there_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "trainer.py"
-    file.write_text("import os, sys\nos.close(1)\nsys.stdout = None\ndef f():\n    return 1\n")
-    function, _ = load_named(f"{file}:f", "a function")
-    assert function() == 1
+    text = "import os, sys\nos.close(1)\nsys.stdout = None\ndef f():\n    return 1\n"
+    assert loaded(tmp_path, text)() == 1
     print("the report", flush=True)
     assert capfd.readouterr().out == "the report\n"
 
 
 def test_functions_of_python_that_it_replaces_are_put_back(tmp_path: Path) -> None:
-    file = tmp_path / "mine.py"
-    file.write_text(
-        "import builtins, json\n"
-        "json.dumps = None\n"
-        "def answer():\n"
-        "    builtins.len = None\n"
-        "    raise ValueError('no')\n"
-    )
-    function, _ = load_named(f"{file}:answer", "a function")
+    text = "import builtins, json\njson.dumps = None\n"
+    text += "def f():\n    builtins.len = None\n    raise ValueError('no')\n"
+    function = loaded(tmp_path, text)
     assert json.dumps([1]) == "[1]"
     with pytest.raises(ValueError, match="no"):
         function()

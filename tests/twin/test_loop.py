@@ -73,16 +73,11 @@ def test_the_files_are_those_of_mlx_lm_and_a_metrics_file(tmp_path: Path) -> Non
     )
     assert len(Adapter.read(tmp_path).modules) == 14
     log = TrainingLog.read([tmp_path / "metrics.jsonl"]).main
-    train_losses, val_losses = log.get("train_loss"), log.get("val_loss")
-    assert train_losses is not None
-    assert val_losses is not None
-    assert train_losses.iterations.tolist() == [1, 2, 3, 4, 5]
-    assert train_losses.values.tolist() == losses(result)
-    assert val_losses.iterations.tolist() == [0, 2, 4, 5]
+    assert log.series["train_loss"].iterations.tolist() == [1, 2, 3, 4, 5]
+    assert log.series["train_loss"].values.tolist() == losses(result)
+    assert log.series["val_loss"].iterations.tolist() == [0, 2, 4, 5]
     for name in ("learning_rate", "grad_norm", "supervised_tokens", "peak_memory_gb"):
-        series = log.get(name)
-        assert series is not None
-        assert len(series.values) == 5
+        assert len(log.series[name]) == 5
     line = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[1])
     assert line["seconds"] > 0
     assert line["supervised_tokens"] == result.steps[0].supervised_tokens > 0

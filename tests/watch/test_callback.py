@@ -70,13 +70,14 @@ def test_a_sound_training_is_recorded_whole_and_ends(tmp_path: Path) -> None:
         ("iterations_per_second", "iterations_per_second"),
         ("trained_tokens", "trained_tokens"),
     ):
-        series = log.get(name)
-        assert series is not None
+        series = log.series[name]
         assert series.iterations.tolist() == told["iteration"]
         assert series.values.tolist() == pytest.approx(told[key])
-    validation = log.get("val_loss")
-    assert validation is not None
-    assert validation.iterations.tolist() == [row["iteration"] for row in inner.val] == [0, 5, 11]
+    assert (
+        log.series["val_loss"].iterations.tolist()
+        == [row["iteration"] for row in inner.val]
+        == [0, 5, 11]
+    )
 
 
 def test_a_diverging_training_is_stopped_between_its_saves(tmp_path: Path) -> None:

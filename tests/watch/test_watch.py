@@ -38,6 +38,13 @@ def first(rows: Iterable[LogRow], watch: Watch | None = None) -> Alarm | None:
     return next((alarm for row in rows if (alarm := watch.see(row)) is not None), None)
 
 
+def alarmed(rows: Iterable[LogRow], watch: Watch | None = None) -> Alarm:
+    """The first alarm; there has to be one."""
+    alarm = first(rows, watch)
+    assert alarm is not None
+    return alarm
+
+
 def logged(name: str) -> list[LogRow]:
     """The reports of a real run."""
     return rows_of(TrainingLog.read(list((RUNS / name).glob("train.*"))).main)
@@ -56,8 +63,7 @@ def falling(count: int, seed: int, noise: float = 0.05) -> list[float]:
 def test_the_incident_this_tool_grew_from_is_stopped_by_step_15(base: Sequence[LogRow]) -> None:
     watch = Watch(iterations=3_000)
     losses = reports([2.148, 2.609, 4.104, 10.965], 5, iterations_per_second=0.1)
-    alarm = first([*base, *losses], watch)
-    assert alarm is not None
+    alarm = alarmed([*base, *losses], watch)
     assert (alarm.verdict, alarm.step) == (AlarmKind.DIVERGING, 15)
     assert alarm.onset in {5, 10}
     assert alarm.savings.steps == 2_985
@@ -81,8 +87,7 @@ def test_a_run_whose_log_shows_nothing_raises_nothing(name: str) -> None:
     ],
 )
 def test_a_faulty_run_raises_its_alarm_early(name: str, verdict: AlarmKind, latest: int) -> None:
-    alarm = first(logged(name))
-    assert alarm is not None
+    alarm = alarmed(logged(name))
     assert alarm.verdict is verdict
     assert alarm.step <= latest
 
@@ -98,8 +103,7 @@ def test_noise_alone_raises_hardly_an_alarm(noise: float, most: int) -> None:
 def test_an_explosion_in_the_middle_is_seen_within_three_reports(seed: int) -> None:
     losses = falling(60, seed)
     exploded = [loss * 2 ** max(i - 29, 0) for i, loss in enumerate(losses)]
-    alarm = first(reports(exploded))
-    assert alarm is not None
+    alarm = alarmed(reports(exploded))
     assert alarm.verdict is AlarmKind.DIVERGING
     assert alarm.step <= 330
     assert 270 <= alarm.onset <= 310
@@ -166,8 +170,7 @@ def test_a_validation_loss_above_the_untouched_models_is_harm() -> None:
     rows = [validated(1, 2.0)]
     for step in (50, 100):
         rows += [LogRow(step, {"train_loss": 1.5}), validated(step, 3.0)]
-    alarm = first(rows)
-    assert alarm is not None
+    alarm = alarmed(rows)
     assert (alarm.verdict, alarm.step) == (AlarmKind.DIVERGING, 100)
     assert "from 2.000 to 3.000" in alarm.message
 
@@ -264,8 +267,7 @@ def speeds(values: Iterable[float], **more: float) -> list[LogRow]:
 )
 def test_a_speed_that_collapses_for_good_is_swapping(peak: float, says: str) -> None:
     rows = speeds([0.5] * 12 + [0.02] * 12, peak_memory_gb=peak)
-    alarm = first(rows, Watch(1_000, memory_gb=16.0))
-    assert alarm is not None
+    alarm = alarmed(rows, Watch(1_000, memory_gb=16.0))
     assert alarm.verdict is AlarmKind.SWAPPING
     assert alarm.onset == 130
     assert alarm.message.endswith(says)
@@ -294,8 +296,7 @@ def test_the_speed_of_the_newer_table_is_told_by_its_tokens() -> None:
         for i in (1, 2)
     ]
     rows.append(LogRow(30, {"train_loss": math.nan}))
-    alarm = first(rows, Watch(iterations=130))
-    assert alarm is not None
+    alarm = alarmed(rows, Watch(iterations=130))
     # 2,000 tokens in 10 iterations at 100 a second: half an iteration a second.
     assert alarm.savings.seconds == pytest.approx(200)
 
