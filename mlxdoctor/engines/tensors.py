@@ -169,8 +169,12 @@ def describe(
         is_finite = facts_a.is_finite and facts_b.is_finite
         singular_values = np.zeros(0)
         if is_finite:
-            product = np.swapaxes(_root(gram_a), -1, -2) @ _root(gram_b)
-            singular_values = np.sort(np.linalg.svd(product, compute_uv=False).ravel())[::-1]
+            # Of factors of norm 1: the squares of two large ones might overflow.
+            sizes = facts_a.norm or 1.0, facts_b.norm or 1.0
+            root = _root(gram_a / sizes[0] ** 2)
+            inner = np.swapaxes(root, -1, -2) @ (gram_b / sizes[1] ** 2) @ root
+            squares = np.sort(np.linalg.eigvalsh(inner).ravel())[::-1]
+            singular_values = np.sqrt(np.maximum(squares, 0.0)) * (sizes[0] * sizes[1])
         peak = facts_a.peak * sqrt(inputs)
         # The mean square of the draw is 1/(3 inputs), with standard error sqrt(4/45/n)/inputs.
         excess = abs(facts_a.rms**2 * inputs - 1 / 3)
@@ -199,15 +203,15 @@ def _factor(values: NDArray[Any], gram: NDArray[np.float64]) -> FactorFacts:
     flat = values.reshape(-1)
     first = flat[:FIRST_VALUES]
     # Not a set of them, nor np.unique, which loads masked arrays: both take longer than the rest.
-    ordered = np.sort(first.astype(np.float64))
-    below, above = int((first < 0).sum()), int((first > 0).sum())
+    ordered = np.sort(first)
+    below, above = int(np.count_nonzero(first < 0)), int(np.count_nonzero(first > 0))
     norm = float(np.sqrt(np.trace(gram, axis1=-2, axis2=-1).sum()))
     return FactorFacts(
         size=flat.size,
         norm=norm,
         peak=float(max(flat.max(), -flat.min())) if flat.size else 0.0,
         nonfinite=0 if isfinite(norm) else int(np.count_nonzero(~np.isfinite(flat))),
-        levels=int((ordered[1:] != ordered[:-1]).sum()) + bool(first.size),
+        levels=int(np.count_nonzero(ordered[1:] != ordered[:-1])) + bool(first.size),
         nonzero=int(np.count_nonzero(first)),
         rarer_sign=min(below, above) / max(below + above, 1),
         fingerprint=hash((values.shape, norm, first.tobytes())),
