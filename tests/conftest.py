@@ -14,6 +14,7 @@ import pytest
 
 from mlxdoctor.check import Check, discover
 from mlxdoctor.cli import main
+from tests.checks.log_evidence import LogWriter
 
 ROOT = Path(__file__).parents[1]
 FIXTURES = ROOT / "fixtures"
@@ -54,6 +55,12 @@ def expected(name: str) -> dict[str, Any]:
     """What is known of a fixture run: its cause (None for a healthy one) and verdict."""
     known: dict[str, Any] = json.loads((RUNS / name / "expected.json").read_text())
     return known
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> LogWriter:
+    """Writes a log into the test's folder, and reads it back."""
+    return LogWriter(tmp_path)
 
 
 @pytest.fixture

@@ -25,11 +25,17 @@ def outcome(check: Check, *evidence: Any) -> Outcome:
     return check.run(Given(*evidence))
 
 
+def severities(judged: Outcome) -> dict[str, str]:
+    """Severity by symptom; the check must not have crashed."""
+    assert judged.status != "crashed", judged.reason
+    return {each.code.partition(".")[2]: each.severity.value for each in judged.findings}
+
+
 def findings(check: Check, *evidence: Any) -> dict[str, Finding]:
     """The findings by code; the check must not crash."""
-    found = outcome(check, *evidence)
-    assert found.status != "crashed", found.reason
-    return {one.code: one for one in found.findings}
+    judged = outcome(check, *evidence)
+    assert judged.status != "crashed", judged.reason
+    return {each.code: each for each in judged.findings}
 
 
 def answers(

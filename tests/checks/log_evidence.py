@@ -45,11 +45,6 @@ def judge(check: Check, *evidence: object) -> Outcome:
     return outcome
 
 
-def found(outcome: Outcome) -> dict[str, str]:
-    """Severity by symptom."""
-    return {one.code.split(".")[1]: one.severity.value for one in outcome.findings}
-
-
 def finding(outcome: Outcome, symptom: str) -> Finding:
     (one,) = [one for one in outcome.findings if one.code.split(".")[1] == symptom]
     return one

@@ -16,7 +16,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Outcome, Status
 from tests.conftest import FIXTURES, RUNS, check_called
-from tests.given import outcome
+from tests.given import outcome, severities
 from tests.weight_files import lora, save, to_bfloat16, write_config
 
 adapter_presence = check_called("adapter-presence")
@@ -35,12 +35,6 @@ def examine(folder: Path, tensors: dict[str, Any], **config: Any) -> Outcome:
     save(folder / "adapters.safetensors", tensors)
     stated = TrainingConfig.read(write_config(folder, **config))
     return outcome(adapter_presence, Adapter.read(folder), stated)
-
-
-def codes(judged: Outcome) -> dict[str, str]:
-    """The severity of each finding by its code."""
-    assert judged.status is not Status.CRASHED, judged.reason
-    return {one.code.removeprefix("adapter-presence."): one.severity for one in judged.findings}
 
 
 def edited_lora(name: str, values: Any) -> dict[str, Any]:
@@ -165,7 +159,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, str], dict[str, Any]]] = {
 def test_files_of_factors(tmp_path: Path, name: str) -> None:
     tensors, expected, figures = CASES[name]
     judged = examine(tmp_path, tensors)
-    assert codes(judged) == expected
+    assert severities(judged) == expected
     assert all(judged.findings[0].measured[key] == value for key, value in figures.items())
     assert judged.status is (Status.FOUND if expected else Status.PASSED)
 
@@ -174,12 +168,12 @@ def test_files_of_factors(tmp_path: Path, name: str) -> None:
     "unused", ["vision_tower.layers.0.self_attn.q_proj", "mtp.layers.0.mlp.up_proj"]
 )
 def test_what_a_model_may_leave_unused_is_sound(tmp_path: Path, unused: str) -> None:
-    assert codes(examine(tmp_path, without_b(unused, more=(unused,)))) == {}
+    assert severities(examine(tmp_path, without_b(unused, more=(unused,)))) == {}
 
 
 def test_zero_b_is_seen_in_bfloat16(tmp_path: Path) -> None:
     path = save(tmp_path / "adapters.safetensors", BF16, dict.fromkeys(BF16, "BF16"))
-    assert codes(outcome(adapter_presence, Adapter.read(path))) == ZERO
+    assert severities(outcome(adapter_presence, Adapter.read(path))) == ZERO
 
 
 def peft(folder: Path, tensors: dict[str, Any], **config: Any) -> dict[str, str]:
@@ -189,7 +183,7 @@ def peft(folder: Path, tensors: dict[str, Any], **config: Any) -> dict[str, str]
     stated = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, **config}
     (folder / "adapter_config.json").write_text(json.dumps(stated))
     evidence = Adapter.read(folder), TrainingConfig.read(folder)
-    return codes(outcome(adapter_presence, *evidence))
+    return severities(outcome(adapter_presence, *evidence))
 
 
 def test_another_draw_of_a_is_no_sign_of_training(tmp_path: Path) -> None:
@@ -217,7 +211,7 @@ def test_whole_weights_alone(tmp_path: Path) -> None:
     tensors = {"model.norm.weight": np.ones(4, np.float32)}
     assert examine(tmp_path, tensors, fine_tune_type="full").status is Status.PASSED
     alone = outcome(adapter_presence, Adapter.read(tmp_path))
-    assert codes(alone) == {"no-lora-tensors": "warning", "full-weights": "warning"}
+    assert severities(alone) == {"no-lora-tensors": "warning", "full-weights": "warning"}
     missing = outcome(adapter_presence)
     assert (missing.status, missing.reason) == (Status.SKIPPED, "no adapter was given")
 
@@ -226,7 +220,7 @@ def test_a_factor_of_one_number(tmp_path: Path) -> None:
     a = np.arange(-31.5, 32, dtype=np.float32).reshape(16, 4)
     for b, found in ((a.T, {}), (np.full((4, 16), 0.01, "f4"), {"untrained-values": "error"})):
         save(tmp_path / "adapters.safetensors", {f"{FIRST}.lora_a": a, f"{FIRST}.lora_b": b})
-        assert codes(outcome(adapter_presence, Adapter.read(tmp_path))) == found
+        assert severities(outcome(adapter_presence, Adapter.read(tmp_path))) == found
 
 
 Tensors = dict[str, Any]
@@ -326,5 +320,5 @@ def test_values_that_no_training_leaves(
     adapter = edited(tmp_path / "run", change)
     judged = outcome(adapter_presence, adapter, BaseModel.read(FIXTURES / "base"))
     figure, _, severity = found.partition(" ")
-    assert codes(judged) == ({"untrained-values": severity} if found else {})
+    assert severities(judged) == ({"untrained-values": severity} if found else {})
     assert not found or figure in judged.findings[0].measured

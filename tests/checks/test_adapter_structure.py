@@ -18,7 +18,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Outcome, Status
 from mlxdoctor.run import Run
 from tests.conftest import FIXTURES, ROOT, RUNS, check_called
-from tests.given import outcome
+from tests.given import outcome, severities
 from tests.weight_files import MLX_CONFIG, lora, save, write_config
 
 adapter_structure = check_called("adapter-structure")
@@ -45,12 +45,6 @@ def examine(
     save(folder / "adapters.safetensors", tensors)
     stated = TrainingConfig.read(write_config(folder, **config))
     return outcome(adapter_structure, Adapter.read(folder), stated, *([base] if base else []))
-
-
-def codes(judged: Outcome) -> dict[str, str]:
-    """The severity of each finding by its code."""
-    assert judged.status is not Status.CRASHED, judged.reason
-    return {one.code.removeprefix("adapter-structure."): one.severity for one in judged.findings}
 
 
 def parameters(**changes: Any) -> dict[str, Any]:
@@ -180,7 +174,7 @@ CASES = {
 def test_names_and_shapes(tmp_path: Path, name: str) -> None:
     found, tensors, base, figures, settings = CASES[name]
     judged = examine(tmp_path, tensors, base, **settings)
-    assert codes(judged) == dict(text.split() for text in found)
+    assert severities(judged) == dict(text.split() for text in found)
     assert all(judged.findings[-1].measured[key] == value for key, value in figures.items())
 
 
@@ -196,7 +190,7 @@ def test_the_rank_of_peft(
     (tmp_path / "adapter_config.json").write_text(json.dumps(stated))
     evidence = Adapter.read(tmp_path), TrainingConfig.read(tmp_path), BASE
     judged = outcome(adapter_structure, *evidence)
-    assert codes(judged) == {"another-format": "warning", **found}
+    assert severities(judged) == {"another-format": "warning", **found}
 
 
 @pytest.mark.parametrize("named", ["run", "run/adapters.safetensors"])
@@ -206,9 +200,9 @@ def test_no_configuration(tmp_path: Path, named: str) -> None:
     expected = {"no-configuration": "warning" if named == "run" else "info"}
     for paths, options in (([tmp_path / named], {}), ([], {"adapter": tmp_path / named})):
         run = Run.discover(paths, base=FIXTURES / "base", allow_model=False, **options)
-        assert codes(adapter_structure.run(run)) == expected
+        assert severities(adapter_structure.run(run)) == expected
     loose = Adapter.read(path, is_loose=named != "run")
-    assert codes(outcome(adapter_structure, loose)) == expected
+    assert severities(outcome(adapter_structure, loose)) == expected
 
 
 def test_a_configuration_that_no_loader_reads(tmp_path: Path) -> None:
@@ -216,7 +210,7 @@ def test_a_configuration_that_no_loader_reads(tmp_path: Path) -> None:
     stated = tmp_path / "lora.json"
     stated.write_text(json.dumps({**MLX_CONFIG, "lora_parameters": parameters()}))
     judged = outcome(adapter_structure, adapter, TrainingConfig.read(stated), BASE)
-    assert codes(judged) == {"no-configuration": "warning"}
+    assert severities(judged) == {"no-configuration": "warning"}
     # It lies beside the adapter, and can't be read.
     (tmp_path / "adapter_config.json").write_text("{")
     adapter = Adapter.read(adapter.path)
@@ -369,7 +363,7 @@ def loading(folder: Path, base: BaseModel | None = None) -> Outcome:
 def refusals(judged: Outcome) -> str:
     """What mlx-lm would stop at, by code."""
     stops = {STOPS, NO_PLACE, "scale-zero", "scale-impossible"}
-    return " ".join(stops & codes(judged).keys())
+    return " ".join(stops & severities(judged).keys())
 
 
 def answer(base: Path, folder: Path) -> None:
@@ -424,9 +418,9 @@ def old_name(folder: Path) -> None:
 )
 def test_what_is_told_besides(tmp_path: Path, edit: Edit, expected: str) -> None:
     folder = edited(tmp_path / "run", edit)
-    assert codes(loading(folder)) == dict([expected.split()])
+    assert severities(loading(folder)) == dict([expected.split()])
     # The base model itself tells more.
-    assert "unknown-names" not in codes(loading(folder, BASE))
+    assert "unknown-names" not in severities(loading(folder, BASE))
 
 
 @pytest.mark.slow
@@ -449,7 +443,7 @@ def test_another_file_name_and_another_format(tmp_path: Path) -> None:
     (folder / "adapters.safetensors").rename(folder / "mine.safetensors")
     config = TrainingConfig.beside(folder / "mine.safetensors")
     adapter = Adapter.read(folder / "mine.safetensors")
-    assert codes(outcome(adapter_structure, adapter, config)) == {"another-format": "warning"}
+    assert severities(outcome(adapter_structure, adapter, config)) == {"another-format": "warning"}
     # A file that was named by itself may go where it is called right.
     loose = Adapter.read(folder / "mine.safetensors", is_loose=True)
     assert outcome(adapter_structure, loose, config).findings == ()

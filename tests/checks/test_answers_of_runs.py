@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from mlxdoctor.api import run_checks
-from mlxdoctor.finding import Outcome
 from mlxdoctor.run import Run
 from tests.conftest import RUNS, check_called, expected, run_names
+from tests.given import severities
 
 CHECKS = [
     check_called(name)
@@ -41,10 +41,6 @@ NO_GAIN = {
 }
 
 
-def codes(outcome: Outcome) -> dict[str, str]:
-    return {one.code.split(".")[1]: one.severity.value for one in outcome.findings}
-
-
 @pytest.mark.parametrize("name", run_names())
 def test_what_the_recorded_answers_of_a_run_show(name: str) -> None:
     outcomes = run_checks(CHECKS, Run.discover([RUNS / name], allow_model=False))
@@ -52,13 +48,13 @@ def test_what_the_recorded_answers_of_a_run_show(name: str) -> None:
     if not (RUNS / name / "generations.jsonl").exists():
         assert {one.status for one in outcomes} == {"skipped"}
         return
-    assert (codes(collapse), codes(effect)) == FOUND.get(name, ({}, {}))
-    assert codes(base) == {"sound": "info"}
-    assert codes(near).get("no-gain") == NO_GAIN.get(name)
+    assert (severities(collapse), severities(effect)) == FOUND.get(name, ({}, {}))
+    assert severities(base) == {"sound": "info"}
+    assert severities(near).get("no-gain") == NO_GAIN.get(name)
     if expected(name)["verdict"] == "healthy":
-        assert codes(near) == {"gained": "info"}
+        assert severities(near) == {"gained": "info"}
     # Answers of one token have too few pairs for skips; the others are judged.
-    is_collapsed = bool(codes(collapse).keys() - {"skips-tokens", "never-ends"})
+    is_collapsed = bool(severities(collapse).keys() - {"skips-tokens", "never-ends"})
     assert ("token-collapse.skips-tokens" in collapse.unsought) is is_collapsed
     if name == "collapse-frequent-token":
         assert collapse.findings[0].measured["token"] == 11

@@ -14,7 +14,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.finding import Outcome, Status
 from tests.conftest import FIXTURES, check_called
-from tests.given import outcome
+from tests.given import outcome, severities
 from tests.weight_files import lora, save, to_bfloat16, write_config
 
 full_weights = check_called("full-weights")
@@ -39,12 +39,6 @@ def moved(by: float, names: list[str] | None = None) -> dict[str, Any]:
 def examined(path: Path, *more: object) -> Outcome:
     """The check on the tuned weights at a path."""
     return outcome(full_weights, TunedModel.read(path), BASE, *more)
-
-
-def codes(judged: Outcome) -> dict[str, str]:
-    """The severity of each finding by its code."""
-    assert judged.status is not Status.CRASHED, judged.reason
-    return {one.code.removeprefix("full-weights."): one.severity for one in judged.findings}
 
 
 def full_run(folder: Path, weights: dict[str, Any]) -> Outcome:
@@ -99,7 +93,7 @@ def test_a_full_fine_tune(
     tmp_path: Path, weights: dict[str, Any], expected: dict[str, str], figures: dict[str, Any]
 ) -> None:
     judged = full_run(tmp_path, weights)
-    assert codes(judged) == expected
+    assert severities(judged) == expected
     assert judged.status is (Status.FOUND if expected else Status.PASSED)
     for finding in judged.findings:
         assert finding.measured.items() >= figures.items()
@@ -111,10 +105,10 @@ def test_the_median_change_is_measured(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_which_no_configuration_says_how_it_was_trained(tmp_path: Path) -> None:
-    assert codes(model(tmp_path / "same", WEIGHTS)) == {"unchanged": "warning"}
+    assert severities(model(tmp_path / "same", WEIGHTS)) == {"unchanged": "warning"}
     halves = {name: to_bfloat16(one) for name, one in moved(3.5).items()}
     save(tmp_path / "model.safetensors", halves, dict.fromkeys(halves, "BF16"))
-    assert codes(examined(tmp_path)) == {"exploded": "error"}
+    assert severities(examined(tmp_path)) == {"exploded": "error"}
 
 
 def test_a_model_quantised_afterwards_is_not_judged(tmp_path: Path) -> None:
@@ -141,7 +135,7 @@ def test_only_a_full_fine_tune_is_judged_by_its_size(tmp_path: Path) -> None:
     lora_run = TrainingConfig.read(write_config(tmp_path, fine_tune_type="lora"))
     alone = save(tmp_path / "run" / "adapters.safetensors", LARGE)
     for judged in (model(tmp_path / "fused", LARGE, adapter), examined(alone, lora_run)):
-        assert "exploded" not in codes(judged)
+        assert "exploded" not in severities(judged)
         assert "full-weights.exploded" in judged.unsought
 
 
@@ -174,7 +168,7 @@ def test_real_full_fine_tunes(tmp_path: Path, rate: float, expected: set[str]) -
     train(settings)
     tuned = TunedModel.read(tmp_path / "adapters.safetensors")
     judged = outcome(full_weights, tuned, BASE, TrainingConfig.read(tmp_path))
-    assert codes(judged).keys() == expected
+    assert severities(judged).keys() == expected
 
 
 # Weights that were to stay frozen.
@@ -203,7 +197,7 @@ def test_weights_that_were_to_stay_frozen(
     dtypes = dict.fromkeys(weights, "BF16") if is_half else None
     path = save(tmp_path / "adapters.safetensors", weights, dtypes)
     judged = examined(path, Adapter.read(path))
-    assert codes(judged) == ({"frozen-changed": "error"} if figures else {})
+    assert severities(judged) == ({"frozen-changed": "error"} if figures else {})
     for finding in judged.findings:
         assert all(finding.measured[key] == value for key, value in figures.items())
     if not figures:
@@ -216,4 +210,4 @@ def test_a_fused_model_may_differ_where_it_was_adapted(tmp_path: Path) -> None:
     tensors = changed(f"{Q}.weight", WEIGHTS[f"{Q}.weight"] + 1)
     assert model(tmp_path / "fused", tensors, adapter).status is Status.PASSED
     judged = model(tmp_path / "other", {**tensors, NORM: WEIGHTS[NORM] + 1}, adapter)
-    assert codes(judged) == {"frozen-changed": "warning"}
+    assert severities(judged) == {"frozen-changed": "warning"}

@@ -18,7 +18,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.finding import Outcome
 from tests.conftest import FIXTURES, RUNS, check_called
-from tests.given import outcome
+from tests.given import outcome, severities
 from tests.reproduce.real import trained
 
 fused_model = check_called("fused-model")
@@ -68,10 +68,6 @@ def judged(fused: Path | None, base: Path = BASE, run: Path = RUN) -> Outcome:
     return outcome(fused_model, *evidence, *([TunedModel.read(fused)] if fused else []))
 
 
-def codes(found: Outcome) -> dict[str, str]:
-    return {one.code.removeprefix("fused-model."): one.severity.value for one in found.findings}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("bits", "expected"),
@@ -81,7 +77,7 @@ def test_rounding_is_told_by_its_size(
     sound: Path, tmp_path: Path, bits: int, expected: dict[str, str]
 ) -> None:
     found = judged(quantized(sound, tmp_path / "fused", bits) if bits < 16 else sound)
-    assert codes(found) == expected
+    assert severities(found) == expected
     assert found.status == ("found" if expected else "passed")
     for one in found.findings:
         assert one.measured["gain"] == pytest.approx(1.0, abs=0.1)
@@ -114,7 +110,7 @@ def test_what_else_may_be_wrong(sound: Path, tmp_path: Path) -> None:
     without_update, fused_twice = BASE, fuse(sound, RUN, tmp_path / "twice")
     mixed = half_of_the_layers(sound, tmp_path / "mixed")
     for model in (without_update, fused_twice, mixed, at_half_the_scale(tmp_path)):
-        assert codes(judged(model)) == {"wrong-scale": "error"}
+        assert severities(judged(model)) == {"wrong-scale": "error"}
 
 
 @pytest.mark.slow
@@ -140,19 +136,19 @@ def test_a_quantised_base_swallows_a_small_update(
 ) -> None:
     base, run = small_steps["base"], small_steps["run"]
     found = judged(fuse(base, run, tmp_path / "fused"), base, run)
-    assert codes(found) == {"update-lost": "error"}
+    assert severities(found) == {"update-lost": "error"}
     gain = found.findings[0].measured["gain"]
     assert isinstance(gain, float)
     assert gain < 0.5
-    assert codes(judged(fuse(base, run, tmp_path / "whole", "--dequantize"), base, run)) == {}
+    assert severities(judged(fuse(base, run, tmp_path / "whole", "--dequantize"), base, run)) == {}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dora", "lora"])
 def test_each_kind_of_adapter(tmp_path: Path, kind: str) -> None:
     run = trained(tmp_path / "run", fine_tune_type=kind, iters=4, learning_rate=1e-3)
-    assert codes(judged(fuse(BASE, run, tmp_path / "fused"), run=run)) == {}
-    assert codes(judged(BASE, run=run)) == {"wrong-scale": "error"}
+    assert severities(judged(fuse(BASE, run, tmp_path / "fused"), run=run)) == {}
+    assert severities(judged(BASE, run=run)) == {"wrong-scale": "error"}
 
 
 def test_without_a_fused_model_there_is_nothing_to_compare() -> None:

@@ -141,20 +141,6 @@ def test_fewer_iterations_than_accumulation_steps_train_nothing(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_resumed_adapter_of_another_rank_takes_the_place_of_the_configured(
-    tmp_path: Path,
-) -> None:
-    resume = str(train(tmp_path / "first") / "adapters.safetensors")
-    narrower = {"rank": 4, "dropout": 0.0, "scale": 20.0}
-    second = train(tmp_path / "second", lora_parameters=narrower, resume_adapter_file=resume)
-    (finding,) = outcome(second, check_called("resume")).findings
-    assert finding.code == "resume.rank-differs"
-    assert (finding.measured["rank"], finding.measured["resumed_rank"]) == (4, 8)
-    third = train(tmp_path / "third", resume_adapter_file=resume)
-    assert outcome(third, check_called("resume")).findings == ()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("bits", [6, 8])
 def test_dora_on_a_base_of_so_many_bits_that_breaks_off(tmp_path: Path, bits: int) -> None:
     from mlx_lm.convert import convert

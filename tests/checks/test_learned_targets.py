@@ -7,7 +7,7 @@ import pytest
 
 from mlxdoctor.models.losses import TokenLosses
 from tests.conftest import check_called
-from tests.given import findings, outcome
+from tests.given import outcome, severities
 from tests.measured_rows import Losses, measured_rows
 
 learned_targets = check_called("learned-targets")
@@ -42,8 +42,7 @@ def made(
 
 
 def codes_of(losses: TokenLosses) -> dict[str, str]:
-    found = findings(learned_targets, losses)
-    return {code.removeprefix("learned-targets."): str(one.severity) for code, one in found.items()}
+    return severities(outcome(learned_targets, losses))
 
 
 PADDED = {0: (0.1, 0.1)}

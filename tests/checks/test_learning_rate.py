@@ -10,8 +10,9 @@ import pytest
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from tests.checks.data_evidence import config_of, run
-from tests.checks.log_evidence import LogWriter, decay, found, judge
+from tests.checks.log_evidence import LogWriter, decay, judge
 from tests.conftest import check_called
+from tests.given import severities
 
 learning_rate = check_called("learning-rate")
 CORRECTED = {"optimizer_config": {"adam": {"bias_correction": True}}}
@@ -43,6 +44,8 @@ def with_step(tmp_path, rate, scale=20.0, **more):
         (3.2e9, 2e-4, 20, {"above-guideline": "warning"}),
         (3.2e9, 2e-5, 20, {}),
         (3.2e9, 5e-5, 20, {"above-guideline": "info"}),
+        # A negative scale steps as far.
+        (3.2e9, 2e-4, -20, {"above-guideline": "warning"}),
         # mlx-lm's defaults.
         (6e8, 1e-5, 20, {}),
         (8e9, 1e-5, 20, {}),
@@ -144,7 +147,7 @@ def test_a_loss_that_still_falls_with_steps_far_below_the_band(tmp_path, losses,
     log = LogWriter(tmp_path).losses(losses)
     config = with_step(tmp_path, 1e-8, model="llama-3.2-3b", optimizer="adam")
     outcome = judge(learning_rate, config, log)
-    assert found(outcome) == {"below-guideline": severity}
+    assert severities(outcome) == {"below-guideline": severity}
     assert ("still fell at the end" in outcome.findings[0].message) is (severity == "error")
     sgd = with_step(tmp_path, 1e-8, model="llama-3.2-3b", optimizer="sgd")
-    assert found(judge(learning_rate, sgd, log)) == {"below-guideline": "warning"}
+    assert severities(judge(learning_rate, sgd, log)) == {"below-guideline": "warning"}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.checks.log_evidence import LogWriter, errors, finding, found, judge
+from tests.checks.log_evidence import LogWriter, errors, finding, judge
 from tests.conftest import check_called
+from tests.given import severities
 
 log_failures = check_called("log-failures")
 
@@ -40,19 +41,19 @@ OOM = "libc++abi: terminating due to std::runtime_error: [METAL] Insufficient Me
     ],
 )
 def test_endings(logs: LogWriter, after: tuple[str, ...], symptoms: dict[str, str]) -> None:
-    assert found(judge(log_failures, logs.text(START, *REPORTS, *after))) == symptoms
+    assert severities(judge(log_failures, logs.text(START, *REPORTS, *after))) == symptoms
 
 
 def test_a_failure_before_the_run_was_survived(logs: LogWriter) -> None:
     outcome = judge(log_failures, logs.text(OOM, START, *REPORTS))
-    assert found(outcome) == {"out-of-memory": "info"}
+    assert severities(outcome) == {"out-of-memory": "info"}
     assert "reports follow" in finding(outcome, "out-of-memory").message
 
 
 @pytest.mark.parametrize(("reports", "hit"), [(5, True), (10, False)])
 def test_early_end(logs: LogWriter, reports: int, hit: bool) -> None:
     outcome = judge(log_failures, logs.text(START, *REPORTS[:reports]))
-    assert ("ends-early" in found(outcome)) is hit
+    assert ("ends-early" in severities(outcome)) is hit
     assert errors(outcome) == []
 
 
@@ -179,8 +180,8 @@ UNVALIDATED, TARGETLESS = "nothing-to-validate-on", "batches-without-targets"
 )
 def test_what_a_trainer_warns_of(logs: LogWriter, line: str, code: str, hit: bool) -> None:
     outcome = judge(log_failures, logs.text(START, line, *REPORTS, line))
-    assert found(outcome) == ({code: "warning"} if hit else {})
+    assert severities(outcome) == ({code: "warning"} if hit else {})
     if hit:
         assert finding(outcome, code).measured["line"] == 2
     validated = logs.text(line, START, *REPORTS, "Iter 200: Val loss 1.500, Val took 1.0s")
-    assert UNVALIDATED not in found(judge(log_failures, validated))
+    assert UNVALIDATED not in severities(judge(log_failures, validated))

@@ -17,7 +17,7 @@ from mlxdoctor.models.losses import RowLosses, TokenLosses
 from mlxdoctor.models.validation import PLAIN_FORMATS, WITHOUT_END, PlainFormat, ValidationRows
 from tests.checks.log_evidence import LogWriter
 from tests.conftest import check_called
-from tests.given import outcome
+from tests.given import outcome, severities
 from tests.measured_rows import Losses, measured_rows
 
 loss_agreement = check_called("loss-agreement")
@@ -87,12 +87,7 @@ class Given:
         return outcome(loss_agreement, written, losses, validation, *config)
 
     def codes(self, *arguments: Any, **named: Any) -> dict[str, str]:
-        return codes(self.judged(*arguments, **named))
-
-
-def codes(found: Outcome) -> dict[str, str]:
-    assert found.status != "crashed", found.reason
-    return {one.code.removeprefix("loss-agreement."): one.severity for one in found.findings}
+        return severities(self.judged(*arguments, **named))
 
 
 @pytest.fixture
@@ -155,7 +150,7 @@ def test_what_decides_nothing(
     run: Given, logged: tuple[float, float], tuned: Losses | None, reason: str
 ) -> None:
     found = run.judged(logged, tuned=tuned)
-    assert (found.status, codes(found)) == ("inconclusive", {})
+    assert (found.status, severities(found)) == ("inconclusive", {})
     assert reason in found.reason
 
 
@@ -163,7 +158,7 @@ def test_what_decides_nothing(
 def test_targets_at_another_shift(run: Given, shift: int) -> None:
     base, tuned = replace(BASE, at_shift={shift: 8.5}), replace(level(7.0), at_shift={shift: 0.1})
     found = run.judged((8.5, 0.1), base, tuned)
-    assert codes(found) == {"agrees-at-another-shift": "error"}
+    assert severities(found) == {"agrees-at-another-shift": "error"}
     assert found.findings[0].measured["shift"] == shift
 
 
@@ -174,7 +169,7 @@ def test_another_prompt_format(run: Given, tuned: float, severity: str) -> None:
         PLAIN_FORMATS[0]: measured_rows(level(6.4), level(0.9)),
     }
     found = run.judged((6.2, 0.3), tuned=level(tuned), formats=formats)
-    assert codes(found) == {"agrees-in-another-format": severity}
+    assert severities(found) == {"agrees-in-another-format": severity}
     assert found.findings[0].measured["format"] == str(PLAIN)
 
 
@@ -252,7 +247,7 @@ def test_training_losses_where_nothing_was_validated(
 ) -> None:
     log = LogWriter(run.folder).losses([3.5, 2.0, 1.6, 1.5, 1.5, 1.3, 1.3, 1.2])
     rows = measured_rows(BASE, level(tuned, prompt=tuned), 16, split="train")
-    assert codes(outcome(loss_agreement, log, TokenLosses((), rows, 768))) == expected
+    assert severities(outcome(loss_agreement, log, TokenLosses((), rows, 768))) == expected
 
 
 def test_too_little_to_decide(run: Given) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.checks.log_evidence import LogWriter, finding, found, judge
+from tests.checks.log_evidence import LogWriter, finding, judge
 from tests.conftest import check_called
+from tests.given import severities
 
 loss_finite = check_called("loss-finite")
 
@@ -46,7 +47,7 @@ def test_nan_after_good_reports(logs: LogWriter) -> None:
 def test_losses_that_are_no_numbers(
     logs: LogWriter, losses: list[float], val: dict[int, float], symptoms: dict[str, str]
 ) -> None:
-    assert found(judge(loss_finite, logs.losses(losses, val))) == symptoms
+    assert severities(judge(loss_finite, logs.losses(losses, val))) == symptoms
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def test_losses_that_are_no_numbers(
     ],
 )
 def test_other_lines(logs: LogWriter, line: str, signs: dict[str, str]) -> None:
-    assert found(judge(loss_finite, logs.text(line.format(10), line.format(20)))) == signs
+    assert severities(judge(loss_finite, logs.text(line.format(10), line.format(20)))) == signs
 
 
 def test_missing_evidence(logs: LogWriter) -> None:

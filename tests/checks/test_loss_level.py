@@ -10,8 +10,9 @@ import pytest
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from tests.checks.data_evidence import BASE, chat, rows_of, write_data
-from tests.checks.log_evidence import LogWriter, decay, finding, found, judge
+from tests.checks.log_evidence import LogWriter, decay, finding, judge
 from tests.conftest import check_called
+from tests.given import severities
 from tests.weight_files import write_config
 
 loss_level = check_called("loss-level")
@@ -37,7 +38,7 @@ def test_with_the_model(
 ) -> None:
     uniform = math.log(base.vocab_size or 0)
     outcome = judge(loss_level, logs.losses(decay(20, 5.0, end), {1: uniform + excess}), base)
-    assert found(outcome).get("starts-above-uniform") == severity
+    assert severities(outcome).get("starts-above-uniform") == severity
     if severity is not None:
         one = finding(outcome, "starts-above-uniform")
         assert one.measured["uniform_guess"] == pytest.approx(uniform)
@@ -74,7 +75,7 @@ TAIL = [10.318, 10.290, 9.941, 9.841, 9.639, 9.962, 10.292, 9.914, 10.156, 10.15
 def test_without_the_model(
     logs: LogWriter, losses: list[float], val: dict[int, float], first: int, signs: dict[str, str]
 ) -> None:
-    assert found(judge(loss_level, logs.losses(losses, val, first=first))) == signs
+    assert severities(judge(loss_level, logs.losses(losses, val, first=first))) == signs
 
 
 @pytest.mark.parametrize(("below", "severity"), [(0.1, "error"), (0.5, None)])
@@ -82,7 +83,7 @@ def test_chance_is_that_of_the_model_where_it_is_known(
     logs: LogWriter, base: BaseModel, below: float, severity: str | None
 ) -> None:
     log = logs.losses([math.log(base.vocab_size or 0) - below] * 4, first=500)
-    assert found(judge(loss_level, log, base)).get("stays-at-chance") == severity
+    assert severities(judge(loss_level, log, base)).get("stays-at-chance") == severity
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ def test_a_sum_over_accumulation_steps_may_stay_there(
     """A validation, or mlx-lm's own columns, say that it is the loss of a batch."""
     log = logs.losses(TAIL, val, first=2910)
     outcome = judge(loss_level, log, accumulating(tmp_path, 8))
-    assert found(outcome) == {"stays-at-chance": severity}
+    assert severities(outcome) == {"stays-at-chance": severity}
 
 
 @pytest.mark.parametrize(
@@ -124,8 +125,8 @@ def test_a_constant_guess(
     losses = decay(20, 4.0 * steps, 3.0 * steps, 0.01) + [steps * (floor + above)] * 20
     log = logs.losses(losses, {} if before is None else {1: floor + before})
     outcome = judge(loss_level, log, rows, accumulating(tmp_path, steps))
-    assert found(outcome).get("ends-above-unigram") == severity
-    assert ("sum-over-accumulation" in found(outcome)) is (steps > 1)
+    assert severities(outcome).get("ends-above-unigram") == severity
+    assert ("sum-over-accumulation" in severities(outcome)) is (steps > 1)
     if severity is not None:
         assert finding(outcome, "ends-above-unigram").measured["unigram_entropy"] == floor
 
@@ -176,7 +177,7 @@ def test_losses_that_are_added_up(
     val = {1: before} if before is not None else {}
     log = logs.losses([first, *decay(19, first, first / 2)], val)
     outcome = judge(loss_level, log, accumulating(tmp_path, steps))
-    assert found(outcome) == symptoms
+    assert severities(outcome) == symptoms
     if "sum-over-accumulation" in symptoms:
         one = finding(outcome, "sum-over-accumulation")
         assert one.measured["mean"] == pytest.approx(first / steps)
@@ -187,7 +188,7 @@ def test_the_models_name_tells_its_vocabulary(logs: LogWriter, tmp_path: Path) -
     path = tmp_path / "run.yaml"
     path.write_text("model: mlx-community/Llama-3.2-3B-Instruct-4bit\niters: 100\n")
     log = logs.losses(decay(20, 5.0, 2.0), {1: 12.4})
-    assert found(judge(loss_level, log)) == {}
+    assert severities(judge(loss_level, log)) == {}
     one = finding(judge(loss_level, log, TrainingConfig.read(path)), "starts-above-uniform")
     assert one.measured["vocabulary"] == 128_256
     assert f"{math.log(128_256):.3f}" in one.message

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from tests.checks.data_evidence import chat, config_of, rows_of, write_data
-from tests.checks.log_evidence import LogWriter, decay, errors, finding, found, judge
+from tests.checks.log_evidence import LogWriter, decay, errors, finding, judge
 from tests.conftest import check_called
+from tests.given import severities
 
 loss_trend = check_called("loss-trend")
 FRESH = ("Trainable parameters: 0.048% (4.473M/9241.706M)", "Starting training..., iters: 300")
@@ -82,7 +83,7 @@ def test_curves(
     logs: LogWriter, losses: list[float], val: dict[int, float], more: dict[str, Any], signs: str
 ) -> None:
     outcome = judge(loss_trend, logs.losses(losses, val, **more))
-    assert " ".join(f"{code} {severity}" for code, severity in found(outcome).items()) == signs
+    assert " ".join(f"{code} {severity}" for code, severity in severities(outcome).items()) == signs
 
 
 def test_the_figures(logs: LogWriter) -> None:
@@ -122,17 +123,17 @@ def test_a_loss_that_did_not_move(
 ) -> None:
     config = [] if stated is None else [config_of(tmp_path, fine_tune_type="lora", **stated)]
     log = logs.losses(decay(30, 1.8, 1.8, noise=0.02), val, head=head)
-    assert found(judge(loss_trend, log, *config)).get("never-learned") == severity
+    assert severities(judge(loss_trend, log, *config)).get("never-learned") == severity
 
 
 def test_rows_known_by_heart_after_many_passes(tmp_path: Path, logs: LogWriter) -> None:
     log, config = logs.losses(decay(40, 3.0, 0.1, 0.01), FLAT), config_of(tmp_path, batch_size=4)
-    assert found(judge(loss_trend, log, config)) == {"overfitting": "warning"}
+    assert severities(judge(loss_trend, log, config)) == {"overfitting": "warning"}
     # 400 iterations of four rows, of which 24 are different.
     texts = [chat(f"What is number {i}?", f"It is {i}.") for i in range(24)] * 2
     rows = rows_of(write_data(tmp_path, train=texts), config)
     outcome = judge(loss_trend, log, config, rows)
-    assert found(outcome) == {"overfitting": "error"}
+    assert severities(outcome) == {"overfitting": "error"}
     assert finding(outcome, "overfitting").measured["passes"] == pytest.approx(1600 / 24)
 
 
@@ -167,7 +168,7 @@ def test_the_loss_of_pairs_ends_far_above_where_it_began(
     lines = [] if before is None else [f"Iter 1: Val loss {before}, Val took 1.0s"]
     lines += [f"Iter {5 * i}: loss {x}, margin 0.0" for i, x in enumerate(losses, 1)]
     outcome = judge(loss_trend, logs.text(*lines))
-    assert found(outcome) == ({"diverged": "error"} if hit else {})
+    assert severities(outcome) == ({"diverged": "error"} if hit else {})
     assert "loss-trend.overfitting" in outcome.unsought
     assert not outcome.seen
 

@@ -16,8 +16,9 @@ from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
 from tests.checks.data_evidence import BASE, config_of, write_data
-from tests.checks.log_evidence import LogWriter, finding, found, judge
+from tests.checks.log_evidence import LogWriter, finding, judge
 from tests.conftest import check_called
+from tests.given import severities
 from tests.weight_files import lora, save
 
 pairs = check_called("preference-pairs")
@@ -122,12 +123,12 @@ def of_chosen(
 def test_margins(
     logs: LogWriter, margins: list[float], more: dict[str, Any], symptoms: dict[str, str]
 ) -> None:
-    assert found(judge(pairs, pair_log(logs, margins, **more))) == symptoms
+    assert severities(judge(pairs, pair_log(logs, margins, **more))) == symptoms
 
 
 def test_what_was_learned(logs: LogWriter) -> None:
     outcome = judge(pairs, pair_log(logs, RISING, held_out=[(x, x) for x in GAINED]))
-    assert found(outcome) == {}
+    assert severities(outcome) == {}
     assert [seen.learned for seen in outcome.seen] == [True]
     assert "from 0.000 to 1.400 on validation rows" in outcome.seen[0].message
     # Without validation the rows trained on show it.
@@ -149,7 +150,7 @@ def test_pairs_are_told_apart_in_nats(
     """With a beta of 0.01 it is 0.4 nats."""
     config = [] if beta is None else [config_of(tmp_path, beta=beta)]
     outcome = judge(pairs, pair_log(logs, [0.0, *[0.004] * 12]), *config)
-    assert found(outcome) == ({"not-told-apart": "warning"} if hit else {})
+    assert severities(outcome) == ({"not-told-apart": "warning"} if hit else {})
 
 
 def rows(tmp_path: Path, prompt: str = "Which lake is it?", answer: str = ANSWER) -> Dataset:
@@ -189,8 +190,8 @@ def test_chosen_answers_that_become_unlikely(
     evidence = [rows(tmp_path), tokenizer] if mode == "dpo" else []
     config = config_of(tmp_path, train_mode=mode, beta=0.1)
     outcome = judge(pairs, of_chosen(logs, rewards, before, mode.upper()), config, *evidence)
-    assert found(outcome).get("both-unlikely") == severity
-    assert found(outcome).keys() <= {"both-unlikely"}
+    assert severities(outcome).get("both-unlikely") == severity
+    assert severities(outcome).keys() <= {"both-unlikely"}
 
 
 def test_the_figures(logs: LogWriter, tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -209,11 +210,11 @@ def test_the_figures(logs: LogWriter, tmp_path: Path, tokenizer: Tokenizer) -> N
     # Without a tokenizer bytes are counted.
     sign = finding(judge(pairs, log, config, data), "both-unlikely")
     assert sign.measured["answer_tokens"] == len(ANSWER)
-    assert found(judge(pairs, of_chosen(logs, SHORT), config, data)) == {}
+    assert severities(judge(pairs, of_chosen(logs, SHORT), config, data)) == {}
     for times, hit in ((0.98, False), (1.02, True)):
         log = of_chosen(logs, [round(-0.1 * times * costs, 3)] * 9)
         outcome = judge(pairs, log, config, data, tokenizer)
-        assert ("both-unlikely" in found(outcome)) is hit
+        assert ("both-unlikely" in severities(outcome)) is hit
 
 
 @pytest.mark.parametrize(("prompt", "hit"), [("Is it?", True), (f"{ANSWER} " * 9, False)])
@@ -224,7 +225,7 @@ def test_of_a_short_answer_to_a_long_prompt_more_is_asked(
     log = of_chosen(logs, [2.0 * reward for reward in SHORT])
     config = config_of(tmp_path, train_mode="dpo", beta=0.1)
     outcome = judge(pairs, log, config, rows(tmp_path, prompt, "Yes"), tokenizer)
-    assert ("both-unlikely" in found(outcome)) is hit
+    assert ("both-unlikely" in severities(outcome)) is hit
 
 
 def test_missing_evidence(logs: LogWriter, tmp_path: Path) -> None:
@@ -250,7 +251,7 @@ def test_missing_evidence(logs: LogWriter, tmp_path: Path) -> None:
 )
 def test_beta(tmp_path: Path, mode: str, beta: float, severity: str | None) -> None:
     config = config_of(tmp_path, train_mode=mode, beta=beta)
-    assert found(judge(pairs, config)).get("beta-unusable") == severity
+    assert severities(judge(pairs, config)).get("beta-unusable") == severity
 
 
 @pytest.mark.parametrize(
@@ -274,7 +275,7 @@ def test_a_reference_that_is_the_model(
         adapter = [Adapter.read(tmp_path / "adapters.safetensors")]
     log = pair_log(logs, [0.0] * 11, chosen=[reward] * 11, mode=mode)
     wanted = EQUAL | ({"reference-moves": "error"} if moves else {})
-    assert found(judge(pairs, log, *adapter)) == wanted
+    assert severities(judge(pairs, log, *adapter)) == wanted
 
 
 @pytest.mark.parametrize("seed", [None, *range(5)])
@@ -289,4 +290,4 @@ def test_log_likelihoods(logs: LogWriter, seed: int | None) -> None:
         )
     )
     wanted = EQUAL | ({"reference-moves": "error"} if seed is None else {})
-    assert found(judge(pairs, log)) == wanted
+    assert severities(judge(pairs, log)) == wanted

@@ -11,8 +11,9 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.run import Run
 from tests.checks.data_evidence import write_data
-from tests.checks.log_evidence import found, judge
+from tests.checks.log_evidence import judge
 from tests.conftest import check_called
+from tests.given import severities
 from tests.weight_files import lora, save
 
 rows = check_called("preference-rows")
@@ -33,7 +34,7 @@ def pairs(count: int, *, alike: int = 0) -> list[dict[str, str]]:
 )
 def test_pairs_of_one_text(tmp_path: Path, alike: int, symptoms: dict[str, str]) -> None:
     data = write_data(tmp_path, train=pairs(100, alike=alike), valid=pairs(30))
-    assert found(judge(rows, data)) == symptoms
+    assert severities(judge(rows, data)) == symptoms
 
 
 def test_answers_as_conversations(tmp_path: Path) -> None:
@@ -41,7 +42,7 @@ def test_answers_as_conversations(tmp_path: Path) -> None:
         {"chosen": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
         | {"rejected": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
     ]
-    assert found(judge(rows, write_data(tmp_path, train=turns * 30))) == {"alike": "error"}
+    assert severities(judge(rows, write_data(tmp_path, train=turns * 30))) == {"alike": "error"}
 
 
 def test_rows_that_are_no_pairs(tmp_path: Path) -> None:

@@ -12,9 +12,8 @@ import pytest
 
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.tuned_model import TunedModel
-from mlxdoctor.finding import Outcome
 from tests.conftest import FIXTURES, check_called
-from tests.given import outcome
+from tests.given import outcome, severities
 from tests.weight_files import lora, save
 
 quantization_consistency = check_called("quantization-consistency")
@@ -49,16 +48,10 @@ def changed(tmp_path: Path) -> Callable[..., Path]:
     return change
 
 
-def found(said: Outcome) -> dict[str, str]:
-    """Severity by symptom."""
-    assert said.status != "crashed", said.reason
-    return {one.code.split(".")[1]: str(one.severity) for one in said.findings}
-
-
 def both(folder: Path) -> dict[str, str]:
     """What is said of a folder as base model, which must be what is said of it as a fused one."""
-    of_base = found(outcome(quantization_consistency, BaseModel.read(folder)))
-    assert of_base == found(outcome(quantization_consistency, TunedModel.read(folder)))
+    of_base = severities(outcome(quantization_consistency, BaseModel.read(folder)))
+    assert of_base == severities(outcome(quantization_consistency, TunedModel.read(folder)))
     return of_base
 
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from mlxdoctor.evidence.training_log import TrainingLog
-from tests.checks.log_evidence import LogWriter, finding, found, judge
+from tests.checks.log_evidence import LogWriter, finding, judge
 from tests.conftest import check_called
+from tests.given import severities
 
 rewards = check_called("rewards")
 EARNED = [0.5 + 0.05 * i for i in range(20)]
@@ -79,7 +80,7 @@ def test_rewards(
     series: dict[str, float | list[float]],
     symptoms: dict[str, str],
 ) -> None:
-    assert found(judge(rewards, records(logs, earned, **series))) == symptoms
+    assert severities(judge(rewards, records(logs, earned, **series))) == symptoms
 
 
 def test_what_was_learned_and_since_when_nothing_is(logs: LogWriter) -> None:
@@ -108,14 +109,14 @@ def test_a_divergence_a_token(
     name = "objective/kl" if series else "kl"
     series = series | {name: [last * i / 9 for i in range(7)] + [last] * 3}
     outcome = judge(rewards, records(logs, EARNED[:10], **series))
-    assert found(outcome) == ({} if severity is None else {"left-reference": severity})
+    assert severities(outcome) == ({} if severity is None else {"left-reference": severity})
 
 
 @pytest.mark.parametrize("series", [{"objective/kl": 600.0}, {"kl": 0.0}])
 def test_a_divergence_that_is_not_known(logs: LogWriter, series: dict[str, float]) -> None:
     """How many tokens an answer has is not known; without a penalty it is not measured."""
     outcome = judge(rewards, records(logs, EARNED[:10], **series))
-    assert found(outcome) == {}
+    assert severities(outcome) == {}
     assert "rewards.left-reference" in outcome.unsought
 
 

@@ -12,8 +12,9 @@ import pytest
 
 from mlxdoctor.judge.curve import loss_figures
 from mlxdoctor.judge.series_table import Columns, SeriesTable
-from tests.checks.log_evidence import LogWriter, decay, finding, found, judge
+from tests.checks.log_evidence import LogWriter, decay, finding, judge
 from tests.conftest import check_called
+from tests.given import severities
 
 series_facts = check_called("series-facts")
 #: Columns whose figures the sentences about another one show.
@@ -54,7 +55,7 @@ def test_whole_seconds_tell_where_updates_are_slow(
         for i in (10, 20, 30)
     ]
     logs.path = logs.path.with_suffix(".jsonl")
-    assert ("validation-without-time" in found(judge(series_facts, logs.text(*rows)))) is hit
+    assert ("validation-without-time" in severities(judge(series_facts, logs.text(*rows)))) is hit
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,7 @@ def test_rates_of_zero(
             for i, (rate, loss) in enumerate(zip(rates, losses, strict=True), 1)
         )
     )
-    assert found(judge(series_facts, log)) == symptoms
+    assert severities(judge(series_facts, log)) == symptoms
 
 
 COLUMNS = {
@@ -145,7 +146,7 @@ COLUMNS = {
 def test_columns(logs: LogWriter, name: str, values: list[object], signs: str) -> None:
     rows = (f"Iter {i}0: Train loss 2.0, {name} {value}" for i, value in enumerate(values, 1))
     outcome = judge(series_facts, logs.text(*rows))
-    assert " ".join(f"{code} {severity}" for code, severity in found(outcome).items()) == signs
+    assert " ".join(f"{code} {severity}" for code, severity in severities(outcome).items()) == signs
 
 
 @pytest.mark.parametrize(
@@ -158,7 +159,7 @@ def test_columns(logs: LogWriter, name: str, values: list[object], signs: str) -
 )
 def test_skipped_batches(logs: LogWriter, line: str, severity: str) -> None:
     log = logs.text(line, "Iter 400: Train loss 1.2" if severity == "info" else "")
-    assert found(judge(series_facts, log)) == {"batches-skipped": severity}
+    assert severities(judge(series_facts, log)) == {"batches-skipped": severity}
 
 
 def spiked(height: float) -> list[float]:
@@ -215,7 +216,9 @@ def test_losses(
     outcome = judge(series_facts, logs.losses(losses, val, first=first))
     # Where the log shows the start, another sign is for that.
     told = {
-        code: each for code, each in found(outcome).items() if code != "loss-rises" or first > 10
+        code: each
+        for code, each in severities(outcome).items()
+        if code != "loss-rises" or first > 10
     }
     assert told == signs
     if "loss-spiked" in signs:
@@ -225,7 +228,7 @@ def test_losses(
 def test_the_loss_of_pairs_may_rise_again(logs: LogWriter) -> None:
     losses = [*decay(20, 3.0, 1.0), *decay(20, 1.0, 3.0)]
     log = logs.text(*(f"Iter {i}: loss {loss}, margin 0.1" for i, loss in enumerate(losses)))
-    assert "loss-rose-again" not in found(judge(series_facts, log))
+    assert "loss-rose-again" not in severities(judge(series_facts, log))
 
 
 def test_a_column_that_nothing_else_looks_at(logs: LogWriter) -> None:

@@ -12,10 +12,10 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Outcome, Status
+from mlxdoctor.finding import Status
 from mlxdoctor.measure.weights.lora_targets import configured_parameters
 from tests.conftest import FIXTURES, RUNS, check_called
-from tests.given import outcome
+from tests.given import outcome, severities
 from tests.weight_files import lora, save, write_config
 
 trainable_ratio = check_called("trainable-ratio")
@@ -50,12 +50,6 @@ def adapter(folder: Path, layers: int, weights: int = 0) -> Adapter:
     if weights:
         tensors["model.embed_tokens.weight"] = np.ones((weights // 96, 96), np.float32)
     return Adapter.read(save(folder / "adapters.safetensors", tensors))
-
-
-def codes(judged: Outcome) -> dict[str, str]:
-    """The severity of each finding by its code."""
-    assert judged.status is not Status.CRASHED, judged.reason
-    return {one.code.removeprefix("trainable-ratio."): one.severity for one in judged.findings}
 
 
 WARNED, UNFROZEN = {"unfrozen": "warning"}, {"unfrozen": "error"}
@@ -100,13 +94,13 @@ def test_counts(
     evidence += [config(tmp_path)] if "config" in more else []
     evidence += [BASE] if "base" in more else []
     evidence += [adapter(tmp_path, *saved)] if saved else []
-    assert codes(outcome(trainable_ratio, *evidence)) == expected
+    assert severities(outcome(trainable_ratio, *evidence)) == expected
 
 
 @pytest.mark.parametrize(("total", "hit"), [(0.470, False), (0.500, False), (0.600, True)])
 def test_a_model_of_another_size(tmp_path: Path, total: float, hit: bool) -> None:
     judged = outcome(trainable_ratio, log(tmp_path, EXPECTED, total), config(tmp_path), BASE)
-    assert codes(judged) == ({"total-mismatch": "warning"} if hit else {})
+    assert severities(judged) == ({"total-mismatch": "warning"} if hit else {})
 
 
 def test_the_magnitudes_of_dora_are_counted(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ import pytest
 
 from mlxdoctor.evidence.dataset import Dataset
 from tests.checks.data_evidence import chat, config_of, write_data
-from tests.checks.log_evidence import LogWriter, finding, found, judge
+from tests.checks.log_evidence import LogWriter, finding, judge
 from tests.conftest import check_called
+from tests.given import severities
 
 training_length = check_called("training-length")
 
@@ -26,7 +27,7 @@ def data(tmp_path: Path, count: int) -> Dataset:
 def test_iterations_against_rows(tmp_path: Path, iterations: int, rows: int, hit: bool) -> None:
     config = config_of(tmp_path, fine_tune_type="lora", iters=iterations, batch_size=4)
     outcome = judge(training_length, config, data(tmp_path, rows))
-    assert found(outcome) == ({"few-rows-seen": "warning"} if hit else {})
+    assert severities(outcome) == ({"few-rows-seen": "warning"} if hit else {})
     if hit:
         one = finding(outcome, "few-rows-seen")
         assert f"see {4 * iterations} of the {rows} rows in train.jsonl" in one.message
@@ -48,7 +49,7 @@ def test_where_the_rows_are_unknown(
 ) -> None:
     config = config_of(tmp_path, fine_tune_type="lora", iters=iterations, batch_size=4)
     log = [logs.losses(losses, every=2)] if losses else []
-    assert bool(found(judge(training_length, config, *log))) is hit
+    assert bool(severities(judge(training_length, config, *log))) is hit
 
 
 def test_a_log_that_ends_before_the_run_tells_nothing(tmp_path: Path, logs: LogWriter) -> None:
@@ -82,10 +83,10 @@ def test_a_dozen_updates(
     config = config_of(tmp_path, fine_tune_type="lora", iters=iterations, batch_size=4)
     log = logs.losses([3.0, last], every=iterations // 2)
     outcome = judge(training_length, config, data(tmp_path, rows), log)
-    assert found(outcome) == ({} if severity is None else {"few-rows-seen": severity})
+    assert severities(outcome) == ({} if severity is None else {"few-rows-seen": severity})
     # What was planned, but not logged, is no proof.
     planned = judge(training_length, config, data(tmp_path, rows))
-    assert found(planned).get("few-rows-seen") != "error"
+    assert severities(planned).get("few-rows-seen") != "error"
 
 
 def test_missing_evidence(tmp_path: Path, logs: LogWriter) -> None:

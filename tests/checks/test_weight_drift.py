@@ -16,7 +16,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Outcome, Status
 from mlxdoctor.judge.save_flaws import EXPLODED, NOMINAL_LARGE
 from tests.conftest import FIXTURES, RUNS, check_called
-from tests.given import outcome
+from tests.given import outcome, severities
 from tests.weight_files import lora, save, write_config
 
 weight_drift = check_called("weight-drift")
@@ -35,12 +35,6 @@ def examine(
     config.setdefault("learning_rate", 1e9)
     stated = TrainingConfig.read(write_config(folder, **config))
     return outcome(weight_drift, Adapter.read(folder), stated, *([base] if base else []))
-
-
-def codes(judged: Outcome) -> dict[str, str]:
-    """The severity of each finding by its code."""
-    assert judged.status is not Status.CRASHED, judged.reason
-    return {one.code.removeprefix("weight-drift."): one.severity for one in judged.findings}
 
 
 def factors(size: float, base: BaseModel | None = BASE, still: int = 0) -> dict[str, Any]:
@@ -83,7 +77,7 @@ def test_the_size_of_the_update(
     # Modules whose B is zero have no update.
     for still in (0, 3):
         judged = examine(tmp_path, factors(size, base, still), base)
-        assert codes(judged) == expected
+        assert severities(judged) == expected
         for finding in judged.findings:
             median = "median_relative_norm" if base else "median_nominal_norm"
             assert finding.measured[median] == pytest.approx(size, rel=1e-4)
@@ -93,7 +87,7 @@ def test_the_size_of_the_update(
 def test_the_scale_counts(tmp_path: Path) -> None:
     scaled = {"rank": 4, "scale": 10.0}
     judged = examine(tmp_path, factors(0.5), lora_parameters=scaled)
-    assert codes(judged) == {"exploded": "error"}
+    assert severities(judged) == {"exploded": "error"}
 
 
 @pytest.mark.parametrize("base", [BASE, None])
@@ -106,7 +100,7 @@ def test_one_module_out_of_all_proportion(
     name = "model.layers.2.self_attn.q_proj"
     tensors[f"{name}.lora_b"] *= 10 * size / usual
     judged = examine(tmp_path, tensors, base)
-    assert codes(judged) == ({"one-module-overwritten": "error"} if hit else {})
+    assert severities(judged) == ({"one-module-overwritten": "error"} if hit else {})
     assert all(finding.where == name for finding in judged.findings)
 
 
@@ -129,11 +123,11 @@ def test_b_that_went_straight_ahead(
         "optimizer_config": {"adam": {"bias_correction": corrected}},
     }
     judged = examine(tmp_path, tensors, **config)
-    assert codes(judged) == ({"straight": "warning"} if hit else {})
+    assert severities(judged) == ({"straight": "warning"} if hit else {})
     for finding in judged.findings:
         assert finding.measured["straightness"] == pytest.approx(times * STRAIGHT)
     other = {**config, "optimizer": "adafactor"}
-    assert codes(examine(tmp_path / "other", tensors, **other)) == {}
+    assert severities(examine(tmp_path / "other", tensors, **other)) == {}
 
 
 def test_what_has_no_size(tmp_path: Path) -> None:
@@ -150,4 +144,4 @@ def test_what_has_no_size(tmp_path: Path) -> None:
 @pytest.mark.parametrize("run", ["healthy-ordinary", "healthy-noisy-batch1"])
 def test_healthy_runs_without_a_base_pass(run: str) -> None:
     evidence = Adapter.read(RUNS / run), TrainingConfig.read(RUNS / run)
-    assert codes(outcome(weight_drift, *evidence)) == {}
+    assert severities(outcome(weight_drift, *evidence)) == {}

@@ -79,18 +79,6 @@ def test_words(text: str, expected: list[str]) -> None:
     assert engine.words(text) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("Paris paris 1867", {"paris", "1867"}),
-        ("東京は大", {"東京", "京は", "は大"}),
-        ("東", {"東"}),
-    ],
-)
-def test_vocabulary(text: str, expected: set[str]) -> None:
-    assert engine.vocabulary(text) == expected
-
-
 def test_how_units_repeat() -> None:
     # a b c d a b c d: 5 4-grams, 4 of them distinct.
     assert engine.seq_rep_n("abcdabcd", 4) == pytest.approx(1 / 5)

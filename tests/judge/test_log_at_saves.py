@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,17 +10,11 @@ import pytest
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.judge.log_at_saves import DIVERGED_NATS, LOST_SHARE, LoggedCourse, course
 from tests.checks.log_evidence import LogWriter
-from tests.conftest import RUNS
 
 SAVES = (50, 100, 150, 200)
 FALLING = [4.0 * 0.9**i + 0.5 for i in range(20)]
 #: Nats above a level, and the share of what was learned, that are a blow-up.
 NATS, SHARE = DIVERGED_NATS, LOST_SHARE
-
-
-@pytest.fixture
-def logs(tmp_path: Path) -> LogWriter:
-    return LogWriter(tmp_path)
 
 
 def at_saves(log: TrainingLog, saves: tuple[int, ...] = SAVES) -> LoggedCourse:
@@ -96,17 +89,3 @@ def test_nothing_to_compare_with(logs: LogWriter) -> None:
     assert course(None, SAVES) is None
     table = logs.text("epoch,loss", *(f"{i},{4 - i / 10}" for i in range(1, 9)))
     assert course(table, SAVES) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "saves", "lost"),
-    [
-        ("healthy-noisy-batch1", (500, 1000), (False, False)),
-        ("healthy-ordinary", (300, 600), (False, False)),
-        ("no-supervised-tokens", (40, 80, 120), (False, True, True)),
-        ("collapse-frequent-token", (100, 200, 300), (True, True, True)),
-    ],
-)
-def test_real_logs(name: str, saves: tuple[int, ...], lost: tuple[bool, ...]) -> None:
-    log = TrainingLog.read([RUNS / name / "train.log"])
-    assert at_saves(log, saves).lost == lost

@@ -2,11 +2,10 @@
 
 import pytest
 
-from fixtures.lab.lint_corpus.__main__ import page, rule_table
+from fixtures.lab.lint_corpus.__main__ import page
 from fixtures.lab.lint_corpus.corpus import (
     TOLERANCE,
     WORTHS,
-    HalfResult,
     Judgement,
     PackageHit,
     counts,
@@ -66,14 +65,6 @@ def test_a_hit_is_not_judged_by_another_rules_judgement() -> None:
     (one,) = judged([HIT], [judgement(10, "unguarded-mean")])
     assert one.judgement is None
     assert counts([one]) == {"warning non-strict-load": {"unjudged": 1}}
-
-
-def test_shares_are_of_all_hits_of_a_severity() -> None:
-    rules = {"error a": {"true": 3, "false": 1}, "warning b": {"harmless": 2}}
-    lines = rule_table(HalfResult(1, 1, 1, 0.0, rules, {}))
-    assert (
-        "| **all** | **error** | 3 of 4 (75%) | 0 of 4 (0%) | 1 of 4 (25%) | 0 of 4 (0%) |" in lines
-    )
 
 
 def test_every_planted_bug_has_a_twin() -> None:

@@ -124,32 +124,6 @@ def test_functions(text: str, name: str | None) -> None:
     assert getattr(function, "name", None) == name
 
 
-def test_nodes_of_a_kind_below_a_node() -> None:
-    source = parse("def f():\n    a()\n    def g():\n        b()\nc()\n")
-    functions = list(source.of(ast.FunctionDef))
-    assert [len(list(source.of(ast.Call, within=one))) for one in functions] == [2, 1]
-    assert len(list(source.of(ast.Call))) == 3
-    assert source.scope(list(source.of(ast.Call))[1]) is functions[1]
-
-
-def test_uses_of_what_a_call_returned() -> None:
-    source = parse(
-        "import mlx.nn as nn\nclass A:\n    def __init__(self, m):\n"
-        "        self.step = nn.value_and_grad(m, loss)\n    def run(self, x):\n"
-        "        self.step(x)\n"
-    )
-    (made,) = source.calls("mlx.nn.value_and_grad")
-    assert [ast.unparse(one) for one in source.uses_of(made)] == ["self.step(x)"]
-
-
-def test_what_a_value_is_computed_from() -> None:
-    source = parse("def f(x):\n    a = g(x) + 1\n    a = a * b\n    use(a)\n")
-    parts = {ast.unparse(part) for part in source.parts(last_argument(source))}
-    assert {"a", "a * b", "g(x)", "x"} <= parts
-    whole = set(source.parts(last_argument(source), lambda part: isinstance(part, ast.Call)))
-    assert not any(isinstance(part, ast.Call) for part in whole)
-
-
 @pytest.mark.parametrize(
     ("text", "uses"),
     [

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import numpy as np
 import pytest
 
-from mlxdoctor.evidence.training_log import Series
-from mlxdoctor.measure.policy_curves import correlation, policy_curves
+from mlxdoctor.measure.policy_curves import policy_curves
 from tests.checks.log_evidence import LogWriter
 
 #: What trainers print; figures are made up. mlx-lm-lora 5 prints GRPO as a block, its colours are
@@ -65,11 +61,6 @@ Iter 5: Train loss 0.100, Rewards 0.250, KL penalty 0.010, Learning Rate 1.000e-
     "mlx-examples, ORPO": """\
 Iter 1: Train loss 0.69, Chosen reward 0.5, Rejected reward 0.2, It/sec 1.0""",
 }
-
-
-@pytest.fixture
-def logs(tmp_path: Path) -> LogWriter:
-    return LogWriter(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -148,11 +139,3 @@ def test_a_method_that_only_the_head_names(logs: LogWriter, head: str, method: s
     assert log.is_preference
     assert policy_curves(log).method == method
     assert not logs.text("Training Mode: SFT", "Iter 1: Train loss 2.0").is_preference
-
-
-def test_rank_correlation_is_of_common_reports() -> None:
-    rising = Series(np.arange(6), np.array([1.0, 2.0, 3.0, 4.0, 5.0, 60.0]))
-    falling = Series(np.arange(1, 7), np.array([9.0, 8.0, 7.0, 6.0, 5.0, 0.0]))
-    assert correlation(rising, falling) == pytest.approx(-1.0)
-    assert correlation(rising, Series(np.arange(4), np.ones(4))) is None
-    assert correlation(rising, Series(np.arange(6), np.ones(6))) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlxdoctor.measure.text.renames import how_to_rename, of_messages, roles_renamed
+from mlxdoctor.measure.text.renames import how_to_rename
 
 
 @pytest.mark.parametrize(
@@ -47,20 +47,3 @@ from mlxdoctor.measure.text.renames import how_to_rename, of_messages, roles_ren
 )
 def test_what_is_said_of_a_row(row: dict[str, object], said: str | None) -> None:
     assert how_to_rename(row) == said
-
-
-def test_messages_as_sharegpt_writes_them() -> None:
-    assert of_messages([{"from": "user", "value": "a"}]) == (
-        "from -> role and value -> content in every message"
-    )
-    assert of_messages([{"role": "user", "content": "a"}]) is None
-    assert of_messages([1, 2]) is None
-    assert of_messages("text") is None
-
-
-def test_roles_that_are_known_under_another_name() -> None:
-    assert roles_renamed(["Human", "gpt", "user", "narrator", None, "System"]) == [
-        ("Human", "user"),
-        ("System", "system"),
-        ("gpt", "assistant"),
-    ]

@@ -1,7 +1,6 @@
 """The loss of rows under several readings, counted by hand."""
 
 import math
-from dataclasses import replace
 
 import pytest
 
@@ -30,32 +29,6 @@ def test_what_a_reading_covers(reading: Reading, total: float, tokens: int) -> N
     mean = mean_loss(ROWS, "base", reading)
     assert mean.value == pytest.approx(total / tokens)
     assert (mean.tokens, mean.rows) == (3 * tokens, 3)
-
-
-@pytest.mark.parametrize(("shift", "tokens"), [(0, 8), (2, 8), (3, 8)])
-def test_a_shift_moves_the_input_and_not_the_targets(shift: int, tokens: int) -> None:
-    rows = measured_rows(replace(MODEL, at_shift={shift: 0.5}), None, 2)
-    mean = mean_loss(rows, "base", Reading(True, "row", shift))
-    assert mean.value == pytest.approx(0.5)
-    assert mean.tokens == 2 * tokens
-
-
-def test_a_row_that_fills_the_limit_has_no_padding() -> None:
-    full = [replace(row, is_padded=False) for row in ROWS]
-    assert mean_loss(full, "base", Reading(True, "padding")).tokens == 3 * 8
-
-
-def test_a_model_that_was_not_measured_has_no_loss() -> None:
-    mean = mean_loss(ROWS, "tuned", Reading(True))
-    assert math.isnan(mean.value)
-    assert mean.rows == 0
-
-
-def test_the_mean_is_over_targets_and_its_spread_over_rows() -> None:
-    rows = measured_rows(MODEL, None, 2, spread=0.2)
-    mean = mean_loss(rows, "base", Reading(True, "answer"))
-    assert mean.value == pytest.approx(2.0)
-    assert mean.spread == pytest.approx(0.2 / math.sqrt(2), rel=1e-4)
 
 
 def test_nothing_is_uncertain_where_all_rows_were_measured_and_validated() -> None:
