@@ -26,7 +26,7 @@ from mlxdoctor.check import DoesNotArise, Inconclusive, check
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.judge.learned import ENOUGH_ROWS
 from mlxdoctor.measure.text.statistics import SIGNIFICANCE, sign_test
-from mlxdoctor.models.readings import Reading, mean_loss
+from mlxdoctor.models.mean_loss import Targets, mean_loss
 from mlxdoctor.models.validation import ValidationRows
 
 #: Rows that are measured where all of them would be slow.
@@ -59,17 +59,17 @@ def fused_agreement(validation: ValidationRows) -> Iterator[Sign | Seen]:
     if validation.measure_unfused is None:
         raise DoesNotArise("there is no fused model with its adapter beside it")
     count = min(validation.total, max(validation.affordable, MEASURED))
-    unfused, fused = validation.measure_unfused(count), validation.measure(None, count)
+    unfused, fused = validation.measure_unfused(count), validation.measure(count)
     if any(row.tuned is None for row in (*unfused, *fused)):
         raise Inconclusive("the adapter could not be loaded on this base model")
     if len(fused) < ENOUGH_ROWS:
         raise Inconclusive(f"{len(fused)} rows are too few to decide; {ENOUGH_ROWS} are needed")
-    reading = Reading(masks_prompt=any(row.prompt_length for row in fused))
+    targets = Targets(masks_prompt=any(row.prompt_length for row in fused))
     before, after = (
-        np.array([mean_loss([row], "tuned", reading).value for row in rows])
+        np.array([mean_loss([row], "tuned", targets).value for row in rows])
         for rows in (unfused, fused)
     )
-    apart, together = (mean_loss(rows, "tuned", reading).value for rows in (unfused, fused))
+    apart, together = (mean_loss(rows, "tuned", targets).value for rows in (unfused, fused))
     measured: dict[str, Measurement] = {
         "rows": len(fused),
         "adapter_loss": round(apart, 4),

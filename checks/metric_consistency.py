@@ -35,7 +35,7 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.judge.learned import ENOUGH_ROWS
 from mlxdoctor.models.load import Which
-from mlxdoctor.models.readings import mean_loss, usual_readings
+from mlxdoctor.models.mean_loss import mean_loss, usual_targets
 from mlxdoctor.models.validation import ValidationRows
 
 #: Nats by which figures of one model differ, as mlx-lm averages batches and drops the last (0.05 on
@@ -197,12 +197,12 @@ def _before_and_after(metrics: ReportedMetrics) -> Iterator[Sign]:
 
 def _on_the_rows(validation: ValidationRows, config: TrainingConfig | None) -> list[_Losses]:
     """Both models' losses on validation rows, in each way in which sound trainers count targets."""
-    rows = validation.measure(None, min(ROWS, validation.total))
+    rows = validation.measure(min(ROWS, validation.total))
     if len(rows) < ENOUGH_ROWS or any(row.tuned is None for row in rows):
         return []
     losses = []
-    for reading in usual_readings(config):
-        base, tuned = (mean_loss(rows, which, reading) for which in get_args(Which))
+    for targets in usual_targets(config):
+        base, tuned = (mean_loss(rows, which, targets) for which in get_args(Which))
         error = max(mean.uncertainty(validation.total, validation.total) for mean in (base, tuned))
         tolerance = max(SAME, ERRORS * error)
         by = f"{len(rows)} validation rows"

@@ -77,7 +77,9 @@ def diagnose(
     run = Run.discover(places, options, progress=progress)
     command = partial(_command, places, options)
     on_files = [check for check in checks if not check.needs_models]
-    with_models = [check for check in checks if check.needs_models]
+    with_models = sorted(
+        (check for check in checks if check.needs_models), key=lambda check: check.trains
+    )
     outcomes = run_checks(on_files, run)
     may_run = options.allow_model and run.get(BaseModel) is not None
     if files_first is not None and with_models and may_run:

@@ -130,6 +130,11 @@ class Check:
         return any(getattr(need.kind, "needs_models", False) for need in self.requirements)
 
     @property
+    def trains(self) -> bool:
+        """Whether evidence that it takes is measured by training: it is asked last."""
+        return any(getattr(need.kind, "trains", False) for need in self.requirements)
+
+    @property
     def cost(self) -> str:
         """What it takes: "instant" for files alone, "forward" for a running model."""
         return "forward" if self.needs_models else "instant"

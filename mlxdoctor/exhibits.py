@@ -101,6 +101,25 @@ class RateCurve(Exhibit):
 
 
 @dataclass(frozen=True)
+class ReplayCurve(Exhibit):
+    """The first losses of a run and the same computed again, nats a token; 0 is before training.
+
+    Attributes:
+        recorded: by the log.
+        computed: as mlx-lm computes them from the same files.
+        read: under the reading with which they agree; None without one.
+        clause: what that reading is; empty without one.
+    """
+
+    figure: ClassVar[str] = "replay"
+
+    recorded: Curve
+    computed: Curve
+    read: Curve | None = None
+    clause: str = ""
+
+
+@dataclass(frozen=True)
 class SampleAnswer(Exhibit):
     """One prompt and the answers to it; `base` is None where it is not known."""
 
@@ -112,4 +131,10 @@ class SampleAnswer(Exhibit):
 
 
 #: Those that are a figure of every report, in the order in which it shows them.
-FIGURES: tuple[type[Exhibit], ...] = (LossCurve, DriftByLayer, CheckpointSizes, RateCurve)
+FIGURES: tuple[type[Exhibit], ...] = (
+    LossCurve,
+    ReplayCurve,
+    DriftByLayer,
+    CheckpointSizes,
+    RateCurve,
+)

@@ -46,6 +46,11 @@ or options (a file that can't be read included), 3 too little to judge by.""",
 @click.option("--against", type=options.PATH, help="A healthy run to compare with.")
 @options.no_generate
 @click.option(
+    "--no-replay",
+    is_flag=True,
+    help="Do not compute again what the log recorded, which takes up to as long as the rest.",
+)
+@click.option(
     "--budget",
     type=click.FloatRange(min=0, min_open=True),
     default=DEFAULT_SECONDS,
@@ -84,6 +89,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
     paths: tuple[Path, ...],
     no_generate: bool,
     no_text: bool,
+    no_replay: bool,
     confirm: bool,
     names: tuple[str, ...],
     folder: Path,
@@ -108,7 +114,9 @@ def command(  # noqa: PLR0917 - click passes every option by name
     The verdict is printed, and the report written to reports/<run>/report.md.
     Nothing is written into the folders that are inspected.
     """
-    what = Options(allow_model=not no_generate, with_text=not no_text, **given)
+    what = Options(
+        allow_model=not no_generate, replay=not no_replay, with_text=not no_text, **given
+    )
     inspected = [*paths, *what.paths.values()]
     if printed is None:
         output.refuse_inside(folder, inspected)

@@ -19,6 +19,7 @@ from mlxdoctor.exhibits import (
     DriftByLayer,
     LossCurve,
     RateCurve,
+    ReplayCurve,
 )
 from mlxdoctor.formats.summary import is_finite, number, sentence
 from mlxdoctor.report import Report
@@ -401,6 +402,35 @@ def _losses_of_rates(curve: RateCurve) -> Losses:
     return Losses("learning rate", [line], levels, marks, top, by_tens=True)
 
 
+# The first losses, as recorded and as computed again.
+
+
+def _replay_caption(curve: ReplayCurve) -> str:
+    """The first and the last recorded loss, and what is computed for each."""
+    parts = [
+        f"{number(recorded)} at iteration {iteration}, computed {number(computed)}"
+        for iteration, recorded, computed in zip(
+            curve.recorded.iterations, curve.recorded.values, curve.computed.values, strict=True
+        )
+    ]
+    text = "The log's first losses and those that mlx-lm computes: " + "; ".join(parts)
+    return sentence(text + (f". They are those {curve.clause}" if curve.clause else ""))
+
+
+def _losses_of_replay(curve: ReplayCurve) -> Losses:
+    curves = [
+        ("in the log", curve.recorded, BLUE, "o"),
+        ("as mlx-lm computes them", curve.computed, ORANGE, "s"),
+    ]
+    if curve.read is not None:
+        curves.append((plain(curve.clause, 44), curve.read, RED, "x"))
+    lines = [
+        Line(each.iterations, each.values, label, {"color": colour, "marker": marker})
+        for label, each, colour, marker in curves
+    ]
+    return Losses("iteration", lines)
+
+
 def _losses_of_reruns(reruns: Sequence[Rerun]) -> Losses:
     """One colour and line a kind of rerun, one label a condition."""
     starts = [rerun.curve.values[0] for rerun in reruns if rerun.curve.values]
@@ -419,6 +449,9 @@ def _losses_of_reruns(reruns: Sequence[Rerun]) -> Losses:
 #: Every figure, by its name.
 FIGURES: Mapping[str, Shown] = {
     "loss": Shown(_loss_caption, "The loss over the run", _losses_of_run),
+    "replay": Shown(
+        _replay_caption, "The first losses, recorded and computed again", _losses_of_replay
+    ),
     "drift": Shown(_sizes_caption, "The size of the update by layer and module"),
     "checkpoints": Shown(_sizes_caption, "The size of the update at each checkpoint"),
     "rates": Shown(

@@ -23,7 +23,7 @@ from mlxdoctor.installed import version_here
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.models.load import Which
 from mlxdoctor.models.losses import TokenLosses
-from mlxdoctor.models.readings import Reading, mean_loss
+from mlxdoctor.models.mean_loss import Targets, mean_loss
 from mlxdoctor.report import Fix
 from mlxdoctor.run import Run
 from mlxdoctor.safety.atomic import replace_file
@@ -234,7 +234,7 @@ def examined(folder: Path, *, base: Path, data: Path) -> Observation:
         base: the base model's folder.
         data: the rows that the model is asked about.
     """
-    run = Run.discover([folder], base=base, data=data)
+    run = Run.discover([folder], base=base, data=data, replay=False)
     outcomes = run_checks(symptom_checks(), run)
     losses = run.get(TokenLosses)
     generations = run.get(Generations)
@@ -262,5 +262,5 @@ def examined(folder: Path, *, base: Path, data: Path) -> Observation:
 def held_out(losses: TokenLosses | None, which: Which) -> float | None:
     """Mean loss of a model on the answers, nats a token; of the valid split if any."""
     rows = (losses.split("valid") or losses.rows) if losses is not None else ()
-    mean = mean_loss(rows, which, Reading(masks_prompt=True, until="end"))
+    mean = mean_loss(rows, which, Targets(masks_prompt=True, until="end"))
     return mean.value if mean.rows else None

@@ -20,13 +20,12 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mlx import nn
 
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.parameters import ADAPTER_LEAVES
 from mlxdoctor.twin.attach import convert, trained_layers
 from mlxdoctor.twin.batches import Batch, Batches
-from mlxdoctor.twin.masked_loss import LossFunction, exact_mask, mean_over, token_losses
+from mlxdoctor.twin.other_losses import loss_without, shifted_loss
 from mlxdoctor.twin.prepared import Parts, parts_of
 from mlxdoctor.twin.settings import Settings
 from mlxdoctor.twin.token_rows import TokenRow, TokenRows
@@ -132,21 +131,6 @@ def shifted_twice(settings: Settings, parts: Parts, severity: Any) -> tuple[Sett
     return settings, replace(parts, loss=shifted_loss(int(severity)))
 
 
-def shifted_loss(shift: int) -> LossFunction:
-    """A loss whose targets are the tokens `shift` places after the inputs; 1 is right."""
-
-    def loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array, mx.array]:
-        width = tokens.shape[1]
-        inputs = tokens[:, : width - max(shift, 1)]
-        targets = tokens[:, shift : shift + inputs.shape[1]]
-        positions = mx.arange(shift, shift + inputs.shape[1])
-        mask = (positions >= mx.maximum(spans[:, :1], shift)) & (positions < spans[:, 1:])
-        losses = nn.losses.cross_entropy(model(inputs), targets)
-        return mean_over(losses, mask)
-
-    return loss
-
-
 @fault("prompt-supervised", "prompt-supervised", 0.5, 1.0)
 def prompt_in_loss(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
     """This share of the prompt is in the loss although the prompt was to be masked."""
@@ -224,12 +208,7 @@ def end_masked(settings: Settings, parts: Parts, severity: Any) -> tuple[Setting
     """The end token is masked by its id, because it doubles as padding."""
     del severity
     end = Tokenizer.read(Path(settings.model)).eos_token_id or 0
-
-    def loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array, mx.array]:
-        mask = exact_mask(spans, tokens.shape[1]) & (tokens[:, 1:] != end)
-        return mean_over(token_losses(model, tokens), mask)
-
-    return settings, replace(parts, loss=loss)
+    return settings, replace(parts, loss=loss_without(end))
 
 
 @fault("adapter-never-attached", "adapter-never-attached", "layers", "everything")

@@ -68,19 +68,37 @@ def parity_loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array
     return losses.astype(mx.float32).sum() / supervised, supervised
 
 
+def losses_of(
+    model: Any,
+    batches: Iterable[Batch],
+    loss: LossFunction,
+    is_late: Callable[[], bool] = lambda: False,
+) -> tuple[list[float], list[float]]:
+    """Of each batch the summed loss in nats and the supervised tokens, dropout off.
+
+    Args:
+        is_late: asked after each batch whether to stop.
+    """
+    model.eval()
+    sums, counts = [], []
+    for batch in batches:
+        mean, count = loss(model, mx.array(batch.tokens), mx.array(batch.spans))
+        mx.eval(mean, count)
+        counts.append(scalar(count))
+        # Without a token the mean is 0/0, and adds nothing.
+        sums.append(scalar(mean) * counts[-1] if counts[-1] else 0.0)
+        if is_late():
+            break
+    return sums, counts
+
+
 def evaluate(model: Any, batches: Iterable[Batch], loss: LossFunction) -> float:
     """The loss in nats a supervised token; NaN where there is none.
 
     The model is left in evaluation mode: dropout is off.
     """
-    model.eval()
-    total, supervised = 0.0, 0.0
-    for batch in batches:
-        mean, count = loss(model, mx.array(batch.tokens), mx.array(batch.spans))
-        mx.eval(mean, count)
-        total += scalar(mean) * scalar(count)
-        supervised += scalar(count)
-    return total / supervised if supervised else math.nan
+    sums, counts = losses_of(model, batches, loss)
+    return sum(sums) / sum(counts) if sum(counts) else math.nan
 
 
 def scalar(array: mx.array) -> float:

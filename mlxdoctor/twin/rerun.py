@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.evidence.kind import Missing, Progress
+from mlxdoctor.evidence.kind import Missing, Progress, RunView
 from mlxdoctor.evidence.run_files import resolve_file
-from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.records import StepRecord, TrainingResult
 from mlxdoctor.twin.settings import OURS, TABLE, Settings
@@ -87,7 +86,7 @@ class Recipe:
         return self.settings(Path("adapters"), 1, self.seed)
 
 
-def recipe_of(run: Run) -> Recipe:
+def recipe_of(run: RunView) -> Recipe:
     """How to make a run again.
 
     Raises:

@@ -31,8 +31,7 @@ def judged(
         (),
         40,
         affordable,
-        (),
-        lambda _, count: fused[:count],
+        lambda count: fused[:count],
         (lambda count: unfused[:count]) if unfused is not None else None,
     )
     return outcome(fused_agreement, evidence)

@@ -239,6 +239,7 @@ def unhealthy() -> dict[str, Any]:
                 "broken": [False, False, True, True],
                 "quantity": "‖ΔW‖/‖W‖",
             },
+            "replay": None,
             "rates": None,
         },
         "timeline": [
@@ -300,6 +301,7 @@ def healthy() -> dict[str, Any]:
             "floors": [{"label": "uniform guess, ln(512)", "value": 6.238}],
             "axis": "iteration",
         },
+        "replay": None,
         "rates": None,
     }
     return data

@@ -1,10 +1,10 @@
-"""The loss of rows under several readings, counted by hand."""
+"""The loss of rows over several sets of targets, counted by hand."""
 
 import math
 
 import pytest
 
-from mlxdoctor.models.readings import MeanLoss, Reading, mean_loss
+from mlxdoctor.models.mean_loss import MeanLoss, Targets, mean_loss
 from tests.measured_rows import Losses, measured_rows
 
 #: 4 prompt targets (the first token has none), 6 of the answer, end, line break, padding.
@@ -13,20 +13,16 @@ ROWS = measured_rows(MODEL, None, 3)
 
 
 @pytest.mark.parametrize(
-    ("reading", "total", "tokens"),
+    ("targets", "total", "tokens"),
     [
-        (Reading(True, "padding"), 12 + 3 + 4 + 5, 9),
-        (Reading(True, "row"), 12 + 3 + 4, 8),
-        (Reading(True, "end"), 12 + 3, 7),
-        (Reading(True, "answer"), 12, 6),
-        (Reading(True, "others"), 12 + 4, 7),
-        (Reading(True, "others+padding"), 12 + 4 + 5, 8),
-        (Reading(False, "padding"), 4 + 12 + 3 + 4 + 5, 13),
-        (Reading(False, "answer"), 4 + 12, 10),
+        (Targets(True, "padding"), 12 + 3 + 4 + 5, 9),
+        (Targets(True, "row"), 12 + 3 + 4, 8),
+        (Targets(True, "end"), 12 + 3, 7),
+        (Targets(False, "padding"), 4 + 12 + 3 + 4 + 5, 13),
     ],
 )
-def test_what_a_reading_covers(reading: Reading, total: float, tokens: int) -> None:
-    mean = mean_loss(ROWS, "base", reading)
+def test_what_targets_cover(targets: Targets, total: float, tokens: int) -> None:
+    mean = mean_loss(ROWS, "base", targets)
     assert mean.value == pytest.approx(total / tokens)
     assert (mean.tokens, mean.rows) == (3 * tokens, 3)
 

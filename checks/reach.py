@@ -1,0 +1,131 @@
+"""Where a run ended, against what a few updates reach on the same rows.
+
+What it finds. A run that learned far less than its rows teach, whatever held it back: an optimiser,
+a schedule, a rate, frozen layers, a trainer that computes something else, or a file that is not
+what was trained.
+
+Why it matters. A loss that falls is no proof of a sound run. Thirty updates with mlx-lm's defaults
+show what the rows can teach; a run of hundreds that ends far above that went wrong.
+
+How it is measured. A fresh adapter is trained on the run's own rows for 30 updates, with Adam at a
+usual rate for the model's size. The losses of base model, tuned model and that adapter on the same
+held-out answers are compared. Where the run lacks much of what the adapter gained, its own settings
+are tried for as many updates, and then with one of them changed back at a time.
+
+When it is wrong. A run of very few updates, one on rows that teach slowly, or one that was to
+learn little. Rows that were edited after the run are other rows.
+
+What to do. Change the setting that is named. Where none is, look at the trainer and at the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mlxdoctor.check import Inconclusive, check
+from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
+from mlxdoctor.twin.reached import SHORT, Reach
+
+#: Of what the twin gained, what a run lacks that certainly went wrong.
+FAR = 1 / 3
+#: Standard errors of a difference that is none by chance.
+ERRORS = 4.0
+
+_REACHED = (
+    "The loss on {rows:* {split} row} is {tuned:.2f}; the base model's is {untouched:.2f}, and "
+    "{updates} updates of Adam at a rate of {rate:.2g} reach {reached:.2f}"
+)
+_OWN = "[; as many with the run's own settings reach {own:.2f}]"
+_HELD_BACK = (
+    f"{_REACHED}{_OWN}, and {{cured:.2f}} with {{setting}} {{after}} in place of {{before}}."
+)
+_CHANGE = "Set {setting} to {after} in place of {before}."
+_EXPECTED = "at most {reached:.2f}"
+
+
+@check(
+    codes={
+        "rate-too-high": Symptom.error(
+            "the learning rate is too high for these rows",
+            says=_HELD_BACK,
+            expected=_EXPECTED,
+            fix=_CHANGE,
+        ),
+        "rate-too-low": Symptom.error(
+            "the learning rate is too low for these rows",
+            says=_HELD_BACK,
+            expected=_EXPECTED,
+            fix=_CHANGE,
+        ),
+        "schedule-holds-back": Symptom.error(
+            "the schedule keeps the run from learning what its rows teach",
+            says=_HELD_BACK,
+            expected=_EXPECTED,
+            fix=_CHANGE,
+        ),
+        "setting-holds-back": Symptom.error(
+            "a setting keeps the run from learning what its rows teach",
+            says=_HELD_BACK,
+            expected=_EXPECTED,
+            fix=_CHANGE,
+        ),
+        "not-what-was-learned": Symptom.error(
+            "the tuned model lacks what its settings teach",
+            says=f"{_REACHED}{_OWN}: the trainer computes something else, or what is on disk is "
+            "not what was trained.",
+            expected=_EXPECTED,
+            fix="Train the same configuration with mlx_lm.lora and compare the first reports; "
+            "look at a step of the trainer with `mlxdoctor probe FILE:FUNCTION`.",
+        ),
+        "far-above": Symptom.error(
+            "the run ended far above what its rows teach",
+            says=f"{_REACHED}{_OWN}.",
+            expected=_EXPECTED,
+            fix="Start again with mlx-lm's defaults and a rate of {rate:.2g}.",
+        ),
+    }
+)
+def reach(reach: Reach) -> Iterator[Sign | Seen]:
+    """Hold the tuned model's loss against what the twin reaches."""
+    if not reach.tells:
+        raise Inconclusive(
+            f"{reach.updates} updates lower the loss from {reach.untouched:.2f} to "
+            f"{reach.reached:.2f} only: these rows teach slowly"
+        )
+    measured: dict[str, Measurement] = {
+        "rows": reach.rows,
+        "split": reach.split,
+        "untouched": reach.untouched,
+        "tuned": reach.tuned,
+        "reached": reach.reached,
+        "updates": reach.updates,
+        "rate": reach.rate,
+        "own": reach.own,
+        "shortfall": reach.shortfall,
+        "setting": reach.setting or None,
+        "before": reach.before or None,
+        "after": reach.after or None,
+        "cured": reach.cured,
+    }
+    is_clear = not reach.tuned - reach.reached <= ERRORS * reach.noise
+    if not (is_clear and not reach.shortfall <= SHORT):
+        yield Seen(f"{_REACHED}.", measured, learned=reach.split == "validation")
+        return
+    if reach.tuned_on_trained < reach.reached_on_trained and reach.split == "validation":
+        raise Inconclusive("the rows trained on are known by heart: others do not tell")
+    severity = None if not reach.shortfall <= FAR else Severity.WARNING
+    if reach.setting == "learning_rate":
+        measured["advised_learning_rate"] = reach.rate
+        is_above = float(reach.before) > reach.rate
+        code = "rate-too-high" if is_above else "rate-too-low"
+        yield Sign(code, measured, where=reach.setting, severity=severity)
+    elif reach.setting:
+        is_schedule = reach.setting == "lr_schedule"
+        code = "schedule-holds-back" if is_schedule else "setting-holds-back"
+        yield Sign(code, measured, where=reach.setting, severity=severity)
+    elif reach.own is not None and reach.own - reach.reached < (
+        SHORT * (reach.untouched - reach.reached)
+    ):
+        yield Sign("not-what-was-learned", measured, severity=severity)
+    else:
+        yield Sign("far-above", measured, severity=severity)

@@ -1,0 +1,112 @@
+"""The first losses of a run against those that mlx-lm computes from the same files.
+
+What it finds. A trainer that does not compute mlx-lm's loss, and what it computes in its place: a
+loss over other targets, of other inputs, of another base model, of one batch again and again.
+
+Why it matters. A run is a function of base model, rows, configuration and seed. Whatever a trainer
+does otherwise shows in its first reports, whether anybody thought of it before or not.
+
+How it is measured. The validation before the first update and the reports of the first 30
+iterations are computed again, as mlx-lm computes them. They may differ by rounding, by the
+sampling error of the rows, and by the order of the batches. Where they differ by more, the log is
+held against readings: losses as other trainers compute them. One that leaves at most a third of
+the disagreement, and agrees better than all others, is what the trainer did.
+
+When it is wrong. Rows or a configuration that were edited after the run describe another one.
+A trainer with a sound loss of its own kind (a smoothed one, say) is not mlx-lm either.
+
+What to do. Ask `mlxdoctor probe FILE:FUNCTION` what one step of the trainer does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mlxdoctor.check import Inconclusive, check
+from mlxdoctor.exhibits import Curve, ReplayCurve
+from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
+from mlxdoctor.twin.reading import readings
+from mlxdoctor.twin.replay import Level, Replay, misfit
+
+#: Nats of a disagreement that is an error whatever a trainer may have meant: sound forks without a
+#: reading differ by less.
+FAR = 0.5
+
+_COMPARED = (
+    "[before training the log has {recorded_before:.3f}, and mlx-lm computes {before:.3f}"
+    "|the log has no validation before training][; at iteration {iteration}, {recorded_report:.3f} "
+    "and {report:.3f}]"
+)
+_SAID = f"The log's losses are those {{clause}}. As configured, {_COMPARED}."
+
+
+@check(
+    codes={
+        "differs": Symptom.warning(
+            "the trainer does not compute mlx-lm's loss",
+            says=f"The log's first losses are not those of mlx-lm on these files: {_COMPARED}.",
+            expected="the losses that mlx-lm computes from the same base, rows and configuration",
+            fix="Look at one step of the trainer: `mlxdoctor probe FILE:FUNCTION`.",
+        ),
+        **{
+            reading.code: Symptom.error(
+                f"the log's losses are those {reading.clause}",
+                says=_SAID,
+                expected="the losses that mlx-lm computes from the same base, rows and "
+                "configuration",
+                fix=reading.fix,
+            )
+            for reading in readings()
+            if not reading.sound
+        },
+    }
+)
+def replay(replay: Replay) -> Iterator[Sign | Seen | Unsought | ReplayCurve]:
+    """Say whether the first losses agree, as configured or otherwise."""
+    start = [level for level in replay.configured if level.what != "after"]
+    if not start:
+        raise Inconclusive("the log has no loss from the start that could be computed again")
+    yield _curve(replay)
+    measured = _figures(start)
+    off = misfit(start)
+    if off == 0.0:
+        said = f"Computed again, the first losses are the log's: {_COMPARED}."
+        yield Seen(said, measured)
+        return
+    if replay.reading is not None and replay.reading.sound:
+        said = f"The log's first losses are those {{clause}}, which is sound: {_COMPARED}."
+        yield Seen(said, measured | {"clause": replay.reading.clause})
+        return
+    if replay.reading is not None:
+        yield Sign(replay.reading.code, measured | {"clause": replay.reading.clause})
+        return
+    severity = Severity.ERROR if off > FAR else None
+    yield Sign("differs", measured | {"misfit": off}, severity=severity)
+
+
+def _figures(start: list[Level]) -> dict[str, Measurement]:
+    """The first validation, and the report that is furthest off."""
+    before = next((level for level in start if level.what == "before"), None)
+    reports = [level for level in start if level.what == "report"]
+    worst = max(reports, key=lambda level: (level.misfit, abs(level.off)), default=None)
+    return {
+        "recorded_before": before.recorded if before is not None else None,
+        "before": before.computed if before is not None else None,
+        "iteration": worst.iteration if worst is not None else None,
+        "recorded_report": worst.recorded if worst is not None else None,
+        "report": worst.computed if worst is not None else None,
+    }
+
+
+def _curve(replay: Replay) -> ReplayCurve:
+    def of(levels: tuple[Level, ...], name: str) -> Curve:
+        shown = [level for level in levels if level.what != "after"]
+        values = tuple(float(getattr(level, name)) for level in shown)
+        return Curve(tuple(level.iteration for level in shown), values)
+
+    return ReplayCurve(
+        recorded=of(replay.configured, "recorded"),
+        computed=of(replay.configured, "computed"),
+        read=of(replay.best, "computed") if replay.reading is not None else None,
+        clause=replay.reading.clause if replay.reading is not None else "",
+    )

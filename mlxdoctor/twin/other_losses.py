@@ -1,0 +1,125 @@
+"""Losses that trainers compute in place of mlx-lm's: for readings of a log, and for experiments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+
+from mlxdoctor.twin.masked_loss import LossFunction, exact_loss, exact_mask, mean_over, token_losses
+
+#: (model, inputs (rows, width - 1)) -> logits (rows, width - 1, vocabulary).
+Call = Callable[[Any, mx.array], mx.array]
+
+
+def shifted_loss(shift: int) -> LossFunction:
+    """A loss whose targets are the tokens `shift` places after the inputs; 1 is right."""
+
+    def loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array, mx.array]:
+        width = tokens.shape[1]
+        inputs = tokens[:, : width - max(shift, 1)]
+        targets = tokens[:, shift : shift + inputs.shape[1]]
+        positions = mx.arange(shift, shift + inputs.shape[1])
+        mask = (positions >= mx.maximum(spans[:, :1], shift)) & (positions < spans[:, 1:])
+        losses = nn.losses.cross_entropy(model(inputs), targets)
+        return mean_over(losses, mask)
+
+    return loss
+
+
+def loss_without(token: int) -> LossFunction:
+    """A loss in which this token is no target, wherever it stands."""
+
+    def loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array, mx.array]:
+        mask = exact_mask(spans, tokens.shape[1]) & (tokens[:, 1:] != token)
+        return mean_over(token_losses(model, tokens), mask)
+
+    return loss
+
+
+def first_target_loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array, mx.array]:
+    """The loss of the first supervised token of each row alone."""
+    positions = mx.arange(1, tokens.shape[1])
+    mask = (positions == mx.maximum(spans[:, :1], 1)) & (positions < spans[:, 1:])
+    return mean_over(token_losses(model, tokens), mask)
+
+
+def whole_batch_loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array, mx.array]:
+    """The loss of every place from the first supervised one to the end of the batch."""
+    mask = mx.arange(1, tokens.shape[1]) >= spans[:, :1]
+    return mean_over(token_losses(model, tokens), mask)
+
+
+def summed_loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array, mx.array]:
+    """The sum over the targets of a batch; a mean over batches counts each alike."""
+    mean, count = exact_loss(model, tokens, spans)
+    return mean * count, mx.array(1)
+
+
+def batch_mean_loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array, mx.array]:
+    """The mean of a batch, which a mean over batches counts like any other."""
+    return exact_loss(model, tokens, spans)[0], mx.array(1)
+
+
+def loss_through(loss: LossFunction, call: Call) -> LossFunction:
+    """The loss of logits that `call` gives in the model's place."""
+
+    def changed(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array, mx.array]:
+        return loss(lambda inputs: call(model, inputs), tokens, spans)
+
+    return changed
+
+
+def loss_of_neighbours(loss: LossFunction) -> LossFunction:
+    """The loss of each row's inputs with the targets of the next row of the batch."""
+
+    def changed(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array, mx.array]:
+        given = mx.concatenate([tokens[1:], tokens[:1]], axis=0)
+        return loss(lambda _: model(given[:, :-1]), tokens, spans)
+
+    return changed
+
+
+def scaled_logits(factor: float) -> Call:
+    """The model's logits times a factor."""
+
+    def call(model: Any, inputs: mx.array) -> mx.array:
+        logits: mx.array = model(inputs) * factor
+        return logits
+
+    return call
+
+
+def probabilities(model: Any, inputs: mx.array) -> mx.array:
+    """The model's probabilities, where logits belong."""
+    return mx.softmax(model(inputs), axis=-1)
+
+
+def without_causal_mask(model: Any, inputs: mx.array) -> mx.array:
+    """The model's logits where every place sees every other."""
+    with _unmasked([layer.self_attn for layer in model.layers if hasattr(layer, "self_attn")]):
+        logits: mx.array = model(inputs)
+        return logits
+
+
+@contextmanager
+def _unmasked(modules: list[Any]) -> Iterator[None]:
+    """Give these attention modules no mask while the context lasts."""
+    kinds = [type(module) for module in modules]
+
+    def unmasked(kind: type[Any]) -> type[Any]:
+        def call(self: Any, inputs: mx.array, *_: Any, **named: Any) -> Any:
+            return kind.__call__(self, inputs, **{**named, "mask": None})
+
+        return type(kind.__name__, (kind,), {"__call__": call})
+
+    try:
+        for module, kind in zip(modules, kinds, strict=True):
+            module.__class__ = unmasked(kind)
+        yield
+    finally:
+        for module, kind in zip(modules, kinds, strict=True):
+            module.__class__ = kind

@@ -1,0 +1,316 @@
+"""Whether a run ended where its rows can take a model: what a few updates of the twin reach.
+
+A run that ends far above that has learned too little, or was destroyed, whatever it was: the
+optimiser, its schedule, the rate, what was frozen, the trainer, or the file. Where the settings
+hold it back, changing one of them back shows which.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.kind import Missing, NoSuchThing, RunView
+from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_LORA_DEFAULTS
+from mlxdoctor.evidence.source import Source
+from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.judge.rate import planned_rates, usual_rates
+from mlxdoctor.models.load import LoadedModels
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.twin.replay import as_configured, deadline_of
+from mlxdoctor.twin.settings import Settings
+
+if TYPE_CHECKING:
+    from mlxdoctor.twin.batches import Batch
+    from mlxdoctor.twin.prepared import Parts
+
+#: Updates that the twin makes, and the fewest that tell anything.
+UPDATES, FEWEST_UPDATES = 30, 8
+#: Of the time, what the first updates may take: others are compared with as many.
+FIRST = 0.3
+#: Batches on which losses are compared.
+HELD = 10
+#: Times the middle of the usual rates at which the twin tries once more: the better one counts.
+FASTER = 3.0
+#: Share of the untouched model's loss that the twin gains at the least: rows that teach less tell
+#: nothing in so few updates.
+VISIBLE = 0.05
+#: Of what the twin gained, by which a run that ends above it is looked into.
+SHORT = 0.2
+#: Of that gap, what the right change of a setting closes at the least.
+CLOSED = 0.5
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Where a run ended, and what the twin reaches in a few updates on the same rows.
+
+    Losses are means over the answers, or over whole rows of text, in nats a token.
+
+    Attributes:
+        sources: the files that it was computed from.
+        split: whose rows: "validation" or "training".
+        rows: how many.
+        untouched: the base model's loss.
+        tuned: the tuned model's.
+        reached: the twin's, after `updates` updates of Adam at `rate`.
+        noise: the standard error of `tuned` less `reached`, over batches.
+        tuned_on_trained, reached_on_trained: the same on rows that both were trained on.
+        own: the twin's after as many updates with the run's own settings; None where it was not
+            asked, or there was no time.
+        setting: the one that holds the run back; empty where none does, or none was looked for.
+        before, after: its value, and the one in its place.
+        cured: the twin's loss with that change.
+        left_out: what there was no time for, as a clause; else empty.
+    """
+
+    kind: ClassVar[str] = "reach"
+    needs_models: ClassVar[bool] = True
+    trains: ClassVar[bool] = True
+
+    sources: tuple[Source, ...]
+    split: str
+    rows: int
+    untouched: float
+    tuned: float
+    reached: float
+    noise: float
+    updates: int
+    rate: float
+    iterations: int
+    tuned_on_trained: float = math.nan
+    reached_on_trained: float = math.nan
+    own: float | None = None
+    setting: str = ""
+    before: str = ""
+    after: str = ""
+    cured: float | None = None
+    left_out: str = ""
+
+    @property
+    def shortfall(self) -> float:
+        """Of what the twin gained, the share that the run has not."""
+        gained = self.untouched - self.reached
+        return (self.tuned - self.reached) / gained if gained > 0 else math.nan
+
+    @property
+    def tells(self) -> bool:
+        """Whether these rows teach enough in so few updates to hold the run against it."""
+        return self.untouched - self.reached > VISIBLE * self.untouched
+
+    @classmethod
+    def find(cls, run: RunView) -> Reach:
+        """Measured within the time that the run's options name."""
+        log = run.get(TrainingLog)
+        if log is not None and log.is_preference:
+            raise NoSuchThing("pairs and rewards are not learned by their likelihood")
+        if not run.options.replay:
+            raise Missing("nothing was computed again, because of --no-replay; leave it out")
+        models = run.need(LoadedModels)
+        if "tuned" not in models.names:
+            raise Missing("the adapter could not be loaded on this base model")
+        settings, parts = as_configured(run)
+        updates = min(UPDATES, max(settings.iters // settings.grad_accumulation_steps, 1))
+        if updates < FEWEST_UPDATES:
+            raise NoSuchThing(f"the run is {updates} updates long: too few to be held against any")
+        return _Measuring(run, models, settings, parts, updates, deadline_of(run)).reach()
+
+
+@dataclass(frozen=True)
+class _Losses:
+    """Of one model, over the fixed batches and over the first ones of training."""
+
+    held: np.ndarray[Any, np.dtype[np.float64]]
+    held_tokens: np.ndarray[Any, np.dtype[np.float64]]
+    trained: float
+
+    @property
+    def mean(self) -> float:
+        """Over the fixed batches, nats a token."""
+        return float(self.held.sum() / self.held_tokens.sum())
+
+    def noise_beside(self, other: _Losses) -> float:
+        """The standard error of the difference of the means, over batches."""
+        off = (self.held - other.held) - (self.mean - other.mean) * self.held_tokens
+        spread = math.sqrt(float((off**2).sum()) / max(len(off) - 1, 1))
+        return spread / float(self.held_tokens.mean()) / math.sqrt(len(off))
+
+
+@dataclass
+class _Measuring:
+    run: RunView
+    models: LoadedModels
+    settings: Settings
+    parts: Parts
+    updates: int
+    deadline: float
+
+    def reach(self) -> Reach:
+        reference = self._reference()
+        held, trained, split = self._batches(reference)
+        untouched = self._losses(self.models.select("base"), held, trained)
+        tuned = self._losses(self.models.select("tuned"), held, trained)
+        rate = float(f"{reference.learning_rate:.2g}")
+        reference = replace(reference, learning_rate=rate)
+        reached = self._after(reference, held, trained, FIRST)
+        if reached is None:
+            raise Missing("the time was over before the twin had made its updates")
+        faster = replace(reference, learning_rate=float(f"{FASTER * rate:.2g}"))
+        other = self._after(faster, held, trained)
+        if other is not None and other.mean < reached.mean:
+            reached, rate = other, faster.learning_rate
+        found = Reach(
+            sources=self.models.sources,
+            split=split,
+            rows=sum(len(batch.indices) for batch in held),
+            untouched=untouched.mean,
+            tuned=tuned.mean,
+            reached=reached.mean,
+            noise=tuned.noise_beside(reached),
+            updates=self.updates,
+            rate=rate,
+            iterations=self.settings.iters,
+            tuned_on_trained=tuned.trained,
+            reached_on_trained=reached.trained,
+        )
+        is_short = found.tells and not found.shortfall <= SHORT
+        return self._explained(found, reference, held, trained) if is_short else found
+
+    def _reference(self) -> Settings:
+        """The run's rows and layers, with an optimiser, a schedule and a rate that learn."""
+        config = self.run.get(TrainingConfig)
+        config = config or TrainingConfig((), self.run.files.roots[0], {}, "mlx-lm")
+        lora = {**MLX_LM_LORA_DEFAULTS, "dropout": 0.0}
+        values = {**config.values, "lora_parameters": lora, "fine_tune_type": "lora"}
+        rates = usual_rates(replace(config, values=values), self.run.get(BaseModel))
+        assert rates is not None, "the values are those of a run with LoRA"
+        return replace(
+            self.settings,
+            optimizer="adam",
+            optimizer_config={},
+            lr_schedule=None,
+            learning_rate=math.sqrt(rates[0] * rates[1]),
+            fine_tune_type="lora",
+            lora_parameters=lora,
+            num_layers=-1,
+            grad_accumulation_steps=1,
+            resume_adapter_file=None,
+            max_seq_length=max(self.settings.max_seq_length, Settings.max_seq_length),
+        )
+
+    def _batches(self, reference: Settings) -> tuple[list[Batch], list[Batch], str]:
+        """Batches to compare on, the first ones of training, and whose rows the former are of."""
+        try:
+            masked = replace(reference, mask_prompt=True)
+            rows = self.parts.encode(masked, None)
+        except InputError:
+            # Rows of text have no prompt.
+            masked, rows = reference, self.parts.encode(reference, None)
+        made = self.parts.batches(masked)
+        batches = made.train(rows.train)
+        trained = list(islice(batches, HELD))
+        if len(rows.valid) >= masked.batch_size:
+            return list(made.evaluation(rows.valid, HELD)), trained, "validation"
+        return list(islice(batches, self.updates, self.updates + HELD)), trained, "training"
+
+    def _losses(self, model: Any, held: list[Batch], trained: list[Batch]) -> _Losses:
+        from mlxdoctor.twin.masked_loss import evaluate, exact_loss, losses_of
+
+        sums, counts = losses_of(model, held, exact_loss)
+        return _Losses(np.array(sums), np.array(counts), evaluate(model, trained, exact_loss))
+
+    def _after(
+        self,
+        settings: Settings,
+        held: list[Batch],
+        trained: list[Batch],
+        share: float | None = None,
+    ) -> _Losses | None:
+        """The losses after so many updates; None where they could not be made in time.
+
+        Args:
+            share: of the time left, after which fewer updates will do, for this and all later.
+        """
+        from mlxdoctor.twin.loop import first_losses
+        from mlxdoctor.twin.prepared import prepared
+
+        each = settings.grad_accumulation_steps
+        now = time.monotonic()
+        until = self.deadline if share is None else now + share * (self.deadline - now)
+        try:
+            start = prepared(settings, self.parts)
+            made = first_losses(start, self.updates * each, lambda: time.monotonic() > until)
+        except InputError:
+            return None
+        if share is not None and len(made) >= FEWEST_UPDATES * each:
+            self.updates = len(made) // each
+        return None if len(made) < self.updates * each else self._losses(start.model, held, trained)
+
+    def _explained(
+        self, found: Reach, reference: Settings, held: list[Batch], trained: list[Batch]
+    ) -> Reach:
+        """What the run's own settings reach, and the one without which they reach more."""
+        own = self._after(self.settings, held, trained)
+        if own is None:
+            return replace(found, left_out="the run's own settings were not tried in time")
+        found = replace(found, own=own.mean)
+        gap = own.mean - found.reached
+        if not gap > SHORT * (found.untouched - found.reached):
+            return found
+        for name, changed, values in self._changes(reference, found.rate):
+            after = self._after(changed, held, trained)
+            if after is None:
+                return replace(found, left_out="not every setting was changed back in time")
+            if own.mean - after.mean > CLOSED * gap:
+                return replace(
+                    found, setting=name, before=values[0], after=values[1], cured=after.mean
+                )
+        return found
+
+    def _changes(
+        self, reference: Settings, rate: float
+    ) -> Iterator[tuple[str, Settings, tuple[str, str]]]:
+        """Settings with one of them changed back: its name, and the value before and after."""
+        own = self.settings
+        config = TrainingConfig((), self.run.files.roots[0], own.stated(), "mlx-lm")
+        rates = planned_rates(config, max(own.iters // own.grad_accumulation_steps, 1))
+        if own.lr_schedule is not None:
+            peak = rate if rates is None else float(rates.max())
+            before = str(own.lr_schedule.get("name", "")) + (
+                f" with {own.lr_schedule['warmup']:,} warm-up updates"
+                if own.lr_schedule.get("warmup")
+                else ""
+            )
+            changed = replace(own, lr_schedule=None, learning_rate=peak)
+            yield "lr_schedule", changed, (before, "a constant rate")
+        if own.optimizer != "adam" or own.optimizer_config.get("adam"):
+            changed = replace(own, optimizer="adam", optimizer_config={})
+            yield "optimizer", changed, (_shown(own.optimizer, own.optimizer_config), "adam")
+        changed = replace(own, lr_schedule=None, learning_rate=rate)
+        yield "learning_rate", changed, (f"{own.learning_rate:g}", f"{rate:g}")
+        if own.lora_parameters is not None:
+            changed = replace(own, lora_parameters=reference.lora_parameters)
+            scale, rank = (own.lora_parameters.get(key) for key in ("scale", "rank"))
+            usual = MLX_LM_LORA_DEFAULTS
+            after = f"rank {usual['rank']}, scale {usual['scale']:g}"
+            yield "lora_parameters", changed, (f"rank {rank}, scale {scale}", after)
+        if own.num_layers != reference.num_layers:
+            changed = replace(own, num_layers=-1)
+            yield "num_layers", changed, (str(own.num_layers), "-1")
+        if own.max_seq_length != reference.max_seq_length:
+            changed = replace(own, max_seq_length=reference.max_seq_length)
+            values = f"{own.max_seq_length:,}", f"{reference.max_seq_length:,}"
+            yield "max_seq_length", changed, values
+
+
+def _shown(optimizer: str, options: Mapping[str, Mapping[str, Any]]) -> str:
+    stated = ", ".join(f"{key} {value}" for key, value in options.get(optimizer, {}).items())
+    return f"{optimizer} ({stated})" if stated else optimizer

@@ -1,0 +1,65 @@
+"""One way in which a log's losses may have been computed, and how all such ways are found.
+
+Importing this and `mlxdoctor.twin.readings` loads no MLX: the check `replay` has a code for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from mlxdoctor.members import modules_of
+from mlxdoctor.twin.settings import Settings
+
+if TYPE_CHECKING:
+    from mlxdoctor.twin.prepared import Parts
+
+#: (settings, parts) -> those of the run as this reading has it; None where it is no other run.
+Apply = Callable[[Settings, "Parts"], "tuple[Settings, Parts] | None"]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One way to compute the losses of a run.
+
+    Attributes:
+        code: of the finding which says that the log agrees with it; several may share one.
+        clause: what the losses then are: "of predicting the token after the next".
+        sound: whether a trainer that does so is sound, and only not mlx-lm.
+        fix: what to do about it; empty for a sound one.
+        in_training: whether validations are the same under it, so that only training shows it.
+        apply: changes settings or parts.
+    """
+
+    code: str
+    clause: str
+    sound: bool
+    fix: str
+    in_training: bool
+    apply: Apply
+
+
+def reading(
+    *, fix: str = "", sound: bool = False, in_training: bool = False
+) -> Callable[[Apply], Reading]:
+    """Makes a reading of a function: its name is the code, its docstring the clause."""
+
+    def made(apply: Apply) -> Reading:
+        clause = " ".join((apply.__doc__ or "").split()).rstrip(".")
+        code = apply.__name__.replace("_", "-")
+        return Reading(code, clause[:1].lower() + clause[1:], sound, fix, in_training, apply)
+
+    return made
+
+
+@cache
+def readings() -> tuple[Reading, ...]:
+    """All readings: sound ones first, those that only training shows last."""
+    found: list[Reading] = []
+    for module in modules_of("mlxdoctor.twin.readings"):
+        for value in vars(module).values():
+            group = value if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+            found += [each for each in group if isinstance(each, Reading)]
+    return tuple(sorted(found, key=lambda each: (not each.sound, each.in_training)))

@@ -1,0 +1,82 @@
+"""Another base model than the one at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mlxdoctor.twin.reading import Reading, reading
+from mlxdoctor.twin.settings import Settings
+
+if TYPE_CHECKING:
+    from mlxdoctor.twin.prepared import Parts
+
+_FIX = "Name the base model that the run was trained on with --base."
+#: Weights that share a scale: as mlx-lm has it, and where that does not divide a matrix.
+_GROUPS = (64, 32)
+
+
+def _with_base(parts: Parts, change: Callable[[Any], None]) -> Parts:
+    def load(settings: Settings) -> tuple[Any, Any]:
+        model, tokenizer = parts.load(settings)
+        change(model)
+        return model, tokenizer
+
+    return replace(parts, load=load)
+
+
+def _quantised(bits: int) -> Reading:
+    def apply(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
+        from mlx import nn
+
+        def of_layer(_: str, module: Any) -> bool | dict[str, int]:
+            if not hasattr(module, "to_quantized"):
+                return False
+            width = module.weight.shape[-1]
+            group = next((each for each in _GROUPS if width % each == 0), None)
+            return group is not None and {"group_size": group, "bits": bits}
+
+        def change(model: Any) -> None:
+            nn.quantize(model, bits=bits, class_predicate=of_layer)
+
+        return settings, _with_base(parts, change)
+
+    clause = f"of the base quantised to {bits} bits"
+    return Reading("base-quantised", clause, sound=False, fix=_FIX, in_training=False, apply=apply)
+
+
+def _rope(factor: float) -> Reading:
+    def apply(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
+        def change(model: Any) -> None:
+            for layer in model.layers:
+                rope: Any = getattr(getattr(layer, "self_attn", None), "rope", None)
+                if hasattr(rope, "base"):
+                    rope.base = rope.base * factor
+
+        return settings, _with_base(parts, change)
+
+    clause = f"of a base whose rope base is {factor:g} times as large"
+    return Reading("other-rope-base", clause, sound=False, fix=_FIX, in_training=False, apply=apply)
+
+
+QUANTISED = tuple(_quantised(bits) for bits in (8, 4))
+#: 10,000, 500,000 and 1,000,000 are usual: these are their quotients.
+ROPE = tuple(_rope(factor) for factor in (0.01, 0.02, 50.0, 100.0))
+
+
+@reading(fix="Train on the base model itself, and not on one that was fused before.")
+def adapter_in_the_base(settings: Settings, parts: Parts) -> tuple[Settings, Parts] | None:
+    """Of a base that holds this adapter already."""
+    saved = Path(settings.adapter_path) / "adapters.safetensors"
+    if not saved.is_file():
+        return None
+
+    def prepare(model: Any, settings: Settings) -> None:
+        from mlxdoctor.twin.attach import load_adapter
+
+        parts.prepare(model, settings)
+        load_adapter(model, saved, strict=False)
+
+    return settings, replace(parts, prepare=prepare)

@@ -1,0 +1,64 @@
+"""What the model is given, and what is made of its logits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from mlxdoctor.twin.reading import reading
+from mlxdoctor.twin.settings import Settings
+
+if TYPE_CHECKING:
+    from mlxdoctor.twin.prepared import Parts
+
+_AS_THEY_ARE = "Give the loss the logits as the model computes them."
+
+
+@reading(fix="Give the model its causal mask.")
+def no_causal_mask(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
+    """Of a model without its causal mask, which sees the tokens that it is to predict."""
+    from mlxdoctor.twin.other_losses import loss_through, without_causal_mask
+
+    return settings, replace(parts, loss=loss_through(parts.loss, without_causal_mask))
+
+
+@reading(fix="Keep inputs and targets of a row together: shuffle both or neither.")
+def targets_of_another_row(settings: Settings, parts: Parts) -> tuple[Settings, Parts] | None:
+    """Of inputs with the targets of another row of the batch."""
+    from mlxdoctor.twin.other_losses import loss_of_neighbours
+
+    if settings.batch_size < 2:
+        return None
+    return settings, replace(parts, loss=loss_of_neighbours(parts.loss))
+
+
+@reading(fix=_AS_THEY_ARE)
+def logits_times_four(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
+    """Of logits that are multiplied by 4."""
+    from mlxdoctor.twin.other_losses import loss_through, scaled_logits
+
+    return settings, replace(parts, loss=loss_through(parts.loss, scaled_logits(4.0)))
+
+
+@reading(fix=_AS_THEY_ARE)
+def logits_times_two(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
+    """Of logits that are multiplied by 2."""
+    from mlxdoctor.twin.other_losses import loss_through, scaled_logits
+
+    return settings, replace(parts, loss=loss_through(parts.loss, scaled_logits(2.0)))
+
+
+@reading(fix=_AS_THEY_ARE)
+def logits_halved(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
+    """Of logits that are halved."""
+    from mlxdoctor.twin.other_losses import loss_through, scaled_logits
+
+    return settings, replace(parts, loss=loss_through(parts.loss, scaled_logits(0.5)))
+
+
+@reading(fix="Give the loss logits: it takes their logarithm itself.")
+def probabilities_as_logits(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
+    """Of probabilities where logits belong."""
+    from mlxdoctor.twin.other_losses import loss_through, probabilities
+
+    return settings, replace(parts, loss=loss_through(parts.loss, probabilities))

@@ -1,0 +1,133 @@
+"""Which tokens are targets, and how far from their inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.twin.reading import reading
+from mlxdoctor.twin.settings import Settings
+from mlxdoctor.twin.token_rows import TokenRow, TokenRows
+
+if TYPE_CHECKING:
+    from mlxdoctor.twin.prepared import Parts
+
+_SHIFT_ONCE = "Make targets[i] the token after inputs[i], shifted exactly once."
+_KEEP_THE_END = "Put the end token at the end of every row, and do not mask it."
+
+
+@reading(sound=True)
+def without_padding(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
+    """Without the padding token that mlx-lm trains after each row."""
+    from mlxdoctor.twin.masked_loss import exact_loss
+
+    return settings, replace(parts, loss=exact_loss)
+
+
+@reading(sound=True)
+def answers_alone(settings: Settings, parts: Parts) -> tuple[Settings, Parts] | None:
+    """Of the answers alone."""
+    return None if settings.mask_prompt else (replace(settings, mask_prompt=True), parts)
+
+
+@reading(sound=True)
+def up_to_the_end_token(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
+    """Of rows that stop at their end token."""
+    from mlxdoctor.twin.masked_loss import exact_loss
+
+    return settings, replace(parts, encode=_up_to_the_end(parts, kept=1), loss=exact_loss)
+
+
+@reading(sound=True)
+def batch_mean(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
+    """Averaged over batches, each counted alike."""
+    from mlxdoctor.twin.other_losses import batch_mean_loss
+
+    return settings, replace(parts, loss=batch_mean_loss)
+
+
+@reading(fix="Build the mask so that the first target is the first token of the answer.")
+def prompt_in_the_loss(settings: Settings, parts: Parts) -> tuple[Settings, Parts] | None:
+    """Of prompt and answer, although the prompt was to be masked."""
+    return (replace(settings, mask_prompt=False), parts) if settings.mask_prompt else None
+
+
+@reading(fix=_SHIFT_ONCE)
+def token_just_given(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
+    """Of predicting the token just given, since the targets are not shifted."""
+    from mlxdoctor.twin.other_losses import shifted_loss
+
+    return settings, replace(parts, loss=shifted_loss(0))
+
+
+@reading(fix=_SHIFT_ONCE)
+def token_after_the_next(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
+    """Of predicting the token after the next, since the targets are shifted twice."""
+    from mlxdoctor.twin.other_losses import shifted_loss
+
+    return settings, replace(parts, loss=shifted_loss(2))
+
+
+@reading(fix=_SHIFT_ONCE)
+def third_token_ahead(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
+    """Of predicting the third token ahead."""
+    from mlxdoctor.twin.other_losses import shifted_loss
+
+    return settings, replace(parts, loss=shifted_loss(3))
+
+
+@reading(fix=_KEEP_THE_END)
+def no_end_token(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
+    """Of rows without their end token."""
+    return settings, replace(parts, encode=_up_to_the_end(parts, kept=0))
+
+
+@reading(fix=_KEEP_THE_END)
+def end_token_masked(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
+    """Of all tokens but the end token, which is masked wherever it stands."""
+    from mlxdoctor.twin.other_losses import loss_without
+
+    end = Tokenizer.read(Path(settings.model)).eos_token_id or 0
+    return settings, replace(parts, loss=loss_without(end))
+
+
+@reading(fix="Mask the prompt alone: every token of the answer is a target.")
+def first_token_alone(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
+    """Of the first token of each answer alone."""
+    from mlxdoctor.twin.other_losses import first_target_loss
+
+    return replace(settings, mask_prompt=True), replace(parts, loss=first_target_loss)
+
+
+@reading(fix="Mask by each row's length: padding is no target.")
+def padding_in_the_loss(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
+    """Of all places of a batch, the padding included."""
+    from mlxdoctor.twin.other_losses import whole_batch_loss
+
+    return settings, replace(parts, loss=whole_batch_loss)
+
+
+@reading(fix="Divide by the number of targets: steps otherwise depend on the size of a batch.")
+def summed(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
+    """Summed over the targets of a batch, and not divided by their number."""
+    from mlxdoctor.twin.other_losses import summed_loss
+
+    return settings, replace(parts, loss=summed_loss)
+
+
+def _up_to_the_end(parts: Parts, *, kept: int) -> Callable[[Settings, Any], TokenRows]:
+    """Rows up to their last end token, with it (`kept` is 1) or without (0)."""
+
+    def encode(settings: Settings, tokenizer: Any) -> TokenRows:
+        def ended(row: TokenRow) -> TokenRow:
+            ends = np.flatnonzero(row.tokens == tokenizer.eos_token_id)
+            return replace(row, tokens=row.tokens[: ends[-1] + kept]) if len(ends) else row
+
+        return parts.encode(settings, tokenizer).map(ended)
+
+    return encode

@@ -1,0 +1,484 @@
+"""What a run recorded, computed again; and the reading under which both agree.
+
+A run is a function of base, rows, configuration and seed. Its first validation, its first reports
+and its last validation are computed again as mlx-lm computes them. Where they differ, readings are
+tried (`mlxdoctor.twin.readings`): what a trainer may have computed in place of mlx-lm's loss.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.kind import Missing, NoSuchThing, RunView
+from mlxdoctor.evidence.source import Source
+from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.measure.logged_levels import LoggedLoss, logged_loss
+from mlxdoctor.models.load import LoadedModels, in_float32, load_tokenizer, load_weights
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.twin.rerun import recipe_of
+from mlxdoctor.twin.settings import Settings
+
+if TYPE_CHECKING:
+    from mlxdoctor.twin.prepared import Parts
+    from mlxdoctor.twin.reading import Reading
+
+#: Iterations that are made again; where the first report comes later, as many as it takes.
+ITERATIONS, LATEST_FIRST = 30, 60
+#: Nats by which the same loss differs: rounding in half precision and in the log is below.
+SAME = 0.02
+#: Nats by which the very same validation differs where nothing but the log rounds.
+EXACT = 0.003
+#: Standard errors of losses over other rows, or over the same rows in another order.
+ERRORS = 4.0
+#: Of the nats by which a loss fell, by which another start or another order makes it differ.
+PATH = 0.05
+#: Of a disagreement, what a reading leaves at most.
+EXPLAINED = 1 / 3
+#: Batches on which it is seen that a reading is far off, and by how many nats beyond what they
+#: differ from the rest.
+SCREENED, SLACK = 3, 0.2
+#: Readings whose first reports are made again, at most: those that fit the validations best.
+TRAINED = 6
+#: Seconds that the twin takes at most, where no budget was named, and the share of it for this.
+SECONDS, SHARE = 60.0, 0.5
+
+What = Literal["before", "report", "after"]
+
+
+@dataclass(frozen=True)
+class Level:
+    """One recorded loss and the same computed again, nats a token.
+
+    Attributes:
+        what: the validation before the first update, a report on training, or the validation
+            after the last.
+        iteration: of the report.
+        recorded: by the log.
+        computed: from base, rows and configuration.
+        tolerance: by which they may differ: rounding, and the sampling error of other rows.
+    """
+
+    what: What
+    iteration: int
+    recorded: float
+    computed: float
+    tolerance: float
+
+    @property
+    def off(self) -> float:
+        """The recorded loss less the computed one."""
+        return self.recorded - self.computed
+
+    @property
+    def misfit(self) -> float:
+        """Their difference where it is more than the tolerance; 0 where they agree."""
+        finite = math.isfinite(self.recorded), math.isfinite(self.computed)
+        if not all(finite):
+            return math.inf if any(finite) else 0.0
+        return abs(self.off) if abs(self.off) > self.tolerance else 0.0
+
+
+def misfit(levels: Sequence[Level]) -> float:
+    """The largest disagreement, nats; 0 where all agree."""
+    return max((level.misfit for level in levels), default=0.0)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What a run recorded, beside what mlx-lm computes from its base, rows and configuration.
+
+    Attributes:
+        sources: the files that it was computed from.
+        configured: what was recorded, in order of time, beside the same as configured.
+        reading: under which what was recorded agrees; None where it agrees as configured, or
+            under none.
+        best: the same under that reading; as configured without one.
+        left_out: what there was no time for, as a clause; else empty.
+    """
+
+    kind: ClassVar[str] = "replay"
+    needs_models: ClassVar[bool] = True
+    #: Asked for after all that only asks models.
+    trains: ClassVar[bool] = True
+
+    sources: tuple[Source, ...]
+    configured: tuple[Level, ...]
+    reading: Reading | None
+    best: tuple[Level, ...]
+    left_out: str = ""
+
+    def level(self, what: What) -> Level | None:
+        """The first level of a kind, under the reading that fits best; None where there is none."""
+        return next((level for level in self.best if level.what == what), None)
+
+    @classmethod
+    def find(cls, run: RunView) -> Replay:
+        """Computed within the time that the run's options name."""
+        log = run.need(TrainingLog)
+        if log.is_preference:
+            raise NoSuchThing("the loss of preference training is not that of a language model")
+        if not run.options.replay:
+            raise Missing("nothing was computed again, because of --no-replay; leave it out")
+        recorded = Recorded.of(log, run.get(TrainingConfig))
+        return _Bench.of(run, recorded).replay()
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The losses of a log that can be computed again.
+
+    Attributes:
+        before: of the validation before the first update; None where there is none.
+        reports: (iterations before it, its own, loss) of the first reports on training.
+        after: as the log has the end of training; None where it validated nothing.
+    """
+
+    before: float | None
+    reports: tuple[tuple[int, int, float], ...]
+    after: LoggedLoss | None
+
+    def misfit(self, levels: Sequence[Level]) -> float:
+        """The largest disagreement of the start, nats.
+
+        What was saved may not be what was trained: the end counts only where little of the start
+        was recorded.
+        """
+        has_start = self.before is not None and bool(self.reports)
+        return misfit([level for level in levels if level.what != "after" or not has_start])
+
+    @classmethod
+    def of(cls, log: TrainingLog, config: TrainingConfig | None) -> Recorded:
+        """What a log has of them.
+
+        Raises:
+            Missing: it has none.
+        """
+        main = log.main
+        reports: list[tuple[int, int, float]] = []
+        series = main.get("train_loss")
+        if series is not None and main.axis == "iteration" and main.shows_start:
+            places = [0, *map(int, series.iterations)]
+            for (last, iteration), loss in zip(pairwise(places), series.values, strict=True):
+                if not last < iteration <= (ITERATIONS if reports else LATEST_FIRST):
+                    break
+                reports.append((last, iteration, float(loss)))
+        after = logged_loss(log, planned=config.iters if config is not None else None)
+        if after is not None and after.split != "valid":
+            after = None
+        if main.base_val_loss is None and not reports and after is None:
+            raise Missing("the log has no loss that could be computed again")
+        return cls(main.base_val_loss, tuple(reports), after)
+
+
+@dataclass(frozen=True)
+class _Ground:
+    """Settings and parts of a run, and the reading that they stand for; None as configured."""
+
+    settings: Settings
+    parts: Parts
+    reading: Reading | None = None
+
+    @property
+    def is_in_training(self) -> bool:
+        """Whether its validations are those of the run as configured."""
+        return self.reading is not None and self.reading.in_training
+
+    def under(self, reading: Reading) -> _Ground | None:
+        """The same under one more reading; None where that is no other run."""
+        changed = reading.apply(self.settings, self.parts)
+        if changed is None:
+            return None
+        if self.reading is not None:
+            clause = f"{reading.clause}, {self.reading.clause}"
+            reading = replace(reading, clause=clause)
+        return _Ground(*changed, reading)
+
+
+@dataclass
+class _Bench:
+    """Where a run's losses are computed again, until the deadline."""
+
+    models: LoadedModels
+    recorded: Recorded
+    usual: _Ground
+    tokenizer: Any
+    deadline: float
+    _measured: list[tuple[_Ground, tuple[Level, ...]]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, run: RunView, recorded: Recorded) -> _Bench:
+        base, models = run.need(BaseModel), run.need(LoadedModels)
+        deadline = deadline_of(run)
+        tokenizer = load_tokenizer(base.path, base.eos_token_ids)
+        settings, parts = as_configured(run)
+        if not _says_how(run):
+            # Validations alone can be computed again.
+            recorded = replace(recorded, reports=())
+        return cls(models, recorded, _Ground(settings, parts), tokenizer, deadline)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time is over."""
+        return time.monotonic() > self.deadline
+
+    def replay(self) -> Replay:
+        """Compute what was recorded as configured; where it differs, as other trainers do."""
+        configured = self.levels(self.usual)
+        if self.recorded.misfit(configured) == 0.0:
+            return self._result(configured, None, configured)
+        alone = list(self._under(self.usual, sound=True))
+        shapes = [self.usual, *alone]
+        both = (ground for shape in alone for ground in self._under(shape, sound=True))
+        faulty = (ground for shape in shapes for ground in self._under(shape, sound=False))
+        ground, levels = self._best(chain(alone, both, faulty), configured)
+        return self._result(configured, ground, levels)
+
+    def levels(self, ground: _Ground) -> tuple[Level, ...]:
+        """All that was recorded, computed again."""
+        return (*self._validations(ground), *self._reports(ground))
+
+    def _result(
+        self, configured: Sequence[Level], ground: _Ground | None, levels: Sequence[Level]
+    ) -> Replay:
+        def in_time(levels: Sequence[Level]) -> tuple[Level, ...]:
+            order: tuple[What, ...] = ("before", "report", "after")
+            key = lambda level: (order.index(level.what), level.iteration)  # noqa: E731
+            return tuple(sorted(levels, key=key))
+
+        return Replay(
+            self.models.sources,
+            in_time(configured),
+            ground.reading if ground is not None else None,
+            in_time(levels),
+            "not every reading of the log was tried: the time was over"
+            if self.is_late and self.recorded.misfit(levels) > 0.0
+            else "",
+        )
+
+    def _under(self, shape: _Ground, *, sound: bool) -> Iterator[_Ground]:
+        from mlxdoctor.twin.reading import readings
+
+        if not shape.is_in_training:
+            for reading in readings():
+                ground = shape.under(reading) if reading.sound is sound else None
+                if ground is not None:
+                    yield ground
+
+    def _best(
+        self, grounds: Iterable[_Ground], configured: Sequence[Level]
+    ) -> tuple[_Ground | None, Sequence[Level]]:
+        """The reading that agrees, else the one that leaves least, if that is little enough.
+
+        Validations take a forward pass each. Reports take training: they are computed again at
+        once under a reading that fits the validations, later under the best of the others.
+        """
+        left = self.recorded.misfit
+        allowed = EXPLAINED * left(configured)
+        best: tuple[_Ground | None, Sequence[Level]] = (None, configured)
+        later: list[tuple[float, int, _Ground]] = []
+
+        def better(ground: _Ground) -> tuple[_Ground | None, Sequence[Level]]:
+            levels = self.levels(ground)
+            # One figure agrees by chance with some reading.
+            if not len(levels) == len(configured) > 1 or left(levels) > allowed:
+                return best
+            return min(best, (ground, levels), key=lambda each: (left(each[1]), _distance(each[1])))
+
+        for number, ground in enumerate(grounds):
+            if self.is_late or _distance(best[1]) <= EXACT:
+                return best
+            screened = self._screened(ground)
+            if screened == 0.0:
+                best = better(ground)
+            elif screened <= allowed:
+                later.append((screened, number, ground))
+        for _, _, ground in sorted(later, key=lambda entry: entry[:2])[:TRAINED]:
+            if not self.is_late and left(best[1]) > 0.0:
+                best = better(ground)
+        return best
+
+    @cached_property
+    def _few(self) -> float:
+        """The loss as configured over the batches on which readings are screened, nats."""
+        return self._before(self.usual, SCREENED)[0]
+
+    def _screened(self, ground: _Ground) -> float:
+        """The misfit of the validations; infinite where a few batches show that it is large."""
+        before = self.recorded.before
+        usual = [each for each in self._validations(self.usual) if each.what == "before"]
+        if before is not None and usual and not ground.is_in_training:
+            shift = self._before(ground, SCREENED)[0] - self._few
+            if not abs(before - usual[0].computed - shift) <= SLACK + abs(shift) / 2:
+                return math.inf
+        return self.recorded.misfit(self._validations(ground))
+
+    def _validations(self, ground: _Ground) -> tuple[Level, ...]:
+        """The validations before and after training, as far as they were recorded."""
+        if ground.is_in_training:
+            ground = self.usual
+        for measured, levels in self._measured:
+            if measured is ground:
+                return levels
+        self._measured.append((ground, tuple(self._validated(ground))))
+        return self._measured[-1][1]
+
+    def _validated(self, ground: _Ground) -> Iterator[Level]:
+        recorded, after = self.recorded, self.recorded.after
+        if recorded.before is not None and ground.settings.resume_adapter_file is None:
+            mean, error = self._before(ground)
+            yield Level("before", 0, recorded.before, mean, max(SAME, ERRORS * error))
+        if after is not None and self._has_usual_model(ground) and "tuned" in self.models.names:
+            mean, error = self._loss(self.models.select("tuned"), ground)
+            tolerance = max(SAME, ERRORS * error) + after.drift
+            yield Level("after", after.iteration, after.after, mean, tolerance)
+
+    def _has_usual_model(self, ground: _Ground) -> bool:
+        usual = self.usual.parts
+        return ground.parts.load is usual.load and ground.parts.prepare is usual.prepare
+
+    def _before(self, ground: _Ground, count: int | None = None) -> tuple[float, float]:
+        """The loss before training over the first validation, or some batches of it."""
+        is_usual = self._has_usual_model(ground)
+        model = self.models.select("base") if is_usual else self._start(ground)
+        return self._loss(model, ground, count)
+
+    def _start(self, ground: _Ground) -> Any:
+        model, _ = ground.parts.load(ground.settings)
+        ground.parts.prepare(model, ground.settings)
+        return model
+
+    def _loss(self, model: Any, ground: _Ground, count: int | None = None) -> tuple[float, float]:
+        """The loss of a validation, nats a token; its standard error beside one of other rows.
+
+        Zero where both are over all rows (Cochran 1977, finite populations, ratio estimator).
+
+        Args:
+            count: of its batches, if not all.
+        """
+        from mlxdoctor.twin.masked_loss import losses_of
+
+        settings, parts = ground.settings, ground.parts
+        rows = parts.encode(settings, self.tokenizer)
+        made, total = parts.batches(settings), len(rows.valid) / settings.batch_size
+        # Drawn before the validation, as in mlx-lm: both draw from one generator there.
+        next(made.train(rows.train))
+        batches = list(made.evaluation(rows.valid, settings.val_batches))
+        each = losses_of(model, batches[:count], parts.loss, lambda: self.is_late)
+        sums, counts = (np.array(values) for values in each)
+        if not counts.sum():
+            return math.nan, 0.0
+        mean = float(sums.sum() / counts.sum())
+        residuals = (sums - mean * counts) / counts.mean()
+        spread = math.sqrt(float((residuals**2).sum()) / max(len(sums) - 1, 1))
+        shares = [max(1 / size - 1 / max(total, size), 0.0) for size in (len(sums), len(batches))]
+        return mean, spread * math.sqrt(sum(shares))
+
+    def _reports(self, ground: _Ground) -> tuple[Level, ...]:
+        """The first reports on training, made again."""
+        reports = self.recorded.reports
+        if not reports or self.is_late:
+            return ()
+        from mlxdoctor.twin.loop import first_losses
+        from mlxdoctor.twin.prepared import prepared
+
+        try:
+            start = prepared(ground.settings, ground.parts)
+            losses = first_losses(start, reports[-1][1], lambda: self.is_late)
+        except InputError:
+            return ()
+        noise, levels = _noise(losses), []
+        for last, iteration, recorded in reports:
+            own = losses[last:iteration]
+            if len(own) < iteration - last:
+                break
+            mean, error = float(np.mean(own)), noise * math.sqrt(2 / len(own))
+            tolerance = max(SAME, ERRORS * error, PATH * abs(losses[0] - mean))
+            levels.append(Level("report", iteration, recorded, mean, tolerance))
+        return tuple(levels)
+
+
+def deadline_of(run: RunView) -> float:
+    """When to end what takes one of two shares of the twin's time, by `time.monotonic`."""
+    return time.monotonic() + SHARE * (run.options.budget or SECONDS)
+
+
+def as_configured(run: RunView) -> tuple[Settings, Parts]:
+    """Settings and parts of a run as mlx-lm trains it, computing in float32 on a processor.
+
+    Of a run whose configuration does not say how it was trained, they are mlx-lm's defaults.
+
+    Raises:
+        Missing: base model or rows are not at hand.
+        InputError: mlx-lm cannot be used here, or cannot read the rows.
+    """
+    from mlxdoctor.twin.prepared import parts_of
+
+    base, dataset = run.need(BaseModel), run.need(Dataset)
+    if _says_how(run):
+        recipe = recipe_of(run)
+        settings = replace(recipe.as_recorded(), iters=recipe.iterations)
+    else:
+        config = run.get(TrainingConfig)
+        data = dataset.path if dataset.path.is_dir() else dataset.path.parent
+        settings = Settings(
+            model=str(base.path),
+            data=str(data),
+            val_batches=-1,
+            batch_size=(config.batch_size if config is not None else None) or Settings.batch_size,
+            mask_prompt=bool(config is not None and config.mask_prompt),
+            mode="parity",
+        )
+    adapter = run.files.adapter
+    folder = adapter if adapter is not None and adapter.is_dir() else Path("adapters")
+    settings = replace(settings, adapter_path=str(folder))
+    parts, tokenizer = parts_of(settings), load_tokenizer(base.path, base.eos_token_ids)
+    # Rows are the same under most readings: they are encoded once for each mask.
+    kept: dict[bool, Any] = {}
+
+    def load(settings: Settings) -> tuple[Any, Any]:
+        model = load_weights(Path(settings.model))
+        in_float32(model)
+        return model, tokenizer
+
+    def encode(settings: Settings, _: Any) -> Any:
+        if settings.mask_prompt not in kept:
+            kept[settings.mask_prompt] = parts.encode(settings, tokenizer)
+        return kept[settings.mask_prompt]
+
+    return settings, replace(parts, load=load, encode=encode)
+
+
+def _says_how(run: RunView) -> bool:
+    """Whether the run left what it takes to make it again."""
+    try:
+        recipe_of(run)
+    except Missing:
+        return False
+    return True
+
+
+def _distance(levels: Sequence[Level]) -> float:
+    """The largest difference of a validation, nats: of two readings that agree, the right one's
+    is the smaller."""
+    offs = [abs(level.off) for level in levels if level.what != "report"]
+    return max((math.inf if math.isnan(off) else off for off in offs), default=0.0)
+
+
+def _noise(losses: Sequence[float]) -> float:
+    """What one batch's loss differs by from the next, trend aside: from second differences."""
+    if len(losses) < 3:
+        return 0.0
+    bends = np.diff(np.asarray(losses, np.float64), 2)
+    return math.sqrt(float(np.mean(bends**2)) / 6)

@@ -1,0 +1,56 @@
+"""What is said of the saved model's loss beside the one that the log ends with."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from mlxdoctor.twin.replay import Level, Replay
+from tests.conftest import check_called
+from tests.given import outcome, severities
+
+end_state = check_called("end-state")
+
+
+def said(
+    logged: tuple[float | None, float], computed: tuple[float, float], tolerance: float = 0.02
+) -> Any:
+    before = () if logged[0] is None else (Level("before", 0, logged[0], computed[0], 0.02),)
+    levels = (*before, Level("after", 100, logged[1], computed[1], tolerance))
+    return outcome(end_state, Replay((), levels, None, levels))
+
+
+@pytest.mark.parametrize(
+    ("logged", "computed", "expected"),
+    [
+        ((4.0, 0.3), (4.0, 0.3), {}),
+        ((4.0, 0.3), (4.0, 0.319), {}),
+        ((4.0, 0.3), (4.0, 0.35), {"worse-than-logged": "warning"}),
+        ((4.0, 0.3), (4.0, 0.6), {"worse-than-logged": "warning"}),
+        ((4.0, 0.3), (4.0, 0.64), {"worse-than-logged": "error"}),
+        # A tenth of the loss is not told.
+        ((4.0, 1.0), (4.0, 1.09), {}),
+        ((4.0, 1.0), (4.0, 1.11), {"worse-than-logged": "warning"}),
+        # Another base model; a tuned model that agrees has its base.
+        ((4.2, 0.3), (4.0, 1.5), {"base-differs": "warning", "worse-than-logged": "warning"}),
+        ((4.2, 0.3), (4.0, 2.5), {"base-differs": "warning", "worse-than-logged": "error"}),
+        ((4.2, 0.3), (4.0, 0.3), {}),
+        # Without a start it can't be told how much was learned.
+        ((None, 0.3), (0.0, 0.64), {"worse-than-logged": "warning"}),
+    ],
+)
+def test_the_end_beside_the_log(
+    logged: tuple[float, float], computed: tuple[float, float], expected: dict[str, str]
+) -> None:
+    found = said(logged, computed)
+    assert severities(found) == expected
+    assert bool(found.seen) is not bool(expected)
+
+
+def test_what_decides_nothing() -> None:
+    assert "over other targets" in said((4.0, 0.5), (4.0, 0.3)).reason
+    assert "not finite" in said((4.0, 0.5), (4.0, math.nan)).reason
+    start = (Level("before", 0, 4.0, 4.0, 0.02),)
+    assert "no loss of the end" in outcome(end_state, Replay((), start, None, start)).reason

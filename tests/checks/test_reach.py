@@ -1,0 +1,76 @@
+"""What is said of where a run ended beside what the twin reaches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mlxdoctor.twin.reached import Reach
+from tests.conftest import check_called
+from tests.given import outcome, severities
+
+reach = check_called("reach")
+
+
+def said(tuned: float, **more: Any) -> Any:
+    """A base of 5 nats, of which the twin takes 3."""
+    given = {
+        "split": "validation",
+        "rows": 40,
+        "untouched": 5.0,
+        "reached": 2.0,
+        "noise": 0.05,
+        "updates": 30,
+        "rate": 1e-4,
+        "iterations": 200,
+        "tuned_on_trained": tuned,
+        "reached_on_trained": 2.0,
+    }
+    return outcome(reach, Reach(sources=(), tuned=tuned, **{**given, **more}))
+
+
+MORE = {"after": "a constant rate", "cured": 2.1}
+RATE = {"setting": "learning_rate", "after": "0.0001", "cured": 2.1}
+
+
+@pytest.mark.parametrize(
+    ("tuned", "more", "expected"),
+    [
+        (1.0, {}, {}),
+        # A fifth of what the twin gained is 2.6, a third 3.0.
+        (2.59, {"own": 2.6}, {}),
+        (2.7, {"own": 2.7}, {"far-above": "warning"}),
+        (3.1, {"own": 3.0}, {"far-above": "error"}),
+        (3.1, {"own": None}, {"far-above": "error"}),
+        (float("nan"), {"own": 2.0}, {"not-what-was-learned": "error"}),
+        # As configured the twin learns: the trainer or the file is at fault.
+        (3.1, {"own": 2.5}, {"not-what-was-learned": "error"}),
+        (3.1, {"own": 4.9, **RATE, "before": "1e-08"}, {"rate-too-low": "error"}),
+        (3.1, {"own": 4.9, **RATE, "before": "0.01"}, {"rate-too-high": "error"}),
+        (2.7, {"own": 4.9, **RATE, "before": "0.01"}, {"rate-too-high": "warning"}),
+        (
+            3.1,
+            {"own": 4.9, "setting": "optimizer", "before": "sgd", "after": "adam", "cured": 2.0},
+            {"setting-holds-back": "error"},
+        ),
+        (
+            3.1,
+            {"own": 4.9, "setting": "lr_schedule", "before": "linear", **MORE},
+            {"schedule-holds-back": "error"},
+        ),
+        # By chance.
+        (3.1, {"own": 4.9, "noise": 0.3}, {}),
+    ],
+)
+def test_a_run_beside_its_twin(tuned: float, more: dict[str, Any], expected: Any) -> None:
+    found = said(tuned, **more)
+    assert severities(found) == expected
+    assert bool(found.seen) is not bool(expected)
+
+
+def test_what_decides_nothing() -> None:
+    assert "teach slowly" in said(5.0, reached=4.8).reason
+    # Held-out rows are forgotten where those trained on are known by heart.
+    assert "by heart" in said(3.1, own=2.0, tuned_on_trained=0.1).reason
+    assert severities(said(3.1, own=2.0, tuned_on_trained=0.1, split="training"))

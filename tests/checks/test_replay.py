@@ -1,0 +1,62 @@
+"""What is said of first losses beside those computed again; real runs: tests/twin/test_replay.py."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from mlxdoctor.twin.reading import readings
+from mlxdoctor.twin.replay import Level, Replay
+from tests.conftest import check_called
+from tests.given import outcome, severities
+
+replay = check_called("replay")
+
+
+def levels(before: float | None = 4.0, *reports: float) -> tuple[Level, ...]:
+    """A log of 4.0, 3.0, 2.0 and so on, and what is computed; tolerances 0.02 and 0.2."""
+    first = () if before is None else (Level("before", 0, 4.0, before, 0.02),)
+    rest = (Level("report", 10 * n, 4.0 - n, value, 0.2) for n, value in enumerate(reports, 1))
+    return (*first, *rest)
+
+
+def said(configured: tuple[Level, ...], **more: Any) -> Any:
+    return outcome(replay, Replay((), configured, **{"reading": None, "best": configured, **more}))
+
+
+@pytest.mark.parametrize(
+    ("computed", "expected"),
+    [
+        ((4.0, 3.0, 2.0), {}),
+        ((4.019, 3.19, 1.81), {}),
+        ((4.03, 3.0, 2.0), {"differs": "warning"}),
+        ((4.0, 3.21, 2.0), {"differs": "warning"}),
+        ((4.49, 3.0, 2.0), {"differs": "warning"}),
+        ((4.51, 3.0, 2.0), {"differs": "error"}),
+        ((None, 3.6), {"differs": "error"}),
+        ((math.nan, 3.0), {"differs": "error"}),
+    ],
+)
+def test_first_losses_beside_those_computed(computed: Any, expected: dict[str, str]) -> None:
+    found = said(levels(*computed))
+    assert severities(found) == expected
+    assert bool(found.seen) is not bool(expected)
+
+
+@pytest.mark.parametrize("reading", readings(), ids=lambda each: each.clause)
+def test_a_reading_that_agrees_is_named_unless_it_is_sound(reading: Any) -> None:
+    found = said(levels(5.0, 4.0), reading=reading, best=levels(4.0, 3.0))
+    assert severities(found) == ({} if reading.sound else {reading.code: "error"})
+    texts = [*(each.message for each in found.seen), *(each.message for each in found.findings)]
+    assert len(texts) == 1
+    assert reading.clause in texts[0]
+    assert "4.000, and mlx-lm computes 5.000" in texts[0]
+    assert found.exhibits[0].clause == reading.clause
+
+
+def test_a_log_without_its_start_decides_nothing() -> None:
+    end = (Level("after", 100, 1.0, 1.0, 0.02),)
+    assert said(end).status == "inconclusive"
+    assert outcome(replay).status == "skipped"

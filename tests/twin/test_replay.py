@@ -1,0 +1,104 @@
+"""Runs of other trainers, replayed: each reading is found where a trainer did what it says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlxdoctor.run import Run
+from mlxdoctor.twin import Settings, train
+from mlxdoctor.twin.prepared import parts_of
+from mlxdoctor.twin.reading import Reading, readings
+from mlxdoctor.twin.replay import Replay, misfit
+from tests.conftest import FIXTURES, check_called
+
+pytestmark = pytest.mark.slow
+
+EVERY, ITERATIONS = 4, 12
+#: Rows of the fixtures that make a run short.
+TRAIN, VALID = 60, 16
+
+
+def made(folder: Path, reading: Reading | None = None, **values: Any) -> Run:
+    """A run of a trainer that computes what a reading says, and the log that it printed."""
+    data = folder / "data"
+    data.mkdir()
+    for name, count in (("train", TRAIN), ("valid", VALID)):
+        lines = (FIXTURES / "data" / "geography" / f"{name}.jsonl").read_text().splitlines()
+        (data / f"{name}.jsonl").write_text("\n".join(lines[:count]) + "\n")
+    usual = {
+        "model": str(FIXTURES / "base"),
+        "data": str(data),
+        "adapter_path": str(folder / "adapters"),
+        "iters": ITERATIONS,
+        "batch_size": 4,
+        "num_layers": -1,
+        "learning_rate": 3e-4,
+        "lora_parameters": {"rank": 4, "scale": 20.0, "dropout": 0.0},
+        "steps_per_report": EVERY,
+        "val_batches": -1,
+        "train": True,
+        "mlxdoctor": {"mode": "parity"},
+    }
+    settings = Settings.from_values({**usual, **values})
+    changed = reading.apply(settings, parts_of(settings)) if reading is not None else None
+    if reading is not None and changed is None:
+        pytest.skip("not another run")
+    result = train(*(changed[:1] if changed else (settings,)), parts=changed and changed[1])
+    told = [step.train_loss for step in result.steps]
+    lines = [f"Iter 1: Val loss {result.validations[0].val_loss:.3f}, Val took 1.000s"]
+    for last in range(EVERY, ITERATIONS + 1, EVERY):
+        mean = sum(told[last - EVERY : last]) / EVERY
+        lines.append(f"Iter {last}: Train loss {mean:.3f}, Learning Rate 3.000e-04, It/sec 1.0")
+    lines.append(
+        f"Iter {ITERATIONS}: Val loss {result.validations[-1].val_loss:.3f}, Val took 1.000s"
+    )
+    (folder / "adapters" / "train.log").write_text("\n".join(lines) + "\n")
+    # The configuration says what was meant.
+    (folder / "adapters" / "metrics.jsonl").unlink()
+    (folder / "adapters" / "adapter_config.json").write_text(json.dumps(settings.stated()))
+    return Run.discover([folder / "adapters"])
+
+
+def replayed(run: Run) -> Replay:
+    replay = run.get(Replay)
+    assert replay is not None, run.why_missing(Replay)
+    return replay
+
+
+@pytest.mark.parametrize("mask", [False, True])
+def test_a_sound_run_agrees_with_its_twin(tmp_path: Path, mask: bool) -> None:
+    replay = replayed(made(tmp_path, mask_prompt=mask))
+    assert [level.what for level in replay.configured] == ["before", *["report"] * 3, "after"]
+    assert all(abs(level.off) < 1e-3 for level in replay.configured[:-1])
+    assert replay.reading is None
+    assert misfit(replay.best) == 0.0
+
+
+#: The saved adapter of so short a run changes its base too little.
+FAULTY = [each for each in readings() if not each.sound and each.code != "adapter-in-the-base"]
+#: One reading of each code.
+CASES = list({each.code: each for each in reversed(FAULTY)}.values())
+
+
+@pytest.mark.parametrize(
+    "reading", [each for each in readings() if each.sound], ids=lambda each: each.clause
+)
+def test_a_sound_trainer_of_another_kind_is_sound(tmp_path: Path, reading: Reading) -> None:
+    run = made(tmp_path, reading)
+    found = replayed(run).reading
+    assert found is None or found.sound
+    assert not check_called("replay").run(run).findings
+
+
+@pytest.mark.parametrize("reading", CASES, ids=lambda each: each.clause)
+def test_what_a_trainer_did_is_read_off_its_log(tmp_path: Path, reading: Reading) -> None:
+    run = made(tmp_path, reading, mask_prompt=reading.code == "prompt-in-the-loss")
+    replay = replayed(run)
+    assert replay.reading is not None
+    assert replay.reading.code == reading.code
+    codes = [each.code for each in check_called("replay").run(run).findings]
+    assert codes == [f"replay.{reading.code}"]
