@@ -1,13 +1,13 @@
-"""Findings that are known: a gate with a baseline fails only for new ones.
+"""The baseline: known findings, for which a gate does not fail.
 
-What is accepted is a finding of the files that are there, as large as it was: where one of them is
-another, or with other figures, it is judged anew.
+An entry accepts a finding in the same files and with about the same figures. If the files or the
+figures differ, the finding is judged anew.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from sys import float_info
@@ -17,8 +17,8 @@ from mlxdoctor.evidence.source import read_bytes
 from mlxdoctor.safety.errors import InputError
 
 SCHEMA_VERSION = 2
-#: By how much a figure may differ from the accepted one, as a share of it: what is measured
-#: again of the same files, on another machine or by another version of a library, differs less.
+#: Share of the accepted figure by which a figure may differ: another machine or another version
+#: of a library changes it by less.
 BAND = 0.1
 
 
@@ -28,10 +28,10 @@ class Known:
 
     Attributes:
         path: the item, as `Policy.key` gives it.
-        code: the finding's code, for those who read the file.
-        fingerprint: its identity: code and place, without figures.
-        file: SHA-256 of the item's own files, "" where it has none.
-        figures: what was measured, by name, in the names' order.
+        code: the finding's code, for people who read the baseline.
+        fingerprint: a hash of code and place, without figures.
+        file: SHA-256 of the item's files; "" if it has none.
+        figures: names and values of the figures, sorted by name.
     """
 
     path: str
@@ -42,17 +42,18 @@ class Known:
 
     @property
     def identity(self) -> tuple[str, str, str]:
-        """What the finding is, of whatever file and however large."""
+        """Equal for two entries of the same finding, whatever their files and figures."""
         return self.path, self.code, self.fingerprint
 
-    def reopened_by(self, found: Known) -> str:
-        """Why accepting this does not accept what was found now, as a sentence; "" if it does."""
-        if found.file != self.file:
+    def reopened_by(self, current: Known) -> str:
+        """Why this entry does not accept the current finding, as a sentence; "" if it does."""
+        if current.file != self.file:
             return f"the baseline accepts {self.code} of other files than those that are there"
-        before, now = dict(self.figures), dict(found.figures)
-        # A figure that is not finite is none: one that grew beyond that is missing.
-        if other := before.keys() ^ now.keys():
-            return f"the baseline accepts {self.code} by other figures: {', '.join(sorted(other))}"
+        before, now = dict(self.figures), dict(current.figures)
+        # A figure that became infinite or NaN is missing from `now`.
+        if unmatched := before.keys() ^ now.keys():
+            names = ", ".join(sorted(unmatched))
+            return f"the baseline accepts {self.code} by other figures: {names}"
         for name, value in before.items():
             if abs(now[name] - value) > BAND * abs(value):
                 return (
@@ -66,7 +67,7 @@ def read_baseline(path: Path) -> frozenset[Known]:
     """The known findings in a file.
 
     Raises:
-        InputError: it is not there, or is no baseline of this version.
+        InputError: the file does not exist, or is not a baseline of this version.
     """
     if not path.exists():
         raise InputError(path, "there is no such baseline", "make it: --write-baseline")
@@ -82,30 +83,27 @@ def read_baseline(path: Path) -> frozenset[Known]:
 
 
 def _known(entry: Any) -> Known:
-    path, code, fingerprint, file = (
-        entry[name] for name in ("path", "code", "fingerprint", "file")
-    )
-    if not all(isinstance(text, str) for text in (path, code, fingerprint, file)):
+    texts = [entry[name] for name in ("path", "code", "fingerprint", "file")]
+    if not all(isinstance(text, str) for text in texts):
         raise TypeError
+    path, code, fingerprint, file = texts
     return Known(path, code, fingerprint, file, figures_of(dict(entry["figures"])))
 
 
-def baseline_text(known: Iterable[Known]) -> str:
-    """The file: one finding a line, in order, so that changes to it are easy to review."""
-    lines = [
-        json.dumps(asdict(entry) | {"figures": dict(entry.figures)}) for entry in sorted(set(known))
-    ]
-    body = ",\n".join(f"    {line}" for line in lines)
-    listed = f"[\n{body}\n  ]" if lines else "[]"
-    return f'{{\n  "schema_version": {SCHEMA_VERSION},\n  "known": {listed}\n}}\n'
+def baseline_text(known: frozenset[Known]) -> str:
+    """The text of a baseline: one finding a line, sorted, so that changes are easy to review."""
+    entries = [asdict(entry) | {"figures": dict(entry.figures)} for entry in sorted(known)]
+    body = ",\n".join(f"    {json.dumps(entry)}" for entry in entries)
+    array = f"[\n{body}\n  ]" if entries else "[]"
+    return f'{{\n  "schema_version": {SCHEMA_VERSION},\n  "known": {array}\n}}\n'
 
 
 def figures_of(measured: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
-    """The numbers among what a finding measured."""
+    """The finite numbers that a finding measured, sorted by name."""
     return tuple(
         (name, float(value))
         for name, value in sorted(measured.items())
-        # JSON has integers of any size; what is not finite is no figure.
+        # An integer in JSON may be too large for a float.
         if isinstance(value, int | float)
         and not isinstance(value, bool)
         and abs(value) <= float_info.max
