@@ -12,13 +12,13 @@ from mlxdoctor.safety.quoting import quoted
 from mlxdoctor.tables import pattern, record, shipped
 
 FILE = "exceptions.toml"
-#: Prefix of named groups that match text of a training row: it is quoted, so that `--no-text` can
-#: withhold it.
+#: Prefix of named groups that match text of a training row. That text is always quoted, because
+#: `--no-text` withholds what is quoted.
 _ROW_PREFIX = "row_"
-#: Characters of a quoted part of a message that are shown.
-_MAX_PART = 60
+#: Most characters of a quoted group.
+_MAX_QUOTED = 60
 #: A traceback's last line: the exception's type with its modules, and its message.
-_SHAPE = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?", re.DOTALL)
+_LAST_LINE = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class KnownException:
     """An exception that runs end with.
 
     Attributes:
-        id: its name in the file.
+        id: the table's name in exceptions.toml.
         finding: the symptom that the check `log-failures` reports.
-        says: one sentence on what it means; named groups of `message` fill it.
-        remedy: one sentence on what to do, filled likewise.
+        says: one sentence on what it means, a template that named groups of `message` fill.
+        remedy: one sentence on what to do, a template filled from the same groups.
         type: names of exceptions, without their modules; empty for any.
-        message: a pattern that its message contains; None for any.
+        message: a pattern found in the exception's message; None for any.
         within: a function that the traceback shows; empty for any.
-        code: a pattern of the source line in which the traceback ends; None for any.
+        code: a pattern found in the source line in which the traceback ends; None for any.
     """
 
     id: str
@@ -46,11 +46,11 @@ class KnownException:
     code: re.Pattern[str] | None = None
 
     def filled_from(self, failure: LogFailure) -> KnownException | None:
-        """It, with its sentences filled from a failure; None where that is another exception."""
-        shape = _SHAPE.match(failure.text)
-        if shape is None:
+        """A copy with sentences filled from a failure; None if the failure does not match."""
+        last_line = _LAST_LINE.match(failure.text)
+        if last_line is None:
             return None
-        name, message = shape["type"].rpartition(".")[2], shape["message"] or ""
+        name, message = last_line["type"].rpartition(".")[2], last_line["message"] or ""
         match = self.message.search(message) if self.message is not None else None
         fits = (
             (not self.type or name in self.type)
@@ -60,29 +60,29 @@ class KnownException:
         )
         if not fits:
             return None
-        parts = match.groupdict(default="") if match is not None else {}
-        shown = {part: _shown(part, value) for part, value in parts.items()}
-        return replace(self, says=self.says.format(**shown), remedy=self.remedy.format(**shown))
+        groups = match.groupdict(default="") if match is not None else {}
+        texts = {group: _printed(group, text) for group, text in groups.items()}
+        return replace(self, says=self.says.format(**texts), remedy=self.remedy.format(**texts))
 
 
-def _shown(part: str, value: str) -> str:
-    plain = re.fullmatch(r"[\w.+-]*", value) is not None and not part.startswith(_ROW_PREFIX)
-    return value if plain else quoted(value, _MAX_PART)
+def _printed(group: str, text: str) -> str:
+    is_word = re.fullmatch(r"[\w.+-]*", text) is not None
+    return text if is_word and not group.startswith(_ROW_PREFIX) else quoted(text, _MAX_QUOTED)
 
 
 def meaning_of(failure: LogFailure) -> KnownException | None:
-    """The exception that ended a run, with its sentences filled; None for one that is not known."""
-    # The first entry that fits counts: exceptions.toml has the special ones before the general.
-    meanings = (known.filled_from(failure) for known in known_exceptions().values())
-    return next((meaning for meaning in meanings if meaning is not None), None)
+    """The known exception that ended a run, with its sentences filled; None if it is unknown."""
+    # The first match counts: exceptions.toml lists special exceptions before general ones.
+    matches = (exception.filled_from(failure) for exception in known_exceptions().values())
+    return next((match for match in matches if match is not None), None)
 
 
 @cache
 def known_exceptions() -> Mapping[str, KnownException]:
-    """The shipped list, by id, in the file's order.
+    """The known exceptions by id, in the order of exceptions.toml.
 
     Raises:
-        InputError: exceptions.toml has an unknown or a missing key.
+        InputError: a table of exceptions.toml has an unknown key or lacks one.
     """
     return {
         name: record(

@@ -1,4 +1,4 @@
-"""The known bugs: of mlx and mlx-lm in known_bugs.toml, of other trainers in trainer_bugs.toml."""
+"""The list of known bugs."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from packaging.version import InvalidVersion, Version
 
 from mlxdoctor.tables import pattern, record, shipped
 
-#: Of mlx and mlx-lm, and of other trainers; their bugs are seen in code and in training steps.
-FILES = ("known_bugs.toml", "trainer_bugs.toml")
-#: What is said of a bug that ends a command with a message.
-MESSAGE = "The log ends with the message of a known bug: {text}"
-#: Characters of a version; longer texts are none.
-_LONGEST = 64
+#: The bugs of mlx and mlx-lm, and those of other trainers.
+_FILES = ("known_bugs.toml", "trainer_bugs.toml")
+#: `says` of every bug that ends a command with an error message.
+_ENDS_WITH_MESSAGE = "The log ends with the message of a known bug: {text}"
+#: Most characters of a version.
+_MAX_VERSION = 64
 
 
 def parse_version(text: str) -> Version | None:
-    """A version as Python packages write it (PEP 440); None where the text is none."""
+    """The version of a Python package (PEP 440); None if the text is not a version."""
     try:
-        return Version(text) if len(text) <= _LONGEST else None
+        return Version(text) if len(text) <= _MAX_VERSION else None
     except InvalidVersion:
         return None
 
 
 @dataclass(frozen=True)
 class KnownBug:
-    """A bug of a package that a run was made with.
+    """A bug of mlx, mlx-lm or another trainer.
 
     Attributes:
-        id: its name; the finding's code is `known-bugs.` and this.
+        id: its name; the finding's code is `known-bugs.` and the name.
         title: a short sentence.
-        package: the package that has it.
-        references: public addresses: an issue, a change, the source.
-        explanation: what it does, for a person who meets it for the first time.
+        package: the package that has the bug.
+        references: URLs of an issue, a change or the source.
+        explanation: what the bug does, for a person who meets it for the first time.
         remedy: what to do.
-        since: the first version that has it; None for the first of all.
-        fixed: the first that no longer has it; None while there is none.
+        since: the first version with the bug; None if all versions before `fixed` have it.
+        fixed: the first version without the bug; None if it is not fixed yet.
         verified: the last release in which a bug without a fix was seen.
-        says: the sentence on what it leaves behind in a run, a template; "" where only its code
-            shows it.
-        error: a pattern of the message that it ends a command with, None where it ends none.
-        seen_by: what finds it in a trainer's code or step: `lint RULE` or `probe CODE`.
+        says: the template of the sentence about its trace in a run; "" if a run shows no trace.
+        error: a pattern of the error message that the bug ends a command with; None if it ends
+            none.
+        seen_by: what finds the bug in a trainer's code or step: `lint RULE` or `probe CODE`.
     """
 
     id: str
@@ -69,24 +69,21 @@ class KnownBug:
         return f"{self.package}, {', '.join(bounds)}"
 
     def affects(self, version: Version) -> bool:
-        """Whether a version has the bug.
-
-        A pre-release comes before its release: it has what the release fixes.
-        """
-        is_since = self.since is None or version >= self.since
-        return is_since and (self.fixed is None or version < self.fixed)
+        """Whether a version has the bug; a pre-release of `fixed` still has it."""
+        has_begun = self.since is None or version >= self.since
+        return has_begun and (self.fixed is None or version < self.fixed)
 
 
 @cache
 def load_known_bugs() -> Mapping[str, KnownBug]:
-    """The shipped lists, by id, in the files' order.
+    """The known bugs by id, in the order of the files.
 
     Raises:
-        InputError: one has an unknown or a missing key.
+        InputError: a table has an unknown key or lacks one.
     """
     return {
         name: _bug(file, name, table)
-        for file in FILES
+        for file in _FILES
         for name, table in shipped("mlxdoctor.bugs", file).items()
     }
 
@@ -95,5 +92,5 @@ def _bug(file: str, name: str, table: Mapping[str, Any]) -> KnownBug:
     keys = ("since", "fixed", "verified")
     versions = {key: Version(table[key]) for key in keys if key in table}
     error = pattern(file, name, table, "error")
-    says = MESSAGE if error else ""
+    says = _ENDS_WITH_MESSAGE if error else ""
     return record(KnownBug, file, name, {"says": says, **table}, id=name, error=error, **versions)
