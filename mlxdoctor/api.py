@@ -35,16 +35,15 @@ NOT_YET = "the models are being asked"
 
 @dataclass(frozen=True, kw_only=True)
 class RunReport(Report):
-    """A report with the run that it is about, for whoever wants to know more of that.
+    """A report and the run that it is about.
 
     Attributes:
-        run: what was read is remembered in it.
+        run: the run, which keeps the evidence that was read.
     """
 
     run: Run
 
 
-#: A path as people write it.
 AnyPath: TypeAlias = str | os.PathLike[str]
 
 
@@ -59,72 +58,72 @@ def diagnose(
     """Examine what a run left behind and say why it failed, if it did.
 
     Args:
-        paths: the run's folder, or any of its files; one, or several.
-        options: what is said of the run; `changes` are fields of it, by name:
-            `diagnose("adapters", base="models/llama", allow_model=False)`.
-        progress: called with what is being done, a count done, and a total.
+        paths: the run's folder or any of its files: one path, or several.
+        options: where the evidence is, and what to do with it.
+        progress: called with the current step, the steps done, and their total.
         files_first: called with the report of the files alone, before models are run.
+        changes: fields of `Options`, by name:
+            `diagnose("adapters", base="models/llama", allow_model=False)`.
 
     Raises:
-        InputError: a path or an option is unusable. A file in a run that can't
-            be read is no error: the report lists it.
-        TypeError: `changes` has a name that `Options` has not.
+        InputError: a path or an option is unusable. An unreadable file in a run
+            is no error: the report lists it.
+        TypeError: `Options` has no field of that name.
     """
-    given = [paths] if isinstance(paths, str | os.PathLike) else paths
-    places = [Path(path) for path in given]
+    paths = [paths] if isinstance(paths, str | os.PathLike) else paths
+    run_paths = [Path(path) for path in paths]
     options = replace(options or Options(), **changes)
     checks = selected(_all_checks(), options.select, options.ignore)
-    run = Run.discover(places, options, progress=progress)
-    command = partial(_command, places, options)
-    on_files = [check for check in checks if not check.needs_models]
-    with_models = sorted(
+    run = Run.discover(run_paths, options, progress=progress)
+    command = partial(_command, run_paths, options)
+    of_files = [check for check in checks if not check.needs_models]
+    of_models = sorted(
         (check for check in checks if check.needs_models), key=lambda check: check.trains
     )
-    outcomes = run_checks(on_files, run)
+    outcomes = run_checks(of_files, run)
     may_run = options.allow_model and run.get(BaseModel) is not None
-    if files_first is not None and with_models and may_run:
-        waiting = [Outcome(check.name, Status.SKIPPED, NOT_YET) for check in with_models]
+    if files_first is not None and of_models and may_run:
+        waiting = [Outcome(check.name, Status.SKIPPED, NOT_YET) for check in of_models]
         files_first(_report(run, (*outcomes, *waiting), command))
-    outcomes += run_checks(with_models, run)
-    place = {check.name: number for number, check in enumerate(checks)}
-    return _report(run, tuple(sorted(outcomes, key=lambda outcome: place[outcome.check])), command)
+    outcomes += run_checks(of_models, run)
+    by_check = {outcome.check: outcome for outcome in outcomes}
+    return _report(run, tuple(by_check[check.name] for check in checks), command)
 
 
 def examined(run: Run) -> RunReport:
-    """The report of a run that was put together already, by all checks."""
+    """The report of all checks on a run that is already put together."""
     return _report(run, run_checks(_all_checks(), run), lambda _: "")
 
 
-@cache  # a gate asks for them with every adapter
+@cache  # A gate diagnoses many adapters.
 def _all_checks() -> tuple[Check, ...]:
     return discover()
 
 
 def run_checks(checks: Sequence[Check], run: Run) -> tuple[Outcome, ...]:
-    """Every check's outcome on `run`, in the order given; unselected codes are dropped."""
+    """Every check's outcome on `run`, in the order given, without findings that were not asked for.
+
+    `Options.select` and `Options.ignore` name checks and codes.
+    """
     select, ignore = set(run.options.select), set(run.options.ignore)
     outcomes = []
     for number, check in enumerate(checks):
         if run.progress is not None:
             run.progress(check.name, number, len(checks))
-        outcome = check.run(run)
-        outcomes.append(_filtered(outcome, select, ignore) if select or ignore else outcome)
+        outcomes.append(_filtered(check.run(run), select, ignore))
     return tuple(outcomes)
 
 
 def _filtered(outcome: Outcome, select: set[str], ignore: set[str]) -> Outcome:
-    whole = not select or outcome.check in select
-    kept = tuple(
-        finding
-        for finding in outcome.findings
-        if finding.code not in ignore and (whole or finding.code in select)
-    )
-    if kept == outcome.findings:
+    selects_all = not select or outcome.check in select
+    codes = {finding.code for finding in outcome.findings}
+    asked = {code for code in codes - ignore if selects_all or code in select}
+    if asked == codes:
         return outcome
-    status = Status.PASSED if not kept and outcome.status is Status.FOUND else outcome.status
-    left_out = {finding.code for finding in outcome.findings} - {finding.code for finding in kept}
-    unsought = {**outcome.unsought, **dict.fromkeys(left_out, "it was not asked for")}
-    return replace(outcome, findings=kept, status=status, unsought=unsought)
+    status = Status.PASSED if not asked and outcome.status is Status.FOUND else outcome.status
+    findings = tuple(finding for finding in outcome.findings if finding.code in asked)
+    unsought = {**outcome.unsought, **dict.fromkeys(codes - asked, "it was not asked for")}
+    return replace(outcome, findings=findings, status=status, unsought=unsought)
 
 
 def _report(run: Run, outcomes: tuple[Outcome, ...], command: Callable[[bool], str]) -> RunReport:
@@ -159,19 +158,19 @@ def _report(run: Run, outcomes: tuple[Outcome, ...], command: Callable[[bool], s
 
 
 def _fix(run: Run, first: Diagnosed, outcomes: Sequence[Outcome]) -> Fix | None:
-    """The first cause's change of the configuration, as what speaks for the cause advises it."""
+    """The change of the configuration that mends the first cause, with the findings' values."""
     findings = [finding for outcome in outcomes for finding in outcome.findings]
-    speaking = [finding for finding in findings if finding.code in first.supporting]
-    change, needed = first.cause.change, needed_values(speaking)
+    supporting = [finding for finding in findings if finding.code in first.supporting]
+    change, needed = first.cause.change, needed_values(supporting)
     if change is None or (change.advised_only and change.key not in needed):
         return None
     return fix_for(change, run.get(TrainingConfig), needed)
 
 
 def _command(paths: Sequence[Path], options: Options, allow_model: bool) -> str:
-    given = [str(path) for path in paths]
-    given += [f"--log={path}" for path in options.log]
-    given += [f"--{name}={path}" for name, path in options.paths.items()]
-    given += [] if options.with_text else ["--no-text"]
-    given += [] if allow_model else ["--no-generate"]
-    return shlex.join(["mlxdoctor", "diagnose", *given])
+    arguments = [str(path) for path in paths]
+    arguments += [f"--log={path}" for path in options.log]
+    arguments += [f"--{name}={path}" for name, path in options.paths.items()]
+    arguments += [] if options.with_text else ["--no-text"]
+    arguments += [] if allow_model else ["--no-generate"]
+    return shlex.join(["mlxdoctor", "diagnose", *arguments])

@@ -1,4 +1,4 @@
-"""What is said of first losses beside those computed again; real runs: tests/twin/test_replay.py."""
+"""First losses beside those computed again; of real runs: tests/twin/test_replay.py."""
 
 from __future__ import annotations
 

@@ -142,8 +142,9 @@ def test_a_rate_of_zero_is_put_into_the_usual_range() -> None:
     ],
 )
 def test_what_no_rerun_can_show_is_no_symptom(code: str) -> None:
-    # A rerun is not fused and has no log of another trainer, the user's own code is not run on it, and it is too short for its
-    # log to say that the answers are known by heart, without which no gain is no error.
+    # A rerun is not fused and has no log of another trainer, the user's own code is not run on it,
+    # and it is too short for its log to say that the answers are known by heart, without which no
+    # gain is no error.
     case = case_with(code)
     assert not case.recorded.all
     assert not case.everything.wanted
