@@ -14,7 +14,7 @@ from mlxdoctor.formats import escape
 from mlxdoctor.judge.save_flaws import Flaw, SaveVerdict, Standing
 from mlxdoctor.template import fill
 
-#: What `as_object` says of a save -> the header of its column.
+#: Keys of a save in `as_object`, with the headers of their columns.
 _COLUMNS = {
     "iteration": "iteration",
     "file": "file",
@@ -25,9 +25,7 @@ _COLUMNS = {
     "standing": "verdict",
     "why": "why",
 }
-
-
-#: What the saves are -> the answer.
+#: Cases, with the templates of their answers.
 _ANSWERS = {
     "untrained": "Last good checkpoint: none, nothing was trained: every B is exactly zero in all "
     "{files} files, so that each of them is the base model.",
@@ -56,46 +54,46 @@ _BEST = {
 
 
 def sentence(table: Bisection) -> str:
-    """The answer: the last good checkpoint's path, where the break is, and why."""
+    """The answer: the last good checkpoint, the broken ones, and why they are broken."""
     rows, last_good = table.rows, table.last_good
     broken = [place for place, row in enumerate(rows) if row.standing is Standing.BROKEN]
-    place = broken[0] if broken else None
+    first = broken[0] if broken else None
     if last_good is None:
-        case = "untrained" if place is None else "lost late" if place else "lost"
+        case = {None: "untrained", 0: "lost"}.get(first, "lost late")
     elif not table.is_decided:
         case = "undecided"
     elif table.first_broken is not None:
-        place = table.first_broken
-        case = "end broken" if place == len(rows) - 1 else "broken"
+        first = table.first_broken
+        case = "end broken" if first == len(rows) - 1 else "broken"
     elif broken:
         case = "broken before"
     else:
         case = "better before" if table.best and table.best.is_clear else "good"
-    names = [rows[number].path.name for number in broken]
+    names = [rows[place].path.name for place in broken]
     values = {
         "files": len(rows),
         "last_good": None if last_good is None else rows[last_good].path,
-        "names": ", ".join(names[:3] + ["…"] * bool(names[3:])),
+        "names": ", ".join(names if len(names) <= 3 else [*names[:3], "…"]),
     }
-    if place is not None:
+    if first is not None:
         values |= {
-            "broken_path": rows[place].path,
-            "broken_name": rows[place].path.name,
-            "path_before": rows[place - 1].path,
-            "why": _why(table, rows[place]) or None,
+            "broken_path": rows[first].path,
+            "broken_name": rows[first].path.name,
+            "path_before": rows[first - 1].path,
+            "why": _why(table, rows[first]) or None,
         }
     return fill(_ANSWERS[case], values)
 
 
 def _why(table: Bisection, row: SaveVerdict) -> str:
-    """What breaks a save; the log's course is told once, in place of its loss at the save."""
+    """What breaks a save: the log's story, if there is one, replaces the loss at the save."""
     story = table.logged.story if table.logged is not None else ""
     clauses = [text for flaw, text in row.flaws.items() if flaw is not Flaw.BLOWN_UP or not story]
     return "; ".join([*clauses, story] if story else clauses)
 
 
 def best_sentence(table: Bisection) -> str:
-    """The checkpoint with the lowest held-out loss, and what that was compared with."""
+    """The checkpoint with the lowest held-out loss, or why none is known."""
     best = table.best
     reason = "there are no validation or test rows to run the models on"
     if table.unmeasured:
@@ -128,18 +126,18 @@ def best_sentence(table: Bisection) -> str:
 
 
 def notes(table: Bisection) -> Iterator[str]:
-    """What else is worth knowing, one sentence an entry."""
+    """Notes to the answer, a sentence each."""
     rows = table.rows
     last = len(rows) - 1
-    # That the final file is the last numbered one is as it should be.
-    same = [
+    # The final file should be the same as the last numbered file.
+    copies = [
         (row.path.name, rows[row.same_as].path.name)
         for place, row in enumerate(rows)
         if row.same_as is not None and (place, row.same_as) != (last, last - 1)
     ]
-    if same:
-        names = ", ".join(name for name, _ in same[:4])
-        yield f"Files that are the same, byte for byte, as {same[0][1]}: {names}."
+    if copies:
+        names = ", ".join(name for name, _ in copies[:4])
+        yield f"Files that are the same, byte for byte, as {copies[0][1]}: {names}."
     if table.unmeasured:
         yield f"No model was run: {table.unmeasured}."
     else:
@@ -157,7 +155,7 @@ def render(table: Bisection, *, is_markdown: bool) -> str:
 
     clean = escape.markdown if is_markdown else escape.terminal
     answer = as_object(table)
-    best = answer["best"]["file"] if answer["best"] is not None else None
+    best = str(table.rows[table.best.place].path) if table.best is not None else None
     headers = {**_COLUMNS, "size": QUANTITIES[table.followed.quantity]}
     rows = [
         {
@@ -181,7 +179,9 @@ def render(table: Bisection, *, is_markdown: bool) -> str:
 
 
 def _cell(value: Any) -> str:
-    return "" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
+    if value is None:
+        return ""
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def as_object(table: Bisection) -> dict[str, Any]:
@@ -211,7 +211,7 @@ def as_object(table: Bisection) -> dict[str, Any]:
 
 def _save(table: Bisection, place: int) -> dict[str, Any]:
     row, logged = table.rows[place], table.logged
-    # A file that is the same as an earlier one was not measured again.
+    # A copy of an earlier file was not measured.
     behaviour = table.behaviours.get(place) if row.same_as is None else None
     return {
         "file": str(row.path),
