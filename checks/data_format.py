@@ -36,13 +36,13 @@ from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, some_of
 from mlxdoctor.measure.text.renames import how_to_rename, of_messages, roles_renamed
 from mlxdoctor.safety.quoting import quoted
 
-#: Characters of an unusual role, and of a key, that are shown.
-MAX_ROLE = 20
-MAX_KEY = 40
+#: Most characters of an unusual role and of a key in a message.
+_MAX_ROLE = 20
+_MAX_KEY = 40
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function", "ipython"})
 _ROWS = "one row a line, all in the first row's format"
 _FILL_IN = "remove these rows, or fill them in"
-#: What a row is refused with -> what to do about it.
+#: Patterns of the reason why a row is refused, with the repair; the first match counts.
 _REPAIRS = {
     "alternate": "let user and assistant take turns, beginning with the user: join two messages of "
     "one role into one",
@@ -52,12 +52,14 @@ _REPAIRS = {
     "limit template_seconds": "compare the chat template with the one that came with the base "
     "model, and look for conversations of very many messages",
 }
-#: Share of rows with an empty answer below which it is a note, since a few gaps in a column teach
-#: nothing; and from which on it is an error: a third of SQuAD 2.0's questions have no answer, on
-#: purpose; with 0.3 none of 30 prompts is left without an answer, with 0.4 9 and 12 are (two
-#: bases), with 0.7 all (0 of 46 sound runs of real text and 33 of a small base). And rows for an
-#: error: fewer may be examples.
-EMPTY_NOTE, EMPTY_ERROR, EMPTY_ROWS = 0.02, 0.35, 8
+#: Share of empty answers below which they are a note: a few gaps in a column teach nothing.
+_EMPTY_NOTE = 0.02
+#: Share of empty answers for an error. A third of SQuAD 2.0's questions have no answer on purpose.
+#: With 0.3, models left 0 of 30 prompts unanswered, with 0.4 9 and 12 (two bases), with 0.7 all.
+#: 0 of 46 sound runs of real text and 0 of 33 of a small base reach it.
+_EMPTY_ERROR = 0.35
+#: Empty answers for an error: fewer may be examples.
+_EMPTY_ROWS = 8
 
 
 @check(
@@ -170,35 +172,36 @@ def data_format(
 ) -> Iterator[Sign]:
     """Report lines and rows that can't be trained on."""
     started = log is not None and log.main.get("train_loss") is not None
-    survived = Severity.WARNING if started else None
+    # A run that started did not stop at these rows.
+    severity = Severity.WARNING if started else None
     of_preferences = config is not None and config.of_preferences
     of_preferences |= log is not None and log.is_preference
     for split in dataset.splits.values():
         if split.name in ("train", "valid"):
-            yield from _lines(split, of_preferences, survived)
+            yield from _lines(split, of_preferences, severity)
     yield from _validation(dataset, config, log)
     train = dataset.splits.get("train")
     if train is None or not train.rows:
         return
     can_render = tokenizer is None or tokenizer.chat_template or tokenizer.renders_itself
     if train.format in ("chat", "completions") and not can_render:
-        yield _sign("no-template", train, [], survived, format=train.format)
+        yield _sign("no-template", train, [], severity, format=train.format)
     elif rows is not None:
-        yield from _refused(train, rows, survived)
+        yield from _refused(train, rows, severity)
     if train.format == "text" and config is not None and config.mask_prompt:
-        yield _sign("mask-needs-messages", train, [], survived)
+        yield _sign("mask-needs-messages", train, [], severity)
     yield from _conversations(train, tokenizer)
 
 
 def _validation(
     dataset: Dataset, config: TrainingConfig | None, log: TrainingLog | None
 ) -> Iterator[Sign]:
-    """What keeps the validation loss from meaning something."""
+    """Why there is no meaningful validation loss."""
     split = dataset.splits.get("valid")
     count = len(split.rows) if split is not None else 0
     batch_size = config.batch_size if config is not None else None
     validations = len(log.main.finite("val_loss")) if log is not None else 0
-    # A single file that was named says nothing about the rest of the folder.
+    # If the data are a single file, its folder was not searched for a validation split.
     if count == 0 and dataset.path.is_dir():
         training = log.main.get("train_loss") if log is not None else None
         is_validated = log is None or log.is_preference or log.main.get("val_loss") is not None
@@ -218,12 +221,12 @@ def _validation(
         yield Sign("no-validation-batches", {"val_batches": 0})
 
 
-def _lines(split: Split, of_preferences: bool, survived: Severity | None) -> Iterator[Sign]:
-    """Lines that are no rows, and rows in no format or in another one than the first."""
+def _lines(split: Split, of_preferences: bool, severity: Severity | None) -> Iterator[Sign]:
+    """Lines that are not rows, and rows in an unknown format or not in that of the first row."""
     if split.bad_lines:
         lines = list(split.bad_lines)
         reason = split.bad_lines[lines[0]]
-        yield _sign("bad-lines", split, lines, survived, first_line=lines[0], reason=reason)
+        yield _sign("bad-lines", split, lines, severity, first_line=lines[0], reason=reason)
     if not split.rows:
         if split.name == "train":
             yield _sign("no-rows", split, [])
@@ -232,16 +235,16 @@ def _lines(split: Split, of_preferences: bool, survived: Severity | None) -> Ite
         numbered = zip(split.line_numbers, split.rows, strict=True)
         other = [line for line, row in numbered if not all(key in row for key in needed)]
         if other:
-            yield _sign("mixed-formats", split, other, survived, format=split.format)
-    # Pairs and prompts are rows of other trainers than mlx-lm.
+            yield _sign("mixed-formats", split, other, severity, format=split.format)
+    # Preference training is done by other trainers, whose rows have other keys.
     elif not of_preferences:
         first = split.rows[0]
-        keys = some_of([quoted(key, MAX_KEY) for key in sorted(map(str, first))], 8) or "(none)"
+        keys = some_of([quoted(key, _MAX_KEY) for key in sorted(map(str, first))], 8) or "(none)"
         figures = {"keys": keys, "rename": how_to_rename(first)}
-        yield _sign("unknown-format", split, split.line_numbers[:1], survived, **figures)
+        yield _sign("unknown-format", split, split.line_numbers[:1], severity, **figures)
 
 
-def _refused(train: Split, rows: SupervisedRows, survived: Severity | None) -> Iterator[Sign]:
+def _refused(train: Split, rows: SupervisedRows, severity: Severity | None) -> Iterator[Sign]:
     """Rows of the first row's format that the template or the tokenizer refuses."""
     refused = [
         index
@@ -256,7 +259,7 @@ def _refused(train: Split, rows: SupervisedRows, survived: Severity | None) -> I
             "rows-refused",
             train,
             [train.line_numbers[index] for index in refused],
-            survived,
+            severity,
             examined=rows.examined_rows,
             reason=reason,
             repair=f"rename {renames}" if renames else next(repairs, None),
@@ -272,40 +275,39 @@ def _conversations(split: Split, tokenizer: Tokenizer | None) -> Iterator[Sign]:
             messages = split.messages(row)
         except (KeyError, TypeError):
             continue
-        # Where the roles have another key, the row is refused.
+        # Messages whose role has another key make the row refused: `_refused` reports them.
         if not all(isinstance(message, Mapping) for message in messages) or of_messages(messages):
             continue
         roles = [str(message.get("role")) for message in messages]
         unknown = {role for role in set(roles) - _ROLES if template is None or role not in template}
         unusual |= unknown
-        empty = {role for role, message in zip(roles, messages, strict=True) if _is_empty(message)}
+        empty = [role for role, message in zip(roles, messages, strict=True) if _is_empty(message)]
         is_answered = roles[-1] == "assistant"
-        # A speaker under another trainer's name is among the unknown roles.
+        # A role such as "gpt" is reported as an unknown role, not as a missing answer.
         means_assistant = any(new == "assistant" for _, new in roles_renamed(roles[-1:]))
-        for symptom, is_there in {
+        symptoms = {
             "no-answer": not (is_answered or means_assistant),
             "unknown-roles": bool(unknown),
             "empty-answers": is_answered and _is_empty(messages[-1]),
             "empty-prompts": "user" in empty,
-        }.items():
-            if is_there:
+        }
+        for symptom, is_present in symptoms.items():
+            if is_present:
                 lines[symptom].append(line)
     renames = " and ".join(f"{old} -> {new}" for old, new in roles_renamed(unusual)) or None
-    # Speakers under another trainer's names, of whom this model's template never heard.
-    is_foreign = bool(renames) and template is not None
-    is_foreign &= len(lines["unknown-roles"]) == len(split.rows)
+    all_unknown = len(lines["unknown-roles"]) == len(split.rows) and template is not None
     empty_share = len(lines["empty-answers"]) / len(split.rows)
-    is_empty = empty_share >= EMPTY_ERROR and len(lines["empty-answers"]) >= EMPTY_ROWS
-    shown = ", ".join(quoted(role, MAX_ROLE) for role in sorted(unusual)[:5])
-    note = Severity.INFO if empty_share < EMPTY_NOTE else None
+    many_empty = empty_share >= _EMPTY_ERROR and len(lines["empty-answers"]) >= _EMPTY_ROWS
+    role_names = ", ".join(quoted(role, _MAX_ROLE) for role in sorted(unusual)[:5])
+    note = Severity.INFO if empty_share < _EMPTY_NOTE else None
     graded: dict[str, tuple[Severity | None, dict[str, Measurement]]] = {
         "unknown-roles": (
-            Severity.ERROR if is_foreign else None,
-            {"roles": shown, "renames": renames},
+            Severity.ERROR if all_unknown and renames else None,
+            {"roles": role_names, "renames": renames},
         ),
         "empty-answers": (
-            Severity.ERROR if is_empty else note,
-            {"share": empty_share if is_empty else None},
+            Severity.ERROR if many_empty else note,
+            {"share": empty_share if many_empty else None},
         ),
     }
     for symptom, affected in lines.items():
@@ -327,7 +329,7 @@ def _sign(
     severity: Severity | None = None,
     **measured: Measurement,
 ) -> Sign:
-    """A sign about lines of a file: how many, and the first of them."""
+    """A sign about lines of a file, with their count and the first line numbers."""
     figures: dict[str, Measurement] = {
         "file": split.path.name,
         "lines": len(lines),
