@@ -1,6 +1,6 @@
 """What a run did to whole weights: those that full fine-tuning trained, and frozen ones.
 
-What it finds. After full fine-tuning: weights that are NaN or infinite, none that differs from the
+What it finds. After full fine-tuning: weights that are NaN or infinite, weights that all equal the
 base model's, or weights moved further than their own size. After LoRA: weights of the base model
 that have other values, in a file of full weights saved in the adapter's place, among the tensors
 beside the LoRA factors, or in a fused model outside the modules that the adapter changes.
@@ -12,7 +12,7 @@ was: a run that changed it trained something else than its configuration says.
 
 How it is measured. Tensor by tensor against the base model: bit for bit, and by the relative
 change ‖W' − W‖/‖W‖ in Frobenius norms. After full fine-tuning its median over the changed matrices
-is judged; norms and biases are small and left out. Frozen weights stored in another precision
+is judged, without norms and biases, which are small. Frozen weights stored in another precision
 count as unchanged within that precision's rounding, quantised ones within twice what rounding to
 their codes adds on average.
 
@@ -40,22 +40,20 @@ from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsoug
 from mlxdoctor.measure.weights.changed_tensors import WeightChange, component, weight_changes
 
 _OF_FULL = ("non-finite", "unchanged", "exploded")
-#: ‖W' − W‖/‖W‖ by which storing a weight in half precision may change it: one unit of bfloat16's
-#: last place. Applies only where the two files differ in precision.
+#: Largest ‖W' − W‖/‖W‖ that is rounding, if the two files differ in precision: one unit in the last
+#: place of bfloat16.
 _ROUNDING = 2.0**-8
-#: Times the average rounding error of a quantised weight's codes up to which it is unchanged:
-#: rounding alone measured 1.00 to 1.12 times it at 2 to 8 bits, in 64 sound fusions.
+#: Largest change of a quantised weight that is rounding, in average rounding errors of its codes:
+#: 64 sound fusions at 2 to 8 bits measured 1.00 to 1.12.
 _QUANTIZED = 2.0
-
-
-#: ‖W' - W‖/‖W‖, median over matrices, for an error: from seven times a high but sound rate on,
-#: 3.67 or more (44 runs), with 2.2 to 21 times the best loss; seven that were asked 20 questions
-#: each answered none, most of them garbled (reports/full-tuning.md).
-_EXPLODED = 3.0
-#: The same for a warning: at two to five times such a rate, 1.05 to 3.45 (33 runs), with 1.7 to 8
-#: times the best loss; five that were asked were fluent and answered none of 20, where five at
-#: sound rates answered 5 to 15. 0 of 44 at sound or lower rates, whose largest is 0.64.
-_LARGE = 1.0
+#: ‖W' − W‖/‖W‖, median over matrices, for an error. 44 runs at seven or more times a high but sound
+#: rate reached 3.67 or more, and 2.2 to 21 times the best loss. Seven of them were asked 20
+#: questions each: none answered any, and most were garbled (reports/full-tuning.md).
+_ERROR_CHANGE = 3.0
+#: The same for a warning. 33 runs at two to five times such a rate reached 1.05 to 3.45, and 1.7 to
+#: 8 times the best loss; five of them were fluent and answered none of 20 questions, while five at
+#: sound rates answered 5 to 15. The largest of 44 runs at sound or lower rates is 0.64.
+_WARNING_CHANGE = 1.0
 
 
 @check(
@@ -100,30 +98,29 @@ def full_weights(
     """Compare whole weights with the base model's."""
     was_full = config is not None and config.fine_tune_type == "full"
     adapted = {module.name for module in adapter.modules} if adapter is not None else set()
-    # A full fine-tune changes weights on purpose: none of them is frozen.
-    is_frozen = not was_full and (tuned.from_adapter or bool(adapted))
-    meant_to_change: set[str] = set()
-    if is_frozen:
+    was_frozen = not was_full and (tuned.from_adapter or bool(adapted))
+    trained: set[str] = set()
+    if was_frozen:
         yield Unsought(_OF_FULL, "the run was no full fine-tune")
-        saved = config.values.get("modules_to_save") if config is not None else None
-        intended = tuple(map(str, saved)) if isinstance(saved, list) else ()
+        to_save = config.values.get("modules_to_save") if config is not None else None
+        endings = tuple(map(str, to_save)) if isinstance(to_save, list) else ()
         fused = set() if tuned.from_adapter else adapted
-        meant_to_change = {
+        trained = {
             name
             for name in tuned.tensors
-            if (module := name.rpartition(".")[0]) in fused or module.endswith(intended)
+            if (module := name.rpartition(".")[0]) in fused or module.endswith(endings)
         }
     elif not was_full:
         why = "which weights of the model should differ is not known"
         yield Unsought(("frozen-changed",), why)
     changes = [
         change
-        for change in weight_changes(base, tuned, leave_out=meant_to_change)
+        for change in weight_changes(base, tuned, leave_out=trained)
         if change.status in ("same", "changed")
     ]
     if not changes:
         raise Inconclusive("no tensor has the name and shape of one in the base model")
-    if is_frozen:
+    if was_frozen:
         yield from _frozen(changes, tuned)
     else:
         yield from _fully_tuned(changes, tuned, was_full=was_full)
@@ -138,7 +135,7 @@ def _fully_tuned(
         raise Inconclusive("the matrices were quantised after training, which hides what it did")
     if not changed:
         measured = {"compared": len(compared), "changed": 0}
-        # Where no configuration says so, the folder may be of a model that nobody trained.
+        # Without a configuration of a full fine-tune, the model may be untrained on purpose.
         severity = None if was_full else Severity.WARNING
         yield Sign("unchanged", measured, where=tuned.path.name, severity=severity)
         return
@@ -157,15 +154,15 @@ def _fully_tuned(
         if change.relative is not None and len(change.shape) > 1 and not change.nonfinite
     ]
     median_change = median(size for size, _ in matrices) if matrices else 0.0
-    if median_change >= _LARGE:
+    if median_change >= _WARNING_CHANGE:
         largest, name = max(matrices)
         figures: dict[str, Measurement] = {
             "median_relative_change": median_change,
             "largest_relative_change": largest,
             "matrices": len(matrices),
-            "most": _LARGE,
+            "most": _WARNING_CHANGE,
         }
-        severity = None if median_change >= _EXPLODED else Severity.WARNING
+        severity = None if median_change >= _ERROR_CHANGE else Severity.WARNING
         yield Sign("exploded", figures, where=name, severity=severity)
 
 
@@ -196,14 +193,12 @@ def _frozen(changes: Sequence[WeightChange], tuned: TunedModel) -> Iterator[Sign
 
 
 def _relative_change(change: WeightChange) -> float | None:
-    """‖W' − W‖/‖W‖, or None where nothing but the precision changed."""
+    """‖W' − W‖/‖W‖, or None if only the precision changed."""
     if change.status == "same":
         return None
-    is_stored_alike = change.before == change.after
+    same_storage = change.before == change.after
     if change.relative is None:
-        # Integers and the like have no norm: they changed, unless only their type did.
-        return 1.0 if is_stored_alike else None
+        # Integers have no relative change: 1.0 unless only their type changed.
+        return 1.0 if same_storage else None
     rounding = max(_QUANTIZED * change.rounding, _ROUNDING)
-    if not is_stored_alike and change.relative <= rounding:
-        return None
-    return change.relative
+    return None if change.relative <= rounding and not same_storage else change.relative
