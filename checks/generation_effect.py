@@ -1,19 +1,19 @@
 """What the adapter does to the answers.
 
 What it finds. An adapter that mlx-lm refuses to load on this base model, answers that are
-token by token the base model's, and answers that are right less often than the base model's.
+the base model's token by token, and answers that are right less often than the base model's.
 
 Why it matters. An adapter that is not applied cannot be told from a useless one by its files,
 and a fine-tune that answers worse than what it started from is a loss.
 
-How it is measured. Same prompts, both models, greedily. Identical means every answer is. Where
-the expected answer is known, an answer is right when its words are the expected ones (exact
-McNemar over prompts); where that tells no difference, the overlap of words (F1) is compared by a
-paired permutation test.
+How it is measured. Both models answer the same prompts greedily. Identical means that all answers
+are. Where the expected answer is known, an answer is right if its words are the expected ones
+(exact McNemar over prompts); without a difference there, the overlap of words (F1) is compared by
+a paired permutation test.
 
 When it is wrong. A very small learning rate leaves greedy answers as they are without being a
 loading fault. Overlap of words says little about answers of many sentences; it is only a warning
-where the loss on the rows' answers fell by more than a nat all the same.
+if the loss on the rows' answers fell by more than a nat.
 
 What to do. Where the adapter is refused or without effect, compare its tensor names with the
 base model's using `mlxdoctor inspect`. Where answers got worse, see the other checks.
@@ -36,17 +36,18 @@ from mlxdoctor.measure.text.statistics import SIGNIFICANCE, Paired, mcnemar_exac
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.models.losses import TokenLosses
 
-#: Prompts that decide: fewer can agree by chance.
-PROMPTS = 8
-#: By how much the overlap of words (F1) fell where it is more than another way to say it, and the
-#: share of the base model's overlap below which half was lost.
-OVERLAP_DROP, OVERLAP_LEFT = 0.1, 0.5
-#: Nats by which the loss on the answers fell where a model that shares fewer words with them says
-#: the same in others (0 of 118 sound runs of four base models are errors).
-SURE = 1.0
-#: Word F1 of the base model's answers below which they are nearly unrelated to the expected ones,
-#: and a few words decide (1 of 98 sound runs of three base models; 13 without it).
-OVERLAP_BEFORE = 0.25
+#: Fewest prompts for an error: on fewer, answers can agree by chance.
+_PROMPTS = 8
+#: Least drop of the overlap of words (F1); less may be other words for the same.
+_OVERLAP_DROP = 0.1
+#: Share of the base model's overlap of words below which too much was lost.
+_OVERLAP_KEPT = 0.5
+#: Nats by which the loss on the answers fell if the model learned them, so that fewer shared words
+#: are only a warning (0 of 118 sound runs of four base models are errors).
+_LEARNED = 1.0
+#: Word F1 of the base model below which its answers are nearly unrelated to the expected ones: a
+#: drop is only a warning (1 of 98 sound runs of three base models is an error; 13 without this).
+_BASE_OVERLAP = 0.25
 
 
 @check(
@@ -101,50 +102,48 @@ def generation_effect(
                 "identical": count,
                 "update": "not zero" if has_update else None,
             },
-            severity=Severity.ERROR if has_update and count >= PROMPTS else None,
+            severity=Severity.ERROR if has_update and count >= _PROMPTS else None,
         )
         return
     compared = losses.compared if losses is not None else ()
-    has_learned = region(compared, Role.ANSWER).fell(SURE)
+    has_learned = region(compared, Role.ANSWER).fell(_LEARNED)
     yield from _worse(answered, has_learned=has_learned)
 
 
 def _has_update(adapter: Adapter) -> bool:
-    if any(np.any(module.b.load()) for module in adapter.modules):
-        return True
-    return bool(adapter.others) and not adapter.modules
+    if adapter.modules:
+        return any(np.any(module.b.load()) for module in adapter.modules)
+    return bool(adapter.others)
 
 
 def _worse(answered: Sequence[OutputPair], *, has_learned: bool) -> Iterator[Sign]:
-    known = [
+    answers = [
         (pair.base.words, pair.tuned.words, answer_words(pair.item.expected))
         for pair in answered
         if pair.item.expected and pair.base is not None
     ]
-    if len(known) < PROMPTS:
+    if len(answers) < _PROMPTS:
         return
-    right = [
-        (bool(want) and base == want, bool(want) and tuned == want) for base, tuned, want in known
-    ]
-    base_right, tuned_right = (sum(column) for column in zip(*right, strict=True))
+    # Without expected words no answer is right.
+    right = [(base == expected, tuned == expected) for base, tuned, expected in answers if expected]
     only_base = sum(base and not tuned for base, tuned in right)
     only_tuned = sum(tuned and not base for base, tuned in right)
     measured: dict[str, Measurement] = {
-        "prompts": len(known),
-        "base_right": base_right,
-        "tuned_right": tuned_right,
+        "prompts": len(answers),
+        "base_right": sum(base for base, _ in right),
+        "tuned_right": sum(tuned for _, tuned in right),
     }
     p_value = mcnemar_exact(only_base, only_tuned)
     if only_base > only_tuned and p_value < SIGNIFICANCE:
         yield Sign("worse-than-base", {**measured, "p_value": p_value})
         return
     overlap = Paired.of(
-        [word_f1(base, want) for base, _, want in known],
-        [word_f1(tuned, want) for _, tuned, want in known],
+        [word_f1(base, expected) for base, _, expected in answers],
+        [word_f1(tuned, expected) for _, tuned, expected in answers],
     )
-    is_less = overlap.base - overlap.tuned > OVERLAP_DROP
-    if is_less and overlap.tuned < OVERLAP_LEFT * overlap.base and overlap.differs(-1):
-        is_doubtful = overlap.base < OVERLAP_BEFORE or has_learned
+    is_less = overlap.base - overlap.tuned > _OVERLAP_DROP
+    if is_less and overlap.tuned < _OVERLAP_KEPT * overlap.base and overlap.differs(-1):
+        is_doubtful = overlap.base < _BASE_OVERLAP or has_learned
         severity = Severity.WARNING if is_doubtful else None
         measured |= overlap.measured("overlap")
         yield Sign("worse-than-base", measured, severity=severity)
