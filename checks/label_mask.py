@@ -1,7 +1,7 @@
 """Which tokens are trained on, and whether they can teach the answer.
 
 What it finds. Rows and batches without anything to learn, answers cut off by the sequence limit,
-answers whose end token is missing, prompts that are not how their row begins, doubled beginning
+answers without an end token, rows that do not begin with their masked prompt, doubled beginning
 tokens, and answers that a mask leaves out.
 
 Why it matters. The model learns the supervised tokens and nothing else. A batch without any
@@ -35,22 +35,20 @@ from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.judge.remedy import rounded_up
 from mlxdoctor.safety.quoting import quoted
 
-_LONGER = (
+_FIX_LENGTH = (
     "[set max_seq_length to {set_to}, or shorten these rows (the answer is at the end, and is what "
     "is cut first)|remove the rows without an answer, or fill them in]"
 )
-
-
-#: Shares of the rows from which on a sign is told, and an error; no rows but the answers that are
-#: not cut can lack their end. A few long rows do no harm, and in plain text the limit cuts anyhow.
+#: Least share of the rows for a sign, and for an error. The share of `end-token-missing` is of the
+#: answers that are not cut. A few long rows do no harm.
 _SHARES = {
     "no-supervised-tokens": (0.0, 1.0),
     "answers-truncated": (0.02, 0.5),
     "end-token-missing": (0.5, 0.95),
 }
-#: The probability from which on the run is sure to meet a batch without targets.
+#: Least probability of meeting a batch without targets for an error.
 _CERTAIN = 0.95
-#: The share of the targets below which mlx-lm's padding target hardly matters.
+#: Share of the targets below which mlx-lm's padding targets hardly matter.
 _PADDED = 0.01
 
 
@@ -61,21 +59,21 @@ _PADDED = 0.01
             says="{rows} of {examined} rows have no supervised token: the longest of their prompts "
             "has {longest_prompt} tokens, and rows are cut after {max_seq_length}.",
             expected="every row has an answer within the sequence limit",
-            fix=_LONGER,
+            fix=_FIX_LENGTH,
         ),
         "empty-batch": Symptom.error(
             "a whole batch has no supervised token, so that its loss is 0/0",
             says="{empty_batches} of {batches} batches of {batch_size} have no supervised token, "
             "so their loss is 0/0, which makes every weight NaN.",
             expected="at least one supervised token in every batch",
-            fix=_LONGER,
+            fix=_FIX_LENGTH,
         ),
         "answers-truncated": Symptom.warning(
             "answers are cut off by the sequence limit",
             says="{rows} of {examined} answers are cut off: their rows have up to {longest_row} "
             "tokens, and max_seq_length is {max_seq_length}.",
             expected="rows shorter than max_seq_length",
-            fix=_LONGER,
+            fix=_FIX_LENGTH,
         ),
         "end-token-missing": Symptom.warning(
             "answers do not end with a token that stops generation",
@@ -137,20 +135,21 @@ def label_mask(
     for row in rows.rows:
         for problem in row.problems:
             affected[problem].append(row)
-    for symptom, some in affected.items():
-        least, error = _SHARES.get(symptom, (0.0, math.inf))
+    for symptom, with_problem in affected.items():
+        least, least_error = _SHARES.get(symptom, (0.0, math.inf))
         figures: dict[str, Measurement] = {}
         examined = len(rows.rows)
         if symptom == "end-token-missing":
             examined = sum(row.length == row.full_length and row.count() > 0 for row in rows.rows)
             name = tokenizer.token if tokenizer else str
-            last = quoted(name(int(some[0].targets[-1]))) if tokenizer else None
+            last = quoted(name(int(with_problem[0].targets[-1]))) if tokenizer else None
             figures = {"last": last, "ends": tuple(map(name, rows.eos_token_ids))}
+        # Documents of plain text are often longer than the limit.
         if symptom == "answers-truncated" and rows.format == "text":
-            error = math.inf
-        if (share := len(some) / examined) >= least:
-            severity = Severity.ERROR if share >= error else None
-            yield _sign(symptom, rows, some, severity, examined=examined, **figures)
+            least_error = math.inf
+        if (share := len(with_problem) / examined) >= least:
+            severity = Severity.ERROR if share >= least_error else None
+            yield _sign(symptom, rows, with_problem, severity, examined=examined, **figures)
     targets = sum(len(row.targets) for row in rows.rows)
     prompt = sum(int((row.target_roles == Role.PROMPT).sum()) for row in rows.rows)
     if prompt and not rows.mask_prompt:
@@ -165,13 +164,14 @@ def _empty_batches(
     rows: SupervisedRows, config: TrainingConfig | None, log: TrainingLog | None
 ) -> Sign:
     empty = rows.empty_batches
+    # The batches examined stand for all batches of the run.
     total = max(len(rows.batches), rows.total_rows // rows.batch_size)
-    affected = max(round(len(empty) * total / len(rows.batches)), 1)
+    total_empty = max(round(len(empty) * total / len(rows.batches)), 1)
     drawn = (config and config.iters) or total
     chance = 1.0
-    if drawn <= total - affected:
-        # No batch of an epoch comes twice.
-        chance = -math.expm1(sum(math.log1p(-affected / (total - past)) for past in range(drawn)))
+    if drawn <= total - total_empty:
+        # Batches are drawn without replacement: the n-th is one of the `total - n` that remain.
+        chance = -math.expm1(sum(math.log1p(-total_empty / (total - n)) for n in range(drawn)))
     # A trainer that guards the division survives such a batch, and its log shows it.
     losses = log.main.get("train_loss") if log is not None else None
     stayed_finite = losses is not None and len(losses) > 0 and np.isfinite(losses.values).all()
@@ -194,7 +194,7 @@ def _sign(
     severity: Severity | None = None,
     **measured: Measurement,
 ) -> Sign:
-    """A sign about some of the rows: how many, the first of them, and the limit that they need."""
+    """A sign about some of the rows, with their number and the limit that they need."""
     longest = max(row.full_length for row in affected)
     figures: dict[str, Measurement] = {
         "rows": len(affected),
@@ -204,7 +204,7 @@ def _sign(
         "longest_prompt": max(row.prompt_length for row in affected),
         "longest_row": longest,
     }
-    # Rows that the limit does not cut have no answer.
+    # If the limit cuts no row, a higher limit does not help.
     if longest > rows.max_seq_length:
         figures |= {"needed_max_seq_length": longest, "set_to": rounded_up(longest)}
     where = f"row {affected[0].index + 1} of {rows.split}"

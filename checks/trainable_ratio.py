@@ -1,7 +1,7 @@
 """Whether as many parameters were trainable as LoRA has.
 
-What it finds. A run in which nothing was trainable; one in which far more was trainable
-than its LoRA factors have numbers, so that the model itself was trained; a file that
+What it finds. A run in which nothing was trainable; a run with far more trainable
+parameters than its LoRA factors have, so that the model itself was trained; a file that
 lacks part of what was trained; and a log whose model has another size than the base
 model named.
 
@@ -11,15 +11,15 @@ frozen. A full model trained at a LoRA rate is destroyed in a few updates.
 
 How it is measured. Expected is the larger of two counts: rank × (inputs + outputs) over the modules
 that the configuration names, and the numbers of the LoRA factors in the adapter's file.
-Observed is what the log prints, or else all numbers in the file. Where the log's count
+Observed is what the log prints, or else all numbers in the file. If the log's count
 is that of the configured modules to the last printed digit, they were all trained, and
-the file must hold as many. Quantised weights are counted as what they stand for, as
-mlx-lm does.
+the file must hold as many. A quantised weight counts as the matrix that it stands for,
+as in mlx-lm.
 
 When it is wrong. Trainers count differently: some count the factors in the total, some
 count packed words of quantised models. The keys that mlx-lm chooses by itself depend on
-the architecture, so that with one of the two expectations alone too many trainable
-parameters are a warning, unless the file holds them all or they are half of the model.
+the architecture: if only one of the two counts is known, too many trainable parameters
+are a warning, unless the file holds them all or they are half of the model.
 
 What to do. Call `model.freeze()` before the layers are converted, and compare
 `tree_flatten(model.trainable_parameters())` with the list of factors.
@@ -35,16 +35,14 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.measure.weights.lora_targets import configured_parameters
 
-# Sources: 21 runs of mlx-lm, whose trainable numbers are 1.00 times the expected ones and at most
-# 0.12 of the base model's.
-#: Trainable numbers over expected ones from which far more was trainable; in a sound run the two
-#: counts differ only by the log's rounding.
+#: Least ratio of trainable to expected parameters for a sign: 1.00 in 21 runs of mlx-lm.
 _EXCESS = 1.5
-#: Share of the base model's numbers that LoRA does not reach at any usual rank.
+#: Share of the base model's parameters that LoRA does not reach at usual ranks: at most 0.12 in
+#: the same runs.
 _MODEL_SHARE = 0.5
 #: Parameters by which a logged count may be rounded: mlx-lm prints three decimals of a million.
 _ROUNDING = 1e3
-#: Relative difference of two totals: more than biases, norms and a tied head add up to.
+#: Least relative difference of two totals for a sign: biases, norms and a tied head make less.
 _TOTAL_DIFFERENCE = 0.05
 
 
@@ -94,10 +92,10 @@ def trainable_ratio(
         measured = {"percent": 0.0, "total_millions": logged.total_millions}
         yield Sign("none-trainable", measured)
         return
-    stated = config.fine_tune_type if config is not None else None
-    if stated == "full" or (
-        config is None and log is not None and log.header.get("type", "").startswith("full")
-    ):
+    is_full = log is not None and log.header.get("type", "").startswith("full")
+    if config is not None:
+        is_full = config.fine_tune_type == "full"
+    if is_full:
         raise NotApplicable("a full fine-tune trains whole weights")
     if logged is not None:
         trainable, slack = logged.trainable_millions * 1e6, _ROUNDING
@@ -122,12 +120,11 @@ def trainable_ratio(
         figures |= {"percent": logged.percent, "unsaid": unsaid}
         yield Sign("unfrozen", figures, severity=Severity.WARNING if unsaid else None)
         return
-    saved = adapter.parameter_count if adapter is not None else None
-    in_file = saved is not None and saved >= trainable - slack
+    saved_all = adapter is not None and adapter.parameter_count >= trainable - slack
     if trainable > _EXCESS * expected + slack:
-        whole = base is not None and trainable >= _MODEL_SHARE * base.parameter_count
-        # With one expectation alone, a file that lacks part of what was trained looks the same.
-        certain = whole or in_file or None not in (configured, stored)
+        is_model = base is not None and trainable >= _MODEL_SHARE * base.parameter_count
+        # With only one of the two counts, the excess may be LoRA factors that were not saved.
+        is_certain = is_model or saved_all or None not in (configured, stored)
         is_of_file = expected == stored
         figures |= {
             "expected": expected,
@@ -136,9 +133,9 @@ def trainable_ratio(
             "expected_millions": expected / 1e6,
             "whose": "the LoRA factors in the file" if is_of_file else "what was configured",
         }
-        yield Sign("unfrozen", figures, severity=None if certain else Severity.WARNING)
+        yield Sign("unfrozen", figures, severity=None if is_certain else Severity.WARNING)
         return
-    if logged is None or configured is None or adapter is None or in_file:
+    if logged is None or configured is None or adapter is None or saved_all:
         return
     if abs(trainable - configured) <= slack:
         figures |= {"saved": adapter.parameter_count}
@@ -147,7 +144,7 @@ def trainable_ratio(
 
 def _total_mismatch(total: float, base: BaseModel) -> Iterator[Sign]:
     if "text_config" in base.config or "vision_config" in base.config:
-        # Only the language model of such a folder is loaded.
+        # The log counts the language model alone.
         return
     count = base.parameter_count
     if count and abs(total - count) > _TOTAL_DIFFERENCE * count + _ROUNDING:
