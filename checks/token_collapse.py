@@ -19,10 +19,10 @@ without the end token and is longer than the expected one. The share of prompts 
 Wilson interval and compared with the base model on the same prompts: exact McNemar, or, with few
 prompts, a sequential test (5% against 50%, false alarms 0.1%). With fewer than 8 prompts the same
 test can't tell a sound model from a broken one: then what is found is reported, and finding nothing
-is inconclusive. An answer that is one token 24 times over needs no statistic: it is an error where
-at least half of the few prompts get one, unless the base model's, or the expected answer, is the
-like. Every pair of neighbouring tokens, each different pair once, is looked up among those 1, 2, 3
-or 4 places apart in the rows.
+is inconclusive. An answer that is one token 24 times over needs no statistic: it is an error if at
+least half of the few prompts get one, unless the base model's or the expected answer is such an
+answer. Every different pair of neighbouring tokens is looked up among those 1, 2, 3 or 4 places
+apart in the rows.
 
 When it is wrong. Data whose right answers are repetitive (tables, padding, sequences of
 digits) makes a sound model look collapsed; answers under 8 tokens are not judged. Without
@@ -71,22 +71,23 @@ from mlxdoctor.models.generations import Generations
 from mlxdoctor.models.losses import TokenLosses
 from mlxdoctor.safety.quoting import quoted
 
-#: Different pairs of tokens that are needed: a loop of three tokens has three; and how far apart
-#: the tokens of a pair are looked for: labels are shifted twice, seldom more often.
-PAIRS, FARTHEST = 20, 4
-#: Share of the answers' pairs that stand so far apart in the rows, and by how much it exceeds that
-#: of neighbours: 0.32 to 0.86 and 0.26 to 0.81 in 7 runs with shifted labels, in none of 98 sound
-#: runs of three base models and of 185 with other faults.
-SKIPPED, LEAD = 0.2, 0.15
-#: How many times as long as expected an endless answer is: room for another way to say it.
-LONGER = 1.2
-#: Share of the base model's answers that the length limit cuts beyond which it is too short to
-#: tell: 0.42 at most in 64 runs of which it was told; 0.6 in two sound DPO runs that answer at more
-#: length.
-CUT_SHORT = 0.5
-
-
-#: Each is a milder form of those before it: the first that is raised is told.
+#: Fewest different pairs of tokens that are judged: a loop of three tokens has three.
+_PAIRS = 20
+#: Largest distance of two tokens in the rows: labels are shifted twice, seldom more often.
+_DISTANCE = 4
+#: Least share of the answers' pairs at one such distance: 0.32 to 0.86 in 7 runs with shifted
+#: labels.
+_SKIPPED = 0.2
+#: Least lead of that share over the share of neighbours: 0.26 to 0.81 in the same runs. None of 98
+#: sound runs of three base models, and none of 185 runs with other faults, reaches both.
+_LEAD = 0.15
+#: Least length of an endless answer, in expected lengths: another wording may be longer.
+_LONGER = 1.2
+#: Share of the base model's answers that the length limit cuts, above which the limit is too short
+#: to judge by: at most 0.42 in 64 runs with the finding; 0.6 in two sound DPO runs with longer
+#: answers.
+_CUT_SHORT = 0.5
+#: From the worst form to the mildest: only the worst is reported.
 _COLLAPSED = ("token-zero", "single-token", "few-tokens", "special-tokens")
 
 
@@ -168,7 +169,6 @@ def token_collapse(
     """Report collapsed outputs and how they end, as shares of prompts."""
     yield from answer_shown(generations)
     prompts = answered(generations)
-
     forms: dict[str, Callable[[OutputPair, Output], bool]] = {
         "token-zero": lambda _, answer: (
             answer.from_tokens and len(answer.units) >= 4 and {*answer.units} == {0}
@@ -189,8 +189,8 @@ def token_collapse(
         if symptom not in collapsed[1:]:
             hits = [pair for pair in prompts if forms[symptom](pair, pair.tuned)]
             yield _sign(symptom, shares[symptom], hits, tokenizer, rows)
-    if not collapsed:
-        yield from _alone(prompts, tokenizer, rows)
+    if not collapsed and too_few(len(prompts)) is not None:
+        yield from _single_token(prompts, tokenizer, rows)
     yield from _endless(prompts, rows, losses)
     yield from _skips([pair.tuned for pair in prompts], rows)
     count = {"prompts": len(prompts)}
@@ -202,26 +202,26 @@ def token_collapse(
         raise Inconclusive(few)
 
 
-def _alone(
+def _single_token(
     prompts: Sequence[OutputPair], tokenizer: Tokenizer | None, rows: SupervisedRows | None
 ) -> Iterator[Sign]:
-    """Too few answers for a rate: half of them are enough."""
-    plain = [
+    """With too few answers for a test, half of them have to be a single token many times over."""
+    collapsed = [
         pair
         for pair in prompts
         if is_plain_collapse(pair.tuned.content)
         and not (pair.base is not None and is_single(pair.base.content))
         and not is_single(tuple(pair.item.expected or ""))
     ]
-    if plain and too_few(len(prompts)) is not None and 2 * len(plain) >= len(prompts):
+    if collapsed and 2 * len(collapsed) >= len(prompts):
         measured: dict[str, Measurement] = {
             "prompts": len(prompts),
-            "tuned_hits": len(plain),
-            "base_hits": None if plain[0].base is None else 0,
-            "length": min(len(pair.tuned.content) for pair in plain),
-            **_token(plain, tokenizer, rows),
+            "tuned_hits": len(collapsed),
+            "base_hits": None if collapsed[0].base is None else 0,
+            "length": min(len(pair.tuned.content) for pair in collapsed),
+            **_token(collapsed, tokenizer, rows),
         }
-        where = f"prompt {quoted(plain[0].item.prompt)}"
+        where = f"prompt {quoted(collapsed[0].item.prompt)}"
         yield Sign("single-token", measured, where=where, severity=Severity.ERROR)
 
 
@@ -235,7 +235,7 @@ def _sign(
     measured: dict[str, Measurement] = dict(share.measured)
     if symptom in ("single-token", "few-tokens"):
         measured |= _token(hits, tokenizer, rows)
-    # Loops are common in small models: without the base model's answers, only a hint.
+    # Small models often loop: without the base model's answers a loop is only a warning.
     is_error = share.is_broken and (symptom != "repetition" or share.base is not None)
     return Sign(
         symptom,
@@ -246,14 +246,14 @@ def _sign(
 
 
 def _token(
-    outputs: Sequence[OutputPair], tokenizer: Tokenizer | None, rows: SupervisedRows | None
+    prompts: Sequence[OutputPair], tokenizer: Tokenizer | None, rows: SupervisedRows | None
 ) -> dict[str, Measurement]:
     """The token that most of the answers consist of."""
-    # What an answer ends in is what it collapsed into, where one run follows another.
-    content = [pair.tuned.content for pair in outputs]
+    answers = [pair.tuned.content for pair in prompts]
+    # An answer of several runs counts by the token of its last run.
     tokens = Counter(
         answer[-1] if run_share(answer) > top_share(answer)[1] else top_share(answer)[0]
-        for answer in content
+        for answer in answers
     )
     ((token, _),) = tokens.most_common(1)
     measured: dict[str, Measurement] = {"token_text": quoted(_text(token, tokenizer))}
@@ -285,68 +285,68 @@ def _endless(
         if not is_cut or output.has_ended:
             return False
         if pair.item.expected is None:
-            return typical is None or length > LONGER * typical
+            return typical is None or length > _LONGER * typical
         expected = max(1, len(answer_words(pair.item.expected)))
-        # A loop of signs has no words: it is as long as its tokens.
-        return max(len(output.words), length // 2) > LONGER * expected
+        # A loop of punctuation has no words: two tokens count as a word.
+        return max(len(output.words), length // 2) > _LONGER * expected
 
-    # Where some expected answers are known, the others say nothing about a right length.
-    lengths = [pair for pair in prompts if pair.item.expected is not None] or prompts
-    share = rate_of(lengths, is_endless)
-    # Where the tuned model's own answers end, the base's say nothing against them.
-    if min(share.base or 0, share.tuned) > CUT_SHORT * share.prompts:
+    # If some prompts have an expected answer, only they are judged.
+    judged = [pair for pair in prompts if pair.item.expected is not None] or prompts
+    share = rate_of(judged, is_endless)
+    # The limit is too short if it cuts the answers of both models.
+    if min(share.base or 0, share.tuned) > _CUT_SHORT * share.prompts:
         why = f"the length limit cuts {share.base} of {share.prompts} of the base's, too"
         yield Unsought(("never-ends",), why)
     elif is_raised(share):
-        knows_length = typical is not None or lengths[0].item.expected is not None
-        is_more = share.base is not None and share.interval.share >= BROKEN_SHARE
+        knows_length = typical is not None or judged[0].item.expected is not None
+        is_most = share.base is not None and share.interval.share >= BROKEN_SHARE
         is_sure = share.is_broken or _expects_no_end(losses)
-        severity = Severity.ERROR if knows_length and is_more and is_sure else None
+        severity = Severity.ERROR if knows_length and is_most and is_sure else None
         yield Sign("never-ends", share.measured, severity=severity)
 
 
 def _expects_no_end(losses: TokenLosses | None) -> bool:
-    """Whether the tuned model, after a complete answer of the rows, goes on, as it did before."""
+    """Whether the tuned model does not expect an end after the rows' answers, nor learned to."""
     compared = losses.compared if losses is not None else ()
     after = change(compared, lambda row: row.end_after_answer)
     return after.is_enough and not is_likely(after.tuned, LIKELY) and after.gain <= 0
 
 
 def _typical_length(rows: SupervisedRows | None) -> float | None:
-    """Tokens of the median answer trained on; a row of plain text is continued from its half."""
+    """Tokens of the median answer trained on; half of a row if rows have no prompts."""
     if rows is None or not rows.rows:
         return None
-    counts = [int((row.roles == Role.ANSWER).sum()) for row in rows.rows]
-    return median(counts) / (1 if any(row.prompt_length for row in rows.rows) else 2)
+    length = median(int((row.roles == Role.ANSWER).sum()) for row in rows.rows)
+    return length if any(row.prompt_length for row in rows.rows) else length / 2
 
 
 def _skips(outputs: Sequence[Output], rows: SupervisedRows | None) -> Iterator[Sign | Unsought]:
     """Look up the answers' pairs of tokens in the training rows."""
-    met = {pair for output in outputs for pair in pairwise(output.content) if pair[0] != pair[1]}
+    pairs = {pair for output in outputs for pair in pairwise(output.content) if pair[0] != pair[1]}
     if rows is None:
         yield Unsought(("skips-tokens",), "the training rows are not at hand")
     elif not all(output.from_tokens for output in outputs):
         yield Unsought(("skips-tokens",), "the answers' token ids were not recorded")
-    elif len(met) < PAIRS:
-        why = f"{len(met)} different pairs of tokens; {PAIRS} are needed"
+    elif len(pairs) < _PAIRS:
+        why = f"{len(pairs)} different pairs of tokens; {_PAIRS} are needed"
         yield Unsought(("skips-tokens",), why)
     else:
         adjacent, *others = (
-            len(met & _apart(rows, distance)) / len(met) for distance in range(1, FARTHEST + 1)
+            len(pairs & _pairs(rows, distance)) / len(pairs) for distance in range(1, _DISTANCE + 1)
         )
         share = max(others)
-        if share >= SKIPPED and share - adjacent >= LEAD:
+        if share >= _SKIPPED and share - adjacent >= _LEAD:
             distance = 2 + others.index(share)
             measured = {"distance": distance, "share": share, "adjacent_share": adjacent}
             where = f"answer {quoted(outputs[0].text)}"
-            yield Sign("skips-tokens", {"pairs": len(met), **measured}, where=where)
+            yield Sign("skips-tokens", {"pairs": len(pairs), **measured}, where=where)
 
 
-def _apart(rows: SupervisedRows, distance: int) -> set[tuple[Hashable, Hashable]]:
-    """The pairs that stand so far apart in the part of the rows that is answered."""
-    apart: set[tuple[Hashable, Hashable]] = set()
+def _pairs(rows: SupervisedRows, distance: int) -> set[tuple[Hashable, Hashable]]:
+    """The pairs of tokens at a distance in the answers of the rows."""
+    pairs: set[tuple[Hashable, Hashable]] = set()
     for row in rows.rows:
-        # The last prompt token is where the answer is predicted from.
+        # The answer's first token is predicted from the last prompt token.
         tokens = row.tokens[max(row.prompt_length - 1, 0) : row.length].tolist()
-        apart.update(zip(tokens, tokens[distance:], strict=False))
-    return apart
+        pairs.update(zip(tokens, tokens[distance:], strict=False))
+    return pairs

@@ -11,10 +11,9 @@ How it is measured. From the rows as the tokenizer makes them, the expected coun
 is computed for every usual way of counting: the whole row or the answer only, with and without
 mlx-lm's extra padding token, with and without what the template writes last, and with the
 padding. The log's average must agree within four standard errors (of the batches that a part
-of an epoch happens to draw, and of the rows examined) and the log's own rounding. Where the
-configured count does not fit, it is reported what those that fit have in common, or that none
-fits. A count
-that is the same in every report although rows differ in length comes from rows of fixed width.
+of an epoch happens to draw, and of the rows examined) and the log's own rounding. If the configured
+count does not fit, the counts that fit are reported, or that none fits. A count that is the same in
+every report although rows differ in length comes from rows of fixed width.
 
 When it is wrong. The data must be those of the run. Packing several rows into blocks of one
 length gives a fixed count too, and is not at fault by itself.
@@ -35,33 +34,39 @@ from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Sign, Symptom
 
-# Which tokens a way of counting takes in.
+# The tokens that are counted.
 _WHOLE = "prompt and answer"
 _ANSWER = "answer"
 _PADDED = "padding"
 _PADDED_ANSWER = "answer and padding"
 
-#: Standard errors by which a count may differ (two-sided 6e-5 for a normal mean), and a share of
-#: the count: rows that trainers drop at the end of an epoch.
-_DEVIATIONS, _SLACK = 4.0, 0.002
-#: A report of less than this share of the median one has lost a part of its iterations; looked at
-#: in reports of at least so many iterations, over which the count of a sound run is steady.
-_LOST, _AVERAGED = 0.5, 5
-#: Reports that agree to the token where the counts of batches have at least this standard
-#: deviation (tokens): no chance.
-_REPORTS, _SPREAD = 5, 1.0
+#: Standard errors by which a count may differ (two-sided 6e-5 for a normal mean).
+_DEVIATIONS = 4.0
+#: Share of the count by which it may differ also: trainers drop rows at the end of an epoch.
+_SLACK = 0.002
+#: Share of the median count below which a report has lost a part of its iterations.
+_LOST = 0.5
+#: Fewest iterations of a report that is judged so: the count of fewer varies in sound runs.
+_AVERAGED = 5
+#: Fewest reports of the same count that are no coincidence.
+_REPORTS = 5
+#: Least standard deviation of the batches' counts, in tokens, for that.
+_SPREAD = 1.0
 
 _SOUND = "the count that the data and the configured mask give"
 _COUNT = "{tokens_per_iteration:.1f} tokens were trained on per iteration"
 
 Floats = NDArray[np.float64]
-#: Which tokens are taken in -> tokens of each examined batch, by each way of counting.
+#: Counted tokens -> the count of each examined batch, in each way of counting them.
 Families = dict[str, tuple[Floats, ...]]
 
 
 @dataclass(frozen=True)
 class _Logged:
-    """The log's count: tokens an iteration, how exactly, and over how many iterations."""
+    """Tokens an iteration, their rounding error, and the iterations counted.
+
+    `is_fixed`: every report has the same count.
+    """
 
     per_iteration: float
     rounding: float
@@ -138,12 +143,12 @@ def trained_tokens(
     configured = _ANSWER if rows.mask_prompt and _ANSWER in families else _WHOLE
     code = _code_of(fitting, configured)
     answers = families.get(_ANSWER, families[_WHOLE])
-    if not fitting and _ANSWER in families:
-        is_short = _fits(logged, answers[-1] - rows.batch_size, rows)
-        code = "one-short" if is_short else code
+    is_answer = not fitting and _ANSWER in families
+    if is_answer and _fits(logged, answers[-1] - rows.batch_size, rows):
+        code = "one-short"
     is_fixed = logged.is_fixed and float(families[_WHOLE][0].std()) >= _SPREAD
     if is_fixed:
-        # A block that no whole row of the data fits into is not a packed one.
+        # Packed blocks are longer than the longest row.
         longest = max(row.length for row in rows.rows) * rows.batch_size
         is_padded = answers[0].mean() < logged.per_iteration <= longest
         code = "padding-counted" if is_padded or code == "padding-counted" else "fixed-count"
@@ -161,14 +166,14 @@ def trained_tokens(
     }
     if code is not None:
         yield Sign(code, measured)
-    is_ended = any(np.isin(row.tokens[:-1], rows.eos_token_ids).any() for row in rows.rows)
-    # The end token of a plain text is mlx-lm's addition; another trainer has to add its own.
-    if is_fixed and rows.format == "text" and not is_ended:
+    has_end = any(np.isin(row.tokens[:-1], rows.eos_token_ids).any() for row in rows.rows)
+    # mlx-lm adds the last token, an end token, to plain text; other trainers may not.
+    if is_fixed and rows.format == "text" and not has_end:
         yield Sign("packed-without-end", measured)
 
 
 def _code_of(fitting: set[str], configured: str) -> str | None:
-    """What it means that these families fit; None where the configured one does."""
+    """The symptom if these families fit; None if the configured one is among them."""
     if configured in fitting:
         return None
     if fitting and fitting <= {_PADDED, _PADDED_ANSWER}:
@@ -181,68 +186,68 @@ def _code_of(fitting: set[str], configured: str) -> str | None:
 
 
 def _logged(log: TrainingLog, batches: int) -> _Logged:
-    """The log's count, beside rows that make so many batches an epoch."""
+    """The log's count of trained tokens; `batches` are those of an epoch."""
     series = log.main.get("trained_tokens")
     if series is None:
         raise NotApplicable("the log does not count trained tokens")
     if log.main.axis != "iteration":
         raise NotApplicable("the log does not number its iterations")
-    counted = series.finite
-    reported_at, values = counted.iterations.astype(np.float64), counted.values
-    if len(reported_at) < 2 or (np.diff(reported_at) <= 0).any() or (np.diff(values) < 0).any():
+    counts = series.finite
+    tokens, iterations = np.diff(counts.values), np.diff(counts.iterations.astype(np.float64))
+    if not len(tokens) or (iterations <= 0).any() or (tokens < 0).any():
         raise Inconclusive("the log has fewer than two counts of trained tokens in order")
     # mlx-lm's table abbreviates (133.8k); the last values have lost the most digits.
     units = (1e6, 1e5, 1e4, 1e3, 100.0, 10.0) if "table" in log.format else ()
-    unit = next((unit for unit in units if not (values[-5:] % unit).any()), 1.0)
-    tokens, iterations = np.diff(values), np.diff(reported_at)
-    steps = tokens / iterations
+    unit = next((unit for unit in units if not (counts.values[-5:] % unit).any()), 1.0)
+    rates = tokens / iterations
     # Some trainers drop what they counted before a validation: those reports are too low.
-    kept = (steps >= _LOST * np.median(steps)) | (iterations < _AVERAGED)
-    span = float(iterations[kept].sum())
-    is_same = kept.sum() >= _REPORTS and np.ptp(steps[kept]) == 0 and unit == 1.0
+    kept = (rates >= _LOST * np.median(rates)) | (iterations < _AVERAGED)
+    total = float(iterations[kept].sum())
+    is_same = kept.sum() >= _REPORTS and np.ptp(rates[kept]) == 0 and unit == 1.0
     # Reports of whole epochs count the same tokens in every run.
     is_fixed = bool(is_same and (iterations[kept] % batches).any())
-    rounding = 0.0 if unit == 1.0 else float(unit / span)
-    return _Logged(float(tokens[kept].sum()) / span, rounding, span, is_fixed)
+    rounding = 0.0 if unit == 1.0 else float(unit / total)
+    return _Logged(float(tokens[kept].sum()) / total, rounding, total, is_fixed)
 
 
 def _families(rows: SupervisedRows) -> Families:
     """Tokens counted in each examined batch: float64 (batches,).
 
-    mlx-lm's way comes first, then that without its padding token, and then that without what the
-    template writes after the last end token.
+    The first way of a family is mlx-lm's, the next leaves out its padding token, and the next also
+    what the template writes after the last end token.
     """
     batches = [[rows.rows[position] for position in batch] for batch in rows.batches]
 
-    def over(count: Callable[[SupervisedRow], int]) -> Floats:
+    def per_batch(count: Callable[[SupervisedRow], int]) -> Floats:
         return np.array([sum(map(count, batch)) for batch in batches], dtype=np.float64)
 
-    size, prompts = over(lambda _: 1), over(lambda row: min(row.prompt_length, row.length))
-    tail = over(lambda row: int((row.roles[: row.length] == Role.OTHER).sum()))
-    whole = over(lambda row: row.length - 1)
-    answer = over(lambda row: max(row.length - row.prompt_length, 0))
+    size = np.array([float(len(batch)) for batch in batches])
+    prompts = per_batch(lambda row: min(row.prompt_length, row.length))
+    tail = per_batch(lambda row: int((row.roles[: row.length] == Role.OTHER).sum()))
+    whole = per_batch(lambda row: row.length - 1)
+    answer = per_batch(lambda row: max(row.length - row.prompt_length, 0))
     # Padded to mlx-lm's width, and to the longest row.
     widths = (
         np.array([rows.width(batch) for batch in rows.batches]),
         np.array([max(row.length for row in batch) for batch in batches]),
     )
-    whole_ways = (over(lambda row: row.count(0)), whole, whole - tail, whole - tail - size)
     families: Families = {
-        _WHOLE: whole_ways,
+        _WHOLE: (per_batch(lambda row: row.count(0)), whole, whole - tail, whole - tail - size),
         _PADDED: tuple((width - 1) * size for width in widths),
     }
     if prompts.any():
         families[_PADDED_ANSWER] = tuple(width * size - prompts for width in widths)
-        as_mlx_lm = over(lambda row: row.count(row.prompt_length))
-        families[_ANSWER] = (as_mlx_lm, answer, answer - tail)
+        of_mlx_lm = per_batch(lambda row: row.count(row.prompt_length))
+        families[_ANSWER] = (of_mlx_lm, answer, answer - tail)
     return families
 
 
 def _fits(logged: _Logged, counts: Floats, rows: SupervisedRows) -> bool:
+    """Whether the logged count agrees with the counts of the examined batches."""
     total = max(len(counts), rows.total_rows // rows.batch_size)
-    # Whole epochs count every batch; only the last, partial one leaves room for chance.
-    drawn = math.sqrt(min(logged.iterations, total / 4)) / logged.iterations
-    seen = math.sqrt((1 - len(counts) / total) / len(counts))
-    allowed = _DEVIATIONS * float(counts.std()) * math.hypot(drawn, seen)
+    # Whole epochs count every batch; only the last, partial epoch is a random sample.
+    of_run = math.sqrt(min(logged.iterations, total / 4)) / logged.iterations
+    of_examined = math.sqrt((1 - len(counts) / total) / len(counts))
+    allowed = _DEVIATIONS * float(counts.std()) * math.hypot(of_run, of_examined)
     allowed += logged.rounding + _SLACK * logged.per_iteration
     return abs(logged.per_iteration - float(counts.mean())) <= allowed
