@@ -1,6 +1,6 @@
 """Whether the step, learning rate times scale, is a usual one for the model's size.
 
-What it finds. A rate of zero, one below it and one that is no number; a step far above or below
+What it finds. A rate that is zero, negative or not a number; a step far above or below
 what is usual for a model of this size; a scale that looks like an alpha; and a log whose rate is
 not the configured one, or stays constant although a schedule was configured.
 
@@ -12,12 +12,12 @@ How it is measured. The highest rate of the run times the scale is compared with
 becomes lower as the model grows. The band spans mlx-lm's advice (1e-5 to 5e-5 at scale 20 for
 models of 1 to 3 billion parameters) and the best rates of published sweeps (3e-4 to 1e-3 at a
 scale of 1 to 2). The size is that of the base model's files, the count in the log, or what the
-model's name says ("llama-3.2-3b"). It is compared before a run as well, from the configuration
-alone. A schedule counts as ignored where it would have moved the rate in the reports there are.
+model's name says ("llama-3.2-3b"). Before a run the configuration alone is compared. A schedule
+counts as ignored if it would have moved the rate within the logged reports.
 
 When it is wrong. It is advice from other runs, not a measurement of this one: the loss decides.
 A large batch, a warm-up or clipping allows more, and models much smaller than a billion
-parameters take far more. Its findings are therefore no errors, a rate of zero aside. A
+parameters take far more. Its findings are therefore no errors, except a rate of zero. A
 configuration that was edited after the run describes another one.
 
 What to do. Divide the rate so that rate times scale lies within the band, run 50 iterations and
@@ -62,27 +62,28 @@ _BAND = (
 )
 _STEP = "Rate × scale is {rate_times_scale:.2g} ({learning_rate:g} × {scale:g})"
 _SIZE = "a model of {size}"
-_FIX = "[set learning_rate to {advised_learning_rate:g}|correct the scale first]"
+_FIX = f"[{_ADVICE}|correct the scale first]"
 
 
-#: Times the highest usual step, of a run that has not begun and has no warm-up: 18 plans of the
-#: ward at 2.2 times and more fail; of 263 sound plans none takes more than 1.4, or 2.1 with a
-#: warm-up.
-PLANNED = 1.8
-#: Share of the starting loss that was lost with steps far below the band: runs at a hundredth of a
-#: sound rate lose 0.09 to 0.27, 95 sound runs of three base models with Adam 0.46 to 0.98.
-SMALL_PART = 0.35
-#: Share of the whole fall that lies between the middle and the last third: those runs have 0.24 to
-#: 0.32, the sound ones 0.09 at most.
-STILL_FALLING = 0.15
-#: Reports in each third of a log that is asked for that, and noises of one that they fall by.
-THIRD, NOISES = 3, 3.0
-#: Reports of a rate: fewer may all lie after the warm-up.
-REPORTS = 4
-#: Relative difference of two rates: logs print four digits.
-TOLERANCE = 0.01
-#: Of the highest scheduled rate, a change beyond rounding and warm-up.
-MOVED = 0.25
+#: Least step of a plan without warm-up for an error, in highest usual steps: 18 plans of the ward
+#: at 2.2 and more fail; 263 sound plans take at most 1.4, or 2.1 with a warm-up.
+_PLANNED = 1.8
+#: Largest fall of the loss with steps far below the band, as a share of its start: 0.09 to 0.27 in
+#: runs at a hundredth of a sound rate, 0.46 to 0.98 in 95 sound runs of three bases with Adam.
+_SMALL_FALL = 0.35
+#: Least share of that fall from the middle to the last third: 0.24 to 0.32 in the runs at a
+#: hundredth of a sound rate, at most 0.09 in the sound runs.
+_LATE_FALL = 0.15
+#: Fewest reports in each third of such a log.
+_THIRD = 3
+#: Least fall from the middle to the last third, in noises of one report.
+_NOISES = 3.0
+#: Fewest reports of a rate: fewer may all lie after the warm-up.
+_REPORTS = 4
+#: Relative difference of two rates that are the same: logs print four digits.
+_TOLERANCE = 0.01
+#: Least change by a schedule, as a share of its highest rate: more than rounding and warm-up.
+_MOVED = 0.25
 
 
 @check(
@@ -171,10 +172,9 @@ def learning_rate(
         raise NotApplicable("the guideline is one for LoRA, and the run is not")
     size = "unknown size (taken for a billion parameters)"
     if step.parameters is not None:
-        thousands = int(math.log10(max(step.parameters, 1.0))) // 3
-        unit = ("", " thousand", " million", " billion")[min(thousands, 3)]
-        count = step.parameters / 1000.0 ** min(thousands, 3)
-        size = f"{count:.3g}{unit} parameters (by {step.size_from})"
+        power = min(int(math.log10(max(step.parameters, 1.0))) // 3, 3)
+        unit = ("", " thousand", " million", " billion")[power]
+        size = f"{step.parameters / 1000.0**power:.3g}{unit} parameters (by {step.size_from})"
     measured: dict[str, Measurement] = {
         "learning_rate": rate,
         "scale": scale,
@@ -198,67 +198,66 @@ def learning_rate(
         )
     if not step.low <= step.size <= step.high:
         sign = _against_the_band(measured, step, is_alpha=is_alpha)
-        # Pairs and rewards are trained at lower rates than the guideline is for.
+        # Training on preferences and rewards takes lower rates.
         of_preferences = config.of_preferences or (log is not None and log.is_preference)
-        is_lower = of_preferences and step.size < step.low
-        if is_lower or (rates is not None and rates.largest is not None):
-            # What was tried on this model and these rows outranks what is usual.
+        is_low_on_purpose = of_preferences and step.size < step.low
+        # Rates that were tried on this model and these rows count more than usual rates.
+        if is_low_on_purpose or (rates is not None and rates.largest is not None):
             sign = replace(sign, severity=Severity.INFO)
-        elif planned is not None and not config.warmup and step.times_above >= PLANNED:
-            severity = Severity.ERROR if step.parameters is not None else Severity.INFO
-            sign = replace(sign, severity=severity)
-        elif step.times_below >= FAR and (lost := _barely_learned(log, config)):
-            error = Severity.ERROR if step.parameters is not None else sign.severity
-            sign = replace(sign, measured={**sign.measured, "lost": lost}, severity=error)
+        elif planned is not None and not config.warmup and step.times_above >= _PLANNED:
+            is_known = step.parameters is not None
+            sign = replace(sign, severity=Severity.ERROR if is_known else Severity.INFO)
+        elif step.times_below >= FAR and (fall := _small_fall(log, config)):
+            severity = Severity.ERROR if step.parameters is not None else sign.severity
+            sign = replace(sign, measured={**sign.measured, "lost": fall}, severity=severity)
         yield sign
 
 
-def _barely_learned(log: TrainingLog | None, config: TrainingConfig) -> float | None:
-    """The small part of the loss that was lost while it still fell; None where more was."""
+def _small_fall(log: TrainingLog | None, config: TrainingConfig) -> float | None:
+    """How far the loss fell, as a share of its start, if that is little and it still falls."""
     if log is None or log.is_preference or not log.main.shows_start or log.resumed:
         return None
     losses = log.main.finite("train_loss")
     third = len(losses) // 3
-    # Only Adam's steps are about the rate.
-    if third < THIRD or config.resume_adapter_file or config.optimizer not in ADAM:
+    # Only the steps of Adam have about the size of the rate.
+    if third < _THIRD or config.resume_adapter_file or config.optimizer not in ADAM:
         return None
     curve = describe(losses.iterations, losses.values)
     start = start_of(log.main, curve)[0]
     middle = float(np.median(losses.values[-2 * third : -third]))
     last = float(np.median(losses.values[-third:]))
-    is_late = STILL_FALLING * (start - last) <= middle - last <= start - last
-    is_small = last < start and last >= (1.0 - SMALL_PART) * start
-    is_clear = middle - last >= NOISES * curve.noise
+    is_late = _LATE_FALL * (start - last) <= middle - last <= start - last
+    is_small = last < start and last >= (1.0 - _SMALL_FALL) * start
+    is_clear = middle - last >= _NOISES * curve.noise
     return 1.0 - last / start if is_late and is_small and is_clear else None
 
 
 def _logged(rates: Series, config: TrainingConfig) -> Iterator[Sign]:
-    """A rate that is constant in the log, against the configured one."""
+    """Compare a rate that is constant in the log with the configured rate."""
     values, schedule = rates.finite.values, config.lr_schedule
-    if config.origin != "mlx-lm" or len(values) < REPORTS or not values.any():
+    if config.origin != "mlx-lm" or len(values) < _REPORTS or not values.any():
         return
-    if np.ptp(values) > TOLERANCE * float(np.max(np.abs(values))):
+    if np.ptp(values) > _TOLERANCE * float(np.max(np.abs(values))):
         return
     logged = float(np.median(values))
     measured: dict[str, Measurement] = {"logged": logged, "reports": len(values)}
-    asked = config.learning_rate
     if schedule is not None:
         steps = np.maximum(rates.iterations // (config.grad_accumulation_steps or 1) - 1, 0)
         expected = planned_rates(config, int(steps.max()) + 1)
         if expected is None:
             return
-        planned = expected[steps]
-        # One report within a short warm-up may round.
-        lowest, highest = np.sort(planned)[1], planned.max()
-        if highest - lowest < MOVED * highest:
+        planned = np.sort(expected[steps])
+        # The lowest rate is left out: it may be one report within a short warm-up.
+        if planned[-1] - planned[1] < _MOVED * planned[-1]:
             return
         measured |= {"schedule": str(schedule.get("name")), "warmup": config.warmup}
     else:
-        if asked is None or config.is_default("learning_rate"):
+        configured = config.learning_rate
+        if configured is None or config.is_default("learning_rate"):
             return
-        if abs(logged - asked) <= TOLERANCE * abs(asked):
+        if abs(logged - configured) <= _TOLERANCE * abs(configured):
             return
-        measured["configured"] = asked
+        measured["configured"] = configured
     yield Sign("not-the-configured", measured, onset=int(rates.iterations[0]))
 
 
@@ -269,7 +268,7 @@ def _against_the_band(measured: dict[str, Measurement], step: Step, *, is_alpha:
         "times": times if math.isfinite(times) else None,
         "advised_learning_rate": None,
     }
-    # One thing at a time: a scale that is an alpha accounts for the size of the step.
+    # No rate is advised where the scale is to be corrected first.
     if step.scale and not (is_alpha and is_above):
         rate, low, high = (each / abs(step.scale) for each in (step.size, step.low, step.high))
         figures |= {

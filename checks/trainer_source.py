@@ -34,9 +34,9 @@ from mlxdoctor.lint.rule import rules
 from mlxdoctor.measure.training_step.measurement import NO_TRAINER, TrainingStep
 from mlxdoctor.safety.errors import InputError
 
-#: Files that are looked at; a run's folder has a handful.
+#: Most files that are read; a run's folder has a handful.
 _MAX_FILES = 20
-#: Characters of a file that is still read: a trainer is shorter.
+#: Most characters of a file: a trainer is shorter.
 _MAX_CHARACTERS = 200_000
 _TEST_OR_SETUP = re.compile(r"^(?:test_.*|.*_test|conftest|setup)$")
 
@@ -55,22 +55,22 @@ class SourcesBeside:
 
     @classmethod
     def find(cls, run: RunView) -> SourcesBeside:
-        """The files, as far down as a run's folder is looked through."""
-        named = [path for path in run.files.unrecognised if path.suffix == ".py"]
-        sources = [source for path in named[:_MAX_FILES] if (source := _trainer(path)) is not None]
+        """The first `_MAX_FILES` Python files of the run, without those that do not use MLX."""
+        paths = [path for path in run.files.unrecognised if path.suffix == ".py"]
+        sources = [source for path in paths[:_MAX_FILES] if (source := _source(path)) is not None]
         if not sources:
             raise NotThere("no Python source that uses MLX lies beside the run")
         return cls(tuple(sources))
 
 
-def _trainer(path: Path) -> Source | None:
-    """The file as a source; None where it does not use MLX, is too long, unreadable, or a test."""
+def _source(path: Path) -> Source | None:
+    """The file as a source; None if it does not use MLX, is too long, unreadable, or a test."""
     if _TEST_OR_SETUP.match(path.stem):
         return None
     try:
         text, source = read_text(path, "source_bytes")
     except InputError:
-        # Nobody named this file, so that failing to read it is no error.
+        # The user did not name this file: it may be unreadable.
         return None
     return source if len(text) <= _MAX_CHARACTERS and uses_mlx(text) else None
 
@@ -93,7 +93,7 @@ def trainer_source(
 ) -> Iterator[Sign]:
     """One finding per rule, placed at its first hit."""
     named = step.sources if step is not None else ()
-    sources = *named, *(beside.sources if beside is not None else ())
+    sources = (*named, *beside.sources) if beside is not None else named
     if not sources:
         raise NotApplicable(NO_TRAINER)
     made_by_mlx_lm = (
@@ -103,21 +103,21 @@ def trainer_source(
     for hit in lint(dict.fromkeys(source.path for source in sources)):
         hits_of.setdefault(hit.code, []).append(hit)
     for rule in rules():
-        if rule.code not in hits_of:
+        if not (hits := hits_of.get(rule.code)):
             continue
-        first, *more = hits_of[rule.code]
+        first = hits[0]
         measured: dict[str, Measurement] = {
-            "hits": 1 + len(more),
-            "first_lines": tuple(hit.line for hit in hits_of[rule.code][:5]),
+            "hits": len(hits),
+            "first_lines": tuple(hit.line for hit in hits[:5]),
             "file": first.path.name,
             "line": first.line,
-            "more": len(more) or None,
+            "more": len(hits) - 1 or None,
             "message": first.message,
         }
         yield Sign(
             rule.code,
             measured,
             where=f"{first.path.name}:{first.line}",
-            # mlx-lm trained here: files that nobody named may have nothing to do with the run.
+            # mlx-lm made the run: files that the user did not name may have no part in it.
             severity=Severity.INFO if made_by_mlx_lm and not named else None,
         )
