@@ -1,9 +1,9 @@
 """Whether mlx-lm takes the settings, does what they ask for, and finds the files they name.
 
-What it finds. Keys that mlx-lm does not know and passes over in silence, so that its own defaults
-hold in their place, and values that it stops at. Before a run also keys of `lora_parameters` that
-no module of the base model has, a test split that is not there, and an adapter folder that holds an
-older adapter.
+What it finds. Keys that mlx-lm does not know and ignores without a warning, so that it trains with
+its own defaults, and values that it stops at. Before a run also keys of `lora_parameters` that no
+module of the base model has, a missing test split, and an adapter folder that holds an older
+adapter.
 
 Why it matters. `mlx_lm.lora` reads the keys that it knows and ignores the others without a word:
 `learning-rate`, `epochs` or a `rank` at the top level train at its defaults. What it does stop at
@@ -12,8 +12,8 @@ it often finds after the model has been loaded and the rows were tokenized. It p
 two runs in one folder are taken for one run's by people and by loaders.
 
 How it is measured. By what mlx-lm 0.32.2 does with each key; the number of layers, the modules'
-names and the numbers' types come from the base model's files, where they are here. Of a run that
-trained, mlx-lm took the values: only its keys are looked at, where mlx-lm itself wrote the
+names and the numbers' types come from the base model's files, if they are here. After a run only
+the keys are examined, since mlx-lm accepted the values, and only if mlx-lm itself wrote the
 configuration.
 
 When it is wrong. A later mlx-lm may know more keys, and a trainer of one's own has its own. Files
@@ -50,7 +50,7 @@ from mlxdoctor.measure.weights.lora_targets import by_mlx_lm, matches, target_mo
 from mlxdoctor.safety.quoting import quoted
 
 _NAMES = "names of the base model's modules, such as self_attn.q_proj"
-#: Word in a key of another name -> how mlx-lm's value is made of its value.
+#: Word in an ignored key -> how to compute mlx-lm's value from the value of that key.
 _HOW = {
     "epoch": "rows / batch_size iterations are one pass over the rows",
     "alpha": "alpha / rank",
@@ -119,7 +119,7 @@ def settings(
     if has_trained and not by_mlx_lm(config):
         raise DoesNotArise("the run was made, and not by mlx_lm.lora itself")
     yield from _keys(config)
-    # What mlx-lm refuses, it has refused before it trained.
+    # mlx-lm refuses settings before it trains.
     if not has_trained:
         yield from _refused(config, base)
         if planned is not None:
@@ -128,21 +128,21 @@ def settings(
 
 
 def _keys(config: TrainingConfig) -> Iterator[Sign]:
-    """Keys that mlx-lm passes over; `mlxdoctor` is the reference trainer's own table."""
+    """Keys that mlx-lm passes over, except `mlxdoctor`, the table of the reference trainer."""
     values = config.values
     for key in values:
         if key in MLX_LM_KEYS or key == "mlxdoctor":
             continue
         meant = _meant(key)
-        stated, default = _at(values, meant), MLX_LM_DEFAULTS.get(meant)
-        # A configuration that mlx-lm saved lists every key: there a default was not chosen.
-        was_left = stated == default != values[key] and by_mlx_lm(config)
-        if not meant or (stated is not None and not was_left):
+        value, default = _value(values, meant), MLX_LM_DEFAULTS.get(meant)
+        # A configuration that mlx-lm saved lists every key, the user's or not.
+        is_default = value == default != values[key] and by_mlx_lm(config)
+        if meant and (value is None or is_default):
+            how = next((how for word, how in _HOW.items() if word in key), None)
+            measured = {"key": quoted(key), "meant": meant, "default": default, "how": how}
+            yield Sign("ignored", measured, where=key)
+        else:
             yield Sign("unknown", {"key": quoted(key)}, where=key)
-            continue
-        how = next((how for word, how in _HOW.items() if word in key), None)
-        measured = {"key": quoted(key), "meant": meant, "default": default, "how": how}
-        yield Sign("ignored", measured, where=key)
     lora = values.get("lora_parameters")
     for key in lora if isinstance(lora, Mapping) else ():
         if (place := f"lora_parameters.{key}") not in NEEDS:
@@ -150,7 +150,7 @@ def _keys(config: TrainingConfig) -> Iterator[Sign]:
 
 
 def _meant(key: str) -> str:
-    """The key of mlx-lm's that is meant; "" where none is known."""
+    """The key of mlx-lm that an unknown key means; "" if none is known."""
     plain = key.lower().replace("-", "_").strip()
     if plain in MLX_LM_KEYS:
         return plain
@@ -158,7 +158,8 @@ def _meant(key: str) -> str:
     return MEANT.get(plain) or next(iter(close), "")
 
 
-def _at(values: Mapping[str, Any], place: str) -> Any:
+def _value(values: Mapping[str, Any], place: str) -> Any:
+    """The value under a key; dots in `place` enter nested tables."""
     value: Any = values
     for part in place.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
@@ -169,30 +170,30 @@ def _refused(config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:
     values = config.values
     is_lora, schedule = config.fine_tune_type != "full", values.get("lr_schedule")
     for place, need in NEEDS.items():
-        value = _at(values, place)
+        value = _value(values, place)
         if place == "optimizer" and isinstance(value, str):
             value = value.lower()
         # With a schedule `learning_rate` is not read; without LoRA `lora_parameters` is not.
         is_read = place != "learning_rate" or schedule is None
         is_read &= is_lora or not place.startswith("lora_parameters")
         if is_read and value is not None and not need.holds(value):
-            yield _stop(place, quoted(str(value)), need.text)
-    yield from _lacking(values, is_lora=is_lora)
-    layers = base.num_layers if base is not None else None
-    wanted = config.num_layers
-    if layers is not None and wanted is not None and wanted > layers:
+            yield _refusal(place, quoted(str(value)), need.text)
+    yield from _incomplete(values, is_lora=is_lora)
+    base_layers = base.num_layers if base is not None else None
+    num_layers = config.num_layers
+    if base_layers is not None and num_layers is not None and num_layers > base_layers:
         by_default = ", mlx-lm's default" if config.is_default("num_layers") else ""
-        yield _stop(
+        yield _refusal(
             "num_layers",
-            f"{wanted}{by_default}",
-            f"no more than the {layers} layers of the base model",
+            f"{num_layers}{by_default}",
+            f"no more than the {base_layers} layers of the base model",
             fix="set num_layers to -1, which is all of them",
             advised_num_layers=-1,
         )
 
 
-def _lacking(values: Mapping[str, Any], *, is_lora: bool) -> Iterator[Sign]:
-    """What a table that is stated has to have: mlx-lm fills in the whole of it or nothing."""
+def _incomplete(values: Mapping[str, Any], *, is_lora: bool) -> Iterator[Sign]:
+    """Keys that a stated table lacks: mlx-lm's defaults replace a whole table or nothing."""
     lora, schedule = values.get("lora_parameters"), values.get("lr_schedule")
     for key, default in MLX_LM_LORA_DEFAULTS.items():
         if is_lora and isinstance(lora, Mapping) and key not in lora:
@@ -200,25 +201,25 @@ def _lacking(values: Mapping[str, Any], *, is_lora: bool) -> Iterator[Sign]:
             is_alpha = key == "scale" and "alpha" in lora
             hint = "; alpha divided by the rank is a scale" if is_alpha else ""
             fix = f"add {key} to lora_parameters: {default:g} is mlx-lm's own{hint}"
-            yield _stop(place, "not stated", NEEDS[place].text, fix=fix)
+            yield _refusal(place, "not stated", NEEDS[place].text, fix=fix)
     if not isinstance(schedule, Mapping):
         return
     name, arguments = schedule.get("name"), schedule.get("arguments")
     if name is None:
-        yield _stop("lr_schedule.name", "not stated", NEEDS["lr_schedule.name"].text)
+        yield _refusal("lr_schedule.name", "not stated", NEEDS["lr_schedule.name"].text)
     counts = SCHEDULES.get(name, ()) if isinstance(name, str) else ()
     if counts and (arguments is None or (is_numbers(arguments) and len(arguments) not in counts)):
         needed = f"a list of {' or '.join(map(str, counts))} numbers, the rate first"
-        yield _stop("lr_schedule.arguments", quoted(str(arguments)), needed)
+        yield _refusal("lr_schedule.arguments", quoted(str(arguments)), needed)
 
 
-def _stop(key: str, value: str, needed: str, fix: str | None = None, **advised: int) -> Sign:
+def _refusal(key: str, value: str, needed: str, fix: str | None = None, **advised: int) -> Sign:
     measured: dict[str, Measurement] = {"key": key, "value": value, "needed": needed, **advised}
     return Sign("refused", measured, where=key, fix=fix)
 
 
 def _files(config: TrainingConfig, dataset: Dataset | None) -> Iterator[Sign]:
-    """What the run would read and write."""
+    """A missing test split, and an adapter folder that is in use."""
     if config.values.get("test") is True and dataset is not None and dataset.path.is_dir():
         split = dataset.splits.get("test")
         if split is None or not split.rows:
@@ -241,22 +242,23 @@ def _targets(config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:
     if keys is None or config.fine_tune_type == "full" or not (base and base.num_layers):
         return
     modules = list(base.linear_shapes)
-    lost = [key for key in keys if not any(matches(key, name, config) for name in modules)]
-    if not lost:
+    unmatched = [key for key in keys if not any(matches(key, name, config) for name in modules)]
+    if not unmatched:
         return
-    # The names of modules within their layer, as mlx-lm's keys have them.
-    within = {name for layer, name in map(layer_of, modules) if layer is not None}
-    near = {name.rpartition(".")[2]: name for name in within}
-    meant = [near[key] for key in lost if key in near]
-    is_none = len(lost) == len(keys) and not target_modules(config, base)
+    # The last part of a module's name -> its name within a layer, as mlx-lm's keys have it.
+    names = {
+        name.rpartition(".")[2]: name for layer, name in map(layer_of, modules) if layer is not None
+    }
+    meant = [names[key] for key in unmatched if key in names]
+    no_targets = len(unmatched) == len(keys) and not target_modules(config, base)
     yield Sign(
         "no-target",
         {
             "keys": len(keys),
-            "unmatched": None if is_none else len(lost),
-            "names": some_of(lost),
+            "unmatched": None if no_targets else len(unmatched),
+            "names": some_of(unmatched),
             "meant": some_of(meant) if meant else None,
         },
         where="lora_parameters.keys",
-        severity=None if is_none else Severity.WARNING,
+        severity=None if no_targets else Severity.WARNING,
     )

@@ -38,12 +38,12 @@ from mlxdoctor.measure.training_step.measurement import TrainingStep
 from mlxdoctor.measure.training_step.values import OFFSETS, SINGLE, Alignment
 
 #: Where the extra padding target of mlx-lm is described.
-UPSTREAM = "https://github.com/ml-explore/mlx-lm/pull/1697"
+_UPSTREAM = "https://github.com/ml-explore/mlx-lm/pull/1697"
 
 _SOUND = "each answer token, its end token included, trained from the position before it"
-_error, _warning, _info = (
-    partial(one, expected=_SOUND) for one in (Symptom.error, Symptom.warning, Symptom.info)
-)
+_error = partial(Symptom.error, expected=_SOUND)
+_warning = partial(Symptom.warning, expected=_SOUND)
+_info = partial(Symptom.info, expected=_SOUND)
 _AT_OFFSET = {-1: "shifted-back", 0: "identity", 2: "shifted-twice", 3: "shifted-twice"}
 _SHIFTED = {
     "identity": "it was just given",
@@ -51,20 +51,18 @@ _SHIFTED = {
     "shifted-back": "before it",
 }
 _OF_MLX_LM = "nothing in the configuration is at fault: mlx-lm does this to every run"
-
-
-#: So many positions have to tell the offsets apart.
-POSITIONS = 8
-#: Of pairs and policies, where a bonus for entropy may be added, this share of the trained
-#: positions has a single target; 1.0 without such a bonus.
-CONTRAST = 0.9
-#: Prompts are trained from this share of their tokens on; a template's last line is less.
-PROMPT = 0.5
-#: So many tokens alike at the start of every row are no text.
-RUN = 4
-#: Share of the positions that agree on one offset: 1.0 in sound steps and in misaligned ones (0 of
-#: 254 sound steps on four bases below, reports/probe.md).
-AGREEMENT = 0.9
+#: Fewest positions that tell one offset from another.
+_POSITIONS = 8
+#: Least share of the trained positions with a single target, in losses of pairs and policies: 1.0
+#: unless a bonus for entropy is added.
+_CONTRAST = 0.9
+#: Least share of the prompts' tokens that are trained; a template's last line is less.
+_PROMPT = 0.5
+#: Fewest equal tokens at the start of every row that are no text.
+_RUN = 4
+#: Least share of the positions that agree on one offset: 1.0 in sound steps and in misaligned ones
+#: (0 of 254 sound steps on four bases below, reports/probe.md).
+_AGREEMENT = 0.9
 
 
 CODES = {
@@ -113,9 +111,8 @@ CODES = {
         "one padding token after each row is trained, as mlx-lm does",
         says="In {padding} of {rows:* row}, the padding token after the row's end is trained, "
         "as mlx-lm's default loss does, which counts one position too many "
-        f"({UPSTREAM}): "
-        "{padding} of {trained} trained positions[; in {after_end:* row} it follows the end "
-        "token, where an answer has stopped].",
+        f"({_UPSTREAM}): {{padding}} of {{trained}} trained positions[; in {{after_end:* row}} it "
+        "follows the end token, where an answer has stopped].",
         fix="let the mask end with the row's last token: steps < lengths, not <=",
     ),
     "prompt-trained": _info(
@@ -160,10 +157,10 @@ def step_alignment(step: TrainingStep) -> Iterator[Sign | Unsought]:
             raise Inconclusive(f"all {step.policy.names[0]} of this batch are the same")
         yield Sign("nothing-trained", {"positions": int(alignment.widths.sum())})
         return
-    if alignment.hard < (CONTRAST if step.is_contrast else SINGLE):
+    if alignment.hard < (_CONTRAST if step.is_contrast else SINGLE):
         if step.preferences is None:
             raise Inconclusive("the loss pushes towards whole distributions, not single targets")
-        # A bonus for entropy, say; which answers are pushed is judged by step-preferences.
+        # The check step-preferences judges which answers are pushed.
         of_targets = tuple(CODES.keys() - {"blank-prompt", "nothing-trained"})
         yield Unsought(of_targets, "the loss has terms over whole distributions")
         return
@@ -173,22 +170,23 @@ def step_alignment(step: TrainingStep) -> Iterator[Sign | Unsought]:
     if not wrong:
         yield from _first_tokens(alignment)
         yield from _ends(alignment, sampled=step.policy is not None)
-    # An answer of average reward is not pushed, nor a pair that is far enough apart.
-    if not step.is_contrast:
-        if empty := int((~alignment.trained.any(axis=1)).sum()):
-            yield Sign("rows-without-targets", {"rows": empty, "of": len(alignment.inputs)})
-        if not wrong:
-            yield from _prompts(alignment)
+    # Losses of pairs and policies leave out some answers, such as those of average reward.
+    if step.is_contrast:
+        return
+    if empty := int((~alignment.trained.any(axis=1)).sum()):
+        yield Sign("rows-without-targets", {"rows": empty, "of": len(alignment.inputs)})
+    if not wrong:
+        yield from _prompts(alignment)
 
 
 def _inputs(alignment: Alignment) -> Iterator[Sign]:
-    """What the model was given, whatever it is trained on."""
+    """Inputs that are one token repeated."""
     rows = list(zip(alignment.inputs, alignment.widths, strict=True))
     constant = sum(bool(width > 1 and (row[:width] == row[0]).all()) for row, width in rows)
     if constant:
         severity = None if constant == len(rows) else Severity.WARNING
         yield Sign("blank-prompt", {"constant": constant, "rows": len(rows)}, severity=severity)
-    runs = alignment.blank_prompts(RUN)
+    runs = alignment.blank_prompts(_RUN)
     if runs is not None and not constant:
         trained = np.flatnonzero(alignment.trained.any(axis=1))
         yield Sign(
@@ -204,24 +202,24 @@ def _inputs(alignment: Alignment) -> Iterator[Sign]:
 
 def _offset(alignment: Alignment) -> Iterator[Sign]:
     shares, count = alignment.offsets
-    if count < POSITIONS:
+    if count < _POSITIONS:
         raise Inconclusive(f"only {count} positions tell one offset from another")
     best = max(shares, key=lambda offset: shares[offset])
     measured: dict[str, Measurement] = {"positions": count} | {
         f"share_at_{offset:+d}": round(share, 4) for offset, share in shares.items()
     }
-    if shares[best] < AGREEMENT:
+    if shares[best] < _AGREEMENT:
         yield Sign("mixed-targets", measured)
     elif best != 1:
         yield Sign(_AT_OFFSET[best], {**measured, "share": shares[best], "offset": best})
 
 
 def _padding(alignment: Alignment, *, planned: bool) -> Iterator[Sign]:
-    # Rows that fill the width have no padding that could be told from their last target.
+    # Rows that fill their width have no padding.
     rows, padded = np.arange(len(alignment.inputs)), alignment.row_lengths < alignment.widths
-    # Its own padding token: another one that could pad may be the row's end.
-    own = alignment.inputs[rows, alignment.widths - 1]
-    is_pad = (alignment.targets == own[:, None]) & padded[:, None]
+    # A padded row ends with its padding token; another such token may be the row's own end.
+    pad_tokens = alignment.inputs[rows, alignment.widths - 1]
+    is_pad = (alignment.targets == pad_tokens[:, None]) & padded[:, None]
     by_row = (is_pad & alignment.trained & ~_before(alignment, alignment.row_lengths)).sum(axis=1)
     padding = int(by_row.sum())
     measured: dict[str, Measurement] = {
@@ -235,7 +233,7 @@ def _padding(alignment: Alignment, *, planned: bool) -> Iterator[Sign]:
         yield Sign(
             "padding-target",
             {**measured, "after_end": padding if follows else None},
-            # mlx-lm does so in every run, and no configuration can change it.
+            # No configuration of mlx-lm can change it.
             severity=Severity.INFO if planned else None,
             fix=_OF_MLX_LM if planned else None,
         )
@@ -244,24 +242,24 @@ def _padding(alignment: Alignment, *, planned: bool) -> Iterator[Sign]:
 
 
 def _before(alignment: Alignment, lengths: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """bool (rows, positions): whose next token is among the row's first ones."""
-    places = np.arange(1, alignment.inputs.shape[1] + 1)
-    return np.less(places[None, :], lengths[:, None])
+    """bool (rows, positions): whether the next token is among the first `lengths` of its row."""
+    next_positions = np.arange(1, alignment.inputs.shape[1] + 1)
+    return np.less(next_positions[None, :], lengths[:, None])
 
 
 def _prompts(alignment: Alignment) -> Iterator[Sign]:
     inside = _before(alignment, alignment.prompt_lengths)
     share = float(alignment.trained[inside].mean()) if inside.any() else 0.0
-    if share >= PROMPT:
-        known = int((alignment.prompt_lengths > 0).sum())
-        yield Sign("prompt-trained", {"share": share, "rows": known})
+    if share >= _PROMPT:
+        rows = int((alignment.prompt_lengths > 0).sum())
+        yield Sign("prompt-trained", {"share": share, "rows": rows})
 
 
 def _first_tokens(alignment: Alignment) -> Iterator[Sign]:
     """Answers whose mask begins one token late, in every row whose prompt is known."""
-    lengths, blank = alignment.prompt_lengths, alignment.blank_prompts(RUN)
+    lengths, blank = alignment.prompt_lengths, alignment.blank_prompts(_RUN)
     if blank is not None:
-        # Where prompts are blank, the template is not there to be found.
+        # A blank prompt has no template that would mark its end.
         lengths = np.where(lengths > 0, lengths, blank)
     rows = np.flatnonzero((lengths > 0) & (lengths + 1 < alignment.row_lengths))
     first = alignment.trained[rows, lengths[rows] - 1]
@@ -274,10 +272,10 @@ def _ends(alignment: Alignment, *, sampled: bool) -> Iterator[Sign]:
     if not alignment.end_ids or np.isin(alignment.targets, alignment.end_ids).any():
         return
     rows, width = alignment.inputs.shape
-    within = np.arange(width)[None, :] < alignment.row_lengths[:, None]
-    has = int((np.isin(alignment.inputs, alignment.end_ids) & within).any(axis=1).sum())
-    if has:
-        yield Sign("end-token-untrained", {"rows_with_end": has, "rows": rows})
+    is_text = np.arange(width)[None, :] < alignment.row_lengths[:, None]
+    ends = int((np.isin(alignment.inputs, alignment.end_ids) & is_text).any(axis=1).sum())
+    if ends:
+        yield Sign("end-token-untrained", {"rows_with_end": ends, "rows": rows})
     elif not sampled:
-        # What a policy has sampled may have been cut off.
+        # Sampled answers may have been cut off.
         yield Sign("no-end-token", {"rows": rows})
