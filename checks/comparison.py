@@ -1,10 +1,9 @@
 """Differences from a healthy run.
 
-What it finds. Where this run and a healthy one part: configuration keys that differ,
-a rate × scale that is larger, and a loss that is higher at the same point.
+What it finds. How this run and a healthy one differ: other configuration values, a rate × scale
+that is several times larger or smaller, and a loss that is higher at the same point.
 
-Why it matters. A run that went well on the same model and data is the best yardstick
-there is: it knows nothing of guidelines, only of what worked.
+Why it matters. What worked on the same model and data is better evidence than any guideline.
 
 How it is measured. Configurations are compared key by key, paths and reporting left
 out. Losses are compared at the iterations, or the epochs, that both logs report: medians over
@@ -13,7 +12,7 @@ the last third of these. Only with `--against RUN`.
 When it is wrong. When the other run used another model or other data: then nothing
 but the configuration can be compared.
 
-What to do. Take over the healthy run's values one at a time, the ones named first first.
+What to do. Take over the healthy run's values one at a time, in the order in which they are named.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from mlxdoctor.evidence.other_runs import ReferenceRun
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Sign, Symptom, Unsought
 
-# Where a run was written to and how often it spoke changes nothing that is learned.
+# Keys that change nothing that is learned, such as where and how often a run reports.
 _IRRELEVANT = frozenset(
     {
         *("adapter_path", "config", "project_name", "report_to", "steps_per_report"),
@@ -37,16 +36,13 @@ _IRRELEVANT = frozenset(
         *("clear_cache_threshold", "optimizer_config", "trust_remote_code"),
     }
 )
-
-
-#: Times the healthy run's rate × scale: the best rates of one model differ by less (sweeps of
-#: tinker-cookbook).
-STEP_RATIO = 3.0
-#: Times the healthy run's median loss: an end over 1.5 times the start marks divergence
-#: (REFERENCES, four rules).
-LOSS_RATIO = 1.5
-#: Reports that both logs need: the least for a median of the last third.
-SHARED_REPORTS = 3
+#: Least ratio of the two rates × scale, or its inverse: the best rates of one model differ by less
+#: (sweeps of tinker-cookbook).
+_STEP_RATIO = 3.0
+#: Largest sound ratio of the two median losses: 1.5 times the first loss marks divergence, too.
+_LOSS_RATIO = 1.5
+#: Fewest reports that both logs have, for a median of the last third.
+_SHARED_REPORTS = 3
 
 
 _STEP = Symptom.warning(
@@ -80,33 +76,30 @@ def comparison(
     log: TrainingLog | None,
 ) -> Iterator[Sign | Unsought]:
     """Compare configuration and loss with those of a healthy run."""
-    compared = False
+    if (config is None or reference.config is None) and (log is None or reference.log is None):
+        raise Inconclusive("the two runs have no kind of evidence in common")
     if config is not None and reference.config is not None:
-        compared = True
         yield from _config(config, reference.config)
     if log is not None and reference.log is not None:
-        compared = True
         yield from _loss(log, reference.log)
-    if not compared:
-        raise Inconclusive("the two runs have no kind of evidence in common")
 
 
 def _config(config: TrainingConfig, reference: TrainingConfig) -> Iterator[Sign]:
-    here, there = _flat(config.values), _flat(reference.values)
-    keys = sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key))
+    ours, theirs = _flat(config.values), _flat(reference.values)
+    keys = sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
     if keys:
-        listed = "; ".join(f"{key} {there.get(key)} -> {here.get(key)}" for key in keys)
-        yield Sign("config-differs", {"count": len(keys), "keys": tuple(keys), "changes": listed})
-    step, usual = _step(config), _step(reference)
-    if step is None or usual is None or not usual > 0:
+        changes = "; ".join(f"{key} {theirs.get(key)} -> {ours.get(key)}" for key in keys)
+        yield Sign("config-differs", {"count": len(keys), "keys": tuple(keys), "changes": changes})
+    step, healthy_step = _step(config), _step(reference)
+    if step is None or healthy_step is None or not healthy_step > 0:
         return
-    ratio = step / usual
-    if ratio > STEP_RATIO or ratio < 1 / STEP_RATIO:
+    ratio = step / healthy_step
+    if ratio > _STEP_RATIO or ratio < 1 / _STEP_RATIO:
         yield Sign(
             "step-larger" if ratio > 1 else "step-smaller",
             {
                 "step": step,
-                "healthy_step": usual,
+                "healthy_step": healthy_step,
                 "ratio": ratio,
                 "healthy_rate": reference.learning_rate,
                 "healthy_scale": reference.scale,
@@ -115,7 +108,7 @@ def _config(config: TrainingConfig, reference: TrainingConfig) -> Iterator[Sign]
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """What is stated and matters to what is learned, by its place."""
+    """The stated values that matter to what is learned, by key; dots join nested keys."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         name = f"{prefix}{key}"
@@ -130,28 +123,28 @@ def _step(config: TrainingConfig) -> float | None:
 
 
 def _loss(log: TrainingLog, reference: TrainingLog) -> Iterator[Sign | Unsought]:
-    here, there = log.main.get("train_loss"), reference.main.get("train_loss")
-    if here is None or there is None:
+    losses, healthy_losses = log.main.get("train_loss"), reference.main.get("train_loss")
+    if losses is None or healthy_losses is None:
         return
     units = {"iteration" if run.main.unit == "step" else run.main.unit for run in (log, reference)}
     if len(units) > 1:
         yield Unsought(("loss-higher",), "the log of one run counts epochs, and the other does not")
         return
-    shared, *places = np.intersect1d(here.iterations, there.iterations, return_indices=True)
-    if len(shared) < SHARED_REPORTS:
-        return
-    last = -max(1, len(shared) // 3)
-    ours, theirs = (
-        float(np.median(series.values[place][last:]))
-        for series, place in zip((here, there), places, strict=True)
+    shared, ours, theirs = np.intersect1d(
+        losses.iterations, healthy_losses.iterations, return_indices=True
     )
-    # A NaN is above every loss.
-    if theirs > 0 and not ours / theirs <= LOSS_RATIO:
+    if len(shared) < _SHARED_REPORTS:
+        return
+    third = len(shared) // 3
+    loss = float(np.median(losses.values[ours][-third:]))
+    healthy_loss = float(np.median(healthy_losses.values[theirs][-third:]))
+    # A loss of NaN counts as higher.
+    if healthy_loss > 0 and not loss / healthy_loss <= _LOSS_RATIO:
         yield Sign(
             "loss-higher",
             {
-                "loss": ours,
-                "healthy_loss": theirs,
+                "loss": loss,
+                "healthy_loss": healthy_loss,
                 "unit": log.main.unit,
                 "iteration": int(shared[-1]),
             },

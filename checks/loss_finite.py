@@ -1,19 +1,18 @@
 """The loss, or what it was computed from, is not a number.
 
-What it finds. Training losses that are NaN or infinite; validation losses that are, while the
-training losses are fine; losses of exactly zero, among them those that hide a NaN.
+What it finds. Training losses that are NaN or infinite; validation losses that are NaN or infinite
+although the training losses are finite; losses of exactly zero, some of which hide a NaN.
 
 Why it matters. These are facts, not opinions. One update with a NaN gradient turns every
 trained weight into NaN, and no later report brings them back: the model then prints token 0.
 
-How it is measured. Every report is looked at; `loss_finite.toml` has the bounds. The validation
-loss before the first update tells whether the model was sound until it was trained. A loss of
-exactly zero counts where the report before was above 0.1; a loss that crept down to 0.000 was
-rounded.
+How it is measured. Every report is examined; `loss_finite.toml` has the bounds. The validation
+loss before the first update tells whether the model was sound before training. A loss of exactly
+zero counts if the report before was above 0.1; a loss that fell to 0.000 slowly was rounded.
 
-When it is wrong. A validation loss is NaN as well where there were no validation batches.
-Training on preferences and rewards may have a loss of zero by construction: there it is a warning,
-and no finding where rewards or margins other than zero are logged.
+When it is wrong. Without validation batches the validation loss is NaN, too. Training on
+preferences and rewards may have a loss of zero by construction: it is a warning there, and no
+finding if rewards or margins other than zero are logged.
 
 What to do. Go back to a checkpoint saved before the onset. NaN from the first report on points
 to the backward pass or to rows without a target; NaN after many good reports to the step size
@@ -45,7 +44,7 @@ def loss_finite(log: TrainingLog) -> Iterator[Sign | Unsought]:
     losses = segment.get("train_loss")
     if losses is None:
         raise Inconclusive("the log holds no training loss")
-    # Where the very first training loss is not finite, the model may have been broken before.
+    # If the first training loss is not finite, the model may have been broken before training.
     if segment.base_val_loss is None and np.isfinite(losses.values[0]):
         why = "the log has no validation from before the first update; let the run validate first"
         yield Unsought(("non-finite-before-training",), why)

@@ -1,4 +1,4 @@
-"""A command of the user's that is run at an alarm."""
+"""The user's command that is run at an alarm."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from mlxdoctor.safety.errors import InputError
 VARIABLE = "MLXDOCTOR_ALARM"
 #: Seconds after which a command is ended.
 LIMIT_SECONDS = 60.0
-#: The descriptor to which a command's output goes: our standard output may be piped into a program.
+#: The descriptor for the output of the command: another program may read our standard output.
 STANDARD_ERROR = 2
 
 
 def parse_hook(command: str) -> tuple[str, ...]:
-    """The words of a command, as a shell would split them; no shell runs it.
+    """The words of a command, split as by a shell.
 
     Raises:
         InputError: it has no words, an open quote, or a program that can't be found.
@@ -42,17 +42,17 @@ def parse_hook(command: str) -> tuple[str, ...]:
 
 
 def run_hook(words: tuple[str, ...], alarm: Mapping[str, Any]) -> str:
-    """Run a command with the alarm in its environment, and wait for it, `LIMIT_SECONDS` at most.
+    """Run a command with the alarm in its environment, and wait at most `LIMIT_SECONDS`.
 
-    What the log says reaches the command through the environment alone, so that no text of a log
-    can become part of a command. At the limit the command is ended, but not what it started.
+    The alarm is passed in the environment alone: no text of a log becomes part of the command.
+    At the limit the command is ended, but not the processes that it started.
 
     Returns:
-        How it went, as a sentence.
+        How the command ended, as a sentence.
     """
     environment = {**os.environ, VARIABLE: json.dumps(alarm)}
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             words,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -64,6 +64,6 @@ def run_hook(words: tuple[str, ...], alarm: Mapping[str, Any]) -> str:
         return f"the command of --exec was ended after {LIMIT_SECONDS:g} seconds"
     except OSError as error:
         return f"the command of --exec could not be started ({error.strerror})"
-    if done.returncode:
-        return f"the command of --exec failed with exit code {done.returncode}"
+    if completed.returncode:
+        return f"the command of --exec failed with exit code {completed.returncode}"
     return "the command of --exec was run"
