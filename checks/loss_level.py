@@ -1,24 +1,24 @@
 """The loss is on the wrong side of a level that can be known beforehand.
 
-What it finds. A first loss above that of a blind guess; one that is so only because losses were
-added up and not averaged; a loss that stays where a blind guess is; a last loss no better than a
-constant guess; and a loss next to nothing after a handful of updates.
+What it finds. A first loss above that of a blind guess, or a sum of losses that makes it so; a loss
+that stays at the level of a blind guess; a last loss no better than a constant guess; and a loss
+near zero after a handful of updates.
 
-Why it matters. A loss has landmarks. Above ln(vocabulary) nothing the model knows reaches the
-targets. At the entropy of the tokens' frequencies the model ignores its input: a last loss
-of 9.98 is not "high", it is destroyed. Near zero at once, the answer was in the question. The
+Why it matters. Some levels of the loss are known. Above ln(vocabulary) nothing the model knows
+reaches the targets. At the entropy of the tokens' frequencies the model ignores its input: a last
+loss of 9.98 is not "high", the model is destroyed. Near zero at once, the input has the answer. The
 gradient of a sum is as many times too large as there are terms.
 
 How it is measured. `loss_level.toml` has the bounds. The first loss is the validation loss before
 the first update where the log has it, else the first training loss. The uniform guess is ln V of
 the base model, from its files or from what its name says, or of 300,000 tokens where the model is
 unknown. The constant guess is the entropy of the supervised tokens (Miller-Madow), where data and
-tokenizer are at hand. A sum is told where the accumulation steps, as a divisor, leave a usual loss,
-or where no mean is so high.
+tokenizer are at hand. A loss is a sum if the accumulation steps, as a divisor, leave a usual loss,
+or if no mean is so high.
 
 When it is wrong. A new kind of text or a new token set starts high in a sound run, so where the
 vocabulary is unknown and the loss falls to a usual level, a high start is only noted. A few hundred
-repeated rows are learned fast. Losses of preference training have no such landmarks.
+repeated rows are learned fast. Losses of preference training have no such levels.
 
 What to do. High at the start: see whether labels, tokenizer and base model belong together.
 High at the end: see when it rose. Low at once: see how the targets are shifted.
@@ -44,28 +44,32 @@ from mlxdoctor.judge.series_table import Columns, SeriesTable
 
 _TABLE = SeriesTable.read("loss_level.toml")
 _OF_THE_START = ("starts-above-uniform", "sum-over-accumulation", "summed")
-#: Nats above a uniform guess at which an untrained model lies.
-UNTRAINED = 0.2
-#: Either way, a mean of the sum over the validation loss before it: the first report of 131 sound
-#: runs has 0.47 to 1.03 times that, and wider would take in runs that rose at once.
-ALIKE = 1.5
-#: Times the uniform guess, of a sum over accumulation steps: labels shifted by one or two reach
-#: 1.35 times it, a base full of noise 1.45; the sums of 4, 8 and 16 steps had 2.6, 5.2 and 10.
-SUMMED = 1.5
-#: Times the uniform guess, in the first quarter of the reports: what begins high as a mean has up
-#: to 1.6 times it, runs that a rate destroyed at once reach 2.9 times.
-NO_MEAN = 4.0
-#: Nats of a guess among 8,100 tokens and among 600,000, where the model is unknown; one that is
-#: known is at chance from so many nats below ln V on.
-CHANCE_LOW, CHANCE_HIGH, CHANCE_BELOW = 9.0, 13.3, 0.3
+#: Nats above a uniform guess that an untrained model may have.
+_UNTRAINED = 0.2
+#: Largest ratio, or its inverse, of a first loss per accumulation step to the validation loss
+#: before: the first report of 131 sound runs has 0.47 to 1.03 times that, and a larger ratio
+#: would accept runs that rose at once.
+_SIMILAR = 1.5
+#: Least sum over accumulation steps, in uniform guesses: labels shifted by one or two reach 1.35,
+#: a base full of noise 1.45; the sums of 4, 8 and 16 steps had 2.6, 5.2 and 10.
+_STEPS_SUM = 1.5
+#: Least sum over targets, in uniform guesses, in the first quarter of the reports: means that
+#: begin high reach 1.6, runs that a rate destroyed at once 2.9.
+_TARGETS_SUM = 4.0
+#: Nats of a guess among 8,100 tokens and among 600,000: the levels of chance for an unknown model.
+_CHANCE_LOW, _CHANCE_HIGH = 9.0, 13.3
+#: Nats below ln V from which on a known model is at chance.
+_CHANCE_BELOW = 0.3
 #: Nats of a guess among 3,000 tokens: no language model has a higher loss.
-HIGH = 8.0
-#: Nats of a perplexity of 1.05, and the share of the start that is next to nothing.
-LOW, LOW_SHARE = 0.05, 0.1
-#: Iterations within which text is not learned; ten times as many for a loss next to nothing.
-QUICKLY = 30
+_HIGH = 8.0
+#: Nats of a perplexity of 1.05.
+_LOW = 0.05
+#: Share of the first loss that is near zero.
+_LOW_SHARE = 0.1
+#: Iterations within which text is not learned; ten times as many for a loss below `_LOW`.
+_QUICKLY = 30
 #: Nats below which little is left to learn.
-MODEST = 0.3
+_MODEST = 0.3
 
 
 @check(codes=_TABLE.symptoms, rerun_symptom=True)
@@ -75,7 +79,7 @@ def loss_level(
     rows: SupervisedRows | None,
     config: TrainingConfig | None,
 ) -> Iterator[Sign | Unsought]:
-    """Compare the first and last losses of the log's main segment with the landmarks."""
+    """Compare the first and last losses of the log's main segment with the known levels."""
     segment = log.main
     losses = segment.get("train_loss")
     curve = describe(losses.iterations, losses.values) if losses is not None else None
@@ -86,18 +90,18 @@ def loss_level(
     vocabulary = model_facts(config, log, base).vocabulary
     uniform = blind_guess(vocabulary)
     steps = (config.grad_accumulation_steps if config is not None else None) or 1
-    # Where the first losses are no numbers, a later one does not show how it began.
-    begins = bool(np.isfinite(losses.values[0]))
     before = segment.base_val_loss
     is_base = before is not None and math.isfinite(before)
     start = before if before is not None and is_base else float(losses.values[0])
-    added = ""
+    summed_over = ""
     named: dict[str, Measurement] = {"level_of": level_of(curve), "uniform_guess": uniform}
     if not segment.shows_start or segment.axis == "epoch" or not math.isfinite(start):
         why = "the log does not show the loss at the run's start; the whole log would"
         yield Unsought((*_OF_THE_START, "suspiciously-low"), why)
     else:
-        added = _added(segment, curve, steps, uniform) if begins else ""
+        # If the first training loss is not finite, a later one does not show how the run began.
+        if np.isfinite(losses.values[0]):
+            summed_over = _summed_over(segment, curve, steps, uniform)
         first = "val_loss" if is_base else "train_loss"
         named |= {
             "is_known": vocabulary is not None,
@@ -113,13 +117,13 @@ def loss_level(
             "unknown": None if vocabulary else "",
             **_too_low(losses, start),
         }
-    if added == "targets":
+    if summed_over == "targets":
         why = "the loss is a sum and not a mean, and has no known level"
         yield Unsought(("starts-above-uniform", "stays-at-chance", "ends-above-unigram"), why)
     named |= {
-        "is_mean": not added,
-        "is_sum_of_steps": added == "steps",
-        "is_sum_of_targets": added == "targets",
+        "is_mean": not summed_over,
+        "is_sum_of_steps": summed_over == "steps",
+        "is_sum_of_targets": summed_over == "targets",
         "grad_accumulation_steps": steps,
         "mean": curve.first / steps,
         **_chance(segment, curve, vocabulary, steps),
@@ -129,65 +133,65 @@ def loss_level(
         why = "the rows' tokens are not known; the data folder and the base model would tell"
         yield Unsought(("ends-above-unigram",), why)
     else:
-        end = curve.end / steps if added == "steps" else curve.end
+        end = curve.end / steps if summed_over == "steps" else curve.end
         named |= {"unigram_entropy": floor, "above_unigram": end - floor}
-        named["per_step"] = end if added == "steps" else None
+        named["per_step"] = end if summed_over == "steps" else None
         named["began_below"] = before is None or not before >= floor
     columns = Columns({"train_loss": losses}, lambda _name, _facts: named)
     yield from _TABLE.signs(columns, segment.unit)
 
 
-def _added(segment: Segment, curve: SeriesFacts, steps: int, uniform: float) -> str:
-    """Over what the training losses are added up: "steps" or "targets"; empty for a mean."""
+def _summed_over(segment: Segment, curve: SeriesFacts, steps: int, uniform: float) -> str:
+    """What the training losses are summed over: "steps" or "targets"; "" for a mean."""
     losses, before = segment.finite("train_loss").values, segment.base_val_loss
     mean = curve.first / steps
     if before is not None and 0 < before < uniform:
-        is_far = curve.first > uniform + UNTRAINED
-        is_usual = max(MODEST, before / ALIKE) <= mean <= ALIKE * before
+        is_far = curve.first > uniform + _UNTRAINED
+        is_usual = max(_MODEST, before / _SIMILAR) <= mean <= _SIMILAR * before
     else:
-        is_far, is_usual = curve.first > SUMMED * uniform, MODEST <= mean <= HIGH
+        is_far, is_usual = curve.first > _STEPS_SUM * uniform, _MODEST <= mean <= _HIGH
     if steps > 1 and is_far and is_usual:
         return "steps"
-    # One report may be that of a model that a step destroyed; all of them are not.
+    # A single high report may be of a model that one step destroyed.
     opening = float(np.median(losses[: max(3, len(losses) // 4)]))
-    return "targets" if opening > NO_MEAN * uniform else ""
+    return "targets" if opening > _TARGETS_SUM * uniform else ""
 
 
 def _chance(
     segment: Segment, curve: SeriesFacts, vocabulary: int | None, steps: int
 ) -> dict[str, Measurement]:
-    """The last quarter beside the level of a blind guess."""
-    low = CHANCE_LOW
+    """The last losses beside the level of a blind guess."""
+    low = _CHANCE_LOW
     if vocabulary:
-        low = min(low, math.log(vocabulary) - CHANCE_BELOW)
-    validation = segment.finite("val_loss").values
-    apart = np.abs(validation[-1:] - curve.end) < np.abs(validation[-1:] - curve.end / steps)
-    # Where no validation agrees with it as it stands, it may be a sum over accumulation steps.
-    is_maybe_sum = steps > 1 and not apart.any()
+        low = min(low, math.log(vocabulary) - _CHANCE_BELOW)
+    validation = segment.finite("val_loss").values[-1:]
+    is_nearer = np.abs(validation - curve.end) < np.abs(validation - curve.end / steps)
+    # Unless the last validation loss is nearer to the loss itself, it may be a sum over steps.
+    is_maybe_sum = steps > 1 and not is_nearer.any()
     return {
         "chance_from": low,
         "above_chance": min(curve.end, curve.tail_minimum) - low,
         "kept_of_start": curve.end / curve.start if curve.start > 0.0 else None,
-        "is_certain": not is_maybe_sum and (bool(vocabulary) or curve.end <= CHANCE_HIGH),
+        "is_certain": not is_maybe_sum and (bool(vocabulary) or curve.end <= _CHANCE_HIGH),
         "vocabulary_known": vocabulary,
     }
 
 
 def _too_low(losses: Series, start: float) -> dict[str, Measurement]:
     """The first loss that is low sooner than text can be learned."""
-    if start < MODEST:
+    if start < _MODEST:
         return {}
+    values, iterations = losses.values, losses.iterations
     with np.errstate(invalid="ignore"):
-        low = (losses.values > 0) & (losses.values < LOW)
-        fast = (losses.values > 0) & (losses.values <= LOW_SHARE * start)
-    soon = losses.iterations <= QUICKLY
-    hits = np.flatnonzero((fast & soon) | (low & (losses.iterations <= 10 * QUICKLY)))
+        is_low = (values < _LOW) & (iterations <= 10 * _QUICKLY)
+        is_lower = (values <= _LOW_SHARE * start) & (iterations <= _QUICKLY)
+        hits = np.flatnonzero((values > 0) & (is_low | is_lower))
     if not len(hits):
         return {}
-    loss = float(losses.values[hits[0]])
+    loss = float(values[hits[0]])
     return {
-        "low_at": int(losses.iterations[hits[0]]),
+        "low_at": int(iterations[hits[0]]),
         "low_loss": loss,
         "low_from": start,
-        "next_to_nothing": loss < LOW,
+        "next_to_nothing": loss < _LOW,
     }

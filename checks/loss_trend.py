@@ -9,10 +9,10 @@ knows that the run began at 1.86. Seen early, it saves hours.
 
 How it is measured. `loss_trend.toml` has the bounds. A multiple of the base model's own loss (the
 validation loss before the first update) is a fact. Levels are medians of the first and last
-reports. Whether a level loss still falls is asked of the Theil-Sen slope and its 95% interval,
+reports. Whether a level loss still falls is decided by the Theil-Sen slope and its 95% interval,
 widened for autocorrelation. With fewer than ten reports only facts are judged. Rows are known by
-heart where the validation loss stands far above the training loss; that is an error where it
-climbed, or fell no more for the last part of many passes over the same rows.
+heart if the validation loss is far above the training loss; that is an error if the validation
+loss rose, or fell no more for the last part of many passes over the same rows.
 
 When it is wrong. The training loss averages batches and the validation loss tokens, so small
 differences between the two are ignored. A run resumed from a trained adapter begins at a level
@@ -49,25 +49,27 @@ from mlxdoctor.measure.policy_curves import policy_curves
 from mlxdoctor.safety.quoting import quoted
 
 _TABLE = SeriesTable.read("loss_trend.toml")
-#: Share of the starting loss that was learned: runs with a rate of 0 or 1e-7 learn under 0.02, the
-#: slowest healthy one 0.42.
-UNMOVED = 0.05
-#: The same by the upper end of the interval: scattered reports leave the slope open. 14 of 3,000
-#: simulated sound curves get the warning, none an error.
-UNDECIDED = 0.15
-#: Iterations after which a loss that did not move is certain: warm-up and low rates need some.
-UNMOVED_ITERATIONS = 100
+#: Least fall that shows learning, as a share of the first loss: under 0.02 with a rate of 0 or
+#: 1e-7, 0.42 in the slowest healthy run.
+_FALL = 0.05
+#: Least fall by the upper end of the slope's interval that leaves it open whether a run learned. 14
+#: of 3,000 simulated sound curves get the warning, none an error.
+_POSSIBLE_FALL = 0.15
+#: Iterations after which a loss that did not fall is an error: warm-up and low rates need some.
+_ITERATIONS = 100
 #: Nats below which little is left to learn.
-ALREADY_LOW = 0.3
-#: Iterations before the first report: the steepest part of a sound curve lies in the first twenty.
-LATE = 15
+_ALREADY_LOW = 0.3
+#: Iterations before a late first report: the steepest part of a sound curve lies in the first 20.
+_LATE = 15
 #: A fall in nats that three decimals show.
-VISIBLE = 1e-3
-#: Validations that show a minimum from both sides.
-VALIDATIONS = 4
-#: A validation loss is settled once all but this share of its fall is done (the noise of 24 rows),
-#: and stale where that is by this share of the run: 24 rows and fewer 0.42 at most, 200 0.9.
-SETTLED_SHARE, SETTLED_BY = 0.01, 0.6
+_VISIBLE = 1e-3
+#: Fewest validations that show a minimum from both sides.
+_VALIDATIONS = 4
+#: Share of its fall that a settled validation loss has still to fall: the noise of 24 rows.
+_SETTLED_SHARE = 0.01
+#: Share of the run by which a stale validation loss has settled: at most 0.42 with 24 rows and
+#: fewer, 0.9 with 200.
+_SETTLED_BY = 0.6
 
 
 @check(codes=_TABLE.symptoms, marks_onset=True, rerun_symptom=True)
@@ -86,8 +88,8 @@ def loss_trend(
         raise Inconclusive("the log holds no finite training loss")
     if log.is_preference and policy_curves(log, config).samples:
         raise NotApplicable("the loss of training on rewards has no level or trend to judge")
-    yield from _out_of_sight(log)
-    figures = partial(run_figures, log, curve, _passes_over(rows, config, segment))
+    yield from _unsought(log)
+    figures = partial(_figures, log, curve, _passes(rows, config, segment))
     signs = list(_TABLE.signs(Columns(segment.series, figures), segment.unit))
     by_code = {sign.symptom: sign for sign in signs if isinstance(sign, Sign)}
     yield from (sign for sign in signs if isinstance(sign, Unsought))
@@ -96,11 +98,11 @@ def loss_trend(
     # The loss of pairs may stay, rise again and fall to zero in a sound run.
     elif not log.is_preference:
         yield from by_code.values()
-        # Whether training began from the base model; None where nothing tells.
-        fresh = True if config is not None or log.resumed is False else None
+        # Whether training began from the base model; None if that is unknown.
+        is_fresh = True if config is not None or log.resumed is False else None
         if log.resumed or (config is not None and config.resume_adapter_file):
-            fresh = False
-        never_learned = _never_learned(segment, curve, fresh)
+            is_fresh = False
+        never_learned = _never_learned(segment, curve, is_fresh)
         if never_learned is not None and "repeats" not in by_code:
             yield never_learned
         yield from _learned(segment, curve)
@@ -112,7 +114,8 @@ def loss_trend(
         )
 
 
-def _out_of_sight(log: TrainingLog) -> Iterator[Unsought]:
+def _unsought(log: TrainingLog) -> Iterator[Unsought]:
+    """What the log can't show."""
     segment = log.main
     if not segment.shows_start:
         why = "the log does not show where the loss began; the whole log would"
@@ -133,11 +136,11 @@ def _out_of_sight(log: TrainingLog) -> Iterator[Unsought]:
 
 
 def _learned(segment: Segment, curve: SeriesFacts) -> Iterator[Seen]:
-    """What the curve shows to have been learned; held-out rows alone show learning."""
+    """The falls of the two losses; only that of the validation loss shows learning."""
     validation = segment.finite("val_loss")
     if len(validation) >= 2:
         first, last = float(validation.values[0]), float(validation.values[-1])
-        if first - last >= max(UNMOVED * first, VISIBLE):
+        if first - last >= max(_FALL * first, _VISIBLE):
             is_base = first == segment.base_val_loss
             yield Seen(
                 "The validation loss fell from {first_validation_loss:.3f} [at {unit} {first_at}|"
@@ -160,42 +163,42 @@ def _learned(segment: Segment, curve: SeriesFacts) -> Iterator[Seen]:
 
 
 def _fell(curve: SeriesFacts) -> bool:
-    return curve.start - curve.end >= max(UNMOVED * curve.start, VISIBLE)
+    return curve.start - curve.end >= max(_FALL * curve.start, _VISIBLE)
 
 
 def _opens_late(segment: Segment) -> bool:
     """Whether the steepest part of a sound curve could lie before the first report."""
     first = int(segment.series["train_loss"].iterations[0])
     is_counted = segment.axis in ("iteration", "step")
-    return segment.base_val_loss is None and is_counted and first > LATE
+    return segment.base_val_loss is None and is_counted and first > _LATE
 
 
-def _never_learned(segment: Segment, curve: SeriesFacts, fresh: bool | None) -> Sign | None:
-    """What shows that nothing was learned; None where something was, or may have been."""
+def _never_learned(segment: Segment, curve: SeriesFacts, is_fresh: bool | None) -> Sign | None:
+    """A sign if nothing was learned; None if something was, or may have been."""
     is_short = curve.points < ENOUGH or curve.non_finite.count
-    if fresh is False or not segment.shows_start or is_short or curve.start < ALREADY_LOW:
+    if is_fresh is False or not segment.shows_start or is_short or curve.start < _ALREADY_LOW:
         return None
     losses, (start, is_base) = segment.series["train_loss"], start_of(segment, curve)
     validation = segment.get("val_loss")
-    same = None
+    constant = None
     if validation is not None and len(validation) >= 3 and np.ptp(validation.values) == 0.0:
-        same = float(validation.values[0])
-    # Hundreds of reports that lie level outweigh a few that fall in every slope.
+        constant = float(validation.values[0])
+    # The slope of a curve that falls only at its start is zero: the levels show that it fell.
     fell = curve.start - curve.end > 4.0 * curve.noise / math.sqrt(curve.edge)
     learned = 1.0 - curve.end / start if is_base else 0.0
     learned = max(learned, curve.fall if fell else 0.0)
-    if learned >= UNMOVED and (same is None or fell):
+    if learned >= _FALL and (constant is None or fell):
         return None
     line = trend(losses.iterations, losses.values)
     span = float(losses.iterations[-1] - losses.iterations[0])
-    falls, at_most = -line.slope * span / curve.start, -line.low * span / curve.start
-    is_level = same is not None and line.low <= 0.0 <= line.high and not fell
-    if max(learned, falls) >= UNMOVED and not is_level:
+    fall, at_most = -line.slope * span / curve.start, -line.low * span / curve.start
+    is_level = constant is not None and line.low <= 0.0 <= line.high and not fell
+    if max(learned, fall) >= _FALL and not is_level:
         return None
-    if same is None and (_opens_late(segment) or at_most >= UNDECIDED):
+    if constant is None and (_opens_late(segment) or at_most >= _POSSIBLE_FALL):
         return None
-    is_long = bool(losses.iterations[-1] >= UNMOVED_ITERATIONS)
-    is_certain = same is not None or (is_long and at_most < UNMOVED and fresh is True)
+    is_long = bool(losses.iterations[-1] >= _ITERATIONS)
+    is_certain = constant is not None or (is_long and at_most < _FALL and is_fresh is True)
     return Sign(
         "never-learned",
         {
@@ -204,37 +207,37 @@ def _never_learned(segment: Segment, curve: SeriesFacts, fresh: bool | None) -> 
             "level_of": level_of(curve),
             "iterations": int(losses.iterations[-1]),
             "unit": segment.unit,
-            "same_validation_loss": same,
-            "learned_by_the_line": max(falls, 0.0),
+            "same_validation_loss": constant,
+            "learned_by_the_line": max(fall, 0.0),
             "learned_at_most": at_most if math.isfinite(at_most) else None,
         },
         severity=Severity.ERROR if is_certain else None,
     )
 
 
-def run_figures(
+def _figures(
     log: TrainingLog, curve: SeriesFacts, passes: float | None, name: str, facts: SeriesFacts
 ) -> dict[str, Measurement]:
-    """Figures of a column that are not of its values alone.
+    """Figures of a column that depend on other columns, too.
 
     Args:
         log: the training log.
-        curve: the training loss, described.
+        curve: facts of the training loss.
         passes: how often training went over each different row.
-        name: of the column.
-        facts: what its values say.
+        name: the column's name.
+        facts: facts of the column.
     """
-    named = loss_figures(log.main, name, facts)
+    figures = loss_figures(log.main, name, facts)
     validation = log.main.finite("val_loss")
     if name != "val_loss" or facts.points < 2 or facts.lowest <= 0.0:
-        return named
+        return figures
     values = validation.values
     later = values[int(np.argmin(values)) + 1 :]
-    is_few = len(values) < VALIDATIONS
+    is_few = len(values) < _VALIDATIONS
     last = facts.last if is_few or not len(later) else float(np.median(later[-2:]))
-    # How far neighbouring validation losses differ anyway.
+    # Neighbouring validation losses differ by the noise.
     band = 3.0 * facts.noise if len(values) >= 6 else 0.0
-    return named | {
+    return figures | {
         "is_few": is_few,
         "is_many": not is_few,
         "after_lowest": len(later),
@@ -254,52 +257,51 @@ def run_figures(
 def _settling(validation: Series) -> dict[str, Measurement]:
     """Whether the validation loss fell no more for a good part of the run, or climbed.
 
-    It climbed where the later losses lie four noises above a minimum in the first half: the
-    minimum of noisy values lies some two noises low by itself.
+    It climbed if the later losses are four noises above a minimum in the first half: chance makes
+    the minimum of noisy values about two noises too low.
     """
     values, iterations = validation.values, validation.iterations
     lowest = int(np.argmin(values))
     later = values[lowest + 1 :]
-    near = values[lowest] + SETTLED_SHARE * (values[0] - values[lowest])
+    near = values[lowest] + _SETTLED_SHARE * (values[0] - values[lowest])
     settled, span = iterations[int(np.argmax(values <= near))] - iterations[0], np.ptp(iterations)
     has_climbed = len(later) >= 5 and iterations[lowest] <= (iterations[0] + iterations[-1]) / 2
     if has_climbed:
         rise = float(later[len(later) // 2 :].min() - values[lowest])
         has_climbed = rise > 4.0 * noise(values[lowest:])
-    return {"is_stale": bool(settled <= SETTLED_BY * span), "has_climbed": bool(has_climbed)}
+    return {"is_stale": bool(settled <= _SETTLED_BY * span), "has_climbed": bool(has_climbed)}
 
 
-def _passes_over(
+def _passes(
     rows: SupervisedRows | None, config: TrainingConfig | None, segment: Segment
 ) -> float | None:
-    """How often training went over each different row; None where that is unknown."""
+    """How often training went over each different row; None if that is unknown."""
     batch = config.batch_size if config is not None else None
     if rows is None or not rows.rows or not batch or segment.axis not in ("iteration", "step"):
         return None
-    # Estimated from the rows that were read.
+    # The share of different rows among those that were read.
     different = len({row.tokens.tobytes() for row in rows.rows}) / len(rows.rows)
     trained = int(segment.series["train_loss"].iterations[-1]) * batch
     return trained / round(different * rows.total_rows)
 
 
 def _where_to_stop(log: TrainingLog, iteration: int) -> dict[str, Measurement]:
-    """Where a run that overfitted is to be stopped, and which save is nearest to it."""
+    """The iteration at which to stop a run that overfitted, and the save nearest to it."""
     segment = log.main
     end = int(segment.series["train_loss"].iterations[-1])
-    # Before training there was nothing to stop at.
+    # A minimum at the first report is from before training.
     first = min(int(series.iterations[0]) for series in segment.series.values())
     if segment.axis not in ("iteration", "step") or iteration <= first or iteration >= end:
         return {}
     saves = [save for save in log.saves if save.iteration is not None]
-    nearest = None
-    if saves:
-        near = min(saves, key=lambda save: abs((save.iteration or 0) - iteration))
-        names = [PurePath(name).name for name in near.files]
-        numbered = [name for name in names if str(near.iteration) in name]
-        nearest = quoted(numbered[0]) if numbered else f"the save of iteration {near.iteration}"
-        nearest = nearest if (near.iteration or 0) < end else None
+    nearest = min(saves, key=lambda save: abs((save.iteration or 0) - iteration), default=None)
+    name = None
+    if nearest is not None and (nearest.iteration or 0) < end:
+        names = [PurePath(file).name for file in nearest.files]
+        numbered = [file for file in names if str(nearest.iteration) in file]
+        name = quoted(numbered[0]) if numbered else f"the save of iteration {nearest.iteration}"
     return {
         "advised_iters": iteration,
         "stop_at": f"{segment.unit} {iteration}",
-        "nearest_save": nearest,
+        "nearest_save": name,
     }
