@@ -1,9 +1,8 @@
 """Known bugs of mlx and mlx-lm, by what they leave behind.
 
-What it finds. What a bug of mlx or mlx-lm that is known in public does to a run: gradients that
-were never applied, padding that was trained on, a command that ends with the bug's message.
-Adapters that were dropped without a word, and batches without a target, are found by the checks of
-those.
+What it finds. What a public bug of mlx or mlx-lm does to a run: gradients that were never applied,
+padding that was trained on, a command that ends with the bug's message. Other checks find adapters
+that were dropped silently and batches without a target.
 
 Why it matters. Settings, data and code can all be right, and the run fails all the same. Then
 only another version helps, and looking for the mistake in one's own files is time lost.
@@ -16,7 +15,7 @@ When it is wrong. Another trainer can leave the same trace for reasons of its ow
 must be those of the run: data that were changed later give another trace.
 
 What to do. `mlxdoctor explain` with the bug's name tells what it does, where it is reported and
-which version has it no longer.
+which version no longer has it.
 """
 
 import re
@@ -44,15 +43,15 @@ _RECENT = Version("0.32.0")
 _BUGS = [bug for bug in load_known_bugs().values() if bug.says]
 #: mlx-lm pads with this token, whatever the tokenizer says.
 _PAD = 0
-#: DoRA computes the number of inputs from how many values of so many bits fit a word.
+#: Bits of a word of a quantised weight: DoRA computes the number of inputs as if codes filled it.
 _WORD_BITS = 32
-#: Share of the answers, or of the rows: 29 of 30 in a run of mlx_lm.lora whose rows end with no end
-#: token; 131 sound runs of four base models reach 2 of 12.
+#: Least share of the answers with the padding token, and of the rows without an end token: 29 of 30
+#: in a run of mlx_lm.lora whose rows have no end token; at most 2 of 12 in 131 sound runs of four
+#: base models.
 _MOST = 0.5
-#: Fewer answers are not compared.
+#: Fewest answers that are judged.
 _ANSWERS = 8
-#: A run that loses a tenth of its batches learned from other data than it was given; none of 131
-#: sound runs loses any.
+#: Least share of the iterations that make no update; none of 131 sound runs loses any.
 _LEFT_OVER = 0.1
 
 
@@ -99,9 +98,9 @@ def known_bugs(
 def _version(
     config: TrainingConfig | None, log: TrainingLog | None, package: str
 ) -> tuple[Version | None, str]:
-    """The version of a package, or the least that it can be, and where that is from."""
-    named = log.versions.get(package) if log is not None else None
-    if named is not None and (version := parse_version(named)) is not None:
+    """The version of a package, or its lower bound, and the source of that."""
+    stated = log.versions.get(package) if log is not None else None
+    if stated is not None and (version := parse_version(stated)) is not None:
         return version, "named in the log"
     is_table = log is not None and log.format.startswith("table")
     is_recent = config is not None and by_mlx_lm(config) and "trust_remote_code" in config.values
@@ -111,20 +110,20 @@ def _version(
 
 
 def _padding_target(rows: SupervisedRows | None, generations: Generations | None) -> Sign | None:
-    """Answers that run into the padding token, where rows have no token that ends them."""
+    """Answers with the padding token, if most rows have no end token."""
     if rows is None or generations is None:
         return None
     padded = [row for row in rows.rows if row.padded and len(row.targets)]
-    # Where an answer has an end token, generation stops there and never comes to the padding.
-    taught = [row.tokens[row.prompt_length : row.length] for row in padded]
-    ended = sum(bool(np.isin(tokens, rows.eos_token_ids).any()) for tokens in taught)
+    # Generation stops at an end token, before the padding.
+    targets = [row.tokens[row.prompt_length : row.length] for row in padded]
+    ended = sum(bool(np.isin(tokens, rows.eos_token_ids).any()) for tokens in targets)
     if not padded or ended > (1.0 - _MOST) * len(padded):
         return None
     if any((row.targets == _PAD).any() for row in rows.rows):
         return None
     items = generations.items
     answers = [(item.tuned_tokens, item.base_tokens or ()) for item in items if item.tuned_tokens]
-    # As the first token it would mean NaN logits.
+    # As the first token it is a sign of NaN logits.
     affected = sum(
         _PAD in tuned and tuned[0] != _PAD and _PAD not in base for tuned, base in answers
     )
@@ -134,7 +133,7 @@ def _padding_target(rows: SupervisedRows | None, generations: Generations | None
 
 
 def _leftover_accumulation(config: TrainingConfig | None, adapter: Adapter | None) -> Sign | None:
-    """Iterations that are no multiple of the accumulation steps; fewer make no update at all."""
+    """The last iterations, if they are fewer than the accumulation steps: they make no update."""
     if config is None or not config.describes_training or config.iters is None:
         return None
     steps = config.grad_accumulation_steps or 1
@@ -161,7 +160,7 @@ def _leftover_accumulation(config: TrainingConfig | None, adapter: Adapter | Non
 def _dora_odd_bits(
     config: TrainingConfig | None, base: BaseModel | None, log: TrainingLog | None
 ) -> Sign | None:
-    """DoRA on a base of 3, 5 or 6 bits whose training broke off over shapes."""
+    """DoRA on a base of 3, 5 or 6 bits, in a run that ended with an error about shapes."""
     is_dora = config is not None and config.fine_tune_type == "dora"
     if base is None or log is None or not is_dora:
         return None
@@ -173,7 +172,7 @@ def _dora_odd_bits(
 
 
 def _message(bug: str, pattern: re.Pattern[str], log: TrainingLog | None) -> Sign | None:
-    """The message of a bug at the end of the log; None where the log ends otherwise."""
+    """The error message of a bug at the end of the log."""
     if log is None:
         return None
     last = log.main.last_line
