@@ -57,16 +57,16 @@ from mlxdoctor.safety.errors import InputError
 #: The file that mlx-lm reads.
 _FILE = FILE_NAMES[0]
 _CORRECT = "write the setting as it was in training, and load the adapter once with mlx-lm"
-#: What some models compute in one layer and use in others.
+#: Modules that some models have in one layer and use in others, too.
 _SHARED = frozenset({"k_proj", "v_proj"})
-#: The modules that read or make each vector of a block, and on which side: q, k and v take the
-#: same input; gate and up widen one, and down leads back.
-_VECTORS = (
+#: Modules of a block whose sizes must agree, with the side that must: q, k and v have the same
+#: input; gate and up have the same input and output, and down has these turned round.
+_SIDES = (
     {"q_proj": "in_features", "k_proj": "in_features", "v_proj": "in_features"},
     {"gate_proj": "in_features", "up_proj": "in_features", "down_proj": "out_features"},
     {"gate_proj": "out_features", "up_proj": "out_features", "down_proj": "in_features"},
 )
-#: What is a linear layer in every architecture; other matrices may be bare parameters.
+#: Ending of modules that are linear layers in all architectures; others may be bare parameters.
 _LINEAR = "_proj"
 _NAME_THE_BASE = "name the base model that the adapter was trained on"
 
@@ -213,7 +213,7 @@ def adapter_structure(
 def _as_mlx_lm_loads(
     adapter: Adapter, config: TrainingConfig | None, base: BaseModel | None
 ) -> Iterator[Sign]:
-    """Follow mlx-lm's loading, without doing it."""
+    """What mlx-lm would refuse when it loads the adapter."""
     name = adapter.path.name
     if adapter.naming == "peft" or (config is not None and config.origin == "peft"):
         yield Sign("another-format", {"peft": name}, where=name)
@@ -223,7 +223,7 @@ def _as_mlx_lm_loads(
     if base is None:
         yield from _names_of_no_architecture(adapter)
     try:
-        # What another file says of the training is no part of this.
+        # mlx-lm reads the configuration beside the adapter, and no other.
         beside = TrainingConfig.beside(adapter.path)
     except InputError:
         return
@@ -231,7 +231,7 @@ def _as_mlx_lm_loads(
         return
     refused = dict(refused_settings(beside.values))
     for key, problem in refused.items():
-        # Releases before 0.32 loaded this one.
+        # Releases before 0.32 accept lora_layers.
         severity = Severity.WARNING if key == "lora_layers" else None
         yield Sign("setting-refused", {"problem": problem}, where=key, severity=severity)
     if refused.keys() - {"lora_layers"}:
@@ -253,10 +253,10 @@ def _as_mlx_lm_loads(
 
 
 @cache
-def _known() -> tuple[Mapping[str, frozenset[str]], frozenset[str]]:
-    """What modules are called, `#` for a number -> the architectures that have one of that name.
+def _known_names() -> tuple[Mapping[str, frozenset[str]], frozenset[str]]:
+    """Names of modules, with `#` for a number -> the architectures that have them.
 
-    And the names that are those of experts, stacked in one tensor, wherever they occur.
+    And the names that always are of experts stacked in one tensor.
     """
     text = (resources.files("mlxdoctor") / "evidence" / "module_names.json").read_text("utf-8")
     values = json.loads(text)
@@ -265,22 +265,22 @@ def _known() -> tuple[Mapping[str, frozenset[str]], frozenset[str]]:
 
 
 def _names_of_no_architecture(adapter: Adapter) -> Iterator[Sign]:
-    """Whether one architecture has modules of all these names; the base itself would know."""
-    known, experts = _known()
+    """Names that no single architecture of mlx-lm has."""
+    architectures, experts = _known_names()
     patterns = [(module, re.sub(r"\.\d+(?=\.|$)", ".#", module.name)) for module in adapter.modules]
     stacked = [module for module, name in patterns if name in experts and module.experts is None]
-    strange = [module for module, name in patterns if name not in known]
-    in_common = not strange and frozenset.intersection(*(known[name] for _, name in patterns))
-    if not stacked and in_common:
+    unknown = [module for module, name in patterns if name not in architectures]
+    sets = [architectures[name] for _, name in patterns if name in architectures]
+    if not stacked and not unknown and frozenset.intersection(*sets):
         return
-    odd = stacked or strange
+    examples = stacked or unknown
     figures: dict[str, Measurement] = {
         "modules": len(patterns),
         "stacked": len(stacked) or None,
-        "unknown": len(strange) or None,
-        "example": odd[0].name if odd else None,
+        "unknown": len(unknown) or None,
+        "example": examples[0].name if examples else None,
     }
-    yield _sign("unknown-names", odd or adapter.modules, figures)
+    yield _sign("unknown-names", examples or adapter.modules, figures)
 
 
 def _no_configuration(adapter: Adapter) -> Sign:
@@ -295,24 +295,25 @@ def _no_configuration(adapter: Adapter) -> Sign:
 
 
 def _ranks(adapter: Adapter, config: TrainingConfig) -> Iterator[Sign]:
-    rank, own = config.rank, config.values.get("rank_pattern")
-    is_told = config.origin == "mlx-lm" and config.path.name == CONFIG_NAME  # tensors-refused
-    if is_told or rank is None or config.is_default("rank"):
+    rank, rank_pattern = config.rank, config.values.get("rank_pattern")
+    # Of these configurations tensors-refused reports it.
+    is_refused = config.origin == "mlx-lm" and config.path.name == CONFIG_NAME
+    if is_refused or rank is None or config.is_default("rank"):
         return
-    patterns = tuple(own) if isinstance(own, dict) else ()
-    others = [
+    endings = tuple(rank_pattern) if isinstance(rank_pattern, dict) else ()
+    mismatched = [
         module
         for module in adapter.modules
-        if module.rank != rank and not module.name.endswith(patterns)
+        if module.rank != rank and not module.name.endswith(endings)
     ]
-    if others:
+    if mismatched:
         figures: dict[str, Measurement] = {
-            "modules": len(others),
+            "modules": len(mismatched),
             "all_modules": len(adapter.modules),
-            "ranks": tuple(sorted({module.rank for module in others})),
+            "ranks": tuple(sorted({module.rank for module in mismatched})),
             "configured": rank,
         }
-        yield _sign("rank-mismatch", others, figures)
+        yield _sign("rank-mismatch", mismatched, figures)
 
 
 def _unmatched(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:
@@ -336,21 +337,21 @@ def _unmatched(adapter: Adapter, config: TrainingConfig, base: BaseModel | None)
         if nothing_matches
         else None,
     }
-    # The names in files that MLX did not write are not those that a key is compared with.
-    certain = nothing_matches and base is not None and base.is_mlx
-    severity = Severity.ERROR if certain else None
+    # mlx-lm renames the modules of files that MLX did not write, and then compares the keys.
+    is_certain = nothing_matches and base is not None and base.is_mlx
+    severity = Severity.ERROR if is_certain else None
     yield Sign("unmatched-key", figures, where=some_of(unmatched), severity=severity)
 
 
 def _missing(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:
-    """Modules without factors: of those configured, of other layers' kinds, or whole layers."""
+    """Modules without factors that are configured or that other layers have, or whole layers."""
     names: list[str] = []
     what: str | None = "modules"
     is_certain = False
     targets = target_modules(config, base) if base is not None else None
     if base is not None and targets is not None:
         names, expected, is_certain = _missing_targets(targets, adapter, config, base)
-        # Factors under names that the base does not know may be those that are missing.
+        # Factors with names that the base does not have may be the missing ones.
         are_strange = any(not base.shape(module.name) for module in adapter.modules)
         missing = 0 if are_strange or len(names) == expected else len(names)
     elif names := _lacking_siblings(adapter):
@@ -373,15 +374,15 @@ def _missing_targets(
 ) -> tuple[list[str], int, bool]:
     """Configured modules without factors, how many are configured, and whether that is certain.
 
-    It is where they were trained, and lost: the configuration is one that `mlx_lm.lora` itself
-    wrote of a base that MLX wrote, or a module has factors in one adapted layer and none in
-    another, which no trainer chooses.
+    It is certain that factors were trained and lost if MLX wrote the base, and `mlx_lm.lora` the
+    configuration or a module has factors in one adapted layer and none in another, which no
+    trainer chooses.
     """
     kinds = {module.projection for module in adapter.modules}
     layers = {module.layer for module in adapter.modules}
     is_written = by_mlx_lm(config)
     if config.keys is None:
-        # Without keys the trainer chose: hold it to the kinds of module that it did take.
+        # Without keys the trainer chose the kinds of modules: those in the adapter are expected.
         targets = [
             name
             for name in targets
@@ -394,10 +395,10 @@ def _missing_targets(
 
 
 def _lacking_siblings(adapter: Adapter) -> list[str]:
-    """Modules without factors of a block that has some, where such a block has them elsewhere.
+    """Modules without factors, although the same block has them in other layers.
 
-    Layers of one model may be of several kinds under one name, dense or of experts, say: blocks
-    are compared that have a module in common. Some layers share their keys and values.
+    Blocks of one name may be of several kinds, such as dense or of experts: only blocks with a
+    module in common are compared. Some layers share their keys and values.
     """
     blocks: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
     for module in adapter.modules:
@@ -417,40 +418,40 @@ def _lacking_siblings(adapter: Adapter) -> list[str]:
 
 
 def _block_sizes(adapter: Adapter) -> Iterator[Sign]:
-    """Blocks whose modules' sizes do not go together, whatever the base model is."""
+    """Blocks whose modules' sizes disagree, whatever the base model is."""
     blocks: dict[str, dict[str, LoraModule]] = defaultdict(dict)
     for module in adapter.modules:
         block, _, name = module.name.rpartition(".")
         blocks[block][name] = module
-    odd: dict[str, list[LoraModule]] = {}
+    disagreeing: dict[str, list[LoraModule]] = {}
     for block, modules in blocks.items():
-        for vector in _VECTORS:
-            ends = {name: side for name, side in vector.items() if name in modules}
-            if len({getattr(modules[name], side) for name, side in ends.items()}) > 1:
-                odd.setdefault(block, [modules[name] for name in ends])
-    if odd:
+        for sides in _SIDES:
+            present = {name: side for name, side in sides.items() if name in modules}
+            if len({getattr(modules[name], side) for name, side in present.items()}) > 1:
+                disagreeing.setdefault(block, [modules[name] for name in present])
+    if disagreeing:
         sizes = tuple(
             f"{module.name} maps {module.in_features} to {module.out_features}"
-            for module in next(iter(odd.values()))
+            for module in next(iter(disagreeing.values()))
         )
         figures: dict[str, Measurement] = {
-            "disagreeing": len(odd),
+            "disagreeing": len(disagreeing),
             "blocks": len(blocks),
             "sizes": sizes,
         }
-        yield Sign("sizes-disagree", figures, where=some_of(list(odd)))
+        yield Sign("sizes-disagree", figures, where=some_of(list(disagreeing)))
 
 
 def _against_base(modules: Sequence[LoraModule], base: BaseModel) -> Iterator[Sign]:
-    """Modules of layers that the base has not, of names, and of shapes."""
+    """Modules with a layer, a name or a shape that the base does not have."""
     layers = math.inf if base.num_layers is None else base.num_layers
     beyond = [module for module in modules if (module.layer or 0) >= layers]
     within = [module for module in modules if (module.layer or 0) < layers]
     absent = [module for module in within if not base.shape(module.name)]
-    there = [module for module in within if base.shape(module.name)]
-    bad = [
+    present = [module for module in within if base.shape(module.name)]
+    misshapen = [
         module
-        for module in there
+        for module in present
         if (module.in_features, module.out_features) != base.linear_shapes.get(module.name)
         or (module.experts is not None and module.experts != base.shape(module.name)[0])
     ]
@@ -470,19 +471,19 @@ def _against_base(modules: Sequence[LoraModule], base: BaseModel) -> Iterator[Si
         }
         severity = Severity.ERROR if base.is_mlx else None
         yield _sign("modules-not-in-base", absent, figures, severity)
-    if bad:
-        first = bad[0]
+    if misshapen:
+        first = misshapen[0]
         inputs, outputs = base.linear_shapes.get(first.name, (0, 0))
         figures = {
-            "modules": len(bad),
-            "all_modules": len(there),
+            "modules": len(misshapen),
+            "all_modules": len(present),
             "first": first.name,
             "in": first.in_features,
             "out": first.out_features,
             "base_in": inputs,
             "base_out": outputs,
         }
-        yield _sign("shape-mismatch", bad, figures)
+        yield _sign("shape-mismatch", misshapen, figures)
 
 
 def _sign(
@@ -491,5 +492,5 @@ def _sign(
     figures: Mapping[str, Measurement],
     severity: Severity | None = None,
 ) -> Sign:
-    """A sign that is seen in some modules."""
+    """A sign with the modules' names as its place."""
     return Sign(symptom, figures, some_of([module.name for module in modules]), severity=severity)
