@@ -7,15 +7,15 @@ gradient, or only a part; frozen weights that are no longer bit-identical; steps
 after which the loss of the same batch is higher, or not finite; a loss that stays where it is
 although the weights change.
 
-Why it matters. What is not finite before the first update is so for ever, and a loss above ln of
-the vocabulary says that targets, weights or tokenizer are not what they seem. A parameter without a
-gradient stays as it was made, however long the run is. And between a gradient and a changed weight
-there is code: filters by name, updates of a copy, an optimizer of other parameters. A filter that
-keeps nothing stops training in silence.
+Why it matters. A loss that is not finite before the first update stays so, and a loss above ln of
+the vocabulary shows that targets, weights or tokenizer are wrong. A parameter without a gradient
+never changes, however long the run is. And the code between a gradient and a changed weight can be
+wrong: filters by name, updates of a copy, an optimizer of other parameters. A filter that keeps
+nothing stops training without an error.
 
 How it is measured. The loss of the given batch with dropout off, and its gradient with respect to
 every parameter that MLX calls trainable; at B = 0, where an adapter begins, the gradient of A is
-zero by its nature. Then every parameter before and after real steps, the user's own where they are
+always zero. Then every parameter before and after real steps, the user's own where they are
 given. An array that was not replaced is not compared; the others are, bit by bit where they should
 be frozen. The first gradient times what the steps changed says by how much the loss has to move;
 one that does not move at all has its value from something else. Then everything is put back.
@@ -44,32 +44,32 @@ from mlxdoctor.measure.training_step.values import Forward, Update
 
 _SOUND = "every trainable parameter changed a little, every frozen one bit-identical"
 _GRADIENT = "a finite gradient other than zero for every trainable parameter"
-_error, _warning = (partial(make, expected=_SOUND) for make in (Symptom.error, Symptom.warning))
+_error = partial(Symptom.error, expected=_SOUND)
+_warning = partial(Symptom.warning, expected=_SOUND)
 
 
-#: No mean over tokens is so many times ln of the vocabulary.
-SUM = 3.0
-#: Nats above the uniform guess, as in loss-level: sound runs of small bases start up to 1.03 above,
+#: Least loss that is a sum, in uniform guesses: no mean over tokens is so high.
+_SUM = 3.0
+#: Nats above the uniform guess for an error: sound runs of small bases start up to 1.03 above it,
 #: 254 sound steps up to 1.14 (reports/probe.md).
-ABOVE_UNIFORM = 1.5
-#: Steps after which a rate of zero is no warm-up any more: one begins at zero, and leaves it at
-#: the second step.
-WARM_UP = 3
-#: So large a share of the trainable parameters may be too large for so small a step to change
-#: their digits.
-FEW = 0.1
-#: Units in the last place of the loss that rounding may move it by.
-ROUNDING = 8.0
-#: Times that: a loss whose value comes from elsewhere moves by rounding alone, sound ones by at
-#: least 134,000 units in five steps (0 false alarms in 128 sound steps with a new adapter).
-FORESEEN = 100.0
-#: Nats from ln 2, a pair's loss where both answers weigh alike.
-HALF = 1e-3
-#: L2 norm of a gradient that is extreme by any account; sound steps: at most 36 (0 of 254 on four
-#: bases above, reports/probe.md).
-EXPLODING = 1e3
-#: Times the loss before the steps; the same sound steps stay below 1.
-RISE = 2.0
+_ABOVE_UNIFORM = 1.5
+#: Steps after which a rate of zero is not a warm-up: a warm-up leaves zero at the second step.
+_WARM_UP = 3
+#: Largest share of unchanged parameters for a warning: a small step may change no digit of a large
+#: parameter.
+_FEW = 0.1
+#: Units in the last place of the loss by which rounding may move it.
+_ROUNDING = 8.0
+#: Least expected move of the loss, in moves by rounding: sound losses move by at least 134,000
+#: units in five steps (0 false alarms in 128 sound steps with a new adapter).
+_EXPECTED_MOVE = 100.0
+#: Nats from ln 2, the loss of a pair whose two answers are equally likely.
+_HALF = 1e-3
+#: Least L2 norm of an exploding gradient; at most 36 in sound steps (0 of 254 on four bases above,
+#: reports/probe.md).
+_EXPLODING = 1e3
+#: Least ratio of the loss after the steps to that before; below 1 in the same sound steps.
+_RISE = 2.0
 
 
 @check(
@@ -189,7 +189,7 @@ def step_update(step: TrainingStep) -> Iterator[Sign | Unsought]:
         "optimizer": update.optimizer,
         "learning_rate": update.learning_rate,
         "losses": tuple(update.losses),
-        "changed": sum(one.change != 0 for one in update.parameters),
+        "changed": sum(parameter.change != 0 for parameter in update.parameters),
         "trainable": len(update.parameters),
         "first": first,
         "last": last,
@@ -205,7 +205,7 @@ def step_update(step: TrainingStep) -> Iterator[Sign | Unsought]:
     yield from _unchanged(update, measured)
     if not math.isfinite(last) and math.isfinite(first):
         yield Sign("not-finite", measured)
-    elif last > RISE * first > 0 and step.policy is None:
+    elif last > _RISE * first > 0 and step.policy is None:
         yield Sign("loss-rose", measured)
     yield from _still(step, step.forward, update, measured)
 
@@ -222,20 +222,22 @@ def _start(step: TrainingStep, forward: Forward) -> Iterator[Sign | Unsought]:
     elif step.is_contrast:
         of_means = ("starts-above-uniform", "not-a-mean")
         yield Unsought(of_means, "a loss of pairs or of a policy is no mean")
-    elif uniform is not None and loss > SUM * uniform:
-        # So large that it is most likely a sum: a choice of the trainer's, and no broken target.
+    elif uniform is not None and loss > _SUM * uniform:
+        # Probably a sum over tokens, which a trainer may choose.
         yield Sign("not-a-mean", {**measured, "times": loss / uniform})
     elif uniform is not None and loss > uniform:
         yield Sign(
             "starts-above-uniform",
             {**measured, "beyond": loss - uniform},
-            severity=None if loss - uniform > ABOVE_UNIFORM else Severity.WARNING,
+            severity=None if loss - uniform > _ABOVE_UNIFORM else Severity.WARNING,
         )
 
 
 def _gradients(update: Update) -> Iterator[Sign]:
     norms = {
-        one.name: one.gradient_norm for one in update.parameters if one.gradient_norm is not None
+        parameter.name: parameter.gradient_norm
+        for parameter in update.parameters
+        if parameter.gradient_norm is not None
     }
     if not norms:
         return
@@ -244,13 +246,13 @@ def _gradients(update: Update) -> Iterator[Sign]:
         figures = {"broken": len(broken), "parameters": len(norms)}
         yield Sign("gradient-not-finite", figures, where=some_of(broken))
         return
-    # The A of a B of zero has no gradient, and that is how an adapter begins.
-    resting = {
-        f"{one.name.removesuffix('lora_b')}lora_a"
-        for one in update.parameters
-        if one.name.endswith("lora_b") and one.norm == 0
+    # A has no gradient while B is zero, as in a new adapter.
+    beside_zero_b = {
+        f"{parameter.name.removesuffix('lora_b')}lora_a"
+        for parameter in update.parameters
+        if parameter.name.endswith("lora_b") and parameter.norm == 0
     }
-    expected = norms.keys() - resting
+    expected = norms.keys() - beside_zero_b
     zero = [name for name, norm in norms.items() if norm == 0 and name in expected]
     total = math.hypot(*norms.values())
     measured: dict[str, Measurement] = {"gradient_norm": total, "parameters": len(norms)}
@@ -258,7 +260,7 @@ def _gradients(update: Update) -> Iterator[Sign]:
     if zero and len(zero) == len(expected):
         yield Sign("no-gradient", measured, where=names)
     elif zero:
-        # Only of kinds that a batch need not reach.
+        # A batch may not reach experts and embeddings.
         are_rare = all(any(word in name for word in ("expert", "switch", "embed")) for name in zero)
         yield Sign(
             "some-zero",
@@ -266,33 +268,33 @@ def _gradients(update: Update) -> Iterator[Sign]:
             where=names,
             severity=Severity.WARNING if are_rare else None,
         )
-    if total > EXPLODING:
+    if total > _EXPLODING:
         largest = sorted(norms, key=lambda name: -norms[name])
         yield Sign("exploding", measured, where=some_of(largest))
 
 
 def _unchanged(update: Update, measured: Mapping[str, Measurement]) -> Iterator[Sign]:
-    pushed = [one for one in update.parameters if one.gradient_norm]
-    still = [one.name for one in pushed if one.change == 0]
-    names = some_of(still)
+    with_gradient = [parameter for parameter in update.parameters if parameter.gradient_norm]
+    unchanged = [parameter.name for parameter in with_gradient if parameter.change == 0]
+    names = some_of(unchanged)
     figures: dict[str, Measurement] = {
         **measured,
         "whose": "steps of the trainer's own" if update.own else "plain steps",
-        "pushed": len(pushed),
-        "still": len(still),
+        "pushed": len(with_gradient),
+        "still": len(unchanged),
     }
-    if still and update.learning_rate == 0:
-        if update.steps >= WARM_UP and not measured["changed"]:
+    if unchanged and update.learning_rate == 0:
+        if update.steps >= _WARM_UP and not measured["changed"]:
             yield Sign(
                 "nothing-changed",
                 measured,
                 severity=Severity.WARNING,
                 fix="give the optimizer a learning rate, or a schedule that leaves zero",
             )
-    elif still and not measured["changed"]:
+    elif unchanged and not measured["changed"]:
         yield Sign("nothing-changed", figures, where=names)
-    elif still:
-        are_few = len(still) <= FEW * len(update.parameters)
+    elif unchanged:
+        are_few = len(unchanged) <= _FEW * len(update.parameters)
         severity = Severity.WARNING if are_few else None
         yield Sign("some-unchanged", figures, where=names, severity=severity)
 
@@ -300,17 +302,17 @@ def _unchanged(update: Update, measured: Mapping[str, Measurement]) -> Iterator[
 def _still(
     step: TrainingStep, forward: Forward, update: Update, measured: Mapping[str, Measurement]
 ) -> Iterator[Sign]:
-    first, foreseen = update.losses[0], abs(update.predicted)
-    # A policy's surrogate has a gradient and no value of its own; a loss of labels has both.
+    first = update.losses[0]
+    # The surrogate loss of a policy has a gradient, but its value means nothing.
     is_surrogate = step.policy is not None and not step.policy.labels
     if is_surrogate or not all(map(math.isfinite, update.losses)):
         return
     moved = max(abs(loss - first) for loss in update.losses)
-    seen = ROUNDING * forward.resolution * max(abs(first), 1e-6)
-    if foreseen <= FORESEEN * seen or moved > seen:
+    rounding = _ROUNDING * forward.resolution * max(abs(first), 1e-6)
+    if abs(update.predicted) <= _EXPECTED_MOVE * rounding or moved > rounding:
         return
-    is_half = abs(first - math.log(2)) < HALF
-    # Without named rewards, what pushes some rows up and others down may be a policy's surrogate.
+    is_half = abs(first - math.log(2)) < _HALF
+    # Without named rewards, a loss that makes some rows less likely may be a policy's surrogate.
     may_be_policy = step.is_contrast and step.preferences is None and not is_half
     figures = {
         "foreseen": update.predicted,
