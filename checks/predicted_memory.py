@@ -1,21 +1,21 @@
 """Whether a planned run fits into the memory of this machine.
 
-What it finds. Before a run: a peak of memory that is more than there is, or so near to it that the
+What it finds. Before a run: a peak of memory above the memory there is, or so near to it that the
 prediction can't tell.
 
 Why it matters. Memory runs out at the longest batch, which may come after an hour: the system ends
-the run, or swaps, which is slower than any other machine.
+the run, or swaps, which is very slow.
 
 How it is measured. Weights, adapters, the optimiser's state, what the backward pass keeps of the
 longest batch, and the logits follow from shapes (reports/preflight-memory.md: predicted beside
 what MLX reported). With `--steps` one real step on the longest batch is measured instead. The
 memory is the machine's, or on a Mac what Metal recommends to use.
 
-When it is wrong. Where other programs hold memory, or the run is made on another machine: say so
-with `--elsewhere` or `--memory`. Layers of a kind that is not counted are guessed at.
+When it is wrong. If other programs use memory, or the run is made on another machine: say so with
+`--elsewhere` or `--memory`. The memory of unknown kinds of layers is estimated.
 
-What to do. Recomputed activations cost time alone, smaller batches with accumulation more time,
-shorter rows their ends, fewer layers what they would have learned.
+What to do. Recompute activations, which only costs time. Smaller batches with accumulation cost
+more time; shorter rows lose their ends, and fewer layers learn less.
 """
 
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ _FIX = (
     },
 )
 def predicted_memory(cost: RunCost) -> Iterator[Sign | Seen]:
-    """Hold the predicted peak against the memory."""
+    """Compare the predicted peak with the memory."""
     measured: dict[str, Measurement] = {
         "peak_gb": cost.peak / 1e9,
         "memory_gb": None if cost.memory is None else cost.memory / 1e9,
@@ -54,7 +54,7 @@ def predicted_memory(cost: RunCost) -> Iterator[Sign | Seen]:
         "tokens": cost.tokens,
         "how": None if cost.is_measured else "shapes",
     }
-    # A run that will be made on another machine is held against no memory.
+    # The memory is not known for a run on another machine.
     if cost.memory is None or cost.peak <= cost.memory * (1 if cost.is_measured else SAFE_SHARE):
         yield Seen(_SAYS, measured)
         return

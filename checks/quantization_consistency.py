@@ -16,8 +16,8 @@ combination was loaded with mlx-lm 0.32.2. A table `quantization` without entrie
 over plain tensors is a warning only, as mlx-lm then builds plain layers and loads the model.
 
 When it is wrong. Weights quantised by other libraries, which name their `quant_method`, have
-other tensors and are not judged. Models that are renamed while they are loaded may call a
-layer with an entry of its own otherwise.
+other tensors and are not judged. If mlx-lm renames the tensors of a model while it loads them, an
+entry for a single layer may have the new name.
 
 What to do. Remove `quantization` and `quantization_config` from the `config.json` of a model that
 was dequantised; copy them from the base model to one whose tensors are quantised.
@@ -74,44 +74,43 @@ def quantization_consistency(base: BaseModel | None, tuned: TunedModel | None) -
 
 
 def _compared(
-    what: str, path: Path, config: Mapping[str, Any], tensors: Mapping[str, TensorRef]
+    model: str, path: Path, config: Mapping[str, Any], tensors: Mapping[str, TensorRef]
 ) -> Iterator[Sign]:
     own, foreign = config.get(_OWN), config.get(_FOREIGN)
     if foreign is None and isinstance(text := config.get("text_config"), dict):
         foreign = text.get(_FOREIGN)
-    # mlx-lm looks at the second table only where the first is lacking, and skips an empty one.
+    # mlx-lm reads the second table only if the first is missing, and ignores an empty one.
     in_use = foreign if own is None and isinstance(foreign, dict) else {}
     if "quant_method" in in_use:
         return
     table = own if isinstance(own, dict) else {}
-    # The modules whose weight MLX quantised, and those with settings whose weight is plain.
-    packed = sorted(
+    quantised = sorted(
         module
         for name in tensors
         if (module := name.removesuffix(".scales")) != name
         and (weight := tensors.get(f"{module}.weight")) is not None
         and weight.dtype == "U32"
     )
-    plain = tensors.keys() - {f"{module}.weight" for module in packed}
-    lacking = sorted(
+    plain = tensors.keys() - {f"{module}.weight" for module in quantised}
+    contradicted = sorted(
         module
         for module, settings in table.items()
         if isinstance(settings, dict) and f"{module}.weight" in plain
     )
     code, severity = "config-without-scales", None
     figures: dict[str, Measurement] = {
-        "model": what,
-        "quantised": len(packed),
+        "model": model,
+        "quantised": len(quantised),
         "tensors": len(tensors),
     }
-    if packed and not isinstance(own, dict):
+    if quantised and not isinstance(own, dict):
         code = "scales-without-config"
-        figures |= {"example": packed[0], "problem": _KEY_ERROR if in_use else None}
-    elif lacking:
-        figures |= {"table": _OWN, "layers": len(lacking), "example": lacking[0]}
-    elif not packed and in_use:
+        figures |= {"example": quantised[0], "problem": _KEY_ERROR if in_use else None}
+    elif contradicted:
+        figures |= {"table": _OWN, "layers": len(contradicted), "example": contradicted[0]}
+    elif not quantised and in_use:
         figures["table"] = _FOREIGN
-    elif not packed and "bits" in table:
+    elif not quantised and "bits" in table:
         figures |= {"table": _OWN, "bits": str(table["bits"])}
         severity = Severity.WARNING
     else:

@@ -10,7 +10,7 @@ import click
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, options, output
 from mlxdoctor.cli.progress import ProgressLine
 
-#: The files that `-o` writes, for each format the report, and the picture.
+#: The report that `-o` writes, by format.
 _REPORTS = {"text": "bisect.txt", "markdown": "bisect.md", "json": "bisect.json"}
 _PICTURE = "heat_map.svg"
 
@@ -63,8 +63,8 @@ def command(
     from mlxdoctor.run import Run
 
     with ProgressLine() as progress:
-        run_left = Run.discover([run], base=base, allow_model=not no_generate, progress=progress)
-        table = bisect(run_left, progress)
+        evidence = Run.discover([run], base=base, allow_model=not no_generate, progress=progress)
+        table = bisect(evidence, progress)
     if output_format == "json":
         text = json.dumps(answer.as_object(table), indent=2, allow_nan=False) + "\n"
     else:
@@ -75,9 +75,9 @@ def command(
         from mlxdoctor.measure.weights.save_norms import heat_map
 
         files = {_REPORTS[output_format]: text.encode()}
-        data = heat_map(table.followed, [not row.is_good for row in table.rows])
-        if data is not None:
-            files[_PICTURE] = svg(data)
+        picture = heat_map(table.followed, [not row.is_good for row in table.rows])
+        if picture is not None:
+            files[_PICTURE] = svg(picture)
         output.write_files(folder, files, stale=(_PICTURE,))
     if not table.is_decided:
         return EXIT_INCONCLUSIVE
