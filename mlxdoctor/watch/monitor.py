@@ -1,10 +1,9 @@
-"""The watch on one training: its reports go in, and an alarm comes out where one is beyond doubt.
+"""The watch on one training, which judges every report and raises an alarm if there is no doubt.
 
-Each report is held against the entries of the checks' tables that name an alarm
-(`checks/series_facts.toml` says how), so that the watch and `diagnose` say the same of the same
-curve. What it looks at is the beginning of the run and the last reports, whose levels follow a
-change within three of them. An alarm of a level takes the median of three reports: a spike of one
-or two is none.
+Each report is compared with the entries of the checks' tables that name an alarm
+(`checks/series_facts.toml` says how), so that the watch and `diagnose` judge a curve alike. Only
+the first and the last reports are kept. The levels of the last follow a change within three
+reports: they are medians of three, so that a spike of one or two raises no alarm.
 """
 
 from __future__ import annotations
@@ -36,24 +35,24 @@ RULES = tuple(
     if (rule := pattern.alarm) is not None
     for name in pattern.series
 )
-#: The columns that a rule is about.
+#: The columns that have a rule.
 JUDGED = frozenset(name for *_, name in RULES)
-#: Reports of a column that are kept: the first, which tell where the run began, and the last.
+#: The first and the last reports of a column that are kept.
 HEAD, TAIL = 3, 16
-#: Reports from which on `SeriesFacts.end` is the median of three.
+#: Fewest reports for which `SeriesFacts.end` is the median of three.
 LEVELS = 15
-#: Share of a loss's fall that is lost before a rule of the tables can hold.
+#: Least share of a loss's fall that is lost again if a rule of the tables holds.
 WAY_BACK = 0.4
-#: Last reports whose median speed tells how long the rest would take.
+#: Last reports whose median speed predicts the time of the rest.
 SPEED_REPORTS = 5
-#: Peak memory over the machine's from which on that explains a low speed: Metal's working set.
+#: Least share of the machine's memory that explains a low speed: Metal's working set.
 NEAR_MEMORY = 0.75
-#: What to do where no validation brings a lower loss.
+#: The advice of an alarm on validation losses that do not improve.
 NO_BETTER = (
     "Stop it, and use the save nearest to the best validation; train shorter, on more rows or at a "
     "lower learning rate."
 )
-#: A log may name any number as an iteration.
+#: Largest iteration that is kept: a log may have any number.
 LAST_STEP = 2**62
 
 
@@ -63,7 +62,7 @@ class LogRow:
 
     Attributes:
         step: iterations or updates done.
-        values: canonical metric name -> value (see `Segment`); NaN is what the log says.
+        values: canonical metric name -> value (see `Segment`); NaN if the log has NaN.
     """
 
     step: int
@@ -86,17 +85,16 @@ class _Kept:
         return Series(np.array(steps, np.int64), np.array(values, np.float64))
 
     def kinds(self, value: float, base: float) -> frozenset[str]:
-        """What a value is beside those that were kept; see `AlarmRule.newest`.
+        """The kinds of a new value, compared with the kept ones; see `AlarmRule.newest`.
 
         Args:
-            value: the newest.
-            base: the loss that was validated first; infinite where none was.
+            value: the new value.
+            base: the first validation loss; infinite if there is none.
         """
         if not math.isfinite(value):
             return frozenset({"not-finite"})
-        first = [other for _, other in self.head if math.isfinite(other)]
-        last = [other for _, other in self.tail if math.isfinite(other)]
-        before = [*first, *last]
+        first = [kept for _, kept in self.head if math.isfinite(kept)]
+        before = first + [kept for _, kept in self.tail if math.isfinite(kept)]
         kinds = {
             "zero": value == 0.0,
             "same": bool(before) and value == min(before) == max(before),
@@ -104,10 +102,10 @@ class _Kept:
             "low": bool(before) and value < max(before) / 2.0,
         }
         if kinds["high"] and len(before) >= LEVELS:
-            # No rule asks for a smaller part of the way back to where the run began.
-            lowest, begin = min(*before, value), min(first[0], median(first), base)
+            # All rules need a rise by at least this share of the fall.
+            lowest, start = min(*before, value), min(first[0], median(first), base)
             level = median([*before[-2:], value])
-            kinds["high"] = level - lowest >= WAY_BACK * (begin - lowest)
+            kinds["high"] = level - lowest >= WAY_BACK * (start - lowest)
         return frozenset(kind for kind, holds in kinds.items() if holds)
 
 
@@ -115,15 +113,15 @@ class Watch:
     """Judges the reports of one training, in order.
 
     Args:
-        iterations: how long the training is to be, where that is known.
-        memory_gb: of the machine that trains, where that is known.
-        patience: validations without a lower loss that raise an alarm; None for any number.
+        iterations: the planned length of the training; None if unknown.
+        memory_gb: the memory of the machine that trains; None if unknown.
+        patience: validations without a lower loss that raise an alarm; None for no alarm.
         unit: what the log counts.
-        run: the training's name, where a log holds several.
+        run: the training's name, if a log has several.
 
     Attributes:
         best: the best validation; None before the first.
-        last_step: of the last report on training; -1 before the first.
+        last_step: the step of the last training report; -1 before the first.
     """
 
     def __init__(
@@ -143,11 +141,11 @@ class Watch:
         self._clock = _Clock()
 
     def see(self, row: LogRow, *, is_judged: bool = False) -> Alarm | None:
-        """Judge one more report; an alarm where it leaves no doubt.
+        """Judge one more report; an alarm if there is no doubt.
 
         Args:
             row: the report.
-            is_judged: whether it was judged before and raised no alarm; it is only taken note of.
+            is_judged: whether it was judged before without an alarm: it is only recorded.
         """
         newest = dict[str, frozenset[str]]()
         validated = self._columns.get("val_loss")
@@ -160,8 +158,8 @@ class Watch:
         self._clock.see(row)
         if "train_loss" in row.values:
             self.last_step = row.step
-        improving = self._not_improving(row)
-        alarm = None if is_judged else next(self._alarms(row, newest), improving)
+        not_improving = self._not_improving(row)
+        alarm = None if is_judged else next(self._alarms(row, newest), not_improving)
         if alarm is None:
             return None
         savings = self._clock.savings(row.step, self._iterations, self._unit)
@@ -172,12 +170,12 @@ class Watch:
         for table, pattern, rule, name in RULES:
             if rule.newest not in newest.get(name, ()):
                 continue
-            columns = columns or self._described()
+            columns = columns or self._described_columns()
             sign = table.sign(pattern, name, columns, self._unit)
             if sign is not None and reaches_any(columns.figures(name), rule.least):
                 yield self._alarm(row, pattern, rule, sign, columns.figures(name))
 
-    def _described(self) -> Columns:
+    def _described_columns(self) -> Columns:
         series = {name: kept.series() for name, kept in self._columns.items()}
         axes: Mapping[str, Axis] = {"step": "step", "epoch": "epoch", "report": "row"}
         segment = Segment(series, 0, 0, axis=axes.get(self._unit, "iteration"))
@@ -202,16 +200,16 @@ class Watch:
         values = {**sign.measured, "onset": sign.onset}
         message = fill(pattern.symptom.says, values)
         advice = f"Stop it. {as_sentence(fill(pattern.symptom.fix, values))}"
-        peak, there = row.values.get("peak_memory_gb"), self._memory_gb
-        if kind is AlarmKind.SWAPPING and peak is not None and there is not None:
-            message += f" Peak memory is {peak:.3g} GB of the machine's {there:.3g}"
-            is_near = peak >= NEAR_MEMORY * there
+        peak, memory = row.values.get("peak_memory_gb"), self._memory_gb
+        if kind is AlarmKind.SWAPPING and peak is not None and memory is not None:
+            message += f" Peak memory is {peak:.3g} GB of the machine's {memory:.3g}"
+            is_near = peak >= NEAR_MEMORY * memory
             message += "." if is_near else ", so look for what else runs on it."
         since = onset if isinstance(onset, int) else row.step
         return Alarm(kind, row.step, since, message, advice, sign.measured)
 
     def _not_improving(self, row: LogRow) -> Alarm | None:
-        """An alarm where the validation loss has not improved for too long."""
+        """An alarm if the validation loss has not improved for too long; updates `best`."""
         loss, best = row.values.get("val_loss"), self.best
         if loss is None or not math.isfinite(loss) or is_preference(row.values):
             return None
@@ -227,7 +225,7 @@ class Watch:
 
 
 class _Clock:
-    """How long reports take, by what they say of speed."""
+    """How long reports take, by the speed that they state."""
 
     def __init__(self) -> None:
         #: Step, seconds and iterations a second of the last reports.
@@ -236,11 +234,11 @@ class _Clock:
         self._last_step = 0
 
     def see(self, row: LogRow) -> None:
-        """Take note of a report."""
+        """Record a report."""
         speed = row.values.get("iterations_per_second")
         rate, trained = row.values.get("tokens_per_second"), row.values.get("trained_tokens")
         if speed is None and rate is not None and trained is not None and self._tokens is not None:
-            # The table of newer mlx-lm has no iterations a second; tokens tell it.
+            # Newer mlx-lm's table has no iterations a second: they follow from the tokens.
             steps, tokens = row.step - self._tokens[0], trained - self._tokens[1]
             speed = rate * steps / tokens if tokens > 0 else None
         if trained is not None:
@@ -250,11 +248,11 @@ class _Clock:
             self._reports.append((row.step, max(steps, 0) / speed, speed))
 
     def seconds_since(self, step: int) -> float:
-        """How long the reports of a step and after it took."""
+        """The seconds of the reports from a step on."""
         return sum(seconds for reported, seconds, _ in self._reports if reported >= step)
 
     def savings(self, step: int, iterations: int | None, unit: str) -> Savings:
-        """What is left after a report, at the speed of the last ones."""
+        """The iterations and seconds after a step, at the speed of the last reports."""
         if iterations is None or iterations < step:
             return Savings()
         speeds = [speed for _, _, speed in self._reports][-SPEED_REPORTS:]
