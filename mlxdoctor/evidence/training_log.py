@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import ClassVar
@@ -83,7 +84,7 @@ class TrainingLog:
     unread: tuple[int, ...] = ()
     remarks: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def main(self) -> Segment:
         """The segment to judge: the last with training losses, else the last."""
         return _judged(self.segments)
