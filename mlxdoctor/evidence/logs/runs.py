@@ -59,8 +59,9 @@ def _joined(shapes: list[Shape]) -> list[Shape]:
     joined = []
     for shape in shapes:
         columns = shape.columns
-        counts = shape.table[:, shape.step] if shape.step is not None else np.array([0.5])
-        if shape.nature is Nature.EPOCH and (has_steps or bool(np.any(counts % 1.0 != 0.0))):
+        if shape.nature is Nature.EPOCH and (
+            has_steps or shape.step is None or bool(np.any(shape.table[:, shape.step] % 1.0))
+        ):
             columns = tuple(f"epoch_{name}" if name in of_steps else name for name in columns)
         elif shape.nature is Nature.BESIDE and not taken.isdisjoint(columns):
             # The same figure once more, in other words.
