@@ -33,7 +33,6 @@ from dataclasses import replace
 import numpy as np
 
 from mlxdoctor.check import NotApplicable, check
-from mlxdoctor.engines.series import describe
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS
@@ -222,13 +221,12 @@ def _small_fall(log: TrainingLog | None, config: TrainingConfig) -> float | None
     # Only the steps of Adam have about the size of the rate.
     if third < _THIRD or config.resume_adapter_file or config.optimizer not in ADAM:
         return None
-    curve = describe(losses.iterations, losses.values)
-    start = start_of(log.main, curve)[0]
+    start = start_of(log.main)[0]
     middle = float(np.median(losses.values[-2 * third : -third]))
     last = float(np.median(losses.values[-third:]))
     is_late = _LATE_FALL * (start - last) <= middle - last <= start - last
     is_small = last < start and last >= (1.0 - _SMALL_FALL) * start
-    is_clear = middle - last >= _NOISES * curve.noise
+    is_clear = middle - last >= _NOISES * losses.facts.noise
     return 1.0 - last / start if is_late and is_small and is_clear else None
 
 

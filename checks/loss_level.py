@@ -32,7 +32,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check
-from mlxdoctor.engines.series import SeriesFacts, describe
+from mlxdoctor.engines.series import SeriesFacts
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
@@ -82,9 +82,9 @@ def loss_level(
     """Compare the first and last losses of the log's main segment with the known levels."""
     segment = log.main
     losses = segment.get("train_loss")
-    curve = describe(losses.iterations, losses.values) if losses is not None else None
-    if losses is None or curve is None or not curve.points:
+    if losses is None or not losses.facts.points:
         raise Inconclusive("the log holds no finite training loss")
+    curve = losses.facts
     if log.is_preference:
         raise NotApplicable("the loss of preference training has no known level")
     vocabulary = model_facts(config, log, base).vocabulary
@@ -137,7 +137,7 @@ def loss_level(
         named |= {"unigram_entropy": floor, "above_unigram": end - floor}
         named["per_step"] = end if summed_over == "steps" else None
         named["began_below"] = before is None or not before >= floor
-    columns = Columns({"train_loss": losses}, lambda _name, _facts: named)
+    columns = Columns({"train_loss": losses}, lambda _: named)
     yield from _TABLE.signs(columns, segment.unit)
 
 

@@ -35,7 +35,7 @@ from pathlib import PurePath
 import numpy as np
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check
-from mlxdoctor.engines.series import SeriesFacts, describe, noise, trend
+from mlxdoctor.engines.series import SeriesFacts, noise, trend
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
@@ -83,13 +83,13 @@ def loss_trend(
     segment = log.main
     yield from losses_shown(segment, base, rows)
     losses = segment.get("train_loss")
-    curve = describe(losses.iterations, losses.values) if losses is not None else None
-    if losses is None or curve is None or not curve.points:
+    if losses is None or not losses.facts.points:
         raise Inconclusive("the log holds no finite training loss")
+    curve = losses.facts
     if log.is_preference and policy_curves(log, config).samples:
         raise NotApplicable("the loss of training on rewards has no level or trend to judge")
     yield from _unsought(log)
-    figures = partial(_figures, log, curve, _passes(rows, config, segment))
+    figures = partial(_figures, log, _passes(rows, config, segment))
     signs = list(_TABLE.signs(Columns(segment.series, figures), segment.unit))
     by_code = {sign.symptom: sign for sign in signs if isinstance(sign, Sign)}
     yield from (sign for sign in signs if isinstance(sign, Unsought))
@@ -178,7 +178,7 @@ def _never_learned(segment: Segment, curve: SeriesFacts, is_fresh: bool | None) 
     is_short = curve.points < ENOUGH or curve.non_finite.count
     if is_fresh is False or not segment.shows_start or is_short or curve.start < _ALREADY_LOW:
         return None
-    losses, (start, is_base) = segment.series["train_loss"], start_of(segment, curve)
+    losses, (start, is_base) = segment.series["train_loss"], start_of(segment)
     validation = segment.get("val_loss")
     constant = None
     if validation is not None and len(validation) >= 3 and np.ptp(validation.values) == 0.0:
@@ -215,20 +215,16 @@ def _never_learned(segment: Segment, curve: SeriesFacts, is_fresh: bool | None) 
     )
 
 
-def _figures(
-    log: TrainingLog, curve: SeriesFacts, passes: float | None, name: str, facts: SeriesFacts
-) -> dict[str, Measurement]:
+def _figures(log: TrainingLog, passes: float | None, name: str) -> dict[str, Measurement]:
     """Figures of a column that depend on other columns, too.
 
     Args:
         log: the training log.
-        curve: facts of the training loss.
         passes: how often training went over each different row.
         name: the column's name.
-        facts: facts of the column.
     """
-    figures = loss_figures(log.main, name, facts)
-    validation = log.main.finite("val_loss")
+    figures, facts = loss_figures(log.main, name), log.main.series[name].facts
+    curve, validation = log.main.series["train_loss"].facts, log.main.finite("val_loss")
     if name != "val_loss" or facts.points < 2 or facts.lowest <= 0.0:
         return figures
     values = validation.values

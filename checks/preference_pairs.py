@@ -30,7 +30,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from mlxdoctor.check import DoesNotArise, Inconclusive, check
-from mlxdoctor.engines.series import SeriesFacts, describe, smoothed
+from mlxdoctor.engines.series import SeriesFacts, smoothed
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
@@ -79,7 +79,7 @@ def preference_pairs(
     margin = curves.of("margin")
     if log is None or margin is None or len(margin) < REPORTS:
         raise Inconclusive(f"the log holds fewer than {REPORTS} reports of a margin")
-    trained = describe(margin.iterations, margin.values)
+    trained = margin.facts
     held_out = curves.of("margin", held_out=True)
     if held_out is None:
         why = "the log has no margin on held-out rows; validate while training"
@@ -112,9 +112,8 @@ def preference_pairs(
     columns: dict[str, Series] = {
         role: series for role in curves.trained if (series := curves.of(role)) is not None
     }
-    judged = list(
-        _TABLE.signs(Columns(columns, lambda name, _: figures.get(name, {})), curves.unit)
-    )
+    described = Columns(columns, lambda name: figures.get(name, {}))
+    judged = list(_TABLE.signs(described, curves.unit))
     yield from judged
     if not any(isinstance(sign, Sign) for sign in judged):
         yield from _learned(curves, trained, held_out)
@@ -139,7 +138,7 @@ def _reference(curves: PolicyCurves, adapter: Adapter | None) -> dict[str, Measu
     }
     logps = curves.of("chosen_logps")
     if logps is not None:
-        likely = describe(logps.iterations, logps.values)
+        likely = logps.facts
         moved = abs(likely.end - likely.start)
         if moved >= max(LIKELIER, 4.0 * likely.noise):
             named |= {"first_logps": likely.start, "last_logps": likely.end}
@@ -156,13 +155,12 @@ def _course(curves: PolicyCurves, margin: Series) -> dict[str, Measurement]:
     accuracy, loss = curves.of("accuracy"), curves.of("loss")
     named: dict[str, Measurement] = {"has_no_accuracy": accuracy is None, "is_asked_for": False}
     if accuracy is not None:
-        wins = describe(accuracy.iterations, accuracy.values).end
+        wins = accuracy.facts.end
         named |= {"last_accuracy": wins, "lost_pairs": 1.0 - wins}
     if loss is not None:
-        losses = describe(loss.iterations, loss.values)
         together = correlation(loss, margin)
         is_asked_for = together is not None and together >= TOGETHER
-        named["is_asked_for"] = is_asked_for and losses.end < losses.start
+        named["is_asked_for"] = is_asked_for and loss.facts.end < loss.facts.start
     return named
 
 
@@ -233,7 +231,7 @@ def _learned(curves: PolicyCurves, trained: SeriesFacts, held_out: Series | None
     # ORPO and CPO with its second term teach the chosen answers too.
     if chosen is None or curves.has_reference is not False:
         return
-    likely = describe(chosen.iterations, chosen.values)
+    likely = chosen.facts
     if likely.end - likely.start >= max(TAUGHT * abs(likely.start), NOISES * likely.noise):
         yield Seen(
             "The reward of the chosen answers, which is their log-likelihood, went from "

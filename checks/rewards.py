@@ -29,7 +29,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from mlxdoctor.check import DoesNotArise, Inconclusive, check
-from mlxdoctor.engines.series import describe
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import Series, TrainingLog
 from mlxdoctor.finding import Seen, Sign, Unsought
@@ -60,8 +59,8 @@ def rewards(log: TrainingLog, config: TrainingConfig | None) -> Iterator[Sign | 
     }
     reward, spread = long.get("reward"), long.get("spread")
     if reward is not None:
-        first = describe(reward.iterations, reward.values).start
-        wide = describe(spread.iterations, spread.values).start if spread is not None else 0.0
+        first = reward.facts.start
+        wide = spread.facts.start if spread is not None else 0.0
         # A reward model's rewards lie around 0: what they lie apart is what they are measured in.
         size = max(abs(first), wide, RISEN)
         long["relative_reward"] = Series(reward.iterations, reward.values / size)
@@ -69,7 +68,7 @@ def rewards(log: TrainingLog, config: TrainingConfig | None) -> Iterator[Sign | 
     yield from signs
     if reward is None:
         raise Inconclusive(f"the log holds fewer than {REPORTS} rewards of answers")
-    earned = describe(reward.iterations, reward.values)
+    earned = reward.facts
     wrong = {sign.symptom for sign in signs if isinstance(sign, Sign)}
     has_risen = earned.end - earned.start >= max(RISEN, 1.15 * earned.noise)
     if has_risen and not wrong & {"no-signal", "follows-length"}:

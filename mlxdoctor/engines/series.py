@@ -21,6 +21,8 @@ Iterations = NDArray[np.int64]
 
 #: Values that the shape of a series is judged by.
 MAX_BLOCKS = 400
+#: Values whose printed decimals tell the last digit of a series.
+MAX_PRINTED = 200
 #: Reports that a level is a median of, at most.
 MAX_EDGE = 10
 #: Fewest reports that a level has to be left for, and fewest in all, for a rise for good.
@@ -137,6 +139,7 @@ class SeriesFacts:
         highest, highest_at: the highest single value, and its iteration.
         tail_minimum: the lowest value in the last quarter.
         noise: robust standard deviation of one value around the curve.
+        decimals: after which the first 200 end, as they are printed; None where none is finite.
         onset: iteration from which on the series lies above its lowest level, to the end; None
             where it does not.
         jump: the largest change of level; None of fewer than two values, or of equal ones.
@@ -165,6 +168,7 @@ class SeriesFacts:
     highest_at: int = 0
     tail_minimum: float = math.nan
     noise: float = 0.0
+    decimals: int | None = None
     onset: int | None = None
     jump: Jump | None = None
     spike: Spike | None = None
@@ -215,6 +219,7 @@ def describe(iterations: Iterations, values: Floats) -> SeriesFacts:
     lowest_level = int(np.argmin(levels))
     minimum, minimum_at = float(levels[lowest_level]), int(block_x[lowest_level + width // 2])
     lowest, highest = int(np.argmin(y)), int(np.argmax(y))
+    digits = max(decimals(float(value)) for value in y[:MAX_PRINTED])
     half = count // 2
     peaks = np.maximum.accumulate(y)
     return SeriesFacts(
@@ -223,7 +228,7 @@ def describe(iterations: Iterations, values: Floats) -> SeriesFacts:
         non_finite=non_finite,
         zeros=zeros,
         is_constant=count > 1 and float(np.ptp(y)) == 0.0,
-        repeats=repeats(values),
+        repeats=repeats(values, digits),
         edge=edge,
         first=float(y[0]),
         last=float(y[-1]),
@@ -238,6 +243,7 @@ def describe(iterations: Iterations, values: Floats) -> SeriesFacts:
         highest_at=int(x[highest]),
         tail_minimum=float(tail.min()),
         noise=sigma,
+        decimals=digits,
         onset=_rise_for_good(block_x, block_y, minimum, minimum_at, sigma),
         jump=_jump(block_x, block_y),
         spike=_spike(x, y),
@@ -280,7 +286,7 @@ def decimals(value: float) -> int:
     return 17 if "e" in text else len(text.partition(".")[2])
 
 
-def repeats(values: Floats) -> Repeats | None:
+def repeats(values: Floats, digits: int) -> Repeats | None:
     """Whether a whole series of positive values repeats; None where it does not, or by chance may.
 
     Two values that differ by chance agree with a probability of about
@@ -288,14 +294,14 @@ def repeats(values: Floats) -> Repeats | None:
 
     Args:
         values: float64 (n,), as they were printed.
+        digits: decimals that they were printed with.
     """
     if len(values) < 3 or not np.isfinite(values).all() or values.min() <= 0.0:
         return None
     again = np.flatnonzero(values[1:] == values[0]) + 1
     period = next((int(p) for p in again if np.array_equal(values[p:], values[:-p])), None)
     median = float(np.median(values))
-    # The last digit that any of them is printed with.
-    resolution = 10.0 ** -max(decimals(float(value)) for value in values[:200])
+    resolution = 10.0**-digits
     if period is None or resolution > COARSEST * median:
         return None
     spread = float(np.std(values[:period])) if period > 1 else STILL * median

@@ -27,7 +27,7 @@ DEPARTED = 0.5
 REWARDS = frozenset({"reward", "rewards", "margin", "margins", "r"})
 
 
-def start_of(segment: Segment, curve: SeriesFacts) -> tuple[float, bool]:
+def start_of(segment: Segment) -> tuple[float, bool]:
     """The untouched model's loss where the log has it, else the first that was reported.
 
     A first report of the first iteration is the untouched model's on the rows trained on, which
@@ -39,23 +39,22 @@ def start_of(segment: Segment, curve: SeriesFacts) -> tuple[float, bool]:
     base, losses = segment.base_val_loss, segment.series["train_loss"]
     if base is not None and math.isfinite(base) and base > 0:
         is_untouched = segment.axis in ("iteration", "step") and losses.iterations[0] <= 1
-        return (max(base, curve.first) if is_untouched else base), True
-    return curve.first, False
+        return (max(base, losses.facts.first) if is_untouched else base), True
+    return losses.facts.first, False
 
 
-def loss_figures(segment: Segment, name: str, facts: SeriesFacts) -> dict[str, Measurement]:
+def loss_figures(segment: Segment, name: str) -> dict[str, Measurement]:
     """Figures of a loss that are not of its values alone; none of other columns.
 
     Args:
         segment: the run.
         name: of the column.
-        facts: what its values say.
     """
     if name == "val_loss":
         return _validated(segment)
     if name != "train_loss":
         return {}
-    losses = segment.series[name]
+    losses, facts = segment.series[name], segment.series[name].facts
     named: dict[str, Measurement] = {
         "is_mean": not segment.is_preference,
         # No reward or margin is other than 0.
@@ -118,7 +117,7 @@ def _before(segment: Segment, losses: Series, facts: SeriesFacts) -> dict[str, M
 
 def _since_start(segment: Segment, losses: Series, facts: SeriesFacts) -> dict[str, Measurement]:
     """A loss against where its run began."""
-    (start, is_base), values = start_of(segment, facts), losses.values
+    (start, is_base), values = start_of(segment), losses.values
     risen = facts.end - start
     onset = facts.onset
     if onset is None:

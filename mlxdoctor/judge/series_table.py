@@ -14,20 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from mlxdoctor.engines.series import SeriesFacts, decimals, describe
 from mlxdoctor.evidence.training_log import Series
 from mlxdoctor.finding import ADVISED, Measurement, Severity, Sign, Symptom, Unsought
 from mlxdoctor.template import names_in
 
 #: First reports in which a sound run's gradient may be of any size.
 SETTLING = 2
-#: Values whose printed decimals tell the last digit of a column.
-MAX_PRINTED = 200
 
 Bounds = Mapping[str, float]
 Figures = Mapping[str, Measurement]
-#: Figures of a column that are not of its values alone: name, description -> figures.
-MoreFigures = Callable[[str, SeriesFacts], Figures]
+#: Figures of a column that are not of its values alone: name -> figures.
+MoreFigures = Callable[[str], Figures]
 
 
 @dataclass(frozen=True)
@@ -84,9 +81,7 @@ class Columns:
         more: figures of a column beside those of its values.
     """
 
-    def __init__(
-        self, series: Mapping[str, Series], more: MoreFigures = lambda _name, _facts: {}
-    ) -> None:
+    def __init__(self, series: Mapping[str, Series], more: MoreFigures = lambda _: {}) -> None:
         self._series = {name: column for name, column in series.items() if len(column)}
         self._more = more
         self._figures: dict[str, Figures] = {}
@@ -101,11 +96,9 @@ class Columns:
         if name not in self._series:
             return {}
         if name not in self._figures:
-            column = self._series[name]
-            facts = describe(column.iterations, column.values)
             # Quotients and differences of values near the largest number there is may overflow.
             with np.errstate(over="ignore", invalid="ignore"):
-                self._figures[name] = {**figures(column, facts), **self._more(name, facts)}
+                self._figures[name] = {**figures(self._series[name]), **self._more(name)}
         return self._figures[name]
 
 
@@ -251,21 +244,20 @@ def _reaches(own: Figures, bounds: Bounds, *, above: bool = True) -> bool:
     return True
 
 
-def figures(series: Series, facts: SeriesFacts) -> dict[str, Measurement]:
+def figures(series: Series) -> dict[str, Measurement]:
     """All figures of a series by name, those of its parts with the part's name before them."""
+    facts = series.facts
     named = dict(_flat(facts))
     named["first_iteration"] = int(series.iterations[0])
     named["last_iteration"] = int(series.iterations[-1])
     named["is_single"] = facts.count == 1
     named["end_share"] = facts.zeros.at_end / facts.count
     values = series.finite.values
-    if not len(values):
+    if facts.decimals is None:
         return named
-    digits = max(decimals(float(value)) for value in values[:MAX_PRINTED])
-    named["decimals"] = digits
     if facts.median > 0.0:
         # How large a part of a value its last printed digit is.
-        named["coarse"] = 10.0**-digits / facts.median
+        named["coarse"] = 10.0**-facts.decimals / facts.median
     if facts.is_constant:
         named["constant"] = facts.first
     if facts.repeats is not None:

@@ -16,7 +16,6 @@ from statistics import median
 
 import numpy as np
 
-from mlxdoctor.engines.series import SeriesFacts
 from mlxdoctor.evidence.logs.series import Axis, Segment, Series, is_preference
 from mlxdoctor.finding import Measurement, Sign
 from mlxdoctor.judge.curve import loss_figures
@@ -180,11 +179,11 @@ class Watch:
         axes: Mapping[str, Axis] = {"step": "step", "epoch": "epoch", "report": "row"}
         segment = Segment(series, 0, 0, axis=axes.get(self._unit, "iteration"))
 
-        def more(name: str, facts: SeriesFacts) -> Mapping[str, Measurement]:
-            if facts.jump is None:
-                return loss_figures(segment, name, facts)
-            seconds = self._clock.seconds_since(facts.jump.iteration)
-            return {**loss_figures(segment, name, facts), "jump_seconds": seconds}
+        def more(name: str) -> Mapping[str, Measurement]:
+            figures, jump = loss_figures(segment, name), series[name].facts.jump
+            if jump is None:
+                return figures
+            return {**figures, "jump_seconds": self._clock.seconds_since(jump.iteration)}
 
         return Columns(series, more)
 

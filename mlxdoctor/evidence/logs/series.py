@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mlxdoctor.engines.series import SeriesFacts, describe
 from mlxdoctor.evidence.logs.text_stream import is_count
 from mlxdoctor.safety.errors import InputError
 
@@ -39,11 +41,16 @@ class Series:
     def __len__(self) -> int:
         return len(self.values)
 
-    @property
+    @cached_property
+    def facts(self) -> SeriesFacts:
+        """What the values say."""
+        return describe(self.iterations, self.values)
+
+    @cached_property
     def finite(self) -> Series:
         """The reports whose value is finite."""
         known = np.isfinite(self.values)
-        return Series(self.iterations[known], self.values[known])
+        return self if known.all() else Series(self.iterations[known], self.values[known])
 
 
 def is_preference(metrics: Iterable[str]) -> bool:
