@@ -51,11 +51,15 @@ def loss_figures(segment: Segment, name: str) -> dict[str, Measurement]:
         name: of the column.
     """
     if name == "val_loss":
-        return _validated(segment)
+        named, losses = _validated(segment), segment.get("train_loss")
+        if losses is not None and (rise := losses.facts.end - losses.facts.minimum) > 0.0:
+            # How far below the end of a training loss that rose, as a share of the rise.
+            named["below_rise"] = (losses.facts.end - segment.series[name].facts.last) / rise
+        return named
     if name != "train_loss":
         return {}
     losses, facts = segment.series[name], segment.series[name].facts
-    named: dict[str, Measurement] = {
+    named = {
         "is_mean": not segment.is_preference,
         # No reward or margin is other than 0.
         "is_unrewarded": not any(
@@ -71,15 +75,14 @@ def loss_figures(segment: Segment, name: str) -> dict[str, Measurement]:
 
 
 def _validated(segment: Segment) -> dict[str, Measurement]:
-    """Validations against that of the untouched model."""
-    base, validation = segment.base_val_loss, segment.get("val_loss")
+    """Validations of the trained model, against that of the untouched one."""
+    base, later = segment.base_val_loss, segment.finite("val_loss").values
+    if base is not None and math.isfinite(base):
+        later = later[1:]
     named: dict[str, Measurement] = {"is_mean": not segment.is_preference, "is_unvalidated": True}
-    if validation is None or base is None or not 0.0 < base < math.inf:
-        return named
-    later = validation.values[1:]
-    later = later[np.isfinite(later)]
-    if len(later):
-        named |= {"is_unvalidated": False, "validated": len(later)}
+    named["validated"] = len(later)
+    if base is not None and 0.0 < base < math.inf and len(later):
+        named["is_unvalidated"] = False
         named["validated_least"] = float(later.min()) / base
         named["validated_most"] = float(later.max()) / base
     return named

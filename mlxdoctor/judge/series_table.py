@@ -55,7 +55,7 @@ class Pattern:
     least: tuple[Bounds, ...]
     most: Bounds
     given: Mapping[str, Bounds]
-    unless: Mapping[str, Bounds]
+    unless: Mapping[str, tuple[Bounds, ...]]
     warning: tuple[Bounds, ...]
     error: tuple[Bounds, ...]
     onset: str
@@ -177,7 +177,7 @@ class SeriesTable:
             excuse = columns.figures(other)
             # What was last reported before it began excuses nothing.
             since = {"last_iteration": onset} if isinstance(onset, int) else {}
-            if excuse and _reaches(excuse, {**since, **bounds}):
+            if excuse and reaches_any(excuse, tuple({**since, **each} for each in bounds)):
                 return None
         severity = pattern.symptom.severity
         if reaches_any(own, pattern.error):
@@ -211,7 +211,7 @@ def _pattern(code: str, entry: Mapping[str, Any], symptom: Symptom) -> Pattern:
         least=_alternatives(entry["least"]),
         most=entry.get("most", {}),
         given=entry.get("given", {}),
-        unless=entry.get("unless", {}),
+        unless={name: _alternatives(to) for name, to in entry.get("unless", {}).items()},
         warning=_alternatives(entry.get("warning", [])),
         error=_alternatives(entry.get("error", [])),
         onset=onset,

@@ -6,6 +6,7 @@ import math
 import re
 from functools import partial
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def test_every_entry_names_figures_that_there_are(logs: LogWriter, name: str) ->
     for pattern in SeriesTable.read(name).patterns:
         bounds = [*pattern.least, pattern.most, *pattern.warning, *pattern.error]
         bounds += pattern.alarm.least if pattern.alarm is not None else ()
-        bounds += [*pattern.given.values(), *pattern.unless.values()]
+        bounds += [*pattern.given.values(), *chain(*pattern.unless.values())]
         used = {figure for each in bounds for figure in each} | ({pattern.onset} - {""})
         assert used <= known, pattern.code
         assert pattern.shown <= known | others, pattern.code
@@ -199,6 +200,25 @@ def spiked(height: float) -> list[float]:
             {1: 3.0, 200: 1.4, 340: 1.3},
             10,
             {},
+        ),
+        (
+            [*decay(20, 3.0, 1.0), *[1.0 + 0.1 * i for i in range(14)]],
+            {100: 1.4, 340: 1.3},
+            10,
+            {},
+        ),
+        # Of one validation of the trained model only the level tells: the untouched one is higher.
+        (
+            [*decay(20, 3.0, 1.0), *[1.0 + 0.1 * i for i in range(14)]],
+            {1: 3.0, 340: 1.3},
+            10,
+            {},
+        ),
+        (
+            [*decay(10, 3.9, 1.83), 2.4, 2.9, 3.4, 3.8, 4.1, 4.3, 4.346],
+            {1: 5.211, 170: 4.401},
+            10,
+            {"loss-rose-again": "error"},
         ),
         (spiked(40.0), {}, 10, {"loss-spiked": "warning"}),
         (spiked(6.0), {}, 10, {"loss-spiked": "info"}),
