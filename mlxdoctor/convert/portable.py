@@ -135,7 +135,7 @@ def stored_values(tensor: TensorRef) -> Stored:
         raise InputError(
             tensor.path, f"{tensor.name} is {tensor.dtype}, which is not a type of both libraries"
         )
-    values: Stored = tensor.read(0, tensor.nbytes).view(types[tensor.dtype])
+    values: Stored = tensor.read((0, tensor.nbytes)).view(types[tensor.dtype])
     return values.reshape(tensor.shape)
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product, takewhile
+from itertools import pairwise, product, takewhile
 from math import prod
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mlxdoctor.evidence.adapter import layer_of
 from mlxdoctor.evidence.kind import Missing, RunView
@@ -25,7 +24,8 @@ from mlxdoctor.evidence.source import Source, read_json_object
 from mlxdoctor.evidence.tensor import TensorRef
 from mlxdoctor.safety.errors import InputError
 
-_ROWS_PER_BLOCK = 8
+#: Rows in a row of a matrix that is sampled, and how many such blocks are read at once.
+_ROWS_PER_BLOCK, _BLOCKS_PER_READ = 8, 16
 #: Parts of the names of embeddings.
 EMBEDDING_NAMES = ("embed", "wte", "wpe")
 #: Sizes without which no model is built.
@@ -171,33 +171,21 @@ class BaseModel:
         Raises:
             InputError: the module has no weight, or it cannot be read.
         """
-        square, total, seen = 0.0, 0, 0
-        for values, rows in self.sampled_rows(module, max_rows):
-            # Not a dot product: BLAS would wake its threads for each of these small blocks.
-            square += float(np.einsum("ij,ij->", values, values))
-            total, seen = rows, seen + len(values)
-        return float(np.sqrt(square * total / seen)) if seen else 0.0
-
-    def sampled_rows(
-        self, module: str, max_rows: int = 512
-    ) -> Iterator[tuple[NDArray[np.float64], int]]:
-        """Blocks of a module's rows, dequantised, and how many rows the whole matrix has.
-
-        All rows, or about `max_rows` of them at even distances where there are more.
-
-        Raises:
-            InputError: the module has no weight, or it cannot be read.
-        """
         matrix = self.quantized.get(module) or self.tensors.get(f"{module}.weight")
         if matrix is None or (isinstance(matrix, TensorRef) and not matrix.is_float):
             raise InputError(self.path, f"has no readable weight for {module}")
         rows = prod(matrix.shape[:-1])
         blocks = -(-min(rows, max_rows) // _ROWS_PER_BLOCK)
-        for block in range(blocks):
-            start, stop = block * rows // blocks, (block + 1) * rows // blocks
-            if rows > max_rows:
-                stop = min(stop, start + _ROWS_PER_BLOCK)
-            yield matrix.rows(start, stop).astype(np.float64), rows
+        most = _ROWS_PER_BLOCK if rows > max_rows else rows
+        edges = [*(block * rows // blocks for block in range(blocks)), rows]
+        spans = [(start, min(stop, start + most)) for start, stop in pairwise(edges)]
+        square, seen = 0.0, 0
+        for place in range(0, blocks, _BLOCKS_PER_READ):
+            values = matrix.rows(*spans[place : place + _BLOCKS_PER_READ]).astype(np.float64)
+            # Not a dot product: BLAS would wake its threads for each of these small blocks.
+            square += float(np.einsum("ij,ij->", values, values))
+            seen += len(values)
+        return float(np.sqrt(square * rows / seen)) if seen else 0.0
 
     def closest_module(self, name: str) -> str | None:
         """The module with the longest common ending with `name`, of at least two parts."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.evidence.tensor import TensorRef
+from mlxdoctor.evidence.tensor import Span, TensorRef
 from mlxdoctor.safety.errors import InputError
 
 
@@ -44,19 +44,19 @@ class QuantizedTensor:
         """The shape of the matrix that it stands for: (..., out, in)."""
         return (*self.weight.shape[:-1], self.scales.shape[-1] * self.group_size)
 
-    def rows(self, start: int, stop: int) -> NDArray[np.float32]:
-        """Rows `start` to `stop` of the dequantised matrix, float32 (stop - start, in).
+    def rows(self, *spans: Span) -> NDArray[np.float32]:
+        """Rows of these spans of the dequantised matrix, float32 (rows, in).
 
         Stacked matrices count as one, their rows after each other.
 
         Raises:
             InputError: a file cannot be read, or the mode is unknown.
         """
-        codes = _unpack(self.weight.rows(start, stop), self.bits)
-        scales = self.scales.rows(start, stop)
+        codes = _unpack(self.weight.rows(*spans), self.bits)
+        scales = self.scales.rows(*spans)
         groups = codes.reshape(*scales.shape, self.group_size)
         if self.mode == "affine" and self.biases is not None:
-            values = groups * scales[..., None] + self.biases.rows(start, stop)[..., None]
+            values = groups * scales[..., None] + self.biases.rows(*spans)[..., None]
         elif self.mode in ("mxfp4", "mxfp8", "nvfp4"):
             kind = "float4_e2m1fn" if self.bits == 4 else "float8_e4m3fn"
             scale = "float8_e4m3fn" if self.mode == "nvfp4" else "float8_e8m0fnu"
@@ -65,7 +65,7 @@ class QuantizedTensor:
             raise InputError(
                 self.weight.path, f"{self.weight.name} is quantised in the unknown mode {self.mode}"
             )
-        return np.asarray(values.reshape(stop - start, -1), np.float32)
+        return np.asarray(values.reshape(len(codes), -1), np.float32)
 
     def rounding(self) -> float:
         """The Frobenius norm that rounding evenly spread values to these codes adds on average.

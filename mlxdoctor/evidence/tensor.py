@@ -43,6 +43,8 @@ DTYPE_BITS = {name: 8 * int(code[2:]) for name, code in NUMPY_TYPES.items()} | {
     "C64": 64,
 }
 
+#: A start, and the stop that follows its last one.
+Span = tuple[int, int]
 #: How much of a tensor is held at once where it is read in blocks (bytes).
 BLOCK_BYTES = 16 << 20
 
@@ -83,40 +85,44 @@ class TensorRef:
         Raises:
             InputError: the file changed, cannot be read, or the type has no values here.
         """
-        return self.decode(self.read(0, self.nbytes)).reshape(self.shape)
+        return self.decode(self.read((0, self.nbytes))).reshape(self.shape)
 
     def blocks(self, block_bytes: int = BLOCK_BYTES) -> Iterator[NDArray[Any]]:
         """The values as `load` gives them, flat, a block at a time."""
         for start in range(0, self.nbytes, block_bytes):
-            yield self.decode(self.read(start, min(block_bytes, self.nbytes - start)))
+            yield self.decode(self.read((start, min(start + block_bytes, self.nbytes))))
 
-    def elements(self, start: int, stop: int) -> NDArray[Any]:
-        """Elements `start` to `stop` in storage order, flat, as `load` gives them."""
+    def elements(self, *spans: Span) -> NDArray[Any]:
+        """Elements of these spans in storage order, flat, as `load` gives them."""
         item_bytes = DTYPE_BITS[self.dtype] // 8
-        return self.decode(self.read(start * item_bytes, (stop - start) * item_bytes))
+        return self.decode(
+            self.read(*((start * item_bytes, stop * item_bytes) for start, stop in spans))
+        )
 
-    def rows(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows `start` to `stop` of the tensor seen as a matrix of its last size, like `load`."""
+    def rows(self, *spans: Span) -> NDArray[Any]:
+        """Rows of these spans of the tensor seen as a matrix of its last size, like `load`."""
         width = self.shape[-1]
-        return self.elements(start * width, stop * width).reshape(-1, width)
+        elements = self.elements(*((start * width, stop * width) for start, stop in spans))
+        return elements.reshape(-1, width)
 
-    def read(self, start: int, count: int) -> NDArray[np.uint8]:
-        """`count` stored bytes from `start` on.
+    def read(self, *spans: Span) -> NDArray[np.uint8]:
+        """The stored bytes of these spans, after each other.
 
         Raises:
             InputError: the file changed or cannot be read.
         """
-        raw = np.empty(count, np.uint8)
-        view = raw.data
+        raw = np.empty(sum(stop - start for start, stop in spans), np.uint8)
+        rest = raw.data
         # Read into an array of our own: a mapped file that shrinks would kill the process.
         with open_file(self.path) as stream:
-            stream.seek(self.offset + start)
-            while view and (size := stream.readinto(view)):
-                view = view[size:]
-        if view:
-            raise InputError(
-                self.path, f"ended inside {self.name}", "it changed while it was being read"
-            )
+            for start, stop in spans:
+                stream.seek(self.offset + start)
+                view, rest = rest[: stop - start], rest[stop - start :]
+                while view and (size := stream.readinto(view)):
+                    view = view[size:]
+                if view:
+                    problem = f"ended inside {self.name}"
+                    raise InputError(self.path, problem, "it changed while it was being read")
         return raw
 
     def decode(self, raw: NDArray[np.uint8]) -> NDArray[Any]:

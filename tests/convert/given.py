@@ -51,7 +51,7 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
 def bits(path: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
     """Type, shape and bytes of every tensor by name."""
     return {
-        name: (tensor.dtype, tensor.shape, tensor.read(0, tensor.nbytes).tobytes())
+        name: (tensor.dtype, tensor.shape, tensor.read((0, tensor.nbytes)).tobytes())
         for name, tensor in read_safetensors(path).tensors.items()
     }
 

@@ -174,9 +174,9 @@ def _is_same(old: Stored, new: Stored) -> bool:
     ]:
         return False
     return all(
-        np.array_equal(our.read(start, stop - start), their.read(start, stop - start))
+        np.array_equal(our.read(span), their.read(span))
         for our, their in zip(ours, theirs, strict=True)
-        for start, stop in _ranges(our.nbytes, _BLOCK_BYTES)
+        for span in _ranges(our.nbytes, _BLOCK_BYTES)
     )
 
 
@@ -194,8 +194,8 @@ def _ranges(count: int, step: int) -> Iterator[tuple[int, int]]:
 def _values(tensor: Stored, start: int, stop: int, width: int) -> NDArray[Any]:
     """Rows of a quantised matrix, or of a plain tensor seen as rows of that width; flat."""
     if isinstance(tensor, QuantizedTensor):
-        return tensor.rows(start, stop).ravel()
-    return tensor.elements(start * width, stop * width)
+        return tensor.rows((start, stop)).ravel()
+    return tensor.elements((start * width, stop * width))
 
 
 @dataclass(frozen=True)
@@ -263,8 +263,8 @@ def _fusion(
     # ⟨L·R, C⟩ = ⟨R, Lᵀ·C⟩: the update itself is never made, but for DoRA.
     projected = np.zeros(right.shape, np.float32)
     for expert, start, stop in _blocks(before.shape):
-        weight = before.rows(start, stop).astype(np.float32, copy=False)
-        moved = after.rows(start, stop).astype(np.float32, copy=False)
+        weight = before.rows((start, stop)).astype(np.float32, copy=False)
+        moved = after.rows((start, stop)).astype(np.float32, copy=False)
         np.subtract(moved, weight, out=moved)
         realised += float(np.vdot(moved, moved))
         size += float(np.vdot(weight, weight))
