@@ -59,10 +59,9 @@ def rewards(log: TrainingLog, config: TrainingConfig | None) -> Iterator[Sign | 
     }
     reward, spread = long.get("reward"), long.get("spread")
     if reward is not None:
-        first = reward.facts.start
         wide = spread.facts.start if spread is not None else 0.0
         # A reward model's rewards lie around 0: what they lie apart is what they are measured in.
-        size = max(abs(first), wide, RISEN)
+        size = max(abs(reward.facts.start), wide, RISEN)
         long["relative_reward"] = Series(reward.iterations, reward.values / size)
     signs = list(_TABLE.signs(Columns(long), curves.unit))
     yield from signs

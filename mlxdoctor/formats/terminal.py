@@ -177,9 +177,7 @@ def render_gate(
         title = f"{item.status.value}  {item.path}{about}"
         page.title(title, gated.COLOURS[item.status], indent="    ")
         # The path stands above it.
-        page.points(reason.removeprefix(f"{item.path}: ") for reason in item.reasons[:REASONS])
-        if len(item.reasons) > REASONS:
-            page.points([f"and {len(item.reasons) - REASONS} more"])
+        page.points(_some([one.removeprefix(f"{item.path}: ") for one in item.reasons], REASONS))
     if passed := [item.path for item in result.items if item.status is ItemStatus.PASSED]:
         page.heading("Passed", gated.COLOURS[ItemStatus.PASSED])
         for path in _some(passed):
@@ -191,10 +189,9 @@ def render_gate(
     return page.ended(written)
 
 
-def _some(paths: Sequence[str]) -> list[str]:
-    if len(paths) <= LISTED:
-        return list(paths)
-    return [*paths[:LISTED], f"and {len(paths) - LISTED:,} more"]
+def _some(texts: Sequence[str], most: int = LISTED) -> list[str]:
+    more = [f"and {len(texts) - most:,} more"] if len(texts) > most else []
+    return [*texts[:most], *more]
 
 
 FORMAT = Format("text", report=render, gate=render_gate)
