@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import mlx.core as mx
@@ -15,6 +16,7 @@ from mlxdoctor.twin.masked_loss import LossFunction, exact_loss, exact_mask, mea
 Call = Callable[[Any, mx.array], mx.array]
 
 
+@cache
 def shifted_loss(shift: int) -> LossFunction:
     """A loss whose targets are the tokens `shift` places after the inputs; 1 is right."""
 
@@ -30,6 +32,7 @@ def shifted_loss(shift: int) -> LossFunction:
     return loss
 
 
+@cache
 def loss_without(token: int) -> LossFunction:
     """A loss in which this token is no target, wherever it stands."""
 
@@ -64,6 +67,7 @@ def batch_mean_loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.a
     return exact_loss(model, tokens, spans)[0], mx.array(1)
 
 
+@cache
 def loss_through(loss: LossFunction, call: Call) -> LossFunction:
     """The loss of logits that `call` gives in the model's place."""
 
@@ -73,6 +77,7 @@ def loss_through(loss: LossFunction, call: Call) -> LossFunction:
     return changed
 
 
+@cache
 def loss_of_neighbours(loss: LossFunction) -> LossFunction:
     """The loss of each row's inputs with the targets of the next row of the batch."""
 
@@ -83,6 +88,7 @@ def loss_of_neighbours(loss: LossFunction) -> LossFunction:
     return changed
 
 
+@cache
 def scaled_logits(factor: float) -> Call:
     """The model's logits times a factor."""
 

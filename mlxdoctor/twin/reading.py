@@ -56,10 +56,10 @@ def reading(
 
 @cache
 def readings() -> tuple[Reading, ...]:
-    """All readings: sound ones first, those that only training shows last."""
+    """All readings: sound ones first, and those that only training shows before others."""
     found: list[Reading] = []
     for module in modules_of("mlxdoctor.twin.readings"):
         for value in vars(module).values():
             group = value if isinstance(value, Iterable) and not isinstance(value, str) else [value]
             found += [each for each in group if isinstance(each, Reading)]
-    return tuple(sorted(found, key=lambda each: (not each.sound, each.in_training)))
+    return tuple(sorted(found, key=lambda each: (not each.sound, not each.in_training)))

@@ -226,6 +226,7 @@ def unhealthy() -> dict[str, Any]:
                 ],
                 "axis": "iteration",
             },
+            "replay": None,
             "drift": {
                 "rows": [f"layer {index}" for index in range(16)],
                 "columns": ["self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj"],
@@ -239,7 +240,6 @@ def unhealthy() -> dict[str, Any]:
                 "broken": [False, False, True, True],
                 "quantity": "‖ΔW‖/‖W‖",
             },
-            "replay": None,
             "rates": None,
         },
         "timeline": [

@@ -60,7 +60,7 @@ def made(folder: Path, reading: Reading | None = None, **values: Any) -> Run:
     # The configuration says what was meant.
     (folder / "adapters" / "metrics.jsonl").unlink()
     (folder / "adapters" / "adapter_config.json").write_text(json.dumps(settings.stated()))
-    return Run.discover([folder / "adapters"])
+    return Run.discover([folder / "adapters"], budget=240)
 
 
 def replayed(run: Run) -> Replay:
@@ -81,7 +81,7 @@ def test_a_sound_run_agrees_with_its_twin(tmp_path: Path, mask: bool) -> None:
 #: The saved adapter of so short a run changes its base too little.
 FAULTY = [each for each in readings() if not each.sound and each.code != "adapter-in-the-base"]
 #: One reading of each code.
-CASES = list({each.code: each for each in reversed(FAULTY)}.values())
+CASES = list({each.code: each for each in FAULTY if "<|im_start|>" not in each.clause}.values())
 
 
 @pytest.mark.parametrize(
