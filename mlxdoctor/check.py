@@ -28,21 +28,21 @@ from __future__ import annotations
 import inspect
 import sys
 import time
-import traceback
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol, TypeVar
 
 from mlxdoctor.finding import Exhibit, Finding, Outcome, Seen, Sign, Status, Symptom, Unsought
 from mlxdoctor.members import modules_of
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.limits import TimeLimitExceeded, time_limit
-from mlxdoctor.safety.quoting import MAX_LINE, cut, quoted
+from mlxdoctor.safety.quoting import cut
 from mlxdoctor.safety.reading_limits import current
 from mlxdoctor.safety.stages import Stage, StageStopped
+from mlxdoctor.safety.user_failure import failure_of
 from mlxdoctor.template import fill
 
 #: A check takes milliseconds: its time has a tenth of one.
@@ -65,6 +65,10 @@ class NotApplicable(Exception):  # noqa: N818 - an outcome, not an error
 
 class DoesNotArise(NotApplicable):
     """Raised by a check for a run that cannot have what it looks for: nothing was fused, say."""
+
+
+class NotImported(Exception):  # noqa: N818 - an outcome, not an error
+    """Raised in place of a check of another package that cannot be imported."""
 
 
 class EvidenceSource(Protocol):
@@ -192,7 +196,7 @@ class Check:
             )
             got.unsought = unsought | got.unsought
             return Status.FOUND if got.findings else Status.INCONCLUSIVE, str(error)
-        except StageStopped as error:
+        except (StageStopped, NotImported) as error:
             return Status.CRASHED, str(error)
         except (NotApplicable, InputError) as error:
             got.arises = not isinstance(error, DoesNotArise)
@@ -201,12 +205,10 @@ class Check:
             # Not inconclusive: evidence made to keep a check busy must not pass.
             remedy = "raise it with --limit check_seconds=N if the evidence is sound"
             return Status.CRASHED, f"{error}, the limit check_seconds; {remedy}"
-        except MemoryError as error:
-            return Status.CRASHED, f"needed more memory than there is{_origin(error)}"
+        except MemoryError:
+            return Status.CRASHED, "needed more memory than there is"
         except Exception as error:  # one check's bug must not hide the others' findings
-            # What an exception says may repeat a row or an output.
-            said = quoted(str(error), MAX_LINE)
-            return Status.CRASHED, f"{type(error).__name__}: {said}{_origin(error)}"
+            return Status.CRASHED, failure_of(error).sentence
 
     def _ask(self, source: EvidenceSource, got: _Gathered) -> tuple[Status, str]:
         """Call the function with its evidence; what it yields goes into `got` as it comes."""
@@ -310,24 +312,20 @@ def _requirements(function: Callable[..., Any]) -> tuple[Requirement, ...]:
     return tuple(requirements)
 
 
-def _origin(error: BaseException) -> str:
-    """The file and line that an exception was raised in, in brackets."""
-    frames = list(traceback.walk_tb(error.__traceback__))
-    if not frames:
-        return ""
-    frame, line = frames[-1]
-    return f" ({frame.f_code.co_filename.rsplit('/', 1)[-1]}:{line})"
-
-
 def discover() -> tuple[Check, ...]:
     """All checks: the built-in ones and those of installed packages, by name.
+
+    In place of a check that cannot be imported stands one that crashes and names its package.
 
     Raises:
         ValueError: two checks share a name, or two of them a code.
     """
     found = [check for module in modules_of(BUILTIN_PACKAGE) for check in _checks_in(module)]
     for entry_point in entry_points(group=ENTRY_POINT_GROUP):
-        loaded = entry_point.load()
+        try:
+            loaded = entry_point.load()
+        except Exception as error:  # one package's bug must not hide what the others find
+            loaded = _not_imported(entry_point, error)
         found.extend([loaded] if isinstance(loaded, Check) else _checks_in(loaded))
     by_code: dict[str, str] = {}
     for check in found:
@@ -336,6 +334,16 @@ def discover() -> tuple[Check, ...]:
                 raise ValueError(f"the code {code} is reported by two checks: remove one of them")
             by_code[code] = check.name
     return tuple(sorted(found, key=lambda check: check.name))
+
+
+def _not_imported(entry_point: EntryPoint, error: Exception) -> Check:
+    package = entry_point.dist.name if entry_point.dist is not None else entry_point.module
+    why = f"a fault of the package {package}, not imported: {failure_of(error).sentence}"
+
+    def refuse() -> Iterable[Yield]:
+        raise NotImported(why)
+
+    return Check(entry_point.value, {}, why, (), refuse)
 
 
 def _checks_in(module: types.ModuleType) -> list[Check]:

@@ -16,6 +16,7 @@ import pytest
 import mlxdoctor.check
 import mlxdoctor.run
 from mlxdoctor.check import Check, Inconclusive, NotApplicable, check, discover, selected
+from mlxdoctor.cli import main
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Outcome, Severity, Sign, Status, Symptom
 from mlxdoctor.run import Run
@@ -172,6 +173,25 @@ def test_another_package_may_not_take_a_code(
     monkeypatch.setattr(mlxdoctor.check, "entry_points", lambda group: [point])
     with pytest.raises(ValueError, match=r"loss-trend\.diverged"):
         discover()
+
+
+def test_a_check_of_another_package_that_cannot_be_imported_is_told_as_its_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "heat.py").write_text("def heat(:\n")
+    info = tmp_path / "machine_heat-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: machine-heat\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[mlxdoctor.checks]\nany = heat\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    checks = {one.name: one for one in discover()}
+    assert "loss-trend" in checks
+    outcome = checks["heat"].run(Given())
+    assert outcome.status is Status.CRASHED
+    assert outcome.reason.startswith("a fault of the package machine-heat, not imported: SyntaxErr")
+    assert outcome.reason.endswith("heat.py:1")
+    assert main(["explain", "heat"]) == 0
+    assert "machine-heat" in capsys.readouterr().out
 
 
 def test_select_and_ignore_take_names_and_codes_and_refuse_others() -> None:
