@@ -24,12 +24,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from mlxdoctor.check import NotApplicable, check
+from mlxdoctor.check import Inconclusive, NotApplicable, check
 from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
 from mlxdoctor.evidence.kind import NotThere, RunView
 from mlxdoctor.evidence.source import Source, read_text
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
-from mlxdoctor.lint.linter import Hit, lint, uses_mlx
+from mlxdoctor.lint.linter import UNREADABLE, Hit, lint, uses_mlx
 from mlxdoctor.lint.rule import rules
 from mlxdoctor.measure.training_step.measurement import NO_TRAINER, TrainingStep
 from mlxdoctor.safety.errors import InputError
@@ -121,3 +121,5 @@ def trainer_source(
             # mlx-lm made the run: files that the user did not name may have no part in it.
             severity=Severity.INFO if made_by_mlx_lm and not named else None,
         )
+    for hit in hits_of.get(UNREADABLE, ()):
+        raise Inconclusive(f"{hit.path.name}: {hit.message}")

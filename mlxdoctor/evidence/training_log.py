@@ -132,6 +132,8 @@ class TrainingLog:
         main = _judged(segments)
         remarks = [list(_remarks(*file[1:], main, is_alone=len(files) == 1)) for file in files]
         if not segments and not (notes.failures or notes.trainable or notes.test_loss is not None):
+            if notes.problems:
+                raise notes.problems[0]
             *most, last = (kind.understood for kind in formats(LogFormat) if kind.understood)
             remedy = f"understood are {', '.join(most)}, and {last}"
             raise InputError(paths[0] if paths else None, "holds no report on training", remedy)

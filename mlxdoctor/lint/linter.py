@@ -16,6 +16,7 @@ from mlxdoctor.lint.rule import Rule, rules
 from mlxdoctor.lint.source import SourceFile
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current
+from mlxdoctor.safety.user_failure import failure_of
 
 _IGNORE = re.compile(r"#\s*mlxdoctor:\s*ignore\[([\w\s,-]*)\](.*)")
 _IMPORTS_MLX = re.compile(
@@ -109,7 +110,7 @@ def lint_source(source: SourceFile, chosen: Sequence[Rule], *, whole: bool = Tru
         whole: whether all rules are asked, so that an unused suppression can be told.
     """
     asked = chosen if uses_mlx(source.text) else ()
-    hits = [_hit(source, rule, *place) for rule in asked for place in rule.find(source)]
+    hits = [hit for rule in asked for hit in _hits(source, rule)]
     ignores = _ignores(source)
     used: set[tuple[int, str]] = set()
     kept = []
@@ -123,6 +124,18 @@ def lint_source(source: SourceFile, chosen: Sequence[Rule], *, whole: bool = Tru
         else:
             kept.append(hit)
     return kept + list(_about_ignores(source, ignores, used, whole))
+
+
+def _hits(source: SourceFile, rule: Rule) -> Iterator[Hit]:
+    """The hits of one rule; if it raises, those before that, and one that says so."""
+    try:
+        for place in rule.find(source):
+            yield _hit(source, rule, *place)
+    except (MemoryError, RecursionError):
+        raise
+    except Exception as error:  # one rule's bug must not hide the others' hits
+        message = f"the rule {rule.code} failed on this file ({failure_of(error).sentence})"
+        yield Hit(UNREADABLE, Severity.WARNING, source.path, 1, 1, 1, message, "")
 
 
 def _hit(source: SourceFile, rule: Rule, node: ast.AST, message: str) -> Hit:

@@ -52,7 +52,7 @@ class Follower:
         iterations: how long the training is to be; None for what the log says.
         memory_gb: of the machine that trains, where that is known.
         patience: as for `Watch`.
-        notify: told in a sentence what is waited for.
+        notify: told in a sentence what is waited for, and what could not be read.
         remark: told in a sentence what is no alarm and worth knowing, and its figures.
         progress: called with a label, the iterations done and the iterations to be done.
         clock: seconds that only ever rise.
@@ -75,6 +75,7 @@ class Follower:
         self._notify, self._remark, self._progress = notify, remark, progress
         self._clock = clock
         self._remarked_at = -1
+        self._told: set[str] = set()
         #: Name of a run -> how many of its reports were judged and raised no alarm.
         self._judged: dict[str, int] = {}
 
@@ -132,6 +133,10 @@ class Follower:
                 raise
             # It was cut or replaced while it was read.
             return before
+        for problem in state.problems:
+            if problem not in self._told:
+                self._notify(problem)
+        self._told.update(state.problems)
         if not state.runs:
             return _judged(state, before)
         alarms = list[Alarm]()

@@ -33,12 +33,14 @@ class LogState:
         saves: iterations of the saves that were reported.
         failure: why the training broke off, where the log says that after its last report.
         begins_anew: whether the trainer announced a start after the last report.
+        problems: why the log was not read to its end, or not by every format, a sentence each.
     """
 
     runs: tuple[Segment, ...] = ()
     saves: tuple[int, ...] = ()
     failure: LogFailure | None = None
     begins_anew: bool = False
+    problems: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, texts: Iterable[str], path: Path) -> LogState:
@@ -59,6 +61,7 @@ class LogState:
             saves=tuple(save.iteration for save in notes.saves if save.iteration is not None),
             failure=failure if failure is not None and failure.line_number > last_line else None,
             begins_anew=bool(notes.run_marks) and notes.run_marks[-1] > last_line,
+            problems=tuple(map(str, notes.problems)),
         )
 
     def nearest_save(self, step: int) -> int | None:

@@ -10,6 +10,9 @@ import pytest
 from mlxdoctor.evidence import log_formats
 from mlxdoctor.evidence.logs.log_format import DocumentFormat, LineFormat, LogFormat, formats
 from mlxdoctor.evidence.training_log import TrainingLog, looks_like_log
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.watch.follow import Follower
+from mlxdoctor.watch.growing_log import GrowingLog
 from tests.fuzzing import seeds
 
 EXAMPLE = "<1> L 2.5000\n<2> L 2.2500\n"
@@ -30,7 +33,7 @@ class Angles(LineFormat):
     def read(self, number, line):
         if match := _EPOCH.match(line):
             self.add(number, ("epoch", float(match[1])), {{"train_loss": float(match[2])}})
-        return match is not None
+        return 1 // (match is not None) == 1
 """
 
 
@@ -62,6 +65,21 @@ def test_one_file_adds_a_format(log: Path) -> None:
     assert series.iterations.tolist() == [1, 2]
     assert series.values.tolist() == [2.5, 2.25]
     assert EXAMPLE.encode() in seeds.text_logs()
+
+
+@pytest.mark.usefixtures("_angles")
+def test_a_format_that_raises_is_named_and_the_rest_is_read(log: Path) -> None:
+    log.write_text(f"hello\n{EXAMPLE}once more\nIter 3: Train loss 2.000, It/sec 1.0\n")
+    read = TrainingLog.read([log])
+    assert read.main.series["train_loss"].values.tolist() == [2.5, 2.25, 2.0]
+    (problem,) = read.problems
+    assert "the log format angles failed on it (ZeroDivisionError: “" in str(problem)
+    told: list[str] = []
+    Follower(GrowingLog(log), notify=told.append).run(at_once=True)
+    assert told == [str(problem)]
+    log.write_text("hello\n")
+    with pytest.raises(InputError, match="the log format angles failed"):
+        TrainingLog.read([log])
 
 
 def test_without_its_file_the_format_is_not_read(log: Path) -> None:

@@ -2,15 +2,17 @@
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from mlxdoctor.api import diagnose
 from mlxdoctor.cli import main
 from mlxdoctor.lint import hit_formats
 from mlxdoctor.lint import rules as lint_rules
 from mlxdoctor.lint.linter import lint, lint_source
-from mlxdoctor.lint.rule import rules
+from mlxdoctor.lint.rule import Hits, rules
 from mlxdoctor.lint.source import SourceFile
 from mlxdoctor.safety.errors import InputError
 
@@ -250,3 +252,21 @@ def test_what_python_says_of_a_literal_is_not_repeated(
     path.write_text("import mlx.core as mx\nx = 1or 2\n")
     assert lint([path]) == []
     assert not recwarn.list
+
+
+def test_a_rule_that_raises_is_named_and_the_others_are_asked(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(source: SourceFile) -> Hits:
+        yield source.tree, "before it fails"
+        raise KeyError("no such call")
+
+    broken = replace(rules()[0], code="broken", find=fail)
+    monkeypatch.setattr("mlxdoctor.lint.linter.rules", lambda: (broken, *rules()))
+    hits = {hit.code: hit.message for hit in lint([file])}
+    assert set(hits) == {"broken", "unreadable", "unguarded-mean"}
+    assert hits["unreadable"].startswith("the rule broken failed on this file (KeyError: ")
+    (file.parent / "train.log").write_text("Iter 10: Train loss 2.0, It/sec 1.0\n")
+    outcomes = {one.check: one for one in diagnose(file.parent).outcomes}
+    assert "the rule broken failed" in outcomes["trainer-source"].reason
+    assert outcomes["trainer-source"].findings[0].code == "trainer-source.unguarded-mean"

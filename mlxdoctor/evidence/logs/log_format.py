@@ -23,7 +23,11 @@ from numpy.typing import NDArray
 
 from mlxdoctor.evidence.logs.series import Axis, Notes
 from mlxdoctor.members import modules_of
+from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
+from mlxdoctor.safety.user_failure import failure_of
+
+T = TypeVar("T")
 
 #: What a row reports on.
 TRAIN, VALIDATION, OTHER = 0, 1, 2
@@ -192,6 +196,7 @@ class LogFormat(ABC):
         example: a log in which it finds every row, for the tests and the fuzzing.
         number: makes the number of a group of a pattern that it has learnt.
         count: how many lines or reports it read.
+        has_failed: whether one of its methods has raised.
     """
 
     name: ClassVar[str] = ""
@@ -203,6 +208,22 @@ class LogFormat(ABC):
         self.log, self.notes = log, log.notes
         self.number: Callable[[str], float] = float
         self.count = 0
+        self.has_failed = False
+
+    def guarded(self, method: Callable[..., T], *arguments: Any) -> T | None:
+        """What one of its methods returns; None if that raises, which is noted the first time."""
+        try:
+            return method(*arguments)
+        except MemoryError:
+            raise
+        except Exception as error:  # one format's bug must not hide what the others read
+            if not self.has_failed:
+                self.has_failed = True
+                name = self.name or type(self).__name__
+                problem = f"the log format {name} failed on it ({failure_of(error).sentence})"
+                remedy = "the rest was read; please report it as a bug"
+                self.notes.problems.append(InputError(self.log.path, problem, remedy))
+            return None
 
     def add(
         self,

@@ -84,7 +84,7 @@ def read_document(text: str, log: LogSoFar) -> str | None:
         return None
     for kind in formats(DocumentFormat):
         reader: DocumentFormat = kind(log)
-        inner: str | None = reader.read(document)
+        inner = reader.guarded(reader.read, document)
         if inner is not None:
             reader.note_count()
             return inner
@@ -113,7 +113,7 @@ def read_lines(texts: Iterable[str], log: LogSoFar) -> None:
                 continue
             # A record with texts in it may be longer than any line that is printed.
             text = line if line.startswith('{"') else line[:width]
-            if any(reader.read(number, text) for reader in readers):
+            if any(reader.guarded(reader.read, number, text) for reader in readers):
                 continue
             is_report = _LOSS.search(text[:width]) and not _NO_REPORT.search(text[:width])
             if is_report and len(unread) < MAX_UNREAD and unread[-1:] != [number]:
@@ -121,5 +121,5 @@ def read_lines(texts: Iterable[str], log: LogSoFar) -> None:
         if log.is_full():
             break
     for reader in readers:
-        reader.finish()
+        reader.guarded(reader.finish)
         reader.note_count()
