@@ -2,7 +2,8 @@
 
 The score of a cause is its prior log-odds plus the weight of every finding
 that speaks for or against it. Findings that stem from the same fact share a
-group and count once, by the strongest. A check that did not run counts zero:
+group and count once, by the strongest: of equal weights the most severe, then
+the first that causes.toml lists. A check that did not run counts zero:
 what it could have said is listed as unknown. The score orders causes; of an
 unhealthy run the knowledge base's calibration makes it a probability.
 """
@@ -10,7 +11,7 @@ unhealthy run the knowledge base's calibration makes it a probability.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -226,15 +227,20 @@ def rank(outcomes: Sequence[Outcome], knowledge: KnowledgeBase) -> list[Diagnose
 
 def _score(
     cause: Cause,
-    present: Collection[str],
+    present: Mapping[str, Severity],
     by_check: Mapping[str, Outcome],
     knowledge: KnowledgeBase,
 ) -> Diagnosed:
     weights = {code: weight for code, weight in cause.weights.items() if code in present}
     strongest: dict[tuple[str, bool], str] = {}
+
+    def strength(code: str) -> tuple[float, int]:
+        return abs(weights[code]), present[code].rank
+
     for code, weight in weights.items():
         key = (knowledge.group(code), weight > 0)
-        strongest[key] = max(strongest.get(key, code), code, key=lambda each: abs(weights[each]))
+        # Of equals the one that is listed first.
+        strongest[key] = max(strongest.get(key, code), code, key=strength)
     terms = []
     for code, weight in weights.items():
         group = knowledge.group(code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -91,6 +92,20 @@ def test_findings_of_one_group_count_once_by_the_strongest() -> None:
     for one in rank([both, outcome("adapter", "zero"), outcome("weights")], KNOWLEDGE):
         total = one.cause.prior + sum(term.weight for term in one.arithmetic)
         assert one.score == pytest.approx(total)
+
+
+def test_of_findings_that_weigh_the_same_the_most_severe_counts_then_the_first_listed() -> None:
+    equal = TABLE.replace('strong = ["loss.leapt"]', 'strong = ["loss.rose", "loss.leapt"]')
+    knowledge = parse_causes(equal.replace('"loss.rose", "config', '"config'))
+    for severity, counted in (
+        (Severity.INFO, "loss.leapt"),
+        (Severity.WARNING, "loss.rose"),
+        (Severity.ERROR, "loss.rose"),
+    ):
+        warned = outcome("loss", "leapt", severity=Severity.WARNING)
+        both = replace(warned, findings=(Finding("loss.rose", severity, "Rose."), *warned.findings))
+        terms = {term.code: term.weight for term in rank([both], knowledge)[0].arithmetic}
+        assert [code for code, weight in terms.items() if weight] == [counted]
 
 
 def test_a_finding_may_have_words_of_its_own_for_a_cause() -> None:

@@ -29,7 +29,7 @@ def test_every_entry_names_figures_that_there_are(logs: LogWriter, name: str) ->
     losses = [2.0, 0.0, 9.0, math.nan, 2.1, 2.0, 1.9, 2.0, 50.0, 2.0, 1.9]
     # The watch alone knows how long reports took.
     known = {"series", "unit", "onset", "jump_seconds"}
-    for values in ([*losses, 0.0], [*losses, 0.5], [2.431] * 8):
+    for values in ([*losses, 0.0], [*losses, 0.5], [*losses, math.nan], [2.431] * 8):
         log = logs.losses(values, {1: 2.0, 50: 1.9})
         columns = Columns(log.main.series, partial(loss_figures, log.main))
         known |= columns.figures("train_loss").keys() | columns.figures("val_loss").keys()

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mlxdoctor.api import diagnose
 from mlxdoctor.formats import summary
 from mlxdoctor.formats.format import text_of
 from tests.formats import sample
@@ -192,3 +194,21 @@ def test_the_name_of_a_file_gets_no_capital() -> None:
     assert summary.sentence("it was cut off") == "It was cut off."
     assert summary.sentence("adapters/a: is empty") == "adapters/a: is empty."
     assert summary.sentence("adapters.safetensors is older") == "adapters.safetensors is older."
+
+
+@pytest.mark.parametrize(
+    "losses", ["9.81 8.92 8.11 11.413 nan nan", "2.1 1.9 1.8 4.2 9.1 10.4 10.6 10.5 10.7 10.6 nan"]
+)
+def test_of_a_loss_that_rose_until_it_was_nan_the_first_screen_says_nan(
+    losses: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "train.log"
+    rows = enumerate(losses.split(), 1)
+    log.write_text("".join(f"Iter {row}0: Train loss {loss}, It/sec 1.0\n" for row, loss in rows))
+    report = diagnose(log)
+    assert "The training loss is not finite from iteration" in summary.screen(report).facts[0]
+    (at_chance,) = (one for one in report.findings if one.code == "loss-level.stays-at-chance")
+    begins = 10 * losses.split().index("nan") + 10
+    assert at_chance.message.startswith(
+        f"Before iteration {begins}, from where on it is not finite"
+    )
