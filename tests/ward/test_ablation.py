@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from fnmatch import fnmatchcase
 
+import pytest
+
+from fixtures.lab import ablation
 from fixtures.lab.ablation import (
     Case,
     Effect,
@@ -114,6 +117,15 @@ def test_of_two_signs_that_tell_the_same_the_second_decides() -> None:
     causes = parse_causes(knowledge(TIERS, second='proof = ["one-check.sign", "one-check.idle"]'))
     assert [one.decides for one in effects([case], causes, "sign")] == [(), ()]
     assert needed([case], causes) == {"one-check.sign": ("twice",)}
+
+
+def test_where_no_outcomes_are_kept_it_says_what_a_new_check_needs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ablation, "kept_cases", lambda evidence: ())
+    monkeypatch.setattr("sys.argv", ["ablation"])
+    assert ablation.main() == 1
+    assert "give a reason for its codes in fixtures/lab/stays.toml" in capsys.readouterr().err
 
 
 def test_a_sign_decides_a_case_or_stays_for_a_reason() -> None:
