@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import chain
@@ -20,6 +20,8 @@ PRIOR = -1.0
 #: Texts of a cause that `called` may replace.
 _TEXTS = {"title", "summary", "explanation", "remedy", "beside_change"}
 _OPERATIONS = ("set", "divide", "multiply")
+#: The values of `leave_out`: what `reproduce` can leave out of the training rows.
+ROWS = ("duplicates", "contradictory", "damaged", "empty", "other format")
 
 
 def holds(entry: str, severities: Mapping[str, Severity]) -> bool:
@@ -183,16 +185,21 @@ class KnowledgeBase:
     @property
     def codes(self) -> frozenset[str]:
         """Every code that the knowledge base mentions."""
-        of_causes = (
-            code_of(entry)
+        entries = (
+            entry
             for cause in self.causes.values()
-            for entry in (
-                *cause.weights,
-                *chain.from_iterable(cause.ruled_out_by),
-                *cause.leave_out,
-            )
+            for entry in (*cause.weights, *chain(*cause.ruled_out_by), *cause.leave_out)
         )
-        return frozenset((*of_causes, *self._group_of))
+        return frozenset((*map(code_of, entries), *self._group_of))
+
+    def require_known(self, codes: Iterable[str]) -> None:
+        """See that it mentions only these codes, those of all checks; loading it imports no check.
+
+        Raises:
+            InputError: it mentions another one.
+        """
+        if unknown := ", ".join(sorted(self.codes.difference(codes))):
+            raise InputError(FILE, f"no check reports {unknown}", "see `mlxdoctor checks`")
 
 
 @cache
@@ -244,6 +251,9 @@ def _cause(name: str, table: Mapping[str, Any], tiers: Mapping[str, float]) -> C
             if entry.partition(":")[2] not in ("", *Severity):
                 raise InputError(FILE, f"{name}: {entry} names an unknown severity")
             weights[entry] = tiers[tier]
+    for rows in table.get("leave_out", {}).values():
+        if rows not in ROWS:
+            raise InputError(FILE, f"{name}: leave_out has {rows!r}, none of {', '.join(ROWS)}")
     for entry, texts in table.get("called", {}).items():
         if entry not in weights or not texts.keys() <= _TEXTS:
             raise InputError(FILE, f"{name}: {entry} has no weight, or replaces an unknown text")

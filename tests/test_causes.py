@@ -56,6 +56,25 @@ def test_one_table_adds_a_cause(capsys: pytest.CaptureFixture[str]) -> None:
     assert "set batch_size to 3" in explained
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('strong = ["loss-trend.divergd"]', "causes.toml: no check reports loss-trend.divergd;"),
+        ('ruled_out_by = [["replay.x"]]', "causes.toml: no check reports replay.x;"),
+        ('leave_out = { "data-quality.x" = "empty" }', "no check reports data-quality.x;"),
+        ('leave_out = { "data-quality.duplicates" = "twins" }', "leave_out has 'twins', none of"),
+    ],
+)
+def test_what_a_cause_misspells_is_told(
+    line: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        "mlxdoctor.causes.load_causes", lambda: parse_causes(SHIPPED + ADDED + line)
+    )
+    assert main(["explain", "cosmic-rays"]) == 2
+    assert said in capsys.readouterr().err
+
+
 @pytest.mark.usefixtures("_added")
 def test_it_changes_the_verdict_of_no_other_run() -> None:
     plain = parse_causes(SHIPPED)

@@ -52,14 +52,15 @@ def _pages() -> Mapping[str, Callable[[], str]]:
     from mlxdoctor.check import discover
     from mlxdoctor.lint.rule import rules
 
-    checks, bugs = discover(), load_known_bugs()
+    checks, bugs, knowledge = discover(), load_known_bugs(), load_causes()
+    knowledge.require_known(code for check in checks for code in check.codes)
     return {
         **{rule.code: partial(_rule, rule) for rule in rules()},
         **{code: partial(_check, check, code) for check in checks for code in check.codes},
         **{check.name: partial(_check, check) for check in checks},
         **{f"known-bugs.{name}": partial(_bug, bug) for name, bug in bugs.items()},
         **{name: partial(_bug, bug) for name, bug in bugs.items()},
-        **{name: partial(_cause, cause) for name, cause in load_causes().causes.items()},
+        **{name: partial(_cause, cause) for name, cause in knowledge.causes.items()},
     }
 
 

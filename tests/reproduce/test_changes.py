@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fixtures.lab.faults import FAULTS
-from mlxdoctor.causes import load_causes
+from mlxdoctor.causes import ROWS, load_causes
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.reproduce.changes import NO_END, Cure, cure_of
 from mlxdoctor.reproduce.repairs import named_rows, others_left_out, rows_left_out
@@ -28,9 +28,7 @@ def test_experiments_are_for_known_causes_with_known_faults(tmp_path: Path) -> N
     assert {name for cause in CAUSES.values() for name in cause.inject} <= FAULTS.keys()
     (tmp_path / "train.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
     dataset = Dataset.read(tmp_path)
-    for cause in CAUSES.values():
-        what = cause.leave_out.values()
-        assert not named_rows(dataset.splits["train"], what)
+    assert not named_rows(dataset.splits["train"], ROWS)
 
 
 @pytest.mark.parametrize(
