@@ -117,11 +117,19 @@ class Reach:
         models = run.need(LoadedModels)
         if "tuned" not in models.names:
             raise Missing("the adapter could not be loaded on this base model")
-        settings, parts = as_configured(run)
-        updates = min(UPDATES, max(settings.iters // settings.grad_accumulation_steps, 1))
-        if updates < FEWEST_UPDATES:
-            raise NoSuchThing(f"the run is {updates} updates long: too few to be held against any")
-        return _Measuring(run, models, settings, parts, updates, deadline_of(run)).reach()
+        try:
+            return _reach(run, models)
+        except InputError as error:
+            # That the rows can't be read is told by the checks of the rows.
+            raise Missing(f"nothing could be trained again: {error}") from None
+
+
+def _reach(run: RunView, models: LoadedModels) -> Reach:
+    settings, parts = as_configured(run)
+    updates = min(UPDATES, max(settings.iters // settings.grad_accumulation_steps, 1))
+    if updates < FEWEST_UPDATES:
+        raise NoSuchThing(f"the run is {updates} updates long: too few to be held against any")
+    return _Measuring(run, models, settings, parts, updates, deadline_of(run)).reach()
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,11 @@ class Replay:
         if not run.options.replay:
             raise Missing("nothing was computed again, because of --no-replay; leave it out")
         recorded = Recorded.of(log, run.get(TrainingConfig))
-        return _Bench.of(run, recorded).replay()
+        try:
+            return _Bench.of(run, recorded).replay()
+        except InputError as error:
+            # That the rows can't be read is told by the checks of the rows.
+            raise Missing(f"nothing could be computed again: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -292,8 +296,11 @@ class _Bench:
 
         def better(ground: _Ground) -> tuple[_Ground | None, Sequence[Level]]:
             levels = self.levels(ground)
-            # One figure agrees by chance with some reading.
-            is_whole = len(levels) == len(configured) > 1
+            # One figure agrees by chance with some reading. Another base has no end.
+            start, recorded = (
+                [level for level in each if level.what != "after"] for each in (levels, configured)
+            )
+            is_whole = len(levels) > 1 and len(start) == len(recorded)
             slack = max((level.tolerance - SAME for level in levels), default=0.0)
             is_near = _distance(levels) <= READ + slack or left(levels) > 0.0
             if not (is_whole and is_near and left(levels) <= allowed):
@@ -301,7 +308,7 @@ class _Bench:
             return min(best, (ground, levels), key=lambda each: (left(each[1]), _distance(each[1])))
 
         for number, ground in enumerate(grounds):
-            if self.is_late or _distance(best[1]) <= EXACT:
+            if self.is_late or (best[0] is not None and _distance(best[1]) <= EXACT):
                 return best
             screened = self._screened(ground)
             if screened == 0.0:
@@ -320,13 +327,16 @@ class _Bench:
 
     def _screened(self, ground: _Ground) -> float:
         """The misfit of the validations; infinite where a few batches show that it is large."""
-        before = self.recorded.before
         usual = [each for each in self._validations(self.usual) if each.what == "before"]
-        if before is not None and usual and not ground.is_in_training:
-            shift = self._before(ground, SCREENED)[0] - self._few
-            if not abs(before - usual[0].computed - shift) <= SLACK + abs(shift) / 2:
-                return math.inf
-        return self.recorded.misfit(self._validations(ground))
+        try:
+            if usual and not ground.is_in_training:
+                shift = self._before(ground, SCREENED)[0] - self._few
+                if not abs(usual[0].off - shift) <= SLACK + abs(shift) / 2:
+                    return math.inf
+            return self.recorded.misfit(self._validations(ground))
+        except InputError:
+            # Rows of text have no prompt to mask.
+            return math.inf
 
     def _validations(self, ground: _Ground) -> tuple[Level, ...]:
         """The validations before and after training, as far as they were recorded."""
@@ -340,7 +350,10 @@ class _Bench:
 
     def _validated(self, ground: _Ground) -> Iterator[Level]:
         recorded, after = self.recorded, self.recorded.after
-        if recorded.before is not None and ground.settings.resume_adapter_file is None:
+        rows = ground.parts.encode(ground.settings, self.tokenizer)
+        if len(rows.valid) < ground.settings.batch_size:
+            return
+        if recorded.before is not None:
             mean, error = self._before(ground)
             yield Level("before", 0, recorded.before, mean, max(SAME, ERRORS * error))
         if after is not None and self._has_usual_model(ground) and "tuned" in self.models.names:
@@ -354,14 +367,11 @@ class _Bench:
 
     def _before(self, ground: _Ground, count: int | None = None) -> tuple[float, float]:
         """The loss before training over the first validation, or some batches of it."""
-        is_usual = self._has_usual_model(ground)
-        model = self.models.select("base") if is_usual else self._start(ground)
-        return self._loss(model, ground, count)
-
-    def _start(self, ground: _Ground) -> Any:
+        if self._has_usual_model(ground) and ground.settings.resume_adapter_file is None:
+            return self._loss(self.models.select("base"), ground, count)
         model, _ = ground.parts.load(ground.settings)
         ground.parts.prepare(model, ground.settings)
-        return model
+        return self._loss(model, ground, count)
 
     def _loss(self, model: Any, ground: _Ground, count: int | None = None) -> tuple[float, float]:
         """The loss of a validation, nats a token; its standard error beside one of other rows.
