@@ -1,7 +1,8 @@
-"""Whose answers were recorded.
+"""Whose answers were recorded, and how they were asked for.
 
 What it finds. Recorded answers that are the base model's where the tuned model answers otherwise:
-the adapter was not loaded when they were made.
+the adapter was not loaded when they were made. Or answers that the tuned model gives only where it
+is asked in another way than it was trained on: without the chat template, say.
 
 Why it matters. `mlx_lm.generate` without `--adapter-path` gives the base model's answers without an
 error. A person then takes them for the fine-tune's, and repairs a training that was sound.
@@ -25,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check
-from mlxdoctor.finding import Seen, Sign, Symptom
+from mlxdoctor.finding import Measurement, Seen, Sign, Symptom
 from mlxdoctor.measure.text.outputs import answer_words
 from mlxdoctor.models.generations import (
     AskedAgain,
@@ -58,6 +59,14 @@ _ALIKE = 0.9
             expected="the tuned model's answers",
             fix="Answer the prompts again with the adapter: `mlx_lm.generate --adapter-path "
             "FOLDER`, or `mlx_lm.load(model, adapter_path=FOLDER)`.",
+        ),
+        "asked-otherwise": Symptom.error(
+            "the recorded answers were asked for in another way than the model was trained on",
+            says="Of {prompts:* recorded answer} {alike} begin as the tuned model's do when it is "
+            "asked {way}, and {tuned} as those in the format that it was trained on: not the model "
+            "was at fault, but how it was asked.",
+            expected="answers to prompts in the format of the training rows",
+            fix="Ask with the chat template, and with the system prompt of the training rows.",
         ),
     },
 )
@@ -115,6 +124,13 @@ def _by_the_same_prompts(asked: AskedAgain) -> Sign | Seen:
     if of_tuned >= _SHARE * prompts:
         sentence = "Of {prompts:* recorded answer} {tuned} begin as the tuned model's do."
         return Seen(sentence, measured)
+    for way in asked.items[0].otherwise:
+        alike = sum(
+            _is_of(item.recorded.tuned, item.otherwise[way], item.own.tuned) for item in asked.items
+        )
+        if alike >= _SHARE * len(asked.items) and alike >= _TELLING + of_tuned:
+            figures: dict[str, Measurement] = {"prompts": len(asked.items), "alike": alike}
+            return Sign("asked-otherwise", {**figures, "tuned": of_tuned, "way": way})
     if telling < _TELLING:
         why = "nearly all recorded answers are the expected ones, which either model may give"
         raise Inconclusive(why)

@@ -242,7 +242,9 @@ def _holds_answers(file: Sniffed) -> bool:
     keys = file.record.keys()
     if "tuned" in keys or {"base", "prompt"} <= keys:
         return True
-    return "prompt" in keys and bool(_ANSWERS & keys) and bool(_OF_ANSWERS & keys)
+    # Rows to train on have a prompt and a completion as well.
+    answers = _ANSWERS if _OF_ANSWERS & keys else _ANSWERS - {"completion"}
+    return "prompt" in keys and bool(answers & keys)
 
 
 def _holds_rows(file: Sniffed) -> bool:

@@ -169,7 +169,9 @@ def coverage(report: Report) -> str:
     if not report.coverage:
         return ""
     ruled_out = len(report.causes(CauseStatus.RULED_OUT))
-    counted = f"{ruled_out} of {len(report.coverage)} known causes are ruled out"
+    counted = f"{ruled_out} of {len(report.coverage)} known causes "
+    # A part of the rows and prompts rules nothing out.
+    counted += "show no sign in what was measured" if report.left_out else "are ruled out"
     by_reason: dict[str, list[str]] = {}
     for entry in report.causes(CauseStatus.OPEN):
         by_reason.setdefault(entry.why, []).append(entry.cause.replace("-", " "))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from mlxdoctor.engines.text import CONTROL
 from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.json_text import json_values, mended
 from mlxdoctor.evidence.kind import Missing, NotThere, Progress, RunView
@@ -41,6 +42,8 @@ OF_EACH_ORIGIN = 4
 STEP_COST = 3
 #: Recorded prompts that are asked again, and tokens of each answer: minutes on a large model.
 AGAIN, TOKENS_AGAIN = 12, 32
+#: Characters with which the same answer begins, whether it is sampled later on or not.
+ALIKE = 12
 
 
 @dataclass(frozen=True)
@@ -197,10 +200,15 @@ class ProducedGenerations(Generations):
 
 @dataclass(frozen=True)
 class Asked:
-    """One prompt: the answers that were recorded, and both models' own, greedy ones."""
+    """One prompt: the answers that were recorded, and both models' own, greedy ones.
+
+    `otherwise`: a way of asking -> the tuned model's answer; empty where the recorded answers are
+    those of the usual way.
+    """
 
     recorded: Generation
     own: Generation
+    otherwise: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -237,8 +245,56 @@ class AskedAgain:
             budget=run.budget,
         )
         own = {item.prompt: item for item in again.items}
-        asked = tuple(Asked(item, own[item.prompt]) for item in items if item.prompt in own)
-        return cls((*recorded.sources, *again.sources), asked)
+        asked = [Asked(item, own[item.prompt]) for item in items if item.prompt in own]
+        alike = sum(_begin_alike(each.recorded.tuned, each.own.tuned) for each in asked)
+        if 2 * alike < len(asked) and run.budget.left > 0:
+            ends = end_tokens(tokenizer, models.base)
+            for way, written in _WAYS.items():
+                prompts = [
+                    Prompt(each.own.prompt, tuple(written(tokenizer, each.own.prompt)))
+                    for each in asked
+                ]
+                with models.running():
+                    answers = answer(models.select("tuned"), prompts, ends, TOKENS_AGAIN)
+                asked = [
+                    replace(each, otherwise={**each.otherwise, way: tokenizer.decode(tokens)})
+                    for each, tokens in zip(asked, answers, strict=True)
+                ]
+        return cls((*recorded.sources, *again.sources), tuple(asked))
+
+
+def _begin_alike(first: str, second: str) -> bool:
+    return first.strip()[:ALIKE] == second.strip()[:ALIKE]
+
+
+def _in_template(tokenizer: Tokenizer, messages: list[dict[str, str]], begin: bool) -> list[int]:
+    try:
+        return tokenizer.apply_chat_template(messages, add_generation_prompt=begin)
+    except TemplateFailure:
+        return tokenizer.encode(messages[-1]["content"])
+
+
+def _twice(tokenizer: Tokenizer, text: str) -> list[int]:
+    once = tokenizer.decode(_in_template(tokenizer, [{"role": "user", "content": text}], True))
+    return _in_template(tokenizer, [{"role": "user", "content": once}], True)
+
+
+#: Ways in which prompts are asked by mistake: what they are called -> a prompt's tokens.
+_WAYS: Mapping[str, Callable[[Tokenizer, str], Sequence[int]]] = {
+    "without the chat template": lambda tokenizer, text: tokenizer.encode(text),
+    "without the generation prompt": lambda tokenizer, text: _in_template(
+        tokenizer, [{"role": "user", "content": text}], False
+    ),
+    "with the chat template applied twice": _twice,
+    "with another system prompt": lambda tokenizer, text: _in_template(
+        tokenizer,
+        [
+            {"role": "system", "content": "You are a helpful assistant."},
+            {"role": "user", "content": text},
+        ],
+        True,
+    ),
+}
 
 
 def _as_recorded(

@@ -2,15 +2,18 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mlxdoctor.api import diagnose
+from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Status
+from mlxdoctor.models.answer import answer
 from mlxdoctor.models.generations import (
     Asked,
     AskedAgain,
@@ -18,9 +21,12 @@ from mlxdoctor.models.generations import (
     Generations,
     RecordedGenerations,
 )
-from mlxdoctor.models.prompts import as_in_the_data, plain_prompt
+from mlxdoctor.models.load import load
+from mlxdoctor.models.prompts import Prompt, as_in_the_data, plain_prompt
 from tests.conftest import FIXTURES, RUNS, check_called
 from tests.given import outcome
+
+BASE_FOLDER = FIXTURES / "base"
 
 recorded_answers = check_called("recorded-answers")
 
@@ -146,3 +152,39 @@ def test_what_a_row_of_text_begins_with_is_continued_as_it_is(tmp_path: Path) ->
     dataset, tokenizer = Dataset.read(tmp_path), Tokenizer.read(FIXTURES / "base")
     [prompt] = as_in_the_data(dataset, tokenizer, ["Once upon"])
     assert prompt.tokens == tuple(tokenizer.encode("Once upon"))
+
+
+@pytest.mark.parametrize(
+    ("recorded", "code"),
+    [(["", "", "", ""], True), (["", "", "", "else"], True), (["", "", "other", "else"], False)],
+)
+def test_answers_of_the_tuned_model_asked_otherwise(recorded: list[str], code: bool) -> None:
+    items = [replace(item, otherwise={"bare": "", "twice": "x"}) for item in asked(*recorded).items]
+    result = outcome(recorded_answers, AskedAgain((), tuple(items)))
+    assert [finding.code for finding in result.findings] == (
+        ["recorded-answers.asked-otherwise"] if code else []
+    )
+    assert all("asked bare" in finding.message for finding in result.findings)
+
+
+@pytest.mark.slow
+def test_answers_recorded_without_the_chat_template(tmp_path: Path) -> None:
+    """Asked for with real models."""
+    run = shutil.copytree(RUNS / "healthy-ordinary", tmp_path / "run")
+    dataset, tokenizer = Dataset.read(FIXTURES / "data" / "geography"), Tokenizer.read(BASE_FOLDER)
+    rows = dataset.splits["valid"].rows[:8]
+    prompts = [row["messages"][0]["content"] for row in rows]
+    model = load(BaseModel.read(BASE_FOLDER), run / "adapters.safetensors")
+    bare = [Prompt(text, tuple(tokenizer.encode(text))) for text in prompts]
+    given = answer(model.select("tuned"), bare, (tokenizer.eos_token_id or 0,), 32)
+    lines = [
+        json.dumps({"prompt": text, "output": tokenizer.decode(tokens)})
+        for text, tokens in zip(prompts, given, strict=True)
+    ]
+    (run / "generations.jsonl").write_text("\n".join(lines) + "\n")
+    report = diagnose(
+        [run], base=BASE_FOLDER, data=FIXTURES / "data" / "geography", select=["recorded-answers"]
+    )
+    codes = [finding.code for finding in report.findings]
+    assert codes == ["recorded-answers.asked-otherwise"]
+    assert report.findings[0].measured["way"] == "without the chat template"
