@@ -45,6 +45,14 @@ LOST = 0.5
             fix="Compare the file's tensors with the configuration (`mlxdoctor inspect`); where "
             "the model was fused, use base and adapter, or fuse with more bits.",
         ),
+        "other-scale": Symptom.error(
+            "the adapter has the log's loss at another scale",
+            says="With a LoRA scale of {scale:g} in place of {configured:g}, the tuned model's "
+            "loss on the validation rows is {loss:.3f}, as the log has it ({logged:.3f}); as "
+            "configured it is {tuned_loss:.3f}. It was trained at the other scale.",
+            expected="the scale that it was trained at",
+            fix="Set lora_parameters.scale to {scale:g}.",
+        ),
         "base-differs": Symptom.warning(
             "neither model has the losses that the log begins and ends with",
             says="The base model's loss is {base_loss:.3f} where the log begins with "
@@ -80,6 +88,16 @@ def end_state(replay: Replay) -> Iterator[Sign | Seen]:
         return
     if worse < 0:
         raise Inconclusive("the log's losses are over other targets than these rows have")
+    if replay.scale is not None:
+        scale = replay.scale
+        figures: dict[str, Measurement] = {
+            "scale": scale.agreeing,
+            "advised_scale": scale.agreeing,
+            "configured": scale.configured,
+            "loss": scale.loss,
+        }
+        yield Sign("other-scale", measured | figures, where="lora_parameters.scale")
+        return
     is_other_base = before is not None and before.misfit > 0.0
     if is_other_base:
         yield Sign("base-differs", measured)

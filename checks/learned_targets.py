@@ -230,12 +230,14 @@ def _base_broken(losses: TokenLosses) -> Sign | None:
     # A small sound base, sure of other words, may be above as well; text that was learned since
     # is none that it cannot read.
     after = [row.mean("tuned", Role.ANSWER) for row in losses.compared]
-    if not_finite or mean > uniform + ABOVE_UNIFORM:
+    is_learned = bool(after) and float(np.mean(after)) < READABLE * uniform
+    if not_finite or (mean > uniform + ABOVE_UNIFORM and not is_learned):
         severity, verdict = Severity.ERROR, "it, its tokenizer or the data is broken"
     else:
-        is_learned = bool(after) and float(np.mean(after)) < READABLE * uniform
-        severity = Severity.INFO if is_learned else Severity.WARNING
-        verdict = "it knows no such text"
+        severity, verdict = (
+            Severity.INFO if is_learned else Severity.WARNING,
+            "it knows no such text",
+        )
     measured: dict[str, Measurement] = {
         "rows": len(losses.rows),
         "not_finite": not_finite or None,

@@ -32,8 +32,8 @@ FAR = 1 / 3
 ERRORS = 4.0
 
 _REACHED = (
-    "The loss on {rows:* {split} row} is {tuned:.2f}; the base model's is {untouched:.2f}, and "
-    "{updates} updates of Adam at a rate of {rate:.2g} reach {reached:.2f}"
+    "The loss on {rows:* row} of the {split} split is {tuned:.2f}; the base model's is "
+    "{untouched:.2f}, and {updates} updates of Adam at a rate of {rate:.2g} reach {reached:.2f}"
 )
 _OWN = "[; as many with the run's own settings reach {own:.2f}]"
 _HELD_BACK = (
@@ -45,6 +45,11 @@ _EXPECTED = "at most {reached:.2f}"
 
 @check(
     codes={
+        "reached": Symptom.info(
+            "the run learned what its rows teach",
+            says=f"{_REACHED}.",
+            expected=_EXPECTED,
+        ),
         "rate-too-high": Symptom.error(
             "the learning rate is too high for these rows",
             says=_HELD_BACK,
@@ -110,6 +115,8 @@ def reach(reach: Reach) -> Iterator[Sign | Seen]:
     is_clear = not reach.tuned - reach.reached <= ERRORS * reach.noise
     if not (is_clear and not reach.shortfall <= SHORT):
         yield Seen(f"{_REACHED}.", measured, learned=reach.split == "validation")
+        if reach.tuned < reach.reached and reach.split == "validation":
+            yield Sign("reached", measured)
         return
     if reach.tuned_on_trained < reach.reached_on_trained and reach.split == "validation":
         raise Inconclusive("the rows trained on are known by heart: others do not tell")

@@ -48,6 +48,14 @@ _SAID = f"The log's losses are those {{clause}}. As configured, {_COMPARED}."
             expected="the losses that mlx-lm computes from the same base, rows and configuration",
             fix="Look at one step of the trainer: `mlxdoctor probe FILE:FUNCTION`.",
         ),
+        "trains-otherwise": Symptom.info(
+            "training goes another way than the configuration says",
+            says="The validation before training is the one that mlx-lm computes[, counted "
+            "{clause}], and the training is not: at iteration {iteration} the log has "
+            "{recorded_report:.3f}, and mlx-lm computes {report:.3f}.",
+            expected="the losses that the configured optimiser, rate and batches give",
+            fix="Write down the optimiser's options, its schedule and the order of the rows.",
+        ),
         **{
             reading.code: Symptom.error(
                 f"the log's losses are those {reading.clause}",
@@ -69,6 +77,13 @@ def replay(replay: Replay) -> Iterator[Sign | Seen | Unsought | ReplayCurve]:
     yield _curve(replay)
     measured = _figures(start)
     off = misfit(start)
+    is_of_training = all(level.what == "report" for level in replay.best if level.misfit > 0.0)
+    has_before = any(level.what == "before" for level in start)
+    is_sound = replay.reading is None or replay.reading.sound
+    if off > 0.0 and has_before and is_sound and is_of_training and misfit(_start(replay)) > 0.0:
+        clause = replay.reading.clause if replay.reading is not None else None
+        yield Sign("trains-otherwise", _figures(_start(replay)) | {"clause": clause})
+        return
     if off == 0.0:
         said = f"Computed again, the first losses are the log's: {_COMPARED}."
         yield Seen(said, measured)
@@ -82,6 +97,11 @@ def replay(replay: Replay) -> Iterator[Sign | Seen | Unsought | ReplayCurve]:
         return
     severity = Severity.ERROR if off > FAR else None
     yield Sign("differs", measured | {"misfit": off}, severity=severity)
+
+
+def _start(replay: Replay) -> list[Level]:
+    """What was recorded of the start, under the reading that fits best."""
+    return [level for level in replay.best if level.what != "after"]
 
 
 def _figures(start: list[Level]) -> dict[str, Measurement]:

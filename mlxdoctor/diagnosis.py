@@ -104,7 +104,17 @@ def judge(
     noted = severities(outcomes)
     is_certain = Severity.ERROR in noted.values()
     suspicions = {code for code, severity in noted.items() if severity is not Severity.INFO}
-    suspected = [cause for cause in ranked if suspicions & set(cause.supporting)]
+    # What was measured to the contrary outweighs a warning.
+    refuted = {
+        listed.cause.id: listed.contradicting[0]
+        for listed in ranked
+        if listed.contradicting and listed.score < MIN_SCORE
+    }
+    suspected = [
+        listed
+        for listed in ranked
+        if suspicions & set(listed.supporting) and listed.cause.id not in refuted
+    ]
     learned = any(seen.learned for outcome in outcomes for seen in outcome.seen)
     if is_certain or any(_crosses(cause, suspicions) for cause in suspected):
         worthwhile = [cause for cause in ranked if cause.score >= MIN_SCORE]
@@ -119,7 +129,10 @@ def judge(
     possible = {listed.cause.id: listed for listed in (*diagnosis, *suspected)}
     by_check = {outcome.check: outcome for outcome in outcomes}
     coverage = tuple(
-        _covered(cause, named, possible, by_check, noted) for cause in knowledge.causes.values()
+        Coverage(cause.id, CauseStatus.RULED_OUT, refuted[cause.id])
+        if cause.id in refuted and cause.id not in possible
+        else _covered(cause, named, possible, by_check, noted)
+        for cause in knowledge.causes.values()
     )
     open_causes = sum(covered.status is CauseStatus.OPEN for covered in coverage)
     # What could not be looked for may be there: 27 of 401 faulty runs of the ward show nothing

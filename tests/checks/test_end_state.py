@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mlxdoctor.twin.replay import Level, Replay
+from mlxdoctor.twin.replay import Level, Replay, Scale
 from tests.conftest import check_called
 from tests.given import outcome, severities
 
@@ -54,3 +54,10 @@ def test_what_decides_nothing() -> None:
     assert "not finite" in said((4.0, 0.5), (4.0, math.nan)).reason
     start = (Level("before", 0, 4.0, 4.0, 0.02),)
     assert "no loss of the end" in outcome(end_state, Replay((), start, None, start)).reason
+
+
+def test_the_scale_of_the_training() -> None:
+    levels = (Level("before", 0, 4.0, 4.0, 0.02), Level("after", 100, 0.3, 2.0, 0.02))
+    found = outcome(end_state, Replay((), levels, None, levels, Scale(40.0, 2.0, 0.301)))
+    assert severities(found) == {"other-scale": "error"}
+    assert found.findings[0].measured["advised_scale"] == 2.0

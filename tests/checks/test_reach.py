@@ -37,7 +37,7 @@ RATE = {"setting": "learning_rate", "after": "0.0001", "cured": 2.1}
 @pytest.mark.parametrize(
     ("tuned", "more", "expected"),
     [
-        (1.0, {}, {}),
+        (1.0, {}, {"reached": "info"}),
         # A fifth of what the twin gained is 2.6, a third 3.0.
         (2.59, {"own": 2.6}, {}),
         (2.7, {"own": 2.7}, {"far-above": "warning"}),
@@ -66,7 +66,7 @@ RATE = {"setting": "learning_rate", "after": "0.0001", "cured": 2.1}
 def test_a_run_beside_its_twin(tuned: float, more: dict[str, Any], expected: Any) -> None:
     found = said(tuned, **more)
     assert severities(found) == expected
-    assert bool(found.seen) is not bool(expected)
+    assert bool(found.seen) is (expected in ({}, {"reached": "info"}))
 
 
 def test_what_decides_nothing() -> None:

@@ -32,7 +32,9 @@ def said(configured: tuple[Level, ...], **more: Any) -> Any:
         ((4.0, 3.0, 2.0), {}),
         ((4.019, 3.19, 1.81), {}),
         ((4.03, 3.0, 2.0), {"differs": "warning"}),
-        ((4.0, 3.21, 2.0), {"differs": "warning"}),
+        # Only the training is another: of an optimiser's options, say, or the order of the rows.
+        ((4.0, 3.21, 2.0), {"trains-otherwise": "info"}),
+        ((4.0, 3.9, 2.0), {"trains-otherwise": "info"}),
         ((4.49, 3.0, 2.0), {"differs": "warning"}),
         ((4.51, 3.0, 2.0), {"differs": "error"}),
         ((None, 3.6), {"differs": "error"}),

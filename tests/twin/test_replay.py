@@ -78,6 +78,17 @@ def test_a_sound_run_agrees_with_its_twin(tmp_path: Path, mask: bool) -> None:
     assert misfit(replay.best) == 0.0
 
 
+def test_the_scale_that_it_was_trained_at_is_read_off_its_end(tmp_path: Path) -> None:
+    folder = made(tmp_path, learning_rate=3e-3, iters=ITERATIONS).files.adapter
+    assert folder is not None
+    config = json.loads((folder / "adapter_config.json").read_text())
+    config["lora_parameters"]["scale"] = 2.0
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    scale = replayed(Run.discover([folder])).scale
+    assert scale is not None
+    assert (scale.configured, scale.agreeing) == (2.0, 20.0)
+
+
 #: The saved adapter of so short a run changes its base too little.
 FAULTY = [each for each in readings() if not each.sound and each.code != "adapter-in-the-base"]
 #: One reading of each code.

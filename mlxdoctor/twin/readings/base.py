@@ -62,9 +62,25 @@ def _rope(factor: float) -> Reading:
 
 
 #: 8 bits change a loss by less than half precision does.
-QUANTISED = tuple(_quantised(bits) for bits in (4, 3))
+QUANTISED = tuple(_quantised(bits) for bits in (4, 3, 2))
 #: 10,000, 500,000 and 1,000,000 are usual: these are their quotients.
 ROPE = tuple(_rope(factor) for factor in (0.01, 0.02, 50.0, 100.0))
+
+
+@reading(
+    in_training=True,
+    fix="Call model.freeze() before converting layers: what is trained besides is not saved.",
+)
+def base_trained_along(settings: Settings, parts: Parts) -> tuple[Settings, Parts] | None:
+    """Of a run that trains the base model along with the adapter."""
+    if settings.fine_tune_type == "full":
+        return None
+
+    def prepare(model: Any, settings: Settings) -> None:
+        parts.prepare(model, settings)
+        model.unfreeze()
+
+    return settings, replace(parts, prepare=prepare)
 
 
 @reading(fix="Train on the base model itself, and not on one that was fused before.")

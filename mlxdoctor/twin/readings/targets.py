@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.twin.reading import reading
 from mlxdoctor.twin.settings import Settings
@@ -33,6 +34,28 @@ def without_padding(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
 def answers_alone(settings: Settings, parts: Parts) -> tuple[Settings, Parts] | None:
     """Of the answers alone."""
     return None if settings.mask_prompt else (replace(settings, mask_prompt=True), parts)
+
+
+@reading(sound=True)
+def answers_with_their_header(settings: Settings, parts: Parts) -> tuple[Settings, Parts] | None:
+    """Of the answers and the tokens that open them, as mlx-lm masked before 0.29."""
+    splits = Dataset.read(Path(settings.data)).splits
+
+    def encode(settings: Settings, tokenizer: Any) -> TokenRows:
+        def earlier(name: str, rows: Sequence[TokenRow]) -> tuple[TokenRow, ...]:
+            split = splits.get(name)
+            asked = [split.messages(row)[:-1] for row in split.rows] if split is not None else []
+            return tuple(
+                replace(row, offset=len(tokenizer.apply_chat_template(turns, return_dict=False)))
+                for row, turns in zip(rows, asked, strict=False)
+            )
+
+        rows = parts.encode(settings, tokenizer)
+        return replace(rows, train=earlier("train", rows.train), valid=earlier("valid", rows.valid))
+
+    is_chat = all(split.format == "chat" for split in splits.values())
+    masked = replace(settings, mask_prompt=True)
+    return (masked, replace(parts, encode=encode)) if is_chat else None
 
 
 @reading(sound=True)
