@@ -25,7 +25,7 @@ What to do. Answer again with the adapter: `mlx_lm.generate --adapter-path ...`,
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
-from mlxdoctor.check import Inconclusive, NotApplicable, check
+from mlxdoctor.check import DoesNotArise, Inconclusive, check
 from mlxdoctor.finding import Measurement, Seen, Sign, Symptom
 from mlxdoctor.measure.text.outputs import answer_words
 from mlxdoctor.models.generations import (
@@ -60,6 +60,14 @@ _ALIKE = 0.9
             fix="Answer the prompts again with the adapter: `mlx_lm.generate --adapter-path "
             "FOLDER`, or `mlx_lm.load(model, adapter_path=FOLDER)`.",
         ),
+        "of-other-prompts": Symptom.error(
+            "the recorded answers belong to other prompts of the file",
+            says="{misplaced} of {prompts:* recorded answer} are the tuned model's answers to "
+            "other prompts of the file, and {tuned} to their own: prompts and answers were put "
+            "together wrongly.",
+            expected="every answer beside its own prompt",
+            fix="Write prompt and answer into the file together, as each is made.",
+        ),
         "asked-otherwise": Symptom.error(
             "the recorded answers were asked for in another way than the model was trained on",
             says="Of {prompts:* recorded answer} {alike} begin as the tuned model's do when it is "
@@ -77,7 +85,7 @@ def recorded_answers(
 ) -> Iterator[Sign | Seen]:
     """Compare the recorded answers with both models' own."""
     if recorded is None and asked is None:
-        raise NotApplicable("no answers were recorded")
+        raise DoesNotArise("no answers were recorded")
     own = [item.own for item in asked.items] if asked is not None else []
     if not own and answers is not None and answers.how == "produced":
         own = [item for item in answers.distinct if item.base is not None]
@@ -124,6 +132,17 @@ def _by_the_same_prompts(asked: AskedAgain) -> Sign | Seen:
     if of_tuned >= _SHARE * prompts:
         sentence = "Of {prompts:* recorded answer} {tuned} begin as the tuned model's do."
         return Seen(sentence, measured)
+    misplaced = sum(
+        any(
+            _same(item.recorded.tuned, other.own.tuned)
+            for other in asked.items
+            if other is not item
+        )
+        and not _same(item.recorded.tuned, item.own.tuned)
+        for item in asked.items
+    )
+    if misplaced >= _SHARE * (len(asked.items) - 1) and misplaced >= _TELLING + of_tuned:
+        return Sign("of-other-prompts", {**measured, "misplaced": misplaced})
     for way in asked.items[0].otherwise:
         alike = sum(
             _is_of(item.recorded.tuned, item.otherwise[way], item.own.tuned) for item in asked.items

@@ -167,6 +167,17 @@ def test_answers_of_the_tuned_model_asked_otherwise(recorded: list[str], code: b
     assert all("asked bare" in finding.message for finding in result.findings)
 
 
+def test_answers_beside_other_prompts() -> None:
+    own = [f"{name} lies far in the north" for name in ("Ara", "Bo", "Cer", "Do", "Eru", "Fa")]
+    items = tuple(
+        Asked(Generation(f"p{i}", None, own[i - 1]), Generation(f"p{i}", BASE, own[i]))
+        for i in range(6)
+    )
+    result = outcome(recorded_answers, AskedAgain((), items))
+    assert [finding.code for finding in result.findings] == ["recorded-answers.of-other-prompts"]
+    assert result.findings[0].measured["misplaced"] == 6
+
+
 @pytest.mark.slow
 def test_answers_recorded_without_the_chat_template(tmp_path: Path) -> None:
     """Asked for with real models."""
