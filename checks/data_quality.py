@@ -113,6 +113,13 @@ _ENDS_IN_CONTROL = re.compile(rf"(?:{CONTROL.pattern})\s*\Z")
 _OF_ANSWERS = ("cut-answers", "wrapped-answers", "words-out-of-order", "misplaced-answers")
 
 
+#: Shares of answers that end as questions, and of those with tags or entities, from which they are
+#: a note, a warning, an error.
+EXCHANGED, MARKED_UP = (0.3, 0.5, 0.7), (0.05, 0.2, 2.0)
+_MARKUP = re.compile(
+    r"</?(?:p|br|div|span|b|i|ul|li|a|strong|em)\b[^<>]{0,80}>|&(?:nbsp|amp|quot|lt|gt|#\d{2,5});"
+)
+_OF_MARKUP = re.compile(r"html|markup|\btags?\b|xml|snippet|<\w", re.IGNORECASE)
 #: Rows below which there are too few: LoRA guides start at 50 to 100, and fixtures with 12 overfit.
 FEW_ROWS = 50
 
@@ -174,6 +181,20 @@ FEW_ROWS = 50
             "end with one, which the chat template is to write, such as {answer}.",
             expected="answers alone: the template adds the rest",
             fix="take the speaker's name and the special tokens away, and write the rows again",
+        ),
+        "exchanged-roles": Symptom.error(
+            "questions and answers have changed places",
+            says="{rows} of {examined} answers end with a question mark, such as {answer}, and "
+            "{asking} of the prompts do: the columns of questions and of answers were exchanged.",
+            expected="questions in the prompts, answers in the answers",
+            fix="exchange the columns, and write the rows again",
+        ),
+        "marked-up-answers": Symptom.warning(
+            "answers hold the markup of a page",
+            says="{rows} of {examined} answers hold tags or entities of HTML, such as {answer}, "
+            "and hardly a prompt speaks of any: the export left them in.",
+            expected="text as a reader is to see it",
+            fix="take the tags away and resolve the entities, and write the rows again",
         ),
         "damaged-answers": Symptom.error(
             "text was read in a wrong encoding",
@@ -360,6 +381,23 @@ def _marked(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
             {"answer": quoted(answers[wrapped[0]], 60)},
             is_sure=len(opened) >= enough,
             examined=examined,
+        )
+    asked = {row: pairs[row].prompt for row in answers}
+    asking = sum(text.rstrip().endswith("?") for text in asked.values())
+    answering = [row for row, text in answers.items() if text.rstrip().endswith("?")]
+    if split.format != "text" and answering and 5 * asking <= len(answering):
+        figures: dict[str, Measurement] = {
+            "answer": quoted(answers[answering[0]], 60),
+            "asking": asking,
+        }
+        yield from _graded(
+            "exchanged-roles", split, answering, EXCHANGED, figures, examined=examined
+        )
+    tagged = [row for row, text in answers.items() if _MARKUP.search(text)]
+    if tagged and 5 * sum(bool(_OF_MARKUP.search(text)) for text in asked.values()) <= len(tagged):
+        figures = {"answer": quoted(answers[tagged[0]], 60)}
+        yield from _graded(
+            "marked-up-answers", split, tagged, MARKED_UP, figures, is_sure=False, examined=examined
         )
     damaged = [row for row in answers if DAMAGE.search(pairs[row].text)]
     shares = [len(DAMAGE.findall(text)) / len(text) for text in answers.values() if text]

@@ -34,6 +34,11 @@ FAR = 0.3
 #: Of what was learned, what is lost where the rows may be others.
 LOST = 0.5
 
+_SAME = (
+    "Computed again from the files, the loss is {tuned_loss:.3f}; the log has {logged:.3f} at "
+    "{when}."
+)
+
 
 @check(
     codes={
@@ -44,6 +49,11 @@ LOST = 0.5
             expected="{logged:.3f}, give or take {tolerance:.3f}",
             fix="Compare the file's tensors with the configuration (`mlxdoctor inspect`); where "
             "the model was fused, use base and adapter, or fuse with more bits.",
+        ),
+        "as-logged": Symptom.info(
+            "the saved model has the loss that the log ends with",
+            says=_SAME,
+            expected="{logged:.3f}, give or take {tolerance:.3f}",
         ),
         "other-scale": Symptom.error(
             "the adapter has the log's loss at another scale",
@@ -80,11 +90,8 @@ def end_state(replay: Replay) -> Iterator[Sign | Seen]:
         "logged_before": before.recorded if before is not None else None,
     }
     if abs(worse) <= max(tolerance, SHARE * after.recorded):
-        said = (
-            "Computed again from the files, the loss is {tuned_loss:.3f}; the log has "
-            "{logged:.3f} at {when}."
-        )
-        yield Seen(said, measured)
+        yield Seen(_SAME, measured)
+        yield Sign("as-logged", measured)
         return
     if worse < 0:
         raise Inconclusive("the log's losses are over other targets than these rows have")

@@ -48,6 +48,11 @@ _SAID = f"The log's losses are those {{clause}}. As configured, {_COMPARED}."
             expected="the losses that mlx-lm computes from the same base, rows and configuration",
             fix="Look at one step of the trainer: `mlxdoctor probe FILE:FUNCTION`.",
         ),
+        "as-computed": Symptom.info(
+            "the trainer computes mlx-lm's loss",
+            says=f"Computed again, the first losses are the log's: {_COMPARED}.",
+            expected="the losses that mlx-lm computes",
+        ),
         "trains-otherwise": Symptom.info(
             "training goes another way than the configuration says",
             says="The validation before training is the one that mlx-lm computes[, counted "
@@ -87,6 +92,8 @@ def replay(replay: Replay) -> Iterator[Sign | Seen | Unsought | ReplayCurve]:
     if off == 0.0:
         said = f"Computed again, the first losses are the log's: {_COMPARED}."
         yield Seen(said, measured)
+        if any(level.what == "report" for level in start):
+            yield Sign("as-computed", measured)
         return
     if replay.reading is not None and replay.reading.sound:
         said = f"The log's first losses are those {{clause}}, which is sound: {_COMPARED}."

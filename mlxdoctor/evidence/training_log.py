@@ -123,11 +123,15 @@ class TrainingLog:
             InputError: a file can't be read, or none holds a report on training.
         """
         notes = Notes()
-        files: list[tuple[Source, list[Segment], list[int]]] = []
+        read: list[tuple[bool, tuple[Source, list[Segment], list[int]]]] = []
         for path in paths:
             stream, before = LogStream(path), len(notes.unread)
+            was_resumed = "resumed_from" in notes.header
             runs = read_log(stream, path, notes)
-            files.append((stream.source, runs, notes.unread[before:]))
+            is_resumed = not was_resumed and "resumed_from" in notes.header
+            read.append((is_resumed, (stream.source, runs, notes.unread[before:])))
+        # A run that was resumed comes after the one that it goes on from.
+        files = [file for _, file in sorted(read, key=lambda entry: entry[0])]
         segments = tuple(chain.from_iterable(runs for _, runs, _ in files))
         main = _judged(segments)
         remarks = [list(_remarks(*file[1:], main, is_alone=len(files) == 1)) for file in files]

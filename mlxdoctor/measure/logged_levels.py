@@ -59,8 +59,9 @@ def logged_loss(
         is_over = last is not None and last == planned and segment.axis in ("iteration", "step")
         named = log.saves[-1].iteration if log.saves else None
         end = last if is_over or named is None else named
-    if validation is not None and segment.axis in ("iteration", "step"):
-        validated = _validation(validation, before, end, segment.unit)
+    is_counted = segment.axis in ("iteration", "step")
+    if validation is not None and (is_counted or before is not None):
+        validated = _validation(validation, before, end if is_counted else None, segment.unit)
         if validated is not None:
             return validated
     if train is None:

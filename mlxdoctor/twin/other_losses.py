@@ -50,6 +50,12 @@ def first_target_loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx
     return mean_over(token_losses(model, tokens), mask)
 
 
+def prompt_loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array, mx.array]:
+    """The loss of what stands before the first supervised token of each row."""
+    mask = mx.arange(1, tokens.shape[1]) < spans[:, :1]
+    return mean_over(token_losses(model, tokens), mask)
+
+
 def whole_batch_loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array, mx.array]:
     """The loss of every place from the first supervised one to the end of the batch."""
     mask = mx.arange(1, tokens.shape[1]) >= spans[:, :1]

@@ -480,3 +480,23 @@ def test_many_rows(tmp_path):
     measured = next(one.measured for one in outcome.findings if MISPLACED in one.code)
     assert measured["examined"] == 400
     assert 0.2 < measured["share"] < 0.4
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered", "expected"),
+    [
+        ("Question {}?", "Answer {}.", {}),
+        ("Answer {}.", "Question {}?", {"exchanged-roles": "error"}),
+        # A tutor asks back.
+        ("Question {}?", "What do you think of {}?", {}),
+        ("Question {}?", "<p>Answer&nbsp;{}.</p>", {"marked-up-answers": "warning"}),
+        ("Write {} as HTML.", "<p>Answer {}.</p>", {}),
+        ("Question {}?", "Answer {} < 5 & more.", {}),
+    ],
+)
+def test_exchanged_roles_and_markup(tmp_path, asked, answered, expected):
+    rows = [chat(asked.format(number), answered.format(number)) for number in range(60)]
+    codes = found(tmp_path, rows)
+    assert {
+        code: codes[code] for code in codes if code in ("exchanged-roles", "marked-up-answers")
+    } == expected

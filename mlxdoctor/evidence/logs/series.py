@@ -112,7 +112,11 @@ class Segment:
         The trainer reports it at iteration 1 on its screen and at 0 through its
         callback. None where the log starts later.
         """
-        losses = self.get("val_loss")
+        losses, epochs = self.get("val_loss"), self.get("epoch")
+        if self.axis == "row" and losses is not None and epochs is not None and len(losses):
+            # Of a trainer that counts epochs alone.
+            is_first = losses.iterations[0] == epochs.iterations[0] and epochs.values[0] == 0.0
+            return float(losses.values[0]) if is_first else None
         # Trainers that count steps evaluate after the step, so theirs begins at 0.
         latest = {"iteration": 1, "step": 0}.get(self.axis)
         if losses is None or latest is None or losses.iterations[0] > latest:

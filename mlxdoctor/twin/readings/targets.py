@@ -127,6 +127,14 @@ def first_token_alone(settings: Settings, parts: Parts) -> tuple[Settings, Parts
     return replace(settings, mask_prompt=True), replace(parts, loss=first_target_loss)
 
 
+@reading(fix="Turn the mask round: the answers are the targets, and the prompts are not.")
+def prompts_alone(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
+    """Of the prompts alone, since the mask is inverted."""
+    from mlxdoctor.twin.other_losses import prompt_loss
+
+    return replace(settings, mask_prompt=True), replace(parts, loss=prompt_loss)
+
+
 @reading(fix="Mask by each row's length: padding is no target.")
 def padding_in_the_loss(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
     """Of all places of a batch, the padding included."""
