@@ -19,7 +19,13 @@ from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.answer import answer
 from mlxdoctor.models.forward import told
 from mlxdoctor.models.load import LoadedModels, Which, end_tokens, on_cpu
-from mlxdoctor.models.prompts import Prompt, as_in_the_data, plain_prompt, prompts_for
+from mlxdoctor.models.prompts import (
+    PLAIN_FORMATS,
+    Prompt,
+    as_in_the_data,
+    plain_prompt,
+    prompts_for,
+)
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
 from mlxdoctor.safety.time_budget import TimeBudget, by_turns
@@ -250,6 +256,8 @@ class AskedAgain:
         if 2 * alike < len(asked) and run.budget.left > 0:
             ends = end_tokens(tokenizer, models.base)
             for way, written in _WAYS.items():
+                if run.budget.left <= 0:
+                    break
                 prompts = [
                     Prompt(each.own.prompt, tuple(written(tokenizer, each.own.prompt)))
                     for each in asked
@@ -274,6 +282,11 @@ def _in_template(tokenizer: Tokenizer, messages: list[dict[str, str]], begin: bo
         return tokenizer.encode(messages[-1]["content"])
 
 
+def _in_format(pattern: str) -> Callable[[Tokenizer, str], Sequence[int]]:
+    before = pattern.split("{answer}", maxsplit=1)[0].rstrip(" ")
+    return lambda tokenizer, text: tokenizer.encode(before.replace("{prompt}", text))
+
+
 def _twice(tokenizer: Tokenizer, text: str) -> list[int]:
     once = tokenizer.decode(_in_template(tokenizer, [{"role": "user", "content": text}], True))
     return _in_template(tokenizer, [{"role": "user", "content": once}], True)
@@ -294,6 +307,10 @@ _WAYS: Mapping[str, Callable[[Tokenizer, str], Sequence[int]]] = {
         ],
         True,
     ),
+    **{
+        f"as `{pattern.partition('{answer}')[0]}`".replace("\n", "\\n"): _in_format(pattern)
+        for pattern in PLAIN_FORMATS[3:]
+    },
 }
 
 

@@ -24,6 +24,22 @@ LONGEST_PROMPT = 1024
 LONGEST_TEXT_PROMPT = 64
 
 
+#: Formats in which people write a question and its answer without a chat template.
+PLAIN_FORMATS = (
+    "{prompt} {answer}",
+    "{prompt}\n{answer}",
+    "{prompt}\n\n{answer}",
+    "Q: {prompt}\nA: {answer}",
+    "Question: {prompt}\nAnswer: {answer}",
+    "User: {prompt}\nAssistant: {answer}",
+    "USER: {prompt} ASSISTANT: {answer}",
+    "USER: {prompt}\nASSISTANT: {answer}",
+    "### Instruction:\n{prompt}\n\n### Response:\n{answer}",
+    "[INST] {prompt} [/INST] {answer}",
+    "<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n{answer}<|im_end|>",
+)
+
+
 @dataclass(frozen=True)
 class Prompt:
     """A prompt, ready for a model.

@@ -10,27 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.models.prompts import PLAIN_FORMATS
 from mlxdoctor.twin.reading import Reading
 from mlxdoctor.twin.settings import Settings
 from mlxdoctor.twin.token_rows import TokenRow, TokenRows
 
 if TYPE_CHECKING:
     from mlxdoctor.twin.prepared import Parts
-
-#: Formats in which people write a question and its answer without a chat template.
-PATTERNS = (
-    "{prompt} {answer}",
-    "{prompt}\n{answer}",
-    "{prompt}\n\n{answer}",
-    "Q: {prompt}\nA: {answer}",
-    "Question: {prompt}\nAnswer: {answer}",
-    "User: {prompt}\nAssistant: {answer}",
-    "USER: {prompt} ASSISTANT: {answer}",
-    "USER: {prompt}\nASSISTANT: {answer}",
-    "### Instruction:\n{prompt}\n\n### Response:\n{answer}",
-    "[INST] {prompt} [/INST] {answer}",
-    "<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n{answer}<|im_end|>",
-)
 
 
 @lru_cache(1)
@@ -40,13 +26,14 @@ def _pairs(data: str) -> dict[str, list[tuple[str, str] | None]]:
     return {name: [split.turn(row) for row in split.rows] for name, split in splits.items()}
 
 
-def _written(pattern: str, *, apart: bool) -> Reading:
+def _written(pattern: str, how: str) -> Reading:
     """The reading of rows in a format, the end token following.
 
     Args:
         pattern: with `{prompt}` and `{answer}`.
-        apart: prompt and answer are tokenized one by one, as trainers with a mask do; else the
-            whole text is, which may join their tokens where they meet.
+        how: "apart": prompt and answer are tokenized one by one, as trainers with a mask do;
+            "led": likewise, and a space between them belongs to the answer; "whole": the text
+            is tokenized at once, which may join their tokens where they meet.
     """
     before, after = pattern.split("{answer}")
 
@@ -58,11 +45,13 @@ def _written(pattern: str, *, apart: bool) -> Reading:
         def encode(settings: Settings, tokenizer: Any) -> TokenRows:
             def row(prompt: str, answer: str) -> TokenRow:
                 start, rest = before.replace("{prompt}", prompt), answer + after
+                if how == "led" and start.endswith(" "):
+                    start, rest = start[:-1], f" {rest}"
                 head = tokenizer.encode(start)
                 whole = (
-                    head + tokenizer.encode(rest, add_special_tokens=False)
-                    if apart
-                    else tokenizer.encode(start + rest)
+                    tokenizer.encode(start + rest)
+                    if how == "whole"
+                    else head + tokenizer.encode(rest, add_special_tokens=False)
                 )
                 if whole[-1:] != [tokenizer.eos_token_id]:
                     whole = [*whole, tokenizer.eos_token_id]
@@ -87,4 +76,9 @@ def _written(pattern: str, *, apart: bool) -> Reading:
     )
 
 
-FORMATS = tuple(_written(pattern, apart=apart) for pattern in PATTERNS for apart in (True, False))
+FORMATS = tuple(
+    _written(pattern, how)
+    for pattern in PLAIN_FORMATS
+    for how in ("apart", "led", "whole")
+    if how != "led" or " {answer}" in pattern
+)
