@@ -43,6 +43,8 @@ _TELLING = 2
 _PROMPTS = 8
 #: Least share of the prompts that are one model's: ties in half precision change some answers.
 _SHARE = 0.75
+#: Share of the answers that begin with the same word by chance: sampled ones often do.
+_BY_CHANCE = 0.25
 #: Least share of the prompts with the same answer recorded for both models, for the same reason.
 _ALIKE = 0.9
 
@@ -59,6 +61,13 @@ _ALIKE = 0.9
             expected="the tuned model's answers",
             fix="Answer the prompts again with the adapter: `mlx_lm.generate --adapter-path "
             "FOLDER`, or `mlx_lm.load(model, adapter_path=FOLDER)`.",
+        ),
+        "of-neither": Symptom.warning(
+            "the recorded answers are neither model's",
+            says="Of {prompts:* recorded answer} {alike} begin with the word with which the tuned "
+            "model begins, and {base} as the base model's own do: another model was asked.",
+            expected="answers that begin as the tuned model's do, sampled or not",
+            fix="Answer the prompts again with this adapter on its base model.",
         ),
         "of-other-prompts": Symptom.error(
             "the recorded answers belong to other prompts of the file",
@@ -153,6 +162,9 @@ def _by_the_same_prompts(asked: AskedAgain) -> Sign | Seen:
     if telling < _TELLING:
         why = "nearly all recorded answers are the expected ones, which either model may give"
         raise Inconclusive(why)
+    alike = sum(_shared(item.recorded.tuned, item.own.tuned) > 0 for item in asked.items)
+    if telling >= _PROMPTS and of_base < _SHARE * telling and alike <= _BY_CHANCE * telling:
+        return Sign("of-neither", {**measured, "alike": alike})
     if of_base < _SHARE * telling or of_tuned:
         raise Inconclusive("the recorded answers are neither model's: sampled, or asked otherwise")
     return Sign("base-answers", measured)

@@ -178,6 +178,14 @@ def test_answers_beside_other_prompts() -> None:
     assert result.findings[0].measured["misplaced"] == 6
 
 
+@pytest.mark.parametrize(("same", "hit"), [(2, True), (3, False)])
+def test_answers_of_neither_model(same: int, hit: bool) -> None:
+    """Of 8, of which some begin with the same word, as sampled ones do."""
+    recorded = [*["It may be anything"] * same, *["Ask another day"] * (8 - same)]
+    codes = [finding.code for finding in outcome(recorded_answers, asked(*recorded)).findings]
+    assert codes == ["recorded-answers.of-neither"] * hit
+
+
 @pytest.mark.slow
 def test_answers_recorded_without_the_chat_template(tmp_path: Path) -> None:
     """Asked for with real models."""

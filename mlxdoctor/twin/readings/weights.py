@@ -1,4 +1,4 @@
-"""Another base model than the one at hand."""
+"""Other weights than those of the base model at hand, which take a model to be loaded anew."""
 
 from __future__ import annotations
 
