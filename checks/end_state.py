@@ -105,7 +105,8 @@ def end_state(replay: Replay) -> Iterator[Sign | Seen]:
         }
         yield Sign("other-scale", measured | figures, where="lora_parameters.scale")
         return
-    is_other_base = before is not None and before.misfit > 0.0
+    # A reading of the log says what the trainer did: then the base is not in doubt.
+    is_other_base = before is not None and before.misfit > 0.0 and replay.reading is None
     if is_other_base:
         yield Sign("base-differs", measured)
     start = before.recorded if before is not None else math.inf
