@@ -254,8 +254,10 @@ class _Bench:
     def replay(self) -> Replay:
         """Compute what was recorded as configured; where it differs, as other trainers do."""
         configured = self.levels(self.usual)
-        if self.recorded.misfit(configured) == 0.0:
-            return self._result(configured, None, configured)
+        # Another scale than that of the training explains the reports and the end alike.
+        scale = self._other_scale(self.usual, configured)
+        if self.recorded.misfit(configured) == 0.0 or scale is not None:
+            return self._result(configured, None, configured, scale)
         alone = list(self._under(self.usual, sound=True))
         both = (ground for shape in alone for ground in self._under(shape, sound=True))
         shapes = [self.usual, *(shape for shape in alone if not shape.is_in_training)]
@@ -272,7 +274,7 @@ class _Bench:
         return (
             not self.is_late
             and self._screened(shape) == 0.0
-            and (_distance(self._validations(shape)) <= READ)
+            and (_off(self._validations(shape))[0] <= READ)
         )
 
     def levels(self, ground: _Ground) -> tuple[Level, ...]:
@@ -280,7 +282,11 @@ class _Bench:
         return (*self._validations(ground), *self._reports(ground))
 
     def _result(
-        self, configured: Sequence[Level], ground: _Ground | None, levels: Sequence[Level]
+        self,
+        configured: Sequence[Level],
+        ground: _Ground | None,
+        levels: Sequence[Level],
+        scale: Scale | None = None,
     ) -> Replay:
         def in_time(levels: Sequence[Level]) -> tuple[Level, ...]:
             order: tuple[What, ...] = ("before", "report", "after")
@@ -292,7 +298,7 @@ class _Bench:
             in_time(configured),
             ground.reading if ground is not None else None,
             in_time(levels),
-            self._other_scale(ground or self.usual, levels),
+            scale if ground is None else self._other_scale(ground, levels),
             "not every reading of the log was tried: the time was over"
             if self.is_late and self.recorded.misfit(levels) > 0.0
             else "",
@@ -353,13 +359,13 @@ class _Bench:
             if ground.reading is not None and not ground.reading.sound and misfit(levels) > 0.0:
                 is_whole = is_whole and left(levels) > 0.0
             slack = max((level.tolerance - SAME for level in levels), default=0.0)
-            is_near = _distance(levels) <= READ + slack or left(levels) > 0.0
+            is_near = _off(levels)[0] <= READ + slack or left(levels) > 0.0
             if not (is_whole and is_near and left(levels) <= allowed):
                 return best
-            return min(best, (ground, levels), key=lambda each: (left(each[1]), _distance(each[1])))
+            return min(best, (ground, levels), key=lambda each: (left(each[1]), *_off(each[1])))
 
         for number, ground in enumerate(grounds):
-            if self.is_late or (best[0] is not None and _distance(best[1]) <= EXACT):
+            if self.is_late or (best[0] is not None and max(_off(best[1])) <= EXACT):
                 return best
             screened = self._screened(ground)
             if screened == 0.0:
@@ -506,7 +512,9 @@ def as_configured(run: RunView) -> tuple[Settings, Parts]:
             mode="parity",
         )
     adapter = run.files.adapter
-    folder = adapter if adapter is not None and adapter.is_dir() else Path("adapters")
+    folder = Path("adapters")
+    if adapter is not None:
+        folder = adapter if adapter.is_dir() else adapter.parent
     settings = replace(settings, adapter_path=str(folder))
     parts, tokenizer = parts_of(settings), load_tokenizer(base.path, base.eos_token_ids)
     # Rows are the same under most readings: they are encoded once for each mask.
@@ -543,14 +551,16 @@ def _different(grounds: Iterable[_Ground]) -> Iterator[_Ground]:
             yield ground
 
 
-def _distance(levels: Sequence[Level]) -> float:
-    """How far the first validation is off, nats; without one, the last.
+def _off(levels: Sequence[Level]) -> tuple[float, float]:
+    """How far the first validation is off, or without one the last; and the reports, nats.
 
     Of two readings that agree, the nearer one is right.
     """
     offs = {level.what: abs(level.off) for level in levels}
-    distance = offs.get("before", offs.get("after", 0.0))
-    return math.inf if math.isnan(distance) else distance
+    reports = [abs(level.off) for level in levels if level.what == "report"]
+    both = offs.get("before", offs.get("after", 0.0)), max(reports, default=0.0)
+    first, later = (math.inf if math.isnan(each) else each for each in both)
+    return first, later
 
 
 def _noise(losses: Sequence[float]) -> float:
