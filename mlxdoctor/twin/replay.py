@@ -255,7 +255,8 @@ class _Bench:
         """Compute what was recorded as configured; where it differs, as other trainers do."""
         configured = self.levels(self.usual)
         # Another scale than that of the training explains the reports and the end alike.
-        scale = self._other_scale(self.usual, configured)
+        is_usual = not any(level.misfit for level in configured if level.what == "before")
+        scale = self._other_scale(self.usual, configured) if is_usual else None
         if self.recorded.misfit(configured) == 0.0 or scale is not None:
             return self._result(configured, None, configured, scale)
         alone = list(self._under(self.usual, sound=True))
