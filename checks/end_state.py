@@ -59,7 +59,7 @@ _SAME = (
             "the adapter has the log's loss at another scale",
             says="With a LoRA scale of {scale:g} in place of {configured:g}, the tuned model's "
             "loss on the validation rows is {loss:.3f}, as the log has it ({logged:.3f}); as "
-            "configured it is {tuned_loss:.3f}. It was trained at the other scale.",
+            "configured it is {tuned_loss:.3f}. That points to the scale of the training.",
             expected="the scale that it was trained at",
             fix="Set lora_parameters.scale to {scale:g}.",
         ),
@@ -67,7 +67,8 @@ _SAME = (
             "neither model has the losses that the log begins and ends with",
             says="The base model's loss is {base_loss:.3f} where the log begins with "
             "{logged_before:.3f}, and the tuned model's {tuned_loss:.3f} where it ends with "
-            "{logged:.3f}: the run began with other weights, another tokenizer, or other rows.",
+            "{logged:.3f}: base model, tokenizer or rows are others, or the trainer computes "
+            "another loss.",
             expected="{logged_before:.3f} and {logged:.3f}",
             fix="Check which base model the run was started with, and name it with --base.",
         ),
@@ -84,7 +85,7 @@ def end_state(replay: Replay) -> Iterator[Sign | Seen]:
     measured: dict[str, Measurement] = {
         "tuned_loss": after.computed,
         "logged": after.recorded,
-        "when": f"iteration {after.iteration}",
+        "when": "its last validation",
         "tolerance": tolerance,
         "base_loss": before.computed if before is not None else None,
         "logged_before": before.recorded if before is not None else None,

@@ -50,30 +50,15 @@ _EXPECTED = "at most {reached:.2f}"
             says=f"{_REACHED}.",
             expected=_EXPECTED,
         ),
-        "rate-too-high": Symptom.error(
-            "the learning rate is too high for these rows",
-            says=_HELD_BACK,
-            expected=_EXPECTED,
-            fix=_CHANGE,
-        ),
-        "rate-too-low": Symptom.error(
-            "the learning rate is too low for these rows",
-            says=_HELD_BACK,
-            expected=_EXPECTED,
-            fix=_CHANGE,
-        ),
-        "schedule-holds-back": Symptom.error(
-            "the schedule keeps the run from learning what its rows teach",
-            says=_HELD_BACK,
-            expected=_EXPECTED,
-            fix=_CHANGE,
-        ),
-        "setting-holds-back": Symptom.error(
-            "a setting keeps the run from learning what its rows teach",
-            says=_HELD_BACK,
-            expected=_EXPECTED,
-            fix=_CHANGE,
-        ),
+        **{
+            code: Symptom.error(meaning, says=_HELD_BACK, expected=_EXPECTED, fix=_CHANGE)
+            for code, meaning in {
+                "rate-too-high": "the learning rate is too high for these rows",
+                "rate-too-low": "the learning rate is too low for these rows",
+                "schedule-holds-back": "the schedule keeps the run from learning",
+                "setting-holds-back": "a setting keeps the run from learning",
+            }.items()
+        },
         "not-what-was-learned": Symptom.error(
             "the tuned model lacks what its settings teach",
             says=f"{_REACHED}{_OWN}: the trainer computes something else, or what is on disk is "
@@ -112,12 +97,15 @@ def reach(reach: Reach) -> Iterator[Sign | Seen]:
         "after": reach.after or None,
         "cured": reach.cured,
     }
-    is_clear = not reach.tuned - reach.reached <= ERRORS * reach.noise
-    if not (is_clear and not reach.shortfall <= SHORT):
+    if reach.shortfall <= SHORT:
         yield Seen(f"{_REACHED}.", measured, learned=reach.split == "validation")
         if reach.tuned < reach.reached and reach.split == "validation":
             yield Sign("reached", measured)
         return
+    if reach.tuned - reach.reached <= ERRORS * reach.noise:
+        raise Inconclusive(
+            f"{reach.rows} rows are too few to tell the run from {reach.updates} updates"
+        )
     if reach.tuned_on_trained < reach.reached_on_trained and reach.split == "validation":
         raise Inconclusive("the rows trained on are known by heart: others do not tell")
     severity = None if not reach.shortfall <= FAR else Severity.WARNING

@@ -95,11 +95,11 @@ def replay(replay: Replay) -> Iterator[Sign | Seen | Unsought | ReplayCurve]:
         if any(level.what == "report" for level in start):
             yield Sign("as-computed", measured)
         return
-    if replay.reading is not None and replay.reading.sound:
+    if replay.reading is not None and replay.reading.sound and misfit(_start(replay)) == 0.0:
         said = f"The log's first losses are those {{clause}}, which is sound: {_COMPARED}."
         yield Seen(said, measured | {"clause": replay.reading.clause})
         return
-    if replay.reading is not None:
+    if replay.reading is not None and not replay.reading.sound:
         yield Sign(replay.reading.code, measured | {"clause": replay.reading.clause})
         return
     severity = Severity.ERROR if off > FAR else None

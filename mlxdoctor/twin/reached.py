@@ -85,7 +85,6 @@ class Reach:
     noise: float
     updates: int
     rate: float
-    iterations: int
     tuned_on_trained: float = math.nan
     reached_on_trained: float = math.nan
     own: float | None = None
@@ -185,7 +184,6 @@ class _Measuring:
             noise=tuned.noise_beside(reached),
             updates=self.updates,
             rate=rate,
-            iterations=self.settings.iters,
             tuned_on_trained=tuned.trained,
             reached_on_trained=reached.trained,
         )
@@ -222,10 +220,12 @@ class _Measuring:
         except InputError:
             # Rows of text have no prompt.
             masked, rows = reference, self.parts.encode(reference, None)
+        from mlxdoctor.twin.reach import FEWEST_HELD
+
         made = self.parts.batches(masked)
         batches = made.train(rows.train)
         trained = list(islice(batches, HELD))
-        if len(rows.valid) >= masked.batch_size:
+        if len(rows.valid) >= FEWEST_HELD * masked.batch_size:
             return list(made.evaluation(rows.valid, HELD)), trained, "validation"
         return list(islice(batches, self.updates, self.updates + HELD)), trained, "training"
 

@@ -63,3 +63,10 @@ def test_a_log_without_its_start_decides_nothing() -> None:
     end = (Level("after", 100, 1.0, 1.0, 0.02),)
     assert said(end).status == "inconclusive"
     assert outcome(replay).status == "skipped"
+
+
+def test_a_sound_reading_that_leaves_a_difference_is_not_called_sound() -> None:
+    sound = next(each for each in readings() if each.sound)
+    found = said(levels(5.0, 4.0), reading=sound, best=levels(4.3, 3.0))
+    assert severities(found) == {"differs": "error"}
+    assert not found.seen
