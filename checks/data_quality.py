@@ -114,8 +114,9 @@ _OF_ANSWERS = ("cut-answers", "wrapped-answers", "words-out-of-order", "misplace
 
 
 #: Shares of answers that end as questions, and of those with tags or entities, from which they are
-#: a note, a warning, an error.
-EXCHANGED, MARKED_UP = (0.3, 0.5, 0.7), (0.05, 0.2, 2.0)
+#: a note and a warning; never an error, since a task may be to ask, or to write HTML. Neither was
+#: seen in the rows of 40 sound runs of 3 M parameters, one of which is asked for HTML.
+EXCHANGED, MARKED_UP = (0.3, 0.5, 2.0), (0.05, 0.2, 2.0)
 _MARKUP = re.compile(
     r"</?(?:p|br|div|span|b|i|ul|li|a|strong|em)\b[^<>]{0,80}>|&(?:nbsp|amp|quot|lt|gt|#\d{2,5});"
 )
@@ -182,12 +183,13 @@ FEW_ROWS = 50
             expected="answers alone: the template adds the rest",
             fix="take the speaker's name and the special tokens away, and write the rows again",
         ),
-        "exchanged-roles": Symptom.error(
-            "questions and answers have changed places",
+        "exchanged-roles": Symptom.warning(
+            "answers are questions, and prompts are not",
             says="{rows} of {examined} answers end with a question mark, such as {answer}, and "
-            "{asking} of the prompts do: the columns of questions and of answers were exchanged.",
+            "{asking} of the prompts do. Unless the model is to ask, the columns of questions and "
+            "of answers were exchanged.",
             expected="questions in the prompts, answers in the answers",
-            fix="exchange the columns, and write the rows again",
+            fix="if the model is to answer, exchange the columns and write the rows again",
         ),
         "marked-up-answers": Symptom.warning(
             "answers hold the markup of a page",

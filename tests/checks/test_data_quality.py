@@ -486,7 +486,7 @@ def test_many_rows(tmp_path):
     ("asked", "answered", "expected"),
     [
         ("Question {}?", "Answer {}.", {}),
-        ("Answer {}.", "Question {}?", {"exchanged-roles": "error"}),
+        ("Answer {}.", "Question {}?", {"exchanged-roles": "warning"}),
         # A tutor asks back.
         ("Question {}?", "What do you think of {}?", {}),
         ("Question {}?", "<p>Answer&nbsp;{}.</p>", {"marked-up-answers": "warning"}),
