@@ -287,9 +287,9 @@ def _in_format(pattern: str) -> Callable[[Tokenizer, str], Sequence[int]]:
     return lambda tokenizer, text: tokenizer.encode(before.replace("{prompt}", text))
 
 
-def _twice(tokenizer: Tokenizer, text: str) -> list[int]:
-    once = tokenizer.decode(_in_template(tokenizer, [{"role": "user", "content": text}], True))
-    return _in_template(tokenizer, [{"role": "user", "content": once}], True)
+def _twice(tokenizer: Tokenizer, text: str) -> Sequence[int]:
+    once = tokenizer.decode(plain_prompt(tokenizer, text).tokens)
+    return plain_prompt(tokenizer, once).tokens
 
 
 #: Ways in which prompts are asked by mistake: what they are called -> a prompt's tokens.
