@@ -22,15 +22,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mlxdoctor.check import DoesNotArise, Inconclusive, check
+from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.judge.learned import ENOUGH_ROWS
 from mlxdoctor.measure.text.statistics import SIGNIFICANCE, sign_test
+from mlxdoctor.models.losses import LossesBeforeFusing, TokenLosses
 from mlxdoctor.models.mean_loss import Targets, mean_loss
-from mlxdoctor.models.validation import ValidationRows
 
-#: Rows that are measured where all of them would be slow.
-MEASURED = 32
 _SAID = (
     "On {rows:* row} the fused model's loss is {fused_loss:.3f}, that of base and adapter "
     "{adapter_loss:.3f}"
@@ -54,22 +52,19 @@ _FAR = 0.1
         )
     },
 )
-def fused_agreement(validation: ValidationRows) -> Iterator[Sign | Seen]:
+def fused_agreement(losses: TokenLosses, unfused: LossesBeforeFusing) -> Iterator[Sign | Seen]:
     """Compare the losses of the fused model with those of base and adapter."""
-    if validation.measure_unfused is None:
-        raise DoesNotArise("there is no fused model with its adapter beside it")
-    count = min(validation.total, max(validation.affordable, MEASURED))
-    unfused, fused = validation.measure_unfused(count), validation.measure(count)
-    if any(row.tuned is None for row in (*unfused, *fused)):
-        raise Inconclusive("the adapter could not be loaded on this base model")
+    both = {(row.split, row.index): row for row in unfused.losses.compared}
+    fused = [row for row in losses.compared if (row.split, row.index) in both]
+    before_fusing = [both[row.split, row.index] for row in fused]
     if len(fused) < ENOUGH_ROWS:
         raise Inconclusive(f"{len(fused)} rows are too few to decide; {ENOUGH_ROWS} are needed")
     targets = Targets(masks_prompt=any(row.prompt_length for row in fused))
     before, after = (
         np.array([mean_loss([row], "tuned", targets).value for row in rows])
-        for rows in (unfused, fused)
+        for rows in (before_fusing, fused)
     )
-    apart, together = (mean_loss(rows, "tuned", targets).value for rows in (unfused, fused))
+    apart, together = (mean_loss(rows, "tuned", targets).value for rows in (before_fusing, fused))
     measured: dict[str, Measurement] = {
         "rows": len(fused),
         "adapter_loss": round(apart, 4),

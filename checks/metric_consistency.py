@@ -35,8 +35,8 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.judge.learned import ENOUGH_ROWS
 from mlxdoctor.models.load import Which
+from mlxdoctor.models.losses import TokenLosses
 from mlxdoctor.models.mean_loss import mean_loss, usual_targets
-from mlxdoctor.models.validation import ValidationRows
 
 #: Nats by which figures of one model differ, as mlx-lm averages batches and drops the last (0.05 on
 #: the fixtures), and from which on two cannot be one model's.
@@ -48,8 +48,8 @@ FALL = 1.0
 CLOSER = 4.0
 #: Nats below the log's last loss that another split or another average does not explain.
 FAR = 1.0
-#: Validation rows that are measured, as by loss-agreement, and standard errors of the others.
-ROWS, ERRORS = 64, 3.0
+#: Standard errors by which the loss on the measured rows differs from that on all.
+ERRORS = 3.0
 #: Share of a score before training below which it is lost: no sound run of ours loses a tenth.
 FALLEN = 0.5
 #: Nats of which the perplexity is still a number.
@@ -92,7 +92,7 @@ def metric_consistency(
     metrics: ReportedMetrics | None,
     log: TrainingLog | None,
     *,
-    validation: ValidationRows | None,
+    rows: TokenLosses | None,
     config: TrainingConfig | None,
 ) -> Iterator[Sign | Seen]:
     """Compare reported figures, logged losses and answers."""
@@ -102,8 +102,8 @@ def metric_consistency(
     if metrics is not None:
         yield from _before_and_after(metrics)
     of_rows = next((figure for figure in reported if figure.split in (None, "valid")), None)
-    if of_rows is not None and validation is not None:
-        losses = _on_the_rows(validation, config)
+    if of_rows is not None and rows is not None:
+        losses = _on_the_rows(rows, config)
         if any(of_rows.is_of_the_tuned(each) for each in losses):
             measured = of_rows.measured | {"measured_by": losses[0].measured_by}
             said = "The reported {figure} is {reported:.4g}, a loss of {reported_loss:.3f}, as the "
@@ -195,15 +195,15 @@ def _before_and_after(metrics: ReportedMetrics) -> Iterator[Sign]:
         yield Sign("worse-than-before", figures, where=after.source.path.name)
 
 
-def _on_the_rows(validation: ValidationRows, config: TrainingConfig | None) -> list[_Losses]:
+def _on_the_rows(measured: TokenLosses, config: TrainingConfig | None) -> list[_Losses]:
     """Both models' losses on validation rows, in each way in which sound trainers count targets."""
-    rows = validation.measure(min(ROWS, validation.total))
+    rows = measured.split("valid")
     if len(rows) < ENOUGH_ROWS or any(row.tuned is None for row in rows):
         return []
     losses = []
     for targets in usual_targets(config):
         base, tuned = (mean_loss(rows, which, targets) for which in get_args(Which))
-        error = max(mean.uncertainty(validation.total, validation.total) for mean in (base, tuned))
+        error = max(mean.spread / math.sqrt(max(mean.rows, 1)) for mean in (base, tuned))
         tolerance = max(SAME, ERRORS * error)
         by = f"{len(rows)} validation rows"
         losses.append(_Losses(base.value, tuned.value, tolerance, by))

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
-from mlxdoctor.twin.reached import SHORT, Reach
+from mlxdoctor.twin.reach import SHORT, Reach
 
 #: Of what the twin gained, what a run lacks that certainly went wrong.
 FAR = 1 / 3

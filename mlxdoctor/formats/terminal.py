@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from mlxdoctor.confirmation import Agreement, CauseTried
+from mlxdoctor.confirmation import CauseTried
 from mlxdoctor.finding import Status
 from mlxdoctor.formats import escape, gated, summary
 from mlxdoctor.formats.format import Format
@@ -154,8 +154,6 @@ def _experiments(page: _Page, report: Report) -> None:
             page.paragraph(
                 f"{tried.verdict}: {tried.title} ({tried.cause}), {tried.reason}.", colour=colour
             )
-        elif isinstance(tried, Agreement):
-            page.paragraph(tried.sentence)
     if report.reruns:
         iterations = sum(rerun.iterations for rerun in report.reruns)
         seconds = summary.number(round(sum(rerun.seconds for rerun in report.reruns), 1))

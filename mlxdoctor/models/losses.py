@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.evidence.kind import Missing, Progress, RunView
+from mlxdoctor.evidence.kind import Missing, NoSuchThing, Progress, RunView
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.forward import Floats, Predicted, Question, ask, require_tokens, told
-from mlxdoctor.models.load import LoadedModels, Which, end_tokens
+from mlxdoctor.models.load import LoadedModels, Which, end_tokens, load
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.time_budget import TimeBudget, by_turns
 
@@ -144,12 +144,43 @@ class TokenLosses:
     @classmethod
     def find(cls, run: RunView) -> TokenLosses:
         """Measured on training and validation rows."""
-        tokenizer, models = run.need(Tokenizer), run.need(LoadedModels)
-        splits, dataset = [run.need(SupervisedRows)], run.need(Dataset)
-        if "valid" in dataset.splits and splits[0].split != "valid":
-            splits.append(build(dataset, tokenizer, run.get(TrainingConfig), split="valid"))
-        meter = Meter(models, tokenizer, run.progress, run.budget)
-        return meter.measure(splits, ROWS, other_padding=True)
+        return _measured_on_the_rows(run, run.need(LoadedModels))
+
+
+@dataclass(frozen=True)
+class LossesBeforeFusing:
+    """The losses with the adapter beside the base, of a run whose tuned model is a fused one.
+
+    Attributes:
+        losses: on the same rows as `TokenLosses`.
+    """
+
+    kind: ClassVar[str] = "token losses before fusing"
+    needs_models: ClassVar[bool] = True
+
+    losses: TokenLosses
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The files of the models."""
+        return self.losses.sources
+
+    @classmethod
+    def find(cls, run: RunView) -> LossesBeforeFusing:
+        """Measured as those of the fused model are."""
+        adapter = run.files.adapter
+        if run.files.tuned is None or adapter is None:
+            raise NoSuchThing("there is no fused model with its adapter beside it")
+        return cls(_measured_on_the_rows(run, load(run.need(LoadedModels).base, adapter)))
+
+
+def _measured_on_the_rows(run: RunView, models: LoadedModels) -> TokenLosses:
+    tokenizer = run.need(Tokenizer)
+    splits, dataset = [run.need(SupervisedRows)], run.need(Dataset)
+    if "valid" in dataset.splits and splits[0].split != "valid":
+        splits.append(build(dataset, tokenizer, run.get(TrainingConfig), split="valid"))
+    meter = Meter(models, tokenizer, run.progress, run.budget)
+    return meter.measure(splits, ROWS, other_padding=True)
 
 
 @dataclass(frozen=True)

@@ -51,19 +51,6 @@ class MeanLoss:
     rows: int
     tokens: int
 
-    def uncertainty(self, total: int, seen: int) -> float:
-        """The standard error of this mean less that of another sample of the same rows.
-
-        Zero where both are of all rows (Cochran 1977, finite populations, ratio estimator).
-
-        Args:
-            total: rows that there are.
-            seen: how many of them the other mean is over.
-        """
-        own = max(1 / self.rows - 1 / max(total, self.rows), 0.0)
-        other = max(1 / max(seen, 1) - 1 / max(total, seen, 1), 0.0)
-        return self.spread * math.sqrt(own + other)
-
 
 def usual_targets(config: TrainingConfig | None) -> list[Targets]:
     """The targets of sound trainers: mlx-lm's, and those that leave padding out."""

@@ -31,7 +31,7 @@ from mlxdoctor.twin.predict import Device, predict_memory, predict_time
 from mlxdoctor.verdict import CauseStatus, Readiness, Verdict
 
 if TYPE_CHECKING:
-    from mlxdoctor.twin.reach import RangeTest
+    from mlxdoctor.twin.rates import RangeTest
 
 #: What a plan can have; the rest comes with the run.
 _BEFORE = frozenset(
@@ -99,7 +99,7 @@ def _make_steps(
         sentence.
     """
     from mlxdoctor.preflight.steps import first_step, prepared_run
-    from mlxdoctor.twin.reach import range_test
+    from mlxdoctor.twin.rates import range_test
 
     begun = time.perf_counter()
     base, dataset = run.get(BaseModel), run.get(Dataset)

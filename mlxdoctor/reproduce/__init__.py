@@ -144,14 +144,13 @@ def _folded(
         for name, one in rulings.items()
     ]
     tried.sort(key=lambda verdict: _ORDER[verdict.verdict])
-    agreement = [state.agreement] if state.agreement is not None else []
     diagnosis = _diagnosis(report, rulings, causes)
     return as_seen_here(
         replace(
             report,
             diagnosis=diagnosis,
             fix=_fix(report, diagnosis, rulings),
-            experiments=(*tried, *agreement, *reruns),
+            experiments=(*tried, *reruns),
         )
     )
 

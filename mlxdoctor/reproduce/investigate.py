@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from mlxdoctor.causes import Cause
-from mlxdoctor.confirmation import Agreement
 from mlxdoctor.diagnosis import Diagnosed, rank, severities
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Severity
 from mlxdoctor.judge.remedy import fix_for
 from mlxdoctor.reproduce.bench import Bench, Failure
 from mlxdoctor.reproduce.changes import try_cure, try_injection
-from mlxdoctor.reproduce.observe import Observation, symptom_checks
+from mlxdoctor.reproduce.observe import symptom_checks
 from mlxdoctor.reproduce.rules import PROBE, Ruling, Trials, judge_plain, undecided
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.twin.replay import Replay
 from mlxdoctor.twin.rerun import BudgetSpent
 from mlxdoctor.verdict import CauseStatus
 
@@ -28,10 +25,6 @@ CAUSES = 3
 #: Log-odds by which a cause is far ahead of another: ln 9, as for a headline that says the cause
 #: without `probable`.
 MARGIN = 2.2
-#: Nats by which a reported loss and the same one made again differ at most: reruns of sound runs
-#: are within 0.0005 of their logs (rounding); those of faulty trainers differ by 0.05 and more, by
-#: 0.004 where only norms are trained besides.
-SAME_STEP = 0.002
 _MORE_TIME = "more time (--budget): the same command goes on from there"
 _REMEDY = "the remedy tried where the run was made, and that run diagnosed"
 
@@ -42,12 +35,10 @@ class Investigation:
 
     Attributes:
         rulings: cause -> the verdict on it.
-        agreement: how the rerun as recorded compares with the log; None: it can't.
         iterations: of each rerun; None where none was made.
     """
 
     rulings: Mapping[str, Ruling] = field(default_factory=dict)
-    agreement: Agreement | None = None
     iterations: int | None = None
 
 
@@ -106,14 +97,13 @@ def investigate(
     rest = [c for c in wanted if c.id not in settled and (not shown or c.id in asked)]
     rulings = {c.id: ruling for c in rest if (ruling := _without_rerun(failure, c)) is not None}
     rest = [cause for cause in rest if cause.id not in rulings]
-    same: Agreement | None = None
     try:
         if rest:
             bench = bench.shortened()
             plain = bench.plain()
-            same = agreement(run.get(TrainingLog), plain.get(bench.lab.recipe.seed))
+            replay = run.get(Replay)
             for cause in rest:
-                rulings[cause.id] = _tried(bench, cause, plain, same)
+                rulings[cause.id] = _tried(bench, cause, plain, replay)
     except BudgetSpent as spent:
         names = [cause.id for cause in rest if cause.id not in rulings]
         rulings = _out_of_time(rulings, names, spent)
@@ -127,7 +117,7 @@ def investigate(
         if shown and ruling.verdict == "confirmed":
             reason = f"{ruling.reason}; but {shown} was shown directly"
             rulings[name] = undecided(reason, "that cured first, and the run diagnosed again")
-    return Investigation(settled | rulings, same, bench.failure.iterations)
+    return Investigation(settled | rulings, bench.failure.iterations)
 
 
 def shown_by_diagnosis(failure: Failure, cause: Cause) -> Ruling:
@@ -150,48 +140,6 @@ def shown_by_diagnosis(failure: Failure, cause: Cause) -> Ruling:
     return undecided(f"{coverage.why} speaks for it, and is no proof", wanted)
 
 
-def agreement(log: TrainingLog | None, rerun: Observation | None) -> Agreement | None:
-    """Compare reported losses with the means of the rerun's over the iterations between reports.
-
-    Args:
-        log: of the run that was examined.
-        rerun: as recorded, with the recorded seed.
-
-    Returns:
-        None where the log has no training loss by iteration that the rerun reached.
-    """
-    series = log.main.get("train_loss") if log is not None else None
-    if log is None or rerun is None or series is None or log.main.axis != "iteration":
-        return None
-
-    def difference(reported: float, again: float) -> float:
-        if math.isfinite(reported) and math.isfinite(again):
-            return abs(reported - again)
-        return 0.0 if math.isfinite(reported) == math.isfinite(again) else math.inf
-
-    losses = dict(zip(rerun.iterations, rerun.losses, strict=True))
-    reported = dict(zip(map(int, series.iterations), map(float, series.values), strict=True))
-    compared: list[tuple[float, int, float, float]] = []
-    for before, last in pairwise((0, *reported)):
-        between = [losses[step] for step in range(before + 1, last + 1) if step in losses]
-        if last <= before or len(between) < last - before:
-            break
-        mean = sum(between) / len(between)
-        compared.append((difference(reported[last], mean), last, reported[last], mean))
-    if not compared:
-        return None
-    largest, iteration, recorded, mean = max(compared)
-    return Agreement(
-        reports=len(compared),
-        last=compared[-1][1],
-        difference=largest,
-        iteration=iteration,
-        recorded=recorded,
-        rerun=mean,
-        agrees=largest <= SAME_STEP,
-    )
-
-
 def _without_rerun(failure: Failure, cause: Cause) -> Ruling | None:
     """The verdict on a cause of which no rerun could say anything; None: one can."""
     if cause.no_experiment:
@@ -207,7 +155,7 @@ def _without_rerun(failure: Failure, cause: Cause) -> Ruling | None:
     return undecided(reason, wanted if likeliest else _REMEDY)
 
 
-def _tried(bench: Bench, cause: Cause, plain: Trials, same: Agreement | None) -> Ruling:
+def _tried(bench: Bench, cause: Cause, plain: Trials, replay: Replay | None) -> Ruling:
     failure = bench.failure
     question = failure.question(cause)
     fails = judge_plain(question, plain) is not False
@@ -215,11 +163,11 @@ def _tried(bench: Bench, cause: Cause, plain: Trials, same: Agreement | None) ->
         if not all(map(question.is_sound, plain.values())):
             reason = "rerun as recorded it fails, but with none of the symptoms of this cause"
             return Ruling("refuted", reason)
-        if same is not None and same.agrees and cause.changes_losses:
+        if replay is not None and replay.is_as_recorded and cause.changes_losses:
             return Ruling(
                 "refuted",
-                "the reference trainer, which does not have this fault, gives the recorded losses "
-                f"to within {same.difference:.2g} nats (up to iteration {same.last:,})",
+                "the reference trainer, which does not have this fault, computes the losses that "
+                "the log begins with",
             )
     try:
         ruling = (try_cure if fails else try_injection)(bench, cause, question, plain)

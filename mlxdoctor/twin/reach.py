@@ -1,503 +1,347 @@
-"""Which rate? A range test on the real model with the run's own rows.
+"""Whether a run ended where its rows can take a model: what a few updates of the twin reach.
 
-At each rate the run's first updates are made from the run's own start, and the loss is measured
-on fixed rows before and after: so rates are compared on the same rows, and not by the noisy loss
-of one batch. One sweep with rising rates would mix up what each did. Rates that harm show within
-a few updates, since Adam as mlx-lm has it takes its largest steps first.
+A run that ends far above that has learned too little, or was destroyed, whatever it was: the
+optimiser, its schedule, the rate, what was frozen, the trainer, or the file. Where the settings
+hold it back, changing one of them back shows which.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from pathlib import Path
-from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import mlx.core as mx
 import numpy as np
-from mlx.utils import tree_flatten, tree_map
 
+from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.kind import Progress
-from mlxdoctor.judge.rate import planned_rates
-from mlxdoctor.measure.rate_range import Effect, Place, RatePoint, RateRange
-from mlxdoctor.measure.training_step.state import handed_back, restore_random
-from mlxdoctor.twin.attach import recomputed_activations
-from mlxdoctor.twin.batches import Batch
-from mlxdoctor.twin.loop import stepper
-from mlxdoctor.twin.masked_loss import scalar
-from mlxdoctor.twin.predict import TimedBatch
-from mlxdoctor.twin.prepared import Prepared
-from mlxdoctor.twin.records import StepRecord
+from mlxdoctor.evidence.kind import Missing, NoSuchThing, RunView
+from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_LORA_DEFAULTS
+from mlxdoctor.evidence.source import Source
+from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.judge.rate import planned_rates, usual_rates
+from mlxdoctor.models.load import LoadedModels
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.twin.replay import as_configured, deadline_of
 from mlxdoctor.twin.settings import Settings
-from mlxdoctor.twin.step import build_optimizer, ignores_rate
 
-#: Updates of one trial: the most, and the fewest that tell anything.
-MOST_UPDATES, FEWEST_UPDATES = 24, 8
-#: Trials that the time should do for, and the fewest without which nothing is begun.
-TRIALS, FEWEST_TRIALS = 11, 4
-#: Updates to see what one takes: batches of one shape are compiled first.
-WARM_UPDATES = 4
-#: Fixed batches of rows, and the fewest from whose differences a change can be told.
-HELD, FEWEST_HELD = 8, 3
-#: Share of the best rate's gain that a rate which learns has. In trials of 32 updates on 4 pairs of
-#: base and data the gain falls from 74 to 93% of the best to 12 to 37% from one rate to its double.
-SHARE = 2 / 3
-#: Share of the untouched model's loss by which a visible change moves it: less is no use.
-VISIBLE = 0.01
-#: Standard errors of a visible change: one in 300 by chance.
-ERRORS = 3.0
-#: Share of the untouched model's loss on the same batch by which a loss that leaps is above it: a
-#: model thrown back to a constant guess may still gain where answers are few words. None of 27
-#: rates up to the limit, on 4 pairs, had a batch above the untouched model's loss at all.
-LEAP = 0.1
-#: Updates that leap, at the least: one hard batch is no leap.
-LEAPS = 2
-#: Times the last rate is the next one, until a bracket is found.
-STRIDE = 4.0
-#: Upper over lower rate of a bracket that is narrow enough: half a factor 3.
-FINE = 1.5
-#: Largest rate that learns over the advised one: whole runs are longer than a test
-#: (reports/preflight-rates.md).
-MARGIN = 3.0
-#: Advised rate over one that is far below it: a tenth learns far more slowly.
-FAR_BELOW = 10.0
-#: Rates between which is searched: nothing is learned below, and nothing is left above.
-LOWEST, HIGHEST = 1e-8, 10.0
-#: Why a range test tells nothing of a run with it, as a clause.
-ADAFACTOR = "Adafactor takes relative steps of its own, whatever the rate"
-#: What a rate does that is too high.
-FAILING = frozenset({"leaps", "harms", "lost"})
-#: Makes a trial at a rate; all points so far from low to high, and none where the time is up.
-Attempt = Callable[[float], Sequence[RatePoint]]
+if TYPE_CHECKING:
+    from mlxdoctor.twin.batches import Batch
+    from mlxdoctor.twin.prepared import Parts
+    from mlxdoctor.twin.trials import Trials
+
+#: Updates that the twin makes, and the fewest that tell anything.
+UPDATES, FEWEST_UPDATES = 30, 8
+#: Of the time, what the first updates may take: others are compared with as many.
+FIRST = 0.3
+#: Batches on which losses are compared.
+HELD = 10
+#: Times the middle of the usual rates at which the twin tries once more: the better one counts.
+FASTER = 3.0
+#: Share of the untouched model's loss that the twin gains at the least: rows that teach less tell
+#: nothing in so few updates.
+VISIBLE = 0.05
+#: Of what the twin gained, by which a run that ends above it is looked into.
+SHORT = 0.2
+#: Of that gap, what the right change of a setting leaves at the most.
+CLOSED = 0.5
 
 
 @dataclass(frozen=True)
-class RangeTest:
-    """What a range test found, and what its batches took.
+class Reach:
+    """Where a run ended, and what the twin reaches in a few updates on the same rows.
+
+    Losses are means over the answers, or over whole rows of text, in nats a token.
 
     Attributes:
-        rates: what was found.
-        trained: every training batch whose shape was compiled before.
-        validated: every fixed batch likewise, each time that it was measured.
-        longest: rows, inputs a row and peak of memory in bytes of a step on the longest batch of
-            the rows; None where there was no time for it.
+        sources: the files that it was computed from.
+        split: whose rows: "validation" or "training".
+        rows: how many.
+        untouched: the base model's loss.
+        tuned: the tuned model's.
+        reached: the twin's, after `updates` updates of Adam at `rate`.
+        noise: the standard error of `tuned` less `reached`, over batches.
+        tuned_on_trained, reached_on_trained: the same on rows that both were trained on.
+        own: the twin's after as many updates with the run's own settings; None where it was not
+            asked, or there was no time.
+        setting: the one that holds the run back; empty where none does, or none was looked for.
+        before, after: its value, and the one in its place.
+        cured: the twin's loss with that change.
+        left_out: what there was no time for, as a clause; else empty.
     """
 
-    rates: RateRange
-    trained: tuple[TimedBatch, ...]
-    validated: tuple[TimedBatch, ...]
-    longest: tuple[int, int, int] | None
+    kind: ClassVar[str] = "reach"
+    needs_models: ClassVar[bool] = True
+    trains: ClassVar[bool] = True
 
-
-def range_test(run: Prepared, *, seconds: float, progress: Progress | None = None) -> RangeTest:
-    """Find the largest rate that learns, and the one to use; the model is put back as it was.
-
-    Args:
-        run: model, rows and settings.
-        seconds: that it may take, about.
-        progress: called trial by trial.
-    """
-    deadline = time.perf_counter() + seconds
-    with trials_of(run) as trials:
-        search = Search(trials, deadline, progress or (lambda *_: None))
-        untold = ADAFACTOR if ignores_rate(run.settings) else search.prepare()
-        if not untold:
-            search_rates(min(max(configured_rate(run.settings), 1e-6), 1e-2), search.attempt)
-            search.confirm()
-        longest = trials.longest() if search.has_time else None
-        rates = search.result(untold)
-        return RangeTest(rates, tuple(trials.trained), tuple(trials.validated), longest)
-
-
-def configured_rate(settings: Settings) -> float:
-    """The rate that the run states; of a schedule, the highest it comes to."""
-    config = TrainingConfig((), Path("plan"), settings.stated(), "mlx-lm")
-    rates = planned_rates(config, _updates(settings))
-    return settings.learning_rate if rates is None else float(rates.max())
-
-
-def _updates(settings: Settings) -> int:
-    return max(settings.iters // settings.grad_accumulation_steps, 1)
-
-
-@dataclass(frozen=True)
-class Trials:
-    """What trials are made with; see `trials_of`.
-
-    Attributes:
-        run: the prepared run.
-        updates: the batches of each update.
-        held: the fixed batches.
-        split: whose rows the fixed batches are of: "validation" or "training".
-        trained: what every training batch took, once its shape was compiled.
-        validated: what every fixed batch took, likewise.
-    """
-
-    run: Prepared
-    updates: Sequence[Sequence[Batch]]
-    held: Sequence[Batch]
+    sources: tuple[Source, ...]
     split: str
-    optimizer: Any
-    take: Callable[[Batch, bool], StepRecord]
-    start: Any
-    state: Any
-    key: mx.array
-    trained: list[TimedBatch] = field(default_factory=list)
-    validated: list[TimedBatch] = field(default_factory=list)
-    _compiled: set[tuple[int, ...]] = field(default_factory=set)
+    rows: int
+    untouched: float
+    tuned: float
+    reached: float
+    noise: float
+    updates: int
+    rate: float
+    tuned_on_trained: float = math.nan
+    reached_on_trained: float = math.nan
+    own: float | None = None
+    setting: str = ""
+    before: str = ""
+    after: str = ""
+    cured: float | None = None
+    left_out: str = ""
 
-    def at(
-        self, rate: float, updates: int, *, reverse: bool = False, measure: bool = True
-    ) -> tuple[list[float], list[float]]:
-        """Train at a rate from the start, then go back to it.
+    @property
+    def shortfall(self) -> float:
+        """Of what the twin gained, the share that the run has not."""
+        gained = self.untouched - self.reached
+        return (self.tuned - self.reached) / gained if gained > 0 else math.nan
 
-        Args:
-            rate: of every update.
-            updates: how many of those there are.
-            reverse: take these updates' batches in reverse order.
-            measure: whether to measure the fixed batches at the end.
+    @property
+    def tells(self) -> bool:
+        """Whether these rows teach enough in so few updates to hold the run against it."""
+        return self.untouched - self.reached > VISIBLE * self.untouched
 
-        Returns:
-            The loss of each update's batches before the update, to the first that is not finite;
-            and that of each fixed batch after the last, none where a loss was not finite: nats a
-            token.
-        """
-        self.restore()
-        self.optimizer.learning_rate = rate
-        self.run.model.train()
-        losses: list[float] = []
-        for batches in self.updates[:updates][:: -1 if reverse else 1]:
-            losses.append(self._update(batches))
-            if not math.isfinite(losses[-1]):
-                break
-        is_measured = measure and math.isfinite(losses[-1])
-        held = [loss for loss, _ in self.held_losses()] if is_measured else []
-        self.restore()
-        return losses, held
-
-    def held_losses(self) -> Iterator[tuple[float, float]]:
-        """The loss of each fixed batch, nats a token, and its supervised tokens."""
-        self.run.model.eval()
-        for batch in self.held:
-            begun = time.perf_counter()
-            mean, count = self.run.parts.loss(
-                self.run.model, mx.array(batch.tokens), mx.array(batch.spans)
-            )
-            mx.eval(mean, count)
-            self._note(batch, time.perf_counter() - begun, self.validated)
-            yield scalar(mean), scalar(count)
-
-    def restore(self) -> None:
-        """Put parameters, optimizer and random state back to the start."""
-        self.run.model.update(self.start)
-        # In place: the compiled step looks into these very containers.
-        self.optimizer.state.clear()
-        self.optimizer.state.update(_copied(self.state))
-        restore_random(self.key)
-
-    def longest(self) -> tuple[int, int, int]:
-        """A step on the longest batch of a pass, undone: its rows, inputs a row, peak in bytes."""
-        rows, size = self.run.rows.train, self.run.settings.batch_size
-        batch = max(
-            self.run.first_batches(max(len(rows) // size, 1)), key=lambda batch: batch.tokens.size
-        )
-        self.restore()
-        self.optimizer.learning_rate = 0.0
-        self.run.model.train()
-        mx.clear_cache()
-        mx.reset_peak_memory()
-        self._update([batch])
-        # The start is kept to go back to it, which a run does not do.
-        kept = sum(array.nbytes for _, array in tree_flatten([self.start, self.state]))
-        peak = mx.get_peak_memory() - kept
-        self.restore()
-        height, width = batch.tokens.shape
-        return height, width - 1, peak
-
-    def _update(self, batches: Sequence[Batch]) -> float:
-        """The mean loss of an update's batches, nats a token."""
-        total = 0.0
-        for number, batch in enumerate(batches, 1):
-            step = self.take(batch, number == len(batches))
-            total += step.train_loss
-            self._note(batch, step.seconds, self.trained)
-        return total / len(batches)
-
-    def _note(self, batch: Batch, seconds: float, timed: list[TimedBatch]) -> None:
-        """Keep what a batch took, but for the first of its shape, which is compiled."""
-        rows, width = batch.tokens.shape
-        shape = id(timed), rows, width
-        if shape in self._compiled:
-            timed.append(TimedBatch(rows, max(width - 1, 1), seconds))
-        self._compiled.add(shape)
+    @classmethod
+    def find(cls, run: RunView) -> Reach:
+        """Measured within the time that the run's options name."""
+        log = run.get(TrainingLog)
+        if log is not None and log.is_preference:
+            raise NoSuchThing("pairs and rewards are not learned by their likelihood")
+        if not run.options.replay:
+            raise Missing("nothing was computed again, because of --no-replay; leave it out")
+        models = run.need(LoadedModels)
+        if "tuned" not in models.names:
+            raise Missing("the adapter could not be loaded on this base model")
+        try:
+            return _reach(run, models)
+        except InputError as error:
+            # That the rows can't be read is told by the checks of the rows.
+            raise Missing(f"nothing could be trained again: {error}") from None
 
 
-@contextmanager
-def trials_of(run: Prepared, updates: int = MOST_UPDATES, held: int = HELD) -> Iterator[Trials]:
-    """What trials are made with; the model is put back as it was at the end.
-
-    Args:
-        run: model, rows and settings.
-        updates: of one trial, at most.
-        held: fixed batches to measure on: of validation rows, or where those make too few, of
-            the training rows that come after those of the updates.
-    """
-    settings = run.settings
-    each = settings.grad_accumulation_steps
-    # A schedule's rate would win over the one that is tried.
-    optimizer = build_optimizer(replace(settings, lr_schedule=None))
-    with ExitStack() as stack:
-        stack.enter_context(handed_back(run.model, None))
-        if settings.grad_checkpoint:
-            stack.enter_context(recomputed_activations(run.model.layers))
-        optimizer.init(run.model.trainable_parameters())
-        keys: Any = mx.random.state
-        batches = iter(run.first_batches(updates * each + held))
-        trained = [list(islice(batches, each)) for _ in range(updates)]
-        validation = run.held_out(held)
-        is_enough = len(validation) >= FEWEST_HELD
-        yield Trials(
-            run,
-            trained,
-            validation if is_enough else list(batches),
-            "validation" if is_enough else "training",
-            optimizer,
-            stepper(run, optimizer),
-            _copied(run.model.trainable_parameters()),
-            _copied(optimizer.state),
-            mx.array(keys[0]),
-        )
+def _reach(run: RunView, models: LoadedModels) -> Reach:
+    settings, parts = as_configured(run)
+    updates = min(UPDATES, max(settings.iters // settings.grad_accumulation_steps, 1))
+    if updates < FEWEST_UPDATES:
+        raise NoSuchThing(f"the run is {updates} updates long: too few to be held against any")
+    return _Measuring(run, models, settings, parts, updates, deadline_of(run)).reach()
 
 
-def _copied(tree: Any) -> Any:
-    """The same arrays, which MLX never changes in place, in containers of their own."""
-    return tree_map(lambda array: array, tree)
+@dataclass(frozen=True)
+class _Losses:
+    """Of one model, over the fixed batches and over the first ones of training."""
+
+    held: np.ndarray[Any, np.dtype[np.float64]]
+    held_tokens: np.ndarray[Any, np.dtype[np.float64]]
+    trained: float
+
+    @property
+    def mean(self) -> float:
+        """Over the fixed batches, nats a token."""
+        return float(self.held.sum() / self.held_tokens.sum())
+
+    def noise_beside(self, other: _Losses) -> float:
+        """The standard error of the difference of the means, over batches."""
+        off = (self.held - other.held) - (self.mean - other.mean) * self.held_tokens
+        spread = math.sqrt(float((off**2).sum()) / max(len(off) - 1, 1))
+        return spread / float(self.held_tokens.mean()) / math.sqrt(len(off))
 
 
-def changes(
-    held: Sequence[float], before: Sequence[float], tokens: Sequence[float]
-) -> tuple[float, float]:
-    """The mean change of the loss over fixed batches, nats a token, and its standard error.
-
-    Args:
-        held: each batch's loss after the updates; empty where they were broken off.
-        before: the untouched model's.
-        tokens: the supervised tokens of each batch.
-    """
-    if not held:
-        return math.nan, math.nan
-    each = np.subtract(held, before)
-    mean = float(np.average(each, weights=tokens))
-    spread = float(np.average((each - mean) ** 2, weights=tokens))
-    return mean, math.sqrt(spread / (len(each) - 1)) if len(each) > 1 else abs(mean)
-
-
-def effect_of(point: RatePoint, untouched: float, best: float) -> Effect:
-    """What a change of the loss is, beside the best one (negative, or 0 where there is none)."""
-    change = point.change
-    seen = max(ERRORS * point.noise, VISIBLE * untouched)
-    if not math.isfinite(change):
-        return "lost"
-    if change > max(seen, 0.0):
-        return "harms"
-    if point.leaps >= LEAPS:
-        return "leaps"
-    if abs(change) <= seen:
-        return "still"
-    return "learns" if change <= SHARE * best else "lags"
-
-
-def judged(points: Sequence[RatePoint], untouched: float) -> list[RatePoint]:
-    """The points in order of their rates, each with its effect beside the best of all."""
-    gains = [point.change for point in points if math.isfinite(point.change)]
-    steady = [point.change for point in points if point.leaps < LEAPS and point.change < 0]
-    best = min(0.0, *(steady or gains), 0.0)
-    return [
-        replace(point, effect=effect_of(point, untouched, best))
-        for point in sorted(points, key=lambda point: point.rate)
-    ]
-
-
-def search_rates(start: float, attempt: Attempt) -> None:
-    """Try rates until the largest that learns is known to within `FINE`.
-
-    Args:
-        start: the rate to begin with.
-        attempt: makes a trial; see `Attempt`.
-    """
-    rate: float | None = start
-    while rate is not None and LOWEST <= rate <= HIGHEST:
-        points = attempt(rate)
-        rate = _next(points) if points else None
-
-
-def _next(points: Sequence[RatePoint]) -> float | None:
-    """The rate to try next, after some from low to high; None where enough is known.
-
-    First a rate that learns is looked for, then one above that does not, then one below that
-    learns less than the best, and then the border between the first two is narrowed.
-    """
-    learning = [point for point in points if point.effect in {"learns", "lags"}]
-    if learning:
-        best = min(learning, key=lambda point: point.change)
-        low = [point.rate for point in learning if point.change <= SHARE * best.change][-1]
-        above = [point.rate for point in points if point.rate > low]
-        if not above:
-            return low * STRIDE
-        if points[0] is best:
-            return best.rate / STRIDE
-    else:
-        still = [point.rate for point in points if point.effect == "still"]
-        above = [point.rate for point in points if point.effect in FAILING]
-        if not above:
-            return max(still) * STRIDE**2
-        below = [rate for rate in still if rate < min(above)]
-        if not below:
-            return min(above) / STRIDE**2
-        low = max(below)
-    high = min(above)
-    return math.sqrt(low * high) if high / low > FINE else None
+#: Of a model whose loss was not finite on the way.
+_LOST = _Losses(np.array([math.inf]), np.array([1.0]), math.inf)
 
 
 @dataclass
-class Search:
-    """The trials of a range test as they are made, and what they say so far."""
-
-    trials: Trials
+class _Measuring:
+    run: RunView
+    models: LoadedModels
+    settings: Settings
+    parts: Parts
+    updates: int
     deadline: float
-    progress: Progress
-    points: list[RatePoint] = field(default_factory=list)
-    before: tuple[float, ...] = ()
-    tokens: tuple[float, ...] = ()
-    placebo: list[float] = field(default_factory=list)
-    updates: int = MOST_UPDATES
-    longest_trial: float = 0.0
-    untold: str = ""
+    held: list[Batch] = field(default_factory=list)
+    trained: list[Batch] = field(default_factory=list)
+    split: str = "training"
 
-    @property
-    def has_time(self) -> bool:
-        """Whether there is time for a trial as long as the longest."""
-        return time.perf_counter() + self.longest_trial <= self.deadline
-
-    @property
-    def untouched(self) -> float:
-        """The untouched model's loss on the fixed batches, nats a token."""
-        return float(np.average(self.before, weights=self.tokens)) if any(self.tokens) else math.nan
-
-    def prepare(self) -> str:
-        """Measure the untouched model, and how many updates there is time for.
-
-        Returns:
-            Why nothing can be told, as a clause; empty where it can.
-        """
-        self.progress("measuring the untouched model", 0, TRIALS)
-        begun = time.perf_counter()
-        self.before, self.tokens = zip(*self.trials.held_losses(), strict=True)
-        measuring = time.perf_counter() - begun
-        if not math.isfinite(self.untouched):
-            return "the untouched model's loss on the fixed rows is not finite"
-        begun = time.perf_counter()
-        self.trials.at(0.0, WARM_UPDATES, measure=False)
-        each = (time.perf_counter() - begun) / WARM_UPDATES
-        if self.trials.trained:
-            batches = self.trials.run.settings.grad_accumulation_steps
-            each = median(batch.seconds for batch in self.trials.trained) * batches
-        left = self.deadline - time.perf_counter()
-        if left < FEWEST_TRIALS * (FEWEST_UPDATES * each + measuring):
-            return f"one update takes {each:.1f} s, and the time does not do for a few rates"
-        fitting = int((left / TRIALS - measuring) / each)
-        self.updates = min(max(fitting, FEWEST_UPDATES), MOST_UPDATES)
-        # No step at all: the losses of its batches are what batches differ by.
-        begun = time.perf_counter()
-        self.placebo, _ = self.trials.at(0.0, self.updates)
-        self.longest_trial = time.perf_counter() - begun
-        if not all(map(math.isfinite, self.placebo)):
-            return "the untouched model's loss on the training rows is not finite"
-        return ""
-
-    def attempt(self, rate: float, *, reverse: bool = False) -> list[RatePoint]:
-        """Make a trial; every point so far, judged anew, and none where the time is up."""
-        if not self.has_time:
-            self.untold = "the time was up before the search had ended"
-            return []
-        done = min(len(self.points), TRIALS - 1)
-        self.progress(f"training at rate {rate:.2g}", done, TRIALS)
-        begun = time.perf_counter()
-        losses, held = self.trials.at(rate, self.updates, reverse=reverse)
-        self.longest_trial = max(self.longest_trial, time.perf_counter() - begun)
-        change, noise = changes(held, self.before, self.tokens)
-        before = self.placebo[::-1] if reverse else self.placebo
-        leaps = sum(
-            not loss <= untouched * (1 + LEAP)
-            for loss, untouched in zip(losses, before, strict=False)
+    def reach(self) -> Reach:
+        reference = self._reference()
+        self._take_batches(reference)
+        untouched = self._losses(self.models.select("base"))
+        tuned = self._losses(self.models.select("tuned"))
+        slow, fast = (float(f"{times * reference.learning_rate:.2g}") for times in (1.0, FASTER))
+        with self._trials(reference) as trials:
+            first = self._after(trials, slow, FIRST)
+            if first is None:
+                raise Missing("the time was over before the twin had made its updates")
+            other = self._after(trials, fast) or first
+        reached, rate = (other, fast) if other.mean < first.mean else (first, slow)
+        found = Reach(
+            sources=self.models.sources,
+            split=self.split,
+            rows=sum(len(batch.indices) for batch in self.held),
+            untouched=untouched.mean,
+            tuned=tuned.mean,
+            reached=reached.mean,
+            noise=tuned.noise_beside(reached),
+            updates=self.updates,
+            rate=rate,
+            tuned_on_trained=tuned.trained,
+            reached_on_trained=reached.trained,
         )
-        self.points.append(
-            RatePoint(rate, self.untouched + change, change, noise, leaps, reversed=reverse)
+        is_short = found.tells and not found.shortfall <= SHORT
+        return self._explained(found, reference) if is_short else found
+
+    def _reference(self) -> Settings:
+        """The run's rows and layers, with an optimiser, a schedule and a rate that learn."""
+        config = self.run.get(TrainingConfig)
+        config = config or TrainingConfig((), self.run.files.roots[0], {}, "mlx-lm")
+        lora = {**MLX_LM_LORA_DEFAULTS, "dropout": 0.0}
+        values = {**config.values, "lora_parameters": lora, "fine_tune_type": "lora"}
+        rates = usual_rates(replace(config, values=values), self.run.get(BaseModel))
+        assert rates is not None, "the values are those of a run with LoRA"
+        return replace(
+            self.settings,
+            optimizer="adam",
+            optimizer_config={},
+            lr_schedule=None,
+            learning_rate=math.sqrt(rates[0] * rates[1]),
+            fine_tune_type="lora",
+            lora_parameters=lora,
+            num_layers=-1,
+            grad_accumulation_steps=1,
+            resume_adapter_file=None,
+            max_seq_length=max(self.settings.max_seq_length, Settings.max_seq_length),
         )
-        self.points = judged(self.points, self.untouched)
-        return self.points
 
-    @property
-    def good(self) -> list[float]:
-        """Rates that learn, from low to high, in every order that was tried."""
-        bad = {point.rate for point in self.points if point.effect != "learns"}
-        return list(dict.fromkeys(point.rate for point in self.points if point.rate not in bad))
+    def _take_batches(self, reference: Settings) -> None:
+        """Choose the batches to compare on, and the first ones of training."""
+        try:
+            masked = replace(reference, mask_prompt=True)
+            rows = self.parts.encode(masked, None)
+        except InputError:
+            # Rows of text have no prompt.
+            masked, rows = reference, self.parts.encode(reference, None)
+        from mlxdoctor.twin.trials import FEWEST_HELD
 
-    def confirm(self) -> None:
-        """Try the largest rate again with the batches in another order, else the next lower."""
-        for rate in reversed(self.good):
-            if not self.attempt(rate, reverse=True) or rate in self.good:
-                break
+        made = self.parts.batches(masked)
+        batches = made.train(rows.train)
+        self.trained = list(islice(batches, HELD))
+        if len(rows.valid) >= FEWEST_HELD * masked.batch_size:
+            self.held, self.split = list(made.evaluation(rows.valid, HELD)), "validation"
+        else:
+            self.held = list(islice(batches, self.updates, self.updates + HELD))
 
-    def result(self, untold: str) -> RateRange:
-        """What the trials say.
+    def _losses(self, model: Any) -> _Losses:
+        from mlxdoctor.twin.masked_loss import evaluate, exact_loss, losses_of
+
+        sums, counts = losses_of(model, self.held, exact_loss)
+        trained = evaluate(model, self.trained, exact_loss)
+        return _Losses(np.array(sums), np.array(counts), trained)
+
+    @contextmanager
+    def _trials(self, settings: Settings) -> Iterator[Trials]:
+        from mlxdoctor.twin.prepared import prepared
+        from mlxdoctor.twin.step import build_optimizer
+        from mlxdoctor.twin.trials import trials_of
+
+        start = prepared(settings, self.parts)
+        with trials_of(start, self.updates, 0, build_optimizer(settings)) as trials:
+            yield trials
+
+    def _after(
+        self, trials: Trials, rate: float | None = None, share: float | None = None
+    ) -> _Losses | None:
+        """The losses after so many updates; None where they could not be made in time.
 
         Args:
-            untold: why there were none, as a clause; empty where there were.
+            rate: of each; None as the trial's settings have it.
+            share: of the time left, after which fewer updates will do, for this and all later.
         """
-        settings, trials, points = self.trials.run.settings, self.trials, self.points
-        largest = None if untold or not self.good else self.good[-1]
-        # Above the best only: below it a rate lags since it is low.
-        failing = [point.rate for point in points if largest is not None and point.rate > largest]
-        untold = untold or self.untold
-        if not untold and largest is None:
-            untold = (
-                f"no rate tried from {points[0].rate:.2g} to {points[-1].rate:.2g} lowered the "
-                f"loss of the {trials.split} rows visibly within {self.updates} updates"
-            )
-        rates = RateRange(
-            configured=configured_rate(settings),
-            planned_updates=_updates(settings),
-            untouched=self.untouched,
-            rows=len({index for batch in trials.held for index in batch.indices}),
-            split=trials.split,
-            updates=self.updates,
-            points=tuple(points),
-            largest=largest,
-            fails_at=min(failing, default=None),
-            advised=None if largest is None else float(f"{largest / MARGIN:.2g}"),
-            untold=untold,
+        now = time.monotonic()
+        until = self.deadline if share is None else now + share * (self.deadline - now)
+
+        def is_late() -> bool:
+            return time.monotonic() > until
+
+        model = trials.run.model
+        losses, reached = trials.at(
+            rate, self.updates, lambda: self._losses(model), is_late=is_late
         )
-        return replace(rates, place=place_of(rates))
+        if not math.isfinite(losses[-1]):
+            return _LOST
+        if share is not None and len(losses) >= FEWEST_UPDATES:
+            self.updates = len(losses)
+        return reached if len(losses) >= self.updates else None
+
+    def _after_own(self, settings: Settings) -> _Losses | None:
+        """The same with these settings, as far as mlx-lm takes them."""
+        try:
+            with self._trials(settings) as trials:
+                return self._after(trials)
+        except InputError:
+            return None
+
+    def _explained(self, found: Reach, reference: Settings) -> Reach:
+        """What the run's own settings reach, and the one without which they reach more."""
+        own = self._after_own(self.settings)
+        if own is None:
+            return replace(found, left_out="the run's own settings were not tried in time")
+        found = replace(found, own=own.mean if math.isfinite(own.mean) else None)
+        gap = own.mean - found.reached
+        if not gap > SHORT * (found.untouched - found.reached):
+            return found
+        for name, changed, values in self._changes(reference, found.rate):
+            after = self._after_own(changed)
+            if after is None:
+                return replace(found, left_out="not every setting was changed back in time")
+            if after.mean - found.reached < CLOSED * gap:
+                return replace(
+                    found, setting=name, before=values[0], after=values[1], cured=after.mean
+                )
+        return found
+
+    def _changes(
+        self, reference: Settings, rate: float
+    ) -> Iterator[tuple[str, Settings, tuple[str, str]]]:
+        """Settings with one of them changed back: its name, and the value before and after."""
+        own = self.settings
+        config = TrainingConfig((), self.run.files.roots[0], own.stated(), "mlx-lm")
+        rates = planned_rates(config, max(own.iters // own.grad_accumulation_steps, 1))
+        if own.lr_schedule is not None:
+            peak = rate if rates is None else float(rates.max())
+            before = str(own.lr_schedule.get("name", "")) + (
+                f" with {own.lr_schedule['warmup']:,} warm-up updates"
+                if own.lr_schedule.get("warmup")
+                else ""
+            )
+            changed = replace(own, lr_schedule=None, learning_rate=peak)
+            yield "lr_schedule", changed, (before, "a constant rate")
+        if own.optimizer != "adam" or own.optimizer_config.get("adam"):
+            changed = replace(own, optimizer="adam", optimizer_config={})
+            yield "optimizer", changed, (_shown(own.optimizer, own.optimizer_config), "adam")
+        changed = replace(own, lr_schedule=None, learning_rate=rate)
+        yield "learning_rate", changed, (f"{own.learning_rate:g}", f"{rate:g}")
+        if own.lora_parameters is not None:
+            changed = replace(own, lora_parameters=reference.lora_parameters)
+            scale, rank = (own.lora_parameters.get(key) for key in ("scale", "rank"))
+            usual = MLX_LM_LORA_DEFAULTS
+            after = f"rank {usual['rank']}, scale {usual['scale']:g}"
+            yield "lora_parameters", changed, (f"rank {rank}, scale {scale}", after)
+        if own.num_layers != reference.num_layers:
+            changed = replace(own, num_layers=-1)
+            yield "num_layers", changed, (str(own.num_layers), "-1")
+        if own.max_seq_length != reference.max_seq_length:
+            changed = replace(own, max_seq_length=reference.max_seq_length)
+            values = f"{own.max_seq_length:,}", f"{reference.max_seq_length:,}"
+            yield "max_seq_length", changed, values
 
 
-def place_of(rates: RateRange) -> Place:
-    """Where the configured rate stands among those that were tried."""
-    rate, largest, advised = rates.configured, rates.largest, rates.advised
-    if largest is None or advised is None:
-        bad = [point.rate for point in rates.points if point.effect in FAILING]
-        return "too-high" if rate in bad else "unknown"
-    if rate > largest / FINE:
-        if rates.fails_at is not None and rate >= rates.fails_at:
-            return "too-high"
-        return "near-the-limit" if rate <= largest or rates.fails_at is not None else "unknown"
-    if rate >= advised / FAR_BELOW:
-        return "sound"
-    # Whether the whole run goes less far than the test did in its few updates.
-    return "too-low" if rate * rates.planned_updates < advised * rates.updates else "low"
+def _shown(optimizer: str, options: Mapping[str, Mapping[str, Any]]) -> str:
+    stated = ", ".join(f"{key} {value}" for key, value in options.get(optimizer, {}).items())
+    return f"{optimizer} ({stated})" if stated else optimizer

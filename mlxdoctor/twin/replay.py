@@ -137,6 +137,12 @@ class Replay:
         """The first level of a kind, under the reading that fits best; None where there is none."""
         return next((level for level in self.best if level.what == what), None)
 
+    @property
+    def is_as_recorded(self) -> bool:
+        """Whether the first reports on training are the log's as configured."""
+        start = [level for level in self.configured if level.what != "after"]
+        return misfit(start) == 0.0 and any(level.what == "report" for level in start)
+
     @classmethod
     def find(cls, run: RunView) -> Replay:
         """Computed within the time that the run's options name."""

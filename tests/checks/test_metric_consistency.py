@@ -10,7 +10,7 @@ import pytest
 from mlxdoctor.api import diagnose
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.models.validation import ValidationRows
+from mlxdoctor.models.losses import TokenLosses
 from tests.checks.log_evidence import LogWriter
 from tests.conftest import FIXTURES, RUNS, check_called
 from tests.given import findings, outcome
@@ -137,8 +137,8 @@ def test_whose_loss_on_the_validation_rows_a_figure_is(
 ) -> None:
     """The check of an evaluation beside rows that both models read, without a log."""
     of_tuned = Losses(*[tuned] * 5) if tuned is not None else None
-    rows = measured_rows(Losses(*[5.0] * 5), of_tuned, count, spread=0.4)
-    evidence = ValidationRows((), count, count, lambda wanted: rows[:wanted])
+    rows = measured_rows(Losses(*[5.0] * 5), of_tuned, count, spread=0.1)
+    evidence = TokenLosses((), rows, vocab_size=100)
     result = outcome(metric_consistency, reported(tmp_path, figures), evidence)
     assert result.status != "crashed", result.reason
     assert [finding.severity for finding in result.findings] == ([severity] if severity else [])

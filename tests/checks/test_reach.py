@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mlxdoctor.twin.reached import Reach
+from mlxdoctor.twin.reach import Reach
 from tests.conftest import check_called
 from tests.given import outcome, severities
 

@@ -11,14 +11,14 @@ import pytest
 from mlxdoctor.measure.rate_range import RatePoint, RateRange
 from mlxdoctor.preflight.configuration import planned_config
 from mlxdoctor.run import Run
-from mlxdoctor.twin.reach import (
+from mlxdoctor.twin.rates import (
     FINE,
-    changes,
     effect_of,
     judged,
     place_of,
     search_rates,
 )
+from mlxdoctor.twin.trials import changes
 from tests.conftest import check_called
 
 UNTOUCHED = 4.0

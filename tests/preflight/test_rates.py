@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,16 @@ def arrays(model: Any) -> dict[str, bytes]:
 def test_start_is_restored_bit_for_bit(tmp_path: Path) -> None:
     import mlx.core as mx
 
-    from mlxdoctor.twin.reach import trials_of
+    from mlxdoctor.twin.trials import trials_of
 
     run = small_run(tmp_path)
     before = arrays(run.model)
     state: Any = mx.random.state
     key = state[0].tolist()
     with trials_of(run, 4, 2) as trials:
-        fresh, moved = trials.at(1e-2, 4), trials.at(3.0, 4)
-        assert trials.at(1e-2, 4) == fresh
+        at = partial(trials.at, updates=4, measure=trials.held_means)
+        fresh, moved = at(1e-2), at(3.0)
+        assert at(1e-2) == fresh
         assert fresh[1] != moved[1]
         assert int(trials.optimizer.state["step"].item()) == 0
     assert arrays(run.model) == before
@@ -42,20 +44,20 @@ def test_start_is_restored_bit_for_bit(tmp_path: Path) -> None:
 def test_trial_is_the_run(tmp_path: Path) -> None:
     """The losses of a trial are those of the run's own first updates."""
     from mlxdoctor.twin import train
-    from mlxdoctor.twin.reach import trials_of
+    from mlxdoctor.twin.trials import trials_of
     from tests.twin.small import small_model, small_parts
 
     run = small_run(tmp_path, grad_accumulation_steps=2, learning_rate=3e-2)
     parts = small_parts(run.settings, small_model(), run.rows)
     steps = train(run.settings, parts=parts).steps
     with trials_of(run, 3, 1) as trials:
-        losses, _ = trials.at(3e-2, 3)
+        losses, _ = trials.at(3e-2, 3, lambda: None)
     pairs = [(steps[at].train_loss + steps[at + 1].train_loss) / 2 for at in (0, 2, 4)]
     assert losses == pytest.approx(pairs, rel=1e-5)
 
 
 def test_range_of_the_small_model(tmp_path: Path) -> None:
-    from mlxdoctor.twin.reach import MARGIN, range_test
+    from mlxdoctor.twin.rates import MARGIN, range_test
 
     run = small_run(tmp_path, iters=300)
     before = arrays(run.model)
@@ -77,7 +79,7 @@ def test_range_of_the_small_model(tmp_path: Path) -> None:
 
 
 def test_longest_batch_is_the_widest(tmp_path: Path) -> None:
-    from mlxdoctor.twin.reach import trials_of
+    from mlxdoctor.twin.trials import trials_of
 
     run = small_run(tmp_path, max_seq_length=16)
     with trials_of(run, 1, 1) as trials:
@@ -88,7 +90,7 @@ def test_longest_batch_is_the_widest(tmp_path: Path) -> None:
 def test_too_few_validation_rows_leave_training_rows(tmp_path: Path) -> None:
     from dataclasses import replace
 
-    from mlxdoctor.twin.reach import trials_of
+    from mlxdoctor.twin.trials import trials_of
 
     run = small_run(tmp_path)
     for few in (0, 1, 5, 6):
@@ -99,7 +101,7 @@ def test_too_few_validation_rows_leave_training_rows(tmp_path: Path) -> None:
 
 
 def test_what_can_not_be_told_is_said(tmp_path: Path) -> None:
-    from mlxdoctor.twin.reach import range_test
+    from mlxdoctor.twin.rates import range_test
 
     for changes, seconds, why in (
         ({}, 0.01, "the time does not do"),
@@ -112,7 +114,7 @@ def test_what_can_not_be_told_is_said(tmp_path: Path) -> None:
 
 
 def test_schedule_counts_with_its_highest_rate(tmp_path: Path) -> None:
-    from mlxdoctor.twin.reach import configured_rate
+    from mlxdoctor.twin.rates import configured_rate
     from tests.twin.small import small_settings
 
     schedule = {"name": "cosine_decay", "arguments": [4e-3, 100], "warmup": 5}
@@ -124,7 +126,8 @@ def test_diverging_rate_is_seen_on_the_fixture_base(tmp_path: Path) -> None:
     """DESIGN.md: 2e-4 learns there, 2e-3 ends garbled, 2e-2 is lost."""
     from mlxdoctor.preflight.configuration import planned_config
     from mlxdoctor.preflight.steps import prepared_run
-    from mlxdoctor.twin.reach import SHARE, changes, trials_of
+    from mlxdoctor.twin.rates import SHARE
+    from mlxdoctor.twin.trials import changes, trials_of
 
     change = {}
     with trials_of(
@@ -134,7 +137,9 @@ def test_diverging_rate_is_seen_on_the_fixture_base(tmp_path: Path) -> None:
         before = [loss for loss, _ in pairs]
         tokens = [count for _, count in pairs]
         for rate in (2e-4, 2e-3, 2e-2):
-            change[rate], noise = changes(trials.at(rate, 10)[1], before, tokens)
+            change[rate], noise = changes(
+                trials.at(rate, 10, trials.held_means)[1] or (), before, tokens
+            )
             assert math.isfinite(noise)
     assert change[2e-4] < -1.5
     assert all(not change[rate] <= SHARE * change[2e-4] for rate in (2e-3, 2e-2))

@@ -12,13 +12,13 @@ import pytest
 from mlxdoctor.api import diagnose
 from mlxdoctor.causes import load_causes
 from mlxdoctor.diagnosis import Diagnosed
-from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
 from mlxdoctor.reproduce.bench import Bench, Failure
 from mlxdoctor.reproduce.investigate import Investigation, investigate, shown_by_diagnosis
 from mlxdoctor.reproduce.observe import Change, Observation, symptom_checks
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.twin.replay import Level, Replay
 from mlxdoctor.twin.rerun import BudgetSpent, Recipe, recipe_of
 from mlxdoctor.verdict import CauseStatus, Coverage
 from tests.conftest import RUNS
@@ -77,11 +77,13 @@ def case_with(*codes: str) -> Failure:
     return Failure(outcomes, KNOWLEDGE, (0, 1, 2), 50)
 
 
-def tried(lab: Canned, case: Failure, *causes: str, asked: tuple[str, ...] = ()) -> Investigation:
+def tried(
+    lab: Canned, case: Failure, *causes: str, asked: tuple[str, ...] = (), run: Run = RUN
+) -> Investigation:
     """What comes of trying these causes, all as likely."""
     ranked = [Diagnosed(KNOWLEDGE.causes[name], 3.0, (), (), (), ()) for name in causes]
     bench: Any = Bench(lab, case, lab.rerun)  # type: ignore[arg-type]
-    return investigate(bench, RUN, ranked, asked)
+    return investigate(bench, run, ranked, asked)
 
 
 def fix_of(found: Investigation, cause: str) -> Any:
@@ -224,30 +226,17 @@ def test_a_fault_that_is_re_created_is_confirmed_by_its_first_form_that_does() -
     assert [one.severity for one in lab.asked if one.kind == "injection"] == ["all", "all"]
 
 
-def as_logged(off: float) -> Observation:
-    """A sound rerun whose losses are those of the run's log, but for so much."""
-    log = RUN.get(TrainingLog)
-    assert log is not None
-    series = log.main.series["train_loss"]
-    steps = range(1, 51)
-    ends = [min(at for at in series.iterations if at >= step) for step in steps]
-    reported = dict(zip(series.iterations, series.values, strict=True))
-    losses = tuple(float(reported[at]) + off for at in ends)
-    return replace(GOOD, iterations=tuple(steps), losses=losses)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("off", "verdict"), [(0.0, "refuted"), (1.0, "confirmed")])
 def test_a_fault_that_shows_in_the_losses_is_refuted_by_the_same_losses(
     off: float, verdict: str
 ) -> None:
     fails = seen("learned-targets.wrong-shift-learned")
-    lab = Canned(lambda change, _: fails if change.kind == "injection" else as_logged(off))
-    lab = replace(lab, recipe=replace(RECIPE, seed=0))
-    found = tried(lab, case_with("learned-targets.wrong-shift-learned"), "labels-misaligned")
+    lab = Canned(lambda change, _: fails if change.kind == "injection" else GOOD)
+    replay = Replay((), (Level("report", 10, 2.0 + off, 2.0, 0.02),), None, ())
+    case = case_with("learned-targets.wrong-shift-learned")
+    found = tried(lab, case, "labels-misaligned", run=RUN.having(replay))
     assert found.rulings["labels-misaligned"].verdict == verdict
-    assert found.agreement is not None
-    assert found.agreement.agrees is (verdict == "refuted")
     assert ("injection" in [one.kind for one in lab.asked]) is (verdict == "confirmed")
 
 

@@ -1,0 +1,217 @@
+"""Trials: some updates from a run's own start, what they did, and back to the start.
+
+The range of rates and what a run's rows teach are both found in this way.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, TypeVar
+
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_flatten, tree_map
+
+from mlxdoctor.measure.training_step.state import handed_back, restore_random
+from mlxdoctor.twin.attach import recomputed_activations
+from mlxdoctor.twin.batches import Batch
+from mlxdoctor.twin.loop import stepper
+from mlxdoctor.twin.masked_loss import scalar
+from mlxdoctor.twin.predict import TimedBatch
+from mlxdoctor.twin.prepared import Prepared
+from mlxdoctor.twin.records import StepRecord
+from mlxdoctor.twin.step import build_optimizer
+
+T = TypeVar("T")
+#: Fixed batches of rows, and the fewest from whose differences a change can be told.
+HELD, FEWEST_HELD = 8, 3
+
+
+@dataclass(frozen=True)
+class Trials:
+    """What trials are made with; see `trials_of`.
+
+    Attributes:
+        run: the prepared run.
+        updates: the batches of each update.
+        held: the fixed batches.
+        split: whose rows the fixed batches are of: "validation" or "training".
+        trained: what every training batch took, once its shape was compiled.
+        validated: what every fixed batch took, likewise.
+    """
+
+    run: Prepared
+    updates: Sequence[Sequence[Batch]]
+    held: Sequence[Batch]
+    split: str
+    optimizer: Any
+    take: Callable[[Batch, bool], StepRecord]
+    start: Any
+    state: Any
+    key: mx.array
+    trained: list[TimedBatch] = field(default_factory=list)
+    validated: list[TimedBatch] = field(default_factory=list)
+    _compiled: set[tuple[int, ...]] = field(default_factory=set)
+
+    def at(
+        self,
+        rate: float | None,
+        updates: int,
+        measure: Callable[[], T],
+        *,
+        reverse: bool = False,
+        is_late: Callable[[], bool] = lambda: False,
+    ) -> tuple[list[float], T | None]:
+        """Train at a rate from the start, measure, then go back to the start.
+
+        Args:
+            rate: of every update; None: the optimizer's own, with its schedule.
+            updates: how many of those there are.
+            measure: called where every loss was finite.
+            reverse: take these updates' batches in reverse order.
+            is_late: asked after each update whether it is the last.
+
+        Returns:
+            The loss of each update's batches before the update, to the first that is not finite,
+            nats a token; and what was measured.
+        """
+        self.restore()
+        if rate is not None:
+            self.optimizer.learning_rate = rate
+        self.run.model.train()
+        losses: list[float] = []
+        for batches in self.updates[:updates][:: -1 if reverse else 1]:
+            losses.append(self._update(batches))
+            if not math.isfinite(losses[-1]) or is_late():
+                break
+        measured = measure() if math.isfinite(losses[-1]) else None
+        self.restore()
+        return losses, measured
+
+    def held_means(self) -> list[float]:
+        """The loss of each fixed batch, nats a token."""
+        return [mean for mean, _ in self.held_losses()]
+
+    def held_losses(self) -> Iterator[tuple[float, float]]:
+        """The loss of each fixed batch, nats a token, and its supervised tokens."""
+        self.run.model.eval()
+        for batch in self.held:
+            begun = time.perf_counter()
+            mean, count = self.run.parts.loss(
+                self.run.model, mx.array(batch.tokens), mx.array(batch.spans)
+            )
+            mx.eval(mean, count)
+            self._note(batch, time.perf_counter() - begun, self.validated)
+            yield scalar(mean), scalar(count)
+
+    def restore(self) -> None:
+        """Put parameters, optimizer and random state back to the start."""
+        self.run.model.update(self.start)
+        # In place: the compiled step looks into these very containers.
+        self.optimizer.state.clear()
+        self.optimizer.state.update(_copied(self.state))
+        restore_random(self.key)
+
+    def longest(self) -> tuple[int, int, int]:
+        """A step on the longest batch of a pass, undone: its rows, inputs a row, peak in bytes."""
+        rows, size = self.run.rows.train, self.run.settings.batch_size
+        batch = max(
+            self.run.first_batches(max(len(rows) // size, 1)), key=lambda batch: batch.tokens.size
+        )
+        self.restore()
+        self.optimizer.learning_rate = 0.0
+        self.run.model.train()
+        mx.clear_cache()
+        mx.reset_peak_memory()
+        self._update([batch])
+        # The start is kept to go back to it, which a run does not do.
+        kept = sum(array.nbytes for _, array in tree_flatten([self.start, self.state]))
+        peak = mx.get_peak_memory() - kept
+        self.restore()
+        height, width = batch.tokens.shape
+        return height, width - 1, peak
+
+    def _update(self, batches: Sequence[Batch]) -> float:
+        """The mean loss of an update's batches, nats a token."""
+        total = 0.0
+        for number, batch in enumerate(batches, 1):
+            step = self.take(batch, number == len(batches))
+            total += step.train_loss
+            self._note(batch, step.seconds, self.trained)
+        return total / len(batches)
+
+    def _note(self, batch: Batch, seconds: float, timed: list[TimedBatch]) -> None:
+        """Keep what a batch took, but for the first of its shape, which is compiled."""
+        rows, width = batch.tokens.shape
+        shape = id(timed), rows, width
+        if shape in self._compiled:
+            timed.append(TimedBatch(rows, max(width - 1, 1), seconds))
+        self._compiled.add(shape)
+
+
+@contextmanager
+def trials_of(
+    run: Prepared, updates: int, held: int = HELD, optimizer: Any = None
+) -> Iterator[Trials]:
+    """What trials are made with; the model is put back as it was at the end.
+
+    Args:
+        run: model, rows and settings.
+        updates: of one trial, at most.
+        held: fixed batches to measure on: of validation rows, or where those make too few, of
+            the training rows that come after those of the updates.
+        optimizer: not initialised; by default the run's without its schedule, which would win
+            over the rates that are tried.
+    """
+    settings = run.settings
+    each = settings.grad_accumulation_steps
+    optimizer = optimizer or build_optimizer(replace(settings, lr_schedule=None))
+    with ExitStack() as stack:
+        stack.enter_context(handed_back(run.model, None))
+        if settings.grad_checkpoint:
+            stack.enter_context(recomputed_activations(run.model.layers))
+        optimizer.init(run.model.trainable_parameters())
+        keys: Any = mx.random.state
+        batches = iter(run.first_batches(updates * each + held))
+        trained = [list(islice(batches, each)) for _ in range(updates)]
+        validation = run.held_out(held)
+        is_enough = len(validation) >= FEWEST_HELD
+        yield Trials(
+            run,
+            trained,
+            validation if is_enough else list(batches),
+            "validation" if is_enough else "training",
+            optimizer,
+            stepper(run, optimizer),
+            _copied(run.model.trainable_parameters()),
+            _copied(optimizer.state),
+            mx.array(keys[0]),
+        )
+
+
+def _copied(tree: Any) -> Any:
+    """The same arrays, which MLX never changes in place, in containers of their own."""
+    return tree_map(lambda array: array, tree)
+
+
+def changes(
+    held: Sequence[float], before: Sequence[float], tokens: Sequence[float]
+) -> tuple[float, float]:
+    """The mean change of the loss over fixed batches, nats a token, and its standard error.
+
+    Args:
+        held: each batch's loss after the updates; empty where they were broken off.
+        before: the untouched model's.
+        tokens: the supervised tokens of each batch.
+    """
+    if not held:
+        return math.nan, math.nan
+    each = np.subtract(held, before)
+    mean = float(np.average(each, weights=tokens))
+    spread = float(np.average((each - mean) ** 2, weights=tokens))
+    return mean, math.sqrt(spread / (len(each) - 1)) if len(each) > 1 else abs(mean)
