@@ -208,26 +208,27 @@ class Recorded:
 
 @dataclass(frozen=True)
 class _Ground:
-    """Settings and parts of a run, and the reading that they stand for; None as configured."""
+    """Settings and parts of a run, and the reading that they stand for; None as configured.
+
+    Attributes:
+        shape: the ground whose validations this one has, where only its training is another.
+    """
 
     settings: Settings
     parts: Parts
     reading: Reading | None = None
-
-    @property
-    def is_in_training(self) -> bool:
-        """Whether its validations are those of the run as configured."""
-        return self.reading is not None and self.reading.in_training
+    shape: _Ground | None = None
 
     def under(self, reading: Reading) -> _Ground | None:
         """The same under one more reading; None where that is no other run."""
         changed = reading.apply(self.settings, self.parts)
         if changed is None:
             return None
+        shape = self if reading.in_training else None
         if self.reading is not None:
             clause = f"{reading.clause}, {self.reading.clause}"
             reading = replace(reading, clause=clause)
-        return _Ground(*changed, reading)
+        return _Ground(*changed, reading, shape)
 
 
 @dataclass
@@ -267,22 +268,28 @@ class _Bench:
             return self._result(configured, None, configured, scale)
         alone = list(self._under(self.usual, sound=True))
         both = (ground for shape in alone for ground in self._under(shape, sound=True))
-        shapes = [self.usual, *(shape for shape in alone if not shape.is_in_training)]
+        shapes = [self.usual, *(shape for shape in alone if shape.shape is None)]
         faulty = (ground for shape in shapes for ground in self._under(shape, sound=False))
-        ground, levels = self._best(_different(chain(alone, both, faulty)), configured)
-        if ground is None and self.recorded.before is not None:
-            # Where the validation is a sound trainer's, only its training is another.
-            fitting = [shape for shape in shapes[1:] if self._fits_exactly(shape)]
-            ground = fitting[0] if fitting else None
-            levels = self.levels(ground) if ground is not None else configured
+        # Where the validation is a sound trainer's, at most its training is another.
+        fitting = [shape for shape in shapes[1:] if self._fits_exactly(shape)]
+        trained = (ground for shape in fitting for ground in self._trained_otherwise(shape))
+        grounds = _different(chain(fitting, trained, alone, both, faulty))
+        ground, levels = self._best(grounds, configured)
+        if ground is None and fitting:
+            ground, levels = fitting[0], self.levels(fitting[0])
         return self._result(configured, ground, levels)
 
     def _fits_exactly(self, shape: _Ground) -> bool:
         return (
-            not self.is_late
+            self.recorded.before is not None
+            and not self.is_late
             and self._screened(shape) == 0.0
             and (_off(self._validations(shape))[0] <= READ)
         )
+
+    def _trained_otherwise(self, shape: _Ground) -> Iterator[_Ground]:
+        both = (ground for sound in (True, False) for ground in self._under(shape, sound=sound))
+        return (ground for ground in both if ground.shape is not None)
 
     def levels(self, ground: _Ground) -> tuple[Level, ...]:
         """All that was recorded, computed again."""
@@ -337,7 +344,7 @@ class _Bench:
     def _under(self, shape: _Ground, *, sound: bool) -> Iterator[_Ground]:
         from mlxdoctor.twin.reading import readings
 
-        if not shape.is_in_training:
+        if shape.shape is None:
             for reading in readings():
                 ground = shape.under(reading) if reading.sound is sound else None
                 if ground is not None:
@@ -393,8 +400,8 @@ class _Bench:
         """The misfit of the validations; infinite where a few batches show that it is large."""
         usual = [each for each in self._validations(self.usual) if each.what == "before"]
         try:
-            if usual and not ground.is_in_training:
-                shift = self._before(ground, SCREENED)[0] - self._few
+            if usual and ground.shape is not self.usual:
+                shift = self._before(ground.shape or ground, SCREENED)[0] - self._few
                 if not abs(usual[0].off - shift) <= SLACK + abs(shift) / 2:
                     return math.inf
             return self.recorded.misfit(self._validations(ground))
@@ -404,8 +411,7 @@ class _Bench:
 
     def _validations(self, ground: _Ground) -> tuple[Level, ...]:
         """The validations before and after training, as far as they were recorded."""
-        if ground.is_in_training:
-            ground = self.usual
+        ground = ground.shape or ground
         for measured, levels in self._measured:
             if measured is ground:
                 return levels

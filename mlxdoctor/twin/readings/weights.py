@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mlxdoctor.evidence.adapter import Adapter, adapter_file
+from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.reading import Reading, reading
 from mlxdoctor.twin.settings import Settings
 
@@ -65,6 +67,20 @@ def _rope(factor: float) -> Reading:
 QUANTISED = tuple(_quantised(bits) for bits in (4, 3, 2))
 #: 10,000, 500,000 and 1,000,000 are usual: these are their quotients.
 ROPE = tuple(_rope(factor) for factor in (0.01, 0.02, 50.0, 100.0))
+
+
+@reading(sound=True, in_training=True)
+def modules_of_the_file(settings: Settings, parts: Parts) -> tuple[Settings, Parts] | None:
+    """Of training the modules that the adapter file has and no others, as mlx-lm before 0.28."""
+    lora, saved = settings.lora_parameters, Path(settings.adapter_path)
+    if lora is None or lora.get("keys") or settings.fine_tune_type == "full":
+        return None
+    try:
+        modules = Adapter.read(adapter_file(saved)).modules
+    except InputError:
+        return None
+    keys = sorted({module.projection for module in modules})
+    return replace(settings, lora_parameters={**lora, "keys": keys}), parts
 
 
 @reading(
