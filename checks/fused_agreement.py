@@ -7,8 +7,8 @@ Why it matters. Fusing adds the update to the weights, and a quantised model is 
 what is smaller than the quantisation step is lost. The adapter is sound then, and what is
 served is not.
 
-How it is measured. Both read the same validation rows, as mlx-lm batches them. The losses are
-compared row by row with a sign test, and by their means over targets.
+How it is measured. Both read the same training and validation rows, 16 of each at most. The
+losses are compared row by row with a sign test, and by their means over targets.
 
 When it is wrong. Rounding always costs something; below a share of the loss it is not told. An
 adapter that was trained further after the fusing is another one.
@@ -54,6 +54,8 @@ _FAR = 0.1
 )
 def fused_agreement(losses: TokenLosses, unfused: LossesBeforeFusing) -> Iterator[Sign | Seen]:
     """Compare the losses of the fused model with those of base and adapter."""
+    if losses.load_failure or unfused.losses.load_failure:
+        raise Inconclusive("the adapter could not be loaded on this base model")
     both = {(row.split, row.index): row for row in unfused.losses.compared}
     fused = [row for row in losses.compared if (row.split, row.index) in both]
     before_fusing = [both[row.split, row.index] for row in fused]

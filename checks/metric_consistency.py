@@ -11,7 +11,7 @@ A reported figure, as a loss, that is close to it and far from the last validati
 measured without the adapter: within a tenth of a nat; or, where training took off a nat or more,
 four times nearer to the first than to the last, since both are over a few batches. So are figures
 from before and after training that are the same to the digit. Where both models can be run, their
-losses on the validation rows, 64 of them at most, are the measure of a figure of these rows, with
+losses on the validation rows, 16 of them at most, are the measure of a figure of these rows, with
 or without a log.
 
 When it is wrong. A log averages validation batches and drops the last partial one, so that
@@ -203,7 +203,8 @@ def _on_the_rows(measured: TokenLosses, config: TrainingConfig | None) -> list[_
     losses = []
     for targets in usual_targets(config):
         base, tuned = (mean_loss(rows, which, targets) for which in get_args(Which))
-        error = max(mean.spread / math.sqrt(max(mean.rows, 1)) for mean in (base, tuned))
+        total = measured.totals.get("valid", len(rows))
+        error = max(mean.uncertainty(total) for mean in (base, tuned))
         tolerance = max(SAME, ERRORS * error)
         by = f"{len(rows)} validation rows"
         losses.append(_Losses(base.value, tuned.value, tolerance, by))

@@ -26,7 +26,7 @@ from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.exhibits import Curve, ReplayCurve
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
 from mlxdoctor.twin.reading import readings
-from mlxdoctor.twin.replay import Level, Replay, misfit
+from mlxdoctor.twin.replay import Level, Replay, before_the_end, misfit
 
 #: Nats of a disagreement that is an error whatever a trainer may have meant: sound forks without a
 #: reading differ by less.
@@ -76,7 +76,7 @@ _SAID = f"The log's losses are those {{clause}}. As configured, {_COMPARED}."
 )
 def replay(replay: Replay) -> Iterator[Sign | Seen | Unsought | ReplayCurve]:
     """Say whether the first losses agree, as configured or otherwise."""
-    start = [level for level in replay.configured if level.what != "after"]
+    start, read = before_the_end(replay.configured), before_the_end(replay.best)
     if not start:
         raise Inconclusive("the log has no loss from the start that could be computed again")
     yield _curve(replay)
@@ -85,9 +85,9 @@ def replay(replay: Replay) -> Iterator[Sign | Seen | Unsought | ReplayCurve]:
     is_of_training = all(level.what == "report" for level in replay.best if level.misfit > 0.0)
     has_before = any(level.what == "before" for level in start)
     is_sound = replay.reading is None or replay.reading.sound
-    if off > 0.0 and has_before and is_sound and is_of_training and misfit(_start(replay)) > 0.0:
+    if off > 0.0 and has_before and is_sound and is_of_training and misfit(read) > 0.0:
         clause = replay.reading.clause if replay.reading is not None else None
-        yield Sign("trains-otherwise", _figures(_start(replay)) | {"clause": clause})
+        yield Sign("trains-otherwise", _figures(read) | {"clause": clause})
         return
     if off == 0.0:
         said = f"Computed again, the first losses are the log's: {_COMPARED}."
@@ -95,7 +95,7 @@ def replay(replay: Replay) -> Iterator[Sign | Seen | Unsought | ReplayCurve]:
         if any(level.what == "report" for level in start):
             yield Sign("as-computed", measured)
         return
-    if replay.reading is not None and replay.reading.sound and misfit(_start(replay)) == 0.0:
+    if replay.reading is not None and replay.reading.sound and misfit(read) == 0.0:
         said = f"The log's first losses are those {{clause}}, which is sound: {_COMPARED}."
         yield Seen(said, measured | {"clause": replay.reading.clause})
         return
@@ -104,11 +104,6 @@ def replay(replay: Replay) -> Iterator[Sign | Seen | Unsought | ReplayCurve]:
         return
     severity = Severity.ERROR if off > FAR else None
     yield Sign("differs", measured | {"misfit": off}, severity=severity)
-
-
-def _start(replay: Replay) -> list[Level]:
-    """What was recorded of the start, under the reading that fits best."""
-    return [level for level in replay.best if level.what != "after"]
 
 
 def _figures(start: list[Level]) -> dict[str, Measurement]:
@@ -127,7 +122,7 @@ def _figures(start: list[Level]) -> dict[str, Measurement]:
 
 def _curve(replay: Replay) -> ReplayCurve:
     def of(levels: tuple[Level, ...], name: str) -> Curve:
-        shown = [level for level in levels if level.what != "after"]
+        shown = before_the_end(levels)
         values = tuple(float(getattr(level, name)) for level in shown)
         return Curve(tuple(level.iteration for level in shown), values)
 

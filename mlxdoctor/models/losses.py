@@ -114,6 +114,7 @@ class TokenLosses:
     Attributes:
         sources: the base model and the adapter they were measured with.
         rows: one entry a row.
+        totals: split -> how many rows it has, measured or not.
         vocab_size: the size of the model's vocabulary: ln of it is a uniform guess.
         end_token_ids: the ids that end an answer.
         pad_ids: the ids that were tried as padding.
@@ -128,6 +129,7 @@ class TokenLosses:
     sources: tuple[Source, ...]
     rows: tuple[RowLosses, ...]
     vocab_size: int
+    totals: Mapping[str, int] = field(default_factory=dict)
     end_token_ids: tuple[int, ...] = ()
     pad_ids: tuple[int, ...] = ()
     mask_prompt: bool = False
@@ -144,7 +146,7 @@ class TokenLosses:
     @classmethod
     def find(cls, run: RunView) -> TokenLosses:
         """Measured on training and validation rows."""
-        return _measured_on_the_rows(run, run.need(LoadedModels))
+        return _measured_on_the_rows(run, run.need(LoadedModels), other_padding=True)
 
 
 @dataclass(frozen=True)
@@ -174,13 +176,15 @@ class LossesBeforeFusing:
         return cls(_measured_on_the_rows(run, load(run.need(LoadedModels).base, adapter)))
 
 
-def _measured_on_the_rows(run: RunView, models: LoadedModels) -> TokenLosses:
+def _measured_on_the_rows(
+    run: RunView, models: LoadedModels, *, other_padding: bool = False
+) -> TokenLosses:
     tokenizer = run.need(Tokenizer)
     splits, dataset = [run.need(SupervisedRows)], run.need(Dataset)
     if "valid" in dataset.splits and splits[0].split != "valid":
         splits.append(build(dataset, tokenizer, run.get(TrainingConfig), split="valid"))
     meter = Meter(models, tokenizer, run.progress, run.budget)
-    return meter.measure(splits, ROWS, other_padding=True)
+    return meter.measure(splits, ROWS, other_padding=other_padding)
 
 
 @dataclass(frozen=True)
@@ -320,6 +324,7 @@ class Meter:
             sources=(*self.models.sources, *sources),
             rows=tuple(results[i] for i in sorted(results)),
             vocab_size=vocab_size,
+            totals={rows.split: rows.total_rows for rows in splits},
             end_token_ids=ends,
             pad_ids=tuple(dict.fromkeys(pad for job in jobs for pad in job.pad_ids)),
             mask_prompt=any(rows.mask_prompt for rows in splits),

@@ -51,6 +51,16 @@ class MeanLoss:
     rows: int
     tokens: int
 
+    def uncertainty(self, total: int) -> float:
+        """The standard error of this mean beside that of all rows; zero where it is of all.
+
+        Cochran 1977, finite populations, ratio estimator.
+
+        Args:
+            total: rows that there are.
+        """
+        return self.spread * math.sqrt(max(1 / self.rows - 1 / max(total, self.rows), 0.0))
+
 
 def usual_targets(config: TrainingConfig | None) -> list[Targets]:
     """The targets of sound trainers: mlx-lm's, and those that leave padding out."""

@@ -163,7 +163,7 @@ def _tried(bench: Bench, cause: Cause, plain: Trials, replay: Replay | None) -> 
         if not all(map(question.is_sound, plain.values())):
             reason = "rerun as recorded it fails, but with none of the symptoms of this cause"
             return Ruling("refuted", reason)
-        if replay is not None and replay.is_as_recorded and cause.changes_losses:
+        if replay is not None and replay.is_step_for_step and cause.changes_losses:
             return Ruling(
                 "refuted",
                 "the reference trainer, which does not have this fault, computes the losses that "

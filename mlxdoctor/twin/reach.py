@@ -26,7 +26,7 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.judge.rate import planned_rates, usual_rates
 from mlxdoctor.models.load import LoadedModels
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.twin.replay import as_configured, deadline_of
+from mlxdoctor.twin.rerun import as_configured, deadline_of
 from mlxdoctor.twin.settings import Settings
 
 if TYPE_CHECKING:
@@ -180,6 +180,8 @@ class _Measuring:
             if first is None:
                 raise Missing("the time was over before the twin had made its updates")
             other = self._after(trials, fast) or first
+        if not math.isfinite(min(first.mean, other.mean)):
+            raise Missing("the twin's own training on these rows does not stay finite")
         reached, rate = (other, fast) if other.mean < first.mean else (first, slow)
         found = Reach(
             sources=self.models.sources,
@@ -273,7 +275,7 @@ class _Measuring:
         losses, reached = trials.at(
             rate, self.updates, lambda: self._losses(model), is_late=is_late
         )
-        if not math.isfinite(losses[-1]):
+        if reached is None or not math.isfinite(reached.mean):
             return _LOST
         if share is not None and len(losses) >= FEWEST_UPDATES:
             self.updates = len(losses)

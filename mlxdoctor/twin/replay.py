@@ -13,21 +13,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.kind import Missing, NoSuchThing, RunView
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.measure.logged_levels import LoggedLoss, logged_loss
-from mlxdoctor.models.load import LoadedModels, in_float32, load_tokenizer, load_weights
+from mlxdoctor.models.load import LoadedModels, load_tokenizer
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.twin.rerun import recipe_of
+from mlxdoctor.twin.rerun import as_configured, deadline_of, says_how
 from mlxdoctor.twin.settings import Settings
 
 if TYPE_CHECKING:
@@ -54,8 +52,6 @@ SCREENED, SLACK = 3, 0.2
 SCALES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 16.0, 20.0, 32.0, 40.0, 64.0, 128.0)
 #: Readings whose first reports are made again, at most: those that fit the validations best.
 TRAINED = 6
-#: Seconds that the twin takes at most, where no budget was named, and the share of it for this.
-SECONDS, SHARE = 60.0, 0.5
 
 What = Literal["before", "report", "after"]
 
@@ -87,10 +83,14 @@ class Level:
     @property
     def misfit(self) -> float:
         """Their difference where it is more than the tolerance; 0 where they agree."""
+        return self.beyond(self.tolerance)
+
+    def beyond(self, tolerance: float) -> float:
+        """Their difference, nats; 0 where it is within a tolerance, or where both are lost."""
         finite = math.isfinite(self.recorded), math.isfinite(self.computed)
         if not all(finite):
             return math.inf if any(finite) else 0.0
-        return abs(self.off) if abs(self.off) > self.tolerance else 0.0
+        return abs(self.off) if abs(self.off) > tolerance else 0.0
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,11 @@ class Scale:
     configured: float
     agreeing: float
     loss: float
+
+
+def before_the_end(levels: Sequence[Level]) -> list[Level]:
+    """Those of the start of a run: its first validation and its first reports."""
+    return [level for level in levels if level.what != "after"]
 
 
 def misfit(levels: Sequence[Level]) -> float:
@@ -138,10 +143,11 @@ class Replay:
         return next((level for level in self.best if level.what == what), None)
 
     @property
-    def is_as_recorded(self) -> bool:
-        """Whether the first reports on training are the log's as configured."""
-        start = [level for level in self.configured if level.what != "after"]
-        return misfit(start) == 0.0 and any(level.what == "report" for level in start)
+    def is_step_for_step(self) -> bool:
+        """Whether the first reports on training are the log's as configured, but for rounding."""
+        start = before_the_end(self.configured)
+        has_reports = any(level.what == "report" for level in start)
+        return has_reports and all(level.beyond(EXACT) == 0.0 for level in start)
 
     @classmethod
     def find(cls, run: RunView) -> Replay:
@@ -226,7 +232,7 @@ class _Ground:
             return None
         shape = self if reading.in_training else None
         if self.reading is not None:
-            clause = f"{reading.clause}, {self.reading.clause}"
+            clause = f"{reading.clause}, and {self.reading.clause}"
             reading = replace(reading, clause=clause)
         return _Ground(*changed, reading, shape)
 
@@ -248,7 +254,7 @@ class _Bench:
         deadline = deadline_of(run)
         tokenizer = load_tokenizer(base.path, base.eos_token_ids)
         settings, parts = as_configured(run)
-        if not _says_how(run):
+        if not says_how(run):
             # Validations alone can be computed again.
             recorded = replace(recorded, reports=())
         return cls(models, recorded, _Ground(settings, parts), tokenizer, deadline)
@@ -366,9 +372,7 @@ class _Bench:
         def better(ground: _Ground) -> tuple[_Ground | None, Sequence[Level]]:
             levels = self.levels(ground)
             # One figure agrees by chance with some reading. Another base has no end.
-            start, recorded = (
-                [level for level in each if level.what != "after"] for each in (levels, configured)
-            )
+            start, recorded = before_the_end(levels), before_the_end(configured)
             is_whole = len(levels) > 1 and len(start) == len(recorded)
             if ground.reading is not None and not ground.reading.sound and misfit(levels) > 0.0:
                 is_whole = is_whole and left(levels) > 0.0
@@ -491,68 +495,6 @@ class _Bench:
             tolerance = max(SAME, ERRORS * error, PATH * abs(losses[0] - mean))
             levels.append(Level("report", iteration, recorded, mean, tolerance))
         return tuple(levels)
-
-
-def deadline_of(run: RunView) -> float:
-    """When to end what takes one of two shares of the twin's time, by `time.monotonic`."""
-    return time.monotonic() + SHARE * (run.options.budget or SECONDS)
-
-
-def as_configured(run: RunView) -> tuple[Settings, Parts]:
-    """Settings and parts of a run as mlx-lm trains it, computing in float32 on a processor.
-
-    Of a run whose configuration does not say how it was trained, they are mlx-lm's defaults.
-
-    Raises:
-        Missing: base model or rows are not at hand.
-        InputError: mlx-lm cannot be used here, or cannot read the rows.
-    """
-    from mlxdoctor.twin.prepared import parts_of
-
-    base, dataset = run.need(BaseModel), run.need(Dataset)
-    if _says_how(run):
-        recipe = recipe_of(run)
-        settings = replace(recipe.as_recorded(), iters=recipe.iterations)
-    else:
-        config = run.get(TrainingConfig)
-        data = dataset.path if dataset.path.is_dir() else dataset.path.parent
-        settings = Settings(
-            model=str(base.path),
-            data=str(data),
-            val_batches=-1,
-            batch_size=(config.batch_size if config is not None else None) or Settings.batch_size,
-            mask_prompt=bool(config is not None and config.mask_prompt),
-            mode="parity",
-        )
-    adapter = run.files.adapter
-    folder = Path("adapters")
-    if adapter is not None:
-        folder = adapter if adapter.is_dir() else adapter.parent
-    settings = replace(settings, adapter_path=str(folder))
-    parts, tokenizer = parts_of(settings), load_tokenizer(base.path, base.eos_token_ids)
-    # Rows are the same under most readings: they are encoded once for each mask.
-    kept: dict[bool, Any] = {}
-
-    def load(settings: Settings) -> tuple[Any, Any]:
-        model = load_weights(Path(settings.model))
-        in_float32(model)
-        return model, tokenizer
-
-    def encode(settings: Settings, _: Any) -> Any:
-        if settings.mask_prompt not in kept:
-            kept[settings.mask_prompt] = parts.encode(settings, tokenizer)
-        return kept[settings.mask_prompt]
-
-    return settings, replace(parts, load=load, encode=encode)
-
-
-def _says_how(run: RunView) -> bool:
-    """Whether the run left what it takes to make it again."""
-    try:
-        recipe_of(run)
-    except Missing:
-        return False
-    return True
 
 
 def _different(grounds: Iterable[_Ground]) -> Iterator[_Ground]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.kind import Missing, Progress, RunView
 from mlxdoctor.evidence.run_files import resolve_file
+from mlxdoctor.models.load import in_float32, load_tokenizer, load_weights
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.records import StepRecord, TrainingResult
 from mlxdoctor.twin.settings import OURS, TABLE, Settings
@@ -27,6 +28,11 @@ _LEFT_OUT = frozenset(
     | {"trust_remote_code", "wandb"}
 )
 _KEYS = frozenset(option.name for option in fields(Settings)) - OURS - _LEFT_OUT
+
+
+#: Seconds that the twin takes at most, where no budget was named; the replay and what the rows
+#: teach have this share each.
+SECONDS, SHARE = 60.0, 0.5
 
 
 class BudgetSpent(Exception):  # noqa: N818 - an answer, not an error
@@ -164,3 +170,65 @@ class Laboratory:
         if result.stopped is not None and len(result.steps) < settings.iters:
             raise BudgetSpent(label)
         return result
+
+
+def deadline_of(run: RunView) -> float:
+    """When to end what takes one of two shares of the twin's time, by `time.monotonic`."""
+    return time.monotonic() + SHARE * (run.options.budget or SECONDS)
+
+
+def as_configured(run: RunView) -> tuple[Settings, Parts]:
+    """Settings and parts of a run as mlx-lm trains it, computing in float32 on a processor.
+
+    Of a run whose configuration does not say how it was trained, they are mlx-lm's defaults.
+
+    Raises:
+        Missing: base model or rows are not at hand.
+        InputError: mlx-lm cannot be used here, or cannot read the rows.
+    """
+    from mlxdoctor.twin.prepared import parts_of
+
+    base, dataset = run.need(BaseModel), run.need(Dataset)
+    if says_how(run):
+        recipe = recipe_of(run)
+        settings = replace(recipe.as_recorded(), iters=recipe.iterations)
+    else:
+        config = run.get(TrainingConfig)
+        data = dataset.path if dataset.path.is_dir() else dataset.path.parent
+        settings = Settings(
+            model=str(base.path),
+            data=str(data),
+            val_batches=-1,
+            batch_size=(config.batch_size if config is not None else None) or Settings.batch_size,
+            mask_prompt=bool(config is not None and config.mask_prompt),
+            mode="parity",
+        )
+    adapter = run.files.adapter
+    folder = Path("adapters")
+    if adapter is not None:
+        folder = adapter if adapter.is_dir() else adapter.parent
+    settings = replace(settings, adapter_path=str(folder))
+    parts, tokenizer = parts_of(settings), load_tokenizer(base.path, base.eos_token_ids)
+    # Rows are the same under most readings: they are encoded once for each mask.
+    kept: dict[bool, Any] = {}
+
+    def load(settings: Settings) -> tuple[Any, Any]:
+        model = load_weights(Path(settings.model))
+        in_float32(model)
+        return model, tokenizer
+
+    def encode(settings: Settings, _: Any) -> Any:
+        if settings.mask_prompt not in kept:
+            kept[settings.mask_prompt] = parts.encode(settings, tokenizer)
+        return kept[settings.mask_prompt]
+
+    return settings, replace(parts, load=load, encode=encode)
+
+
+def says_how(run: RunView) -> bool:
+    """Whether the run left what it takes to make it again."""
+    try:
+        recipe_of(run)
+    except Missing:
+        return False
+    return True

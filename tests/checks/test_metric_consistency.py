@@ -137,7 +137,7 @@ def test_whose_loss_on_the_validation_rows_a_figure_is(
 ) -> None:
     """The check of an evaluation beside rows that both models read, without a log."""
     of_tuned = Losses(*[tuned] * 5) if tuned is not None else None
-    rows = measured_rows(Losses(*[5.0] * 5), of_tuned, count, spread=0.1)
+    rows = measured_rows(Losses(*[5.0] * 5), of_tuned, count, spread=0.4)
     evidence = TokenLosses((), rows, vocab_size=100)
     result = outcome(metric_consistency, reported(tmp_path, figures), evidence)
     assert result.status != "crashed", result.reason

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mlxdoctor.checks.weight_drift import LARGE, NEGLIGIBLE, NOMINAL_EXPLODED, STRAIGHT
 
 from mlxdoctor.engines.tensors import straight_way
 from mlxdoctor.evidence.adapter import Adapter
@@ -20,6 +19,10 @@ from tests.given import outcome, severities
 from tests.weight_files import lora, save, write_config
 
 weight_drift = check_called("weight-drift")
+LARGE, NEGLIGIBLE, NOMINAL_EXPLODED, STRAIGHT = (
+    weight_drift.function.__globals__[name]
+    for name in ("LARGE", "NEGLIGIBLE", "NOMINAL_EXPLODED", "STRAIGHT")
+)
 
 
 BASE = BaseModel.read(FIXTURES / "base")

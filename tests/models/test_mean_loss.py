@@ -1,8 +1,10 @@
 """The loss of rows over several sets of targets, counted by hand."""
 
+import math
+
 import pytest
 
-from mlxdoctor.models.mean_loss import Targets, mean_loss
+from mlxdoctor.models.mean_loss import MeanLoss, Targets, mean_loss
 from tests.measured_rows import Losses, measured_rows
 
 #: 4 prompt targets (the first token has none), 6 of the answer, end, line break, padding.
@@ -23,3 +25,9 @@ def test_what_targets_cover(targets: Targets, total: float, tokens: int) -> None
     mean = mean_loss(ROWS, "base", targets)
     assert mean.value == pytest.approx(total / tokens)
     assert (mean.tokens, mean.rows) == (3 * tokens, 3)
+
+
+def test_nothing_is_uncertain_where_all_rows_were_measured() -> None:
+    mean = MeanLoss(1.0, 0.5, 40, 400)
+    assert mean.uncertainty(40) == 0.0
+    assert mean.uncertainty(80) == pytest.approx(0.5 * math.sqrt(1 / 40 - 1 / 80))

@@ -91,6 +91,27 @@ def test_the_scale_that_it_was_trained_at_is_read_off_its_end(tmp_path: Path) ->
     assert 16.0 <= scale.agreeing <= 32.0
 
 
+@pytest.mark.parametrize("mask", [False, True])
+def test_older_versions_adapt_and_mask_otherwise(tmp_path: Path, mask: bool) -> None:
+    """As mlx-lm did before 0.28: queries and values alone, and answers with what opens them."""
+    header = next(each for each in readings() if each.code == "answers-with-their-header")
+    lora = {"rank": 4, "scale": 20.0, "dropout": 0.0}
+    keys = ["self_attn.q_proj", "self_attn.v_proj"]
+    reading = header if mask else None
+    made(tmp_path, reading, mask_prompt=mask, lora_parameters={**lora, "keys": keys})
+    path = tmp_path / "adapters" / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "lora_parameters": lora}))
+    run = Run.discover([tmp_path / "adapters"], budget=240)
+    replay = replayed(run)
+    assert misfit(replay.configured) > 0.0
+    assert replay.reading is not None
+    assert replay.reading.sound
+    assert replay.reading.code == "modules-of-the-file"
+    assert (header.clause in replay.reading.clause) is mask
+    assert all(abs(level.off) < 1e-3 for level in replay.best[:-1])
+    assert not check_called("replay").run(run).findings
+
+
 #: The saved adapter of so short a run changes its base too little.
 FAULTY = [each for each in readings() if not each.sound and each.code != "adapter-in-the-base"]
 #: One reading of each code.

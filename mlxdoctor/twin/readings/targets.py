@@ -38,7 +38,7 @@ def answers_alone(settings: Settings, parts: Parts) -> tuple[Settings, Parts] | 
 
 @reading(sound=True)
 def answers_with_their_header(settings: Settings, parts: Parts) -> tuple[Settings, Parts] | None:
-    """Of the answers and the tokens that open them, as mlx-lm masked before 0.29."""
+    """Of the answers and the tokens that open them, as mlx-lm masked before 0.28.4."""
     splits = Dataset.read(Path(settings.data)).splits
 
     def encode(settings: Settings, tokenizer: Any) -> TokenRows:

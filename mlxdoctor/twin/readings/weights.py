@@ -71,7 +71,7 @@ ROPE = tuple(_rope(factor) for factor in (0.01, 0.02, 50.0, 100.0))
 
 @reading(sound=True, in_training=True)
 def modules_of_the_file(settings: Settings, parts: Parts) -> tuple[Settings, Parts] | None:
-    """Of training the modules that the adapter file has and no others, as mlx-lm before 0.28."""
+    """Of a run that trains only the modules in the adapter file, as mlx-lm did before 0.28.2."""
     lora, saved = settings.lora_parameters, Path(settings.adapter_path)
     if lora is None or lora.get("keys") or settings.fine_tune_type == "full":
         return None
