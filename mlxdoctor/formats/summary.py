@@ -314,8 +314,8 @@ def confirm_command(report: Report) -> str:
 
 
 def left_out(report: Report) -> str:
-    """What the time for running models did not allow; "" where it allowed all."""
-    if not report.left_out:
+    """What the time for running models did not allow; "" where it allowed all, or all is clear."""
+    if not report.left_out or (report.root is not None and is_clear(report)):
         return ""
     return f"Not all was measured: {'; '.join(report.left_out)}. A larger --budget measures more."
 

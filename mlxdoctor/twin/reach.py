@@ -293,7 +293,7 @@ class _Measuring:
         """What the run's own settings reach, and the one without which they reach more."""
         own = self._after_own(self.settings)
         if own is None:
-            return replace(found, left_out="the run's own settings were not tried in time")
+            return replace(found, left_out="the time was over before the run's own settings were tried")
         found = replace(found, own=own.mean if math.isfinite(own.mean) else None)
         gap = own.mean - found.reached
         if not gap > SHORT * (found.untouched - found.reached):
@@ -301,7 +301,7 @@ class _Measuring:
         for name, changed, values in self._changes(reference, found.rate):
             after = self._after_own(changed)
             if after is None:
-                return replace(found, left_out="not every setting was changed back in time")
+                return replace(found, left_out="the time was over before all settings that may hold the run back were tried")
             if after.mean - found.reached < CLOSED * gap:
                 return replace(
                     found, setting=name, before=values[0], after=values[1], cured=after.mean

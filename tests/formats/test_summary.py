@@ -188,6 +188,10 @@ def test_what_the_time_did_not_allow_is_told_with_what_to_do() -> None:
         shown = " ".join(text_of(short, name).split())
         assert "8 of 32 rows were measured" in shown
         assert "Not all was measured" not in text_of(report, name)
+    # What would change nothing is no advice.
+    clear = replace(sample.made(sample.unhealthy()), left_out=short.left_out)
+    assert summary.headline(clear).startswith("Root cause")
+    assert summary.left_out(clear) == ""
 
 
 def test_the_name_of_a_file_gets_no_capital() -> None:
