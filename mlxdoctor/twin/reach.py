@@ -47,7 +47,7 @@ FASTER = 3.0
 VISIBLE = 0.05
 #: Of what the twin gained, by which a run that ends above it is looked into.
 SHORT = 0.2
-#: Of that gap, what the right change of a setting leaves at the most.
+#: Of that gap, or of what the twin gained if that is less, what the right change leaves at most.
 CLOSED = 0.5
 
 
@@ -293,16 +293,20 @@ class _Measuring:
         """What the run's own settings reach, and the one without which they reach more."""
         own = self._after_own(self.settings)
         if own is None:
-            return replace(found, left_out="the time was over before the run's own settings were tried")
+            return replace(found, left_out="no time was left to try the run's own settings")
         found = replace(found, own=own.mean if math.isfinite(own.mean) else None)
-        gap = own.mean - found.reached
-        if not gap > SHORT * (found.untouched - found.reached):
+        gap, gained = own.mean - found.reached, found.untouched - found.reached
+        if not gap > SHORT * gained:
             return found
         for name, changed, values in self._changes(reference, found.rate):
             after = self._after_own(changed)
             if after is None:
-                return replace(found, left_out="the time was over before all settings that may hold the run back were tried")
-            if after.mean - found.reached < CLOSED * gap:
+                return replace(
+                    found,
+                    left_out="no time was left to try every change of the settings",
+                )
+            # Where it ended above the untouched model, half of that way is still no learning.
+            if after.mean - found.reached < CLOSED * min(gap, gained):
                 return replace(
                     found, setting=name, before=values[0], after=values[1], cured=after.mean
                 )
