@@ -112,16 +112,10 @@ def test_the_collapse_is_confirmed_and_the_run_is_left_alone(reproduced: Reprodu
     assert "learning_rate: 0.005 -> 0.0005" in printed
     out = reproduced.out
     assert verdicts_in(out) == {"learning-rate-too-high": "confirmed", "scale-too-large": "refuted"}
-    (agreement,) = (
-        one for one in summary_in(out)["experiments"] if one["experiment"] == "agreement"
-    )
-    # A collapse is chaotic: with another BLAS, its losses are near the recorded ones, no more.
-    assert agreement["reports"] == 3
-    assert agreement["difference"] < 0.5
     report = (out / "collapse-frequent-token" / "report.md").read_text()
     assert "**confirmed**" in report
     assert "![The loss of every rerun](figures/experiments.png)" in report
-    assert agreement["sentence"] in report
+    assert "Computed again, the first losses are the log's" in report
 
 
 @pytest.mark.slow
