@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path, PurePath
 
-from mlxdoctor.evidence.adapter import Adapter
-from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.options import NOT_ASKED
 from mlxdoctor.finding import LOOKED, Severity, Status
 from mlxdoctor.formats.gated import MAIN_KINDS, main_sources
 from mlxdoctor.formats.summary import headline, missing
@@ -18,11 +16,11 @@ from mlxdoctor.gate.baseline import Known, figures_of
 from mlxdoctor.gate.examine import Examined
 from mlxdoctor.gate.policy import Ignore, Policy, Rules, matches
 from mlxdoctor.gate_result import GatedFinding, GateItem, GateResult, ItemStatus
-from mlxdoctor.models.load import NOT_ASKED
-from mlxdoctor.models.losses import TokenLosses
 from mlxdoctor.report import Report
 from mlxdoctor.verdict import Readiness, Verdict
 
+#: Kinds of evidence as their classes call them, which this process need not import.
+ADAPTER, BASE, ROWS, LOSSES = "adapter", "base model", "dataset", "token losses"
 #: Reasons named for evidence that was missing.
 _MISSING = 3
 #: Checks that see, with the models run, whether an adapter is better than its base at its own rows.
@@ -246,7 +244,7 @@ def _not_learned(report: Report) -> Iterator[str]:
 
 
 def _is_adapter(report: Report) -> bool:
-    return any(file.kind == Adapter.kind for file in report.evidence)
+    return any(file.kind == ADAPTER for file in report.evidence)
 
 
 def unseen(report: Report) -> tuple[str, ...]:
@@ -254,11 +252,11 @@ def unseen(report: Report) -> tuple[str, ...]:
     if not _is_adapter(report):
         return ()
     missing = {absent.kind: absent.why for absent in report.missing}
-    if BaseModel.kind in missing:
+    if BASE in missing:
         return ("needs the base: whether names and sizes are its own, and what it answers",)
-    if missing.get(TokenLosses.kind, "").startswith(NOT_ASKED):
+    if missing.get(LOSSES, "").startswith(NOT_ASKED):
         return ("needs --generate: what it answers",)
-    if Dataset.kind in missing:
+    if ROWS in missing:
         return ("needs its rows: whether it learned them",)
     return tuple(
         f"{_REACHED}: {outcome.reason}"

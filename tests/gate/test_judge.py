@@ -7,12 +7,17 @@ from typing import Any
 
 import pytest
 
+from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.options import NOT_ASKED
+from mlxdoctor.gate import weigh
 from mlxdoctor.gate.baseline import Known
 from mlxdoctor.gate.examine import Examined
 from mlxdoctor.gate.policy import Policy
 from mlxdoctor.gate.weigh import judge, notices, renewed
 from mlxdoctor.gate_result import GateItem, ItemStatus
-from mlxdoctor.models.load import NOT_ASKED
+from mlxdoctor.models.losses import TokenLosses
 from tests.formats.sample import outcome
 from tests.gate.given import TODAY, found, judged, policy, report, report_of
 
@@ -185,6 +190,11 @@ NO_BASE = {"kind": "base model", "why": "the base model 'b' is not on this machi
 NOT_RUN = {"kind": "token losses", "why": f"{NOT_ASKED}; leave that option out"}
 NO_ROWS = {"kind": "dataset", "why": "the data 'rows' is not on this machine"}
 NO_SUCH = {**NO_ROWS, "kind": "token losses"}
+
+
+def test_kinds_of_evidence_have_the_names_of_their_classes() -> None:
+    named = weigh.ADAPTER, weigh.BASE, weigh.ROWS, weigh.LOSSES
+    assert named == tuple(kind.kind for kind in (Adapter, BaseModel, Dataset, TokenLosses))
 
 
 @pytest.mark.parametrize(
