@@ -169,7 +169,7 @@ def _item(
     assert examined.report is not None, "there is a report"
     report = examined.report
     fails = any(held.ruling == "fails" for held in gated)
-    undecided = _undecided(report, rules)
+    undecided = _undecided(report, rules, gated)
     suspicion = _suspicion(report, gated)
     if fails or (suspicion and rules.suspect == "fail"):
         status = ItemStatus.FAILED
@@ -204,7 +204,7 @@ def _suspicion(report: Report, gated: Sequence[GatedFinding]) -> str:
     return headline(report) if report.suspected is not None and is_open else ""
 
 
-def _undecided(report: Report, rules: Rules) -> list[str]:
+def _undecided(report: Report, rules: Rules, gated: Sequence[GatedFinding]) -> list[str]:
     """Why the item can't pass although nothing fails it, a sentence each."""
     by_check = {outcome.check: outcome for outcome in report.outcomes}
     reasons = []
@@ -224,6 +224,13 @@ def _undecided(report: Report, rules: Rules) -> list[str]:
         return [*reasons, report.planned.open_because] if unknown else reasons
     if rules.require_generate and _is_adapter(report):
         reasons += _not_learned(report)
+        reasons += [
+            f"it is not what its log says: {held.finding.message}"
+            for held in gated
+            if held.ruling == "noted"
+            and held.finding.code.startswith("end-state.")
+            and held.finding.severity is Severity.WARNING
+        ]
     # An adapter that is sound as far as files can tell passes: nobody trains in CI. What could
     # not be read is a reason of its own.
     if report.verdict is Verdict.INCONCLUSIVE and not report.seen and not report.unreadable:

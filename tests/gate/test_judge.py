@@ -241,6 +241,13 @@ def test_models_have_to_show_that_an_adapter_learned(tmp_path: Path) -> None:
         "no model shows that it is better than its base at its own rows: "
         "its loss is about the base's",
     )
+    # With the log at hand, the end of it counts as well.
+    end = found("end-state.worse-than-logged", "warning")
+    assert item(learned, end).reasons == (
+        f"it is not what its log says: {end['findings'][0]['message']}",
+    )
+    as_logged = found("end-state.as-logged", "info")
+    assert item(learned, as_logged).status is ItemStatus.PASSED
     in_part = item(learned, late)
     assert in_part.status is ItemStatus.PASSED
     assert in_part.unseen == ("whether it learned as much as its rows teach: the time was over",)
