@@ -42,8 +42,8 @@ from importlib import resources
 from mlxdoctor.check import DoesNotArise, Inconclusive, NotApplicable, check
 from mlxdoctor.evidence.adapter import FILE_NAMES, Adapter, LoraModule, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.checkpoints import CHECKPOINT_NAME
 from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
+from mlxdoctor.evidence.run_files import CHECKPOINT_NAME
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought, some_of
 from mlxdoctor.measure.weights.lora_targets import (
     by_mlx_lm,

@@ -30,7 +30,6 @@ from typing import Any
 from mlxdoctor.check import DoesNotArise, check
 from mlxdoctor.evidence.adapter import FILE_NAMES, Adapter, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.checkpoints import CHECKPOINT_NAME
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.mlx_lm_defaults import (
@@ -44,6 +43,7 @@ from mlxdoctor.evidence.mlx_lm_defaults import (
     is_numbers,
 )
 from mlxdoctor.evidence.other_runs import PlannedRun
+from mlxdoctor.evidence.run_files import CHECKPOINT_NAME
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, some_of
 from mlxdoctor.measure.weights.lora_targets import by_mlx_lm, matches, target_modules

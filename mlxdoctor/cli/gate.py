@@ -37,7 +37,11 @@ what was done is reported all the same.""",
     "--write-baseline", is_flag=True, help="Make what fails now known, and judge by that."
 )
 @click.option("--strict", is_flag=True, help="Exit with 2 where the policy holds what is stale.")
-@click.option("--generate", is_flag=True, help="Run the models too, where base and adapter are.")
+@click.option(
+    "--generate",
+    is_flag=True,
+    help="Run the models too: an adapter passes where it is better than its base at its own rows.",
+)
 @options.no_text
 @click.option(
     "--jobs",

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from math import inf, isclose, isfinite, nan, sqrt
 from types import MappingProxyType
 from typing import Any, Literal
@@ -94,7 +93,9 @@ class ModuleFacts:
         a_is_drawn: A looks as it was drawn: uniform within ±1/sqrt(inputs).
         a_left_draw: A has values outside of that draw, so that something moved it.
         start: the first values of A, float32 (256,) at most.
-        singular_values: of A·B at scale 1, falling, (r,); with experts those of all, (E·r,).
+        product_norm: ‖A·B‖.
+        singular_values: of A·B at scale 1, falling, (r,); with experts those of all, (E·r,); (0,)
+            where they were not asked for, or where a factor is not finite.
         scale: what A·B is multiplied by; NaN where nothing states it.
         base_norm: of the weight that the update is added to; None where it is not at hand.
     """
@@ -108,6 +109,7 @@ class ModuleFacts:
     a_is_drawn: bool
     a_left_draw: bool
     start: NDArray[np.float32] = field(repr=False)
+    product_norm: float
     singular_values: NDArray[np.float64] = field(repr=False)
     scale: float = nan
     base_norm: float | None = None
@@ -117,11 +119,6 @@ class ModuleFacts:
         """No value of either factor is NaN or infinite, and neither norm overflows."""
         return self.a.is_finite and self.b.is_finite
 
-    @cached_property
-    def product_norm(self) -> float:
-        """‖A·B‖."""
-        return float(np.linalg.norm(self.singular_values)) if self.is_finite else nan
-
     @property
     def update_norm(self) -> float:
         """‖ΔW‖ = |scale|·‖A·B‖."""
@@ -129,8 +126,8 @@ class ModuleFacts:
 
     @property
     def spectral_norm(self) -> float:
-        """The largest singular value of A·B."""
-        return float(self.singular_values[:1].sum()) if self.is_finite else nan
+        """The largest singular value of A·B; NaN where they were not asked for."""
+        return float(self.singular_values[0]) if len(self.singular_values) else nan
 
     @property
     def relative(self) -> float | None:
@@ -151,6 +148,7 @@ def describe(
     b: NDArray[Any],
     *,
     layer: int | None = None,
+    spectrum: bool = True,
 ) -> ModuleFacts:
     """One adapted module in figures, without a scale and the base's norm.
 
@@ -159,6 +157,7 @@ def describe(
         a: (inputs, r), or (E, inputs, r) with experts; any floating-point type.
         b: (r, outputs), or (E, r, outputs).
         layer: its layer; None outside the layers.
+        spectrum: whether the singular values are asked for, which take as long as the rest.
     """
     experts_a, experts_b = (x if x.ndim == 3 else x[None] for x in (a, b))
     experts, inputs, rank = experts_a.shape
@@ -167,14 +166,16 @@ def describe(
         gram_a, gram_b = _gram(np.swapaxes(experts_a, -1, -2)), _gram(experts_b)
         facts_a, facts_b = _factor(a, gram_a), _factor(b, gram_b)
         is_finite = facts_a.is_finite and facts_b.is_finite
-        singular_values = np.zeros(0)
+        product_norm, singular_values = nan, np.zeros(0)
         if is_finite:
             # Of factors of norm 1: the squares of two large ones might overflow.
             sizes = facts_a.norm or 1.0, facts_b.norm or 1.0
-            root = _root(gram_a / sizes[0] ** 2)
-            inner = np.swapaxes(root, -1, -2) @ (gram_b / sizes[1] ** 2) @ root
-            squares = np.sort(np.linalg.eigvalsh(inner).ravel())[::-1]
-            singular_values = np.sqrt(np.maximum(squares, 0.0)) * (sizes[0] * sizes[1])
+            size = sizes[0] * sizes[1]
+            unit_a, unit_b = gram_a / sizes[0] ** 2, gram_b / sizes[1] ** 2
+            # The trace of their product: both are symmetric.
+            product_norm = size * sqrt(max(float((unit_a * unit_b).sum()), 0.0))
+            if spectrum:
+                singular_values = size * _singular_values(unit_a, unit_b)
         peak = facts_a.peak * sqrt(inputs)
         # The mean square of the draw is 1/(3 inputs), with standard error sqrt(4/45/n)/inputs.
         excess = abs(facts_a.rms**2 * inputs - 1 / 3)
@@ -189,14 +190,18 @@ def describe(
             and excess <= _DRAW_ERRORS * sqrt(4 / 45 / max(facts_a.size, 1)),
             a_left_draw=peak > _DRAW_SLACK,
             start=a.reshape(-1)[:_START_VALUES].astype(np.float32),
+            product_norm=product_norm,
             singular_values=singular_values,
         )
 
 
 def _gram(rows: NDArray[Any]) -> NDArray[np.float64]:
     """The inner products of the rows of (E, r, n), float64 (E, r, r), an expert at a time."""
-    grams = [(wide := expert.astype(np.float64)) @ wide.T for expert in rows]
-    return np.stack(grams) if grams else np.zeros((0, rows.shape[1], rows.shape[1]))
+    grams = np.empty((len(rows), rows.shape[1], rows.shape[1]))
+    for gram, expert in zip(grams, rows, strict=True):
+        wide = expert.astype(np.float64)
+        np.matmul(wide, wide.T, out=gram)
+    return grams
 
 
 def _factor(values: NDArray[Any], gram: NDArray[np.float64]) -> FactorFacts:
@@ -216,6 +221,16 @@ def _factor(values: NDArray[Any], gram: NDArray[np.float64]) -> FactorFacts:
         rarer_sign=min(below, above) / max(below + above, 1),
         fingerprint=hash((values.shape, norm, first.tobytes())),
     )
+
+
+def _singular_values(
+    gram_a: NDArray[np.float64], gram_b: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Those of the products of which these are the Gram matrices, (E, r, r): falling, (E·r,)."""
+    root = _root(gram_a)
+    inner = np.swapaxes(root, -1, -2) @ gram_b @ root
+    squares = np.sort(np.linalg.eigvalsh(inner).ravel())[::-1]
+    return np.sqrt(np.maximum(squares, 0.0))
 
 
 def _root(gram: NDArray[np.float64]) -> NDArray[np.float64]:

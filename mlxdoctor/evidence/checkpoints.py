@@ -10,11 +10,10 @@ from typing import ClassVar
 
 from mlxdoctor.evidence.adapter import Adapter, adapter_file
 from mlxdoctor.evidence.kind import Missing, RunView
+from mlxdoctor.evidence.run_files import CHECKPOINT_NAME
 from mlxdoctor.evidence.source import Source, hash_file
 from mlxdoctor.safety.errors import InputError
 
-#: A checkpoint's file, whatever comes before its iteration.
-CHECKPOINT_NAME = re.compile(r"(?:^|.*[_-])0*(\d+)_adapters\.safetensors$")
 _PEFT_FOLDER = re.compile(r"^checkpoint-(\d+)$")
 
 

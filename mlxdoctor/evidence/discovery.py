@@ -13,12 +13,11 @@ from itertools import islice
 from pathlib import Path
 
 from mlxdoctor.evidence.adapter import FILE_NAMES, adapter_file
-from mlxdoctor.evidence.checkpoints import CHECKPOINT_NAME
 from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
 from mlxdoctor.evidence.dataset import SPLITS, is_log
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.options import Options
-from mlxdoctor.evidence.run_files import RunFiles, is_model_folder
+from mlxdoctor.evidence.run_files import CHECKPOINT_NAME, RunFiles, is_model_folder
 from mlxdoctor.evidence.source import Sniffed, require_file
 from mlxdoctor.evidence.training_log import looks_like_log, looks_like_unread_log
 from mlxdoctor.safety.errors import InputError

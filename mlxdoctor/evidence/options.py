@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+#: Why nothing of the models is known where nobody wanted them run.
+NOT_ASKED = "no model was run, because of --no-generate"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:

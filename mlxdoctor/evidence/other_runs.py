@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from mlxdoctor.evidence.adapter import Adapter
-from mlxdoctor.evidence.checkpoints import CHECKPOINT_NAME
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import Missing, NoSuchThing, NotThere, RunView
 from mlxdoctor.evidence.logs.series import Segment
-from mlxdoctor.evidence.run_files import resolve_file
+from mlxdoctor.evidence.run_files import CHECKPOINT_NAME, resolve_file
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.safety.errors import InputError

@@ -11,6 +11,9 @@ from typing import Any
 
 from mlxdoctor.safety.errors import InputError
 
+#: A checkpoint's file, whatever comes before its iteration.
+CHECKPOINT_NAME = re.compile(r"(?:^|.*[_-])0*(\d+)_adapters\.safetensors$")
+
 
 @dataclass(frozen=True)
 class RunFiles:

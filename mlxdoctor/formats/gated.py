@@ -98,10 +98,7 @@ def lists(result: GateResult) -> dict[str, list[str]]:
             if item.let_through
         ],
         "Findings suppressed": [f"{count:,} by the {how}" for how, count in sorted(by.items())],
-        "Not seen": [
-            f"{need} ({count:,} passed on {'its' if count == 1 else 'their'} files alone)"
-            for need, count in needs.most_common()
-        ],
+        "Not seen": [f"{need} ({count:,} passed without)" for need, count in needs.most_common()],
         "The policy": [*result.notices],
         "Not examined": [*result.unfinished],
     }

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mlxdoctor.preflight import preflight
-from mlxdoctor.preflight.configuration import is_plan
 from mlxdoctor.report import Report
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.limits import TimeLimitExceeded, time_limit
@@ -55,7 +53,10 @@ Function = Callable[[Task], Examined]
 
 def examine(task: Task) -> Examined:
     """Examine one item. Never raises for what is wrong with it."""
+    # Not by the process that hands out the work: NumPy alone takes as long to import as ten items.
     from mlxdoctor.api import diagnose
+    from mlxdoctor.preflight import preflight
+    from mlxdoctor.preflight.configuration import is_plan
 
     start = time.perf_counter()
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from itertools import count
+from itertools import count, zip_longest
 from typing import Any
 
 from mlxdoctor.evidence.kind import Progress
@@ -33,7 +33,8 @@ class Options:
     """How a gate works.
 
     Attributes:
-        generate: run models too.
+        generate: run models too, of what its files do not fail; what passes was seen to learn,
+            as the rule `require_generate` of a policy has it.
         jobs: processes; None for one a core, and one in all where models run.
         cluster: the address of a Dask scheduler, in place of processes.
         seconds: the time an item may take.
@@ -80,23 +81,35 @@ def run_gate(
         InputError: the cluster can't be used. Whatever is wrong with an item is in the result.
     """
     options, today = options or Options(), today or date.today()
+    if options.generate:
+        policy = replace(policy, rules=replace(policy.rules, require_generate=True))
     items = targets(paths)
-    examined = _examined(items, options, progress)
 
-    def judged(known: frozenset[Known]) -> list[Weighed]:
-        own: defaultdict[str, set[Known]] = defaultdict(set)
-        for entry in known:
-            own[entry.path].add(entry)
-        return [
-            judge(item.path, result, policy, frozenset(own[policy.key(item.path)]), today)
-            for item, result in zip(items, examined, strict=True)
-            if result is not None
+    def judged(
+        examined: Sequence[Examined | None],
+    ) -> tuple[list[Weighed | None], frozenset[Known]]:
+        accepted = known
+        done = _judged(items, examined, policy, accepted, today)
+        if accept_all:
+            accepted = renewed(accepted, list(filter(None, done)))
+            done = _judged(items, examined, policy, accepted, today)
+        return done, accepted
+
+    examined = _examined(items, replace(options, generate=False), progress)
+    weighed, accepted = judged(examined)
+    if options.generate:
+        # What the files failed, or what could not be examined, needs no model.
+        left = [
+            number
+            for number, item in enumerate(weighed)
+            if item is not None and item.item.report and item.item.status is not ItemStatus.FAILED
         ]
-
-    done = judged(known)
-    if accept_all:
-        known = renewed(known, done)
-        done = judged(known)
+        was_interrupted = None in examined
+        asked = [] if was_interrupted else [items[number] for number in left]
+        for number, answer in zip_longest(left, _examined(asked, options, progress)):
+            examined[number] = answer
+        weighed, accepted = judged(examined)
+    done = list(filter(None, weighed))
     result = GateResult(
         items=tuple(weighed.item for weighed in done),
         policy=as_seen_here(str(policy.source)) if policy.source is not None else None,
@@ -105,7 +118,26 @@ def run_gate(
             item.path for item, result in zip(items, examined, strict=True) if result is None
         ),
     )
-    return Gated(result, known)
+    return Gated(result, accepted)
+
+
+def _judged(
+    items: Sequence[Target],
+    examined: Sequence[Examined | None],
+    policy: Policy,
+    known: frozenset[Known],
+    today: date,
+) -> list[Weighed | None]:
+    """What the policy makes of each item; None of one that was not reached."""
+    own: defaultdict[str, set[Known]] = defaultdict(set)
+    for entry in known:
+        own[entry.path].add(entry)
+    return [
+        None
+        if result is None
+        else judge(item.path, result, policy, frozenset(own[policy.key(item.path)]), today)
+        for item, result in zip(items, examined, strict=True)
+    ]
 
 
 def exit_code(items: Sequence[GateItem]) -> int:
@@ -143,7 +175,7 @@ def _examined(
             examined = replace(examined, report=_sharing(report, shared))
         results[numbers[task]] = examined
         if progress is not None:
-            progress("gate", next(done), len(items))
+            progress("models" if options.generate else "gate", next(done), len(items))
 
     examine_all(tasks, _workers(len(numbers), options), finished)
     return results

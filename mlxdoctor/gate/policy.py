@@ -29,7 +29,8 @@ class Rules:
 
     Attributes:
         require: checks that must have run: passed or found.
-        require_generate: whether models must have been run.
+        require_generate: whether models must have been run, and must have shown that an adapter
+            is better than its base at its own rows.
         fail_on: the least severity that fails an item.
         suspect: what becomes of an item whose verdict is suspect; one that passes is listed.
         fail: codes, or checks for all their codes, that fail it whatever their severity.

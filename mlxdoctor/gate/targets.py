@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlxdoctor.evidence.checkpoints import CHECKPOINT_NAME
-from mlxdoctor.evidence.run_files import is_data_path, is_model_folder
+from mlxdoctor.evidence.run_files import CHECKPOINT_NAME, is_data_path, is_model_folder
 
 #: Files by which a folder is known as an adapter or a run.
 ADAPTER_NAMES = frozenset(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path, PurePath
 
-from mlxdoctor.evidence.adapter import Adapter
-from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.options import NOT_ASKED
 from mlxdoctor.finding import LOOKED, Severity, Status
 from mlxdoctor.formats.gated import MAIN_KINDS, main_sources
 from mlxdoctor.formats.summary import headline, missing
@@ -17,12 +16,17 @@ from mlxdoctor.gate.baseline import Known, figures_of
 from mlxdoctor.gate.examine import Examined
 from mlxdoctor.gate.policy import Ignore, Policy, Rules, matches
 from mlxdoctor.gate_result import GatedFinding, GateItem, GateResult, ItemStatus
-from mlxdoctor.models.losses import TokenLosses
 from mlxdoctor.report import Report
 from mlxdoctor.verdict import Readiness, Verdict
 
+#: Kinds of evidence as their classes call them, which this process need not import.
+ADAPTER, BASE, ROWS, LOSSES = "adapter", "base model", "dataset", "token losses"
 #: Reasons named for evidence that was missing.
 _MISSING = 3
+#: Checks that see, with the models run, whether an adapter is better than its base at its own rows.
+_WITNESSES = ("learned-targets", "reach")
+#: What the second of them sees, as a clause.
+_REACHED = "whether it learned as much as its rows teach"
 
 
 @dataclass(frozen=True)
@@ -165,7 +169,7 @@ def _item(
     assert examined.report is not None, "there is a report"
     report = examined.report
     fails = any(held.ruling == "fails" for held in gated)
-    undecided = _undecided(report, rules)
+    undecided = _undecided(report, rules, gated)
     suspicion = _suspicion(report, gated)
     if fails or (suspicion and rules.suspect == "fail"):
         status = ItemStatus.FAILED
@@ -200,7 +204,7 @@ def _suspicion(report: Report, gated: Sequence[GatedFinding]) -> str:
     return headline(report) if report.suspected is not None and is_open else ""
 
 
-def _undecided(report: Report, rules: Rules) -> list[str]:
+def _undecided(report: Report, rules: Rules, gated: Sequence[GatedFinding]) -> list[str]:
     """Why the item can't pass although nothing fails it, a sentence each."""
     by_check = {outcome.check: outcome for outcome in report.outcomes}
     reasons = []
@@ -218,8 +222,15 @@ def _undecided(report: Report, rules: Rules) -> list[str]:
     if report.planned is not None:
         unknown = report.planned.readiness is Readiness.UNKNOWN and not report.unreadable
         return [*reasons, report.planned.open_because] if unknown else reasons
-    if rules.require_generate and (needs := unseen(report)):
-        reasons.append(f"the policy requires that models were run: {'; '.join(needs)}")
+    if rules.require_generate and _is_adapter(report):
+        reasons += _not_learned(report)
+        reasons += [
+            f"it is not what its log says: {held.finding.message}"
+            for held in gated
+            if held.ruling == "noted"
+            and held.finding.code.startswith("end-state.")
+            and held.finding.severity is Severity.WARNING
+        ]
     # An adapter that is sound as far as files can tell passes: nobody trains in CI. What could
     # not be read is a reason of its own.
     if report.verdict is Verdict.INCONCLUSIVE and not report.seen and not report.unreadable:
@@ -228,20 +239,37 @@ def _undecided(report: Report, rules: Rules) -> list[str]:
     return reasons
 
 
-def without_base(report: Report) -> bool:
-    """Whether it is an adapter whose base model is not at hand."""
-    kinds = {one.kind for one in report.evidence}
-    return Adapter.kind in kinds and BaseModel.kind in {one.kind for one in report.missing}
+def _not_learned(report: Report) -> Iterator[str]:
+    """Why models did not show that an adapter is better than its base, a sentence each."""
+    outcomes = [outcome for outcome in report.outcomes if outcome.check in _WITNESSES]
+    if any(seen.learned for outcome in outcomes for seen in outcome.seen):
+        return
+    reasons = (outcome.reason for outcome in outcomes if outcome.reason)
+    why = next(reasons, "its loss is about the base's").partition("; ")[0]
+    why = "needs --generate" if why.startswith(NOT_ASKED) else why
+    yield f"no model shows that it is better than its base at its own rows: {why}"
+
+
+def _is_adapter(report: Report) -> bool:
+    return any(file.kind == ADAPTER for file in report.evidence)
 
 
 def unseen(report: Report) -> tuple[str, ...]:
-    """What the files of an adapter can't tell, and what it takes, a clause each."""
-    if without_base(report):
+    """What was not seen of an adapter, and what it takes, a clause each."""
+    if not _is_adapter(report):
+        return ()
+    missing = {absent.kind: absent.why for absent in report.missing}
+    if BASE in missing:
         return ("needs the base: whether names and sizes are its own, and what it answers",)
-    kinds = {one.kind for one in report.evidence}
-    if Adapter.kind in kinds and TokenLosses.kind in {one.kind for one in report.missing}:
+    if missing.get(LOSSES, "").startswith(NOT_ASKED):
         return ("needs --generate: what it answers",)
-    return ()
+    if ROWS in missing:
+        return ("needs its rows: whether it learned them",)
+    return tuple(
+        f"{_REACHED}: {outcome.reason}"
+        for outcome in report.outcomes
+        if outcome.check == "reach" and outcome.arises and outcome.status not in LOOKED
+    )
 
 
 def _called(ignore: Ignore) -> str:

@@ -39,11 +39,11 @@ def inspect_adapter(path: Path, base: BaseModel | None = None) -> Inspection:
     """
     adapter = Adapter.read(path)
     config = TrainingConfig.beside(adapter.path)
-    facts = adapter_facts(adapter, config, base)
+    facts = adapter_facts(adapter, config, base, spectrum=True)
     rows = [_row(*pair, base) for pair in zip(adapter.modules, facts, strict=True)]
     # Factors without their partner, and pairs that can't be multiplied or are no floats.
     unpaired = len(adapter.unpaired) + len(adapter.mismatched) + len(adapter.not_float)
-    nonfinite = sum(nonfinite_values(adapter).values())
+    nonfinite = sum(nonfinite_values(adapter, facts).values())
     holds_adapter = bool(rows) or (config is not None and config.fine_tune_type == "full")
     is_broken = any(row["verdict"] in FAULTS for row in rows)
     figures = {

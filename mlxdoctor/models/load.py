@@ -20,6 +20,7 @@ from mlxdoctor.evidence.chat_template import TemplateFailure, TemplateTooMuch
 from mlxdoctor.evidence.code_files import code_named_in
 from mlxdoctor.evidence.config import CONFIG_NAME
 from mlxdoctor.evidence.kind import Missing, RunView
+from mlxdoctor.evidence.options import NOT_ASKED
 from mlxdoctor.evidence.source import Source, hash_file, read_json_object, require_file
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.safety.errors import InputError
@@ -31,8 +32,6 @@ Which = Literal["base", "tuned"]
 Answers = dict[Which, dict[tuple[bytes, bytes], Any]]
 
 ADAPTER_FILE = "adapters.safetensors"
-#: Why nothing of the models is known where nobody wanted them run.
-NOT_ASKED = "no model was run, because of --no-generate"
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
 #: Of the machine's memory, what a model written out as float32 may take.
 MOST_OF_MEMORY = 0.5

@@ -18,6 +18,8 @@ T = TypeVar("T")
 OWN = frozenset({"cause"})
 #: Kinds of value that are no text and hold none.
 _WITHOUT_TEXT = frozenset({int, float, bool, type(None)})
+#: Kinds of value that hold none where they are empty.
+_EMPTY = frozenset({tuple, dict, list})
 
 
 def mapped(value: T, change: Callable[[str], str], kept: frozenset[str] = OWN) -> T:
@@ -65,11 +67,17 @@ def _entries(
 ) -> dict[str, Any]:
     changed = {}
     for name, old in parts:
-        if type(old) in _WITHOUT_TEXT or name in kept:
+        kind = type(old)
+        if kind in _WITHOUT_TEXT or name in kept:
             continue
-        # A check names what it measured as it likes: none of those names is ours.
-        below = frozenset() if name == "measured" else kept
-        if (new := _mapped(old, change, below)) is not old:
+        if kind is str:
+            new = change(old)
+        elif not old and kind in _EMPTY:
+            continue
+        else:
+            # A check names what it measured as it likes: none of those names is ours.
+            new = _mapped(old, change, frozenset() if name == "measured" else kept)
+        if new is not old:
             changed[name] = new
     return changed
 

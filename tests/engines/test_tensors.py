@@ -65,7 +65,7 @@ def test_every_precision(tmp_path: Path, dtype: str) -> None:
     path = save(tmp_path / "adapters.safetensors", stored, dict.fromkeys(stored, dtype))
     adapter = Adapter.read(path)
     a, b = (adapter.tensors[f"model.layers.0.q.lora_{x}"].load().astype(float) for x in "ab")
-    (facts,) = factor_facts(adapter)
+    (facts,) = factor_facts(adapter, spectrum=True)
     dense = np.linalg.svd(a @ b, compute_uv=False)[:8]
     np.testing.assert_allclose(facts.singular_values, dense, rtol=1e-6)
     assert (facts.layer, facts.rank, facts.a_is_drawn) == (0, 8, True)

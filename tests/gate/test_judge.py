@@ -1,16 +1,23 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.options import NOT_ASKED
+from mlxdoctor.gate import weigh
 from mlxdoctor.gate.baseline import Known
 from mlxdoctor.gate.examine import Examined
 from mlxdoctor.gate.policy import Policy
 from mlxdoctor.gate.weigh import judge, notices, renewed
-from mlxdoctor.gate_result import ItemStatus
+from mlxdoctor.gate_result import GateItem, ItemStatus
+from mlxdoctor.models.losses import TokenLosses
 from tests.formats.sample import outcome
 from tests.gate.given import TODAY, found, judged, policy, report, report_of
 
@@ -178,21 +185,72 @@ def test_errors_that_a_policy_lets_through_are_named(tmp_path: Path) -> None:
     assert judged(policy(tmp_path, IGNORE), "a", report(ZERO)).item.let_through == ()
 
 
-def test_what_files_alone_cannot_tell_is_said_and_may_be_required(tmp_path: Path) -> None:
-    read = [{"kind": "adapter", "source": "a/x.safetensors", "sha256": None, "note": ""}]
-    without = {"kind": "base model", "why": "it is not on this machine"}
-    unasked = {"kind": "token losses", "why": "no model was run"}
-    quiet = outcome("weight-drift", "passed")
-    cases = [([without, unasked], "needs the base"), ([unasked], "needs --generate"), ([], "")]
-    for missing, need in cases:
-        data = report_of(read, quiet, missing=missing)
-        item = judged(policy(tmp_path, ""), "a", data).item
-        assert item.status is ItemStatus.PASSED
-        assert [one.partition(":")[0] for one in item.unseen] == ([need] if need else [])
-        strict = judged(policy(tmp_path, "require-generate = true"), "a", data).item
-        assert strict.status is (ItemStatus.INCONCLUSIVE if need else ItemStatus.PASSED)
-    log_alone = report_of([], quiet, missing=[without, unasked])
-    assert judged(policy(tmp_path, ""), "a", log_alone).item.unseen == ()
+ADAPTER = [{"kind": "adapter", "source": "a/x.safetensors", "sha256": None, "note": ""}]
+NO_BASE = {"kind": "base model", "why": "the base model 'b' is not on this machine"}
+NOT_RUN = {"kind": "token losses", "why": f"{NOT_ASKED}; leave that option out"}
+NO_ROWS = {"kind": "dataset", "why": "the data 'rows' is not on this machine"}
+NO_SUCH = {**NO_ROWS, "kind": "token losses"}
+
+
+def test_kinds_of_evidence_have_the_names_of_their_classes() -> None:
+    named = weigh.ADAPTER, weigh.BASE, weigh.ROWS, weigh.LOSSES
+    assert named == tuple(kind.kind for kind in (Adapter, BaseModel, Dataset, TokenLosses))
+
+
+@pytest.mark.parametrize(
+    ("missing", "need", "why"),
+    [
+        ([NO_BASE], "needs the base", "the base model 'b' is not on this machine"),
+        ([NOT_RUN], "needs --generate", "needs --generate"),
+        ([NO_ROWS, NOT_RUN], "needs --generate", "needs --generate"),
+        ([NO_ROWS, NO_SUCH], "needs its rows", "the data 'rows' is not on this machine"),
+    ],
+)
+def test_what_was_not_seen_is_said_and_may_be_required(
+    tmp_path: Path, missing: list[dict[str, str]], need: str, why: str
+) -> None:
+    skipped = outcome("reach", "skipped", reason=missing[-1]["why"])
+    data = report_of(ADAPTER, outcome("weight-drift", "passed"), skipped, missing=missing)
+    item = judged(policy(tmp_path, ""), "a", data).item
+    assert item.status is ItemStatus.PASSED
+    assert [clause.partition(":")[0] for clause in item.unseen] == [need]
+    strict = judged(policy(tmp_path, "require-generate = true"), "a", data).item
+    assert strict.status is ItemStatus.INCONCLUSIVE
+    sentence = "no model shows that it is better than its base at its own rows"
+    assert strict.unexplained == (f"{sentence}: {why}",)
+    # A log alone has no adapter to load.
+    log_alone = report_of([], outcome("weight-drift", "passed"), missing=missing)
+    for text in ("", "require-generate = true"):
+        item = judged(policy(tmp_path, text), "a", log_alone).item
+        assert (item.status, item.unseen) == (ItemStatus.PASSED, ())
+
+
+def test_models_have_to_show_that_an_adapter_learned(tmp_path: Path) -> None:
+    rules = policy(tmp_path, "require-generate = true")
+
+    def item(*outcomes: Mapping[str, Any]) -> GateItem:
+        return judged(rules, "a", report_of(ADAPTER, *outcomes)).item
+
+    better = {"message": "The loss fell.", "measured": {}, "learned": True}
+    learned = outcome("learned-targets", "passed") | {"seen": [better]}
+    late = outcome("reach", "inconclusive", reason="the time was over")
+    assert item(learned).status is ItemStatus.PASSED
+    # What the log says is of the model in memory.
+    by_log = outcome("loss-trend", "passed") | {"seen": [better]}
+    assert item(by_log, outcome("reach", "passed")).reasons == (
+        "no model shows that it is better than its base at its own rows: "
+        "its loss is about the base's",
+    )
+    # With the log at hand, the end of it counts as well.
+    end = found("end-state.worse-than-logged", "warning")
+    assert item(learned, end).reasons == (
+        f"it is not what its log says: {end['findings'][0]['message']}",
+    )
+    as_logged = found("end-state.as-logged", "info")
+    assert item(learned, as_logged).status is ItemStatus.PASSED
+    in_part = item(learned, late)
+    assert in_part.status is ItemStatus.PASSED
+    assert in_part.unseen == ("whether it learned as much as its rows teach: the time was over",)
 
 
 def test_a_baseline_entry_that_is_gone_is_named_and_left_out_of_the_next(tmp_path: Path) -> None:

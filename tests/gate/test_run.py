@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -7,12 +9,14 @@ import pytest
 
 from mlxdoctor.formats.format import text_of
 from mlxdoctor.gate import gating as run
-from mlxdoctor.gate.examine import Task, examine
+from mlxdoctor.gate.examine import Examined, Task, examine
 from mlxdoctor.gate.gating import Options, exit_code, run_gate
 from mlxdoctor.gate.policy import Policy
-from mlxdoctor.gate.workers import Workers, processes
+from mlxdoctor.gate.workers import Finished, Workers, processes
 from mlxdoctor.gate_result import ItemStatus
 from tests.conftest import RUNS, expected, run_names
+from tests.formats import sample
+from tests.gate.given import found, report
 
 HEALTHY = RUNS / "healthy-ordinary"
 
@@ -21,6 +25,56 @@ def gate(*paths: object, policy: Policy | None = None, **options: Any) -> run.Ga
     return run_gate(
         [str(one) for one in paths], policy or Policy(Path.cwd()), options=Options(**options)
     )
+
+
+@dataclass
+class Examining:
+    """In place of `examine_all`: what each item comes to, and the items whose models were run.
+
+    The items that are called "late" are not reached where the work is of the kind `late`.
+    """
+
+    late: bool | None = None
+    asked: list[str] = field(default_factory=list)
+
+    def __call__(self, tasks: Sequence[Task], workers: Workers, finished: Finished) -> bool:
+        del workers
+        for number, task in enumerate(tasks):
+            name = Path(task.path).name
+            if name == "late.log" and self.late is task.generate:
+                return False
+            self.asked += [name] if task.generate else []
+            told = report(found("loss-trend.exploded")) if name == "broken.log" else report()
+            finished(number, Examined(sample.made(told), "", 0.0))
+        return True
+
+
+@pytest.mark.parametrize(
+    ("late", "asked", "unfinished"),
+    [
+        (None, ["sound.log", "late.log"], []),
+        (True, ["sound.log"], ["late.log"]),
+        (False, [], ["sound.log", "late.log"]),
+    ],
+)
+def test_models_are_not_run_for_what_the_files_failed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    late: bool | None,
+    asked: list[str],
+    unfinished: list[str],
+) -> None:
+    paths = [tmp_path / name for name in ("sound.log", "broken.log", "late.log")]
+    for path in paths:
+        path.write_text("nothing\n")
+    examining = Examining(late)
+    monkeypatch.setattr(run, "examine_all", examining)
+    result = gate(*paths, generate=True).result
+    assert examining.asked == asked
+    assert [Path(path).name for path in result.unfinished] == unfinished
+    statuses = {Path(item.path).name: item.status for item in result.items}
+    assert statuses.keys() | set(unfinished) == {path.name for path in paths}
+    assert statuses["broken.log"] is ItemStatus.FAILED
 
 
 @pytest.mark.slow
@@ -109,7 +163,7 @@ def test_processes_are_started_only_where_they_pay(
     gate(*few, jobs=8)
     gate(few[0], generate=True)
     assert asked == []
-    monkeypatch.setattr(run, "examine_all", lambda *_: True)
+    monkeypatch.setattr(run, "examine_all", Examining())
     gate(*few, generate=True)
     monkeypatch.setattr(run, "FEW_ITEMS", 2)
     gate(*few, jobs=8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import nan, sqrt
@@ -16,18 +17,27 @@ from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
 
 
-@lru_cache(maxsize=16)  # several checks ask for those of one adapter
-def factor_facts(adapter: Adapter) -> tuple[ModuleFacts, ...]:
+def factor_facts(adapter: Adapter, *, spectrum: bool = False) -> tuple[ModuleFacts, ...]:
     """Every module of an adapter without a scale, in its order. Reads every factor.
+
+    Args:
+        adapter: the factors.
+        spectrum: whether the singular values are asked for.
 
     Raises:
         InputError: the file changed or cannot be read, or a rank is over the limit.
     """
+    return _described(adapter, spectrum)
+
+
+@lru_cache(maxsize=16)  # several checks ask for those of one adapter
+def _described(adapter: Adapter, spectrum: bool) -> tuple[ModuleFacts, ...]:
     highest = max((module.rank for module in adapter.modules), default=0)
     if highest > current().rank:
         raise exceeded(None, f"a module has factors of rank {highest:,}", "rank")
     return tuple(
-        describe(module.name, *module.factors(), layer=module.layer) for module in adapter.modules
+        describe(module.name, *factors, layer=module.layer, spectrum=spectrum)
+        for module, factors in zip(adapter.modules, adapter.factors(), strict=True)
     )
 
 
@@ -36,6 +46,8 @@ def adapter_facts(
     config: TrainingConfig | None,
     base: BaseModel | None,
     norms: dict[str, float | None] | None = None,
+    *,
+    spectrum: bool = False,
 ) -> tuple[ModuleFacts, ...]:
     """Every module of an adapter, in its order. Reads every factor.
 
@@ -44,6 +56,7 @@ def adapter_facts(
         config: states the scale.
         base: the weights that the updates are added to.
         norms: of base weights that were read already, by module; what is read is added.
+        spectrum: whether the singular values are asked for.
 
     Raises:
         InputError: as `factor_facts`.
@@ -54,14 +67,24 @@ def adapter_facts(
             norms[module.name] = base_norm(module, base)
     return tuple(
         replace(facts, scale=module_scale(module, config), base_norm=norms[module.name])
-        for module, facts in zip(adapter.modules, factor_facts(adapter), strict=True)
+        for module, facts in zip(
+            adapter.modules, factor_facts(adapter, spectrum=spectrum), strict=True
+        )
     )
 
 
-def nonfinite_values(adapter: Adapter) -> dict[str, int]:
-    """How many values of each tensor are NaN or infinite; those without any are left out."""
+def nonfinite_values(
+    adapter: Adapter, described: Sequence[ModuleFacts] | None = None
+) -> dict[str, int]:
+    """How many values of each tensor are NaN or infinite; those without any are left out.
+
+    Args:
+        adapter: the tensors.
+        described: its modules, where they were described already.
+    """
     known: dict[str, int] = {}
-    for module, facts in zip(adapter.modules, factor_facts(adapter), strict=True):
+    described = factor_facts(adapter) if described is None else described
+    for module, facts in zip(adapter.modules, described, strict=True):
         known |= {module.a.name: facts.a.nonfinite, module.b.name: facts.b.nonfinite}
     others = {
         name: count_nonfinite(tensor)
