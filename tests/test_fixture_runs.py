@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.api import diagnose
+from mlxdoctor.api import CLEAR, diagnose
 from mlxdoctor.cli.diagnose import exit_code
 from mlxdoctor.convert.conversion import convert
 from mlxdoctor.finding import Status
@@ -149,6 +149,21 @@ def test_the_known_cause_comes_first_when_models_are_run(name: str) -> None:
 
 
 COLLAPSED = RUNS / "collapse-frequent-token"
+TWIN = ("replay", "end-state", "reach")
+
+
+@pytest.mark.slow
+def test_nothing_is_trained_again_where_the_cause_is_clear() -> None:
+    report = diagnose(COLLAPSED)
+    outcomes = {outcome.check: outcome for outcome in report.outcomes}
+    assert report.root is not None
+    assert report.root.cause.id == "learning-rate-too-high"
+    assert {(outcomes[name].status, outcomes[name].reason) for name in TWIN} == {
+        (Status.SKIPPED, CLEAR)
+    }
+    assert outcomes["token-collapse"].status is Status.FOUND
+    covered = {one.cause: one for one in report.coverage}
+    assert covered["trainer-differs"].status is not CauseStatus.RULED_OUT
 
 
 def adapter_alone(folder: Path) -> Path:

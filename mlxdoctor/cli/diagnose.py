@@ -46,9 +46,10 @@ or options (a file that can't be read included), 3 too little to judge by.""",
 @click.option("--against", type=options.PATH, help="A healthy run to compare with.")
 @options.no_generate
 @click.option(
-    "--no-replay",
-    is_flag=True,
-    help="Do not compute again what the log recorded, which takes up to as long as the rest.",
+    "--replay/--no-replay",
+    default=None,
+    help="Compute again what the log recorded, and train a few steps, which takes up to as long "
+    "as the rest. Default: where the cause is not clear without it.",
 )
 @click.option(
     "--budget",
@@ -89,7 +90,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
     paths: tuple[Path, ...],
     no_generate: bool,
     no_text: bool,
-    no_replay: bool,
+    replay: bool | None,
     confirm: bool,
     names: tuple[str, ...],
     folder: Path,
@@ -114,9 +115,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
     The verdict is printed, and the report written to reports/<run>/report.md.
     Nothing is written into the folders that are inspected.
     """
-    what = Options(
-        allow_model=not no_generate, replay=not no_replay, with_text=not no_text, **given
-    )
+    what = Options(allow_model=not no_generate, replay=replay, with_text=not no_text, **given)
     inspected = [*paths, *what.paths.values()]
     if printed is None:
         output.refuse_inside(folder, inspected)

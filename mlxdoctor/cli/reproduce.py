@@ -90,7 +90,9 @@ def command(
     from mlxdoctor.reproduce import reproduce
 
     with ProgressLine() as progress:
-        report = diagnose(paths, base=base, data=data, with_text=not no_text, progress=progress)
+        report = diagnose(
+            paths, base=base, data=data, replay=True, with_text=not no_text, progress=progress
+        )
         if not report.diagnosis and not causes:
             click.echo(f"{report.name}: nothing to reproduce; no cause is suspected.")
             return EXIT_CLEAN

@@ -21,7 +21,8 @@ class Options:
         generations: recorded answers; none are produced then.
         against: a healthy run to compare with.
         allow_model: run base and tuned model where both are at hand.
-        replay: compute again what the run recorded, where its models are run.
+        replay: compute again what the run recorded, and train a few steps, where its models are
+            run; None does so where the cause is not clear without.
         budget: seconds after which no more rows and prompts are given to models; the report
             says what was left out. None measures all of them.
         score: `FILE:FUNCTION`, a user's own score of an answer. Runs that code.
@@ -39,7 +40,7 @@ class Options:
     generations: Path | None = None
     against: Path | None = None
     allow_model: bool = True
-    replay: bool = True
+    replay: bool | None = None
     budget: float | None = None
     score: str | None = None
     trainer: str | None = None

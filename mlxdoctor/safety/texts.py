@@ -72,7 +72,7 @@ def _entries(
             continue
         if kind is str:
             new = change(old)
-        elif not old and kind in _EMPTY:
+        elif kind in _EMPTY and not old:
             continue
         else:
             # A check names what it measured as it likes: none of those names is ours.

@@ -113,7 +113,7 @@ class Reach:
         log = run.get(TrainingLog)
         if log is not None and log.is_preference:
             raise NoSuchThing("pairs and rewards are not learned by their likelihood")
-        if not run.options.replay:
+        if run.options.replay is False:
             raise Missing("nothing was computed again, because of --no-replay; leave it out")
         models = run.need(LoadedModels)
         if "tuned" not in models.names:

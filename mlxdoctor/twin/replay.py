@@ -155,7 +155,7 @@ class Replay:
         log = run.need(TrainingLog)
         if log.is_preference:
             raise NoSuchThing("the loss of preference training is not that of a language model")
-        if not run.options.replay:
+        if run.options.replay is False:
             raise Missing("nothing was computed again, because of --no-replay; leave it out")
         recorded = Recorded.of(log, run.get(TrainingConfig))
         try:

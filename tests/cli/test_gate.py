@@ -192,8 +192,8 @@ def test_an_interruption_reports_what_is_done(
 
 @pytest.mark.slow
 def test_generate_runs_the_models(copied: Callable[[str], Path], call: Call) -> None:
-    run_folder = copied("rate-too-low")
-    (run_folder / "generations.jsonl").unlink()
+    run_folder = copied("healthy-ordinary")
+    (run_folder / "generations.jsonl").unlink(missing_ok=True)
     shutil.copytree(RUNS.parent / "base", run_folder.parent / "base")
     command = ("gate", run_folder, "--stdout", "json")
     [static] = json.loads(call(*command)[1])["items"]

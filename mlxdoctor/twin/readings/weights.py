@@ -110,6 +110,6 @@ def adapter_in_the_base(settings: Settings, parts: Parts) -> tuple[Settings, Par
         from mlxdoctor.twin.attach import load_adapter
 
         parts.prepare(model, settings)
-        load_adapter(model, saved, strict=False)
+        load_adapter(model, saved, strict=True)
 
     return settings, replace(parts, prepare=prepare)
