@@ -19,6 +19,7 @@ from mlxdoctor.evidence.tokenizer import QUICK_SECONDS, SLOW_SPEED, is_panic
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
 from mlxdoctor.safety.reading_limits import current, exceeded
+from mlxdoctor.safety.silenced import aside
 from mlxdoctor.safety.stages import Kind, Stage
 from mlxdoctor.twin.settings import Settings
 
@@ -81,8 +82,10 @@ def encode(settings: Settings, tokenizer: Any) -> TokenRows:
     }
     path = Path(settings.data)
     try:
-        # This trainer always trains, whatever `train` says.
-        splits = load_dataset(SimpleNamespace(**{**arguments, "train": True}), tokenizer)
+        # It prints where there are no validation rows. This trainer always trains, whatever
+        # `train` says.
+        with aside():
+            splits = load_dataset(SimpleNamespace(**{**arguments, "train": True}), tokenizer)
         train, valid, test = map(_rows, splits)
     except json.JSONDecodeError as error:
         raise InputError(path, f"has a line that is not JSON ({error})") from None

@@ -187,3 +187,14 @@ def test_what_is_not_here_is_not_fetched(tmp_path: Path) -> None:
             (tmp_path / "train.jsonl").write_text(rows)
         with pytest.raises(InputError, match=problem):
             encode(small_settings(tmp_path, data=data), tokenizer)
+
+
+def test_rows_without_a_validation_set_print_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = (FIXTURES / "data" / "geography" / "train.jsonl").read_text()
+    (tmp_path / "train.jsonl").write_text(rows)
+    _, tokenizer = load_base(small_settings(tmp_path, model=str(FIXTURES / "base")))
+    capfd.readouterr()
+    assert not encode(small_settings(tmp_path, data=str(tmp_path)), tokenizer).valid
+    assert not capfd.readouterr().out
