@@ -14,6 +14,9 @@ first losses are those of another reading (`replay`), the loss is read in that w
 When it is wrong. Rows that were edited since are other rows: then the base's loss is not the log's
 first one either, and only what is lost beyond doubt is an error.
 
+Of a trainer whose first losses can't be computed again, another loss (smoothed labels, a mean over
+rows) is as likely as another model: only that it agrees is said.
+
 What to do. Evaluate the saved adapter with `mlx_lm.lora --test` on the base that it was trained on.
 """
 
@@ -96,6 +99,10 @@ def end_state(replay: Replay) -> Iterator[Sign | Seen]:
         return
     if worse < 0:
         raise Inconclusive("the log's losses are over other targets than these rows have")
+    if before is None and replay.level("report") is None:
+        raise Inconclusive(
+            "no first loss of the log could be computed again: its last may be of another kind"
+        )
     if replay.scale is not None:
         scale = replay.scale
         figures: dict[str, Measurement] = {

@@ -169,7 +169,10 @@ def _item(
     assert examined.report is not None, "there is a report"
     report = examined.report
     fails = any(held.ruling == "fails" for held in gated)
-    undecided = _undecided(report, rules, gated)
+    undecided = _undecided(report, rules)
+    # What fails is not asked for more: no models are run for what its files failed.
+    if rules.require_generate and not fails and _is_adapter(report):
+        undecided += [*_not_learned(report), *_not_as_logged(gated)]
     suspicion = _suspicion(report, gated)
     if fails or (suspicion and rules.suspect == "fail"):
         status = ItemStatus.FAILED
@@ -204,7 +207,7 @@ def _suspicion(report: Report, gated: Sequence[GatedFinding]) -> str:
     return headline(report) if report.suspected is not None and is_open else ""
 
 
-def _undecided(report: Report, rules: Rules, gated: Sequence[GatedFinding]) -> list[str]:
+def _undecided(report: Report, rules: Rules) -> list[str]:
     """Why the item can't pass although nothing fails it, a sentence each."""
     by_check = {outcome.check: outcome for outcome in report.outcomes}
     reasons = []
@@ -222,15 +225,6 @@ def _undecided(report: Report, rules: Rules, gated: Sequence[GatedFinding]) -> l
     if report.planned is not None:
         unknown = report.planned.readiness is Readiness.UNKNOWN and not report.unreadable
         return [*reasons, report.planned.open_because] if unknown else reasons
-    if rules.require_generate and _is_adapter(report):
-        reasons += _not_learned(report)
-        reasons += [
-            f"it is not what its log says: {held.finding.message}"
-            for held in gated
-            if held.ruling == "noted"
-            and held.finding.code.startswith("end-state.")
-            and held.finding.severity is Severity.WARNING
-        ]
     # An adapter that is sound as far as files can tell passes: nobody trains in CI. What could
     # not be read is a reason of its own.
     if report.verdict is Verdict.INCONCLUSIVE and not report.seen and not report.unreadable:
@@ -248,6 +242,14 @@ def _not_learned(report: Report) -> Iterator[str]:
     why = next(reasons, "its loss is about the base's").partition("; ")[0]
     why = "needs --generate" if why.startswith(NOT_ASKED) else why
     yield f"no model shows that it is better than its base at its own rows: {why}"
+
+
+def _not_as_logged(gated: Iterable[GatedFinding]) -> Iterator[str]:
+    """What is less than certain of an adapter that has not the loss that its log ends with."""
+    for held in gated:
+        is_of_the_end = held.finding.code.startswith("end-state.")
+        if is_of_the_end and held.ruling == "noted" and held.finding.severity is Severity.WARNING:
+            yield f"it is not what its log says: {held.finding.message}"
 
 
 def _is_adapter(report: Report) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mlxdoctor.finding import Status
 from mlxdoctor.twin.replay import Level, Replay, Scale
 from tests.conftest import check_called
 from tests.given import outcome, severities
@@ -37,8 +38,6 @@ def said(
         ((4.2, 0.3), (4.0, 1.5), {"base-differs": "warning", "worse-than-logged": "warning"}),
         ((4.2, 0.3), (4.0, 2.5), {"base-differs": "warning", "worse-than-logged": "error"}),
         ((4.2, 0.3), (4.0, 0.3), {"as-logged": "info"}),
-        # Without a start it can't be told how much was learned.
-        ((None, 0.3), (0.0, 0.64), {"worse-than-logged": "warning"}),
     ],
 )
 def test_the_end_beside_the_log(
@@ -47,6 +46,21 @@ def test_the_end_beside_the_log(
     found = said(logged, computed)
     assert severities(found) == expected
     assert bool(found.seen) is (expected == {"as-logged": "info"})
+
+
+def test_without_a_loss_before_training_it_cannot_be_told_how_much_was_learned() -> None:
+    end = Level("after", 100, 0.3, 0.64, 0.02)
+    levels = (Level("report", 10, 3.0, 3.0, 0.1), end)
+    assert severities(outcome(end_state, Replay((), levels, None, levels))) == {
+        "worse-than-logged": "warning"
+    }
+    # Nor, without any first loss, whether it is this loss that the trainer reports.
+    alone = outcome(end_state, Replay((), (end,), None, (end,)))
+    assert (alone.findings, alone.status) == ((), Status.INCONCLUSIVE)
+    assert "no first loss" in alone.reason
+    agreeing = Level("after", 100, 0.3, 0.3, 0.02)
+    alone = outcome(end_state, Replay((), (agreeing,), None, (agreeing,)))
+    assert severities(alone) == {"as-logged": "info"}
 
 
 def test_what_decides_nothing() -> None:

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
 
 from mlxdoctor.gate import gating as run
 from mlxdoctor.gate.examine import Examined, Task, examine
@@ -14,6 +19,7 @@ from tests.conftest import RUNS, Call, digest
 
 HEALTHY = RUNS / "healthy-ordinary"
 UNTRAINED = RUNS / "b-never-trained"
+Edit = Callable[[dict[str, NDArray[np.float32]]], dict[str, NDArray[np.float32]]]
 
 
 @pytest.fixture
@@ -188,6 +194,56 @@ def test_an_interruption_reports_what_is_done(
     assert "interrupted: 1 of 3 were examined" in err
     written = json.loads((project / "reports" / "gate.json").read_text())
     assert written["unfinished"] == ["runs/healthy-noisy-batch1", "runs/healthy-ordinary"]
+
+
+def of_layer(change: Callable[[int], int]) -> Callable[[str], str]:
+    """The name of a tensor of another layer."""
+    return lambda name: re.sub(
+        r"(?<=layers\.)\d+", lambda number: str(change(int(number[0]))), name
+    )
+
+
+def with_b(change: Callable[[NDArray[np.float32]], Any], part: str = "") -> Edit:
+    def edit(tensors: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
+        for name, values in tensors.items():
+            if name.endswith("lora_b") and part in name:
+                change(values)
+        return tensors
+
+    return edit
+
+
+#: Edits after which an adapter has lost what it learned, and its files look as they did.
+EDITS: dict[str, Edit] = {
+    "one-rank": with_b(lambda b: b[1:].fill(0.0)),
+    "half-negated": with_b(lambda b: np.negative(b[::2], out=b[::2])),
+    "attention-negated": with_b(lambda b: np.negative(b, out=b), "self_attn"),
+    "layers-reversed": lambda tensors: {
+        of_layer(lambda number: 3 - number)(name): b for name, b in tensors.items()
+    },
+    "sound": lambda tensors: tensors,
+}
+
+
+@pytest.mark.slow(60)
+def test_an_adapter_that_lost_what_it_learned_does_not_pass(project: Path, call: Call) -> None:
+    """Without its log and its checkpoints, too."""
+    for name in ("base", "data"):
+        shutil.copytree(RUNS.parent / name, project / name)
+    for name, edit in EDITS.items():
+        folder = project / "edited" / name
+        folder.mkdir(parents=True)
+        shutil.copy(HEALTHY / "adapter_config.json", folder)
+        tensors = edit(load_file(HEALTHY / "adapters.safetensors"))
+        save_file(tensors, folder / "adapters.safetensors")
+    items = json.loads(call("gate", "--generate", "edited/*/", "--stdout", "json")[1])["items"]
+    statuses = {Path(item["path"]).name: item["status"] for item in items}
+    assert statuses == {**dict.fromkeys(EDITS, "failed"), "sound": "passed"}
+    # Nothing shows what it lost where its rows are not at hand: it is not passed either.
+    shutil.rmtree(project / "data")
+    code, out, _ = call("gate", "--generate", "edited/one-rank")
+    assert code == 3
+    assert "no model shows that it is better than its base at its own rows" in " ".join(out.split())
 
 
 @pytest.mark.slow
