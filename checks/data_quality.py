@@ -2,8 +2,8 @@
 
 What it finds. Rows that repeat each other, validation rows that are training rows, prompts with
 answers that contradict each other, one answer for everything, too few rows, and answers that are
-no longer what somebody wrote: cut off, wrapped in the marks of a chat, with words in no order,
-damaged by a wrong encoding, or beside another row's prompt.
+no longer what somebody wrote: cut off, wrapped in the marks of a chat, with words in no order or
+placeholders never filled in, damaged by a wrong encoding, or beside another row's prompt.
 
 Why it matters. The loss falls as it does on sound rows, and the model answers in just that way.
 Copies are learned by heart, and a validation set that was trained on says that they were learned
@@ -33,6 +33,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mlxdoctor.check import NotApplicable, check
 from mlxdoctor.engines.text import CONTROL, DAMAGE, ROLE, TextFacts, describe, sampled
@@ -67,6 +68,8 @@ CONTRADICTED, CONTRADICTED_PROMPTS = (NOTED, 0.25, 0.25), 10
 #: one answer of several words, where the others differ: a third of SQuAD 2.0 has no answer; 0.9 in
 #: a run of which nothing was said (0 of 9 real tasks).
 ONE_ANSWER, ONE_SENTENCE = 0.95, 0.75
+#: Times the lowest validation, up to which a run has not overfitted.
+NEAR_LOWEST = 1.05
 #: Passes over few rows: 9 runs on 6 to 24 rows make 50 and more, 92 sound runs fewer than 20.
 FEW_PASSES = 20.0
 #: Rows with a prompt and an answer: with fewer, few rows share a subject.
@@ -121,6 +124,18 @@ _MARKUP = re.compile(
     r"</?(?:p|br|div|span|b|i|ul|li|a|strong|em)\b[^<>]{0,80}>|&(?:nbsp|amp|quot|lt|gt|#\d{2,5});"
 )
 _OF_MARKUP = re.compile(r"html|markup|\btags?\b|xml|snippet|<\w", re.IGNORECASE)
+#: Likewise of placeholders, and of empty cells as tables write them.
+UNFILLED = (0.01, 0.05, 2.0)
+_UNFILLED = re.compile(
+    r"\[[A-Z][A-Z _]{2,30}\]|\{\{ ?\w+ ?\}\}|<[A-Z][A-Z_]{2,30}>"
+    r"|\A\s*(?:nan|NaN|undefined|TODO|TBD|#N/A)\s*\Z"
+)
+#: What an export leaves in answers: the sign, its pattern, that of prompts that speak of it, and
+#: the shares.
+_LEFT_IN = (
+    ("marked-up-answers", _MARKUP, _OF_MARKUP, MARKED_UP),
+    ("unfilled-answers", _UNFILLED, _UNFILLED, UNFILLED),
+)
 #: Rows below which there are too few: LoRA guides start at 50 to 100, and fixtures with 12 overfit.
 FEW_ROWS = 50
 
@@ -198,6 +213,13 @@ FEW_ROWS = 50
             expected="text as a reader is to see it",
             fix="take the tags away and resolve the entities, and write the rows again",
         ),
+        "unfilled-answers": Symptom.warning(
+            "answers hold placeholders or empty cells",
+            says="{rows} of {examined} answers hold a placeholder, or are an empty cell written "
+            "out, such as {answer}: what belongs there is missing.",
+            expected="answers with everything filled in",
+            fix="fill in what is missing, or leave these rows out",
+        ),
         "damaged-answers": Symptom.error(
             "text was read in a wrong encoding",
             says="{rows} of {examined} rows have characters that a wrong encoding leaves[, {badly} "
@@ -237,7 +259,13 @@ def data_quality(
         raise NotApplicable("there are no training rows")
     gone_over = _gone_over(config, log)
     started = log is not None and log.main.get("train_loss") is not None
-    yield from _number_of_rows(train, config, gone_over, started=started, planned=planned)
+    yield from _number_of_rows(
+        *(train, config, gone_over),
+        started=started,
+        # Of a run that was made the losses tell whether that many passes were too many.
+        is_learned=log is not None and _ends_lowest(log.main.finite("val_loss").values),
+        planned=planned,
+    )
     pairs = list(map(train.pair, train.rows))
     first: dict[Pair, int] = {}
     repeats = [row for row, pair in enumerate(pairs) if first.setdefault(pair, row) != row]
@@ -303,12 +331,20 @@ def _gone_over(config: TrainingConfig | None, log: TrainingLog | None) -> int:
     return iterations * (config.batch_size or 0) if config is not None else 0
 
 
+def _ends_lowest(validations: NDArray[np.float64]) -> bool:
+    """Whether the last validation is below the first, and about the lowest of all."""
+    if len(validations) < 2:
+        return False
+    return bool(validations[-1] <= min(NEAR_LOWEST * validations.min(), validations[0]))
+
+
 def _number_of_rows(
     split: Split,
     config: TrainingConfig | None,
     gone_over: int,
     *,
     started: bool,
+    is_learned: bool,
     planned: PlannedRun | None,
 ) -> Iterator[Sign]:
     count, where = len(split.rows), split.path.name
@@ -319,8 +355,9 @@ def _number_of_rows(
         yield Sign("fewer-than-a-batch", measured, where, severity=severity)
     elif count < FEW_ROWS:
         passes = gone_over / count
-        # Of a run that was made the losses tell whether that many passes were too many.
         severity = Severity.ERROR if planned and passes >= FEW_PASSES else None
+        if is_learned:
+            severity = Severity.INFO
         times = passes if passes >= 1 else None
         figures = {"rows": count, "needed": FEW_ROWS, "passes": round(passes, 1), "times": times}
         yield Sign("few-rows", figures, where, severity=severity)
@@ -395,12 +432,13 @@ def _marked(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
         yield from _graded(
             "exchanged-roles", split, answering, EXCHANGED, figures, examined=examined
         )
-    tagged = [row for row, text in answers.items() if _MARKUP.search(text)]
-    if tagged and 5 * sum(bool(_OF_MARKUP.search(text)) for text in asked.values()) <= len(tagged):
-        figures = {"answer": quoted(answers[tagged[0]], 60)}
-        yield from _graded(
-            "marked-up-answers", split, tagged, MARKED_UP, figures, is_sure=False, examined=examined
-        )
+    for symptom, mark, spoken_of, steps in _LEFT_IN:
+        left = [row for row, text in answers.items() if mark.search(text)]
+        if left and 5 * sum(bool(spoken_of.search(text)) for text in asked.values()) <= len(left):
+            figures = {"answer": quoted(answers[left[0]], 60)}
+            yield from _graded(
+                symptom, split, left, steps, figures, is_sure=False, examined=examined
+            )
     damaged = [row for row in answers if DAMAGE.search(pairs[row].text)]
     shares = [len(DAMAGE.findall(text)) / len(text) for text in answers.values() if text]
     badly = sum(share >= DAMAGED_ANSWER for share in shares)

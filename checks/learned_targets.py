@@ -364,8 +364,8 @@ def _prompt(rows: Sequence[RowLosses], mask_prompt: bool) -> Iterator[Sign]:
             "prompt-worse",
             {**prompt.measured, "why": why},
             # Masked, prompts are forgotten by sound runs too: 19 of 160 of the ward, 11 of 44 of
-            # a real model. The answers tell.
-            severity=Severity.INFO if mask_prompt else None,
+            # a real model. The answers tell, also where a trainer of one's own masks.
+            severity=Severity.INFO if mask_prompt or answer.fell(CHANGED) else None,
         )
     learned = prompt.fell(CHANGED) and answer.fell()
     excess = prompt.gains / prompt.base - PROMPT_SHARE * answer.gains / answer.base

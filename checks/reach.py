@@ -20,6 +20,7 @@ What to do. Change the setting that is named. Where none is, look at the trainer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from mlxdoctor.check import Inconclusive, check
@@ -90,7 +91,7 @@ def reach(reach: Reach) -> Iterator[Sign | Seen]:
         "reached": reach.reached,
         "updates": reach.updates,
         "rate": reach.rate,
-        "own": reach.own,
+        "own": reach.own if reach.own is None or math.isfinite(reach.own) else None,
         "shortfall": reach.shortfall,
         "setting": reach.setting or None,
         "before": reach.before or None,
@@ -118,9 +119,7 @@ def reach(reach: Reach) -> Iterator[Sign | Seen]:
         is_schedule = reach.setting == "lr_schedule"
         code = "schedule-holds-back" if is_schedule else "setting-holds-back"
         yield Sign(code, measured, where=reach.setting, severity=severity)
-    elif reach.own is not None and reach.own - reach.reached < (
-        SHORT * (reach.untouched - reach.reached)
-    ):
+    elif reach.own is not None and not (reach.is_of_the_settings or reach.is_replayed):
         yield Sign("not-what-was-learned", measured, severity=severity)
     else:
         yield Sign("far-above", measured, severity=severity)

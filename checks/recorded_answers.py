@@ -2,7 +2,8 @@
 
 What it finds. Recorded answers that are the base model's where the tuned model answers otherwise:
 the adapter was not loaded when they were made. Or answers that the tuned model gives only where it
-is asked in another way than it was trained on: without the chat template, say.
+is asked in another way than it was trained on: without the chat template, say. Or answers that a
+limit cut off.
 
 Why it matters. `mlx_lm.generate` without `--adapter-path` gives the base model's answers without an
 error. A person then takes them for the fine-tune's, and repairs a training that was sound.
@@ -26,9 +27,11 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
 from mlxdoctor.check import DoesNotArise, Inconclusive, check
+from mlxdoctor.engines.text import is_finished
 from mlxdoctor.finding import Measurement, Seen, Sign, Symptom
 from mlxdoctor.measure.text.outputs import answer_words
 from mlxdoctor.models.generations import (
+    Asked,
     AskedAgain,
     Generation,
     Generations,
@@ -45,6 +48,8 @@ _PROMPTS = 8
 _SHARE = 0.75
 #: Share of the answers that begin with the same word by chance: sampled ones often do.
 _BY_CHANCE = 0.25
+#: Least share of the answers that break off, and of the model's words that one has at most.
+_CUT, _CUT_TO = 0.5, 0.8
 #: Least share of the prompts with the same answer recorded for both models, for the same reason.
 _ALIKE = 0.9
 
@@ -76,6 +81,14 @@ _ALIKE = 0.9
             "together wrongly.",
             expected="every answer beside its own prompt",
             fix="Write prompt and answer into the file together, as each is made.",
+        ),
+        "cut-short": Symptom.error(
+            "the recorded answers were cut off",
+            says="{cut} of {prompts:* recorded answer} are the tuned model's, cut off: the longest "
+            "has {words:* word}, and the model itself goes on.",
+            expected="answers that end where the model ends",
+            fix="Answer again with a higher limit: `mlx_lm.generate --max-tokens`, which is 100 "
+            "where nothing is said.",
         ),
         "asked-otherwise": Symptom.error(
             "the recorded answers were asked for in another way than the model was trained on",
@@ -138,6 +151,10 @@ def _by_the_same_prompts(asked: AskedAgain) -> Sign | Seen:
             "the two models"
         )
     measured = {"prompts": prompts, "telling": telling, "base": of_base, "tuned": of_tuned}
+    cut = [item.recorded.tuned for item in asked.items if _is_cut(item)]
+    if len(cut) >= max(_CUT * prompts, _PROMPTS):
+        longest = max(len(answer_words(text)) for text in cut)
+        return Sign("cut-short", {**measured, "cut": len(cut), "words": longest})
     if of_tuned >= _SHARE * prompts:
         sentence = "Of {prompts:* recorded answer} {tuned} begin as the tuned model's do."
         return Seen(sentence, measured)
@@ -168,6 +185,14 @@ def _by_the_same_prompts(asked: AskedAgain) -> Sign | Seen:
     if of_base < _SHARE * telling or of_tuned:
         raise Inconclusive("the recorded answers are neither model's: sampled, or asked otherwise")
     return Sign("base-answers", measured)
+
+
+def _is_cut(item: Asked) -> bool:
+    """Whether the tuned model goes on where the recorded answer breaks off, in mid-sentence."""
+    recorded, own = item.recorded.tuned, item.own.tuned
+    words = answer_words(recorded)
+    is_shorter = len(words) <= _CUT_TO * len(answer_words(own))
+    return bool(words) and is_shorter and _same(recorded, own) and not is_finished(recorded)
 
 
 def _is_as_expected(item: Generation) -> bool:

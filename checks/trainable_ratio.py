@@ -25,10 +25,10 @@ What to do. Call `model.freeze()` before the layers are converted, and compare
 `tree_flatten(model.trainable_parameters())` with the list of factors.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check
-from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.evidence.adapter import Adapter, LoraModule
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
@@ -123,6 +123,8 @@ def trainable_ratio(
     saved_all = adapter is not None and adapter.parameter_count >= trainable - slack
     if trainable > _EXCESS * expected + slack:
         is_model = base is not None and trainable >= _MODEL_SHARE * base.parameter_count
+        if not (is_model or saved_all) and _is_of_another_rank(trainable, modules):
+            raise Inconclusive("the file has the factors that were trained, at a lower rank")
         # With only one of the two counts, the excess may be LoRA factors that were not saved.
         is_certain = is_model or saved_all or None not in (configured, stored)
         is_of_file = expected == stored
@@ -134,12 +136,25 @@ def trainable_ratio(
             "whose": "the LoRA factors in the file" if is_of_file else "what was configured",
         }
         yield Sign("unfrozen", figures, severity=None if is_certain else Severity.WARNING)
-        return
-    if logged is None or configured is None or adapter is None or saved_all:
-        return
-    if abs(trainable - configured) <= slack:
+    elif (
+        logged is not None
+        and configured is not None
+        and adapter is not None
+        and not saved_all
+        and abs(trainable - configured) <= slack
+    ):
         figures |= {"saved": adapter.parameter_count}
         yield Sign("partly-saved", figures, where=adapter.path.name)
+
+
+def _is_of_another_rank(trainable: float, modules: Sequence[LoraModule]) -> bool:
+    """Whether these modules have as many numbers as were trained, at a rank above the file's."""
+    ranks = {module.rank for module in modules}
+    if len(ranks) != 1:
+        return False
+    per_rank = sum(module.parameter_count for module in modules) / ranks.pop()
+    off = abs(trainable - round(trainable / per_rank) * per_rank)
+    return off <= _ROUNDING / 2 < per_rank / 4
 
 
 def _total_mismatch(total: float, base: BaseModel) -> Iterator[Sign]:

@@ -88,8 +88,9 @@ def diagnose(
     if files_first is not None and of_models and may_run:
         waiting = [Outcome(check.name, Status.SKIPPED, NOT_YET) for check in of_models]
         files_first(_report(run, (*outcomes, *waiting), command))
+    is_clear = options.replay is None and may_run and _is_clear(run, outcomes)
     outcomes += run_checks(asking, run)
-    if training and options.replay is None and may_run and _is_clear(run, outcomes):
+    if training and is_clear:
         outcomes += tuple(Outcome(check.name, Status.SKIPPED, CLEAR) for check in training)
     else:
         outcomes += run_checks(training, run)
@@ -134,9 +135,14 @@ def _filtered(outcome: Outcome, select: set[str], ignore: set[str]) -> Outcome:
 
 
 def _is_clear(run: Run, outcomes: tuple[Outcome, ...]) -> bool:
-    """Whether these tell the root cause by themselves."""
-    report = _report(run, outcomes, lambda _: "")
-    return report.root is not None and is_clear(report)
+    """Whether the files tell the root cause: something that brings it about, and not effects alone.
+
+    A loss that rose or an update that is too large has many causes, and the twin tells which.
+    """
+    report, knowledge = _report(run, outcomes, lambda _: ""), load_causes()
+    if report.root is None or not is_clear(report):
+        return False
+    return any(not knowledge.is_effect(code) for code in report.root.supporting)
 
 
 def _report(run: Run, outcomes: tuple[Outcome, ...], command: Callable[[bool], str]) -> RunReport:

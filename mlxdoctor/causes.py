@@ -142,11 +142,13 @@ class Group:
         codes: the codes of the findings.
         configured: whether only the configuration shows the fact.
         gradual: whether the fact has degrees, so that a shorter run may show more of it.
+        effect: whether many causes bring the fact about.
     """
 
     codes: tuple[str, ...]
     configured: bool = False
     gradual: bool = False
+    effect: bool = False
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,10 @@ class KnowledgeBase:
     def group(self, code: str) -> str:
         """The name of the group with a code; the code itself if no group has it."""
         return self._group_of.get(code, code)
+
+    def is_effect(self, code: str) -> bool:
+        """Whether many causes bring about what this code says."""
+        return code in self._group_of and self.groups[self._group_of[code]].effect
 
     @property
     def codes(self) -> frozenset[str]:

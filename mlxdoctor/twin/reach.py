@@ -24,8 +24,10 @@ from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_LORA_DEFAULTS
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.judge.rate import planned_rates, usual_rates
+from mlxdoctor.judge.remedy import scaled_schedule
 from mlxdoctor.models.load import LoadedModels
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.twin.replay import Replay
 from mlxdoctor.twin.rerun import as_configured, deadline_of
 from mlxdoctor.twin.settings import Settings
 
@@ -71,6 +73,8 @@ class Reach:
         setting: the one that holds the run back; empty where none does, or none was looked for.
         before, after: its value, and the one in its place.
         cured: the twin's loss with that change.
+        is_replayed: whether both the first losses of the log and its last one are those that the
+            files give: then trainer and file are what they are said to be.
         left_out: what there was no time for, as a clause; else empty.
     """
 
@@ -94,7 +98,17 @@ class Reach:
     before: str = ""
     after: str = ""
     cured: float | None = None
+    is_replayed: bool = False
     left_out: str = ""
+
+    @property
+    def is_of_the_settings(self) -> bool:
+        """Whether the run's own settings fall short too, by half of what the run lacks."""
+        if self.own is None:
+            return False
+        gained = self.untouched - self.reached
+        lacking = min(self.tuned - self.reached, gained)
+        return self.own - self.reached > max(SHORT * gained, CLOSED * lacking)
 
     @property
     def shortfall(self) -> float:
@@ -291,12 +305,17 @@ class _Measuring:
 
     def _explained(self, found: Reach, reference: Settings) -> Reach:
         """What the run's own settings reach, and the one without which they reach more."""
+        replay = self.run.get(Replay)
+        if replay is not None:
+            found = replace(found, is_replayed=replay.agrees)
+            if not replay.trains_as_read:
+                return replace(found, left_out="the log is of a trainer that does otherwise")
         own = self._after_own(self.settings)
         if own is None:
             return replace(found, left_out="no time was left to try the run's own settings")
-        found = replace(found, own=own.mean if math.isfinite(own.mean) else None)
+        found = replace(found, own=own.mean)
         gap, gained = own.mean - found.reached, found.untouched - found.reached
-        if not gap > SHORT * gained:
+        if not found.is_of_the_settings:
             return found
         for name, changed, values in self._changes(reference, found.rate):
             after = self._after_own(changed)
@@ -327,13 +346,23 @@ class _Measuring:
                 else ""
             )
             changed = replace(own, lr_schedule=None, learning_rate=peak)
-            yield "lr_schedule", changed, (before, "a constant rate")
+            yield "lr_schedule", changed, (before, f"a constant rate of {peak:.2g}")
+            scaled = scaled_schedule(own.lr_schedule, rate / peak) if peak > 0 else None
+            if scaled is not None:
+                changed = replace(own, lr_schedule={**own.lr_schedule, "arguments": scaled})
+                yield "learning_rate", changed, (f"{peak:g}", f"{rate:g}")
+            changed = replace(own, lr_schedule=None, learning_rate=rate)
+            yield "lr_schedule", changed, (before, f"a constant rate of {rate:.2g}")
         if own.optimizer != "adam" or own.optimizer_config.get("adam"):
             changed = replace(own, optimizer="adam", optimizer_config={})
             yield "optimizer", changed, (_shown(own.optimizer, own.optimizer_config), "adam")
-        changed = replace(own, lr_schedule=None, learning_rate=rate)
-        yield "learning_rate", changed, (f"{own.learning_rate:g}", f"{rate:g}")
+        if own.lr_schedule is None:
+            changed = replace(own, learning_rate=rate)
+            yield "learning_rate", changed, (f"{own.learning_rate:g}", f"{rate:g}")
         if own.lora_parameters is not None:
+            if dropout := own.lora_parameters.get("dropout"):
+                changed = replace(own, lora_parameters={**own.lora_parameters, "dropout": 0.0})
+                yield "lora_parameters.dropout", changed, (f"{dropout:g}", "0.0")
             changed = replace(own, lora_parameters=reference.lora_parameters)
             scale, rank = (own.lora_parameters.get(key) for key in ("scale", "rank"))
             usual = MLX_LM_LORA_DEFAULTS

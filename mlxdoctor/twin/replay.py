@@ -149,6 +149,18 @@ class Replay:
         has_reports = any(level.what == "report" for level in start)
         return has_reports and all(level.beyond(EXACT) == 0.0 for level in start)
 
+    @property
+    def trains_as_read(self) -> bool:
+        """Whether the first losses are those of a sound trainer, as far as they were recorded."""
+        is_sound = self.reading is None or self.reading.sound
+        return is_sound and misfit(before_the_end(self.best)) == 0.0
+
+    @property
+    def agrees(self) -> bool:
+        """Whether a report and the last validation were recorded, and all is as computed."""
+        is_whole = self.level("report") is not None and self.level("after") is not None
+        return is_whole and self.trains_as_read and misfit(self.best) == 0.0
+
     @classmethod
     def find(cls, run: RunView) -> Replay:
         """Computed within the time that the run's options name."""
@@ -278,7 +290,8 @@ class _Bench:
         faulty = (ground for shape in shapes for ground in self._under(shape, sound=False))
         # Where the validation is a sound trainer's, at most its training is another.
         fitting = [shape for shape in shapes[1:] if self._fits_exactly(shape)]
-        trained = (ground for shape in fitting for ground in self._trained_otherwise(shape))
+        agreeing = [self.usual, *fitting] if is_usual else fitting
+        trained = (ground for shape in agreeing for ground in self._trained_otherwise(shape))
         grounds = _different(chain(fitting, trained, alone, both, faulty))
         ground, levels = self._best(grounds, configured)
         if ground is None and fitting:

@@ -303,6 +303,16 @@ def test_number_of_rows(tmp_path, count, expected):
         assert found(tmp_path, distinct(3), config, started) == {"fewer-than-a-batch": "warning"}
 
 
+@pytest.mark.parametrize(
+    ("validations", "expected"),
+    [([3.0, 2.0, 1.0], "info"), ([3.0, 1.0, 1.04], "info"), ([3.0, 1.0, 1.2], "warning")],
+)
+def test_few_rows_of_a_run_whose_validation_fell_to_the_end(tmp_path, validations, expected):
+    log = log_of(val_loss=([1, 50, 100], validations), train_loss=([100], [1.0]))
+    config = config_of(tmp_path, batch_size=4, iters=100)
+    assert found(tmp_path, distinct(40), config, log) == {"few-rows": expected}
+
+
 # Answers beside the prompts of other rows.
 
 WORDS = ("river", "stone", "market", "winter", "silver", "engine", "garden", "letter", "bridge")
@@ -492,11 +502,14 @@ def test_many_rows(tmp_path):
         ("Question {}?", "<p>Answer&nbsp;{}.</p>", {"marked-up-answers": "warning"}),
         ("Write {} as HTML.", "<p>Answer {}.</p>", {}),
         ("Question {}?", "Answer {} < 5 & more.", {}),
+        ("Question {}?", "[NAME] said {}.", {"unfilled-answers": "warning"}),
+        ("Who is [NAME] {}?", "[NAME] is {}.", {}),
+        ("Question {}?", "nan", {"unfilled-answers": "warning"}),
+        ("Question {}?", "Answer [{}], nan and [a].", {}),
     ],
 )
-def test_exchanged_roles_and_markup(tmp_path, asked, answered, expected):
+def test_exchanged_roles_and_what_an_export_leaves_in(tmp_path, asked, answered, expected):
     rows = [chat(asked.format(number), answered.format(number)) for number in range(60)]
     codes = found(tmp_path, rows)
-    assert {
-        code: codes[code] for code in codes if code in ("exchanged-roles", "marked-up-answers")
-    } == expected
+    looked_at = ("exchanged-roles", "marked-up-answers", "unfilled-answers")
+    assert {code: codes[code] for code in codes if code in looked_at} == expected

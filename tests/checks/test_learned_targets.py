@@ -76,8 +76,8 @@ PADDED = {0: (0.1, 0.1)}
         # It is expected at once.
         (replace(SOUND, end_at_start=0.6), {"end-token-everywhere"}),
         (replace(SOUND, end_at_start=0.7), {}),
-        (replace(SOUND, prompt=3.1), {"prompt-worse"}),
-        (replace(SOUND, prompt=2.9), {}),
+        (replace(SOUND, prompt=3.1, answer=3.0), {"prompt-worse"}),
+        (replace(SOUND, prompt=2.9, answer=3.0), {}),
         (replace(SOUND, prompt=0.2), {}),
         (BASE, {"nothing-learned"}),
         (replace(BASE, answer=2.9), {}),
@@ -86,6 +86,10 @@ PADDED = {0: (0.1, 0.1)}
 )
 def test_what_was_learned(tuned: Losses, expected: set[str]) -> None:
     assert codes_of(made(tuned)) == dict.fromkeys(expected, "error")
+
+
+def test_a_prompt_that_got_worse_beside_answers_that_got_better() -> None:
+    assert codes_of(made(replace(SOUND, prompt=3.1))) == {"prompt-worse": "info"}
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ def base() -> BaseModel:
     ("excess", "end", "severity"),
     [
         (1.6, 2.0, "error"),
+        (1.6, 1.0, "info"),
         (1.4, 4.0, "warning"),
         (0.3, 4.0, "warning"),
         (1.4, 2.0, "info"),

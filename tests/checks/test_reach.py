@@ -45,6 +45,9 @@ RATE = {"setting": "learning_rate", "after": "0.0001", "cured": 2.1}
         (float("nan"), {"own": 2.0}, {"not-what-was-learned": "error"}),
         # As configured the twin learns: the trainer or the file is at fault.
         (3.1, {"own": 2.5}, {"not-what-was-learned": "error"}),
+        (4.9, {"own": 3.0}, {"not-what-was-learned": "error"}),
+        # The log is that of these files: neither is at fault.
+        (3.1, {"own": 2.5, "is_replayed": True}, {"far-above": "error"}),
         (3.1, {"own": 4.9, **RATE, "before": "1e-08"}, {"rate-too-low": "error"}),
         (3.1, {"own": 4.9, **RATE, "before": "0.01"}, {"rate-too-high": "error"}),
         (2.7, {"own": 4.9, **RATE, "before": "0.01"}, {"rate-too-high": "warning"}),

@@ -167,6 +167,24 @@ def test_answers_of_the_tuned_model_asked_otherwise(recorded: list[str], code: b
     assert all("asked bare" in finding.message for finding in result.findings)
 
 
+@pytest.mark.parametrize(
+    ("recorded", "own", "hit"),
+    [
+        ("It is Lima", TUNED, True),
+        ("It is Lima.", TUNED, False),
+        (TUNED, TUNED, False),
+        ("It is Lima of course", f"{TUNED} yes", False),
+        ("It is", "No, never of course", False),
+    ],
+)
+def test_answers_that_were_cut_off(recorded: str, own: str, hit: bool) -> None:
+    codes = [
+        finding.code
+        for finding in outcome(recorded_answers, asked(*[recorded] * 8, tuned=own)).findings
+    ]
+    assert ("recorded-answers.cut-short" in codes) == hit
+
+
 def test_answers_beside_other_prompts() -> None:
     own = [f"{name} lies far in the north" for name in ("Ara", "Bo", "Cer", "Do", "Eru", "Fa")]
     items = tuple(
