@@ -56,6 +56,7 @@ _EXPECTED = "at most {reached:.2f}"
             for code, meaning in {
                 "rate-too-high": "the learning rate is too high for these rows",
                 "rate-too-low": "the learning rate is too low for these rows",
+                "scale-too-large": "the LoRA scale is too large for these rows",
                 "schedule-holds-back": "the schedule keeps the run from learning",
                 "setting-holds-back": "a setting keeps the run from learning",
             }.items()
@@ -115,6 +116,9 @@ def reach(reach: Reach) -> Iterator[Sign | Seen]:
         is_above = float(reach.before) > reach.rate
         code = "rate-too-high" if is_above else "rate-too-low"
         yield Sign(code, measured, where=reach.setting, severity=severity)
+    elif reach.setting == "lora_parameters.scale" and float(reach.before) > float(reach.after):
+        measured["advised_scale"] = float(reach.after)
+        yield Sign("scale-too-large", measured, where=reach.setting, severity=severity)
     elif reach.setting:
         is_schedule = reach.setting == "lr_schedule"
         code = "schedule-holds-back" if is_schedule else "setting-holds-back"

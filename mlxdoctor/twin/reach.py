@@ -363,9 +363,14 @@ class _Measuring:
             if dropout := own.lora_parameters.get("dropout"):
                 changed = replace(own, lora_parameters={**own.lora_parameters, "dropout": 0.0})
                 yield "lora_parameters.dropout", changed, (f"{dropout:g}", "0.0")
-            changed = replace(own, lora_parameters=reference.lora_parameters)
             scale, rank = (own.lora_parameters.get(key) for key in ("scale", "rank"))
             usual = MLX_LM_LORA_DEFAULTS
+            if scale != usual["scale"]:
+                changed = replace(
+                    own, lora_parameters={**own.lora_parameters, "scale": usual["scale"]}
+                )
+                yield "lora_parameters.scale", changed, (f"{scale:g}", f"{usual['scale']:g}")
+            changed = replace(own, lora_parameters=reference.lora_parameters)
             after = f"rank {usual['rank']}, scale {usual['scale']:g}"
             yield "lora_parameters", changed, (f"rank {rank}, scale {scale}", after)
         if own.num_layers != reference.num_layers:
