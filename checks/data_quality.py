@@ -136,6 +136,8 @@ _LEFT_IN = (
     ("marked-up-answers", _MARKUP, _OF_MARKUP, MARKED_UP),
     ("unfilled-answers", _UNFILLED, _UNFILLED, UNFILLED),
 )
+#: Share of prompts that hold their answer, and words of one: what is read off a text is shorter.
+GIVEN, GIVEN_WORDS = 0.8, 3
 #: Rows below which there are too few: LoRA guides start at 50 to 100, and fixtures with 12 overfit.
 FEW_ROWS = 50
 
@@ -205,6 +207,13 @@ FEW_ROWS = 50
             "of answers were exchanged.",
             expected="questions in the prompts, answers in the answers",
             fix="if the model is to answer, exchange the columns and write the rows again",
+        ),
+        "given-away-answers": Symptom.warning(
+            "prompts hold their own answers",
+            says="{rows} of {all_rows} prompts hold their own answer word for word, such as "
+            "{answer}: the model learns to copy it, and in use no prompt holds it.",
+            expected="prompts without their answers",
+            fix="if the task is not to copy, take the answers out of the prompts",
         ),
         "marked-up-answers": Symptom.warning(
             "answers hold the markup of a page",
@@ -288,6 +297,7 @@ def data_quality(
         yield from _contradictions(train, pairs)
         yield from _one_answer(train, pairs, facts)
         yield from _cut(train, pairs, facts)
+        yield from _given_away(train, pairs)
     yield from _marked(train, pairs)
     yield from _order(train, facts)
     yield from _misplaced(train, pairs)
@@ -399,6 +409,16 @@ def _cut(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Iterator[Sign
         "answer": answer,
     }
     yield from _graded("cut-answers", split, rows, (math.inf, 0.0, MANY_CUT), figures)
+
+
+def _given_away(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
+    rows = [
+        row
+        for row, pair in enumerate(pairs)
+        if len(pair.answer.split()) >= GIVEN_WORDS and pair.answer.strip() in pair.prompt
+    ]
+    answer = {"answer": quoted(pairs[rows[0]].answer, 60)} if rows else {}
+    yield from _graded("given-away-answers", split, rows, (math.inf, GIVEN, math.inf), answer)
 
 
 def _marked(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:

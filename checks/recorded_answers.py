@@ -48,7 +48,7 @@ _PROMPTS = 8
 _SHARE = 0.75
 #: Share of the answers that begin with the same word by chance: sampled ones often do.
 _BY_CHANCE = 0.25
-#: Least share of the answers that break off, and of the model's words that one has at most.
+#: Least share of the answers that break off, and of the model's answer that one has at most.
 _CUT, _CUT_TO = 0.5, 0.8
 #: Least share of the prompts with the same answer recorded for both models, for the same reason.
 _ALIKE = 0.9
@@ -84,7 +84,7 @@ _ALIKE = 0.9
         ),
         "cut-short": Symptom.error(
             "the recorded answers were cut off",
-            says="{cut} of {prompts:* recorded answer} are the tuned model's, cut off: the longest "
+            says="{cut} recorded answers are the tuned model's, cut off: the longest "
             "has {words:* word}, and the model itself goes on.",
             expected="answers that end where the model ends",
             fix="Answer again with a higher limit: `mlx_lm.generate --max-tokens`, which is 100 "
@@ -151,10 +151,9 @@ def _by_the_same_prompts(asked: AskedAgain) -> Sign | Seen:
             "the two models"
         )
     measured = {"prompts": prompts, "telling": telling, "base": of_base, "tuned": of_tuned}
-    cut = [item.recorded.tuned for item in asked.items if _is_cut(item)]
-    if len(cut) >= max(_CUT * prompts, _PROMPTS):
-        longest = max(len(answer_words(text)) for text in cut)
-        return Sign("cut-short", {**measured, "cut": len(cut), "words": longest})
+    cut = [len(answer_words(item.recorded.tuned)) for item in asked.items if _is_cut(item)]
+    if len(cut) >= max(_CUT * len(asked.items), _PROMPTS):
+        return Sign("cut-short", {**measured, "cut": len(cut), "words": max(cut)})
     if of_tuned >= _SHARE * prompts:
         sentence = "Of {prompts:* recorded answer} {tuned} begin as the tuned model's do."
         return Seen(sentence, measured)
@@ -189,10 +188,10 @@ def _by_the_same_prompts(asked: AskedAgain) -> Sign | Seen:
 
 def _is_cut(item: Asked) -> bool:
     """Whether the tuned model goes on where the recorded answer breaks off, in mid-sentence."""
-    recorded, own = item.recorded.tuned, item.own.tuned
-    words = answer_words(recorded)
-    is_shorter = len(words) <= _CUT_TO * len(answer_words(own))
-    return bool(words) and is_shorter and _same(recorded, own) and not is_finished(recorded)
+    recorded, own = item.recorded.tuned.strip(), item.own.tuned.strip()
+    is_shorter = len(answer_words(recorded)) <= _CUT_TO * len(answer_words(own))
+    is_part = bool(recorded) and own.startswith(recorded)
+    return is_part and is_shorter and is_finished(own) > is_finished(recorded)
 
 
 def _is_as_expected(item: Generation) -> bool:

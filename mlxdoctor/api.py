@@ -12,13 +12,13 @@ from typing import Any, TypeAlias
 
 from mlxdoctor.causes import load_causes
 from mlxdoctor.check import Check, discover, selected
-from mlxdoctor.diagnosis import Diagnosed, judge, unlocks_most
+from mlxdoctor.diagnosis import Diagnosed, judge, severities, unlocks_most
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.evidence.options import NOT_ASKED, Options
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Outcome, Status
+from mlxdoctor.finding import Outcome, Severity, Status
 from mlxdoctor.formats.summary import is_clear
 from mlxdoctor.formats.withheld import without_text
 from mlxdoctor.installed import version_here, versions_here
@@ -142,7 +142,11 @@ def _is_clear(run: Run, outcomes: tuple[Outcome, ...]) -> bool:
     report, knowledge = _report(run, outcomes, lambda _: ""), load_causes()
     if report.root is None or not is_clear(report):
         return False
-    return any(not knowledge.is_effect(code) for code in report.root.supporting)
+    noted = severities(outcomes)
+    return any(
+        not knowledge.is_effect(code) and noted[code] is not Severity.INFO
+        for code in report.root.supporting
+    )
 
 
 def _report(run: Run, outcomes: tuple[Outcome, ...], command: Callable[[bool], str]) -> RunReport:

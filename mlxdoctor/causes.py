@@ -143,12 +143,14 @@ class Group:
         configured: whether only the configuration shows the fact.
         gradual: whether the fact has degrees, so that a shorter run may show more of it.
         effect: whether many causes bring the fact about.
+        explains: whether it says what brought effects about.
     """
 
     codes: tuple[str, ...]
     configured: bool = False
     gradual: bool = False
     effect: bool = False
+    explains: bool = False
 
 
 @dataclass(frozen=True)
@@ -187,6 +189,10 @@ class KnowledgeBase:
     def is_effect(self, code: str) -> bool:
         """Whether many causes bring about what this code says."""
         return code in self._group_of and self.groups[self._group_of[code]].effect
+
+    def explains(self, code: str) -> bool:
+        """Whether this code says what brought effects about."""
+        return code in self._group_of and self.groups[self._group_of[code]].explains
 
     @property
     def codes(self) -> frozenset[str]:

@@ -3,7 +3,8 @@
 The score of a cause is its prior log-odds plus the weight of every finding
 that speaks for or against it. Findings that stem from the same fact share a
 group and count once, by the strongest: of equal weights the most severe, then
-the first that causes.toml lists. A check that did not run counts zero:
+the first that causes.toml lists. Effects that many causes bring about count
+nothing where something else was found that explains them. A check that did not run counts zero:
 what it could have said is listed as unknown. The score orders causes; of an
 unhealthy run the knowledge base's calibration makes it a probability.
 """
@@ -235,6 +236,7 @@ def rank(outcomes: Sequence[Outcome], knowledge: KnowledgeBase) -> list[Diagnose
         for cause in knowledge.causes.values()
         if any(weight > 0 and holds(entry, present) for entry, weight in cause.weights.items())
     ]
+    supported = [each for each in supported if each.supporting]
     return sorted(supported, key=lambda diagnosed: (-diagnosed.score, diagnosed.cause.id))
 
 
@@ -245,6 +247,15 @@ def _score(
     knowledge: KnowledgeBase,
 ) -> Diagnosed:
     weights = {code: weight for code, weight in cause.weights.items() if code in present}
+    is_explained = any(map(knowledge.explains, present)) and not any(
+        knowledge.explains(code) and weight > 0 for code, weight in weights.items()
+    )
+    if is_explained:
+        weights = {
+            code: weight
+            for code, weight in weights.items()
+            if weight < 0 or not knowledge.is_effect(code)
+        }
     strongest: dict[tuple[str, bool], str] = {}
 
     def strength(code: str) -> tuple[float, int]:

@@ -182,7 +182,9 @@ class RowEncoder:
     ) -> SupervisedRow:
         array = np.array(tokens, dtype=np.int32)
         roles = np.full(len(array), Role.PROMPT, dtype=np.int8)
-        for start, stop in [*earlier, (min(len(prompt), len(array)), len(array))]:
+        # Masked, earlier answers are a part of the prompt.
+        others = () if self.mask_prompt else earlier
+        for start, stop in [*others, (min(len(prompt), len(array)), len(array))]:
             roles[start:stop] = self._answer_roles(array[start:stop])
         length = min(len(array), self.max_seq_length)
         offset = len(prompt) if self.mask_prompt else 0
@@ -192,6 +194,7 @@ class RowEncoder:
         bos = self.tokenizer.bos_token_id
         problems = {
             "no-supervised-tokens": len(targets) == 0,
+            "answer-left-out": 0 < len(array) <= len(prompt),
             "answers-truncated": bool(np.isin(roles[length:], (Role.ANSWER, Role.END)).any()),
             "end-token-missing": has_ends and Role.END not in targets,
             "offset-not-a-prefix": offset > 0 and not prefix_matches,

@@ -73,6 +73,14 @@ def batch_mean_loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.a
     return exact_loss(model, tokens, spans)[0], mx.array(1)
 
 
+def row_mean_loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array, mx.array]:
+    """The mean over rows of each row's mean."""
+    mask = exact_mask(spans, tokens.shape[1])
+    losses = mx.where(mask, token_losses(model, tokens).astype(mx.float32), 0.0)
+    counts = mask.sum(axis=1)
+    return mean_over(losses.sum(axis=1) / mx.maximum(counts, 1), counts > 0)
+
+
 @cache
 def loss_through(loss: LossFunction, call: Call) -> LossFunction:
     """The loss of logits that `call` gives in the model's place."""

@@ -285,17 +285,17 @@ class _Bench:
         if self.recorded.misfit(configured) == 0.0 or scale is not None:
             return self._result(configured, None, configured, scale)
         alone = list(self._under(self.usual, sound=True))
-        both = (ground for shape in alone for ground in self._under(shape, sound=True))
-        shapes = [self.usual, *(shape for shape in alone if shape.shape is None)]
-        faulty = (ground for shape in shapes for ground in self._under(shape, sound=False))
-        # Where the validation is a sound trainer's, at most its training is another.
-        fitting = [shape for shape in shapes[1:] if self._fits_exactly(shape)]
-        agreeing = [self.usual, *fitting] if is_usual else fitting
-        trained = (ground for shape in agreeing for ground in self._trained_otherwise(shape))
-        grounds = _different(chain(fitting, trained, alone, both, faulty))
+        both = [ground for shape in alone for ground in self._under(shape, sound=True, after=shape)]
+        shapes = [shape for shape in (*alone, *both) if shape.shape is None]
+        # The first validation tells the loss; what differs then is how it was trained.
+        agreeing = [self.usual] if is_usual else list(filter(self._fits_exactly, shapes))
+        trained = [ground for shape in agreeing for ground in self._trained_otherwise(shape)]
+        of_single = (self.usual, *(shape for shape in alone if shape.shape is None))
+        faulty = (ground for shape in of_single for ground in self._under(shape, sound=False))
+        grounds = _different(chain(agreeing, trained, alone, both, faulty))
         ground, levels = self._best(grounds, configured)
-        if ground is None and fitting:
-            ground, levels = fitting[0], self.levels(fitting[0])
+        if ground is None and agreeing and not is_usual:
+            ground, levels = agreeing[0], self.levels(agreeing[0])
         return self._result(configured, ground, levels)
 
     def _fits_exactly(self, shape: _Ground) -> bool:
@@ -360,14 +360,26 @@ class _Bench:
         off, scale, loss = min(tried)
         return Scale(own, scale, loss) if off <= after.tolerance else None
 
-    def _under(self, shape: _Ground, *, sound: bool) -> Iterator[_Ground]:
+    def _under(
+        self, shape: _Ground, *, sound: bool, after: _Ground | None = None
+    ) -> Iterator[_Ground]:
+        """A shape under one more reading each.
+
+        Args:
+            after: what shape; those before its own reading in the list are left out, since the
+                order of two makes no difference, unless only training shows them.
+        """
         from mlxdoctor.twin.reading import readings
 
+        every, first = readings(), 0
+        if after is not None and after.reading is not None:
+            first = 1 + [each.code for each in every].index(after.reading.code)
         if shape.shape is None:
-            for reading in readings():
-                ground = shape.under(reading) if reading.sound is sound else None
-                if ground is not None:
-                    yield ground
+            for place, reading in enumerate(every):
+                if reading.sound is sound and (reading.in_training or place >= first):
+                    ground = shape.under(reading)
+                    if ground is not None:
+                        yield ground
 
     def _best(
         self, grounds: Iterable[_Ground], configured: Sequence[Level]

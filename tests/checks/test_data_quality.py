@@ -505,11 +505,16 @@ def test_many_rows(tmp_path):
         ("Question {}?", "[NAME] said {}.", {"unfilled-answers": "warning"}),
         ("Who is [NAME] {}?", "[NAME] is {}.", {}),
         ("Question {}?", "nan", {"unfilled-answers": "warning"}),
+        ("Say {} (It is number {}.)", "It is number {}.", {"given-away-answers": "warning"}),
+        ("It is number {}. Which?", "{}", {}),
         ("Question {}?", "Answer [{}], nan and [a].", {}),
     ],
 )
 def test_exchanged_roles_and_what_an_export_leaves_in(tmp_path, asked, answered, expected):
-    rows = [chat(asked.format(number), answered.format(number)) for number in range(60)]
+    rows = [chat(asked.replace("{}", str(number)), answered.format(number)) for number in range(60)]
     codes = found(tmp_path, rows)
-    looked_at = ("exchanged-roles", "marked-up-answers", "unfilled-answers")
+    looked_at = (
+        *("exchanged-roles", "marked-up-answers", "unfilled-answers"),
+        "given-away-answers",
+    )
     assert {code: codes[code] for code in codes if code in looked_at} == expected

@@ -170,11 +170,13 @@ def test_answers_of_the_tuned_model_asked_otherwise(recorded: list[str], code: b
 @pytest.mark.parametrize(
     ("recorded", "own", "hit"),
     [
-        ("It is Lima", TUNED, True),
-        ("It is Lima.", TUNED, False),
-        (TUNED, TUNED, False),
-        ("It is Lima of course", f"{TUNED} yes", False),
-        ("It is", "No, never of course", False),
+        ("It is Lima", f"{TUNED}.", True),
+        ("It is Lima", f"{TUNED}<|im_end|>", True),
+        # The model itself does not end.
+        ("It is Lima", TUNED, False),
+        ("It is Lima.", f"{TUNED}.", False),
+        (TUNED, f"{TUNED}<|im_end|>", False),
+        ("It is", "No, never of course.", False),
     ],
 )
 def test_answers_that_were_cut_off(recorded: str, own: str, hit: bool) -> None:

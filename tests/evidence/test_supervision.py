@@ -92,19 +92,22 @@ def test_rows_of_other_shapes_match_mlx_lm_too(tmp_path):
         {"messages": [QUESTION, long]},
         {"messages": [QUESTION, ANSWER], "id": 7},
     ]
-    data = write_data(tmp_path, train=rows)
+    data, roles = write_data(tmp_path, train=rows), {}
     for mask in (False, True):
         config = config_of(tmp_path, mask_prompt=mask, batch_size=2, max_seq_length=64)
         ours = rows_of(data, config)
         assert our_targets(ours) == upstream_targets(tmp_path / "data", mask, 2, 64)
+        roles[mask] = {row.index: row.roles for row in ours.rows}[1]
     # Rows with fewer keys come first in mlx-lm's sort.
     assert [row.index for row in ours.rows] == [1, 4, 0, 3, 5, 2]
     by_index = {row.index: row for row in ours.rows}
     assert "earlier-answers-masked" in by_index[1].problems
-    # Both answers are known as such, the questions between them are not.
-    changes = np.flatnonzero(np.diff(by_index[1].roles)) + 1
+    # Both answers are known as such, the questions between them are not; masked, the first is a
+    # part of the prompt.
     turn = [Role.PROMPT, Role.ANSWER, Role.END, Role.OTHER]
-    assert by_index[1].roles[[0, *changes]].tolist() == turn * 2
+    for mask, turns in ((False, 2), (True, 1)):
+        changes = np.flatnonzero(np.diff(roles[mask])) + 1
+        assert roles[mask][[0, *changes]].tolist() == turn * turns
 
 
 def test_completions_are_chats(tmp_path):

@@ -74,6 +74,14 @@ def batch_mean(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
     return settings, replace(parts, loss=batch_mean_loss)
 
 
+@reading(sound=True)
+def row_mean(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
+    """Averaged over rows, each counted alike."""
+    from mlxdoctor.twin.other_losses import row_mean_loss
+
+    return settings, replace(parts, loss=row_mean_loss)
+
+
 @reading(fix="Build the mask so that the first target is the first token of the answer.")
 def prompt_in_the_loss(settings: Settings, parts: Parts) -> tuple[Settings, Parts] | None:
     """Of prompt and answer, although the prompt was to be masked."""
