@@ -22,6 +22,10 @@ from mlxdoctor.safety.stages import Stage
 from mlxdoctor.safety.time_budget import TimeBudget
 
 T = TypeVar("T")
+#: How MLX, Metal and CUDA say so, as a `RuntimeError`.
+_OUT_OF_MEMORY = re.compile(
+    r"out of memory|unable to allocate|attempting to allocate|insufficient memory", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -211,11 +215,15 @@ class Run:
         except (Missing, InputError) as problem:
             # Without the frames that it was raised in, which hold what was read.
             return _Read(None, problem.with_traceback(None))
-        except (TimeLimitExceeded, MemoryError) as error:
+        except (TimeLimitExceeded, MemoryError, RuntimeError) as error:
+            out_of_memory = isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(str(error))
+            if isinstance(error, RuntimeError) and not out_of_memory:
+                raise
             # Remembered, so that the next check does not spend as much on it in vain.
-            out_of_memory = isinstance(error, MemoryError)
             why = "needed more memory than there is" if out_of_memory else str(error)
             self._cache[kind] = _Read(None, Missing(f"reading it {why}"))
+            if out_of_memory:
+                raise MemoryError(str(error)) from None
             raise
 
 

@@ -78,3 +78,28 @@ def test_options_may_be_text_and_none_other_than_there_are() -> None:
     assert options.paths == {"base": Path("models/llama")}
     with pytest.raises(TypeError, match="measured"):
         Run.discover([RUNS / "healthy-ordinary"], measured="kept.json")
+
+
+@pytest.mark.parametrize(
+    ("said", "raised"),
+    [
+        ("cudaMallocAsync(&data, size, stream) failed: out of memory", MemoryError),
+        ("[malloc] Unable to allocate 8 bytes.", MemoryError),
+        ("the shapes differ", RuntimeError),
+    ],
+)
+def test_a_device_without_memory_is_told_from_a_mistake(
+    run: Run, said: str, raised: type[Exception]
+) -> None:
+    class Heavy:
+        kind = "heavy"
+
+        @classmethod
+        def find(cls, run: Run) -> Heavy:
+            raise RuntimeError(said)
+
+    with pytest.raises(raised):
+        run.get(Heavy)
+    if raised is MemoryError:
+        assert run.get(Heavy) is None
+        assert run.why_missing(Heavy) == "reading it needed more memory than there is"
