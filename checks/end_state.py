@@ -120,5 +120,8 @@ def end_state(replay: Replay) -> Iterator[Sign | Seen]:
     start = before.recorded if before is not None else math.inf
     is_lost = worse > LOST * (start - after.recorded)
     is_certain = worse > tolerance + FAR and (is_lost or (before is not None and not is_other_base))
+    if is_other_base and before is not None and before.misfit > FAR:
+        # Losses of another kind can't be compared; a model worse than its base is lost anyway.
+        is_certain = after.computed > before.computed
     severity = None if is_certain else Severity.WARNING
     yield Sign("worse-than-logged", measured, severity=severity)
