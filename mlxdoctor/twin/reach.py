@@ -309,7 +309,7 @@ class _Measuring:
         if replay is not None:
             found = replace(found, is_replayed=replay.agrees)
             if not replay.trains_as_read:
-                return replace(found, left_out="the log is of a trainer that does otherwise")
+                return found
         own = self._after_own(self.settings)
         if own is None:
             return replace(found, left_out="no time was left to try the run's own settings")
