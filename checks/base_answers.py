@@ -17,7 +17,8 @@ point if they name the rare words of their own prompt more often than the other 
 When it is wrong. A model that was never taught to chat may answer a chat template with
 its end token, or go on in a loop. Answers about something else may come from slightly damaged
 weights or from questions that the base never saw, so that they are only noted. Answers recorded
-without the base model say nothing.
+without the base model say nothing. Of rows of text it is asked in their own marks, which it need
+not know: what it answers then is not held against it.
 
 What to do. Generate a few answers with the base model alone. If they are garbage there too,
 download or convert it again.
@@ -33,6 +34,7 @@ from itertools import groupby
 import numpy as np
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check
+from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.finding import Sign, Symptom
 from mlxdoctor.judge.collapse import is_single
 from mlxdoctor.measure.text.outputs import Output, OutputPair, answer_words, pairs
@@ -77,7 +79,7 @@ RELATED = 0.05
         ),
     },
 )
-def base_answers(generations: Generations) -> Iterator[Sign]:
+def base_answers(generations: Generations, dataset: Dataset | None) -> Iterator[Sign]:
     """Judge the answers of the base model, the adapter left aside."""
     answered = pairs(generations)
     answers = [pair.base for pair in answered if pair.base is not None]
@@ -100,6 +102,9 @@ def base_answers(generations: Generations) -> Iterator[Sign]:
         "p_value": p_value,
     }
     if bad.interval.low >= SHARE_LOW or (bad.decided and not is_to_the_point):
+        train = dataset.splits.get("train") if dataset is not None else None
+        if train is not None and train.format == "text" and generations.how == "produced":
+            raise Inconclusive("it was asked in the marks of the rows, which it need not know")
         yield Sign("degenerate", measured)
     elif len(answers) >= ENOUGH and is_to_the_point and not bad.decided:
         yield Sign("sound", measured)

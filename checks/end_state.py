@@ -117,11 +117,11 @@ def end_state(replay: Replay) -> Iterator[Sign | Seen]:
     is_other_base = before is not None and before.misfit > 0.0 and replay.reading is None
     if is_other_base:
         yield Sign("base-differs", measured)
+        if before is not None and before.misfit > FAR and after.computed <= before.computed:
+            # A model that is worse than its base is lost, whatever the log's losses are of.
+            raise Inconclusive("the log's losses are of another kind than these files give")
     start = before.recorded if before is not None else math.inf
     is_lost = worse > LOST * (start - after.recorded)
     is_certain = worse > tolerance + FAR and (is_lost or (before is not None and not is_other_base))
-    if is_other_base and before is not None and before.misfit > FAR:
-        # Losses of another kind can't be compared; a model worse than its base is lost anyway.
-        is_certain = after.computed > before.computed
     severity = None if is_certain else Severity.WARNING
     yield Sign("worse-than-logged", measured, severity=severity)

@@ -230,7 +230,7 @@ def _base_broken(losses: TokenLosses) -> Sign | None:
     # A small sound base, sure of other words, may be above as well; text that was learned since
     # is none that it cannot read.
     after = [row.mean("tuned", Role.ANSWER) for row in losses.compared]
-    is_learned = bool(np.isfinite(after).any()) and np.nanmean(after) < READABLE * uniform
+    is_learned = bool(after) and float(np.mean(after)) < READABLE * uniform
     if not_finite or (mean > uniform + ABOVE_UNIFORM and not is_learned):
         severity, verdict = Severity.ERROR, "it, its tokenizer or the data is broken"
     else:

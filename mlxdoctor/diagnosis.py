@@ -231,12 +231,11 @@ def rank(outcomes: Sequence[Outcome], knowledge: KnowledgeBase) -> list[Diagnose
     """Every cause that some finding speaks for, by descending score."""
     present = severities(outcomes)
     by_check = {outcome.check: outcome for outcome in outcomes}
-    supported = [
+    judged = [
         _score(cause.seen_with(present), present, by_check, knowledge)
         for cause in knowledge.causes.values()
-        if any(weight > 0 and holds(entry, present) for entry, weight in cause.weights.items())
     ]
-    supported = [each for each in supported if each.supporting]
+    supported = [each for each in judged if each.supporting]
     return sorted(supported, key=lambda diagnosed: (-diagnosed.score, diagnosed.cause.id))
 
 

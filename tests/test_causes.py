@@ -13,9 +13,10 @@ from mlxdoctor.api import diagnose
 from mlxdoctor.causes import load_causes, parse_causes
 from mlxdoctor.check import discover
 from mlxdoctor.cli import main
-from mlxdoctor.diagnosis import judge
-from mlxdoctor.finding import Outcome, Seen, Status
+from mlxdoctor.diagnosis import judge, rank
+from mlxdoctor.finding import Finding, Outcome, Seen, Severity, Status
 from mlxdoctor.tables import tables_in
+from mlxdoctor.twin.reading import readings
 from mlxdoctor.verdict import Verdict
 from tests.conftest import RUNS
 
@@ -86,3 +87,23 @@ def test_it_changes_the_verdict_of_no_other_run() -> None:
     learned = Outcome("loss-trend", Status.PASSED, seen=(Seen("It fell.", learned=True),))
     everything = [*(Outcome(check.name, Status.PASSED) for check in discover()), learned]
     assert judge(everything).verdict is judge(everything, plain).verdict is Verdict.HEALTHY
+
+
+def test_every_reading_of_a_faulty_trainer_explains_effects() -> None:
+    knowledge = load_causes()
+    faulty = {f"replay.{reading.code}" for reading in readings() if not reading.sound}
+    assert [code for code in sorted(faulty) if not knowledge.explains(code)] == []
+
+
+def test_effects_speak_for_no_other_cause_than_what_explains_them() -> None:
+    """A rate that seems too high is none where the log is that of a trainer of another loss."""
+
+    def causes(*codes: str) -> list[str]:
+        findings = tuple(Finding(code, Severity.ERROR, code) for code in codes)
+        outcomes = [Outcome("some", Status.FOUND, findings=findings)]
+        return [listed.cause.id for listed in rank(outcomes, load_causes())]
+
+    effects = ("weight-drift.exploded", "loss-trend.diverged")
+    assert causes(*effects)[0] == "learning-rate-too-high"
+    assert causes(*effects, "replay.summed") == ["summed-loss"]
+    assert causes(*effects, "reach.rate-too-high") == ["learning-rate-too-high"]

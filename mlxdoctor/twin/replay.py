@@ -290,7 +290,7 @@ class _Bench:
         # The first validation tells the loss; what differs then is how it was trained.
         agreeing = [self.usual] if is_usual else list(filter(self._fits_exactly, shapes))
         trained = [ground for shape in agreeing for ground in self._trained_otherwise(shape)]
-        of_single = (self.usual, *(shape for shape in alone if _takes_a_fault(shape)))
+        of_single = (self.usual, *(shape for shape in alone if shape.shape is None))
         faulty = (ground for shape in of_single for ground in self._under(shape, sound=False))
         grounds = _different(chain(agreeing, trained, alone, both, faulty))
         ground, levels = self._best(grounds, configured)
@@ -520,12 +520,6 @@ class _Bench:
             tolerance = max(SAME, ERRORS * error, PATH * abs(losses[0] - mean))
             levels.append(Level("report", iteration, recorded, mean, tolerance))
         return tuple(levels)
-
-
-def _takes_a_fault(shape: _Ground) -> bool:
-    """Whether faulty readings are tried with it too: a mean over rows is near that over tokens."""
-    is_of_rows = shape.reading is not None and shape.reading.code == "row-mean"
-    return shape.shape is None and not is_of_rows
 
 
 def _different(grounds: Iterable[_Ground]) -> Iterator[_Ground]:

@@ -9,8 +9,12 @@ import pytest
 
 from mlxdoctor.api import run_checks
 from mlxdoctor.check import discover
+from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.finding import Outcome, Status
+from mlxdoctor.models.generations import Generation, Generations
 from mlxdoctor.run import Run
+from tests.conftest import FIXTURES, check_called
+from tests.given import outcome as told
 
 
 def outcome(path: Path) -> Outcome:
@@ -111,3 +115,13 @@ def test_how_many_answers_are_in_order(
 )
 def test_what_says_nothing(tmp_path: Path, answer: str | None, count: int, status: Status) -> None:
     assert outcome(recorded(tmp_path, answer, count)).status is status
+
+
+@pytest.mark.parametrize(
+    ("rows", "status"), [("geography", "found"), ("geography-text", "inconclusive")]
+)
+def test_a_base_that_is_asked_in_the_marks_of_a_text_is_not_judged(rows: str, status: str) -> None:
+    items = tuple(Generation(f"Question {number}?", "", "Yes.") for number in range(6))
+    dataset = Dataset.read(FIXTURES / "data" / rows)
+    given = Generations((), items, how="produced")
+    assert told(check_called("base-answers"), given, dataset).status == status

@@ -34,6 +34,7 @@ NO_ANSWER = (
     "{{ '<|im_start|>user\n' + message['content'] + '<|im_end|>\n' }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+LONG_OPENING = NO_END + "{% if add_generation_prompt %}" + "Think. " * 200 + "{% endif %}"
 NO_PREFIX = "{{ messages | length }}{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
 
 
@@ -114,6 +115,8 @@ def test_what_rows_lack(tmp_path, rows, values, symptom, severity):
         (NO_END, {}, None, {}, "end-token-missing", "error"),
         (NO_ANSWER, {}, None, {}, "answer-left-out", "error"),
         (NO_END, {}, None, {}, "answer-left-out", None),
+        # What opens an answer is longer than the answers.
+        (LONG_OPENING, {}, None, {}, "answer-left-out", None),
         (NO_PREFIX, {}, None, {"mask_prompt": True}, "offset-not-a-prefix", "warning"),
         (NO_PREFIX, {}, None, {}, "offset-not-a-prefix", None),
         (None, {"bos_token": "<|im_start|>"}, "<|im_start|>", {}, "double-bos", None),
