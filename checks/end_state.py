@@ -66,6 +66,14 @@ _SAME = (
             expected="the scale that it was trained at",
             fix="Set lora_parameters.scale to {scale:g}.",
         ),
+        "factors-turned": Symptom.error(
+            "the adapter has the log's loss with its factors transposed",
+            says="With its factors transposed, the tuned model has the loss that the log ends with "
+            "({logged:.3f}); as they are stored it has {tuned_loss:.3f}. They are square, so that "
+            "they load either way.",
+            expected="factors as mlx-lm stores them: A of (inputs, rank), B of (rank, outputs)",
+            fix="Transpose both factors of every module, as PEFT's have to be, and save again.",
+        ),
         "base-differs": Symptom.warning(
             "neither model has the losses that the log begins and ends with",
             says="The base model's loss is {base_loss:.3f} where the log begins with "
@@ -112,6 +120,9 @@ def end_state(replay: Replay) -> Iterator[Sign | Seen]:
             "loss": scale.loss,
         }
         yield Sign("other-scale", measured | figures, where="lora_parameters.scale")
+        return
+    if replay.is_turned:
+        yield Sign("factors-turned", measured)
         return
     # A reading of the log says what the trainer did: then the base is not in doubt.
     is_other_base = before is not None and before.misfit > 0.0 and replay.reading is None

@@ -123,6 +123,8 @@ class Replay:
             under none.
         best: the same under that reading; as configured without one.
         scale: at which the saved adapter has the log's last loss; None where it has it, or at none.
+        is_turned: whether it has that loss with its factors transposed, as other libraries store
+            them. Only square factors load either way.
         left_out: what there was no time for, as a clause; else empty.
     """
 
@@ -136,6 +138,7 @@ class Replay:
     reading: Reading | None
     best: tuple[Level, ...]
     scale: Scale | None = None
+    is_turned: bool = False
     left_out: str = ""
 
     def level(self, what: What) -> Level | None:
@@ -332,6 +335,7 @@ class _Bench:
             ground.reading if ground is not None else None,
             in_time(levels),
             scale if ground is None else self._other_scale(ground, levels),
+            self._is_turned(ground or self.usual, levels),
             "not every reading of the log was tried: the time was over"
             if self.is_late and self.recorded.misfit(levels) > 0.0
             else "",
@@ -359,6 +363,26 @@ class _Bench:
             module.scale = configured
         off, scale, loss = min(tried)
         return Scale(own, scale, loss) if off <= after.tolerance else None
+
+    def _is_turned(self, ground: _Ground, levels: Sequence[Level]) -> bool:
+        """Whether the saved adapter has the log's last loss with its factors transposed."""
+        after = next((level for level in levels if level.what == "after"), None)
+        if after is None or after.misfit == 0.0 or after.computed < after.recorded:
+            return False
+        model = self.models.select("tuned")
+        modules = [module for _, module in model.named_modules() if hasattr(module, "lora_a")]
+        factors = [factor for module in modules for factor in (module.lora_a, module.lora_b)]
+        if not factors or any(factor.ndim != 2 or len(set(factor.shape)) > 1 for factor in factors):
+            return False
+
+        def turn() -> None:
+            for module in modules:
+                module.lora_a, module.lora_b = module.lora_a.T, module.lora_b.T
+
+        turn()
+        loss = self._loss(model, ground)[0]
+        turn()
+        return abs(loss - after.recorded) <= after.tolerance
 
     def _under(
         self, shape: _Ground, *, sound: bool, after: _Ground | None = None

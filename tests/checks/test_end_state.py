@@ -78,3 +78,9 @@ def test_the_scale_of_the_training() -> None:
     found = outcome(end_state, Replay((), levels, None, levels, Scale(40.0, 2.0, 0.301)))
     assert severities(found) == {"other-scale": "error"}
     assert found.findings[0].measured["advised_scale"] == 2.0
+
+
+def test_factors_that_are_stored_the_other_way_round() -> None:
+    levels = (Level("before", 0, 4.0, 4.0, 0.02), Level("after", 100, 0.3, 5.0, 0.02))
+    found = outcome(end_state, Replay((), levels, None, levels, is_turned=True))
+    assert severities(found) == {"factors-turned": "error"}
