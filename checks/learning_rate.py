@@ -51,7 +51,6 @@ from mlxdoctor.judge.rate import (
     step_of,
     usual_rates,
 )
-from mlxdoctor.measure.rate_range import RateRange
 
 _ADVICE = "set learning_rate to {advised_learning_rate:g}"
 _NO_RATE = "a positive number"
@@ -144,7 +143,6 @@ def learning_rate(
     base: BaseModel | None,
     log: TrainingLog | None,
     planned: PlannedRun | None,
-    rates: RateRange | None,
 ) -> Iterator[Sign]:
     """Compare the configured step with what is usual, and with the log's rates."""
     rate = config.learning_rate
@@ -199,9 +197,7 @@ def learning_rate(
         sign = _against_the_band(measured, step, is_alpha=is_alpha)
         # Training on preferences and rewards takes lower rates.
         of_preferences = config.of_preferences or (log is not None and log.is_preference)
-        is_low_on_purpose = of_preferences and step.size < step.low
-        # Rates that were tried on this model and these rows count more than usual rates.
-        if is_low_on_purpose or (rates is not None and rates.largest is not None):
+        if of_preferences and step.size < step.low:
             sign = replace(sign, severity=Severity.INFO)
         elif planned is not None and not config.warmup and step.times_above >= _PLANNED:
             is_known = step.parameters is not None

@@ -10,7 +10,9 @@ show what the rows can teach; a run of hundreds that ends far above that went wr
 How it is measured. A fresh adapter is trained on the run's own rows for 30 updates, with Adam at a
 usual rate for the model's size. The losses of base model, tuned model and that adapter on the same
 held-out answers are compared. Where the run lacks much of what the adapter gained, its own settings
-are tried for as many updates, and then with one of them changed back at a time.
+are tried for as many updates, and then with one of them changed back at a time. Of a plan
+(`preflight --steps`) the own settings stand for the tuned model, at the highest rate of the
+schedule.
 
 When it is wrong. A run of very few updates, one on rows that teach slowly, or one that was to
 learn little. Rows that were edited after the run are other rows.
@@ -33,10 +35,11 @@ FAR = 1 / 3
 ERRORS = 4.0
 
 _REACHED = (
-    "The loss on {rows:* row} of the {split} split is {tuned:.2f}; the base model's is "
-    "{untouched:.2f}, and {updates} updates of Adam at a rate of {rate:.2g} reach {reached:.2f}"
+    "[The loss on {rows:* row} of the {split} split is {tuned:.2f}; the base model's is "
+    "{untouched:.2f}, and|The base model's loss on {rows:* row} of the {split} split is "
+    "{untouched:.2f};] {updates} updates of Adam at a rate of {rate:.2g} reach {reached:.2f}"
 )
-_OWN = "[; as many with the run's own settings reach {own:.2f}]"
+_OWN = "[; as many with the run's own settings reach {own:.2f}|; as many with the run's own {lost}]"
 _HELD_BACK = (
     f"{_REACHED}{_OWN}, and {{cured:.2f}} with {{setting}} {{after}} in place of {{before}}."
 )
@@ -84,24 +87,27 @@ def reach(reach: Reach) -> Iterator[Sign | Seen]:
             f"{reach.updates} updates lower the loss from {reach.untouched:.2f} to "
             f"{reach.reached:.2f} only: these rows teach slowly"
         )
+    is_lost = reach.own is not None and not math.isfinite(reach.own)
     measured: dict[str, Measurement] = {
         "rows": reach.rows,
         "split": reach.split,
         "untouched": reach.untouched,
-        "tuned": reach.tuned,
+        "tuned": reach.tuned if reach.planned is None else None,
         "reached": reach.reached,
         "updates": reach.updates,
         "rate": reach.rate,
-        "own": reach.own if reach.own is None or math.isfinite(reach.own) else None,
-        "shortfall": reach.shortfall,
+        "own": None if is_lost else reach.own,
+        "lost": "settings leave no finite loss" if is_lost else None,
+        "shortfall": reach.shortfall if math.isfinite(reach.shortfall) else None,
         "setting": reach.setting or None,
         "before": reach.before or None,
         "after": reach.after or None,
         "cured": reach.cured,
     }
     if reach.shortfall <= SHORT:
-        yield Seen(f"{_REACHED}.", measured, learned=reach.split == "validation")
-        if reach.tuned < reach.reached and reach.split == "validation":
+        is_made = reach.planned is None and reach.split == "validation"
+        yield Seen(f"{_REACHED}{_OWN}.", measured, learned=is_made)
+        if reach.tuned < reach.reached and is_made:
             yield Sign("reached", measured)
         return
     if reach.tuned - reach.reached <= ERRORS * reach.noise:
@@ -110,10 +116,11 @@ def reach(reach: Reach) -> Iterator[Sign | Seen]:
         )
     if reach.tuned_on_trained < reach.reached_on_trained and reach.split == "validation":
         raise Inconclusive("the rows trained on are known by heart: others do not tell")
-    severity = None if not reach.shortfall <= FAR else Severity.WARNING
+    is_above = reach.setting == "learning_rate" and float(reach.before) > reach.rate
+    is_mild = reach.shortfall <= FAR or (reach.is_only_slow and not is_above)
+    severity = Severity.WARNING if is_mild else None
     if reach.setting == "learning_rate":
         measured["advised_learning_rate"] = reach.rate
-        is_above = float(reach.before) > reach.rate
         code = "rate-too-high" if is_above else "rate-too-low"
         yield Sign(code, measured, where=reach.setting, severity=severity)
     elif reach.setting == "lora_parameters.scale" and float(reach.before) > float(reach.after):

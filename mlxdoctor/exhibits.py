@@ -74,33 +74,6 @@ class CheckpointSizes(Exhibit):
 
 
 @dataclass(frozen=True)
-class RateCurve(Exhibit):
-    """The loss on fixed rows after a few updates at each rate, in nats a token.
-
-    Attributes:
-        rates: rising.
-        losses: at each; NaN where it was lost.
-        noise: the standard error of each.
-        untouched: the loss before any update.
-        configured: the rate that is planned.
-        advised: the rate to use; None where it could not be told.
-        largest: the largest that learns, likewise.
-        updates: made at each rate.
-    """
-
-    figure: ClassVar[str] = "rates"
-
-    rates: tuple[float, ...]
-    losses: tuple[float, ...]
-    noise: tuple[float, ...]
-    untouched: float
-    configured: float
-    advised: float | None
-    largest: float | None
-    updates: int
-
-
-@dataclass(frozen=True)
 class ReplayCurve(Exhibit):
     """The first losses of a run and the same computed again, nats a token; 0 is before training.
 
@@ -136,5 +109,4 @@ FIGURES: tuple[type[Exhibit], ...] = (
     ReplayCurve,
     DriftByLayer,
     CheckpointSizes,
-    RateCurve,
 )

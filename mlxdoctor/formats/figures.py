@@ -18,7 +18,6 @@ from mlxdoctor.exhibits import (
     Curve,
     DriftByLayer,
     LossCurve,
-    RateCurve,
     ReplayCurve,
 )
 from mlxdoctor.formats.summary import is_finite, number, sentence
@@ -101,7 +100,6 @@ class Line:
     y: Sequence[float]
     label: str
     look: Mapping[str, Any]
-    noise: Sequence[float] = ()
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,6 @@ class Losses:
         levels: label and height of what they can be compared with.
         marks: label, place and line of what stands at one x.
         top: losses above it are drawn there.
-        by_tens: whether x is logarithmic.
     """
 
     counted: str
@@ -122,7 +119,6 @@ class Losses:
     levels: Sequence[tuple[str, float]] = ()
     marks: Sequence[tuple[str, float, Mapping[str, Any]]] = ()
     top: float = math.inf
-    by_tens: bool = False
 
 
 @dataclass(frozen=True)
@@ -235,19 +231,13 @@ def _paint_losses(figure: Figure, axes: Axes, shown: Losses) -> None:
         # Not a number interrupts the line.
         y = [min(loss, shown.top) if is_finite(loss) else math.nan for loss in line.y]
         axes.plot(line.x, y, label=line.label or None, markersize=3.5, **line.look)
-        if line.noise:
-            noise = [size if is_finite(size) else 0.0 for size in line.noise]
-            axes.errorbar(line.x, y, yerr=noise, fmt="none", ecolor=line.look["color"])
         losses += [loss for loss in y if is_finite(loss)]
         broken += [x for x, loss in zip(line.x, y, strict=True) if not is_finite(loss)]
     for (label, height), dash in zip(shown.levels, _DASHES, strict=False):
         level: dict[str, Any] = {"color": GREY, "linewidth": 0.9, "linestyle": (0, dash)}
         axes.axhline(height, label=f"{plain(label, 34)}: {number(height)}", **level)
-    if shown.by_tens:
-        axes.set_xscale("log")
-    else:
-        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-        axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     _loss_scale(axes, [*losses, *(height for _, height in shown.levels)], losses)
     _edge_marks(axes, broken, 0.97, "x", "NaN or infinite")
     for label, place, look in shown.marks:
@@ -372,36 +362,6 @@ def _sizes_caption(shown: DriftByLayer | CheckpointSizes) -> str:
     return sentence(text)
 
 
-# What a few updates at each rate do to the loss.
-
-
-def _rates_caption(curve: RateCurve) -> str:
-    """The rates, and which is the largest that learns."""
-    text = (
-        f"The loss on fixed rows after {curve.updates} updates at each of {len(curve.rates)} "
-        f"rates, {curve.rates[0]:.2g} to {curve.rates[-1]:.2g}; {curve.untouched:.2f} before any"
-    )
-    if curve.largest is not None and curve.advised is not None:
-        text += (
-            f". The largest that learns is {curve.largest:.2g}, the one to use {curve.advised:.2g}"
-        )
-    return f"{text}."
-
-
-def _losses_of_rates(curve: RateCurve) -> Losses:
-    look = {"color": BLUE, "marker": "o"}
-    line = Line(curve.rates, curve.losses, "after the updates", look, curve.noise)
-    rates = (("configured", curve.configured, "--"), ("advised", curve.advised, "-"))
-    marks = [
-        (label, rate, {"color": ORANGE, "linestyle": dashes})
-        for label, rate, dashes in rates
-        if rate is not None and rate > 0
-    ]
-    levels = [("before any update", curve.untouched)]
-    top = _TALLEST * curve.untouched
-    return Losses("learning rate", [line], levels, marks, top, by_tens=True)
-
-
 # The first losses, as recorded and as computed again.
 
 
@@ -454,8 +414,5 @@ FIGURES: Mapping[str, Shown] = {
     ),
     "drift": Shown(_sizes_caption, "The size of the update by layer and module"),
     "checkpoints": Shown(_sizes_caption, "The size of the update at each checkpoint"),
-    "rates": Shown(
-        _rates_caption, "What a few updates at each rate do to the loss", _losses_of_rates
-    ),
     "experiments": Shown(lambda _: "", "The loss of every rerun", _losses_of_reruns),
 }

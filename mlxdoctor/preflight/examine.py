@@ -18,7 +18,6 @@ from mlxdoctor.evidence.options import Options
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Severity, Status
-from mlxdoctor.measure.rate_range import RateRange
 from mlxdoctor.measure.run_cost import RunCost, machine_memory
 from mlxdoctor.preflight.configuration import all_changes, planned_config
 from mlxdoctor.report import Planned
@@ -28,17 +27,18 @@ from mlxdoctor.safety.time_budget import TimeBudget
 from mlxdoctor.template import duration
 from mlxdoctor.twin.batches import padded_width
 from mlxdoctor.twin.predict import Device, predict_memory, predict_time
+from mlxdoctor.twin.reach import Reach
 from mlxdoctor.verdict import CauseStatus, Readiness, Verdict
 
 if TYPE_CHECKING:
-    from mlxdoctor.twin.rates import RangeTest
+    from mlxdoctor.preflight.steps import Timed
 
 #: What a plan can have; the rest comes with the run.
 _BEFORE = frozenset(
-    kind.kind for kind in (BaseModel, Tokenizer, Dataset, SupervisedRows, RateRange, RunCost)
+    kind.kind for kind in (BaseModel, Tokenizer, Dataset, SupervisedRows, Reach, RunCost)
 )
-#: Of the time for steps, the share that the range of rates may take.
-_RATES_SHARE = 0.7
+#: Of the time for steps, the share that the first one and those that are timed may take.
+_TIMED_SHARE = 0.4
 
 
 def examine(
@@ -56,12 +56,13 @@ def examine(
     begun = time.perf_counter()
     file, values = _stated(config)
     plan = planned_config(file, {**values, **keys})
-    run = Run.planned(plan, replace(options, allow_model=steps), progress=progress)
-    run, test, problem = _make_steps(run, plan, seconds) if steps else (run, None, "")
+    options = replace(options, allow_model=steps, replay=steps, budget=seconds)
+    run = Run.planned(plan, options, progress=progress)
+    run, steps_timed, problem = _make_steps(run, plan, seconds) if steps else (run, None, "")
     device: Device = "metal"
     if not elsewhere and memory is None:
         device, memory = machine_memory()
-    cost = _cost_of(run, plan, device, memory, test)
+    cost = _cost_of(run, plan, device, memory, steps_timed)
     if cost is not None:
         run = run.having(cost)
     budget = TimeBudget(max(seconds - (time.perf_counter() - begun), 1.0))
@@ -89,17 +90,14 @@ def _stated(config: Any) -> tuple[Path | None, dict[str, Any]]:
     return None, dict(values)
 
 
-def _make_steps(
-    run: Run, config: TrainingConfig, seconds: float
-) -> tuple[Run, RangeTest | None, str]:
-    """Make the first step and a range test.
+def _make_steps(run: Run, config: TrainingConfig, seconds: float) -> tuple[Run, Timed | None, str]:
+    """Make the first step, and some for their time.
 
     Returns:
-        The run with what they showed, the range test, and why something could not be made, as a
-        sentence.
+        The run with what the first one showed, what the others took, and why something could not
+        be made, as a sentence.
     """
-    from mlxdoctor.preflight.steps import first_step, prepared_run
-    from mlxdoctor.twin.rates import range_test
+    from mlxdoctor.preflight.steps import first_step, prepared_run, timed
 
     begun = time.perf_counter()
     base, dataset = run.get(BaseModel), run.get(Dataset)
@@ -109,15 +107,14 @@ def _make_steps(
     try:
         prepared = prepared_run(replace(config, values=MappingProxyType(values)))
         run = run.having(first_step(prepared, run.progress))
-        left = _RATES_SHARE * seconds - (time.perf_counter() - begun)
-        test = range_test(prepared, seconds=max(left, 1.0), progress=run.progress)
+        left = _TIMED_SHARE * seconds - (time.perf_counter() - begun)
+        return run, timed(prepared, max(left, 1.0)), ""
     except InputError as error:
         return run, None, f"No step could be made, or not all: {error}."
-    return run.having(test.rates), test, ""
 
 
 def _cost_of(
-    run: Run, config: TrainingConfig, device: Device, memory: int | None, test: RangeTest | None
+    run: Run, config: TrainingConfig, device: Device, memory: int | None, timed: Timed | None
 ) -> RunCost | None:
     """What the run would take; None where rows or shapes are not known."""
     base, rows = run.get(BaseModel), run.get(SupervisedRows)
@@ -135,10 +132,14 @@ def _cost_of(
     if predicted is None or checkpointed is None:
         return None
     peak, is_measured = predicted.peak, False
-    if test is not None and test.longest is not None and test.longest[:2] == (batch_size, tokens):
-        peak, is_measured = test.longest[2], True
+    if (
+        timed is not None
+        and timed.longest is not None
+        and timed.longest[:2] == (batch_size, tokens)
+    ):
+        peak, is_measured = timed.longest[2], True
     seconds, iterations = None, config.iters
-    if test is not None and test.trained and test.validated and iterations:
+    if timed is not None and timed.trained and timed.validated and iterations:
         dataset = run.get(Dataset)
         split = dataset.splits.get("valid") if dataset is not None else None
         batches = len(split.rows) // batch_size if split is not None else 0
@@ -152,8 +153,8 @@ def _cost_of(
             batch_size,
             widths,
             validation_batches=validations * batches,
-            trained=test.trained,
-            validated=test.validated,
+            trained=timed.trained,
+            validated=timed.validated,
         )
     return RunCost(
         peak=peak,
@@ -236,6 +237,3 @@ def _facts(run: Run, config: TrainingConfig) -> Iterator[str]:
             f"From its first iteration to its last the run takes about {likely} here ({low} to "
             f"{high}), what is compiled at first aside."
         )
-    rates = run.get(RateRange)
-    if rates is not None and rates.untold:
-        yield f"The range test could not tell everything: {rates.untold}."

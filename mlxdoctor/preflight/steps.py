@@ -1,8 +1,9 @@
-"""What a planned run's own steps show: the first one measured, and a range test. Imports MLX."""
+"""What a planned run's own steps show: the first one measured, and some timed. Imports MLX."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import time
+from dataclasses import dataclass, replace
 
 import mlx.core as mx
 from mlx_lm.tuner.trainer import default_loss
@@ -11,9 +12,30 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.measure.training_step.measurement import TrainingStep, measure
 from mlxdoctor.measure.training_step.trainer import Trainer
+from mlxdoctor.twin.predict import TimedBatch
 from mlxdoctor.twin.prepared import Prepared, parts_of, prepared
 from mlxdoctor.twin.settings import TABLE, Settings
 from mlxdoctor.twin.step import build_optimizer
+from mlxdoctor.twin.trials import trials_of
+
+#: Updates that are timed, each twice: where a shape is new, it is compiled.
+TIMED = 8
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What the batches of a plan take.
+
+    Attributes:
+        trained: every training batch whose shape was compiled before.
+        validated: every validation batch likewise.
+        longest: rows, inputs a row and peak of memory in bytes of a step on the longest batch of
+            the rows; None where there was no time for it.
+    """
+
+    trained: tuple[TimedBatch, ...]
+    validated: tuple[TimedBatch, ...]
+    longest: tuple[int, int, int] | None
 
 
 def prepared_run(config: TrainingConfig) -> Prepared:
@@ -49,3 +71,24 @@ def first_step(run: Prepared, progress: Progress | None = None) -> TrainingStep:
         expect=run.settings.fine_tune_type,
     )
     return replace(measure(trainer, progress=progress), planned=not run.settings.is_exact)
+
+
+def timed(run: Prepared, seconds: float) -> Timed:
+    """Make updates that change nothing, for their time; the model is put back as it was.
+
+    Args:
+        seconds: that they may take, about.
+
+    Raises:
+        InputError: there are fewer rows than a batch has.
+    """
+    until = time.perf_counter() + seconds
+
+    def is_late() -> bool:
+        return time.perf_counter() > until
+
+    with trials_of(run, TIMED) as trials:
+        for _ in range(2):
+            trials.at(0.0, TIMED, trials.held_means, is_late=is_late)
+        longest = None if is_late() else trials.longest()
+        return Timed(tuple(trials.trained), tuple(trials.validated), longest)

@@ -2,7 +2,8 @@
 
 A run that ends far above that has learned too little, or was destroyed, whatever it was: the
 optimiser, its schedule, the rate, what was frozen, the trainer, or the file. Where the settings
-hold it back, changing one of them back shows which.
+hold it back, changing one of them back shows which. Of a plan, its own settings are held against
+the same before the hours are spent.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -21,6 +23,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import Missing, NoSuchThing, RunView
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_LORA_DEFAULTS
+from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.judge.rate import planned_rates, usual_rates
@@ -64,7 +67,7 @@ class Reach:
         split: whose rows: "validation" or "training".
         rows: how many.
         untouched: the base model's loss.
-        tuned: the tuned model's.
+        tuned: the tuned model's; of a plan, that after `updates` updates with its own settings.
         reached: the twin's, after `updates` updates of Adam at `rate`.
         noise: the standard error of `tuned` less `reached`, over batches.
         tuned_on_trained, reached_on_trained: the same on rows that both were trained on.
@@ -73,6 +76,7 @@ class Reach:
         setting: the one that holds the run back; empty where none does, or none was looked for.
         before, after: its value, and the one in its place.
         cured: the twin's loss with that change.
+        planned: the updates that a plan is to make; None of a run that was made.
         is_replayed: whether both the first losses of the log and its last one are those that the
             files give: then trainer and file are what they are said to be.
         left_out: what there was no time for, as a clause; else empty.
@@ -98,6 +102,7 @@ class Reach:
     before: str = ""
     after: str = ""
     cured: float | None = None
+    planned: int | None = None
     is_replayed: bool = False
     left_out: str = ""
 
@@ -117,6 +122,16 @@ class Reach:
         return (self.tuned - self.reached) / gained if gained > 0 else math.nan
 
     @property
+    def is_only_slow(self) -> bool:
+        """Whether a plan gets there: what its first updates gain, taken as often as it makes them.
+
+        That is the most that it can be, since each gains less than the one before.
+        """
+        gained = self.untouched - self.tuned
+        most = gained * (self.planned or 0) / self.updates
+        return gained > 0 and most >= self.untouched - self.reached
+
+    @property
     def tells(self) -> bool:
         """Whether these rows teach enough in so few updates to hold the run against it."""
         return self.untouched - self.reached > VISIBLE * self.untouched
@@ -129,22 +144,41 @@ class Reach:
             raise NoSuchThing("pairs and rewards are not learned by their likelihood")
         if run.options.replay is False:
             raise Missing("nothing was computed again, because of --no-replay; leave it out")
-        models = run.need(LoadedModels)
-        if "tuned" not in models.names:
+        is_planned = run.get(PlannedRun) is not None
+        if is_planned and not run.options.allow_model:
+            raise Missing("no updates were made; make some with --steps")
+        models = None if is_planned else run.need(LoadedModels)
+        if models is not None and "tuned" not in models.names:
             raise Missing("the adapter could not be loaded on this base model")
         try:
             return _reach(run, models)
         except InputError as error:
             # That the rows can't be read is told by the checks of the rows.
-            raise Missing(f"nothing could be trained again: {error}") from None
+            raise Missing(f"nothing could be trained: {error}") from None
 
 
-def _reach(run: RunView, models: LoadedModels) -> Reach:
+def _reach(run: RunView, models: LoadedModels | None) -> Reach:
     settings, parts = as_configured(run)
-    updates = min(UPDATES, max(settings.iters // settings.grad_accumulation_steps, 1))
-    if updates < FEWEST_UPDATES:
-        raise NoSuchThing(f"the run is {updates} updates long: too few to be held against any")
+    planned = updates_of(settings)
+    if planned < FEWEST_UPDATES:
+        raise NoSuchThing(f"the run is {planned} updates long: too few to be held against any")
+    if models is None:
+        # A warm-up may well be longer than what is tried.
+        settings = replace(settings, lr_schedule=None, learning_rate=highest_rate(settings))
+    updates = min(UPDATES, planned)
     return _Measuring(run, models, settings, parts, updates, deadline_of(run)).reach()
+
+
+def updates_of(settings: Settings) -> int:
+    """How often the run changes its weights."""
+    return max(settings.iters // settings.grad_accumulation_steps, 1)
+
+
+def highest_rate(settings: Settings) -> float:
+    """The rate that the run states; of a schedule, the highest that it comes to."""
+    config = TrainingConfig((), Path("plan"), settings.stated(), "mlx-lm")
+    rates = planned_rates(config, updates_of(settings))
+    return settings.learning_rate if rates is None else float(rates.max())
 
 
 @dataclass(frozen=True)
@@ -162,6 +196,8 @@ class _Losses:
 
     def noise_beside(self, other: _Losses) -> float:
         """The standard error of the difference of the means, over batches."""
+        if not math.isfinite(self.mean):
+            return 0.0
         off = (self.held - other.held) - (self.mean - other.mean) * self.held_tokens
         spread = math.sqrt(float((off**2).sum()) / max(len(off) - 1, 1))
         return spread / float(self.held_tokens.mean()) / math.sqrt(len(off))
@@ -173,8 +209,10 @@ _LOST = _Losses(np.array([math.inf]), np.array([1.0]), math.inf)
 
 @dataclass
 class _Measuring:
+    """The models of a run that was made; of a plan there are none."""
+
     run: RunView
-    models: LoadedModels
+    models: LoadedModels | None
     settings: Settings
     parts: Parts
     updates: int
@@ -186,8 +224,6 @@ class _Measuring:
     def reach(self) -> Reach:
         reference = self._reference()
         self._take_batches(reference)
-        untouched = self._losses(self.models.select("base"))
-        tuned = self._losses(self.models.select("tuned"))
         slow, fast = (float(f"{times * reference.learning_rate:.2g}") for times in (1.0, FASTER))
         with self._trials(reference) as trials:
             first = self._after(trials, slow, FIRST)
@@ -197,8 +233,9 @@ class _Measuring:
         if not math.isfinite(min(first.mean, other.mean)):
             raise Missing("the twin's own training on these rows does not stay finite")
         reached, rate = (other, fast) if other.mean < first.mean else (first, slow)
+        untouched, tuned = self._before_and_after()
         found = Reach(
-            sources=self.models.sources,
+            sources=() if self.models is None else self.models.sources,
             split=self.split,
             rows=sum(len(batch.indices) for batch in self.held),
             untouched=untouched.mean,
@@ -209,9 +246,21 @@ class _Measuring:
             rate=rate,
             tuned_on_trained=tuned.trained,
             reached_on_trained=reached.trained,
+            planned=updates_of(self.settings) if self.models is None else None,
+            own=tuned.mean if self.models is None else None,
         )
         is_short = found.tells and not found.shortfall <= SHORT
         return self._explained(found, reference) if is_short else found
+
+    def _before_and_after(self) -> tuple[_Losses, _Losses]:
+        """The losses of the base model, and of the tuned one or what stands for it."""
+        if self.models is not None:
+            base = self._losses(self.models.select("base"))
+            return base, self._losses(self.models.select("tuned"))
+        own = self._after_own(self.settings)
+        if own is None:
+            raise Missing("the time was over before the plan's own updates were made")
+        return self._losses(self.parts.load(self.settings)[0]), own
 
     def _reference(self) -> Settings:
         """The run's rows and layers, with an optimiser, a schedule and a rate that learn."""
@@ -310,13 +359,14 @@ class _Measuring:
             found = replace(found, is_replayed=replay.agrees)
             if not replay.trains_as_read:
                 return found
-        own = self._after_own(self.settings)
-        if own is None:
-            return replace(found, left_out="no time was left to try the run's own settings")
-        found = replace(found, own=own.mean)
-        gap, gained = own.mean - found.reached, found.untouched - found.reached
-        if not found.is_of_the_settings:
+        if found.own is None:
+            own = self._after_own(self.settings)
+            if own is None:
+                return replace(found, left_out="no time was left to try the run's own settings")
+            found = replace(found, own=own.mean)
+        if found.own is None or not found.is_of_the_settings:
             return found
+        gap, gained = found.own - found.reached, found.untouched - found.reached
         for name, changed, values in self._changes(reference, found.rate):
             after = self._after_own(changed)
             if after is None:
@@ -336,10 +386,8 @@ class _Measuring:
     ) -> Iterator[tuple[str, Settings, tuple[str, str]]]:
         """Settings with one of them changed back: its name, and the value before and after."""
         own = self.settings
-        config = TrainingConfig((), self.run.files.roots[0], own.stated(), "mlx-lm")
-        rates = planned_rates(config, max(own.iters // own.grad_accumulation_steps, 1))
         if own.lr_schedule is not None:
-            peak = rate if rates is None else float(rates.max())
+            peak = highest_rate(own)
             before = str(own.lr_schedule.get("name", "")) + (
                 f" with {own.lr_schedule['warmup']:,} warm-up updates"
                 if own.lr_schedule.get("warmup")

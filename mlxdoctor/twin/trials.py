@@ -1,7 +1,4 @@
-"""Trials: some updates from a run's own start, what they did, and back to the start.
-
-The range of rates and what a run's rows teach are both found in this way.
-"""
+"""Trials: some updates from a run's own start, what they did, and back to the start."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ from itertools import islice
 from typing import Any, TypeVar
 
 import mlx.core as mx
-import numpy as np
 from mlx.utils import tree_flatten, tree_map
 
 from mlxdoctor.measure.training_step.state import handed_back, restore_random
@@ -64,7 +60,6 @@ class Trials:
         updates: int,
         measure: Callable[[], T],
         *,
-        reverse: bool = False,
         is_late: Callable[[], bool] = lambda: False,
     ) -> tuple[list[float], T | None]:
         """Train at a rate from the start, measure, then go back to the start.
@@ -73,7 +68,6 @@ class Trials:
             rate: of every update; None: the optimizer's own, with its schedule.
             updates: how many of those there are.
             measure: called where every loss was finite.
-            reverse: take these updates' batches in reverse order.
             is_late: asked after each update whether it is the last.
 
         Returns:
@@ -85,7 +79,7 @@ class Trials:
             self.optimizer.learning_rate = rate
         self.run.model.train()
         losses: list[float] = []
-        for batches in self.updates[:updates][:: -1 if reverse else 1]:
+        for batches in self.updates[:updates]:
             losses.append(self._update(batches))
             if not math.isfinite(losses[-1]) or is_late():
                 break
@@ -197,21 +191,3 @@ def trials_of(
 def _copied(tree: Any) -> Any:
     """The same arrays, which MLX never changes in place, in containers of their own."""
     return tree_map(lambda array: array, tree)
-
-
-def changes(
-    held: Sequence[float], before: Sequence[float], tokens: Sequence[float]
-) -> tuple[float, float]:
-    """The mean change of the loss over fixed batches, nats a token, and its standard error.
-
-    Args:
-        held: each batch's loss after the updates; empty where they were broken off.
-        before: the untouched model's.
-        tokens: the supervised tokens of each batch.
-    """
-    if not held:
-        return math.nan, math.nan
-    each = np.subtract(held, before)
-    mean = float(np.average(each, weights=tokens))
-    spread = float(np.average((each - mean) ** 2, weights=tokens))
-    return mean, math.sqrt(spread / (len(each) - 1)) if len(each) > 1 else abs(mean)

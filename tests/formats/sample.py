@@ -240,7 +240,6 @@ def unhealthy() -> dict[str, Any]:
                 "broken": [False, False, True, True],
                 "quantity": "‖ΔW‖/‖W‖",
             },
-            "rates": None,
         },
         "timeline": [
             {"iteration": None, "event": "before any update the validation loss was 1.858"},
@@ -302,7 +301,6 @@ def healthy() -> dict[str, Any]:
             "axis": "iteration",
         },
         "replay": None,
-        "rates": None,
     }
     return data
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from mlxdoctor.exhibits import RateCurve
 from mlxdoctor.formats import figures
 from tests.formats import sample
 from tests.formats.test_escape import HOSTILE
@@ -105,18 +104,6 @@ def test_large_models_still_fit() -> None:
 def test_hostile_text_is_drawn_as_text(text: str) -> None:
     drawn("drift", rows=[text], columns=[text], values=[[1.0]], quantity=text)
     drawn("loss", axis=text, floors=[{"label": text, "value": 3.0}])
-
-
-@pytest.mark.parametrize("losses", [(4.1, 3.0, 900.0, NAN), (NAN,) * 4])
-def test_any_rates_can_be_drawn(losses: tuple[float, ...]) -> None:
-    rates, noise = (1e-5, 1e-4, 1e-3, 1e-2), (0.1, 0.1, NAN, NAN)
-    advised = 2e-4 if losses[0] > 0 else None
-    curve = RateCurve(rates, losses, noise, 4.2, 1e-4, advised, advised, updates=8)
-    figure = figures.painted("rates", curve)
-    names = {text.get_text() for text in figure.legends[0].get_texts()}
-    assert {"NaN or infinite", "configured", "before any update: 4.2"} <= names
-    assert ("advised" in names) == (advised is not None)
-    assert "8 updates at each of 4 rates" in figures.FIGURES["rates"].caption(curve)
 
 
 # --- reruns ---

@@ -206,7 +206,6 @@ def test_steps_find_a_rate_that_only_the_model_and_its_rows_can_tell(
     cause, fix = not_ready(report)
     assert cause == "learning-rate-too-high"
     assert 1e-5 < fix.after["learning_rate"] < 0.0007
-    assert "rates" in report.figures
     assert report.planned is not None
     assert any("to its last the run takes about" in one for one in report.planned.facts)
 
