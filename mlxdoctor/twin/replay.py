@@ -52,6 +52,9 @@ SCREENED, SLACK = 3, 0.2
 SCALES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 16.0, 20.0, 32.0, 40.0, 64.0, 128.0)
 #: Readings whose first reports are made again, at most: those that fit the validations best.
 TRAINED = 6
+#: Of the time that is left, what one validation may take: where models are slow, the reports on
+#: training need most of it.
+OF_THE_TIME = 1 / 4
 
 What = Literal["before", "report", "after"]
 
@@ -254,13 +257,18 @@ class _Ground:
 
 @dataclass
 class _Bench:
-    """Where a run's losses are computed again, until the deadline."""
+    """Where a run's losses are computed again, until the deadline.
+
+    Attributes:
+        is_cut: whether a validation was cut short: batches of it tell a loss, and no reading.
+    """
 
     models: LoadedModels
     recorded: Recorded
     usual: _Ground
     tokenizer: Any
     deadline: float
+    is_cut: bool = False
     _measured: list[tuple[_Ground, tuple[Level, ...]]] = field(default_factory=list)
 
     @classmethod
@@ -285,7 +293,7 @@ class _Bench:
         # Another scale than that of the training explains the reports and the end alike.
         is_usual = not any(level.misfit for level in configured if level.what == "before")
         scale = self._other_scale(self.usual, configured) if is_usual else None
-        if self.recorded.misfit(configured) == 0.0 or scale is not None:
+        if self.is_cut or self.recorded.misfit(configured) == 0.0 or scale is not None:
             return self._result(configured, None, configured, scale)
         alone = list(self._under(self.usual, sound=True))
         both = [ground for shape in alone for ground in self._under(shape, sound=True, after=shape)]
@@ -337,7 +345,7 @@ class _Bench:
             scale if ground is None else self._other_scale(ground, levels),
             self._is_turned(ground or self.usual, levels),
             "not every reading of the log was tried: the time was over"
-            if self.is_late and self.recorded.misfit(levels) > 0.0
+            if (self.is_late or self.is_cut) and self.recorded.misfit(levels) > 0.0
             else "",
         )
 
@@ -512,8 +520,11 @@ class _Bench:
         # Drawn before the validation, as in mlx-lm: both draw from one generator there.
         next(made.train(rows.train))
         batches = list(made.evaluation(rows.valid, settings.val_batches))
-        each = losses_of(model, batches[:count], parts.loss, lambda: self.is_late)
+        now = time.monotonic()
+        until = now + OF_THE_TIME * (self.deadline - now)
+        each = losses_of(model, batches[:count], parts.loss, lambda: time.monotonic() > until)
         sums, counts = (np.array(values) for values in each)
+        self.is_cut = self.is_cut or len(sums) < len(batches[:count])
         if not counts.sum():
             return math.nan, 0.0
         mean = float(sums.sum() / counts.sum())
