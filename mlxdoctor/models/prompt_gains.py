@@ -131,11 +131,16 @@ def _pairs(rows: SupervisedRows, known: Known) -> tuple[SupervisedRows, Supervis
 
 
 def _cut(row: SupervisedRow) -> SupervisedRow:
-    """A row up to the first tokens of its answer, without its end token."""
+    """A row up to the first tokens of its answer, without its end token.
+
+    Earlier answers of the dialogue, which may be trained on, belong to the prompt here.
+    """
     end = min(row.length, row.prompt_length + ANSWER_TOKENS)
     over = np.flatnonzero(row.roles[row.prompt_length : end] != Role.ANSWER)
     end = row.prompt_length + int(over[0]) if len(over) else end
-    return _with_tokens(row, row.tokens[:end], row.roles[:end])
+    roles = row.roles[:end].copy()
+    roles[: row.prompt_length] = Role.PROMPT
+    return _with_tokens(row, row.tokens[:end], roles)
 
 
 def _after(partner: SupervisedRow, row: SupervisedRow) -> SupervisedRow:

@@ -82,6 +82,20 @@ def test_the_base_alone_before_training(tmp_path: Path) -> None:
     assert all(own.tuned is None for own, _ in measured)
 
 
+def test_earlier_answers_of_a_dialogue_belong_to_the_prompt(tmp_path: Path) -> None:
+    def said(at: int, *words: str) -> dict[str, object]:
+        roles = ("user", "assistant")
+        turns = [{"role": roles[n % 2], "content": f"{w} {at}."} for n, w in enumerate(words)]
+        return {"messages": turns}
+
+    rows = [said(at, "Who", "The one with", "And then", "It was") for at in range(12)]
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for own, other in Run.discover([tmp_path], base=BASE).need(PromptGains).measure("train", 5):
+        for row in (own, other):
+            assert not np.any(row.roles[: row.prompt_length] == Role.ANSWER)
+            assert np.all(row.roles[row.prompt_length :] == Role.ANSWER)
+
+
 def test_rows_without_a_prompt_have_none(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text('{"text": "Only a text."}\n' * 12)
     run = Run.discover([tmp_path], base=BASE)
