@@ -75,6 +75,17 @@ def test_what_decides_nothing() -> None:
     assert "too few" in noisy.reason
     assert not noisy.seen
     assert "teach slowly" in said(5.0, reached=4.8).reason
+    assert "teach slowly" in said(4.9, reached=4.8).reason
+
+
+def test_what_was_learned_all_the_same() -> None:
     # Held-out rows are forgotten where those trained on are known by heart.
-    assert "by heart" in said(3.1, own=2.0, tuned_on_trained=0.1).reason
+    by_heart = said(3.1, own=2.0, tuned_on_trained=0.1)
+    assert not severities(by_heart)
+    assert "by heart" in by_heart.seen[0].message
     assert severities(said(3.1, own=2.0, tuned_on_trained=0.1, split="training"))
+    # Rows that teach slowly, of which the run learned more than the twin; or the twin nothing.
+    for reached in (4.8, 5.1):
+        slow = said(4.7, reached=reached)
+        assert slow.seen[0].learned
+        assert severities(slow) == {"reached": "info"}
