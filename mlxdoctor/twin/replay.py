@@ -53,8 +53,8 @@ SCALES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 16.0, 20.0, 32.0, 40.0, 64.0, 128
 #: Readings whose first reports are made again, at most: those that fit the validations best.
 TRAINED = 6
 #: Of the time that is left, what one validation may take: where models are slow, the reports on
-#: training need most of it.
-OF_THE_TIME = 1 / 4
+#: training need most of it. Fewer batches than these do not tell how batches differ.
+OF_THE_TIME, FEWEST_BATCHES = 1 / 4, 8
 
 What = Literal["before", "report", "after"]
 
@@ -522,7 +522,12 @@ class _Bench:
         batches = list(made.evaluation(rows.valid, settings.val_batches))
         now = time.monotonic()
         until = now + OF_THE_TIME * (self.deadline - now)
-        each = losses_of(model, batches[:count], parts.loss, lambda: time.monotonic() > until)
+        done = iter(range(1, len(batches) + 1))
+
+        def is_enough() -> bool:
+            return next(done) >= FEWEST_BATCHES and time.monotonic() > until
+
+        each = losses_of(model, batches[:count], parts.loss, is_enough)
         sums, counts = (np.array(values) for values in each)
         self.is_cut = self.is_cut or len(sums) < len(batches[:count])
         if not counts.sum():

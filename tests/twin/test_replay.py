@@ -78,6 +78,16 @@ def test_a_sound_run_agrees_with_its_twin(tmp_path: Path, mask: bool) -> None:
     assert misfit(replay.best) == 0.0
 
 
+def test_where_there_is_no_time_few_batches_tell_a_loss_with_its_error(tmp_path: Path) -> None:
+    run = made(tmp_path, batch_size=1)
+    replay = Run.discover(run.files.roots, budget=1e-3).need(Replay)
+    (before,) = (level for level in replay.configured if level.what == "before")
+    # 8 of 16 batches: another loss than the log's, and no disagreement.
+    assert 0.0 < abs(before.off) < before.tolerance
+    assert misfit(replay.configured) == 0.0
+    assert replay.reading is None
+
+
 def test_the_scale_that_it_was_trained_at_is_read_off_its_end(tmp_path: Path) -> None:
     made(tmp_path)
     folder = tmp_path / "adapters"
