@@ -101,7 +101,11 @@ def end_state(replay: Replay) -> Iterator[Sign | Seen]:
         "base_loss": before.computed if before is not None else None,
         "logged_before": before.recorded if before is not None else None,
     }
+    start = before.recorded if before is not None else math.inf
+    is_lost = worse > LOST * (start - after.recorded)
     if abs(worse) <= max(tolerance, SHARE * after.recorded):
+        if is_lost and worse > SHARE * after.recorded:
+            raise Inconclusive("its last validation is over too few batches of the rows")
         yield Seen(_SAME, measured)
         yield Sign("as-logged", measured)
         return
@@ -131,8 +135,6 @@ def end_state(replay: Replay) -> Iterator[Sign | Seen]:
         if before is not None and before.misfit > FAR and after.computed <= before.computed:
             # A model that is worse than its base is lost, whatever the log's losses are of.
             raise Inconclusive("the log's losses are of another kind than these files give")
-    start = before.recorded if before is not None else math.inf
-    is_lost = worse > LOST * (start - after.recorded)
     is_certain = worse > tolerance + FAR and (is_lost or (before is not None and not is_other_base))
     severity = None if is_certain else Severity.WARNING
     yield Sign("worse-than-logged", measured, severity=severity)

@@ -51,6 +51,12 @@ def test_the_end_beside_the_log(
     assert bool(found.seen) is (expected == {"as-logged": "info"})
 
 
+def test_few_batches_do_not_tell_whether_half_of_what_was_learned_is_lost() -> None:
+    found = said((4.2, 3.5), (4.2, 3.92), tolerance=0.5)
+    assert "too few batches" in found.reason
+    assert severities(said((4.2, 3.5), (4.2, 3.8), tolerance=0.5)) == {"as-logged": "info"}
+
+
 def test_without_a_loss_before_training_it_cannot_be_told_how_much_was_learned() -> None:
     end = Level("after", 100, 0.3, 0.64, 0.02)
     levels = (Level("report", 10, 3.0, 3.0, 0.1), end)
