@@ -89,6 +89,9 @@ def replay(replay: Replay) -> Iterator[Sign | Seen | Unsought | ReplayCurve]:
         clause = replay.reading.clause if replay.reading is not None else None
         yield Sign("trains-otherwise", _figures(read) | {"clause": clause})
         return
+    if replay.reading is not None and not replay.reading.sound:
+        yield Sign(replay.reading.code, measured | {"clause": replay.reading.clause})
+        return
     if off == 0.0:
         said = f"Computed again, the first losses are the log's: {_COMPARED}."
         yield Seen(said, measured)
@@ -98,9 +101,6 @@ def replay(replay: Replay) -> Iterator[Sign | Seen | Unsought | ReplayCurve]:
     if replay.reading is not None and replay.reading.sound and misfit(read) == 0.0:
         said = f"The log's first losses are those {{clause}}, which is sound: {_COMPARED}."
         yield Seen(said, measured | {"clause": replay.reading.clause})
-        return
-    if replay.reading is not None and not replay.reading.sound:
-        yield Sign(replay.reading.code, measured | {"clause": replay.reading.clause})
         return
     severity = Severity.ERROR if off > FAR else None
     yield Sign("differs", measured | {"misfit": off}, severity=severity)

@@ -147,3 +147,11 @@ def test_what_a_trainer_did_is_read_off_its_log(tmp_path: Path, reading: Reading
     assert replay.reading.code == reading.code
     codes = [each.code for each in check_called("replay").run(run).findings]
     assert codes == [f"replay.{reading.code}"]
+
+
+def test_exact_reports_tell_what_is_within_the_noise_of_batches(tmp_path: Path) -> None:
+    (along,) = (each for each in CASES if each.code == "base-trained-along")
+    replay = replayed(made(tmp_path, along, batch_size=1, learning_rate=1e-5))
+    assert misfit(replay.configured) == 0.0
+    assert replay.reading is not None
+    assert replay.reading.code == along.code
