@@ -7,7 +7,6 @@ names of their own. What a name means where it is used is asked of `source.Sourc
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import UnionType
@@ -17,8 +16,6 @@ Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Comprehension: TypeAlias = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 #: What has names of its own.
 Owner: TypeAlias = Function | Comprehension | ast.ClassDef | ast.Module
-#: `from .backend import mx`: nobody calls anything else so.
-_OWN_MX = re.compile(r"^\.++(?:\w+\.)*mx(?=\.|$)")
 #: `Load` or `Add` is one node for the whole file.
 _SHARED = (ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop)
 
@@ -142,7 +139,7 @@ def _bound(node: ast.AST) -> _Bound:
             module = "." * node.level + (node.module or "")
             for alias in node.names:
                 dot = "" if module.endswith(".") else "."
-                imported = _OWN_MX.sub("mlx.core", module + dot + alias.name, count=1)
+                imported = module + dot + alias.name
                 yield alias.asname or alias.name, Binding(node, imported=imported)
 
 

@@ -11,8 +11,8 @@ What a rule asks a `SourceFile`:
   value of `b` is the part `f(x)[1]`.
 - `parts(node)`: every expression that it is computed from in its function.
 - `function(node)`: the function of this file that it is; `returned(function)`: what it returns.
-- `losses()`, `uses_of(call)`, `updates()`: what is differentiated, where a function that a call
-  returned is called, and where an optimizer updates a model.
+- `differentiated()`, `uses_of(call)`, `updates()`: what is differentiated, where a function that a
+  call returned is called, and where an optimizer updates a model.
 
 Nothing is followed into other files, and nothing is imported or run.
 """
@@ -20,9 +20,7 @@ Nothing is followed into other files, and nothing is imported or run.
 from __future__ import annotations
 
 import ast
-import io
 import sys
-import tokenize
 import warnings
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
@@ -43,18 +41,10 @@ MOST_STEPS = 8
 MOST_GIVEN = 100
 #: Functions that return the function they are given first.
 WRAPPERS = ("functools.partial", "mlx.core.compile", "mlx.core.checkpoint", "mlx.nn.checkpoint")
-#: Calls that differentiate a loss -> which argument the loss is.
-DIFFERENTIATING = {
-    "mlx.nn.value_and_grad": 1,
-    "mlx.core.value_and_grad": 0,
-    "mlx.core.grad": 0,
-}
 OPTIMIZERS = tuple(
     f"mlx.optimizers.{name}"
     for name in ("Adam", "AdamW", "SGD", "Adafactor", "Muon", "Lion", "RMSprop", "Adagrad")
 )
-#: What MLX is imported as everywhere: a name that `from common import *` brought.
-_USUAL = {"mx": "mlx.core", "nn": "mlx.nn", "optim": "mlx.optimizers"}
 
 _A = TypeVar("_A", bound=ast.AST)
 _B = TypeVar("_B", bound=ast.AST)
@@ -106,18 +96,6 @@ class SourceFile:
     def lines(self) -> tuple[str, ...]:
         """The lines, without line breaks."""
         return tuple(self.text.splitlines())
-
-    @cached_property
-    def comments(self) -> Mapping[int, str]:
-        """Line number -> the comment on it."""
-        try:
-            return {
-                token.start[0]: token.string
-                for token in tokenize.generate_tokens(io.StringIO(self.text).readline)
-                if token.type == tokenize.COMMENT
-            }
-        except (tokenize.TokenError, SyntaxError):
-            return {}
 
     # Where nodes are.
 
@@ -336,7 +314,7 @@ class SourceFile:
         full = imported or (self._alias(given[0], steps) if len(given) == 1 else "")
         match node:
             case ast.Name(id=name):
-                return full or (name if given else _USUAL.get(name, name))
+                return full or name
             case ast.Attribute(value=held, attr=attr):
                 before = "" if full else self.name_of(held, steps)
                 return full or (f"{before}.{attr}" if before else "")
@@ -437,25 +415,15 @@ class SourceFile:
 
     # Training.
 
-    def losses(self, *names: str) -> Iterator[tuple[ast.Call, ast.expr]]:
-        """Calls that differentiate (all of them, or those of `names`), and the loss of each."""
-        for name, place in DIFFERENTIATING.items():
-            if names and name not in names:
-                continue
-            for call in self.calls(name):
-                loss = keyword(call, "fn") or keyword(call, "fun")
-                loss = call.args[place] if len(call.args) > place else loss
-                if loss is not None and not any(isinstance(arg, ast.Starred) for arg in call.args):
-                    yield call, loss
-
     def differentiated(self) -> Iterator[tuple[ast.Call, Function, str]]:
         """Calls of `mx.value_and_grad` and `mx.grad`: the loss, and its parameter they go by."""
-        for call, loss in self.losses("mlx.core.value_and_grad", "mlx.core.grad"):
-            function = self.function(loss)
+        for call in self.calls("mlx.core.value_and_grad", "mlx.core.grad"):
+            loss = call.args[0] if call.args else keyword(call, "fun")
+            function = self.function(loss) if loss is not None else None
             number = keyword(call, "argnums")
             place = 0 if number is None else constant(number)
             # `partial(loss, model)`: which parameter is meant would have to be counted.
-            bound_first = any(
+            bound_first = loss is not None and any(
                 self.is_call(value, "functools.partial") and len(value.args) > 1
                 for value in self.values(loss)
             )

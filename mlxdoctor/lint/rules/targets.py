@@ -28,7 +28,6 @@ def loss_fn(model, batch, lengths):
     return losses.sum() / mx.maximum(mask.sum(), 1)
 """,
     {"< lengths[:, None]": "< lengths[:, None] - 1"},
-    symptoms=("step-alignment.padding-target",),
 )
 def mask_off_by_one(source: SourceFile) -> Hits:
     """A mask that is one position off for targets that are shifted by one.
@@ -127,8 +126,7 @@ def _counted(source: SourceFile, node: ast.expr) -> tuple[str, int] | None:
         if source.is_call(node, "mlx.core.arange"):
             first = constant(node.args[0]) if len(node.args) > 1 else 0
             return ("position", first + added) if isinstance(first, int) else None
-        is_sum = source.is_call(node, ".sum", "mlx.core.sum")
-        if "attention_mask" in ast.unparse(node) if is_sum else _is_length(node):
+        if _is_length(node):
             return "length", added
         match node:
             case ast.BinOp(op=ast.Add() | ast.Sub()):
@@ -166,7 +164,6 @@ def loss_fn(model, tokens):
     return nn.losses.cross_entropy(model(tokens), tokens, reduction="mean")
 """,
     {"model(tokens), tokens": "model(tokens[:, :-1]), tokens[:, 1:]"},
-    symptoms=("step-alignment.identity",),
 )
 def unshifted_targets(source: SourceFile) -> Hits:
     """Targets that are not shifted by exactly one from the inputs.
