@@ -48,14 +48,8 @@ STYLE = {
     "legend.fontsize": 8,
     "legend.frameon": False,
     "savefig.dpi": "figure",
-    "svg.hashsalt": "mlxdoctor",  # the names of clip paths are random otherwise
     "xtick.labelsize": 8,
     "ytick.labelsize": 8,
-}
-#: What matplotlib would write into a file of its version and the time.
-_METADATA: Mapping[str, Mapping[str, None]] = {
-    "png": {"Software": None},
-    "svg": {"Date": None, "Creator": None},
 }
 #: No heat map is wider or higher (inches).
 MAX_INCHES = 9.0
@@ -162,15 +156,11 @@ def captions(report: Report) -> dict[str, str]:
 def draw(report: Report) -> dict[str, bytes]:
     """The figures that have data, as PNG, by name."""
     exhibits = {**report.figures, **({"experiments": report.reruns} if report.reruns else {})}
-    return {name: _saved(name, shown) for name, shown in exhibits.items() if name in FIGURES}
+    return {name: png(name, shown) for name, shown in exhibits.items() if name in FIGURES}
 
 
-def svg(saved: CheckpointSizes) -> bytes:
-    """The sizes at each checkpoint as SVG, the same on every machine and at every time."""
-    return _saved("checkpoints", saved, "svg")
-
-
-def _saved(name: str, shown: Any, kind: str = "png") -> bytes:
+def png(name: str, shown: Any) -> bytes:
+    """What one figure shows, as PNG."""
     import matplotlib as mpl
 
     settings: dict[Any, Any] = {**mpl.rcParamsDefault, **STYLE}
@@ -179,7 +169,8 @@ def _saved(name: str, shown: Any, kind: str = "png") -> bytes:
     buffer = io.BytesIO()
     # What is drawn looks the same whatever a user's matplotlibrc says.
     with mpl.rc_context(settings):
-        painted(name, shown).savefig(buffer, format=kind, metadata=dict(_METADATA[kind]))
+        # Matplotlib would write its version into the file.
+        painted(name, shown).savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()
 
 
