@@ -86,10 +86,7 @@ def reported(
 ) -> Callable[[F], F]:
     """What a command that writes a report takes: `--format`, `--output`, `--stdout`, `--no-text`.
 
-    Args:
-        names: the formats; by default all.
-        named: what gives the report's folder its name, for the help.
-        no_text: the help of `--no-text`.
+    All formats are offered without `names`; `named` and `no_text` go into the help.
     """
     from mlxdoctor.formats.format import formats
 

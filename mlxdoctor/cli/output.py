@@ -42,10 +42,7 @@ def refuse_inside(folder: Path, inspected: Iterable[Path]) -> None:
 def write_files(folder: Path, files: Mapping[str, bytes], stale: Iterable[str] = ()) -> list[Path]:
     """Write `files` (relative name -> content) below `folder`, each at once or not at all.
 
-    Args:
-        folder: made where it does not exist.
-        files: what to write; existing files are replaced.
-        stale: relative names that an earlier run may have left and that are now removed.
+    Files that are there are replaced; those of the names in `stale`, of an earlier run, go.
 
     Raises:
         InputError: the folder can't be made or a file can't be written.

@@ -123,10 +123,7 @@ class Losses:
 class Shown:
     """How one kind of exhibit is shown.
 
-    Attributes:
-        caption: what an exhibit shows, in words with its figures.
-        title: what its picture is called.
-        losses: the losses in it; None of a picture of sizes by row and column.
+    `caption` is called with the exhibit. Without `losses` the picture is a map of sizes.
     """
 
     caption: Callable[[Any], str]
@@ -327,14 +324,17 @@ def _course(name: str, curve: Curve | None, axis: str) -> Iterator[str]:
     yield f"{text}, last {number(last)} at {end:,}"
 
 
+def _line(curve: Curve, label: str, colour: str, **look: Any) -> Line:
+    return Line(curve.iterations, curve.values, label, {"color": colour, **look})
+
+
 def _losses_of_run(loss: LossCurve) -> Losses:
-    curves = (("training loss", loss.train, BLUE, "o"), ("validation loss", loss.val, ORANGE, "s"))
     lines = []
-    for label, curve, colour, marker in curves:
-        if curve is not None:
-            is_marked = len(curve.values) <= MARKED_POINTS or curve is loss.val
-            look = {"color": colour, "marker": marker if is_marked else None}
-            lines.append(Line(curve.iterations, curve.values, label, look))
+    if loss.train is not None:
+        marker = "o" if len(loss.train.values) <= MARKED_POINTS else None
+        lines.append(_line(loss.train, "training loss", BLUE, marker=marker))
+    if loss.val is not None:
+        lines.append(_line(loss.val, "validation loss", ORANGE, marker="s"))
     onset = {"color": RED, "linestyle": ":"}
     marks = [] if loss.onset is None else [(f"goes wrong at {loss.onset:,}", loss.onset, onset)]
     return Losses(loss.axis, lines, [(one.label, one.value) for one in loss.floors], marks)
@@ -409,16 +409,12 @@ def _replay_caption(curve: ReplayCurve) -> str:
 
 
 def _losses_of_replay(curve: ReplayCurve) -> Losses:
-    curves = [
-        ("in the log", curve.recorded, BLUE, "o"),
-        ("as mlx-lm computes them", curve.computed, ORANGE, "s"),
+    lines = [
+        _line(curve.recorded, "in the log", BLUE, marker="o"),
+        _line(curve.computed, "as mlx-lm computes them", ORANGE, marker="s"),
     ]
     if curve.read is not None:
-        curves.append((plain(curve.clause, 44), curve.read, RED, "x"))
-    lines = [
-        Line(each.iterations, each.values, label, {"color": colour, "marker": marker})
-        for label, each, colour, marker in curves
-    ]
+        lines.append(_line(curve.read, plain(curve.clause, 44), RED, marker="x"))
     return Losses("iteration", lines)
 
 
@@ -429,9 +425,8 @@ def _losses_of_reruns(reruns: Sequence[Rerun]) -> Losses:
     lines = []
     for rerun in reruns:
         colour, dashes = _RERUN_LOOKS[rerun.experiment]
-        look = {"color": colour, "linestyle": dashes}
         label = "" if rerun.label in labels else plain(rerun.label, 44)
-        lines.append(Line(rerun.curve.iterations, rerun.curve.values, label, look))
+        lines.append(_line(rerun.curve, label, colour, linestyle=dashes))
         labels.add(rerun.label)
     first = [loss for loss in starts if is_finite(loss) and 0 < loss < _HIGHEST]
     return Losses("iteration", lines, top=_TALLEST * max(first, default=_HIGHEST))

@@ -1,19 +1,5 @@
 """A Python file as the rules see it: its syntax tree, what its names mean, and who calls what.
 
-What a rule asks a `SourceFile`:
-
-- `calls("mlx_lm.load", ".freeze")`: calls by what they mean, through aliases, re-exports, local
-  names and attributes of `self`; `.freeze` is a method, `*.train` a function from anywhere.
-- `of(ast.BinOp)`: the nodes of a kind, in the file or `within=` a node.
-- `scope(node)`, `enclosing(node, ast.For)`: the function or loop that a node is in.
-- `name_of(node)`: the dotted name that an expression stands for.
-- `values(node)`: the expressions that it may stand for where it is used; after `a, b = f(x)` the
-  value of `b` is the part `f(x)[1]`.
-- `parts(node)`: every expression that it is computed from in its function.
-- `function(node)`: the function of this file that it is; `returned(function)`: what it returns.
-- `differentiated()`, `uses_of(call)`, `updates()`: what is differentiated, where a function that a
-  call returned is called, and where an optimizer updates a model.
-
 Nothing is followed into other files, and nothing is imported or run.
 """
 
