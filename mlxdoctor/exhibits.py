@@ -79,13 +79,10 @@ class RateCurve(Exhibit):
 
     Attributes:
         rates: rising.
-        losses: at each; NaN where it was lost.
-        noise: the standard error of each.
+        losses, noise: at each, NaN where it was lost; and the standard error.
         untouched: the loss before any update.
-        configured: the rate that is planned.
-        advised: the rate to use; None where it could not be told.
-        largest: the largest that learns, likewise.
-        updates: made at each rate.
+        advised, largest: the rate to use, and the largest that learns; None where that could not
+            be told.
     """
 
     figure: ClassVar[str] = "rates"
@@ -104,11 +101,7 @@ class RateCurve(Exhibit):
 class ReplayCurve(Exhibit):
     """The first losses of a run and the same computed again, nats a token; 0 is before training.
 
-    Attributes:
-        recorded: by the log.
-        computed: as mlx-lm computes them from the same files.
-        read: under the reading with which they agree; None without one.
-        clause: what that reading is; empty without one.
+    `read` and `clause` are of the reading under which the log agrees; None and empty without one.
     """
 
     figure: ClassVar[str] = "replay"

@@ -104,7 +104,7 @@ class Losses:
 
     Attributes:
         counted: what x counts.
-        lines: the curves; where a value is not finite, a mark says so.
+        lines: where a value is not finite, a mark says so.
         levels: label and height of what they can be compared with.
         marks: label, place and line of what stands at one x.
         top: losses above it are drawn there.
