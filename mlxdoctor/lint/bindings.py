@@ -94,9 +94,7 @@ def _bind(index: Index, tree: ast.Module) -> None:
         bound = list(_bound(node))
         if not bound:
             continue
-        # `:=` in a comprehension binds outside of it.
-        kinds = Owner if not isinstance(node, ast.NamedExpr) else Function | ast.ClassDef
-        owner = index.above(node, kinds) or tree
+        owner = index.above(node, Owner) or tree
         for target, binding in bound:
             if binding.value is not None and binding.value not in index.parents:
                 # A part that is not written in the source lies where it is unpacked.

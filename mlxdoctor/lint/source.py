@@ -26,7 +26,7 @@ MOST_STEPS = 8
 #: A name that is given more often than this is taken for one that is not bound.
 MOST_GIVEN = 100
 #: Functions that return the function they are given first.
-WRAPPERS = ("functools.partial", "mlx.core.compile", "mlx.core.checkpoint", "mlx.nn.checkpoint")
+WRAPPERS = ("mlx.core.compile", "mlx.core.checkpoint", "mlx.nn.checkpoint")
 OPTIMIZERS = tuple(
     f"mlx.optimizers.{name}"
     for name in ("Adam", "AdamW", "SGD", "Adafactor", "Muon", "Lion", "RMSprop", "Adagrad")
@@ -353,7 +353,7 @@ class SourceFile:
     def function(self, node: ast.AST) -> Function | None:
         """The function of this file that an expression is: by a name, as a method, as a lambda.
 
-        `partial(f, ...)` and `mx.compile(f)` are f. Of two functions with one name, which is meant
+        `mx.compile(f)` is f. Of two functions with one name, which is meant
         cannot be told.
         """
         functions, waiting, seen = dict[Function, None](), [node], set[ast.AST]()
@@ -408,12 +408,7 @@ class SourceFile:
             function = self.function(loss) if loss is not None else None
             number = keyword(call, "argnums")
             place = 0 if number is None else constant(number)
-            # `partial(loss, model)`: which parameter is meant would have to be counted.
-            bound_first = loss is not None and any(
-                self.is_call(value, "functools.partial") and len(value.args) > 1
-                for value in self.values(loss)
-            )
-            if function is None or bound_first or not isinstance(place, int):
+            if function is None or not isinstance(place, int):
                 continue
             names = parameters(function)
             # A bound method has lost its `self`.
