@@ -23,7 +23,11 @@ def main() -> int:
                 ended = supervise([sys.executable, *sys.orig_argv[1:]])
             except OSError:
                 return _run()
-            return ended if isinstance(ended, int) else _refuse(ended)
+            if isinstance(ended, int):
+                return ended
+            from mlxdoctor.cli import refuse
+
+            return refuse(ended)
     return _run()
 
 
@@ -52,14 +56,6 @@ def _leave(code: int) -> int:
     if (user_code := sys.modules.get("mlxdoctor.safety.user_code")) is not None:
         user_code.leave(code)
     return code
-
-
-def _refuse(sentence: str) -> int:
-    from mlxdoctor.cli import EXIT_UNUSABLE
-    from mlxdoctor.formats.escape import terminal
-
-    sys.stderr.write(f"mlxdoctor: {terminal(sentence)}\n")
-    return EXIT_UNUSABLE
 
 
 if __name__ == "__main__":

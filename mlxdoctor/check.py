@@ -156,9 +156,7 @@ class Check:
         """
         start = time.perf_counter()
         got = _Gathered()
-        # Most checks of an adapter that lies alone end at once: nothing is read that has a limit.
-        asked = self._ask if self._is_known_to_lack(source) else self._limited
-        status, reason = asked(source, got)
+        status, reason = self._limited(source, got)
         return Outcome(
             check=self.name,
             status=status,
@@ -171,17 +169,6 @@ class Check:
             unsought=got.unsought,
             arises=got.arises,
         )
-
-    def _is_known_to_lack(self, source: EvidenceSource) -> bool:
-        """Whether evidence that it takes is lacking, as was seen before."""
-        # A source that was made by hand need not know.
-        is_known = getattr(source, "is_known", None)
-        for need in self.requirements:
-            if is_known is None or not is_known(need.kind):
-                return False
-            if not need.optional and source.get(need.kind) is None:
-                return True
-        return False
 
     def _limited(self, source: EvidenceSource, got: _Gathered) -> tuple[Status, str]:
         """As `_ask`, within the limits, and whatever happens."""

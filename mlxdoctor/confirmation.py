@@ -23,18 +23,13 @@ class CauseTried:
 
 @dataclass(frozen=True, kw_only=True)
 class Rerun:
-    """One rerun under one condition.
+    """One rerun under one condition, which `label` says in words.
 
     Attributes:
-        experiment: the kind of condition.
         cause: that it was made for; None where it serves all.
-        label: the condition, in words.
-        seed: of the rerun.
         symptom: whether it shows what speaks for the cause, or any error of the run.
         errors: the codes of its errors.
         base_loss, loss: of the base model and of the rerun's on held-out answers, nats a token.
-        iterations: that it trained for.
-        seconds: that it took.
         curve: its training loss.
         samples: its first few answers.
     """

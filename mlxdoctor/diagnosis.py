@@ -36,13 +36,9 @@ MOST_OPEN = 12
 
 @dataclass(frozen=True)
 class Term:
-    """One line of a score's arithmetic.
+    """One line of a score's arithmetic: the log-odds that a finding adds, and why so many.
 
-    Attributes:
-        code: the finding.
-        group: the group it shares with correlated findings, or its own code.
-        weight: the log-odds it adds; 0 where a stronger one of its group counts.
-        note: why the weight is what it is.
+    They are 0 where a stronger finding of its group counts; one without a group is its own.
     """
 
     code: str
@@ -79,10 +75,7 @@ class Diagnosed:
 class Judged:
     """What all outcomes together say of a run.
 
-    Attributes:
-        verdict: the answer in one word.
-        diagnosis: the causes, best first; empty of a healthy run, and where too little is known.
-        coverage: what is known of every cause, in the knowledge base's order.
+    `diagnosis` is empty of a healthy run, and where too little is known.
     """
 
     verdict: Verdict

@@ -77,11 +77,7 @@ class CheckpointSizes(Exhibit):
 class ReplayCurve(Exhibit):
     """The first losses of a run and the same computed again, nats a token; 0 is before training.
 
-    Attributes:
-        recorded: by the log.
-        computed: as mlx-lm computes them from the same files.
-        read: under the reading with which they agree; None without one.
-        clause: what that reading is; empty without one.
+    `read` and `clause` are of the reading under which the log agrees; None and empty without one.
     """
 
     figure: ClassVar[str] = "replay"

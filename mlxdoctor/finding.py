@@ -207,10 +207,7 @@ class Outcome:
     """What became of one check.
 
     Attributes:
-        check: the check's name.
-        status: how it ended.
         reason: why it was skipped, inconclusive or crashed; empty otherwise.
-        seconds: wall-clock time it took.
         findings: what it found, worst first.
         marks_onset: whether the onset of a finding is where the loss began to go wrong.
         exhibits: what it measured that a report can show, whatever it found.

@@ -48,9 +48,7 @@ class GateItem:
         status: what became of it.
         unexplained: reasons why it did not pass that are no finding, a sentence each: what could
             not be read, decided or examined at all.
-        report: its report; None where it could not be examined.
         findings: every finding of the report, worst first.
-        seconds: how long it took.
         suspicion: of an item that passed although its run is suspect: what is suspected.
         unseen: of an item that passed: what its files can't tell, and what it takes, as clauses.
     """
@@ -92,7 +90,6 @@ class GateResult:
     """All of it, in the order that was asked for.
 
     Attributes:
-        items: one for each adapter or run.
         policy: the file the policy was read from, None for the defaults.
         notices: what is wrong with the policy itself: suppressions that suppress nothing, or
             that have expired; a sentence each.

@@ -79,23 +79,15 @@ class Report:
     """What is said of one run.
 
     Attributes:
-        name: the run's.
-        verdict: the answer in one word.
         outcomes: of every check, with what it measured for the figures.
         diagnosis: the causes, best first.
         coverage: what is known of every cause.
-        evidence: the files that were read.
-        missing: the evidence that was not there.
         left_out: what the time for running models did not allow, a clause each.
         experiments: what `reproduce` tried.
-        fix: what to change.
-        timeline: what happened when.
-        next: what would say more.
         commands: that make this report again.
         versions: package -> version, of what trained and of what examined.
         unreadable: files that could not be read, a sentence each.
         withheld: whether it is without rows and outputs.
-        version: of mlxdoctor.
         planned: what is said of a run that has not begun; None of one that was made.
     """
 

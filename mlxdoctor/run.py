@@ -189,10 +189,6 @@ class Run:
             raise NoSuchThing(why) if self.cannot_have(kind) else Missing(why)
         return value
 
-    def is_known(self, kind: type[Any]) -> bool:
-        """Whether it was looked for before, so that `get` answers at once."""
-        return kind in self._cache
-
     def why_missing(self, kind: type[Any]) -> str:
         """Why `get(kind)` gave None."""
         return str(self._cache.get(kind, _NOT_ASKED).problem)

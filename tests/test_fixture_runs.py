@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.api import CLEAR, diagnose
-from mlxdoctor.cli.diagnose import exit_code
+from mlxdoctor.cli.output import exit_code
 from mlxdoctor.convert.conversion import convert
 from mlxdoctor.finding import Status
 from mlxdoctor.formats.withheld import without_text

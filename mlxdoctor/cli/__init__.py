@@ -134,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _output_failed(error)
     except InputError as error:
-        return _refuse(str(error), getattr(error, "frames", ()))
+        return refuse(str(error), getattr(error, "frames", ()))
     except click.ClickException as error:
         error.show()
         return EXIT_UNUSABLE
@@ -142,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         click.echo("interrupted", err=True)
         return EXIT_INTERRUPTED
     except MemoryError:
-        return _refuse("there is not enough memory for what was to be read")
+        return refuse("there is not enough memory for what was to be read")
     except Exception:
         return _apologise()
     except BaseException as error:
@@ -151,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         if not is_panic(error):
             raise
-        return _refuse(f"a library cannot take what it was given ({error})")
+        return refuse(f"a library cannot take what it was given ({error})")
     return code if isinstance(code, int) else EXIT_CLEAN
 
 
@@ -168,10 +168,11 @@ def _output_failed(error: OSError) -> int:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):
         return EXIT_BROKEN_PIPE
-    return _refuse(f"standard output cannot be written ({error.strerror})")
+    return refuse(f"standard output cannot be written ({error.strerror})")
 
 
-def _refuse(sentence: str, frames: Sequence[str] = ()) -> int:
+def refuse(sentence: str, frames: Sequence[str] = ()) -> int:
+    """Say in a sentence what cannot be used, and in lines below where; returns the exit code."""
     from mlxdoctor.formats.escape import terminal
 
     click.echo(f"mlxdoctor: {terminal(sentence)}", err=True)

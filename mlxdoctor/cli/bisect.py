@@ -12,7 +12,7 @@ from mlxdoctor.cli.progress import ProgressLine
 
 #: The report that `-o` writes, by format.
 _REPORTS = {"text": "bisect.txt", "markdown": "bisect.md", "json": "bisect.json"}
-_PICTURE = "heat_map.svg"
+_PICTURE = "heat_map.png"
 
 
 @click.command(
@@ -71,13 +71,13 @@ def command(
         text = answer.render(table, is_markdown=output_format == "markdown")
     click.echo(text, nl=False)
     if folder is not None:
-        from mlxdoctor.formats.figures import svg
+        from mlxdoctor.formats.figures import png
         from mlxdoctor.measure.weights.save_norms import heat_map
 
         files = {_REPORTS[output_format]: text.encode()}
         picture = heat_map(table.followed, [not row.is_good for row in table.rows])
         if picture is not None:
-            files[_PICTURE] = svg(picture)
+            files[_PICTURE] = png("checkpoints", picture)
         output.write_files(folder, files, stale=(_PICTURE,))
     if not table.is_decided:
         return EXIT_INCONCLUSIVE

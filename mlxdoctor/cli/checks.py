@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from mlxdoctor.cli import EXIT_CLEAN, options, output
@@ -23,7 +21,13 @@ def command(output_format: str) -> int:
       mlxdoctor checks --format json | jq -r '.[].code'
       mlxdoctor explain CODE
     """
-    rows = _rows()
+    from mlxdoctor.check import discover
+
+    rows = [
+        {"check": one.name, "code": code, "meaning": meaning, "cost": one.cost}
+        for one in discover()
+        for code, meaning in one.codes.items()
+    ]
     if output_format == "json":
         import json
 
@@ -32,13 +36,3 @@ def command(output_format: str) -> int:
         cells = [[row["code"], row["meaning"], row["cost"]] for row in rows]
         click.echo(output.table(["code", "meaning", "cost"], cells, 1))
     return EXIT_CLEAN
-
-
-def _rows() -> list[dict[str, Any]]:
-    from mlxdoctor.check import discover
-
-    return [
-        {"check": one.name, "code": code, "meaning": meaning, "cost": one.cost}
-        for one in discover()
-        for code, meaning in one.codes.items()
-    ]

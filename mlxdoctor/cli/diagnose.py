@@ -7,15 +7,12 @@ from typing import Any
 
 import click
 
-from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, EXIT_UNUSABLE, options, output
+from mlxdoctor.cli import options, output
 from mlxdoctor.cli.progress import ProgressLine
 from mlxdoctor.evidence.options import Options
-from mlxdoctor.finding import Status
 from mlxdoctor.formats.summary import headline, lowered, slug
-from mlxdoctor.report import Report
 from mlxdoctor.safety.stages import Kind, Stage
 from mlxdoctor.safety.time_budget import DEFAULT_SECONDS
-from mlxdoctor.verdict import Verdict
 
 
 def _codes(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -139,21 +136,4 @@ def command(  # noqa: PLR0917 - click passes every option by name
             output.refuse_inside(work, inspected)
             report = reproduce(report, work, with_text=what.with_text, progress=progress)
     output.deliver(report, names, folder, printed, inspected=inspected, fail_on=fail_on)
-    return exit_code(report, fail_on)
-
-
-def exit_code(report: Report, fail_on: str) -> int:
-    """The exit code of a report.
-
-    A file that could not be read comes first, as in grep: then the verdict
-    rests on a part of the input, whatever it is.
-    """
-    if report.unreadable:
-        return EXIT_UNUSABLE
-    unhealthy = report.verdict is Verdict.UNHEALTHY and fail_on != "never"
-    if unhealthy or options.fails(report.findings, fail_on):
-        return EXIT_FOUND
-    crashed = any(outcome.status is Status.CRASHED for outcome in report.outcomes)
-    if report.verdict is Verdict.INCONCLUSIVE or crashed:
-        return EXIT_INCONCLUSIVE
-    return EXIT_CLEAN
+    return output.exit_code(report, fail_on)

@@ -78,7 +78,6 @@ def _rule(rule: Rule) -> str:
         {
             "Instead of": [textwrap.indent(rule.bad.strip("\n"), "  ")],
             "write": [textwrap.indent(rule.good.strip("\n"), "  ")],
-            "Seen by the probe as": [f"  {code}" for code in rule.symptoms],
             "Silence it with, on its line": [f"  # mlxdoctor: ignore[{rule.code}] reason"],
         },
     )

@@ -81,27 +81,21 @@ def fails(findings: Iterable[Finding | Hit], fail_on: str) -> bool:
     return any(finding.severity.reaches(fail_on) for finding in findings)
 
 
-def reported(
-    names: Sequence[str] | None = None, *, named: str = "run", no_text: str = NO_TEXT
-) -> Callable[[F], F]:
+def reported(*, named: str = "run", no_text: str = NO_TEXT) -> Callable[[F], F]:
     """What a command that writes a report takes: `--format`, `--output`, `--stdout`, `--no-text`.
 
-    Args:
-        names: the formats; by default all.
-        named: what gives the report's folder its name, for the help.
-        no_text: the help of `--no-text`.
+    `named`, what gives the report's folder its name, and `no_text` go into the help.
     """
     from mlxdoctor.formats.format import formats
 
-    offered = [each for each in formats().values() if names is None or each.name in names]
     folder = f"The report goes into a folder in here that has the {named}'s name."
 
     def decorated(command: F) -> F:
         for option in (
             click.option("--no-text", is_flag=True, help=no_text),
-            printed_instead([each.name for each in offered]),
+            printed_instead(list(formats())),
             output_folder(folder, default=Path("reports"), show_default=True),
-            written([each.name for each in offered if each.suffix], ("markdown",)),
+            written([each.name for each in formats().values() if each.suffix], ("markdown",)),
         ):
             command = option(command)
         return command

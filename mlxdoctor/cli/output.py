@@ -10,6 +10,8 @@ from pathlib import Path
 
 import click
 
+from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, EXIT_UNUSABLE, options
+from mlxdoctor.finding import Status
 from mlxdoctor.formats import escape, terminal
 from mlxdoctor.formats.format import files_of, formats, text_of
 from mlxdoctor.formats.summary import slug
@@ -17,6 +19,7 @@ from mlxdoctor.gate_result import GateResult
 from mlxdoctor.report import Report
 from mlxdoctor.safety.atomic import replace_file
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.verdict import Readiness, Verdict
 
 
 def refuse_inside(folder: Path, inspected: Iterable[Path]) -> None:
@@ -39,10 +42,7 @@ def refuse_inside(folder: Path, inspected: Iterable[Path]) -> None:
 def write_files(folder: Path, files: Mapping[str, bytes], stale: Iterable[str] = ()) -> list[Path]:
     """Write `files` (relative name -> content) below `folder`, each at once or not at all.
 
-    Args:
-        folder: made where it does not exist.
-        files: what to write; existing files are replaced.
-        stale: relative names that an earlier run may have left and that are now removed.
+    Files that are there are replaced; those of the names in `stale`, of an earlier run, go.
 
     Raises:
         InputError: the folder can't be made or a file can't be written.
@@ -112,6 +112,24 @@ def deliver(
         click.echo(text_of(shown_as(printed), printed), nl=False)
     for sentence in report.unreadable:
         click.echo(f"mlxdoctor: {escape.terminal(sentence)}", err=True)
+
+
+def exit_code(report: Report, fail_on: str) -> int:
+    """The exit code of a report on a run, or on the plan of one.
+
+    A file that could not be read comes first, as in grep: then the verdict
+    rests on a part of the input, whatever it is.
+    """
+    if report.unreadable:
+        return EXIT_UNUSABLE
+    plan = report.planned
+    state = report.verdict if plan is None else plan.readiness
+    is_bad = state in (Verdict.UNHEALTHY, Readiness.NOT_READY) and fail_on != "never"
+    if is_bad or options.fails(report.findings, fail_on):
+        return EXIT_FOUND
+    crashed = any(outcome.status is Status.CRASHED for outcome in report.outcomes)
+    is_open = state in (Verdict.INCONCLUSIVE, Readiness.UNKNOWN)
+    return EXIT_INCONCLUSIVE if is_open or crashed else EXIT_CLEAN
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], wide: int) -> str:

@@ -7,11 +7,9 @@ from typing import Any
 
 import click
 
-from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, EXIT_UNUSABLE, options, output
+from mlxdoctor.cli import options, output
 from mlxdoctor.cli.progress import ProgressLine
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS
-from mlxdoctor.report import Report
-from mlxdoctor.verdict import Readiness
 
 #: The keys of `mlx_lm.lora` that are its options as well -> a value of their type.
 _KEYS: dict[str, Any] = {
@@ -144,16 +142,4 @@ def command(  # noqa: PLR0917 - click passes every option by name
     output.deliver(
         report, names, folder, printed, inspected=inspected, fail_on=fail_on, written=written
     )
-    return exit_code(report, fail_on)
-
-
-def exit_code(report: Report, fail_on: str) -> int:
-    """The exit code of a preflight."""
-    if report.unreadable:
-        return EXIT_UNUSABLE
-    if options.fails(report.findings, fail_on):
-        return EXIT_FOUND
-    readiness = report.planned.readiness if report.planned is not None else None
-    if readiness is Readiness.NOT_READY and fail_on != "never":
-        return EXIT_FOUND
-    return EXIT_INCONCLUSIVE if readiness is Readiness.UNKNOWN else EXIT_CLEAN
+    return output.exit_code(report, fail_on)

@@ -15,7 +15,6 @@ from mlxdoctor.cli import (
     output,
 )
 from mlxdoctor.cli.progress import ProgressLine
-from mlxdoctor.formats.format import formats
 
 #: Below the run's report.
 FOLDER = "reproduction"
@@ -51,7 +50,6 @@ options, 3 no cause could be confirmed, 130 stopped with Ctrl-C.""",
     "iterations or the onset.",
 )
 @options.reported(
-    [one.name for one in formats().values() if one.report],
     no_text="Show no training row and no output in the report; the experiments' own folder, which "
     "has answers of the model, is not to be passed on.",
 )

@@ -24,12 +24,9 @@ KINDS = {"error": "error", "warning": "warning", "info": "notice"}
 
 
 def command(kind: str, lines: Sequence[str], **properties: str | int) -> str:
-    """One workflow command, in one line whatever is in its texts.
+    """One workflow command ("error", "warning" or "notice"), in one line whatever is in its texts.
 
-    Args:
-        kind: "error", "warning" or "notice".
-        lines: the message's lines.
-        properties: `file`, `line`, `endLine`, `col`, `title`.
+    Its properties are `file`, `line`, `endLine`, `col` and `title`.
     """
     written = ",".join(
         f"{name}={workflow_property(str(value))}" for name, value in properties.items()

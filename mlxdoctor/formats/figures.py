@@ -47,14 +47,8 @@ STYLE = {
     "legend.fontsize": 8,
     "legend.frameon": False,
     "savefig.dpi": "figure",
-    "svg.hashsalt": "mlxdoctor",  # the names of clip paths are random otherwise
     "xtick.labelsize": 8,
     "ytick.labelsize": 8,
-}
-#: What matplotlib would write into a file of its version and the time.
-_METADATA: Mapping[str, Mapping[str, None]] = {
-    "png": {"Software": None},
-    "svg": {"Date": None, "Creator": None},
 }
 #: No heat map is wider or higher (inches).
 MAX_INCHES = 9.0
@@ -108,7 +102,7 @@ class Losses:
 
     Attributes:
         counted: what x counts.
-        lines: the curves; where a value is not finite, a mark says so.
+        lines: where a value is not finite, a mark says so.
         levels: label and height of what they can be compared with.
         marks: label, place and line of what stands at one x.
         top: losses above it are drawn there.
@@ -125,10 +119,7 @@ class Losses:
 class Shown:
     """How one kind of exhibit is shown.
 
-    Attributes:
-        caption: what an exhibit shows, in words with its figures.
-        title: what its picture is called.
-        losses: the losses in it; None of a picture of sizes by row and column.
+    `caption` is called with the exhibit. Without `losses` the picture is a map of sizes.
     """
 
     caption: Callable[[Any], str]
@@ -158,15 +149,11 @@ def captions(report: Report) -> dict[str, str]:
 def draw(report: Report) -> dict[str, bytes]:
     """The figures that have data, as PNG, by name."""
     exhibits = {**report.figures, **({"experiments": report.reruns} if report.reruns else {})}
-    return {name: _saved(name, shown) for name, shown in exhibits.items() if name in FIGURES}
+    return {name: png(name, shown) for name, shown in exhibits.items() if name in FIGURES}
 
 
-def svg(saved: CheckpointSizes) -> bytes:
-    """The sizes at each checkpoint as SVG, the same on every machine and at every time."""
-    return _saved("checkpoints", saved, "svg")
-
-
-def _saved(name: str, shown: Any, kind: str = "png") -> bytes:
+def png(name: str, shown: Any) -> bytes:
+    """What one figure shows, as PNG."""
     import matplotlib as mpl
 
     settings: dict[Any, Any] = {**mpl.rcParamsDefault, **STYLE}
@@ -175,7 +162,8 @@ def _saved(name: str, shown: Any, kind: str = "png") -> bytes:
     buffer = io.BytesIO()
     # What is drawn looks the same whatever a user's matplotlibrc says.
     with mpl.rc_context(settings):
-        painted(name, shown).savefig(buffer, format=kind, metadata=dict(_METADATA[kind]))
+        # Matplotlib would write its version into the file.
+        painted(name, shown).savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()
 
 
@@ -326,14 +314,17 @@ def _course(name: str, curve: Curve | None, axis: str) -> Iterator[str]:
     yield f"{text}, last {number(last)} at {end:,}"
 
 
+def _line(curve: Curve, label: str, colour: str, **look: Any) -> Line:
+    return Line(curve.iterations, curve.values, label, {"color": colour, **look})
+
+
 def _losses_of_run(loss: LossCurve) -> Losses:
-    curves = (("training loss", loss.train, BLUE, "o"), ("validation loss", loss.val, ORANGE, "s"))
     lines = []
-    for label, curve, colour, marker in curves:
-        if curve is not None:
-            is_marked = len(curve.values) <= MARKED_POINTS or curve is loss.val
-            look = {"color": colour, "marker": marker if is_marked else None}
-            lines.append(Line(curve.iterations, curve.values, label, look))
+    if loss.train is not None:
+        marker = "o" if len(loss.train.values) <= MARKED_POINTS else None
+        lines.append(_line(loss.train, "training loss", BLUE, marker=marker))
+    if loss.val is not None:
+        lines.append(_line(loss.val, "validation loss", ORANGE, marker="s"))
     onset = {"color": RED, "linestyle": ":"}
     marks = [] if loss.onset is None else [(f"goes wrong at {loss.onset:,}", loss.onset, onset)]
     return Losses(loss.axis, lines, [(one.label, one.value) for one in loss.floors], marks)
@@ -378,16 +369,12 @@ def _replay_caption(curve: ReplayCurve) -> str:
 
 
 def _losses_of_replay(curve: ReplayCurve) -> Losses:
-    curves = [
-        ("in the log", curve.recorded, BLUE, "o"),
-        ("as mlx-lm computes them", curve.computed, ORANGE, "s"),
+    lines = [
+        _line(curve.recorded, "in the log", BLUE, marker="o"),
+        _line(curve.computed, "as mlx-lm computes them", ORANGE, marker="s"),
     ]
     if curve.read is not None:
-        curves.append((plain(curve.clause, 44), curve.read, RED, "x"))
-    lines = [
-        Line(each.iterations, each.values, label, {"color": colour, "marker": marker})
-        for label, each, colour, marker in curves
-    ]
+        lines.append(_line(curve.read, plain(curve.clause, 44), RED, marker="x"))
     return Losses("iteration", lines)
 
 
@@ -398,9 +385,8 @@ def _losses_of_reruns(reruns: Sequence[Rerun]) -> Losses:
     lines = []
     for rerun in reruns:
         colour, dashes = _RERUN_LOOKS[rerun.experiment]
-        look = {"color": colour, "linestyle": dashes}
         label = "" if rerun.label in labels else plain(rerun.label, 44)
-        lines.append(Line(rerun.curve.iterations, rerun.curve.values, label, look))
+        lines.append(_line(rerun.curve, label, colour, linestyle=dashes))
         labels.add(rerun.label)
     first = [loss for loss in starts if is_finite(loss) and 0 < loss < _HIGHEST]
     return Losses("iteration", lines, top=_TALLEST * max(first, default=_HIGHEST))

@@ -39,7 +39,6 @@ _DIFF = {"+": "ins", "-": "del"}
 
 def render(report: Report) -> str:
     """The report as one HTML page that needs nothing but itself."""
-    import jinja2
     from markupsafe import Markup
 
     pictures = figures.draw(report)
@@ -47,14 +46,7 @@ def render(report: Report) -> str:
     tokens = parser.parse(markdown.render(report, {name: name for name in pictures}))
     headings = _anchored(tokens)
     sections = [(anchor, title) for tag, anchor, title in headings if tag == "h2"]
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("mlxdoctor.formats"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    environment = markdown.templates()
     style = environment.get_template("report.css.j2").render()
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return environment.get_template("report.html.j2").render(

@@ -7,7 +7,7 @@ oversight.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -74,9 +74,23 @@ def examined(report: Report) -> list[FileRead]:
     return merged
 
 
+def templates(finalize: Callable[[Any], Any] | None = None) -> Environment:
+    """The templates of this package; `finalize` is called with what each expression gives."""
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("mlxdoctor.formats"),
+        autoescape=True,
+        finalize=finalize,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
 @cache
 def _environment() -> Environment:
-    import jinja2
     from markupsafe import Markup
 
     def trusted(text: str) -> Markup:
@@ -94,16 +108,8 @@ def _environment() -> Environment:
     def fenced(text: str, language: str = "") -> Markup:
         return trusted(escape.fenced(text, language))
 
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("mlxdoctor.formats"),
-        autoescape=True,
-        finalize=lambda value: (
-            value if isinstance(value, Markup) else trusted(escape.markdown(str(value)))
-        ),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
+    environment = templates(
+        lambda value: value if isinstance(value, Markup) else trusted(escape.markdown(str(value)))
     )
     del environment.filters["safe"]
     environment.filters |= {

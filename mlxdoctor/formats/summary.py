@@ -71,9 +71,7 @@ class Screen:
 def screen(report: Report, prose: Callable[[str], str] = str) -> Screen:
     """The first screen of a report.
 
-    Args:
-        report: the report.
-        prose: called with what the knowledge base says, which may be Markdown.
+    `prose` is called with what the knowledge base says, which may be Markdown.
     """
     plan = report.planned
     is_named = report.root is not None or report.suspected is not None
@@ -222,12 +220,8 @@ def most_useful(report: Report) -> str:
 def remedy(report: Report, prose: Callable[[str], str] = str) -> str:
     """What to do about the first cause, in one or two sentences.
 
-    It repeats no number of `changes`, and gives none that differs.
-
-    Args:
-        report: the report.
-        prose: called with a cause's own remedy, which is ours and may be Markdown; what a finding
-            says may hold text of the run.
+    It repeats no number of `changes`, and gives none that differs. `prose` is called with a cause's
+    own remedy, which may be Markdown; what a finding says may hold text of the run.
     """
     first = report.root or report.suspected
     if first is None:

@@ -105,13 +105,10 @@ def render(
     style: Style = unstyled,
     written: Sequence[str] = (),
 ) -> str:
-    """The verdict in a dozen lines, with a line break at its end.
+    """The verdict in a dozen lines of at most `width` columns, with a line break at its end.
 
-    Args:
-        report: the report.
-        width: columns of the terminal; lines are wrapped to it.
-        style: colours a text; called after wrapping, so that widths hold.
-        written: the files that hold the whole report.
+    `style` is called after wrapping, so that widths hold. `written` are the files that hold the
+    whole report.
     """
     page = _Page(width, style)
     plan = report.planned

@@ -49,9 +49,7 @@ _BLANKS = str.maketrans("\n\r\t", "   ")
 def without_text(report: R, texts: Iterable[str]) -> R:
     """The report without text of training rows and outputs.
 
-    Args:
-        report: the report.
-        texts: the rows and outputs, to compare what is left with.
+    What is left is compared with `texts`, the rows and outputs.
     """
     samples = [sample for rerun in report.reruns for sample in rerun.samples]
     samples += [report.sample] if report.sample is not None else []

@@ -17,14 +17,7 @@ from mlxdoctor.safety.stages import Kind, Stage, StageStopped
 
 @dataclass(frozen=True)
 class Task:
-    """What to examine, and how.
-
-    Attributes:
-        path: the adapter, run or file.
-        generate: run models too.
-        seconds: the time it may take.
-        with_text: let the report quote training rows and outputs.
-    """
+    """An adapter, run or file to examine, in so many seconds, and how; see `gating.Options`."""
 
     path: str
     generate: bool
@@ -34,13 +27,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Examined:
-    """What came of it.
-
-    Attributes:
-        report: the report, without what only a page about one run shows.
-        problem: the sentence that says why there is none; "" where there is one.
-        seconds: how long it took.
-    """
+    """What came of it: a report, or a sentence that says why there is none."""
 
     report: Report | None
     problem: str
@@ -70,10 +57,7 @@ def examine(task: Task) -> Examined:
     path = Path(task.path)
     try:
         with stage_of(task), time_limit(task.seconds):
-            given: dict[str, Any] = {
-                "with_text": task.with_text,
-                "progress": in_time,
-            }
+            given: dict[str, Any] = {"with_text": task.with_text, "progress": in_time}
             if is_plan(path):
                 # Nobody trains in CI.
                 whole = preflight(path, elsewhere=True, **given)

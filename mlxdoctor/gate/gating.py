@@ -158,12 +158,7 @@ def _examined(
     # Workers elsewhere have another current folder.
     place: Callable[[str], str] = os.path.abspath if options.cluster else str
     tasks = [
-        Task(
-            place(items[number].path),
-            options.generate,
-            options.seconds,
-            options.with_text,
-        )
+        Task(place(items[number].path), options.generate, options.seconds, options.with_text)
         for number in numbers
     ]
     shared: dict[Any, Any] = {}

@@ -45,12 +45,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Override:
-    """Other rules for some paths.
-
-    Attributes:
-        paths: where they hold.
-        rules: fields of `Rules` and what they are there.
-    """
+    """Other rules for some paths: fields of `Rules`, and what they are there."""
 
     paths: Patterns
     rules: Mapping[str, Any]
@@ -79,16 +74,7 @@ class Ignore:
 
 @dataclass(frozen=True)
 class Policy:
-    """All of it.
-
-    Attributes:
-        root: the folder that paths are relative to.
-        source: the file it was read from, None for the defaults.
-        rules: the general rules.
-        overrides: those for some paths; the later one wins.
-        ignores: accepted findings.
-        baseline: the file of known findings.
-    """
+    """All of it; `root` is the folder that paths are relative to, `source` the file it is from."""
 
     root: Path
     source: Path | None = None

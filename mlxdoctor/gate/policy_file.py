@@ -152,12 +152,7 @@ def _parsed(
 ) -> dict[str, Any]:
     """The values of a table, by the names of the fields that they are for.
 
-    Args:
-        stated: the table, as read from the file.
-        kinds: the keys that it may have -> what each takes.
-        checks: all checks, which it may name.
-        where: what messages begin with.
-        needed: the keys that it must have.
+    `kinds` are the keys that it may have and what each takes; messages begin with `where`.
     """
     if not isinstance(stated, Mapping):
         raise Wrong(f"{where.rstrip('.: ')} is no table", "write a line for each key below it")

@@ -49,15 +49,7 @@ class Weighed:
 def judge(
     path: str, examined: Examined, policy: Policy, known: frozenset[Known], today: date
 ) -> Weighed:
-    """Apply the policy to one item.
-
-    Args:
-        path: the item, as the user wrote it.
-        examined: its report, or why there is none.
-        policy: the policy.
-        known: the baseline's entries for this item.
-        today: the day on which ignores are in force, or expired.
-    """
+    """Apply the policy to one item; `known` are the baseline's entries for it."""
     if examined.report is None:
         problem, seconds = (examined.problem,), examined.seconds
         return Weighed(GateItem(path, ItemStatus.UNUSABLE, problem, seconds=seconds))
@@ -113,12 +105,7 @@ def _hash_of_all(report: Report) -> str:
 
 
 def alone(report: Report, fail_on: str = "error") -> GateResult:
-    """One report as the gate's only item, for the formats of code hosts.
-
-    Args:
-        report: the report.
-        fail_on: the least severity that fails it: "info", "warning", "error" or "never".
-    """
+    """One report as the gate's only item, for the formats of code hosts."""
     sources = main_sources(report) or [report.name]
     # Loose files in the current folder are called by their name.
     path = str(PurePath(sources[0]).parent)

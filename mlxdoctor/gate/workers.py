@@ -49,15 +49,9 @@ class Workers:
 
 
 def examine_all(tasks: Sequence[Task], workers: Workers, finished: Finished) -> bool:
-    """Examine every task, whatever becomes of some.
+    """Examine every task, whatever becomes of some; False where that was interrupted.
 
-    Args:
-        tasks: the items.
-        workers: who does it.
-        finished: called for each item, in the order in which they end.
-
-    Returns:
-        Whether all was done: False where it was interrupted.
+    `finished` is called for each, in the order in which they end.
     """
     running: dict[Future[Examined], int] = {}
     begun = 0

@@ -7,7 +7,6 @@ names of their own. What a name means where it is used is asked of `source.Sourc
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import UnionType
@@ -17,8 +16,6 @@ Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Comprehension: TypeAlias = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 #: What has names of its own.
 Owner: TypeAlias = Function | Comprehension | ast.ClassDef | ast.Module
-#: `from .backend import mx`: nobody calls anything else so.
-_OWN_MX = re.compile(r"^\.++(?:\w+\.)*mx(?=\.|$)")
 #: `Load` or `Add` is one node for the whole file.
 _SHARED = (ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop)
 
@@ -97,9 +94,7 @@ def _bind(index: Index, tree: ast.Module) -> None:
         bound = list(_bound(node))
         if not bound:
             continue
-        # `:=` in a comprehension binds outside of it.
-        kinds = Owner if not isinstance(node, ast.NamedExpr) else Function | ast.ClassDef
-        owner = index.above(node, kinds) or tree
+        owner = index.above(node, Owner) or tree
         for target, binding in bound:
             if binding.value is not None and binding.value not in index.parents:
                 # A part that is not written in the source lies where it is unpacked.
@@ -142,7 +137,7 @@ def _bound(node: ast.AST) -> _Bound:
             module = "." * node.level + (node.module or "")
             for alias in node.names:
                 dot = "" if module.endswith(".") else "."
-                imported = _OWN_MX.sub("mlx.core", module + dot + alias.name, count=1)
+                imported = module + dot + alias.name
                 yield alias.asname or alias.name, Binding(node, imported=imported)
 
 

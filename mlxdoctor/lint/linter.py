@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import io
 import os
 import re
+import tokenize
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -19,13 +21,7 @@ from mlxdoctor.safety.reading_limits import current
 from mlxdoctor.safety.user_failure import failure_of
 
 _IGNORE = re.compile(r"#\s*mlxdoctor:\s*ignore\[([\w\s,-]*)\](.*)")
-_IMPORTS_MLX = re.compile(
-    r"^\s*(?:from\s+mlx|import\s+(?:[\w. ,]+,\s*)?mlx|from\s+\.[\w.]*\s+import\s[^\n]*\bmx\b)", re.M
-)
-_IMPORTS_OWN = re.compile(r"^\s*from\s+(?:\.|\S+\s+import\s+\*)", re.M)
-_IMPORTS_OTHER_ARRAYS = re.compile(
-    r"^\s*(?:import|from)\s+(?:torch|tensorflow|jax|keras|tinygrad|paddle|numpy)\b", re.M
-)
+_IMPORTS_MLX = re.compile(r"^\s*(?:from\s+mlx|import\s+(?:[\w. ,]+,\s*)?mlx)", re.M)
 UNUSED, WITHOUT_REASON, UNREADABLE = "unused-ignore", "ignore-without-reason", "unreadable"
 _SKIPPED = frozenset({"node_modules", "site-packages", "build", "dist"})
 
@@ -53,15 +49,8 @@ class Hit:
 
 
 def uses_mlx(text: str) -> bool:
-    """Whether a source imports MLX or a package made for it.
-
-    A source that names MLX, imports from its own package and imports no other arrays may have MLX
-    from there.
-    """
-    if _IMPORTS_MLX.search(text):
-        return True
-    names_mlx = "mlx" in text or "mx." in text
-    return bool(names_mlx and _IMPORTS_OWN.search(text) and not _IMPORTS_OTHER_ARRAYS.search(text))
+    """Whether a source imports MLX or a package made for it."""
+    return _IMPORTS_MLX.search(text) is not None
 
 
 def lint(paths: Iterable[Path], select: Sequence[str] = ()) -> list[Hit]:
@@ -151,10 +140,11 @@ def _ignores(source: SourceFile) -> Mapping[int, Mapping[str, str]]:
     if "mlxdoctor:" not in source.text:
         return {}
     ignores = {}
-    for line, comment in source.comments.items():
-        if match := _IGNORE.match(comment):
+    for token in tokenize.generate_tokens(io.StringIO(source.text).readline):
+        match = _IGNORE.match(token.string) if token.type == tokenize.COMMENT else None
+        if match is not None:
             codes = [code.strip() for code in match[1].split(",") if code.strip()]
-            ignores[line] = dict.fromkeys(codes, match[2].strip())
+            ignores[token.start[0]] = dict.fromkeys(codes, match[2].strip())
     return ignores
 
 

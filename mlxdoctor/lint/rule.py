@@ -31,7 +31,6 @@ class Rule:
         title: the first line of the function's docstring.
         documentation: the rest of it.
         severity: what a hit means: an error never trains as intended.
-        symptoms: codes of the probe's findings that show the same; empty where it cannot.
         bad: source with the mistake.
         good: the same without it.
         find: gives the hits in a file.
@@ -41,7 +40,6 @@ class Rule:
     title: str
     documentation: str
     severity: Severity
-    symptoms: tuple[str, ...]
     bad: str
     good: str
     find: Finder
@@ -51,8 +49,6 @@ def rule(
     severity: Severity,
     bad: str,
     good: str | Mapping[str, str],
-    *,
-    symptoms: tuple[str, ...] = (),
 ) -> Callable[[Finder], Rule]:
     """Make a rule of the function that finds it; see `Rule`.
 
@@ -66,7 +62,7 @@ def rule(
     def make(find: Finder) -> Rule:
         title, _, rest = inspect.cleandoc(find.__doc__ or "").partition("\n")
         code = find.__name__.replace("_", "-")
-        return Rule(code, title, rest.strip(), severity, symptoms, bad, mended, find)
+        return Rule(code, title, rest.strip(), severity, bad, mended, find)
 
     return make
 

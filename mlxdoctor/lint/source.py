@@ -1,28 +1,12 @@
 """A Python file as the rules see it: its syntax tree, what its names mean, and who calls what.
 
-What a rule asks a `SourceFile`:
-
-- `calls("mlx_lm.load", ".freeze")`: calls by what they mean, through aliases, re-exports, local
-  names and attributes of `self`; `.freeze` is a method, `*.train` a function from anywhere.
-- `of(ast.BinOp)`: the nodes of a kind, in the file or `within=` a node.
-- `scope(node)`, `enclosing(node, ast.For)`: the function or loop that a node is in.
-- `name_of(node)`: the dotted name that an expression stands for.
-- `values(node)`: the expressions that it may stand for where it is used; after `a, b = f(x)` the
-  value of `b` is the part `f(x)[1]`.
-- `parts(node)`: every expression that it is computed from in its function.
-- `function(node)`: the function of this file that it is; `returned(function)`: what it returns.
-- `losses()`, `uses_of(call)`, `updates()`: what is differentiated, where a function that a call
-  returned is called, and where an optimizer updates a model.
-
 Nothing is followed into other files, and nothing is imported or run.
 """
 
 from __future__ import annotations
 
 import ast
-import io
 import sys
-import tokenize
 import warnings
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
@@ -42,19 +26,11 @@ MOST_STEPS = 8
 #: A name that is given more often than this is taken for one that is not bound.
 MOST_GIVEN = 100
 #: Functions that return the function they are given first.
-WRAPPERS = ("functools.partial", "mlx.core.compile", "mlx.core.checkpoint", "mlx.nn.checkpoint")
-#: Calls that differentiate a loss -> which argument the loss is.
-DIFFERENTIATING = {
-    "mlx.nn.value_and_grad": 1,
-    "mlx.core.value_and_grad": 0,
-    "mlx.core.grad": 0,
-}
+WRAPPERS = ("mlx.core.compile", "mlx.core.checkpoint", "mlx.nn.checkpoint")
 OPTIMIZERS = tuple(
     f"mlx.optimizers.{name}"
     for name in ("Adam", "AdamW", "SGD", "Adafactor", "Muon", "Lion", "RMSprop", "Adagrad")
 )
-#: What MLX is imported as everywhere: a name that `from common import *` brought.
-_USUAL = {"mx": "mlx.core", "nn": "mlx.nn", "optim": "mlx.optimizers"}
 
 _A = TypeVar("_A", bound=ast.AST)
 _B = TypeVar("_B", bound=ast.AST)
@@ -106,18 +82,6 @@ class SourceFile:
     def lines(self) -> tuple[str, ...]:
         """The lines, without line breaks."""
         return tuple(self.text.splitlines())
-
-    @cached_property
-    def comments(self) -> Mapping[int, str]:
-        """Line number -> the comment on it."""
-        try:
-            return {
-                token.start[0]: token.string
-                for token in tokenize.generate_tokens(io.StringIO(self.text).readline)
-                if token.type == tokenize.COMMENT
-            }
-        except (tokenize.TokenError, SyntaxError):
-            return {}
 
     # Where nodes are.
 
@@ -336,7 +300,7 @@ class SourceFile:
         full = imported or (self._alias(given[0], steps) if len(given) == 1 else "")
         match node:
             case ast.Name(id=name):
-                return full or (name if given else _USUAL.get(name, name))
+                return full or name
             case ast.Attribute(value=held, attr=attr):
                 before = "" if full else self.name_of(held, steps)
                 return full or (f"{before}.{attr}" if before else "")
@@ -389,7 +353,7 @@ class SourceFile:
     def function(self, node: ast.AST) -> Function | None:
         """The function of this file that an expression is: by a name, as a method, as a lambda.
 
-        `partial(f, ...)` and `mx.compile(f)` are f. Of two functions with one name, which is meant
+        `mx.compile(f)` is f. Of two functions with one name, which is meant
         cannot be told.
         """
         functions, waiting, seen = dict[Function, None](), [node], set[ast.AST]()
@@ -437,29 +401,14 @@ class SourceFile:
 
     # Training.
 
-    def losses(self, *names: str) -> Iterator[tuple[ast.Call, ast.expr]]:
-        """Calls that differentiate (all of them, or those of `names`), and the loss of each."""
-        for name, place in DIFFERENTIATING.items():
-            if names and name not in names:
-                continue
-            for call in self.calls(name):
-                loss = keyword(call, "fn") or keyword(call, "fun")
-                loss = call.args[place] if len(call.args) > place else loss
-                if loss is not None and not any(isinstance(arg, ast.Starred) for arg in call.args):
-                    yield call, loss
-
     def differentiated(self) -> Iterator[tuple[ast.Call, Function, str]]:
         """Calls of `mx.value_and_grad` and `mx.grad`: the loss, and its parameter they go by."""
-        for call, loss in self.losses("mlx.core.value_and_grad", "mlx.core.grad"):
-            function = self.function(loss)
+        for call in self.calls("mlx.core.value_and_grad", "mlx.core.grad"):
+            loss = call.args[0] if call.args else keyword(call, "fun")
+            function = self.function(loss) if loss is not None else None
             number = keyword(call, "argnums")
             place = 0 if number is None else constant(number)
-            # `partial(loss, model)`: which parameter is meant would have to be counted.
-            bound_first = any(
-                self.is_call(value, "functools.partial") and len(value.args) > 1
-                for value in self.values(loss)
-            )
-            if function is None or bound_first or not isinstance(place, int):
+            if function is None or not isinstance(place, int):
                 continue
             names = parameters(function)
             # A bound method has lost its `self`.

@@ -74,8 +74,8 @@ def test_the_report_has_a_picture(call: Call, tmp_path: Path) -> None:
     assert code == 1
     assert (target / "bisect.md").read_text() == out
     assert "| 40 " in out
-    assert (target / "heat_map.svg").read_bytes().startswith(b"<?xml")
-    assert sorted(path.name for path in target.iterdir()) == ["bisect.md", "heat_map.svg"]
+    assert (target / "heat_map.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in target.iterdir()) == ["bisect.md", "heat_map.png"]
 
 
 def test_nothing_is_written_among_the_evidence(call: Call, copied: Callable[[str], Path]) -> None:

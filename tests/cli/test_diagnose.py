@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from mlxdoctor.cli.diagnose import command, exit_code
+from mlxdoctor.cli.diagnose import command
+from mlxdoctor.cli.output import exit_code
 from tests.conftest import FIXTURES, ROOT, RUNS, Call, digest
 from tests.formats import sample
 

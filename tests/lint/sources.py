@@ -2,20 +2,6 @@
 
 #: Rule -> what it is -> code with its mistake.
 MISTAKES: dict[str, dict[str, str]] = {
-    "adapter-flag": {
-        "training before there is an adapter": """\
-from mlx.utils import tree_flatten
-from mlx_lm import load
-model, tokenizer = load('base')
-opt = optim.Adam(1e-4)
-f = nn.value_and_grad(model, loss_fn)
-for x in rows():
-    loss, g = f(x)
-    opt.update(model, g)
-    mx.eval(model.parameters(), opt.state)
-mx.save_safetensors('adapters.safetensors', dict(tree_flatten(model.trainable_parameters())))
-""",
-    },
     "adapter-without-freeze": {
         "frozen after its conversion": """\
 from mlx_lm.tuner.utils import linear_to_lora_layers
@@ -61,38 +47,12 @@ for g in tree_flatten(x):
         total += 1
 """,
     },
-    "gradient-of-module": {
-        "the batch differentiated by": """\
-class T:
-    def loss(self, ids, labels):
-        return self.score(self.model(ids))
-    def step(self, ids, labels):
-        loss, grads = mx.value_and_grad(self.loss)(ids, labels)
-        self.optimizer.update(self.model, grads)
-""",
-        "parameters for a loss that is handed in": """\
-def train(model, optimizer, batch, compute_loss):
-    step = mx.value_and_grad(compute_loss)
-    loss, grads = step(model.trainable_parameters(), batch)
-    optimizer.update(model, grads)
-""",
-    },
     "missing-in-mlx": {
         "requires_grad": """\
 import mlx.nn as nn
 def freeze(model):
     for p in model.parameters():
         p.requires_grad = False
-""",
-        "forward, as in another framework": """\
-def train(model, opt, rows):
-    def loss_fn(model, row):
-        return model.forward(row).mean()
-    f = mx.value_and_grad(loss_fn)
-    for row in rows:
-        loss, g = f(model, row)
-        opt.update(model, g)
-        mx.eval(model.parameters())
 """,
         "a loss of PyTorch": """\
 def loss_fn(model, inputs, targets):
@@ -116,13 +76,6 @@ def step(model, optimizer, f, x):
         "a sigmoid before its loss": """\
 def loss(model, x, y):
     return nn.losses.binary_cross_entropy(mx.sigmoid(model(x)).squeeze(), y)
-""",
-        "a model that ends in a softmax": """\
-class Net(nn.Module):
-    def __call__(self, x):
-        return nn.softmax(self.head(x), axis=-1)
-def loss(model, x, y):
-    return nn.losses.cross_entropy(model(x), y).mean()
 """,
     },
     "result-dropped": {
@@ -316,15 +269,6 @@ def compare(loss):
 import mlx.core as mx
 def walk(tree, node):
     return tree.backward(node)
-""",
-    "channels said to be last": """\
-import mlx.nn as nn
-class E(nn.Module):
-    def __init__(self):
-        self.conv = nn.Conv1d(1, 4, 3)
-    def __call__(self, x):
-        # x: (batch, length, channels)
-        return self.conv(x)
 """,
     "full fine-tuning that says so": """\
 import mlx.core as mx

@@ -82,12 +82,6 @@ def answer_without_context(example: ModuleType) -> list[int]:
     return lengths
 
 
-@proof("ValueError", "")
-def channels_first(example: ModuleType) -> str:
-    """The convolution refuses the channels in second place."""
-    return raised(lambda: mx.eval(example.Encoder()(mx.ones((2, 1, 10)))))
-
-
 @proof(True, False)
 def coefficient_unused(example: ModuleType) -> bool:
     """Whatever the coefficient, the step is the same."""

@@ -63,7 +63,6 @@ MASKS = {
     "mx.arange(1, targets.shape[1] + 1) < lengths[:, 1:]": False,
     "mx.arange(targets.shape[1]) <= lengths[:, None] - 1": True,
     "mx.arange(targets.shape[1]) <= lengths[:, None] - 2": False,
-    "mx.arange(targets.shape[1]) < lengths[:, None] - 2": True,
     "lengths[:, None] > mx.arange(targets.shape[1])": True,
     "(mx.arange(9) >= 2) & (mx.arange(9) < lengths[:, None])": True,
     "mask[:, :-1]": True,

@@ -7,7 +7,6 @@ import pytest
 from fixtures.trainers import twins, write_twins
 from mlxdoctor.finding import Severity
 from mlxdoctor.lint.linter import lint
-from mlxdoctor.lint.rule import rules
 from mlxdoctor.measure.training_step.trainer import load_trainer
 from mlxdoctor.probe import probe
 from mlxdoctor.probe.probing import ProbeResult
@@ -88,10 +87,3 @@ def test_the_linter_finds_what_syntax_can_show(trainers: Path, name: str) -> Non
     found = [hit.code for hit in lint([trainers / "faulty" / f"{name}.py"])]
     assert found == ([wanted] if wanted else [])
     assert lint([trainers / "sound" / f"{name}.py"]) == []
-
-
-@pytest.mark.parametrize("name", [n for n, (probe_code, rule) in FAULTS.items() if rule])
-def test_probe_and_linter_agree(name: str) -> None:
-    wanted, code = FAULTS[name]
-    known = {one.code: one for one in rules()}
-    assert wanted is None or wanted in known[code or ""].symptoms

@@ -32,7 +32,6 @@ def step(model, inputs, targets):
         "mx.value_and_grad(loss_fn)": "nn.value_and_grad(model, loss_fn)",
         "import mlx.core as mx\n": "",
     },
-    symptoms=("step-update.failed", "step-update.nothing-changed"),
 )
 def gradient_of_module(source: SourceFile) -> Hits:
     """`mx.value_and_grad` or `mx.grad` where the gradient by what is trainable is meant.
@@ -40,8 +39,7 @@ def gradient_of_module(source: SourceFile) -> Hits:
     These two go by their first argument. Of a module they take every array that it holds, and pay
     no heed to `freeze()`: the base model gets gradients as well, and an update with them changes
     it; a module that also holds lists of something else is refused ("should contain only arrays").
-    Of the batch they give the gradient by the inputs, which has nothing of the model's parameters
-    in it. What `parameters()` returns is a nested dict of arrays: it cannot be called, and has no
+    What `parameters()` returns is a nested dict of arrays: it cannot be called, and has no
     `forward` and no layers ("'dict' object has no attribute 'forward'", seed 002). And a loss that
     never uses what it is handed, because it holds the model itself, has a gradient of exactly zero.
     `nn.value_and_grad(model, loss)` goes by what is trainable.
@@ -53,15 +51,6 @@ def gradient_of_module(source: SourceFile) -> Hits:
         node, reason = next(_wrong_gradient(source, uses, function, name), (None, ""))
         if reason:
             yield node or call, f"{reason}: use nn.value_and_grad(model, loss)"
-    for call, loss in source.losses("mlx.core.value_and_grad", "mlx.core.grad"):
-        bindings = source.given(loss) if isinstance(loss, ast.Name) else []
-        was_handed_in = bindings and all(isinstance(each.node, ast.arg) for each in bindings)
-        if was_handed_in and _are_by_parameters(source, list(source.uses_of(call))):
-            yield (
-                call,
-                f"{ast.unparse(loss)} is handed a dict of parameters: unless it puts them into the "
-                "model (model.update), it cannot learn; nn.value_and_grad(model, loss) does",
-            )
 
 
 def _wrong_gradient(
@@ -70,13 +59,7 @@ def _wrong_gradient(
     """Why the gradient of a function by its parameter `name` is not the one that is meant, and
     where that is seen; None for the call that differentiates.
     """
-    # A stub says nothing about what it will do.
-    is_stub = not isinstance(function, ast.Lambda) and all(
-        isinstance(statement, ast.Pass | ast.Raise)
-        or (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant))
-        for statement in function.body
-    )
-    if not is_stub and not {name, "locals"} & source.names_in(function):
+    if not {name, "locals"} & source.names_in(function):
         yield None, f"the loss never uses {name!r}, and its gradient is zero"
     if _are_by_parameters(source, uses):
         for used in source.of(ast.Name, within=function):
@@ -85,18 +68,12 @@ def _wrong_gradient(
             if called or (isinstance(parent, ast.Attribute) and parent.attr not in _OF_DICTS):
                 yield parent or used, f"{name!r} is a nested dict of arrays here and no module"
         return
-    if any(_updates_model(source, use) for use in uses) and _is_input(source, name, function):
-        yield None, f"the gradient is by {name!r}, which is the model's input"
     # In other files a gradient by everything is meant.
     text = source.text.lower()
     is_partly_frozen = any(word in text for word in ("freeze", "lora", "adapter", "mlx_lm"))
-    is_called = any(
-        isinstance(call.func, ast.Name) and call.func.id == name
-        for call in source.of(ast.Call, within=function)
-    )
     given = [use.args[0] for use in uses if use.args]
     is_model_used = any(map(is_model, given)) and name in source.names_in(function)
-    if is_partly_frozen and (is_called or is_model_used):
+    if is_partly_frozen and is_model_used:
         yield (
             None,
             f"the gradient is by all that {name!r} holds, frozen or not, and fails where that is "
@@ -108,26 +85,6 @@ def _are_by_parameters(source: SourceFile, uses: list[ast.Call]) -> bool:
     """Whether calls are given what `parameters()` returns."""
     given = [use.args[0] for use in uses if use.args]
     return bool(given) and all(source.are_parameters(argument) for argument in given)
-
-
-def _is_input(source: SourceFile, name: str, function: Function) -> bool:
-    """Whether a model is called with the name itself."""
-    return any(
-        ast.unparse(call.func) in {"model", "self.model"}
-        and any(isinstance(argument, ast.Name) and argument.id == name for argument in call.args)
-        for call in source.of(ast.Call, within=function)
-    )
-
-
-def _updates_model(source: SourceFile, use: ast.Call) -> bool:
-    """Whether the gradients of this call are given to an optimizer, with a model."""
-    for update in source.updates(within=source.scope(use)):
-        if ast.unparse(update.args[0]) not in {"model", "self.model"}:
-            continue
-        for value in source.values(update.args[1]):
-            if isinstance(value, ast.Subscript) and value.value is use:
-                return constant(value.slice) == 1
-    return False
 
 
 #: Attributes of arrays that pairs do not have.
@@ -145,7 +102,6 @@ def norm(grads):
     return sum(g.square().sum() for g in tree_flatten(grads))
 """,
     {"for g in": "for _, g in"},
-    symptoms=("step-update.nothing-changed",),
 )
 def flattened_as_arrays(source: SourceFile) -> Hits:
     """What `tree_flatten` gives, taken for arrays, or for leaves and structure as in JAX.
@@ -166,13 +122,7 @@ def flattened_as_arrays(source: SourceFile) -> Hits:
             continue
         whole = source.parent(loop) if isinstance(loop, ast.comprehension) else loop
         uses = [name for name in source.of(ast.Name, within=whole) if name.id == target.id]
-        # Not after `pair = pair[1]`.
-        variables = [
-            use
-            for use in uses
-            if all(source.is_within(target, binding.node) for binding in source.given(use))
-        ]
-        if any(_is_array(source, use) for use in variables):
+        if any(_is_array(source, use) for use in uses):
             yield (
                 loop.iter,
                 f"{target.id!r} is a pair of name and array, not an array: write `for name, "
@@ -217,7 +167,6 @@ def update(model, optimizer, grads):
         '    lora = {name: grad for name, grad in grads.items() if "lora" in name}\n': "",
         "update(model, lora)": "update(model, grads)",
     },
-    symptoms=("step-update.nothing-changed",),
 )
 def outermost_name_filter(source: SourceFile) -> Hits:
     """Parameters or gradients filtered by the outermost names of their tree.

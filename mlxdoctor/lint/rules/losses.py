@@ -222,7 +222,6 @@ def loss_fn(model, inputs, targets):
     return nn.losses.cross_entropy(scores, targets, reduction="mean")
 """,
     {"mx.softmax(model(inputs), axis=-1)": "model(inputs)"},
-    symptoms=("step-update.starts-above-uniform",),
 )
 def probabilities_as_logits(source: SourceFile) -> Hits:
     """Probabilities given to a loss that takes logits, or to one that takes log-probabilities.
@@ -244,11 +243,7 @@ def probabilities_as_logits(source: SourceFile) -> Hits:
 def _is_last(source: SourceFile, node: ast.expr, function: str, depth: int = _DEPTH) -> bool:
     """Whether the last thing done to a value is this function."""
     node = source.values(node)[0]
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Call):
-        # `nn.Softmax()(x)`.
-        node = node.func
-    names = (f"mlx.core.{function}", f"mlx.nn.{function}", f"mlx.nn.{function.title()}")
-    if source.is_call(node, *names):
+    if source.is_call(node, f"mlx.core.{function}", f"mlx.nn.{function}"):
         return True
     match node if depth else None:
         case (
@@ -256,26 +251,7 @@ def _is_last(source: SourceFile, node: ast.expr, function: str, depth: int = _DE
             | ast.Call(func=ast.Attribute(value=value, attr="astype" | "reshape" | "squeeze"))
         ):
             return _is_last(source, value, function, depth - 1)
-        case ast.Call(func=ast.Name(id="model") | ast.Attribute(attr="model")):
-            ends = _ends_of_model(source)
-            return bool(ends) and all(_is_last(source, end, function, depth - 1) for end in ends)
     return False
-
-
-def _ends_of_model(source: SourceFile) -> list[ast.expr]:
-    """What the model of this file returns, where only one class is a module."""
-    modules = [
-        made
-        for made in source.of(ast.ClassDef)
-        if any(source.is_named(base, "mlx.nn.Module") for base in made.bases)
-    ]
-    return [
-        value
-        for made in (modules if len(modules) == 1 else [])
-        for method in made.body
-        if isinstance(method, ast.FunctionDef) and method.name == "__call__"
-        for value in source.returned(method)
-    ]
 
 
 #: Packages whose arrays a part of a file may mean.
@@ -295,7 +271,6 @@ def masked_mean(losses, mask):
     return (losses * mask).sum() / mask.sum()
 """,
     {"/ mask.sum()": "/ mx.maximum(mask.sum(), 1)"},
-    symptoms=("step-update.starts-not-finite",),
 )
 def unguarded_mean(source: SourceFile) -> Hits:
     """Division by a mask's sum, which is zero for a batch with nothing to learn.

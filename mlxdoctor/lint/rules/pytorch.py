@@ -5,64 +5,7 @@ import re
 
 from mlxdoctor.finding import Severity
 from mlxdoctor.lint.rule import Hits, rule
-from mlxdoctor.lint.source import SourceFile, parameters
-
-_CONVOLUTIONS = tuple(f"mlx.nn.Conv{n}d" for n in (1, 2, 3))
-#: A layout as comments and docstrings write it.
-_LAYOUT = re.compile(
-    r"\b(?P<name>\w+)\s*(?::|is|=|has shape|of shape)?\s*[\[(]\s*(?:batch\w*|b|n)\s*,"
-    r"\s*(?:\w*channels?|c)\s*,\s*(?:length|len|l|time|t|steps|seq\w*|height|h)\b",
-    re.IGNORECASE,
-)
-_MOVES = (".swapaxes", ".transpose", ".moveaxis", ".reshape", ".permute")
-
-
-@rule(
-    Severity.ERROR,
-    """
-import mlx.nn as nn
-
-class Encoder(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv1d(1, 16, 3)
-
-    def __call__(self, series):
-        # series: [batch, channels, length]
-        return self.conv(series)
-""",
-    {"self.conv(series)": "self.conv(series.swapaxes(1, 2))"},
-    symptoms=("step-update.no-loss",),
-)
-def channels_first(source: SourceFile) -> Hits:
-    """A convolution that is given channels before the length, as in PyTorch.
-
-    MLX's convolutions take (batch, length, channels) and (batch, height, width, channels). Channels
-    in second place either do not fit the weights, or, where the sizes happen to agree, convolve
-    over the wrong axis.
-
-    Seen where the function says so of a parameter, as in seed 004, and nothing moves an axis.
-    """
-    for made in source.calls(*_CONVOLUTIONS):
-        for call in source.uses_of(made):
-            given = call.args[0] if call.args else None
-            if isinstance(given, ast.Name) and _is_said_second(source, call, given):
-                yield (
-                    call,
-                    f"{given.id!r} is said to have its channels second, and they are the last axis "
-                    "in MLX: (batch, length, channels)",
-                )
-
-
-def _is_said_second(source: SourceFile, call: ast.Call, given: ast.Name) -> bool:
-    """Whether the channels of a parameter stand second, by what the function says of it."""
-    scope = source.scope(call)
-    if not isinstance(scope, ast.FunctionDef) or any(source.calls(*_MOVES, within=scope)):
-        return False
-    text = "\n".join(source.lines[scope.lineno - 1 : call.lineno])
-    handed_in = all(isinstance(binding.node, ast.arg) for binding in source.given(given))
-    return handed_in and any(layout["name"] == given.id for layout in _LAYOUT.finditer(text))
-
+from mlxdoctor.lint.source import SourceFile
 
 #: Name -> what to write in its place.
 IN_PLACE = {
@@ -96,8 +39,6 @@ IN_PLACE = {
     "mlx.optimizers.lr_scheduler": "optim.cosine_decay and the others, as the learning_rate",
     "mlx.optimizers.clip_grad_norm_": "optim.clip_grad_norm, which returns the clipped gradients",
 }
-
-
 #: Packages whose arrays have these methods; a file that imports one may well mean its arrays.
 _OTHERS = frozenset(
     ("torch", "tensorflow", "tinygrad", "paddle", "jittor", "mindspore", "transformers", "keras")
@@ -128,7 +69,6 @@ def step(model, optimizer, inputs, targets):
     optimizer.update(model, grads)
     mx.eval(model.parameters(), optimizer.state)
 """,
-    symptoms=("step-update.failed", "step-update.no-loss"),
 )
 def missing_in_mlx(source: SourceFile) -> Hits:
     """What PyTorch has and MLX does not.
@@ -136,13 +76,11 @@ def missing_in_mlx(source: SourceFile) -> Hits:
     `mx.no_grad`, `nn.CrossEntropyLoss`, `nn.ModuleList`: code carried over from PyTorch reads well
     and stops at the first such line with an AttributeError. Arrays of MLX keep no gradient: there
     is no `loss.backward()` and no `requires_grad`. Gradients are what a function returns that
-    `nn.value_and_grad` made, and the optimizer is handed them. A module of MLX is called,
-    `model(tokens)`: it has no `forward` unless a class defines one, and those of mlx-lm do not.
+    `nn.value_and_grad` made, and the optimizer is handed them.
 
     A file that imports torch, or defines or imports such methods of its own, may mean those.
     """
     yield from _names(source)
-    yield from _forward(source)
     defined = [made.name for made in source.of(ast.FunctionDef, ast.ClassDef)]
     imported = set(source.imports.values())
     packages = {name.partition(".")[0] for name in imported}
@@ -186,22 +124,3 @@ def _names(source: SourceFile) -> Hits:
             above = source.enclosing(above, ast.Try, ast.If, ast.IfExp)
         if above is None:
             yield node, f"MLX has no {name}: write {IN_PLACE[name]}"
-
-
-def _forward(source: SourceFile) -> Hits:
-    """`.forward()` of a loss's parameter called model, where no class of the file has a forward."""
-    if any(method.name == "forward" for method in source.of(ast.FunctionDef)):
-        return
-    for call, loss in source.losses():
-        function = source.function(loss)
-        uses = [use for use in source.uses_of(call) if use.args]
-        # Of parameters that are taken for a model another rule speaks.
-        if function is None or any(source.are_parameters(use.args[0]) for use in uses):
-            continue
-        own = {"model", "m"} & set(parameters(function))
-        for forward in source.calls(".forward", within=function):
-            held = forward.func.value if isinstance(forward.func, ast.Attribute) else None
-            if isinstance(held, ast.Name) and held.id in own:
-                name = held.id
-                yield forward, f"MLX's modules have no forward: call the model, {name}(...)"
-                break

@@ -98,7 +98,6 @@ def make_step(model, optimizer, loss_fn):
         ),
         "import mlx.core": "from functools import partial\nimport mlx.core",
     },
-    symptoms=("step-update.nothing-changed",),
 )
 def compiled_without_state(source: SourceFile) -> Hits:
     """A compiled training step that does not say what it changes.

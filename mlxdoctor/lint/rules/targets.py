@@ -28,7 +28,6 @@ def loss_fn(model, batch, lengths):
     return losses.sum() / mx.maximum(mask.sum(), 1)
 """,
     {"< lengths[:, None]": "< lengths[:, None] - 1"},
-    symptoms=("step-alignment.padding-target",),
 )
 def mask_off_by_one(source: SourceFile) -> Hits:
     """A mask that is one position off for targets that are shifted by one.
@@ -37,22 +36,19 @@ def mask_off_by_one(source: SourceFile) -> Hits:
     a target is therefore n - 2, and a mask made for the inputs (`arange(width) < lengths`, or
     `mask[:, :-1]`) goes one further: the row's last token is trained to be followed by padding.
     Where padding is the end token this can be meant; where it is not, the model learns to emit
-    padding. One position too few is as easily made, and leaves the end token untrained.
+    padding.
     """
     for call in source.calls("mlx.nn.losses.cross_entropy"):
         if len(call.args) < 2 or _columns(source.values(call.args[1])[0]) != ("1", ""):
             continue
-        ends = (_end(source, mask) for mask in _factors(source, call))
-        for node, excess in (end for end in ends if end is not None):
-            effect = (
-                "marks the last token of a row as an input to train, and its target is padding: "
-                "end the mask one position earlier"
-                if excess > 0
-                else "ends before the last target of a row, its end token: let the mask go one "
-                "position further"
-            )
-            yield node, f"{ast.unparse(node)} {effect}"
-            break
+        for mask in _factors(source, call):
+            if (end := _late_end(source, mask)) is not None:
+                yield (
+                    end,
+                    f"{ast.unparse(end)} marks the last token of a row as an input to train, and "
+                    "its target is padding: end the mask one position earlier",
+                )
+                break
 
 
 def _columns(node: ast.expr) -> tuple[str, str] | None:
@@ -83,8 +79,8 @@ def _factors(source: SourceFile, call: ast.Call) -> Iterator[ast.expr]:
             losses += [name for name in names if name not in losses]
 
 
-def _end(source: SourceFile, mask: ast.expr) -> tuple[ast.expr, int] | None:
-    """The part of a mask that says where rows end, and by how many positions that is off."""
+def _late_end(source: SourceFile, mask: ast.expr) -> ast.expr | None:
+    """The part of a mask that says where rows end, if that is one position late."""
     parts = list(source.parts(mask))
     for call in (part for part in parts if isinstance(part, ast.Call)):
         # A helper of this file that is given lengths, under a name that says so.
@@ -93,14 +89,14 @@ def _end(source: SourceFile, mask: ast.expr) -> tuple[ast.expr, int] | None:
             parts += [part for value in source.returned(helper) for part in source.parts(value)]
     compared = [(part, _excess(source, part)) for part in parts if isinstance(part, ast.Compare)]
     for part, excess in compared:
-        if excess is not None and abs(excess) == 1:
-            return part, excess
+        if excess == 1:
+            return part
     if any(excess is not None for _, excess in compared):
         return None
     for cut in parts:
         is_mask = isinstance(cut, ast.Subscript) and "mask" in last_name(cut.value).lower()
         if is_mask and _columns(cut) == ("", "-1"):
-            return cut, 1
+            return cut
     return None
 
 
@@ -127,8 +123,7 @@ def _counted(source: SourceFile, node: ast.expr) -> tuple[str, int] | None:
         if source.is_call(node, "mlx.core.arange"):
             first = constant(node.args[0]) if len(node.args) > 1 else 0
             return ("position", first + added) if isinstance(first, int) else None
-        is_sum = source.is_call(node, ".sum", "mlx.core.sum")
-        if "attention_mask" in ast.unparse(node) if is_sum else _is_length(node):
+        if _is_length(node):
             return "length", added
         match node:
             case ast.BinOp(op=ast.Add() | ast.Sub()):
@@ -166,7 +161,6 @@ def loss_fn(model, tokens):
     return nn.losses.cross_entropy(model(tokens), tokens, reduction="mean")
 """,
     {"model(tokens), tokens": "model(tokens[:, :-1]), tokens[:, 1:]"},
-    symptoms=("step-alignment.identity",),
 )
 def unshifted_targets(source: SourceFile) -> Hits:
     """Targets that are not shifted by exactly one from the inputs.
