@@ -76,6 +76,12 @@ what was done is reported all the same.""",
     metavar="FILE",
     help='Append the Markdown to FILE: "$GITHUB_STEP_SUMMARY" in a GitHub job.',
 )
+@click.option(
+    "--init",
+    is_flag=True,
+    help="Write mlxdoctor.toml (or --policy), for what these healthy runs show.",
+)
+@click.option("--force", is_flag=True, help="Let --init replace a policy.")
 def command(  # noqa: PLR0917 - click passes every option by name
     paths: tuple[str, ...],
     policy_file: Path | None,
@@ -91,6 +97,8 @@ def command(  # noqa: PLR0917 - click passes every option by name
     names: tuple[str, ...],
     folder: Path,
     summary: Path | None,
+    init: bool,
+    force: bool,
 ) -> int:
     """Judge many adapters or runs by a policy, for CI.
 
@@ -104,7 +112,12 @@ def command(  # noqa: PLR0917 - click passes every option by name
       mlxdoctor gate adapters/
       mlxdoctor gate 'adapters/*/' --stdout github --format sarif
       mlxdoctor gate 'runs/*/' --baseline known.json --write-baseline
+      mlxdoctor gate --init runs/good-1 runs/good-2
     """
+    if init:
+        return _init(paths, policy_file or Path("mlxdoctor.toml"), generate, force)
+    if force:
+        raise click.UsageError("--force is for --init")
     if jobs is not None and cluster is not None:
         raise click.UsageError("--jobs is for processes on this machine, --cluster for another")
 
@@ -184,3 +197,20 @@ def _deliver(
         else:
             text = text_of(result, printed)
         click.echo(text, nl=False)
+
+
+def _init(paths: tuple[str, ...], file: Path, generate: bool, force: bool) -> int:
+    from mlxdoctor.gate.init import policy_text, required_checks
+
+    if file.name == "pyproject.toml":
+        remedy = "write mlxdoctor.toml and copy it below [tool.mlxdoctor]"
+        raise InputError(file, "is not written by --init: it holds more than a policy", remedy)
+    if file.exists() and not force:
+        raise InputError(file, "is there already", "replace it with --force, or name another file")
+    _refuse_inside(file.parent, paths)
+    with ProgressLine() as progress:
+        runs, require = required_checks(paths, generate=generate, progress=progress)
+    output.write_files(file.parent, {file.name: policy_text(runs, require).encode()})
+    learned_from = f"{len(runs)} healthy run{'s' * (len(runs) != 1)}"
+    click.echo(terminal(f"{file}: requires {len(require)} checks, which ran on {learned_from}"))
+    return EXIT_CLEAN

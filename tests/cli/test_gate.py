@@ -142,12 +142,31 @@ def test_nothing_is_written_into_what_is_examined(project: Path, call: Call) -> 
     assert (code, "lies inside the inspected folder" in err) == (2, True)
     baseline = ["--baseline", f"{run_folder}/known.json", "--write-baseline"]
     assert call("gate", run_folder, *baseline)[0] == 2
+    assert call("gate", run_folder, "--init", "--policy", f"{run_folder}/policy.toml")[0] == 2
     assert digest(project) == before
+
+
+@pytest.mark.slow
+def test_init_writes_a_policy_that_the_run_passes(project: Path, call: Call) -> None:
+    code, said, _ = call("gate", "--init", "runs/healthy-*/")
+    assert code == 0
+    assert said.startswith("mlxdoctor.toml: requires ")
+    text = (project / "mlxdoctor.toml").read_text()
+    assert call("gate", "runs/healthy-*/")[0] == 0
+    code, _, err = call("gate", "--init", "runs/healthy-ordinary")
+    assert (code, "is there already; replace it with --force" in err) == (2, True)
+    assert (project / "mlxdoctor.toml").read_text() == text
+    assert call("gate", "--init", "--force", "runs/healthy-ordinary")[0] == 0
+    assert "#   runs/healthy-ordinary\n" in (project / "mlxdoctor.toml").read_text()
+    code, _, err = call("gate", "--init", "--force", "runs/b-never-trained")
+    assert (code, "is no healthy run" in err) == (2, True)
+    assert "#   runs/healthy-ordinary\n" in (project / "mlxdoctor.toml").read_text()
+    assert call("gate", "--init", "--force", "--policy", "pyproject.toml", "runs/h*/")[0] == 2
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--jobs", "2", "--cluster", "x"], ["--jobs", "0"], ["--time-limit", "0"]],
+    [["--force"], ["--jobs", "2", "--cluster", "x"], ["--jobs", "0"], ["--time-limit", "0"]],
 )
 def test_options_that_do_not_go_together_are_refused(
     project: Path, arguments: list[str], call: Call

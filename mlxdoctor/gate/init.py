@@ -1,0 +1,93 @@
+"""`mlxdoctor gate --init`: a commented policy, from healthy runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from mlxdoctor.check import discover
+from mlxdoctor.evidence.kind import Progress
+from mlxdoctor.formats import escape
+from mlxdoctor.gate.targets import targets
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.verdict import Verdict
+
+_POLICY = """\
+# A gate's policy. Checks that must have run, or an item is inconclusive: those that tell whether
+# training worked, and ran on all of these healthy runs:
+{runs}
+require = {require}
+
+# Whether models must have been run (--generate): files can't tell what it answers.
+require-generate = false
+
+# The least severity that fails an item: "info", "warning", "error" or "never".
+fail-on = "error"
+
+# What becomes of a run that is suspect: "pass", listed and counted, or "fail".
+suspect = "pass"
+
+# Known findings, by `mlxdoctor gate --write-baseline`, that do not fail an item.
+# baseline = "mlxdoctor-baseline.json"
+
+# Other rules for some paths, as in a .gitignore; what is not named here stays as above.
+#
+# [[override]]
+# paths = ["adapters/experimental/**"]
+# fail-on = "never"
+
+# A finding that is known and accepted: a reason is needed, paths and expires may be left out.
+#
+# [[ignore]]
+# code = "learning-rate.above-guideline"
+# paths = ["adapters/old/**"]
+# reason = "this model takes it"
+# expires = 2030-01-31
+"""
+
+
+def required_checks(
+    paths: Iterable[str], *, generate: bool = False, progress: Progress | None = None
+) -> tuple[list[str], list[str]]:
+    """The paths of healthy runs, and the checks that saw something to be sound in all of them.
+
+    Args:
+        paths: runs, or globs of them.
+        generate: run models too.
+        progress: called with what is being done, how many items are done, and of how many.
+
+    Raises:
+        InputError: a run is not healthy, or can't be examined.
+    """
+    from mlxdoctor.api import diagnose
+    from mlxdoctor.formats.summary import headline
+
+    items = targets(paths)
+    required = {check.name for check in discover()}
+    for done, item in enumerate(items):
+        if item.problem:
+            raise InputError(None, item.problem)
+        if progress is not None:
+            progress(f"reading {item.path}", done, len(items))
+        report = diagnose(item.path, allow_model=generate)
+        if report.unreadable:
+            raise InputError(None, report.unreadable[0], "name runs that can be read")
+        # Without models a sound run may be inconclusive; it must have learned, at least.
+        is_faulty = report.verdict in (Verdict.UNHEALTHY, Verdict.SUSPECT)
+        if is_faulty or not any(seen.learned for seen in report.seen):
+            raise InputError(
+                Path(item.path),
+                f"is no healthy run ({headline(report)})",
+                "name healthy runs; `mlxdoctor diagnose` says more about this one",
+            )
+        required &= {outcome.check for outcome in report.outcomes if outcome.seen}
+    return [item.path for item in items], sorted(required)
+
+
+def policy_text(runs: Iterable[str], require: Iterable[str]) -> str:
+    """The policy in TOML, for `mlxdoctor.toml`."""
+    # A string in JSON is one in TOML too where nothing is escaped, as in names of checks.
+    listed = "".join(f"    {json.dumps(name)},\n" for name in require)
+    named = "\n".join(f"#   {escape.terminal(run)}" for run in runs)
+    return _POLICY.format(runs=named, require=f"[\n{listed}]" if listed else "[]")
