@@ -73,13 +73,6 @@ _NAME_THE_BASE = "name the base model that the adapter was trained on"
 
 @check(
     codes={
-        "rank-mismatch": Symptom.error(
-            "the factors have another rank than the configuration says",
-            says="{modules} of {all_modules} modules have rank {ranks}, and the configuration says "
-            "{configured}: a loader builds factors of another shape.",
-            expected="rank {configured}",
-            fix="put the rank of the tensors into the configuration that lies beside them",
-        ),
         "missing-modules": Symptom.warning(
             "modules that the configuration names have no factors",
             says="[{missing} of the {expected} {what} that the configuration names have no factors|"
@@ -199,7 +192,6 @@ def adapter_structure(
     if config is None and base is None:
         raise Inconclusive("there is neither a configuration nor a base model to compare with")
     if config is not None:
-        yield from _ranks(adapter, config)
         yield from _unmatched(adapter, config, base)
         yield from _missing(adapter, config, base)
         without = sum(module.magnitude is None for module in adapter.modules)
@@ -292,28 +284,6 @@ def _no_configuration(adapter: Adapter) -> Sign:
         where=name,
         severity=Severity.INFO if adapter.is_loose else None,
     )
-
-
-def _ranks(adapter: Adapter, config: TrainingConfig) -> Iterator[Sign]:
-    rank, rank_pattern = config.rank, config.values.get("rank_pattern")
-    # Of these configurations tensors-refused reports it.
-    is_refused = config.origin == "mlx-lm" and config.path.name == CONFIG_NAME
-    if is_refused or rank is None or config.is_default("rank"):
-        return
-    endings = tuple(rank_pattern) if isinstance(rank_pattern, dict) else ()
-    mismatched = [
-        module
-        for module in adapter.modules
-        if module.rank != rank and not module.name.endswith(endings)
-    ]
-    if mismatched:
-        figures: dict[str, Measurement] = {
-            "modules": len(mismatched),
-            "all_modules": len(adapter.modules),
-            "ranks": tuple(sorted({module.rank for module in mismatched})),
-            "configured": rank,
-        }
-        yield _sign("rank-mismatch", mismatched, figures)
 
 
 def _unmatched(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:
