@@ -8,14 +8,13 @@ from enum import StrEnum
 from math import inf, isfinite
 from pathlib import Path
 
-from mlxdoctor.engines.tensors import Quantity
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.judge.log_at_saves import LoggedCourse, course
-from mlxdoctor.measure.weights.save_norms import FollowedHistory, Save, follow
+from mlxdoctor.measure.weights.save_norms import Save, follow
 
 
 class Standing(StrEnum):
@@ -107,8 +106,8 @@ def examine(
     base: BaseModel | None,
     log: TrainingLog | None,
     progress: Progress | None = None,
-) -> tuple[FollowedHistory, LoggedCourse | None, tuple[SaveVerdict, ...]]:
-    """The saves in figures, the log at each of them, and what both say of it.
+) -> tuple[LoggedCourse | None, tuple[SaveVerdict, ...]]:
+    """The log at each of the saves, and what it and the files say of them.
 
     Args:
         history: the saves.
@@ -117,7 +116,6 @@ def examine(
         log: the run's.
         progress: called file by file.
     """
-    followed = follow(history, config, base, progress)
     # The final file stands for the last numbered one's iteration at the least.
     last = max(save.iteration or 0 for save in history.checkpoints)
     iterations = [
@@ -129,9 +127,9 @@ def examine(
     trained: set[str] = set()
     # What is broken is no measure for the next.
     good: Save | None = None
-    for place, save in enumerate(followed.saves):
+    for place, save in enumerate(follow(history, config, base, progress)):
         zero = {name for name, size in save.sizes.items() if size == 0}
-        flaws = _of_file(save, zero & trained) or _of_size(save, good, followed.quantity)
+        flaws = _of_file(save, zero & trained) or _of_size(save, good)
         trained |= save.sizes.keys() - zero
         if logged is not None and flaws.keys().isdisjoint({Flaw.UNREADABLE, Flaw.ZERO}):
             flaws |= _of_log(logged, place, is_flawed=bool(flaws))
@@ -143,7 +141,7 @@ def examine(
         if not flaws and save.size > 0:
             good = save
         verdicts.append(SaveVerdict(save, standing, flaws, same if same != place else None))
-    return followed, logged, tuple(verdicts)
+    return logged, tuple(verdicts)
 
 
 def _of_file(save: Save, erased: Collection[str]) -> dict[Flaw, str]:
@@ -159,14 +157,14 @@ def _of_file(save: Save, erased: Collection[str]) -> dict[Flaw, str]:
     return {}
 
 
-def _of_size(save: Save, good: Save | None, quantity: Quantity) -> dict[Flaw, str]:
+def _of_size(save: Save, good: Save | None) -> dict[Flaw, str]:
     """What its size shows, alone and beside that of the last good save."""
     size, iteration = save.size, save.checkpoint.iteration
     # Without the base model no save that is called large was sound.
     most = {"relative": EXPLODED, "nominal": NOMINAL_LARGE, "unscaled": inf}
-    if size >= most[quantity]:
+    if size >= most[save.quantity]:
         times = f"update {size:.3g} times as large as the weights"
-        if quantity == "nominal":
+        if save.quantity == "nominal":
             times = f"update about {size:.3g} times as large as weights of these shapes usually are"
         return {Flaw.EXPLODED: times}
     # A final file has no iteration of its own.

@@ -32,7 +32,7 @@ def examined(
     log: TrainingLog | None = None,
 ) -> tuple[SaveVerdict, ...]:
     saves = history(folder, states, final)
-    return examine(saves, TrainingConfig.read(folder), None, log)[2]
+    return examine(saves, TrainingConfig.read(folder), None, log)[1]
 
 
 def standings(verdicts: Sequence[SaveVerdict]) -> str:
@@ -90,7 +90,7 @@ def test_what_is_said_of_them(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     saves = history(tmp_path, [state(0.1), state(0.2)])
     (tmp_path / "0000200_adapters.safetensors").write_bytes(b"\x00" * 4)
-    verdicts = examine(saves, TrainingConfig.read(tmp_path), None, None)[2]
+    verdicts = examine(saves, TrainingConfig.read(tmp_path), None, None)[1]
     assert standings(verdicts) == "gb"
     assert list(verdicts[1].flaws) == ["unreadable"]
 
@@ -135,5 +135,5 @@ def test_what_the_log_shows(
 def test_real_runs(name: str, expected: str) -> None:
     run = Run.discover([RUNS / name], allow_model=False)
     config, base, log = run.get(TrainingConfig), run.get(BaseModel), run.get(TrainingLog)
-    verdicts = examine(run.need(CheckpointHistory), config, base, log)[2]
+    verdicts = examine(run.need(CheckpointHistory), config, base, log)[1]
     assert standings(verdicts) == expected
