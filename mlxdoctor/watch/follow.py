@@ -76,8 +76,6 @@ class Follower:
         self._clock = clock
         self._remarked_at = -1
         self._told: set[str] = set()
-        #: Name of a run -> how many of its reports were judged and raised no alarm.
-        self._judged: dict[str, int] = {}
 
     def run(
         self,
@@ -145,12 +143,8 @@ class Follower:
             total = self._iterations or run.announced_iterations
             watch = Watch(total, self._memory_gb, self._patience, unit=run.unit, run=run.name)
             rows = rows_of(run)
-            judged = self._judged.get(run.name, 0)
-            # A log that was cut or replaced is judged anew, and so is its last report, which grows.
-            judged = judged if judged < len(rows) else 0
-            seen = (watch.see(row, is_judged=place < judged) for place, row in enumerate(rows))
-            alarms += [alarm for alarm in seen if alarm is not None][:1]
-            self._judged[run.name] = len(rows) - 1
+            # All of it each time: a log may be cut or replaced, and its last report grows.
+            alarms += [alarm for alarm in map(watch.see, rows) if alarm is not None][:1]
             best = watch.best
             if best is not None:
                 best = replace(best, save=state.nearest_save(best.step))

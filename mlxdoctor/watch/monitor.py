@@ -139,26 +139,21 @@ class Watch:
         self._columns: dict[str, _Kept] = {}
         self._clock = _Clock()
 
-    def see(self, row: LogRow, *, is_judged: bool = False) -> Alarm | None:
-        """Judge one more report; an alarm if there is no doubt.
-
-        Args:
-            row: the report.
-            is_judged: whether it was judged before without an alarm: it is only recorded.
-        """
+    def see(self, row: LogRow) -> Alarm | None:
+        """Judge one more report; an alarm if there is no doubt."""
         newest = dict[str, frozenset[str]]()
         validated = self._columns.get("val_loss")
         base = validated.head[0][1] if validated is not None else math.inf
         for name, value in row.values.items():
             kept = self._columns.setdefault(name, _Kept())
-            if name in JUDGED and not is_judged:
+            if name in JUDGED:
                 newest[name] = kept.kinds(value, base)
             kept.add(row.step, value)
         self._clock.see(row)
         if "train_loss" in row.values:
             self.last_step = row.step
         not_improving = self._not_improving(row)
-        alarm = None if is_judged else next(self._alarms(row, newest), not_improving)
+        alarm = next(self._alarms(row, newest), not_improving)
         if alarm is None:
             return None
         savings = self._clock.savings(row.step, self._iterations, self._unit)
