@@ -216,13 +216,7 @@ def _never_learned(segment: Segment, curve: SeriesFacts, is_fresh: bool | None) 
 
 
 def _figures(log: TrainingLog, passes: float | None, name: str) -> dict[str, Measurement]:
-    """Figures of a column that depend on other columns, too.
-
-    Args:
-        log: the training log.
-        passes: how often training went over each different row.
-        name: the column's name.
-    """
+    """Figures of a column that depend on other columns, too."""
     figures, facts = loss_figures(log.main, name), log.main.series[name].facts
     curve, validation = log.main.series["train_loss"].facts, log.main.finite("val_loss")
     if name != "val_loss" or facts.points < 2 or facts.lowest <= 0.0:

@@ -148,10 +148,6 @@ def is_higher(rises: Floats) -> bool:
 class SaveMeasure:
     """Puts saves on the base model one after the other; the base is loaded and asked once.
 
-    Args:
-        run: its models and rows.
-        saves: the checkpoints.
-
     Attributes:
         split: the split of its data that it measures on.
 

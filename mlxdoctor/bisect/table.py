@@ -111,10 +111,6 @@ class Bisection:
 def bisect(run: Run, progress: Progress | None = None) -> Bisection:
     """Find the last good checkpoint of a run, and the best one.
 
-    Args:
-        run: what it left behind; its models are run where it allows that.
-        progress: called file by file, then save by save.
-
     Raises:
         InputError: there are no numbered checkpoints, or none of them can be read.
     """
@@ -158,12 +154,7 @@ def _judged(
     seen: Mapping[int, Behaviour],
     places: Sequence[int],
 ) -> tuple[SaveVerdict, ...]:
-    """The verdicts with what the models showed; a run that broke is taken to stay broken.
-
-    Args:
-        seen: place -> what was measured.
-        places: of the saves that were to be measured.
-    """
+    """The verdicts with what the models showed; a run that broke is taken to stay broken."""
     faults = broken_of(seen)
     last_good = max(seen.keys() - faults.keys(), default=-1)
     judged = []

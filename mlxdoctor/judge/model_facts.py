@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Any
 
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
@@ -78,7 +79,9 @@ def facts_of_name(name: str) -> ModelFacts:
     cached = _CACHED.search(path)
     last = cached[1] if cached else PurePosixPath(path).name
     plain = last.lower().replace("_", "-")
-    family = next((entry for entry in _FAMILIES if re.search(entry["name"], plain)), {})
+    family: dict[str, Any] = next(
+        (entry for entry in _FAMILIES if re.search(entry["name"], plain)), {}
+    )
     size = _SIZE.search(plain)
     of_size = float(size[1]) * _UNITS[size[2]] if size else None
     parameters = family.get("parameters", of_size)

@@ -107,15 +107,7 @@ def examine(
     log: TrainingLog | None,
     progress: Progress | None = None,
 ) -> tuple[LoggedCourse | None, tuple[SaveVerdict, ...]]:
-    """The log at each of the saves, and what it and the files say of them.
-
-    Args:
-        history: the saves.
-        config: states the scale.
-        base: for sizes relative to its weights.
-        log: the run's.
-        progress: called file by file.
-    """
+    """The log at each of the saves, and what it and the files say of them."""
     # The final file stands for the last numbered one's iteration at the least.
     last = max(save.iteration or 0 for save in history.checkpoints)
     iterations = [

@@ -117,11 +117,7 @@ class SeriesTable:
 
     @classmethod
     def read(cls, name: str) -> SeriesTable:
-        """Read a table that lies beside the checks.
-
-        Args:
-            name: of the file, without its folder: "series_facts.toml".
-        """
+        """Read a table that lies beside the checks: "series_facts.toml"."""
         document = dict(shipped("mlxdoctor.checks", name))
         words = document.pop("words", {})
         symptoms = {

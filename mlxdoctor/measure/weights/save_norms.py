@@ -84,12 +84,6 @@ def follow(
 ) -> tuple[Save, ...]:
     """Read every value of every save, one file and in it one module at a time.
 
-    Args:
-        history: the saves.
-        config: states the scale.
-        base: for sizes relative to its weights.
-        progress: called file by file.
-
     Returns:
         The saves in the order of training, the final file last.
     """
@@ -137,10 +131,6 @@ def _whole_weights(adapter: Adapter, base: BaseModel | None) -> Iterator[tuple[s
 
 def heat_map(saves: Sequence[Save], broken: Sequence[bool]) -> CheckpointSizes | None:
     """The data of the figure: the root mean square over a layer's modules, by save.
-
-    Args:
-        saves: of a run, in figures.
-        broken: which of them are broken.
 
     Returns:
         None where no module's size is known.
