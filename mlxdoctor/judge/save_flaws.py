@@ -35,7 +35,6 @@ class Flaw(StrEnum):
     EXPLODED = "exploded"
     JUMPED = "jumped"
     BLOWN_UP = "blown-up-in-the-log"
-    PAST_BEST = "past-its-best-in-the-log"
     ANSWERS = "bad-answers"
 
 
@@ -124,7 +123,7 @@ def examine(
         flaws = _of_file(save, zero & trained) or _of_size(save, good)
         trained |= save.sizes.keys() - zero
         if logged is not None and flaws.keys().isdisjoint({Flaw.UNREADABLE, Flaw.ZERO}):
-            flaws |= _of_log(logged, place, is_flawed=bool(flaws))
+            flaws |= _of_log(logged, place)
         digest = None if save.problem else save.checkpoint.source.sha256
         same = place if digest is None else first_with.setdefault(digest, place)
         standing = Standing.BROKEN if flaws else Standing.GOOD
@@ -168,13 +167,9 @@ def _of_size(save: Save, good: Save | None) -> dict[Flaw, str]:
     return {Flaw.JUMPED: f"update {growth:.3g} times as large as at {last.label}"}
 
 
-def _of_log(logged: LoggedCourse, place: int, *, is_flawed: bool) -> dict[Flaw, str]:
-    if logged.lost[place]:
-        loss = logged.losses[place]
-        is_finite = loss is not None and isfinite(loss)
-        state = f"{loss:.3g}" if is_finite else "not finite"
-        return {Flaw.BLOWN_UP: f"saved while the log's loss was {state}"}
-    if logged.risen[place] and not is_flawed:
-        text = f"saved after the validation loss had risen from its minimum at {logged.best}"
-        return {Flaw.PAST_BEST: text}
-    return {}
+def _of_log(logged: LoggedCourse, place: int) -> dict[Flaw, str]:
+    if not logged.lost[place]:
+        return {}
+    loss = logged.losses[place]
+    state = f"{loss:.3g}" if loss is not None and isfinite(loss) else "not finite"
+    return {Flaw.BLOWN_UP: f"saved while the log's loss was {state}"}

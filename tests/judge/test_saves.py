@@ -95,25 +95,11 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     assert list(verdicts[1].flaws) == ["unreadable"]
 
 
-@pytest.mark.parametrize(
-    ("losses", "val", "expected", "why"),
-    [
-        ([2.0, 1.5, 1.2, 1.0, 6.0, 6.0], {}, "ggb", "saved while the log's loss was 6"),
-        (
-            [4.0, 3.0, 2.0, 1.0, 0.5, 0.2],
-            {1: 4.0, 100: 1.0, 200: 1.5, 300: 2.0},
-            "gbb",
-            "saved after the validation loss had risen from its minimum at 100",
-        ),
-    ],
-)
-def test_what_the_log_shows(
-    tmp_path: Path, losses: list[float], val: dict[int, float], expected: str, why: str
-) -> None:
-    log = LogWriter(tmp_path).losses(losses, val, every=50)
+def test_what_the_log_shows(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path).losses([2.0, 1.5, 1.2, 1.0, 6.0, 6.0], every=50)
     verdicts = examined(tmp_path, GROWING, log=log)
-    assert standings(verdicts) == expected
-    assert verdicts[2].why == why
+    assert standings(verdicts) == "ggb"
+    assert verdicts[2].why == "saved while the log's loss was 6"
     assert not verdicts[2].is_certain
 
 
