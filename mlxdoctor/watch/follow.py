@@ -50,7 +50,6 @@ class Follower:
     Args:
         log: where the text comes from.
         iterations: how long the training is to be; None for what the log says.
-        memory_gb: of the machine that trains, where that is known.
         patience: as for `Watch`.
         notify: told in a sentence what is waited for, and what could not be read.
         remark: told in a sentence what is no alarm and worth knowing, and its figures.
@@ -62,7 +61,6 @@ class Follower:
         self,
         log: GrowingLog,
         iterations: int | None = None,
-        memory_gb: float | None = None,
         patience: int | None = None,
         *,
         notify: Callable[[str], None] = lambda _: None,
@@ -71,7 +69,7 @@ class Follower:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._log = log
-        self._iterations, self._memory_gb, self._patience = iterations, memory_gb, patience
+        self._iterations, self._patience = iterations, patience
         self._notify, self._remark, self._progress = notify, remark, progress
         self._clock = clock
         self._remarked_at = -1
@@ -139,7 +137,7 @@ class Follower:
         alarms = list[Alarm]()
         for run in state.runs:
             total, rows = self._iterations or run.announced_iterations, rows_of(run)
-            watch = Watch(total, self._memory_gb, self._patience, unit=run.unit, run=run.name)
+            watch = Watch(total, self._patience, unit=run.unit, run=run.name)
             # All of it each time: a log may be cut or replaced, and its last report grows.
             alarms += [alarm for alarm in map(watch.see, rows) if alarm is not None][:1]
             best = watch.best

@@ -44,8 +44,6 @@ LEVELS = 15
 WAY_BACK = 0.4
 #: Last reports whose median speed predicts the time of the rest.
 SPEED_REPORTS = 5
-#: Least share of the machine's memory that explains a low speed: Metal's working set.
-NEAR_MEMORY = 0.75
 #: The advice of an alarm on validation losses that do not improve.
 NO_BETTER = (
     "Stop it, and use the save nearest to the best validation; train shorter, on more rows or at a "
@@ -113,7 +111,6 @@ class Watch:
 
     Args:
         iterations: the planned length of the training; None if unknown.
-        memory_gb: the memory of the machine that trains; None if unknown.
         patience: validations without a lower loss that raise an alarm; None for no alarm.
         unit: what the log counts.
         run: the training's name, if a log has several.
@@ -126,7 +123,6 @@ class Watch:
     def __init__(
         self,
         iterations: int | None = None,
-        memory_gb: float | None = None,
         patience: int | None = None,
         *,
         unit: str = "iteration",
@@ -134,7 +130,7 @@ class Watch:
     ) -> None:
         self.best: Best | None = None
         self.last_step = -1
-        self._iterations, self._memory_gb, self._patience = iterations, memory_gb, patience
+        self._iterations, self._patience = iterations, patience
         self._unit, self._run = unit, run
         self._columns: dict[str, _Kept] = {}
         self._clock = _Clock()
@@ -194,11 +190,6 @@ class Watch:
         values = {**sign.measured, "onset": sign.onset}
         message = fill(pattern.symptom.says, values)
         advice = f"Stop it. {as_sentence(fill(pattern.symptom.fix, values))}"
-        peak, memory = row.values.get("peak_memory_gb"), self._memory_gb
-        if kind is AlarmKind.SWAPPING and peak is not None and memory is not None:
-            message += f" Peak memory is {peak:.3g} GB of the machine's {memory:.3g}"
-            is_near = peak >= NEAR_MEMORY * memory
-            message += "." if is_near else ", so look for what else runs on it."
         since = onset if isinstance(onset, int) else row.step
         return Alarm(kind, row.step, since, message, advice, sign.measured)
 

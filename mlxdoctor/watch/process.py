@@ -77,8 +77,3 @@ def stop(process: psutil.Process, grace: float = GRACE_SECONDS) -> tuple[bool, s
         f"process {process.pid} was asked to end (SIGINT, then SIGTERM) and still runs after "
         f"{grace:g} seconds; it is left alone"
     )
-
-
-def machine_memory_gb() -> float:
-    """Memory of this machine, in GB."""
-    return float(psutil.virtual_memory().total) / 1e9
