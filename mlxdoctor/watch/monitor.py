@@ -21,7 +21,7 @@ from mlxdoctor.finding import Measurement, Sign
 from mlxdoctor.judge.curve import loss_figures
 from mlxdoctor.judge.series_table import AlarmRule, Columns, Pattern, SeriesTable, reaches_any
 from mlxdoctor.template import fill
-from mlxdoctor.watch.alarms import Alarm, AlarmKind, Best, Savings, as_sentence
+from mlxdoctor.watch.alarms import Alarm, AlarmKind, Best, as_sentence
 
 #: The tables whose entries raise alarms, the surest first.
 TABLES = tuple(
@@ -152,8 +152,11 @@ class Watch:
         alarm = next(self._alarms(row, newest), not_improving)
         if alarm is None:
             return None
-        savings = self._clock.savings(row.step, self._iterations, self._unit)
-        return replace(alarm, savings=savings, run=self._run, unit=self._unit)
+        alarm = replace(alarm, run=self._run, unit=self._unit)
+        if self._iterations is None or self._iterations < row.step:
+            return alarm
+        steps = self._iterations - row.step
+        return replace(alarm, saved_steps=steps, saved_seconds=self._clock.seconds_of(steps))
 
     def _alarms(self, row: LogRow, newest: Mapping[str, frozenset[str]]) -> Iterator[Alarm]:
         columns: Columns | None = None
@@ -236,10 +239,8 @@ class _Clock:
         """The seconds of the reports from a step on."""
         return sum(seconds for reported, seconds, _ in self._reports if reported >= step)
 
-    def savings(self, step: int, iterations: int | None, unit: str) -> Savings:
-        """The iterations and seconds after a step, at the speed of the last reports."""
-        if iterations is None or iterations < step:
-            return Savings()
+    def seconds_of(self, steps: int) -> float | None:
+        """How long further steps take at the speed of the last reports; None if that is unknown."""
         speeds = [speed for _, _, speed in self._reports][-SPEED_REPORTS:]
-        seconds = (iterations - step) / median(speeds) if speeds else math.inf
-        return Savings(iterations - step, seconds if math.isfinite(seconds) else None, unit)
+        seconds = steps / median(speeds) if speeds else math.inf
+        return seconds if math.isfinite(seconds) else None
