@@ -47,10 +47,10 @@ from mlxdoctor.evidence.run_files import CHECKPOINT_NAME
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought, some_of
 from mlxdoctor.measure.weights.lora_targets import (
     by_mlx_lm,
-    matches,
     refused_settings,
     refused_tensors,
     target_modules,
+    unmatched_keys,
 )
 from mlxdoctor.safety.errors import InputError
 
@@ -290,14 +290,11 @@ def _unmatched(adapter: Adapter, config: TrainingConfig, base: BaseModel | None)
     if config.origin == "peft" and isinstance(config.values.get("target_modules"), str):
         return  # one pattern for all names
     keys = config.keys or ()
-    names = [module.name for module in adapter.modules]
-    unmatched = [key for key in keys if not any(matches(key, name, config) for name in names)]
+    unmatched = unmatched_keys(config, [module.name for module in adapter.modules])
     if not unmatched:
         return
-    nothing_matches = (
-        base is not None
-        and len(unmatched) == len(keys)
-        and not any(matches(key, name, config) for key in keys for name in base.linear_shapes)
+    nothing_matches = base is not None and len(unmatched) == len(keys) == len(
+        unmatched_keys(config, base.linear_shapes)
     )
     figures: dict[str, Measurement] = {
         "keys": tuple(unmatched),
