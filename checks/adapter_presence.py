@@ -143,13 +143,12 @@ _MAGNITUDES_APART = 2.0
         "untrained-values": Symptom.error(
             "values that no start and no training leaves",
             says="[Nearly all values of A have the same sign (median of {modules} modules: "
-            "{share:.1%} have the other): A starts evenly around zero|All values of {constant} of "
-            "{factors} factors are the same number|{factor} consists of {different:g} different "
-            "values (median of {modules} modules): LoRA starts from random ones, and training "
-            "leaves nearly all of them different|{alike} of {modules} modules share {same} with "
-            "another one, number by number: {reason}|The magnitudes of {odd} of {modules} "
-            "modules are below zero, all one number, or far from the norms of the base model's "
-            "weights, which they start as].",
+            "{share:.1%} have the other): A starts evenly around zero|{factor} consists of "
+            "{different:* different value} (median of {modules} modules): LoRA starts from random "
+            "ones, and training leaves nearly all of them different|{alike} of {modules} modules "
+            "share {same} with another one, number by number: {reason}|The magnitudes of {odd} of "
+            "{modules} modules are below zero, all one number, or far from the norms of the base "
+            "model's weights, which they start as].",
             expected="values of its own in every factor, nearly all different, of both signs; "
             "magnitudes near the norms of the rows of the weights",
             fix="use a save of the trainer itself, on the base model that it was trained on; "
@@ -311,12 +310,9 @@ def _untrained_values(facts: Sequence[ModuleFacts]) -> Iterator[Sign]:
     if shares and (share := median(shares)) < _ONE_SIDED:
         yield Sign("untrained-values", {"share": share, "modules": len(shares)})
     factors = {"A": [module.a for module in finite], "B": [module.b for module in finite]}
-    if constant := sum(factor.is_constant for each in factors.values() for factor in each):
-        yield Sign("untrained-values", {"constant": constant, "factors": 2 * len(finite)})
-        return
     for letter, each in factors.items():
         levels = [factor.levels for factor in each if factor.nonzero >= _VALUES]
-        if levels and (level := median(levels)) <= _FEW_LEVELS:
+        if levels and (level := round(median(levels))) <= _FEW_LEVELS:
             more: dict[str, Measurement] = {"factor": letter, "different": level}
             yield Sign("untrained-values", {**more, "modules": len(levels)})
             return

@@ -47,10 +47,10 @@ from mlxdoctor.evidence.run_files import CHECKPOINT_NAME
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought, some_of
 from mlxdoctor.measure.weights.lora_targets import (
     by_mlx_lm,
-    matches,
     refused_settings,
     refused_tensors,
     target_modules,
+    unmatched_keys,
 )
 from mlxdoctor.safety.errors import InputError
 
@@ -73,13 +73,6 @@ _NAME_THE_BASE = "name the base model that the adapter was trained on"
 
 @check(
     codes={
-        "rank-mismatch": Symptom.error(
-            "the factors have another rank than the configuration says",
-            says="{modules} of {all_modules} modules have rank {ranks}, and the configuration says "
-            "{configured}: a loader builds factors of another shape.",
-            expected="rank {configured}",
-            fix="put the rank of the tensors into the configuration that lies beside them",
-        ),
         "missing-modules": Symptom.warning(
             "modules that the configuration names have no factors",
             says="[{missing} of the {expected} {what} that the configuration names have no factors|"
@@ -199,7 +192,6 @@ def adapter_structure(
     if config is None and base is None:
         raise Inconclusive("there is neither a configuration nor a base model to compare with")
     if config is not None:
-        yield from _ranks(adapter, config)
         yield from _unmatched(adapter, config, base)
         yield from _missing(adapter, config, base)
         without = sum(module.magnitude is None for module in adapter.modules)
@@ -294,40 +286,15 @@ def _no_configuration(adapter: Adapter) -> Sign:
     )
 
 
-def _ranks(adapter: Adapter, config: TrainingConfig) -> Iterator[Sign]:
-    rank, rank_pattern = config.rank, config.values.get("rank_pattern")
-    # Of these configurations tensors-refused reports it.
-    is_refused = config.origin == "mlx-lm" and config.path.name == CONFIG_NAME
-    if is_refused or rank is None or config.is_default("rank"):
-        return
-    endings = tuple(rank_pattern) if isinstance(rank_pattern, dict) else ()
-    mismatched = [
-        module
-        for module in adapter.modules
-        if module.rank != rank and not module.name.endswith(endings)
-    ]
-    if mismatched:
-        figures: dict[str, Measurement] = {
-            "modules": len(mismatched),
-            "all_modules": len(adapter.modules),
-            "ranks": tuple(sorted({module.rank for module in mismatched})),
-            "configured": rank,
-        }
-        yield _sign("rank-mismatch", mismatched, figures)
-
-
 def _unmatched(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:
     if config.origin == "peft" and isinstance(config.values.get("target_modules"), str):
         return  # one pattern for all names
     keys = config.keys or ()
-    names = [module.name for module in adapter.modules]
-    unmatched = [key for key in keys if not any(matches(key, name, config) for name in names)]
+    unmatched = unmatched_keys(config, [module.name for module in adapter.modules])
     if not unmatched:
         return
-    nothing_matches = (
-        base is not None
-        and len(unmatched) == len(keys)
-        and not any(matches(key, name, config) for key in keys for name in base.linear_shapes)
+    nothing_matches = base is not None and len(unmatched) == len(keys) == len(
+        unmatched_keys(config, base.linear_shapes)
     )
     figures: dict[str, Measurement] = {
         "keys": tuple(unmatched),

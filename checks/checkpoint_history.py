@@ -92,12 +92,13 @@ def checkpoint_history(
     is_shown = len(history.checkpoints) >= _MIN_SHOWN
     # The base's norms are read for the figure alone.
     weights = base if is_shown else None
-    followed, _, verdicts = examine(history, config, weights, log)
+    _, verdicts = examine(history, config, weights, log)
+    examined = [verdict.save for verdict in verdicts]
     broken = [not verdict.is_good for verdict in verdicts]
-    if is_shown and (figure := heat_map(followed, broken)) is not None:
+    if is_shown and (figure := heat_map(examined, broken)) is not None:
         yield figure
-    yield from _unreadable([save for save in followed.saves if save.problem])
-    saves = [save for save in followed.saves if not save.problem]
+    yield from _unreadable([save for save in examined if save.problem])
+    saves = [save for save in examined if not save.problem]
     numbered = [save for save in saves if save.checkpoint.iteration is not None]
     if not numbered:
         raise Inconclusive("no numbered checkpoint can be read")

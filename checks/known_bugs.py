@@ -1,18 +1,18 @@
 """Known bugs of mlx and mlx-lm, by what they leave behind.
 
 What it finds. What a public bug of mlx or mlx-lm does to a run: gradients that were never applied,
-padding that was trained on, a command that ends with the bug's message. Other checks find adapters
-that were dropped silently and batches without a target.
+a command that ends with the message of the bug. Other checks find adapters that were dropped
+silently, batches without a target, and fewer iterations than an update takes.
 
 Why it matters. Settings, data and code can all be right, and the run fails all the same. Then
 only another version helps, and looking for the mistake in one's own files is time lost.
 
-How it is measured. Each bug has a trace that is computed from the run's files: iterations, tokens
-of answers, bits of the base, the message that a log ends with. A trace counts unless the log
-or the configuration shows a version without the bug. A version alone is no finding.
+How it is measured. Each bug has a trace that is computed from the run's files: iterations, bits of
+the base, the message that a log ends with. A trace counts unless the log or the configuration
+shows a version without the bug. A version alone is no finding.
 
 When it is wrong. Another trainer can leave the same trace for reasons of its own. The files
-must be those of the run: data that were changed later give another trace.
+must be those of the run.
 
 What to do. `mlxdoctor explain` with the bug's name tells what it does, where it is reported and
 which version no longer has it.
@@ -22,35 +22,22 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
 from packaging.version import Version
 
 from mlxdoctor.bugs.known import load_known_bugs, parse_version
 from mlxdoctor.check import Inconclusive, check
-from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import LogFailure, TrainingLog
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
-from mlxdoctor.measure.weights.adapter_facts import factor_facts
 from mlxdoctor.measure.weights.lora_targets import by_mlx_lm
-from mlxdoctor.models.generations import Generations
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
 
 #: The first mlx-lm that writes trust_remote_code into adapter_config.json, and can print a table.
 _RECENT = Version("0.32.0")
 _BUGS = [bug for bug in load_known_bugs().values() if bug.says]
-#: mlx-lm pads with this token, whatever the tokenizer says.
-_PAD = 0
 #: Bits of a word of a quantised weight: DoRA computes the number of inputs as if codes filled it.
 _WORD_BITS = 32
-#: Least share of the answers with the padding token, and of the rows without an end token: 29 of 30
-#: in a run of mlx_lm.lora whose rows have no end token; at most 2 of 12 in 131 sound runs of four
-#: base models.
-_MOST = 0.5
-#: Fewest answers that are judged.
-_ANSWERS = 8
 #: Least share of the iterations that make no update; none of 131 sound runs loses any.
 _LEFT_OVER = 0.1
 
@@ -70,17 +57,13 @@ def known_bugs(
     *,
     config: TrainingConfig | None,
     log: TrainingLog | None,
-    adapter: Adapter | None,
     base: BaseModel | None,
-    rows: SupervisedRows | None,
-    generations: Generations | None,
 ) -> Iterator[Sign]:
     """Look for the trace of every bug that the versions may have."""
-    if config is None and log is None and adapter is None:
-        raise Inconclusive("there is no configuration, log or adapter to look for traces in")
+    if config is None and log is None:
+        raise Inconclusive("there is no configuration or log to look for traces in")
     traces = {
-        "padding-target": _padding_target(rows, generations),
-        "leftover-accumulation": _leftover_accumulation(config, adapter),
+        "leftover-accumulation": _leftover_accumulation(config),
         "dora-odd-bits": _dora_odd_bits(config, base, log),
     }
     for bug in _BUGS:
@@ -109,52 +92,24 @@ def _version(
     return None, ""
 
 
-def _padding_target(rows: SupervisedRows | None, generations: Generations | None) -> Sign | None:
-    """Answers with the padding token, if most rows have no end token."""
-    if rows is None or generations is None:
-        return None
-    padded = [row for row in rows.rows if row.padded and len(row.targets)]
-    # Generation stops at an end token, before the padding.
-    targets = [row.tokens[row.prompt_length : row.length] for row in padded]
-    ended = sum(bool(np.isin(tokens, rows.eos_token_ids).any()) for tokens in targets)
-    if not padded or ended > (1.0 - _MOST) * len(padded):
-        return None
-    if any((row.targets == _PAD).any() for row in rows.rows):
-        return None
-    items = generations.items
-    answers = [(item.tuned_tokens, item.base_tokens or ()) for item in items if item.tuned_tokens]
-    # As the first token it is a sign of NaN logits.
-    affected = sum(
-        _PAD in tuned and tuned[0] != _PAD and _PAD not in base for tuned, base in answers
-    )
-    if len(answers) < _ANSWERS or affected < _MOST * len(answers):
-        return None
-    return Sign("padding-target", {"affected_answers": affected, "answers": len(answers)})
-
-
-def _leftover_accumulation(config: TrainingConfig | None, adapter: Adapter | None) -> Sign | None:
+def _leftover_accumulation(config: TrainingConfig | None) -> Sign | None:
     """The last iterations, if they are fewer than the accumulation steps: they make no update."""
-    if config is None or not config.describes_training or config.iters is None:
+    if config is None or not config.describes_training or not config.iters:
         return None
     steps = config.grad_accumulation_steps or 1
     left_over = config.iters % steps
+    share = left_over / config.iters
+    # A run without any update is a finding of the check `schedule`.
+    if config.iters < steps or share < _LEFT_OVER:
+        return None
     measured: dict[str, Measurement] = {
         "iters": config.iters,
         "grad_accumulation_steps": steps,
         "updates": config.iters // steps,
         "left_over": left_over,
+        "share": share,
     }
-    if config.iters >= steps:
-        share = left_over / config.iters
-        measured["share"] = share
-        return Sign("leftover-accumulation", measured) if share >= _LEFT_OVER else None
-    modules = adapter.modules if adapter is not None else ()
-    if adapter is None or not modules or config.resume_adapter_file:
-        return None
-    if not all(module.b.is_zero for module in factor_facts(adapter)):
-        return None
-    measured["zero_b"] = len(modules)
-    return Sign("leftover-accumulation", measured, modules[0].name, severity=Severity.ERROR)
+    return Sign("leftover-accumulation", measured)
 
 
 def _dora_odd_bits(

@@ -44,12 +44,12 @@ from mlxdoctor.judge.rate import (
     ADAM,
     ALPHA_LIKE,
     FAR,
-    Step,
+    Band,
     better_rate,
     better_scale,
     planned_rates,
-    step_of,
     usual_rates,
+    usual_steps,
 )
 
 _ADVICE = "set learning_rate to {advised_learning_rate:g}"
@@ -152,60 +152,44 @@ def learning_rate(
     if rate is None:
         raise NotApplicable("the configuration states no learning rate")
     if rate <= 0 or not math.isfinite(rate):
-        default = float(MLX_LM_DEFAULTS["learning_rate"])
-        low, high = usual_rates(config, base, log) or (default, default)
-        middle = float(f"{math.sqrt(low * high):.2g}")
-        code = "zero" if rate == 0 else "negative" if math.isfinite(rate) else "not-a-rate"
-        yield Sign(
-            code,
-            {
-                "learning_rate": rate if math.isfinite(rate) else str(rate),
-                "advised_learning_rate": default if low <= default <= high else middle,
-            },
-        )
+        yield _no_rate(rate, usual_rates(config, base, log))
         return
-    step, scale = step_of(config, base, log), config.scale
-    if step is None or scale is None:
+    scale = config.scale
+    if scale is None or config.fine_tune_type == "full":
         raise NotApplicable("the guideline is one for LoRA, and the run is not")
-    size = "unknown size (taken for a billion parameters)"
-    if step.parameters is not None:
-        power = min(int(math.log10(max(step.parameters, 1.0))) // 3, 3)
-        unit = ("", " thousand", " million", " billion")[power]
-        size = f"{step.parameters / 1000.0**power:.3g}{unit} parameters (by {step.size_from})"
-    measured: dict[str, Measurement] = {
-        "learning_rate": rate,
-        "scale": scale,
-        "rate_times_scale": step.size,
-        "lowest": step.low,
-        "highest": step.high,
-        "guideline": (step.low, step.high),
-        "parameters": step.parameters,
-        "size": size,
-    }
+    band, step = usual_steps(config, base, log), rate * abs(scale)
     is_alpha = scale >= ALPHA_LIKE and config.origin == "mlx-lm"
     if is_alpha:
-        yield Sign(
-            "scale-looks-like-alpha",
-            {
-                "scale": scale,
-                "rank": config.rank,
-                "advised_scale": better_scale(scale, config.rank, rate, step),
-            },
-            severity=Severity.ERROR if planned is not None and step.times_above > 1 else None,
-        )
-    if not step.low <= step.size <= step.high:
-        sign = _against_the_band(measured, step, is_alpha=is_alpha)
+        figures = {
+            "scale": scale,
+            "rank": config.rank,
+            "advised_scale": better_scale(scale, config.rank, rate, band),
+        }
+        severity = Severity.ERROR if planned is not None and step > band.high else None
+        yield Sign("scale-looks-like-alpha", figures, severity=severity)
+    if not band.has(step):
+        sign = _against_the_band(rate, scale, band, is_alpha=is_alpha)
         # Training on preferences and rewards takes lower rates.
         of_preferences = config.of_preferences or (log is not None and log.is_preference)
-        if of_preferences and step.size < step.low:
+        is_known = band.parameters is not None
+        if of_preferences and step < band.low:
             sign = replace(sign, severity=Severity.INFO)
-        elif planned is not None and not config.warmup and step.times_above >= _PLANNED:
-            is_known = step.parameters is not None
+        elif planned is not None and not config.warmup and step >= _PLANNED * band.high:
             sign = replace(sign, severity=Severity.ERROR if is_known else Severity.INFO)
-        elif step.times_below >= FAR and (fall := _small_fall(log, config)):
-            severity = Severity.ERROR if step.parameters is not None else sign.severity
+        elif FAR * step <= band.low and (fall := _small_fall(log, config)):
+            severity = Severity.ERROR if is_known else sign.severity
             sign = replace(sign, measured={**sign.measured, "lost": fall}, severity=severity)
         yield sign
+
+
+def _no_rate(rate: float, usual: tuple[float, float] | None) -> Sign:
+    """A rate at which nothing is learned, and the one to set: mlx-lm's own where that is usual."""
+    default = float(MLX_LM_DEFAULTS["learning_rate"])
+    low, high = usual or (default, default)
+    advised = default if low <= default <= high else float(f"{math.sqrt(low * high):.2g}")
+    code = "zero" if rate == 0 else "negative" if math.isfinite(rate) else "not-a-rate"
+    stated = rate if math.isfinite(rate) else str(rate)
+    return Sign(code, {"learning_rate": stated, "advised_learning_rate": advised})
 
 
 def _small_fall(log: TrainingLog | None, config: TrainingConfig) -> float | None:
@@ -255,26 +239,40 @@ def _logged(rates: Series, config: TrainingConfig) -> Iterator[Sign]:
     yield Sign("not-the-configured", measured, onset=int(rates.iterations[0]))
 
 
-def _against_the_band(measured: dict[str, Measurement], step: Step, *, is_alpha: bool) -> Sign:
-    is_above = step.size > step.high
-    side, times = ("above", step.times_above) if is_above else ("below", step.times_below)
-    figures: dict[str, Measurement] = {
+def _against_the_band(rate: float, scale: float, band: Band, *, is_alpha: bool) -> Sign:
+    step = rate * abs(scale)
+    is_above = step > band.high
+    times = step / band.high if is_above else band.low / step if step else math.inf
+    size = "unknown size (taken for a billion parameters)"
+    if band.parameters is not None:
+        power = min(int(math.log10(max(band.parameters, 1.0))) // 3, 3)
+        unit = ("", " thousand", " million", " billion")[power]
+        size = f"{band.parameters / 1000.0**power:.3g}{unit} parameters (by {band.size_from})"
+    measured: dict[str, Measurement] = {
+        "learning_rate": rate,
+        "scale": scale,
+        "rate_times_scale": step,
+        "lowest": band.low,
+        "highest": band.high,
+        "guideline": (band.low, band.high),
+        "parameters": band.parameters,
+        "size": size,
         "times": times if math.isfinite(times) else None,
         "advised_learning_rate": None,
     }
     # No rate is advised where the scale is to be corrected first.
-    if step.scale and not (is_alpha and is_above):
-        rate, low, high = (each / abs(step.scale) for each in (step.size, step.low, step.high))
-        figures |= {
+    if scale and not (is_alpha and is_above):
+        low, high = band.low / abs(scale), band.high / abs(scale)
+        measured |= {
             "slowest": low,
             "fastest": high,
             "advised_learning_rate": better_rate(rate, low, high, lower=is_above),
         }
     return Sign(
-        f"{side}-guideline",
-        {**measured, **figures},
+        f"{'above' if is_above else 'below'}-guideline",
+        measured,
         # Without the model's size the band may be off by a power of ten.
-        severity=None if times >= FAR and step.parameters is not None else Severity.INFO,
-        expected=None if step.scale else "a scale above 0",
-        fix=None if step.scale else "set lora_parameters.scale to 20",
+        severity=None if times >= FAR and band.parameters is not None else Severity.INFO,
+        expected=None if scale else "a scale above 0",
+        fix=None if scale else "set lora_parameters.scale to 20",
     )

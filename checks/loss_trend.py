@@ -98,13 +98,11 @@ def loss_trend(
     # The loss of pairs may stay, rise again and fall to zero in a sound run.
     elif not log.is_preference:
         yield from by_code.values()
-        # Whether training began from the base model; None if that is unknown.
-        is_fresh = True if config is not None or log.resumed is False else None
-        if log.resumed or (config is not None and config.resume_adapter_file):
-            is_fresh = False
-        never_learned = _never_learned(segment, curve, is_fresh)
-        if never_learned is not None and "repeats" not in by_code:
-            yield never_learned
+        is_resumed = log.resumed or (config is not None and config.resume_adapter_file)
+        if not is_resumed and "repeats" not in by_code:
+            # Whether it is known that training began from the base model.
+            is_fresh = config is not None or log.resumed is False
+            yield from _never_learned(segment, curve, is_fresh=is_fresh)
         yield from _learned(segment, curve)
     if curve.points < ENOUGH:
         more = ", from a lower steps_per_report or a longer run"
@@ -173,11 +171,11 @@ def _opens_late(segment: Segment) -> bool:
     return segment.base_val_loss is None and is_counted and first > _LATE
 
 
-def _never_learned(segment: Segment, curve: SeriesFacts, is_fresh: bool | None) -> Sign | None:
-    """A sign if nothing was learned; None if something was, or may have been."""
+def _never_learned(segment: Segment, curve: SeriesFacts, *, is_fresh: bool) -> Iterator[Sign]:
+    """A sign if nothing was learned; none if something was, or may have been."""
     is_short = curve.points < ENOUGH or curve.non_finite.count
-    if is_fresh is False or not segment.shows_start or is_short or curve.start < _ALREADY_LOW:
-        return None
+    if not segment.shows_start or is_short or curve.start < _ALREADY_LOW:
+        return
     losses, (start, is_base) = segment.series["train_loss"], start_of(segment)
     validation = segment.get("val_loss")
     constant = None
@@ -188,18 +186,18 @@ def _never_learned(segment: Segment, curve: SeriesFacts, is_fresh: bool | None) 
     learned = 1.0 - curve.end / start if is_base else 0.0
     learned = max(learned, curve.fall if fell else 0.0)
     if learned >= _FALL and (constant is None or fell):
-        return None
+        return
     line = trend(losses.iterations, losses.values)
     span = float(losses.iterations[-1] - losses.iterations[0])
     fall, at_most = -line.slope * span / curve.start, -line.low * span / curve.start
     is_level = constant is not None and line.low <= 0.0 <= line.high and not fell
     if max(learned, fall) >= _FALL and not is_level:
-        return None
+        return
     if constant is None and (_opens_late(segment) or at_most >= _POSSIBLE_FALL):
-        return None
+        return
     is_long = bool(losses.iterations[-1] >= _ITERATIONS)
-    is_certain = constant is not None or (is_long and at_most < _FALL and is_fresh is True)
-    return Sign(
+    is_certain = constant is not None or (is_long and at_most < _FALL and is_fresh)
+    yield Sign(
         "never-learned",
         {
             "start": curve.start,
@@ -216,13 +214,7 @@ def _never_learned(segment: Segment, curve: SeriesFacts, is_fresh: bool | None) 
 
 
 def _figures(log: TrainingLog, passes: float | None, name: str) -> dict[str, Measurement]:
-    """Figures of a column that depend on other columns, too.
-
-    Args:
-        log: the training log.
-        passes: how often training went over each different row.
-        name: the column's name.
-    """
+    """Figures of a column that depend on other columns, too."""
     figures, facts = loss_figures(log.main, name), log.main.series[name].facts
     curve, validation = log.main.series["train_loss"].facts, log.main.finite("val_loss")
     if name != "val_loss" or facts.points < 2 or facts.lowest <= 0.0:

@@ -41,7 +41,6 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Sign, Symptom, Unsought
 from mlxdoctor.measure.weights.lora_targets import target_modules
 
-_EXAMPLES = 3
 _EVERY_TENSOR = "every tensor of the file in the adapter"
 _RENAME = (
     "Give the tensors the names of this model's modules, or the run the layers and keys of the "
@@ -102,69 +101,73 @@ _LOST = 0.15
     rerun_symptom=True,
 )
 def resume(
+    config: TrainingConfig,
+    *,
     resumed: ResumedAdapter | None,
     adapter: Adapter | None,
     base: BaseModel | None,
-    config: TrainingConfig | None,
-    *,
     planned: PlannedRun | None,
     earlier: EarlierRun | None,
     log: TrainingLog | None,
 ) -> Iterator[Sign | Unsought]:
     """Compare what was resumed with what was saved and asked for, and where the loss begins."""
-    named = config.resume_adapter_file if config is not None else None
-    if config is not None and not named:
+    named = config.resume_adapter_file
+    if not named:
         raise DoesNotArise("the run was not resumed")
     if planned is not None and resumed is None:
         yield Sign("no-file", {"file": named}, where="resume_adapter_file")
         return
-    if earlier is not None and log is not None and config is not None:
+    if earlier is not None and log is not None:
         yield from _start(earlier, log, config)
     else:
         yield Unsought(("from-the-base",), "the log of this run or of the earlier one is not here")
     of_rank = list(_rank(resumed, adapter, config)) if resumed is not None else []
     yield from of_rank
-    names: list[str] = []
-    taken: Collection[str] | None = None
-    if resumed is not None and planned is not None:
-        if base is not None and planned.config.fine_tune_type != "full":
-            names, taken = (
-                [m.name for m in resumed.modules],
-                target_modules(planned.config, base),
-            )
-    elif resumed is not None and adapter is not None:
-        names, taken = sorted(resumed.tensors), adapter.tensors.keys()
-    elif not of_rank and earlier is None:
-        what = f"{named}, which it was resumed from," if named else "what it was resumed from"
-        raise NotApplicable(f"{what} is not here, or what it trained is not")
-    lost = [name for name in names if taken is not None and name not in taken]
-    if resumed is None or taken is None or not lost:
+    taken = None if resumed is None else _taken(resumed, adapter, base, planned)
+    if resumed is None or taken is None:
+        if planned is None and not of_rank and earlier is None:
+            why = f"{named}, which it was resumed from, is not here, or what it trained is not"
+            raise NotApplicable(why)
         return
-    loaded = len(resumed.tensors) * (len(names) - len(lost)) // len(names)
-    measured: dict[str, Measurement] = {
-        "resumed_tensors": len(resumed.tensors),
-        "loaded": loaded,
-        "file": resumed.path.name,
-    }
-    symptom, where = "partly-loaded" if loaded else "nothing-loaded", lost[0]
-    if planned is not None:
-        measured["planned"], where = lost[0], "resume_adapter_file"
-    else:
-        measured["dropped"] = tuple(lost[:_EXAMPLES])
-        measured["trained"] = tuple(sorted(taken)[:_EXAMPLES])
-    yield Sign(symptom, measured, where=where)
+    if lost := sorted(resumed.tensors.keys() - taken):
+        loaded = len(resumed.tensors) - len(lost)
+        measured: dict[str, Measurement] = {
+            "resumed_tensors": len(resumed.tensors),
+            "loaded": loaded,
+            "file": resumed.path.name,
+            "planned": lost[0].rpartition(".")[0] if planned is not None else None,
+        }
+        where = "resume_adapter_file" if planned is not None else lost[0]
+        yield Sign("partly-loaded" if loaded else "nothing-loaded", measured, where)
 
 
-def _rank(resumed: Adapter, saved: Adapter | None, config: TrainingConfig | None) -> Iterator[Sign]:
-    ranks = sorted({module.rank for module in resumed.modules})
-    if saved is not None and {module.rank for module in saved.modules} != set(ranks):
+def _taken(
+    resumed: Adapter,
+    adapter: Adapter | None,
+    base: BaseModel | None,
+    planned: PlannedRun | None,
+) -> Collection[str] | None:
+    """The tensors that have a place in the run's own adapter; None where that is not known."""
+    if planned is None:
+        return adapter.tensors.keys() if adapter is not None else None
+    if base is None or planned.config.fine_tune_type == "full":
+        return None
+    modules = target_modules(planned.config, base)
+    if modules is None:
+        return None
+    return {name for name in resumed.tensors if name.rpartition(".")[0] in modules}
+
+
+def _rank(resumed: Adapter, saved: Adapter | None, config: TrainingConfig) -> Iterator[Sign]:
+    ranks = {module.rank for module in resumed.modules}
+    if saved is not None and {module.rank for module in saved.modules} != ranks:
         # The file was replaced since, or the tensors were left out: the names tell.
         return
-    wanted = config.rank if config is not None and config.origin == "mlx-lm" else None
-    if wanted is None or len(ranks) != 1 or ranks[0] == wanted:
+    rank, wanted = max(ranks, default=None), config.rank
+    if config.origin != "mlx-lm" or wanted is None or len(ranks) != 1 or rank == wanted:
         return
     measured: dict[str, Measurement] = {
-        "resumed_rank": ranks[0],
+        "resumed_rank": rank,
         "rank": wanted,
         "file": resumed.path.name,
     }

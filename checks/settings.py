@@ -46,7 +46,7 @@ from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.evidence.run_files import CHECKPOINT_NAME
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, some_of
-from mlxdoctor.measure.weights.lora_targets import by_mlx_lm, matches, target_modules
+from mlxdoctor.measure.weights.lora_targets import by_mlx_lm, target_modules, unmatched_keys
 from mlxdoctor.safety.quoting import quoted
 
 _NAMES = "names of the base model's modules, such as self_attn.q_proj"
@@ -241,13 +241,14 @@ def _targets(config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:
     keys = config.keys
     if keys is None or config.fine_tune_type == "full" or not (base and base.num_layers):
         return
-    modules = list(base.linear_shapes)
-    unmatched = [key for key in keys if not any(matches(key, name, config) for name in modules)]
+    unmatched = unmatched_keys(config, base.linear_shapes)
     if not unmatched:
         return
     # The last part of a module's name -> its name within a layer, as mlx-lm's keys have it.
     names = {
-        name.rpartition(".")[2]: name for layer, name in map(layer_of, modules) if layer is not None
+        name.rpartition(".")[2]: name
+        for layer, name in map(layer_of, base.linear_shapes)
+        if layer is not None
     }
     meant = [names[key] for key in unmatched if key in names]
     no_targets = len(unmatched) == len(keys) and not target_modules(config, base)

@@ -11,10 +11,9 @@ frozen. A full model trained at a LoRA rate is destroyed in a few updates.
 
 How it is measured. Expected is the larger of two counts: rank × (inputs + outputs) over the modules
 that the configuration names, and the numbers of the LoRA factors in the adapter's file.
-Observed is what the log prints, or else all numbers in the file. If the log's count
-is that of the configured modules to the last printed digit, they were all trained, and
-the file must hold as many. A quantised weight counts as the matrix that it stands for,
-as in mlx-lm.
+Observed is what the log prints. If its count is that of the configured modules to the last
+printed digit, they were all trained, and the file must hold as many. A quantised weight
+counts as the matrix that it stands for, as in mlx-lm.
 
 When it is wrong. Trainers count differently: some count the factors in the total, some
 count packed words of quantised models. The keys that mlx-lm chooses by itself depend on
@@ -25,10 +24,10 @@ What to do. Call `model.freeze()` before the layers are converted, and compare
 `tree_flatten(model.trainable_parameters())` with the list of factors.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check
-from mlxdoctor.evidence.adapter import Adapter, LoraModule
+from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
@@ -81,50 +80,43 @@ _TOTAL_DIFFERENCE = 0.05
     rerun_symptom=True,
 )
 def trainable_ratio(
-    log: TrainingLog | None,
+    log: TrainingLog,
     config: TrainingConfig | None,
     adapter: Adapter | None,
     base: BaseModel | None,
 ) -> Iterator[Sign]:
     """Count what was trainable, and what should have been."""
-    logged = log.trainable if log is not None else None
-    if logged is not None and logged.trainable_millions == 0 and logged.percent == 0:
+    logged = log.trainable
+    if logged is None:
+        raise Inconclusive("the log does not count what was trainable")
+    if logged.trainable_millions == 0 and logged.percent == 0:
         measured = {"percent": 0.0, "total_millions": logged.total_millions}
         yield Sign("none-trainable", measured)
         return
-    is_full = log is not None and log.header.get("type", "").startswith("full")
-    if config is not None:
-        is_full = config.fine_tune_type == "full"
-    if is_full:
+    stated = config.fine_tune_type if config is not None else log.header.get("type", "")
+    if (stated or "").startswith("full"):
         raise NotApplicable("a full fine-tune trains whole weights")
-    if logged is not None:
-        trainable, slack = logged.trainable_millions * 1e6, _ROUNDING
-        if base is not None:
-            yield from _total_mismatch(logged.total_millions * 1e6, base)
-    elif adapter is not None:
-        trainable, slack = float(adapter.parameter_count), 0.0
-    else:
-        raise Inconclusive("neither a log with the count nor an adapter was found")
+    if base is not None:
+        yield from _total_mismatch(logged.total_millions * 1e6, base)
+    trainable = logged.trainable_millions * 1e6
     configured = (
         configured_parameters(config, base) if config is not None and base is not None else None
     )
-    modules = adapter.modules if adapter is not None else ()
-    stored = sum(module.parameter_count for module in modules) or None
+    factors = (module.parameter_count for module in (adapter.modules if adapter else ()))
+    stored = sum(factors) or None
     expected = max(configured or 0, stored or 0)
     figures: dict[str, Measurement] = {"trainable": trainable}
     if configured is None and stored is None:
-        if logged is None or logged.percent < 100 * _MODEL_SHARE:
+        if logged.percent < 100 * _MODEL_SHARE:
             why = "what LoRA should have cannot be told without its factors or the base"
             raise Inconclusive(why)
         unsaid = None if config is not None else "the log does not say whether that was meant"
         figures |= {"percent": logged.percent, "unsaid": unsaid}
         yield Sign("unfrozen", figures, severity=Severity.WARNING if unsaid else None)
         return
-    saved_all = adapter is not None and adapter.parameter_count >= trainable - slack
-    if trainable > _EXCESS * expected + slack:
+    saved_all = adapter is not None and adapter.parameter_count >= trainable - _ROUNDING
+    if trainable > _EXCESS * expected + _ROUNDING:
         is_model = base is not None and trainable >= _MODEL_SHARE * base.parameter_count
-        if not (is_model or saved_all) and _is_of_another_rank(trainable, modules):
-            raise Inconclusive("the file has the factors that were trained, at a lower rank")
         # With only one of the two counts, the excess may be LoRA factors that were not saved.
         is_certain = is_model or saved_all or None not in (configured, stored)
         is_of_file = expected == stored
@@ -137,24 +129,13 @@ def trainable_ratio(
         }
         yield Sign("unfrozen", figures, severity=None if is_certain else Severity.WARNING)
     elif (
-        logged is not None
-        and configured is not None
+        configured is not None
         and adapter is not None
         and not saved_all
-        and abs(trainable - configured) <= slack
+        and abs(trainable - configured) <= _ROUNDING
     ):
         figures |= {"saved": adapter.parameter_count}
         yield Sign("partly-saved", figures, where=adapter.path.name)
-
-
-def _is_of_another_rank(trainable: float, modules: Sequence[LoraModule]) -> bool:
-    """Whether these modules have as many numbers as were trained, at a rank above the file's."""
-    ranks = {module.rank for module in modules}
-    if len(ranks) != 1:
-        return False
-    per_rank = sum(module.parameter_count for module in modules) / ranks.pop()
-    off = abs(trainable - round(trainable / per_rank) * per_rank)
-    return off <= _ROUNDING / 2 < per_rank / 4
 
 
 def _total_mismatch(total: float, base: BaseModel) -> Iterator[Sign]:

@@ -67,19 +67,15 @@ def training_length(
     batch = config.batch_size
     if not config.describes_training or not batch:
         raise NotApplicable("the configuration does not say how the run was trained")
-    segment = log.main if log is not None else None
-    curves = [
-        series
-        for name in ("train_loss", "val_loss")
-        if segment is not None and (series := segment.get(name)) is not None
-    ]
-    is_broken = any(not np.isfinite(series.values).all() for series in curves)
-    if is_broken or (log is not None and log.failures):
-        raise NotApplicable("the run broke, and that it was short says nothing more")
-    iterations = config.iters
-    if segment is not None and segment.axis in ("iteration", "step"):
-        last = (int(series.iterations[-1]) for series in segment.series.values() if len(series))
-        iterations = max(last, default=iterations)
+    iterations, losses = config.iters, []
+    if log is not None:
+        names = log.main.series.keys() & {"train_loss", "val_loss"}
+        losses = [log.main.series[name].values for name in names if len(log.main.series[name])]
+        if log.failures or not all(np.isfinite(values).all() for values in losses):
+            raise NotApplicable("the run broke, and that it was short says nothing more")
+        if log.main.axis in ("iteration", "step"):
+            last = (int(each.iterations[-1]) for each in log.main.series.values() if len(each))
+            iterations = max(last, default=iterations)
     if iterations is None:
         raise Inconclusive("nothing tells how many iterations were made")
     if config.iters and 2 * iterations < config.iters:
@@ -87,17 +83,13 @@ def training_length(
     updates = iterations // max(config.grad_accumulation_steps or 1, 1)
     split = dataset.splits.get("train") if dataset is not None else None
     rows, seen = len(split.rows) if split is not None else 0, iterations * batch
-    losses = [series.values for series in curves if len(series)]
     is_low = any(values[-1] < DONE for values in losses)
     fell = any(
         len(values) >= 2 and values[0] > 0 and values[-1] <= (1.0 - FELL) * values[0]
         for values in losses
     )
     at_once = (
-        segment is not None
-        and updates <= AT_ONCE
-        and 0 < seen < AT_ONCE_PASSES * rows
-        and not is_low
+        log is not None and updates <= AT_ONCE and 0 < seen < AT_ONCE_PASSES * rows and not is_low
     )
     few = seen < FEW_PASSES * rows if rows else seen <= FEW_ROWS
     if not at_once and (updates > FEW_UPDATES or not few):

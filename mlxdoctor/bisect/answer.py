@@ -156,7 +156,7 @@ def render(table: Bisection, *, is_markdown: bool) -> str:
     clean = escape.markdown if is_markdown else escape.terminal
     answer = as_object(table)
     best = str(table.rows[table.best.place].path) if table.best is not None else None
-    headers = {**_COLUMNS, "size": QUANTITIES[table.followed.quantity]}
+    headers = {**_COLUMNS, "size": QUANTITIES[table.rows[0].save.quantity]}
     rows = [
         {
             **{key: _cell(save[key]) for key in headers},
@@ -203,7 +203,7 @@ def as_object(table: Bisection) -> dict[str, Any]:
         "newest_is_good": table.newest_is_good,
         "decided": table.is_decided,
         "onset": table.logged.onset if table.logged is not None else None,
-        "quantity": table.followed.quantity,
+        "quantity": rows[0].save.quantity,
         "checkpoints": [_save(table, place) for place in range(len(rows))],
         "notes": list(notes(table)),
     }

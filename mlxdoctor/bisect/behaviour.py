@@ -19,7 +19,7 @@ from mlxdoctor.evidence.kind import Missing
 from mlxdoctor.evidence.supervision import Role, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.judge import collapse
-from mlxdoctor.judge.log_at_saves import LOST_SHARE, RISEN_NATS, RISEN_RATIO
+from mlxdoctor.judge.log_at_saves import LOST_SHARE
 from mlxdoctor.measure.text.prompt_rates import Rate, is_raised, rate
 from mlxdoctor.measure.text.statistics import SIGNIFICANCE, sign_test
 
@@ -42,6 +42,10 @@ SPLITS = ("valid", "test", "train")
 HELD_OUT = ("valid", "test")
 #: Saves that are measured before others between them are: a run may have hundreds.
 MEASURED = 16
+#: Answers' loss over the lowest before: healthy runs end within 1.10 of it.
+_RISEN_RATIO = 1.15
+#: Nats that it has to rise besides: small losses double and halve with the batch.
+_RISEN_NATS = 0.2
 #: Of fewer rows a sign test is never sure: all of them must agree then.
 _ENOUGH_ROWS = 8
 
@@ -133,7 +137,7 @@ def _is_worse(save: Behaviour, best: Behaviour) -> bool:
     """Whether a loss rose by enough nats, and by a ratio or a share of the gain, not by chance."""
     rise, gain = save.loss - best.loss, best.base_loss - best.loss
     lost_much = gain > 0 and rise > LOST_SHARE * gain
-    if rise < RISEN_NATS or not (save.loss > RISEN_RATIO * best.loss or lost_much):
+    if rise < _RISEN_NATS or not (save.loss > _RISEN_RATIO * best.loss or lost_much):
         return False
     return is_higher(save.losses - best.losses)
 
@@ -147,10 +151,6 @@ def is_higher(rises: Floats) -> bool:
 
 class SaveMeasure:
     """Puts saves on the base model one after the other; the base is loaded and asked once.
-
-    Args:
-        run: its models and rows.
-        saves: the checkpoints.
 
     Attributes:
         split: the split of its data that it measures on.

@@ -22,7 +22,6 @@ from mlxdoctor.evidence.kind import Missing, Progress
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.judge.log_at_saves import LoggedCourse
 from mlxdoctor.judge.save_flaws import Flaw, SaveVerdict, Standing, examine
-from mlxdoctor.measure.weights.save_norms import FollowedHistory
 from mlxdoctor.safety.errors import InputError
 
 if TYPE_CHECKING:
@@ -62,7 +61,6 @@ class Bisection:
         rows: one a save, in the order of training; its behaviour is taken into account.
         behaviours: place -> what was measured of the save, or of an earlier one whose file is
             the same.
-        followed: the saves in figures.
         logged: the log at the saves; None where there is no usable one.
         split: the rows that losses were measured on; empty where no model was run.
         unmeasured: why no model was run; empty where one was.
@@ -71,7 +69,6 @@ class Bisection:
 
     rows: tuple[SaveVerdict, ...]
     behaviours: Mapping[int, Behaviour]
-    followed: FollowedHistory
     logged: LoggedCourse | None
     split: str
     unmeasured: str
@@ -106,29 +103,25 @@ class Bisection:
         """
         if not self.newest_is_good or self.measured:
             return True
-        has_sizes = self.followed.quantity != "unscaled" and isfinite(self.rows[-1].save.size)
+        newest = self.rows[-1].save
+        has_sizes = newest.quantity != "unscaled" and isfinite(newest.size)
         return has_sizes or (self.logged is not None and self.logged.covers)
 
 
 def bisect(run: Run, progress: Progress | None = None) -> Bisection:
     """Find the last good checkpoint of a run, and the best one.
 
-    Args:
-        run: what it left behind; its models are run where it allows that.
-        progress: called file by file, then save by save.
-
     Raises:
         InputError: there are no numbered checkpoints, or none of them can be read.
     """
     history = _history(run)
     config, base, log = run.get(TrainingConfig), run.get(BaseModel), run.get(TrainingLog)
-    followed, logged, verdicts = examine(history, config, base, log, progress)
-    first = followed.saves[0]
-    if all(save.problem for save in followed.saves):
+    logged, verdicts = examine(history, config, base, log, progress)
+    if all(verdict.save.problem for verdict in verdicts):
         raise InputError(
             history.path,
             f"has {len(verdicts)} checkpoints, none of which can be read; "
-            f"{first.checkpoint.path.name} {first.problem}",
+            f"{verdicts[0].path.name} {verdicts[0].save.problem}",
         )
     places = [
         place
@@ -153,7 +146,7 @@ def bisect(run: Run, progress: Progress | None = None) -> Bisection:
     }
     validations = logged.validations if logged is not None else ()
     best = best_of(verdicts, behaviours if split in HELD_OUT else {}, validations)
-    return Bisection(verdicts, behaviours, followed, logged, split, unmeasured, best)
+    return Bisection(verdicts, behaviours, logged, split, unmeasured, best)
 
 
 def _judged(
@@ -161,12 +154,7 @@ def _judged(
     seen: Mapping[int, Behaviour],
     places: Sequence[int],
 ) -> tuple[SaveVerdict, ...]:
-    """The verdicts with what the models showed; a run that broke is taken to stay broken.
-
-    Args:
-        seen: place -> what was measured.
-        places: of the saves that were to be measured.
-    """
+    """The verdicts with what the models showed; a run that broke is taken to stay broken."""
     faults = broken_of(seen)
     last_good = max(seen.keys() - faults.keys(), default=-1)
     judged = []

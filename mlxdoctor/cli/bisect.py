@@ -75,7 +75,9 @@ def command(
         from mlxdoctor.measure.weights.save_norms import heat_map
 
         files = {_REPORTS[output_format]: text.encode()}
-        picture = heat_map(table.followed, [not row.is_good for row in table.rows])
+        picture = heat_map(
+            [row.save for row in table.rows], [not row.is_good for row in table.rows]
+        )
         if picture is not None:
             files[_PICTURE] = png("checkpoints", picture)
         output.write_files(folder, files, stale=(_PICTURE,))

@@ -91,13 +91,11 @@ def command(  # noqa: PLR0917 - click passes every option by name
     from mlxdoctor.watch.follow import Follower
     from mlxdoctor.watch.growing_log import GrowingLog, GrowingPipe
     from mlxdoctor.watch.hook import parse_hook, run_hook
-    from mlxdoctor.watch.process import find_process, is_alive, machine_memory_gb, stop
+    from mlxdoctor.watch.process import find_process, is_alive, stop
 
     words = parse_hook(hook) if hook is not None else None
     target = find_process(stop_pid) if stop_pid is not None else None
     follows = find_process(until_exit) if until_exit is not None else target
-    # A log may come from another machine; a process does not.
-    memory = machine_memory_gb() if follows is not None else None
     say = _Speaker(output_format)
     if no_follow and str(log) != "-":
         require_file(log)
@@ -107,7 +105,6 @@ def command(  # noqa: PLR0917 - click passes every option by name
         follower = Follower(
             growing,
             iters,
-            memory,
             patience,
             notify=lambda text: say.line("waiting", text, is_result=False),
             remark=say.remark,

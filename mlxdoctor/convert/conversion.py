@@ -7,34 +7,26 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors.numpy import save
 
-from mlxdoctor.convert.portable import (
-    LIBRARIES,
-    Library,
-    PortableAdapter,
-    PortableModule,
-    stored_values,
-    times,
-)
-from mlxdoctor.convert.refusals import require_convertible, require_fit, require_whole
-from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.convert.portable import LIBRARIES, Library, PortableModule, times
+from mlxdoctor.convert.refusals import require_convertible
+from mlxdoctor.evidence.adapter import Adapter, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.run_files import resolve
 from mlxdoctor.evidence.tensor import count_nonfinite
-from mlxdoctor.measure.weights.adapter_facts import module_scale
 from mlxdoctor.safety.errors import InputError
 
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 
+Modules = tuple[PortableModule, ...]
 #: An adapter as a library has it: its modules, its settings, and what had to change, in sentences.
-Settings = tuple[tuple[PortableModule, ...], dict[str, Any], list[str]]
+Written = tuple[Modules, dict[str, Any], list[str]]
 
 
 @dataclass(frozen=True)
@@ -72,21 +64,15 @@ def convert(path: Path, target: Library | None = None, model: str | None = None)
     """
     adapter = Adapter.read(path)
     config = TrainingConfig.read(adapter.path.parent)
-    require_whole(adapter, config)
     source: Library = "peft" if config.origin == "peft" else "mlx"
-    if target is None:
-        target = "mlx" if source == "peft" else "peft"
     if target == source:
         raise InputError(path, f"is an adapter of {LIBRARIES[source].name} already")
+    target = "mlx" if source == "peft" else "peft"
     base = _base(model, config, adapter)
     require_convertible(adapter, config, base, source)
-    portable = _read(adapter, config, source)
-    if not all(map(isfinite, (portable.dropout, *(module.scale for module in portable.modules)))):
-        raise InputError(config.path, "states a scale or a dropout that is not a finite number")
-    require_fit(portable, base, target)
-    if model is not None:
-        portable = replace(portable, model=model)
-    written, settings, notes = (_to_mlx if target == "mlx" else _to_peft)(portable)
+    modules = tuple(PortableModule.of(module, config) for module in adapter.modules)
+    to_library = _to_mlx if target == "mlx" else _to_peft
+    written, settings, notes = to_library(modules, config, model or config.model)
     if source == "mlx" and config.describes_training:
         notes.append(
             "the settings of the training (rate, data, iterations) stay behind: PEFT's file has "
@@ -98,8 +84,8 @@ def convert(path: Path, target: Library | None = None, model: str | None = None)
         there.file: save(there.tensors(written), {"format": there.metadata}),
     }
     layers = {module.layer for module in adapter.modules} - {None}
-    ranks = sorted({module.rank for module in portable.modules})
-    scales = sorted({module.scale for module in portable.modules})
+    ranks = sorted({module.rank for module in modules})
+    scales = sorted({module.scale for module in modules})
     summary = (
         f"{len(adapter.modules)} modules in {len(layers)} layers, "
         f"rank {'/'.join(map(str, ranks))}, scale {'/'.join(f'{scale:g}' for scale in scales)}, "
@@ -144,30 +130,7 @@ def _warnings(adapter: Adapter, base: BaseModel | None) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-def _read(adapter: Adapter, config: TrainingConfig, source: Library) -> PortableAdapter:
-    """The adapter as its own library would apply it."""
-    modules = []
-    for module in adapter.modules:
-        a, b = stored_values(module.a), stored_values(module.b)
-        modules.append(
-            PortableModule(
-                name=module.name,
-                a=a.T if source == "peft" else a,
-                b=b.T if source == "peft" else b,
-                magnitude=stored_values(module.magnitude) if module.magnitude else None,
-                scale=module_scale(module, config),
-            )
-        )
-    return PortableAdapter(
-        path=adapter.path,
-        modules=tuple(modules),
-        dropout=config.dropout or 0.0,
-        model=config.model,
-        is_dora=config.fine_tune_type == "dora",
-    )
-
-
-def _to_mlx(adapter: PortableAdapter) -> Settings:
+def _to_mlx(before: Modules, config: TrainingConfig, model: str | None) -> Written:
     """As mlx-lm would write it, with one rank and one scale.
 
     Lower ranks are filled up with zeros, which change no product; other scales are multiplied
@@ -176,21 +139,21 @@ def _to_mlx(adapter: PortableAdapter) -> Settings:
     Raises:
         InputError: several scales that no factor can take up exactly.
     """
-    before = adapter.modules
     rank = max(module.rank for module in before)
     ((scale, _),) = Counter(module.scale for module in before).most_common(1)
-    modules = tuple(_folded(_filled(module, rank), scale, adapter) for module in before)
+    modules = tuple(_folded(_filled(module, rank), scale, config.path) for module in before)
+    layers = {layer_of(module.name)[0] for module in modules} - {None}
     settings = {
-        "fine_tune_type": "dora" if adapter.is_dora else "lora",
+        "fine_tune_type": config.fine_tune_type,
         "lora_parameters": {
-            "dropout": adapter.dropout,
+            "dropout": config.dropout or 0.0,
             # Whole names are looked up in the whole model, whatever `num_layers` is.
             "keys": [module.name for module in modules],
             "rank": rank,
             "scale": scale,
         },
-        "model": adapter.model,
-        "num_layers": max(len({module.layer for module in modules} - {None}), 1),
+        "model": model,
+        "num_layers": max(len(layers), 1),
     }
     notes = []
     if filled := sum(module.rank != rank for module in before):
@@ -213,7 +176,7 @@ def _filled(module: PortableModule, rank: int) -> PortableModule:
     return replace(module, a=a, b=b)
 
 
-def _folded(module: PortableModule, scale: float, adapter: PortableAdapter) -> PortableModule:
+def _folded(module: PortableModule, scale: float, path: Path) -> PortableModule:
     """The module with another scale, the ratio multiplied into a factor."""
     if module.scale == scale:
         return module
@@ -223,26 +186,26 @@ def _folded(module: PortableModule, scale: float, adapter: PortableAdapter) -> P
     if (a := times(module.a, ratio)) is not None:
         return replace(module, a=a, scale=scale)
     raise InputError(
-        adapter.path,
+        path,
         f"{module.name} has the scale {module.scale:g}, other modules {scale:g}, and mlx-lm has "
         "one scale for all",
         f"their ratio cannot be multiplied into {module.b.dtype} factors without rounding",
     )
 
 
-def _to_peft(adapter: PortableAdapter) -> Settings:
+def _to_peft(modules: Modules, config: TrainingConfig, model: str | None) -> Written:
     """As PEFT would write it; the adapter has one rank and one scale, as mlx-lm's have.
 
     In double precision lora_alpha / r can be one unit in the last place from the scale (0.1, rank
     3); in single precision, in which both libraries multiply, it was the same for 64 million
     scales next to where it rounds. A whole alpha is an integer, as PEFT declares it.
     """
-    rank, scale = adapter.modules[0].rank, adapter.modules[0].scale
-    alpha = scale * rank
+    rank = modules[0].rank
+    alpha = modules[0].scale * rank
     settings: dict[str, Any] = {
         "alpha_pattern": {},
         "auto_mapping": None,
-        "base_model_name_or_path": adapter.model,
+        "base_model_name_or_path": model,
         "bias": "none",
         "fan_in_fan_out": False,
         "inference_mode": True,
@@ -250,14 +213,14 @@ def _to_peft(adapter: PortableAdapter) -> Settings:
         "layers_pattern": None,
         "layers_to_transform": None,
         "lora_alpha": int(alpha) if alpha.is_integer() else alpha,
-        "lora_dropout": adapter.dropout,
+        "lora_dropout": config.dropout or 0.0,
         "modules_to_save": None,
         "peft_type": "LORA",
         "r": rank,
         "rank_pattern": {},
-        "target_modules": [module.name for module in adapter.modules],
+        "target_modules": [module.name for module in modules],
         "task_type": "CAUSAL_LM",
-        "use_dora": adapter.is_dora,
+        "use_dora": config.fine_tune_type == "dora",
         "use_rslora": False,
     }
-    return adapter.modules, settings, []
+    return modules, settings, []

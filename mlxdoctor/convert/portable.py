@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import frexp
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.evidence.adapter import layer_of
+from mlxdoctor.evidence.adapter import LoraModule
+from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tensor import TensorRef
+from mlxdoctor.measure.weights.adapter_facts import module_scale
 from mlxdoctor.safety.errors import InputError
 
 Library = Literal["mlx", "peft"]
 #: The values of a tensor in the type that they are stored in.
 Stored = NDArray[Any]
-
-OUTPUT_HEAD = "lm_head"
 
 
 @dataclass(frozen=True)
@@ -91,35 +90,27 @@ class PortableModule:
     magnitude: Stored | None
     scale: float
 
+    @classmethod
+    def of(cls, module: LoraModule, config: TrainingConfig) -> PortableModule:
+        """The module as its own library would apply it.
+
+        Raises:
+            InputError: a tensor is of a type that not both libraries load, or cannot be read.
+        """
+        a, b = stored_values(module.a), stored_values(module.b)
+        return cls(
+            name=module.name,
+            a=a.T if module.naming == "peft" else a,
+            b=b.T if module.naming == "peft" else b,
+            magnitude=stored_values(module.magnitude) if module.magnitude else None,
+            scale=module_scale(module, config),
+        )
+
     @property
     def rank(self) -> int:
         """r."""
         rank: int = self.a.shape[1]
         return rank
-
-    @property
-    def layer(self) -> int | None:
-        """The number of its layer, None outside the layers."""
-        return layer_of(self.name)[0]
-
-
-@dataclass(frozen=True, eq=False)
-class PortableAdapter:
-    """What both formats can say of an adapter.
-
-    Attributes:
-        path: the file of weights it was read from.
-        modules: by layer and name; at least one.
-        dropout: the probability with which training dropped an input of A.
-        model: the base model as the configuration names it, or None.
-        is_dora: whether every module has a magnitude.
-    """
-
-    path: Path
-    modules: tuple[PortableModule, ...]
-    dropout: float
-    model: str | None
-    is_dora: bool
 
 
 def stored_values(tensor: TensorRef) -> Stored:

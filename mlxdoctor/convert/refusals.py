@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Collection, Iterable, Mapping
+from math import isfinite
 
-from mlxdoctor.convert.portable import (
-    LIBRARIES,
-    OUTPUT_HEAD,
-    Library,
-    PortableAdapter,
-    PortableModule,
-)
+from mlxdoctor.convert.portable import LIBRARIES, Library
 from mlxdoctor.evidence.adapter import Adapter, LoraModule
 from mlxdoctor.evidence.base_model import BaseModel, is_embedding
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import some_of
+from mlxdoctor.measure.weights.adapter_facts import module_scale
 from mlxdoctor.measure.weights.lora_targets import peft_targets, refused_tensors
 from mlxdoctor.safety.errors import InputError
 
 #: Whether something is so, the problem with that, and what to do.
 Case = tuple[object, str, str]
 
+_OUTPUT_HEAD = "lm_head"
 #: Settings of PEFT that are read elsewhere, or say nothing about what the adapter computes. Any
 #: other that is set changes what it computes, or may: mlx-lm has nothing like it.
 _HARMLESS = frozenset(
@@ -42,52 +38,8 @@ _PLAIN_NAME = re.compile(r"[\w.-]+")
 # are renamed in some (mlx-lm calls the w1 of Lfm2's experts gate_proj).
 _SHARED = re.compile(
     r"model\.layers\.\d+\.(self_attn\.(q|k|v|o|qkv)_proj|mlp\.(gate|up|down|gate_up)_proj)"
-    rf"|{OUTPUT_HEAD}"
+    rf"|{_OUTPUT_HEAD}"
 )
-
-
-def require_whole(adapter: Adapter, config: TrainingConfig) -> None:
-    """Refuse an adapter that lacks something, whichever library it is from.
-
-    Raises:
-        InputError: factors without a partner, of no floating-point type, of rank 0; tensors that
-            are no factors; a configuration that is another library's.
-    """
-    broken = (*adapter.unpaired, *adapter.mismatched)
-    second = [module.name for module in adapter.others if ".lora_" in module.name]
-    others = [module.name for module in adapter.others if ".lora_" not in module.name]
-    empty = [module.name for module in adapter.modules if not module.rank]
-    no_pair = "holds no pair of LoRA factors"
-    _refuse(
-        adapter.path,
-        (
-            adapter.not_float,
-            f"has no floating-point factors for {_first(adapter.not_float)}",
-            "save the adapter in float32, float16 or bfloat16",
-        ),
-        (not adapter.modules, no_pair, "there is nothing to convert"),
-        (
-            broken,
-            f"{_first(broken)} has no partner, or none that it can be multiplied with",
-            "the adapter is incomplete",
-        ),
-        (
-            second,
-            f"{_first(second)} is a factor of a module that has another in its place",
-            "keep one adapter a file",
-        ),
-        (
-            others,
-            f"{_first(others)} is no LoRA factor",
-            "an mlx-lm adapter holds nothing but factors",
-        ),
-        (empty, f"{_first(empty)} has rank 0", "there is nothing to convert"),
-        (
-            adapter.naming != config.origin,
-            f"has the names of {adapter.naming}, but {config.path.name} is of {config.origin}",
-            "put the configuration that was saved with it beside it",
-        ),
-    )
 
 
 def require_convertible(
@@ -96,28 +48,76 @@ def require_convertible(
     """Refuse what the other library has nothing like, or the adapter's own would not load.
 
     Raises:
-        InputError: such a setting or module.
+        InputError: the adapter is incomplete or has another library's configuration; a setting
+            or a module that cannot be carried over; a module that the base lacks, or whose name in
+            the other library is not known; an output head that may share its weight.
     """
-    _refuse(config.path, *(_peft_settings if source == "peft" else _mlx_settings)(config))
-    names = [module.name for module in adapter.modules]
-    targets = peft_targets(config, names) if source == "peft" else None
-    ignored = [name for name in names if targets is not None and name not in targets]
-    # Without target_modules, or with a pattern, which is not run: PEFT saved what it matched.
-    _refuse(
-        adapter.path,
-        (
-            ignored,
-            f"{_first(ignored)} has factors, but {config.path.name} does not target it, so that "
-            "PEFT would ignore them",
-            "correct target_modules or layers_to_transform",
-        ),
+    settings = _peft_settings if source == "peft" else _mlx_settings
+    loadable = _of_peft if source == "peft" else _of_mlx
+    for path, cases in (
+        (adapter.path, _whole(adapter, config)),
+        (config.path, settings(config)),
+        (adapter.path, loadable(adapter, config, base)),
+        (adapter.path, _modules(adapter, config, source)),
+        (config.path, _scales(adapter, config)),
+        (adapter.path, _fit(adapter, base, source)),
+    ):
+        for is_so, problem, remedy in cases:
+            if is_so:
+                raise InputError(path, problem, remedy)
+
+
+def _whole(adapter: Adapter, config: TrainingConfig) -> Iterable[Case]:
+    broken = (*adapter.unpaired, *adapter.mismatched)
+    second = [module.name for module in adapter.others if ".lora_" in module.name]
+    others = [module.name for module in adapter.others if ".lora_" not in module.name]
+    empty = [module.name for module in adapter.modules if not module.rank]
+    yield (
+        adapter.not_float,
+        f"has no floating-point factors for {_first(adapter.not_float)}",
+        "save the adapter in float32, float16 or bfloat16",
     )
-    if source == "mlx":
-        for tensors, reason in refused_tensors(adapter, config, base):
-            problem = f"mlx-lm itself refuses {some_of(tensors, 2)}: {reason}"
-            raise InputError(adapter.path, problem, "load the adapter once with mlx-lm")
-    for module in adapter.modules:
-        _refuse(adapter.path, *_module_cases(module, config, source))
+    yield not adapter.modules, "holds no pair of LoRA factors", "there is nothing to convert"
+    yield (
+        broken,
+        f"{_first(broken)} has no partner, or none that it can be multiplied with",
+        "the adapter is incomplete",
+    )
+    yield (
+        second,
+        f"{_first(second)} is a factor of a module that has another in its place",
+        "keep one adapter a file",
+    )
+    yield (
+        others,
+        f"{_first(others)} is no LoRA factor",
+        "an mlx-lm adapter holds nothing but factors",
+    )
+    yield empty, f"{_first(empty)} has rank 0", "there is nothing to convert"
+    yield (
+        adapter.naming != config.origin,
+        f"has the names of {adapter.naming}, but {config.path.name} is of {config.origin}",
+        "put the configuration that was saved with it beside it",
+    )
+
+
+def _of_peft(adapter: Adapter, config: TrainingConfig, _base: BaseModel | None) -> Iterable[Case]:
+    names = [module.name for module in adapter.modules]
+    # Without target_modules, or with a pattern, which is not run: PEFT saved what it matched.
+    targets = peft_targets(config, names)
+    ignored = [name for name in names if targets is not None and name not in targets]
+    yield (
+        ignored,
+        f"{_first(ignored)} has factors, but {config.path.name} does not target it, so that "
+        "PEFT would ignore them",
+        "correct target_modules or layers_to_transform",
+    )
+
+
+def _of_mlx(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -> Iterable[Case]:
+    for tensors, reason in refused_tensors(adapter, config, base):
+        problem = f"mlx-lm itself refuses {some_of(tensors, 2)}: {reason}"
+        yield True, problem, "load the adapter once with mlx-lm"
 
 
 def _mlx_settings(config: TrainingConfig) -> Iterable[Case]:
@@ -170,17 +170,24 @@ def _peft_settings(config: TrainingConfig) -> Iterable[Case]:
     )
 
 
-def _module_cases(module: LoraModule, config: TrainingConfig, source: Library) -> Iterable[Case]:
-    is_dora = config.fine_tune_type == "dora"
+def _modules(adapter: Adapter, config: TrainingConfig, source: Library) -> Iterable[Case]:
     patterns = config.values.get("rank_pattern")
     ranks = patterns.values() if isinstance(patterns, dict) else ()
+    for module in adapter.modules:
+        yield from _module(module, config, (config.rank, *ranks), source)
+
+
+def _module(
+    module: LoraModule, config: TrainingConfig, ranks: Collection[object], source: Library
+) -> Iterable[Case]:
+    is_dora = config.fine_tune_type == "dora"
     yield (
         module.experts is not None,
         f"{module.name} has factors for each of {module.experts} experts, stacked",
         "PEFT puts LoRA on single linear layers and has no such module",
     )
     yield (
-        module.rank not in (config.rank, *ranks),
+        module.rank not in ranks,
         f"{module.name} has rank {module.rank}, which {config.path.name} does not mention",
         f"{LIBRARIES[source].name} itself would refuse this adapter",
     )
@@ -198,66 +205,60 @@ def _module_cases(module: LoraModule, config: TrainingConfig, source: Library) -
     )
 
 
-def require_fit(adapter: PortableAdapter, base: BaseModel | None, target: Library) -> None:
-    """Refuse modules that the base lacks, or whose name in the other library is unknown.
-
-    Raises:
-        InputError: such a module, or an output head that shares its weight with the embedding, or
-            may.
-    """
-    are_looked_up = base is not None and base.is_mlx == (target == "mlx")
-    there = LIBRARIES[target]
-    name_base = "name the base model's folder with --base"
-    for module in adapter.modules:
-        if base is not None:
-            _refuse(adapter.path, *_misfits(module, base))
-        is_head = module.name == OUTPUT_HEAD
-        _refuse(
-            adapter.path,
-            (
-                is_head and base is None,
-                f"{module.name} may share its weight with the embedding, and no base model was "
-                "found to tell",
-                name_base,
-            ),
-            (
-                is_head and base is not None and base.stated("tie_word_embeddings") is True,
-                f"{module.name} shares its weight with the embedding, and mlx-lm adapts both with "
-                "the same factors, PEFT each with its own",
-                "put LoRA on linear layers only",
-            ),
-            (
-                not are_looked_up and not _SHARED.fullmatch(module.name),
-                f"the module {module.name} may have another name in {there.name}",
-                f"{name_base}, saved by {there.saves_models}, to look it up",
-            ),
-        )
-
-
-def _misfits(module: PortableModule, base: BaseModel) -> Iterable[Case]:
-    shape = base.linear_shapes.get(module.name)
-    if shape is None:
-        # Weights packed by another quantiser have no shape here, but they have the name.
-        is_there = any(name.startswith(f"{module.name}.") for name in base.tensors)
-        yield (
-            not is_there,
-            f"the module {module.name} is not in the base model {base.path}",
-            "the adapter does not belong to it, or is saved under names that no loader finds",
-        )
-        return
-    ours = (module.a.shape[0], module.b.shape[1])
+def _scales(adapter: Adapter, config: TrainingConfig) -> Iterable[Case]:
+    scales = (module_scale(module, config) for module in adapter.modules)
     yield (
-        shape != ours,
-        f"{module.name} takes {ours[0]:,} inputs to {ours[1]:,} outputs, but in the base "
-        f"model {base.path} {shape[0]:,} to {shape[1]:,}",
-        "the adapter belongs to another model",
+        not all(map(isfinite, (config.dropout or 0.0, *scales))),
+        "states a scale or a dropout that is not a finite number",
+        "write the one that it was trained with",
     )
 
 
-def _refuse(path: Path, *cases: Case) -> None:
-    for is_so, problem, remedy in cases:
-        if is_so:
-            raise InputError(path, problem, remedy)
+def _fit(adapter: Adapter, base: BaseModel | None, source: Library) -> Iterable[Case]:
+    """Modules that the base lacks, or whose name or weight in the other library is not known."""
+    # A base that the other library wrote has that library's names.
+    are_looked_up = base is not None and base.is_mlx == (source == "peft")
+    other = LIBRARIES["mlx" if source == "peft" else "peft"]
+    name_base = "name the base model's folder with --base"
+    for module in adapter.modules:
+        if base is not None:
+            yield from _misfits(module, base)
+        is_head = module.name == _OUTPUT_HEAD
+        yield (
+            is_head and base is None,
+            f"{module.name} may share its weight with the embedding, and no base model was "
+            "found to tell",
+            name_base,
+        )
+        yield (
+            is_head and base is not None and base.stated("tie_word_embeddings") is True,
+            f"{module.name} shares its weight with the embedding, and mlx-lm adapts both with "
+            "the same factors, PEFT each with its own",
+            "put LoRA on linear layers only",
+        )
+        yield (
+            not are_looked_up and not _SHARED.fullmatch(module.name),
+            f"the module {module.name} may have another name in {other.name}",
+            f"{name_base}, saved by {other.saves_models}, to look it up",
+        )
+
+
+def _misfits(module: LoraModule, base: BaseModel) -> Iterable[Case]:
+    shape, ours = base.linear_shapes.get(module.name), (module.in_features, module.out_features)
+    # Weights packed by another quantiser have no shape here, but they have the name.
+    theirs = shape or ours
+    is_there = shape or any(name.startswith(f"{module.name}.") for name in base.tensors)
+    yield (
+        not is_there,
+        f"the module {module.name} is not in the base model {base.path}",
+        "the adapter does not belong to it, or is saved under names that no loader finds",
+    )
+    yield (
+        theirs != ours,
+        f"{module.name} takes {ours[0]:,} inputs to {ours[1]:,} outputs, but in the base "
+        f"model {base.path} {theirs[0]:,} to {theirs[1]:,}",
+        "the adapter belongs to another model",
+    )
 
 
 def _first(names: Iterable[str]) -> str:

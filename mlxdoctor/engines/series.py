@@ -110,12 +110,10 @@ class Repeats:
     Attributes:
         period: after so many reports; 1 where all are the same.
         compared: reports that are the same as the one a period before.
-        by_chance: the probability of that in a series that moves.
     """
 
     period: int
     compared: int
-    by_chance: float
 
 
 @dataclass(frozen=True)
@@ -307,8 +305,7 @@ def repeats(values: Floats, digits: int) -> Repeats | None:
     spread = float(np.std(values[:period])) if period > 1 else STILL * median
     chance = min(max(resolution / (2 * math.sqrt(math.pi) * spread), CHANCE_OF_ONE), 1.0)
     compared = len(values) - period
-    by_chance = chance**compared
-    return Repeats(period, compared, by_chance) if by_chance <= CHANCE else None
+    return Repeats(period, compared) if chance**compared <= CHANCE else None
 
 
 def blocks(x: Iterations, y: Floats) -> tuple[Iterations, Floats]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf, isclose, isfinite, nan, sqrt
+from math import inf, isfinite, nan, sqrt
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -67,12 +67,6 @@ class FactorFacts:
     def is_zero(self) -> bool:
         """Every value is exactly zero."""
         return self.peak == 0
-
-    @property
-    def is_constant(self) -> bool:
-        """All values are one number other than zero, as far as the first ones and the norm tell."""
-        is_even = isclose(self.norm, self.peak * sqrt(self.size), rel_tol=1e-9)
-        return self.levels == 1 and self.nonzero > 1 and is_even
 
     @property
     def rms(self) -> float:

@@ -61,10 +61,7 @@ def inspect_model(
 ) -> Inspection:
     """Compare the models, a tensor at a time; every value of both is read.
 
-    Args:
-        tuned: the model.
-        base: what it was tuned from.
-        progress: called with the tensors done and their number.
+    `progress` is called with the tensors done and their number.
 
     Raises:
         InputError: a file changed or cannot be read, or the configuration beside a single

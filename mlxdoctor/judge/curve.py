@@ -44,12 +44,7 @@ def start_of(segment: Segment) -> tuple[float, bool]:
 
 
 def loss_figures(segment: Segment, name: str) -> dict[str, Measurement]:
-    """Figures of a loss that are not of its values alone; none of other columns.
-
-    Args:
-        segment: the run.
-        name: of the column.
-    """
+    """Figures of the column `name`, a loss, that are not of its values alone; none of others."""
     if name == "val_loss":
         named, losses = _validated(segment), segment.get("train_loss")
         if losses is not None and (rise := losses.facts.end - losses.facts.minimum) > 0.0:

@@ -10,21 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlxdoctor.engines.series import Floats, noise, smoothed
-from mlxdoctor.evidence.training_log import Series, TrainingLog
+from mlxdoctor.evidence.training_log import TrainingLog
 
 # When a model that was saved at a report was lost already. At a save the loss stands 1.10 times and
 # 0.06 nats above the lowest level before at most in sound runs: `EXPLODED_RATIO` and
-# `DIVERGED_NATS` hold there too (0 of 126 sound runs of four base models). None of the next five
+# `DIVERGED_NATS` hold there too (0 of 126 sound runs of four base models). None of the next three
 # was crossed by 36 healthy runs of the fixture model and 4 healthy users' logs.
 #: Nats above a level: more than one noisy batch.
 DIVERGED_NATS = 0.5
-#: Loss over the level before, and last validation loss over its minimum: they told 15 faulty QLoRA
-#: runs from 3 healthy ones without error.
-EXPLODED_RATIO, OVERFITTED_RATIO = 1.5, 1.2
-#: Answers' loss over the lowest before: healthy runs end within 1.10 of it.
-RISEN_RATIO = 1.15
-#: Nats that a loss has to rise besides: small ones double and halve with the batch.
-RISEN_NATS = 0.2
+#: Loss over the level before: it told 15 faulty QLoRA runs from 3 healthy ones without error.
+EXPLODED_RATIO = 1.5
 #: Standard deviations of a report: a batch of hard rows is no blow-up.
 _NOISES = 4.0
 #: Rise of the loss over what had been learned: 0.02 at most at the saves of the same sound runs; of
@@ -40,10 +35,8 @@ class LoggedCourse:
         losses: the reported training loss at or just before each save, in nats; None where the
             log has none.
         lost: which of the saves were made while the training loss was blown up.
-        risen: which of them were made while the validation loss stood far above its minimum.
         onset: the first report of the blow-up that lasted to the end, or to the last save.
         story: the blow-up as a clause; empty where there is none.
-        best: the iteration with the lowest validation loss; None with fewer than three.
         covers: whether the log reaches the last save.
         validations: the validation loss reported at each save's iteration, in nats; None where
             there is none.
@@ -51,10 +44,8 @@ class LoggedCourse:
 
     losses: tuple[float | None, ...]
     lost: tuple[bool, ...]
-    risen: tuple[bool, ...]
     onset: int | None
     story: str
-    best: int | None
     covers: bool
     validations: tuple[float | None, ...] = ()
 
@@ -82,7 +73,8 @@ def course(log: TrainingLog | None, iterations: Sequence[int]) -> LoggedCourse |
     # Reports to take a median of: an odd number that fits twice between two saves.
     width = 2 * int(min(between / max(interval, 1) / 4, 4)) + 1
     bad, level = blown_up(series.values, log.main.base_val_loss, width)
-    places = _places(series.iterations, iterations)
+    # For each save the last report up to it; -1 where there is none.
+    places = (np.searchsorted(series.iterations, iterations, "right") - 1).tolist()
     last = places[-1]
     good = np.flatnonzero(~bad[: last + 1])
     onset, story = None, ""
@@ -94,40 +86,16 @@ def course(log: TrainingLog | None, iterations: Sequence[int]) -> LoggedCourse |
             levels = f"from {level[place]:.3g} to {after:.3g}"
             story = f"the log's loss blew up at {log.main.unit} {onset}, {levels}"
     validations = log.main.finite("val_loss")
-    has_curve = len(validations) >= 3
     # A validation after n updates is reported at n or, before the next of them, at n + 1.
     validated = dict(zip(validations.iterations.tolist(), validations.values.tolist(), strict=True))
     return LoggedCourse(
         losses=tuple(float(series.values[place]) if place >= 0 else None for place in places),
         # The report after a save must agree with the one up to it.
         lost=tuple(place >= 0 and bool(bad[place : place + 2].all()) for place in places),
-        risen=_risen(log.main.get("val_loss"), iterations),
         onset=onset,
         story=story,
-        best=int(validations.iterations[np.argmin(validations.values)]) if has_curve else None,
         covers=int(series.iterations[-1]) >= iterations[-1] - interval,
         validations=tuple(validated.get(save, validated.get(save + 1)) for save in iterations),
-    )
-
-
-def _places(reported: NDArray[np.int64], iterations: Sequence[int]) -> list[int]:
-    """For each save the place of the last report up to it; -1 where there is none."""
-    return [int(place) - 1 for place in np.searchsorted(reported, iterations, "right")]
-
-
-def _risen(losses: Series | None, iterations: Sequence[int]) -> tuple[bool, ...]:
-    """Whether the validations around each save stand far above an earlier one."""
-    if losses is None or len(losses) < 3:
-        return (False,) * len(iterations)
-    filled = np.where(np.isfinite(losses.values), losses.values, np.inf)
-    with np.errstate(invalid="ignore"):
-        lowest = np.minimum.accumulate(filled)
-        # A ratio alone makes much of small losses, and nats alone of large ones.
-        bad = (filled > OVERFITTED_RATIO * lowest) & (filled - lowest > RISEN_NATS)
-    # One may be of few rows, so that its neighbour must agree.
-    return tuple(
-        place > 0 and bool(bad[place] and bad[place + 1 if place + 1 < len(bad) else place - 1])
-        for place in _places(losses.iterations - 1, iterations)
     )
 
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from pathlib import PurePosixPath
 from typing import Any
 
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.tables import shipped
 
-_FILE = "model_families.toml"
+#: What the names of families of models say, a table each.
+_FAMILIES = tuple(shipped("mlxdoctor.judge", "model_families.toml").values())
 #: A size in a name: "3b", "0.5B", "135M"; not the "4b" of "4bit", nor the second half of "8x7b".
 _SIZE = re.compile(r"(?<![a-z0-9.])(\d{1,4}(?:\.\d{1,3})?)(b|m)(?![a-z0-9])")
 _UNITS = {"b": 1e9, "m": 1e6}
@@ -81,14 +79,10 @@ def facts_of_name(name: str) -> ModelFacts:
     cached = _CACHED.search(path)
     last = cached[1] if cached else PurePosixPath(path).name
     plain = last.lower().replace("_", "-")
-    family = next((entry for entry in _families() if re.search(entry["name"], plain)), {})
+    family: dict[str, Any] = next(
+        (entry for entry in _FAMILIES if re.search(entry["name"], plain)), {}
+    )
     size = _SIZE.search(plain)
     of_size = float(size[1]) * _UNITS[size[2]] if size else None
     parameters = family.get("parameters", of_size)
     return ModelFacts(parameters, "its name" if parameters else "", family.get("vocabulary"))
-
-
-@cache
-def _families() -> Sequence[Mapping[str, Any]]:
-    document = tomllib.loads(files("mlxdoctor.judge").joinpath(_FILE).read_text("utf-8"))
-    return list(document.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,34 +36,24 @@ UNKNOWN_SIZE = 1e9
 
 
 @dataclass(frozen=True)
-class Step:
-    """A run's step and the band it should lie in, all in rate × scale.
+class Band:
+    """The steps, in rate × scale, that are usual for a model.
 
     Attributes:
-        size: the step.
-        low: the band's lower edge.
-        high: its upper edge.
-        scale: the run's.
+        low: the lower edge.
+        high: the upper edge.
         parameters: of the base model; None where a size was assumed.
         size_from: what says how many: "its files", "the log" or "its name".
     """
 
-    size: float
     low: float
     high: float
-    scale: float
     parameters: float | None
     size_from: str = ""
 
-    @property
-    def times_above(self) -> float:
-        """The step over the upper edge."""
-        return self.size / self.high
-
-    @property
-    def times_below(self) -> float:
-        """The lower edge over the step; infinity for a step of zero."""
-        return self.low / self.size if self.size else float("inf")
+    def has(self, step: float) -> bool:
+        """Whether a step is a usual one."""
+        return self.low <= step <= self.high
 
 
 def better_rate(rate: float, low: float, high: float, *, lower: bool) -> float:
@@ -85,7 +75,7 @@ def better_rate(rate: float, low: float, high: float, *, lower: bool) -> float:
     return float(f"{better:.2g}")
 
 
-def better_scale(scale: float, rank: int | None, rate: float | None, step: Step | None) -> float:
+def better_scale(scale: float, rank: int | None, rate: float, band: Band) -> float:
     """The scale in place of one that is an alpha: the alpha over the rank.
 
     It is mlx-lm's default where that quotient would still have the size of an alpha, or make
@@ -95,34 +85,14 @@ def better_scale(scale: float, rank: int | None, rate: float | None, step: Step 
     meant = float(f"{scale / (rank or MLX_LM_LORA_DEFAULTS['rank']):.3g}")
     if meant >= ALPHA_LIKE:
         return usual
-    if step is None or rate is None or step.low <= rate * meant <= step.high:
-        return meant
-    return usual if step.low <= rate * usual <= step.high else meant
+    return usual if band.has(rate * usual) and not band.has(rate * meant) else meant
 
 
-def step_of(
-    config: TrainingConfig,
-    base: BaseModel | None,
-    log: TrainingLog | None = None,
-) -> Step | None:
-    """The step of a LoRA run; None where the configuration states no usable one."""
-    rate, scale = config.learning_rate, config.scale
-    # Also false for NaN.
-    if rate is None or scale is None or not 0 < rate < float("inf"):
-        return None
-    if config.fine_tune_type == "full":
-        return None
+def usual_steps(config: TrainingConfig, base: BaseModel | None, log: TrainingLog | None) -> Band:
+    """The steps that are usual for the model of a LoRA run."""
     model = model_facts(config, log, base)
-    parameters = model.parameters
-    growth = (1e10 / max(parameters or UNKNOWN_SIZE, 1.0)) ** EXPONENT
-    return Step(
-        rate * abs(scale),
-        LOWEST * growth,
-        HIGHEST * growth,
-        scale,
-        parameters,
-        model.size_from,
-    )
+    growth = (1e10 / max(model.parameters or UNKNOWN_SIZE, 1.0)) ** EXPONENT
+    return Band(LOWEST * growth, HIGHEST * growth, model.parameters, model.size_from)
 
 
 def usual_rates(
@@ -132,14 +102,12 @@ def usual_rates(
 ) -> tuple[float, float] | None:
     """The lowest and the highest usual learning rate at a run's scale.
 
-    None where the run is not one with LoRA, or its scale is 0. Asked of any rate, since the
-    band is the model's: that of the run may be none.
+    None where the run is not one with LoRA, or its scale is 0 or not stated.
     """
-    any_rate = {**config.values, "learning_rate": 1.0, "lr_schedule": None}
-    step = step_of(replace(config, values=any_rate), base, log)
-    if step is None or not step.scale:
+    if config.fine_tune_type == "full" or not config.scale:
         return None
-    return step.low / abs(step.scale), step.high / abs(step.scale)
+    band = usual_steps(config, base, log)
+    return band.low / abs(config.scale), band.high / abs(config.scale)
 
 
 def planned_rates(config: TrainingConfig, updates: int) -> NDArray[np.float64] | None:

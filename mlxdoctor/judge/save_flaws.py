@@ -8,14 +8,13 @@ from enum import StrEnum
 from math import inf, isfinite
 from pathlib import Path
 
-from mlxdoctor.engines.tensors import Quantity
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.judge.log_at_saves import LoggedCourse, course
-from mlxdoctor.measure.weights.save_norms import FollowedHistory, Save, follow
+from mlxdoctor.measure.weights.save_norms import Save, follow
 
 
 class Standing(StrEnum):
@@ -36,7 +35,6 @@ class Flaw(StrEnum):
     EXPLODED = "exploded"
     JUMPED = "jumped"
     BLOWN_UP = "blown-up-in-the-log"
-    PAST_BEST = "past-its-best-in-the-log"
     ANSWERS = "bad-answers"
 
 
@@ -107,17 +105,8 @@ def examine(
     base: BaseModel | None,
     log: TrainingLog | None,
     progress: Progress | None = None,
-) -> tuple[FollowedHistory, LoggedCourse | None, tuple[SaveVerdict, ...]]:
-    """The saves in figures, the log at each of them, and what both say of it.
-
-    Args:
-        history: the saves.
-        config: states the scale.
-        base: for sizes relative to its weights.
-        log: the run's.
-        progress: called file by file.
-    """
-    followed = follow(history, config, base, progress)
+) -> tuple[LoggedCourse | None, tuple[SaveVerdict, ...]]:
+    """The log at each of the saves, and what it and the files say of them."""
     # The final file stands for the last numbered one's iteration at the least.
     last = max(save.iteration or 0 for save in history.checkpoints)
     iterations = [
@@ -129,12 +118,12 @@ def examine(
     trained: set[str] = set()
     # What is broken is no measure for the next.
     good: Save | None = None
-    for place, save in enumerate(followed.saves):
+    for place, save in enumerate(follow(history, config, base, progress)):
         zero = {name for name, size in save.sizes.items() if size == 0}
-        flaws = _of_file(save, zero & trained) or _of_size(save, good, followed.quantity)
+        flaws = _of_file(save, zero & trained) or _of_size(save, good)
         trained |= save.sizes.keys() - zero
         if logged is not None and flaws.keys().isdisjoint({Flaw.UNREADABLE, Flaw.ZERO}):
-            flaws |= _of_log(logged, place, is_flawed=bool(flaws))
+            flaws |= _of_log(logged, place)
         digest = None if save.problem else save.checkpoint.source.sha256
         same = place if digest is None else first_with.setdefault(digest, place)
         standing = Standing.BROKEN if flaws else Standing.GOOD
@@ -143,7 +132,7 @@ def examine(
         if not flaws and save.size > 0:
             good = save
         verdicts.append(SaveVerdict(save, standing, flaws, same if same != place else None))
-    return followed, logged, tuple(verdicts)
+    return logged, tuple(verdicts)
 
 
 def _of_file(save: Save, erased: Collection[str]) -> dict[Flaw, str]:
@@ -159,14 +148,14 @@ def _of_file(save: Save, erased: Collection[str]) -> dict[Flaw, str]:
     return {}
 
 
-def _of_size(save: Save, good: Save | None, quantity: Quantity) -> dict[Flaw, str]:
+def _of_size(save: Save, good: Save | None) -> dict[Flaw, str]:
     """What its size shows, alone and beside that of the last good save."""
     size, iteration = save.size, save.checkpoint.iteration
     # Without the base model no save that is called large was sound.
     most = {"relative": EXPLODED, "nominal": NOMINAL_LARGE, "unscaled": inf}
-    if size >= most[quantity]:
+    if size >= most[save.quantity]:
         times = f"update {size:.3g} times as large as the weights"
-        if quantity == "nominal":
+        if save.quantity == "nominal":
             times = f"update about {size:.3g} times as large as weights of these shapes usually are"
         return {Flaw.EXPLODED: times}
     # A final file has no iteration of its own.
@@ -178,13 +167,9 @@ def _of_size(save: Save, good: Save | None, quantity: Quantity) -> dict[Flaw, st
     return {Flaw.JUMPED: f"update {growth:.3g} times as large as at {last.label}"}
 
 
-def _of_log(logged: LoggedCourse, place: int, *, is_flawed: bool) -> dict[Flaw, str]:
-    if logged.lost[place]:
-        loss = logged.losses[place]
-        is_finite = loss is not None and isfinite(loss)
-        state = f"{loss:.3g}" if is_finite else "not finite"
-        return {Flaw.BLOWN_UP: f"saved while the log's loss was {state}"}
-    if logged.risen[place] and not is_flawed:
-        text = f"saved after the validation loss had risen from its minimum at {logged.best}"
-        return {Flaw.PAST_BEST: text}
-    return {}
+def _of_log(logged: LoggedCourse, place: int) -> dict[Flaw, str]:
+    if not logged.lost[place]:
+        return {}
+    loss = logged.losses[place]
+    state = f"{loss:.3g}" if loss is not None and isfinite(loss) else "not finite"
+    return {Flaw.BLOWN_UP: f"saved while the log's loss was {state}"}

@@ -6,16 +6,15 @@ The watch holds each new report against the same entries.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
 from mlxdoctor.evidence.training_log import Series
 from mlxdoctor.finding import ADVISED, Measurement, Severity, Sign, Symptom, Unsought
+from mlxdoctor.tables import shipped
 from mlxdoctor.template import names_in
 
 #: First reports in which a sound run's gradient may be of any size.
@@ -118,13 +117,8 @@ class SeriesTable:
 
     @classmethod
     def read(cls, name: str) -> SeriesTable:
-        """Read a table that lies beside the checks.
-
-        Args:
-            name: of the file, without its folder: "series_facts.toml".
-        """
-        text = files("mlxdoctor.checks").joinpath(name).read_text("utf-8")
-        document = tomllib.loads(text)
+        """Read a table that lies beside the checks: "series_facts.toml"."""
+        document = dict(shipped("mlxdoctor.checks", name))
         words = document.pop("words", {})
         symptoms = {
             code: Symptom(

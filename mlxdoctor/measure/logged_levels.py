@@ -23,7 +23,6 @@ class LoggedLoss:
         drift: how far the loss may have moved between that report and the save, nats.
         iteration: of that report.
         split: the rows it is over: those of the validation, or those trained on.
-        unit: what the log counts, as `Segment.unit`.
     """
 
     before: float | None
@@ -31,22 +30,13 @@ class LoggedLoss:
     drift: float
     iteration: int
     split: Literal["valid", "train"]
-    unit: str = "iteration"
-
-    @property
-    def when(self) -> str:
-        """The time of the report, as the log counts it: "iteration 300"."""
-        return f"{self.unit} {self.iteration}"
 
 
-def logged_loss(
-    log: TrainingLog, saved_at: int | None = None, planned: int | None = None
-) -> LoggedLoss | None:
+def logged_loss(log: TrainingLog, planned: int | None = None) -> LoggedLoss | None:
     """Read the losses of the log's main segment; None where it has no finite one.
 
     Args:
         log: the training log.
-        saved_at: iteration of the checkpoint that is examined; None for the last save.
         planned: iterations of the whole run: one that came to its end saves there, logged or not.
     """
     segment = log.main
@@ -54,14 +44,11 @@ def logged_loss(
     before = segment.base_val_loss if not log.resumed else None
     # A run that came to its end saves there.
     last = int(train.iterations[-1]) if train is not None and len(train) else None
-    end = saved_at
-    if not end:
-        is_over = last is not None and last == planned and segment.axis in ("iteration", "step")
-        named = log.saves[-1].iteration if log.saves else None
-        end = last if is_over or named is None else named
     is_counted = segment.axis in ("iteration", "step")
+    named = log.saves[-1].iteration if log.saves else None
+    end = last if named is None or (is_counted and last == planned) else named
     if validation is not None and (is_counted or before is not None):
-        validated = _validation(validation, before, end if is_counted else None, segment.unit)
+        validated = _validation(validation, before, end if is_counted else None)
         if validated is not None:
             return validated
     if train is None:
@@ -71,12 +58,10 @@ def logged_loss(
     if not len(values) or not np.isfinite(values).all():
         return None
     after, drift = float(np.median(values[-LAST_REPORTS:])), float(np.ptp(values))
-    return LoggedLoss(None, after, drift, int(train.iterations[until][-1]), "train", segment.unit)
+    return LoggedLoss(None, after, drift, int(train.iterations[until][-1]), "train")
 
 
-def _validation(
-    series: Series, before: float | None, end: int | None, unit: str
-) -> LoggedLoss | None:
+def _validation(series: Series, before: float | None, end: int | None) -> LoggedLoss | None:
     first = 1 if before is not None else 0
     later = range(first, len(series))
     if not later:
@@ -93,4 +78,4 @@ def _validation(
         interval = max(int(series.iterations[place] - series.iterations[place - 1]), 1)
         drift = abs(after - float(series.values[place - 1])) * missed / interval
     start = before if before is not None and np.isfinite(before) else None
-    return LoggedLoss(start, after, drift, int(series.iterations[place]), "valid", unit)
+    return LoggedLoss(start, after, drift, int(series.iterations[place]), "valid")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -62,7 +61,6 @@ def machine_memory() -> tuple[Literal["cpu", "metal", "cuda"], int | None]:
         keys = ("max_recommended_working_set_size", "total_memory", "memory_size")
         sizes = (int(device_info[key]) for key in keys if device_info.get(key))
         return "metal" if mx.metal.is_available() else "cuda", next(sizes, None)
-    try:
-        return "cpu", os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return "cpu", None
+    import psutil
+
+    return "cpu", int(psutil.virtual_memory().total)

@@ -24,29 +24,6 @@ class AlarmKind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Savings:
-    """What stopping now spares.
-
-    Attributes:
-        steps: iterations that would still be made; None where the length is not known.
-        seconds: how long they would take at the present speed; None where that is not known.
-        unit: what the log counts.
-    """
-
-    steps: int | None = None
-    seconds: float | None = None
-    unit: str = "iteration"
-
-    def __str__(self) -> str:
-        if self.steps is None:
-            return "how long it would go on is not known"
-        text = f"{self.steps:,} of its {self.unit}s are saved"
-        if self.seconds is None:
-            return text
-        return f"{text}, about {duration(self.seconds)}"
-
-
-@dataclass(frozen=True)
 class Best:
     """The validation that was best so far.
 
@@ -97,7 +74,8 @@ class Alarm:
         message: one or two sentences with the figures.
         advice: what to do, in sentences.
         measured: the figures by name.
-        savings: what stopping now spares.
+        saved_steps: iterations that stopping now spares; None where the length is not known.
+        saved_seconds: how long they would take at the present speed; None where that is not known.
         run: the run's name where the log holds several.
         unit: what the log counts.
     """
@@ -108,9 +86,20 @@ class Alarm:
     message: str
     advice: str
     measured: Mapping[str, Measurement] = field(default_factory=dict)
-    savings: Savings = field(default_factory=Savings)
+    saved_steps: int | None = None
+    saved_seconds: float | None = None
     run: str = ""
     unit: str = "iteration"
+
+    @property
+    def savings(self) -> str:
+        """What stopping now spares, as a clause."""
+        if self.saved_steps is None:
+            return "how long it would go on is not known"
+        text = f"{self.saved_steps:,} of its {self.unit}s are saved"
+        if self.saved_seconds is None:
+            return text
+        return f"{text}, about {duration(self.saved_seconds)}"
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: every number finite, or spelled out as text."""
@@ -122,8 +111,8 @@ class Alarm:
                 "message": self.message,
                 "advice": self.advice,
                 "measured": dict(self.measured),
-                "saved_iterations": self.savings.steps,
-                "saved_seconds": self.savings.seconds,
+                "saved_iterations": self.saved_steps,
+                "saved_seconds": self.saved_seconds,
                 **({"run": self.run} if self.run else {}),
             }
         )

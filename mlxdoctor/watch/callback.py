@@ -26,7 +26,6 @@ from typing import Any
 
 from mlxdoctor.watch.alarms import Alarm
 from mlxdoctor.watch.monitor import LogRow, Watch
-from mlxdoctor.watch.process import machine_memory_gb
 
 #: What mlx-lm calls a metric, where that is not its canonical name.
 _NAMES = {"peak_memory": "peak_memory_gb", "val_time": "val_seconds"}
@@ -80,7 +79,7 @@ class WatchCallback:
         self._wrapped = wrapped
         self._stop = stop
         self._on_alarm = on_alarm
-        self._watch = Watch(iterations, machine_memory_gb())
+        self._watch = Watch(iterations)
         self._started = time.monotonic()
         self._has_failed = False
 

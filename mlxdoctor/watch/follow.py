@@ -10,7 +10,7 @@ from typing import Any
 
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.watch.alarms import Alarm, AlarmKind, Best, as_sentence
-from mlxdoctor.watch.growing_log import GrowingLog, LogState, Stamp, rows_of
+from mlxdoctor.watch.growing_log import GrowingLog, Stamp, rows_of
 from mlxdoctor.watch.monitor import Watch
 
 #: Validations without a lower loss after which that is said, once.
@@ -50,7 +50,6 @@ class Follower:
     Args:
         log: where the text comes from.
         iterations: how long the training is to be; None for what the log says.
-        memory_gb: of the machine that trains, where that is known.
         patience: as for `Watch`.
         notify: told in a sentence what is waited for, and what could not be read.
         remark: told in a sentence what is no alarm and worth knowing, and its figures.
@@ -62,7 +61,6 @@ class Follower:
         self,
         log: GrowingLog,
         iterations: int | None = None,
-        memory_gb: float | None = None,
         patience: int | None = None,
         *,
         notify: Callable[[str], None] = lambda _: None,
@@ -71,13 +69,11 @@ class Follower:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._log = log
-        self._iterations, self._memory_gb, self._patience = iterations, memory_gb, patience
+        self._iterations, self._patience = iterations, patience
         self._notify, self._remark, self._progress = notify, remark, progress
         self._clock = clock
         self._remarked_at = -1
         self._told: set[str] = set()
-        #: Name of a run -> how many of its reports were judged and raised no alarm.
-        self._judged: dict[str, int] = {}
 
     def run(
         self,
@@ -137,30 +133,30 @@ class Follower:
             if problem not in self._told:
                 self._notify(problem)
         self._told.update(state.problems)
-        if not state.runs:
-            return _judged(state, before)
-        alarms = list[Alarm]()
         now, trained_to = before, 0
+        alarms = list[Alarm]()
         for run in state.runs:
-            total = self._iterations or run.announced_iterations
-            watch = Watch(total, self._memory_gb, self._patience, unit=run.unit, run=run.name)
-            rows = rows_of(run)
-            judged = self._judged.get(run.name, 0)
-            # A log that was cut or replaced is judged anew, and so is its last report, which grows.
-            judged = judged if judged < len(rows) else 0
-            seen = (watch.see(row, is_judged=place < judged) for place, row in enumerate(rows))
-            alarms += [alarm for alarm in seen if alarm is not None][:1]
-            self._judged[run.name] = len(rows) - 1
+            total, rows = self._iterations or run.announced_iterations, rows_of(run)
+            watch = Watch(total, self._patience, unit=run.unit, run=run.name)
+            # All of it each time: a log may be cut or replaced, and its last report grows.
+            alarms += [alarm for alarm in map(watch.see, rows) if alarm is not None][:1]
             best = watch.best
             if best is not None:
                 best = replace(best, save=state.nearest_save(best.step))
             trained_to = max(trained_to, watch.last_step)
-            now = Ending("", None, False, 0, rows[-1].step, run.unit, total, best)
-        now = replace(now, reports=sum(run.reports for run in state.runs))
-        self._tell(now)
-        has_finished = bool(now.iterations) and trained_to >= (now.iterations or 0)
-        alarm = alarms[0] if alarms else None
-        return _judged(state, replace(now, alarm=alarm), has_finished=has_finished)
+            now = Ending("", step=rows[-1].step, unit=run.unit, iterations=total, best=best)
+        if state.runs:
+            now = replace(now, reports=sum(run.reports for run in state.runs))
+            self._tell(now)
+        if state.begins_anew:
+            return now
+        if alarms:
+            return replace(now, reason="an alarm was raised", alarm=_with_save(alarms[0], now.best))
+        if state.failure is not None:
+            reason = f"the training broke off ({state.failure.kind}): {state.failure.text}"
+            return replace(now, reason=reason, is_broken_off=True)
+        has_finished = now.iterations and trained_to >= now.iterations
+        return replace(now, reason="the training finished") if has_finished else now
 
     def _tell(self, now: Ending) -> None:
         best = now.best
@@ -170,16 +166,8 @@ class Follower:
         self._progress("watching", now.step, now.iterations or now.step)
 
 
-def _judged(state: LogState, now: Ending, *, has_finished: bool = False) -> Ending:
-    """With a reason where an alarm or the end of the training is beyond doubt."""
-    alarm, failure = now.alarm, state.failure
-    if state.begins_anew:
-        return replace(now, alarm=None)
-    if alarm is not None:
-        if alarm.verdict is AlarmKind.NOT_IMPROVING and now.best is not None:
-            alarm = replace(alarm, message=as_sentence(str(now.best)))
-        return replace(now, reason="an alarm was raised", alarm=alarm)
-    if failure is not None:
-        reason = f"the training broke off ({failure.kind}): {failure.text}"
-        return replace(now, reason=reason, is_broken_off=True)
-    return replace(now, reason="the training finished") if has_finished else now
+def _with_save(alarm: Alarm, best: Best | None) -> Alarm:
+    """The alarm; one on validations that do not improve names the save nearest to the best."""
+    if alarm.verdict is not AlarmKind.NOT_IMPROVING or best is None:
+        return alarm
+    return replace(alarm, message=as_sentence(str(best)))

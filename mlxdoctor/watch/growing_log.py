@@ -44,12 +44,7 @@ class LogState:
 
     @classmethod
     def read(cls, texts: Iterable[str], path: Path) -> LogState:
-        """Read a log.
-
-        Args:
-            texts: its text in pieces that each end where a line ends.
-            path: its name.
-        """
+        """Read a log from pieces of text that each end where a line ends."""
         notes = Notes()
         segments = read_log(texts, path, notes)
         trained = [segment for segment in segments if segment.get("train_loss") is not None]
@@ -156,11 +151,7 @@ class GrowingLog:
 
 
 class GrowingPipe(GrowingLog):
-    """Standard input, or another pipe, until its writer closes it; what came is kept in a file.
-
-    Args:
-        descriptor: of the pipe.
-    """
+    """Standard input, or another pipe, until its writer closes it; what came is kept in a file."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor

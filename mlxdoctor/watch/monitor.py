@@ -21,7 +21,7 @@ from mlxdoctor.finding import Measurement, Sign
 from mlxdoctor.judge.curve import loss_figures
 from mlxdoctor.judge.series_table import AlarmRule, Columns, Pattern, SeriesTable, reaches_any
 from mlxdoctor.template import fill
-from mlxdoctor.watch.alarms import Alarm, AlarmKind, Best, Savings, as_sentence
+from mlxdoctor.watch.alarms import Alarm, AlarmKind, Best, as_sentence
 
 #: The tables whose entries raise alarms, the surest first.
 TABLES = tuple(
@@ -44,8 +44,6 @@ LEVELS = 15
 WAY_BACK = 0.4
 #: Last reports whose median speed predicts the time of the rest.
 SPEED_REPORTS = 5
-#: Least share of the machine's memory that explains a low speed: Metal's working set.
-NEAR_MEMORY = 0.75
 #: The advice of an alarm on validation losses that do not improve.
 NO_BETTER = (
     "Stop it, and use the save nearest to the best validation; train shorter, on more rows or at a "
@@ -113,7 +111,6 @@ class Watch:
 
     Args:
         iterations: the planned length of the training; None if unknown.
-        memory_gb: the memory of the machine that trains; None if unknown.
         patience: validations without a lower loss that raise an alarm; None for no alarm.
         unit: what the log counts.
         run: the training's name, if a log has several.
@@ -126,7 +123,6 @@ class Watch:
     def __init__(
         self,
         iterations: int | None = None,
-        memory_gb: float | None = None,
         patience: int | None = None,
         *,
         unit: str = "iteration",
@@ -134,35 +130,33 @@ class Watch:
     ) -> None:
         self.best: Best | None = None
         self.last_step = -1
-        self._iterations, self._memory_gb, self._patience = iterations, memory_gb, patience
+        self._iterations, self._patience = iterations, patience
         self._unit, self._run = unit, run
         self._columns: dict[str, _Kept] = {}
         self._clock = _Clock()
 
-    def see(self, row: LogRow, *, is_judged: bool = False) -> Alarm | None:
-        """Judge one more report; an alarm if there is no doubt.
-
-        Args:
-            row: the report.
-            is_judged: whether it was judged before without an alarm: it is only recorded.
-        """
+    def see(self, row: LogRow) -> Alarm | None:
+        """Judge one more report; an alarm if there is no doubt."""
         newest = dict[str, frozenset[str]]()
         validated = self._columns.get("val_loss")
         base = validated.head[0][1] if validated is not None else math.inf
         for name, value in row.values.items():
             kept = self._columns.setdefault(name, _Kept())
-            if name in JUDGED and not is_judged:
+            if name in JUDGED:
                 newest[name] = kept.kinds(value, base)
             kept.add(row.step, value)
         self._clock.see(row)
         if "train_loss" in row.values:
             self.last_step = row.step
         not_improving = self._not_improving(row)
-        alarm = None if is_judged else next(self._alarms(row, newest), not_improving)
+        alarm = next(self._alarms(row, newest), not_improving)
         if alarm is None:
             return None
-        savings = self._clock.savings(row.step, self._iterations, self._unit)
-        return replace(alarm, savings=savings, run=self._run, unit=self._unit)
+        alarm = replace(alarm, run=self._run, unit=self._unit)
+        if self._iterations is None or self._iterations < row.step:
+            return alarm
+        steps = self._iterations - row.step
+        return replace(alarm, saved_steps=steps, saved_seconds=self._clock.seconds_of(steps))
 
     def _alarms(self, row: LogRow, newest: Mapping[str, frozenset[str]]) -> Iterator[Alarm]:
         columns: Columns | None = None
@@ -199,11 +193,6 @@ class Watch:
         values = {**sign.measured, "onset": sign.onset}
         message = fill(pattern.symptom.says, values)
         advice = f"Stop it. {as_sentence(fill(pattern.symptom.fix, values))}"
-        peak, memory = row.values.get("peak_memory_gb"), self._memory_gb
-        if kind is AlarmKind.SWAPPING and peak is not None and memory is not None:
-            message += f" Peak memory is {peak:.3g} GB of the machine's {memory:.3g}"
-            is_near = peak >= NEAR_MEMORY * memory
-            message += "." if is_near else ", so look for what else runs on it."
         since = onset if isinstance(onset, int) else row.step
         return Alarm(kind, row.step, since, message, advice, sign.measured)
 
@@ -250,10 +239,8 @@ class _Clock:
         """The seconds of the reports from a step on."""
         return sum(seconds for reported, seconds, _ in self._reports if reported >= step)
 
-    def savings(self, step: int, iterations: int | None, unit: str) -> Savings:
-        """The iterations and seconds after a step, at the speed of the last reports."""
-        if iterations is None or iterations < step:
-            return Savings()
+    def seconds_of(self, steps: int) -> float | None:
+        """How long further steps take at the speed of the last reports; None if that is unknown."""
         speeds = [speed for _, _, speed in self._reports][-SPEED_REPORTS:]
-        seconds = (iterations - step) / median(speeds) if speeds else math.inf
-        return Savings(iterations - step, seconds if math.isfinite(seconds) else None, unit)
+        seconds = steps / median(speeds) if speeds else math.inf
+        return seconds if math.isfinite(seconds) else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
 
 import psutil
 
@@ -54,12 +53,7 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def stop(
-    process: psutil.Process,
-    grace: float = GRACE_SECONDS,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> tuple[bool, str]:
+def stop(process: psutil.Process, grace: float = GRACE_SECONDS) -> tuple[bool, str]:
     """End a process as Ctrl-C would, and if that does not help as `kill` would; never harder.
 
     Returns:
@@ -74,17 +68,12 @@ def stop(
             return True, f"process {process.pid} had ended already"
         except psutil.AccessDenied:
             return False, f"process {process.pid} could not be stopped: it belongs to another user"
-        deadline = clock() + grace
-        while is_alive(process) and clock() < deadline:
-            sleep(LOOK_AGAIN)
+        deadline = time.monotonic() + grace
+        while is_alive(process) and time.monotonic() < deadline:
+            time.sleep(LOOK_AGAIN)
         if not is_alive(process):
             return True, f"process {process.pid} was asked to end ({number.name}) and did"
     return False, (
         f"process {process.pid} was asked to end (SIGINT, then SIGTERM) and still runs after "
         f"{grace:g} seconds; it is left alone"
     )
-
-
-def machine_memory_gb() -> float:
-    """Memory of this machine, in GB."""
-    return float(psutil.virtual_memory().total) / 1e9

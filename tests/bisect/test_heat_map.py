@@ -16,7 +16,6 @@ from mlxdoctor.formats.figures import captions
 from mlxdoctor.measure.weights.save_norms import (
     MAX_COLUMNS,
     MAX_ROWS,
-    FollowedHistory,
     Save,
     follow,
     heat_map,
@@ -25,12 +24,11 @@ from tests.bisect.states import changed, history, state
 from tests.conftest import RUNS
 
 
-def followed(*saves: dict[str, float]) -> FollowedHistory:
-    described = [
+def followed(*saves: dict[str, float]) -> list[Save]:
+    return [
         Save(Checkpoint(100 * number, Path(f"{number}.safetensors")), sizes=sizes)
         for number, sizes in enumerate(saves, 1)
     ]
-    return FollowedHistory(tuple(described), "relative")
 
 
 def test_the_data_are_the_sizes_layer_by_save(tmp_path: Path) -> None:

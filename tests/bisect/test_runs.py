@@ -134,7 +134,7 @@ def test_a_log_decides_without_a_scale(copied: Copy) -> None:
     folder = copied("healthy-ordinary")
     (folder / "adapter_config.json").unlink()
     found = bisected(folder)
-    assert found.followed.quantity == "unscaled"
+    assert found.rows[0].save.quantity == "unscaled"
     assert found.is_decided
     log = folder / "train.log"
     log.write_text(log.read_text()[:2000])
@@ -152,7 +152,7 @@ def test_peft_folders(tmp_path: Path) -> None:
         save(tmp_path / f"checkpoint-{number}" / "adapter_model.safetensors", tensors)
     found = bisected(tmp_path)
     assert [found.rows[place].save.checkpoint.iteration for place in range(2)] == [100, 200]
-    assert found.followed.quantity == "unscaled"
+    assert found.rows[0].save.quantity == "unscaled"
 
 
 def test_no_checkpoints_and_none_readable(tmp_path: Path) -> None:

@@ -178,21 +178,6 @@ def test_names_and_shapes(tmp_path: Path, name: str) -> None:
     assert all(judged.findings[-1].measured[key] == value for key, value in figures.items())
 
 
-@pytest.mark.parametrize(
-    ("rank", "pattern", "found"),
-    [(4, {}, {}), (8, {}, {"rank-mismatch": "error"}), (8, {"q_proj": 4, "v_proj": 4}, {})],
-)
-def test_the_rank_of_peft(
-    tmp_path: Path, rank: int, pattern: dict[str, int], found: dict[str, str]
-) -> None:
-    save(tmp_path / "adapters.safetensors", LORA)
-    stated = {"peft_type": "LORA", "r": rank, "lora_alpha": 8, "rank_pattern": pattern}
-    (tmp_path / "adapter_config.json").write_text(json.dumps(stated))
-    evidence = Adapter.read(tmp_path), TrainingConfig.read(tmp_path), BASE
-    judged = outcome(adapter_structure, *evidence)
-    assert severities(judged) == {"another-format": "warning", **found}
-
-
 @pytest.mark.parametrize("named", ["run", "run/adapters.safetensors"])
 def test_no_configuration(tmp_path: Path, named: str) -> None:
     path = save(tmp_path / "run" / "adapters.safetensors", LORA)

@@ -133,14 +133,6 @@ def train(folder: Path, **settings: Any) -> Path:
 
 
 @pytest.mark.slow
-def test_fewer_iterations_than_accumulation_steps_train_nothing(tmp_path: Path) -> None:
-    run = train(tmp_path / "run", grad_accumulation_steps=8)
-    finding = bugs(outcome(run))["leftover-accumulation"]
-    assert finding.severity is Severity.ERROR
-    assert (finding.measured["updates"], finding.measured["left_over"]) == (0, 4)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("bits", [6, 8])
 def test_dora_on_a_base_of_so_many_bits_that_breaks_off(tmp_path: Path, bits: int) -> None:
     from mlx_lm.convert import convert

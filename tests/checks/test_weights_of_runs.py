@@ -26,7 +26,6 @@ FOUND = {
         "adapter-presence.full-weights",
         "adapter-presence.no-lora-tensors",
         "full-weights.frozen-changed",
-        "trainable-ratio.unfrozen",
     },
     "adapter-not-loaded": {"adapter-structure.modules-not-in-base"},
     "b-never-trained": NEVER_TRAINED,

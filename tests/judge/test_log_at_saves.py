@@ -45,7 +45,7 @@ def test_saves_made_while_the_loss_was_blown_up(
 ) -> None:
     logged = at_saves(logs.losses(losses, val))
     assert "".join(".x"[each] for each in logged.lost) == lost
-    assert (logged.onset, logged.covers, logged.risen) == (onset, True, (False,) * 4)
+    assert (logged.onset, logged.covers) == (onset, True)
     assert logged.losses == pytest.approx([losses[i] for i in (4, 9, 14, 19)], nan_ok=True)
 
 
@@ -64,23 +64,9 @@ def test_dense_reports_are_smoothed(logs: LogWriter) -> None:
     assert logged.onset == pytest.approx(121, abs=3)
 
 
-@pytest.mark.parametrize(
-    ("later", "risen", "best"),
-    [
-        ((2.5, 2.5, 2.5), (False, True, True, True), 50),
-        ((2.38, 2.38, 2.38), (False,) * 4, 50),
-        # One bad validation is no rise; at the end the one before it must agree.
-        ((3.0, 1.9, 1.8), (False,) * 4, 200),
-        ((1.9, 1.8, 2.9), (False,) * 4, 150),
-    ],
-)
-def test_a_validation_loss_that_rises(
-    logs: LogWriter, later: tuple[float, ...], risen: tuple[bool, ...], best: int
-) -> None:
-    val = {1: 4.0, 50: 2.0, **dict(zip((100, 150, 200), later, strict=True))}
-    logged = at_saves(logs.losses(FALLING, val))
-    assert (logged.risen, logged.best) == (risen, best)
-    assert logged.validations == (2.0, *later)
+def test_the_validations_at_the_saves(logs: LogWriter) -> None:
+    logged = at_saves(logs.losses(FALLING, {1: 4.0, 50: 2.0, 101: 2.5, 200: 1.8}))
+    assert logged.validations == (2.0, 2.5, None, 1.8)
 
 
 def test_nothing_to_compare_with(logs: LogWriter) -> None:

@@ -15,17 +15,15 @@ RESUMED = ["Loading fine-tuned weights from before/adapters.safetensors"]
 
 
 @pytest.mark.parametrize(
-    ("val", "head", "saved_at", "levels", "split", "drift"),
+    ("val", "head", "levels", "split", "drift"),
     [
         # The last validation is the saved model; one update came after it, at the pace before.
-        (VAL, [], None, (4.0, 0.9, 60), "valid", 0.6 / 30),
-        # A checkpoint is compared with the validation nearest to it.
-        (VAL, [], 40, (4.0, 1.5, 30), "valid", 2.5 * 10 / 29),
+        (VAL, [], (4.0, 0.9, 60), "valid", 0.6 / 30),
         # Training losses serve where nothing was validated, or only before the first update.
-        ({}, [], None, (None, 0.8, 60), "train", 2.3),
-        ({1: 4.0}, [], None, (None, 0.8, 60), "train", 2.3),
+        ({}, [], (None, 0.8, 60), "train", 2.3),
+        ({1: 4.0}, [], (None, 0.8, 60), "train", 2.3),
         # A resumed run does not begin with the base model.
-        ({1: 1.0, 30: 0.9, 60: 0.8}, RESUMED, None, (None, 0.8, 60), "valid", 0.1 / 30),
+        ({1: 1.0, 30: 0.9, 60: 0.8}, RESUMED, (None, 0.8, 60), "valid", 0.1 / 30),
     ],
 )
 def test_levels(
@@ -33,12 +31,11 @@ def test_levels(
     *,
     val: dict[int, float],
     head: list[str],
-    saved_at: int | None,
     levels: tuple[float | None, float, int],
     split: str,
     drift: float,
 ) -> None:
-    logged = logged_loss(LogWriter(tmp_path).losses(TRAIN, val, head=head), saved_at)
+    logged = logged_loss(LogWriter(tmp_path).losses(TRAIN, val, head=head))
     assert logged is not None
     assert (logged.before, logged.after, logged.iteration) == levels
     assert (logged.split, logged.drift) == (split, pytest.approx(drift))

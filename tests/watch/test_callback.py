@@ -89,7 +89,7 @@ def test_a_diverging_training_is_stopped_between_its_saves(tmp_path: Path) -> No
     assert watch.alarm is alarm
     assert alarm.verdict in {AlarmKind.DIVERGING, AlarmKind.NON_FINITE}
     assert alarm.step <= 20
-    assert alarm.savings.steps == 200 - alarm.step
+    assert alarm.saved_steps == 200 - alarm.step
     # The report that raised it reached the other callback too.
     assert max(row["iteration"] for row in (*inner.train, *inner.val)) == alarm.step
     rows = [json.loads(line) for line in record.read_text().splitlines()]

@@ -76,7 +76,7 @@ def test_the_first_report_beyond_doubt_ends_it(tmp_path: Path) -> None:
     ending = run(path, *writes)
     assert ending.alarm is not None
     assert (ending.alarm.verdict, ending.alarm.step) == (AlarmKind.DIVERGING, 30)
-    assert ending.alarm.savings.steps == 10
+    assert ending.alarm.saved_steps == 10
     assert written[3] not in path.read_text()
 
 

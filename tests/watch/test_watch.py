@@ -66,9 +66,9 @@ def test_the_incident_this_tool_grew_from_is_stopped_by_step_15(base: Sequence[L
     alarm = alarmed([*base, *losses], watch)
     assert (alarm.verdict, alarm.step) == (AlarmKind.DIVERGING, 15)
     assert alarm.onset in {5, 10}
-    assert alarm.savings.steps == 2_985
-    assert alarm.savings.seconds == pytest.approx(29_850)
-    assert "2,985 of its iterations are saved, about 8.3 hours" in str(alarm.savings)
+    assert alarm.saved_steps == 2_985
+    assert alarm.saved_seconds == pytest.approx(29_850)
+    assert "2,985 of its iterations are saved, about 8.3 hours" in alarm.savings
 
 
 @pytest.mark.parametrize("name", SILENT)
@@ -261,17 +261,18 @@ def speeds(values: Iterable[float], **more: float) -> list[LogRow]:
 @pytest.mark.parametrize(
     ("peak", "says"),
     [
-        (15.0, "Peak memory is 15 GB of the machine's 16."),
-        (2.0, "Peak memory is 2 GB of the machine's 16, so look for what else runs on it."),
+        (15.0, "Compare the peak memory with the machine's"),
+        (2.0, "See what else runs on the machine"),
     ],
 )
 def test_a_speed_that_collapses_for_good_is_swapping(peak: float, says: str) -> None:
     rows = speeds([0.5] * 12 + [0.02] * 12, peak_memory_gb=peak)
-    alarm = alarmed(rows, Watch(1_000, memory_gb=16.0))
+    alarm = alarmed(rows, Watch(1_000))
     assert alarm.verdict is AlarmKind.SWAPPING
     assert alarm.onset == 130
-    assert alarm.message.endswith(says)
-    assert alarm.savings.seconds == pytest.approx((1_000 - alarm.step) / 0.02)
+    assert says in alarm.advice
+    assert ("memory peaks at 15 GB" in alarm.message) is (peak == 15.0)
+    assert alarm.saved_seconds == pytest.approx((1_000 - alarm.step) / 0.02)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +299,7 @@ def test_the_speed_of_the_newer_table_is_told_by_its_tokens() -> None:
     rows.append(LogRow(30, {"train_loss": math.nan}))
     alarm = alarmed(rows, Watch(iterations=130))
     # 2,000 tokens in 10 iterations at 100 a second: half an iteration a second.
-    assert alarm.savings.seconds == pytest.approx(200)
+    assert alarm.saved_seconds == pytest.approx(200)
 
 
 def test_what_is_left_out_for_speed_would_raise_no_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,9 +335,9 @@ _NAMES = st.sampled_from(
     )
 )
 def test_whatever_a_log_says_the_watch_goes_on(rows: list[LogRow]) -> None:
-    watch = Watch(iterations=50, memory_gb=16.0)
+    watch = Watch(iterations=50)
     for row in rows:
         alarm = watch.see(row)
         if alarm is not None:
             json.dumps(alarm.to_dict(), allow_nan=False)
-            assert str(alarm.savings)
+            assert alarm.savings

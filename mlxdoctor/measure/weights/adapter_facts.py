@@ -20,9 +20,7 @@ from mlxdoctor.safety.reading_limits import current, exceeded
 def factor_facts(adapter: Adapter, *, spectrum: bool = False) -> tuple[ModuleFacts, ...]:
     """Every module of an adapter without a scale, in its order. Reads every factor.
 
-    Args:
-        adapter: the factors.
-        spectrum: whether the singular values are asked for.
+    The singular values are there where `spectrum` asks for them.
 
     Raises:
         InputError: the file changed or cannot be read, or a rank is over the limit.
@@ -49,17 +47,9 @@ def adapter_facts(
     *,
     spectrum: bool = False,
 ) -> tuple[ModuleFacts, ...]:
-    """Every module of an adapter, in its order. Reads every factor.
+    """As `factor_facts`, with the configuration's scale and the norms of the base's weights.
 
-    Args:
-        adapter: the factors.
-        config: states the scale.
-        base: the weights that the updates are added to.
-        norms: of base weights that were read already, by module; what is read is added.
-        spectrum: whether the singular values are asked for.
-
-    Raises:
-        InputError: as `factor_facts`.
+    `norms` are those of base weights that were read already, by module; what is read is added.
     """
     norms = {} if norms is None else norms
     for module in adapter.modules:
@@ -78,9 +68,7 @@ def nonfinite_values(
 ) -> dict[str, int]:
     """How many values of each tensor are NaN or infinite; those without any are left out.
 
-    Args:
-        adapter: the tensors.
-        described: its modules, where they were described already.
+    `described` are the adapter's modules, where they were described already.
     """
     known: dict[str, int] = {}
     described = factor_facts(adapter) if described is None else described

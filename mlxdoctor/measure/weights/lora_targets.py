@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from mlxdoctor.evidence.adapter import Adapter, layer_of
@@ -44,6 +44,12 @@ def matches(key: str, name: str, config: TrainingConfig) -> bool:
         return name == key or name.endswith(f".{key}")
     layer, projection = layer_of(name)
     return key == name or (layer is not None and key == projection)
+
+
+def unmatched_keys(config: TrainingConfig, names: Collection[str]) -> list[str]:
+    """The target keys of the configuration that mean none of these modules."""
+    keys = config.keys or ()
+    return [key for key in keys if not any(matches(key, name, config) for name in names)]
 
 
 def target_modules(config: TrainingConfig, base: BaseModel) -> tuple[str, ...] | None:

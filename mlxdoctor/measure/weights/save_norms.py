@@ -32,6 +32,7 @@ class Save:
 
     Attributes:
         checkpoint: the save.
+        quantity: what sizes are given in, the same for all saves of a run.
         problem: why its file cannot be read, as a clause; empty where it can.
         sizes: module -> size of its update, 0 where there is none; NaN where it is not finite.
         nonfinite: NaN and infinite values in the whole file.
@@ -39,6 +40,7 @@ class Save:
     """
 
     checkpoint: Checkpoint
+    quantity: Quantity = "unscaled"
     problem: str = ""
     sizes: Mapping[str, float] = field(default_factory=dict)
     nonfinite: int = 0
@@ -74,32 +76,16 @@ class Save:
         return median(cosines) if cosines and all(map(isfinite, cosines)) else nan
 
 
-@dataclass(frozen=True)
-class FollowedHistory:
-    """All saves of a run in figures.
-
-    Attributes:
-        saves: in the order of training, the final file last.
-        quantity: what sizes are given in.
-    """
-
-    saves: tuple[Save, ...]
-    quantity: Quantity
-
-
 def follow(
     history: CheckpointHistory,
     config: TrainingConfig | None,
     base: BaseModel | None,
     progress: Progress | None = None,
-) -> FollowedHistory:
+) -> tuple[Save, ...]:
     """Read every value of every save, one file and in it one module at a time.
 
-    Args:
-        history: the saves.
-        config: states the scale.
-        base: for sizes relative to its weights.
-        progress: called file by file.
+    Returns:
+        The saves in the order of training, the final file last.
     """
     norms: dict[str, float | None] = {}
     described: list[tuple[Save, tuple[ModuleFacts, ...]]] = []
@@ -116,16 +102,17 @@ def follow(
                 starts={module.name: module.start for module in modules},
             )
         except InputError as error:
-            save, modules = Save(checkpoint, error.problem), ()
+            save, modules = Save(checkpoint, problem=error.problem), ()
         described.append((save, modules))
     quantity = quantity_of([module for _, modules in described for module in modules])
-    saves = tuple(
+    return tuple(
         replace(
-            save, sizes={module.name: size_of(module, quantity) for module in modules} or save.sizes
+            save,
+            quantity=quantity,
+            sizes={module.name: size_of(module, quantity) for module in modules} or save.sizes,
         )
         for save, modules in described
     )
-    return FollowedHistory(saves, quantity)
 
 
 def _whole_weights(adapter: Adapter, base: BaseModel | None) -> Iterator[tuple[str, float]]:
@@ -142,18 +129,14 @@ def _whole_weights(adapter: Adapter, base: BaseModel | None) -> Iterator[tuple[s
             yield name, relative if isfinite(relative) else nan
 
 
-def heat_map(followed: FollowedHistory, broken: Sequence[bool]) -> CheckpointSizes | None:
+def heat_map(saves: Sequence[Save], broken: Sequence[bool]) -> CheckpointSizes | None:
     """The data of the figure: the root mean square over a layer's modules, by save.
-
-    Args:
-        followed: the saves in figures.
-        broken: which of them are broken.
 
     Returns:
         None where no module's size is known.
     """
     columns: list[dict[int | None, list[float]]] = []
-    for save in followed.saves:
+    for save in saves:
         squares: dict[int | None, list[float]] = {}
         for name, size in save.sizes.items():
             squares.setdefault(layer_of(name)[0], []).append(size**2)
@@ -163,7 +146,7 @@ def heat_map(followed: FollowedHistory, broken: Sequence[bool]) -> CheckpointSiz
         return None
     rows = [layers[place] for place in _even(len(layers), MAX_ROWS)]
     shown = _even(len(columns), MAX_COLUMNS)
-    labels = [followed.saves[place].checkpoint.iteration or "final" for place in shown]
+    labels = [saves[place].checkpoint.iteration or "final" for place in shown]
     return CheckpointSizes(
         rows=tuple("other" if layer is None else f"layer {layer}" for layer in rows),
         columns=tuple(map(str, labels)),
@@ -172,7 +155,7 @@ def heat_map(followed: FollowedHistory, broken: Sequence[bool]) -> CheckpointSiz
             for layer in rows
         ),
         broken=tuple(bool(broken[place]) for place in shown),
-        quantity=QUANTITIES[followed.quantity],
+        quantity=QUANTITIES[saves[0].quantity],
     )
 
 

@@ -29,9 +29,9 @@ def test_sizes_are_those_of_the_drift(base: BaseModel) -> None:
     found = CheckpointHistory.read(HEALTHY)
     config = TrainingConfig.read(HEALTHY)
     followed = follow(found, config, base)
-    assert followed.quantity == "relative"
-    assert [one.checkpoint.iteration for one in followed.saves] == [300, 600, None]
-    for save, checkpoint in zip(followed.saves, found.checkpoints, strict=True):
+    assert followed[0].quantity == "relative"
+    assert [one.checkpoint.iteration for one in followed] == [300, 600, None]
+    for save, checkpoint in zip(followed, found.checkpoints, strict=True):
         facts = adapter_facts(checkpoint.adapter, config, base)
         assert save.sizes == {one.name: one.relative for one in facts}
         assert save.size == median(one.relative or 0.0 for one in facts)
@@ -57,15 +57,15 @@ def test_what_stands_in_for_an_unknown_scale_or_base(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     for config, quantity in ((TrainingConfig.read(tmp_path), "nominal"), (None, "unscaled")):
         followed = follow(found, config, None, lambda _, done, total: told.append((done, total)))
-        assert followed.quantity == quantity
-        assert [save.size for save in followed.saves] == pytest.approx([0.5, 2.0], rel=1e-5)
+        assert followed[0].quantity == quantity
+        assert [save.size for save in followed] == pytest.approx([0.5, 2.0], rel=1e-5)
     assert told == 2 * [(0, 2), (1, 2)]
 
 
 def test_what_is_not_finite_has_no_size(tmp_path: Path) -> None:
     broken = state(0.5)
     broken["model.layers.1.self_attn.q_proj.lora_a"][0, :3] = np.nan
-    (save,) = follow(history(tmp_path, [broken]), TrainingConfig.read(tmp_path), None).saves
+    (save,) = follow(history(tmp_path, [broken]), TrainingConfig.read(tmp_path), None)
     assert save.nonfinite == 3
     sizes = save.sizes.values()
     assert [math.isnan(size) for size in sizes] == [False, True, False, False]
@@ -75,7 +75,7 @@ def test_what_is_not_finite_has_no_size(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> None:
     found = history(tmp_path, [state(0.5), state(0.6)])
     (tmp_path / "0000100_adapters.safetensors").write_bytes(b"cut off")
-    first, second = follow(found, TrainingConfig.read(tmp_path), None).saves
+    first, second = follow(found, TrainingConfig.read(tmp_path), None)
     assert first.problem
     assert not first.sizes
     assert not second.problem
@@ -86,7 +86,7 @@ def test_whole_weights_are_compared_with_the_base(base: BaseModel) -> None:
     run = RUNS / "adapter-never-attached"
     found = CheckpointHistory.read(run)
     followed = follow(found, TrainingConfig.read(run), base)
-    sizes = [one.size for one in followed.saves]
+    sizes = [one.size for one in followed]
     assert all(0 < size < 1 for size in sizes)
     name = "model.layers.0.self_attn.q_proj.weight"
     ours, theirs = (
@@ -94,19 +94,19 @@ def test_whole_weights_are_compared_with_the_base(base: BaseModel) -> None:
         for tensors in (found.checkpoints[0].adapter.tensors, base.tensors)
     )
     expected = np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
-    assert followed.saves[0].sizes[name] == pytest.approx(expected)
-    assert not follow(found, TrainingConfig.read(run), None).saves[0].sizes
+    assert followed[0].sizes[name] == pytest.approx(expected)
+    assert not follow(found, TrainingConfig.read(run), None)[0].sizes
 
 
 def test_mixed_saves_take_the_least_that_is_known(tmp_path: Path, base: BaseModel) -> None:
     # The base has modules of these names, but none of the third save's.
     other = {f"other.{name}": tensor for name, tensor in state(0.3).items()}
     found = history(tmp_path, [state(0.1), state(0.2)])
-    assert follow(found, TrainingConfig.read(tmp_path), base).quantity == "relative"
+    assert follow(found, TrainingConfig.read(tmp_path), base)[0].quantity == "relative"
     found = history(tmp_path, [state(0.1), state(0.2), other])
     followed = follow(found, TrainingConfig.read(tmp_path), base)
-    assert followed.quantity == "nominal"
-    assert [one.size for one in followed.saves] == pytest.approx([0.1, 0.2, 0.3], rel=1e-5)
+    assert followed[0].quantity == "nominal"
+    assert [one.size for one in followed] == pytest.approx([0.1, 0.2, 0.3], rel=1e-5)
 
 
 def test_a_size_is_that_of_what_was_trained() -> None:
