@@ -28,8 +28,6 @@ _OPENINGS = frozenset("|>│┃║┡├╞╠+┣┝┢")
 _RULE = re.compile(r"^[\s|:+=-]*$")
 _GAP = re.compile(r"\s{2,}|\t")
 _FIGURE = re.compile(r"(?<![\w.-])\d")
-#: What a row has where there is no figure.
-_EMPTY = frozenset(("-", "--", "–", "n/a", "N/A", "None", ""))
 _EXTREME = re.compile(r"__(?:MIN|MAX)$")
 #: Cells of a line that may be names.
 MAX_CELLS = 256
@@ -91,11 +89,6 @@ class Columns(LineFormat):
         if head.delimiter != "|" and not 1 < len(cells) == head.size:
             return False
         values = [to_number(cell) for cell in cells]
-        is_blank = head.delimiter == "" and any(
-            value is None and cell not in _EMPTY for value, cell in zip(values, cells, strict=True)
-        )
-        if is_blank:
-            return False
         step = None
         if head.step is not None:
             counted = values[head.step[0]] if head.step[0] < len(values) else None
@@ -109,10 +102,9 @@ class Columns(LineFormat):
             if index < len(values) and (value := values[index]) is not None:
                 runs.setdefault(run, {})[name] = value
         for run, metrics in runs.items():
-            if metrics.keys() != {"epoch"}:
-                shape = self.add(number, step, metrics, run, nature=nature)
-                if len(runs) == 1 and head.delimiter not in ("", "|"):
-                    self._learn(text, cells, head, shape)
+            shape = self.add(number, step, metrics, run, nature=nature)
+            if len(runs) == 1 and head.delimiter not in ("", "|"):
+                self._learn(text, cells, head, shape)
         return head.delimiter == "|" or bool(runs)
 
     def _learn(self, text: str, cells: Sequence[str], head: _Head, shape: Shape) -> None:

@@ -49,7 +49,6 @@ _MODE = re.compile(
     r"|^\s{0,4}Starting ([A-Z][A-Za-z]{0,9}PO|KTO|RLOO) Training\b",
     re.IGNORECASE,
 )
-_METHOD = re.compile(r"Starting (\S+) training", re.IGNORECASE)
 _TEST = re.compile(r"Test loss\s+([\w.+-]+?)(?:,\s*Test ppl\s+[\w.+-]+?)?\.?\s*$")
 #: A home-made trainer's warning that a batch has nothing to learn.
 _TARGETLESS = re.compile(
@@ -154,12 +153,8 @@ class Events(LineFormat):
         training = _TRAINING.search(line, begun.end()) if begun else None
         if training is None:
             return False
-        iterations = _ITERATIONS.search(line, training.end())
-        if iterations is None and not line.lstrip().startswith("Starting"):
-            return False
         self.notes.run_marks.append(number)
-        if method := _METHOD.search(line):
-            self.notes.header["training"] = method[1]
+        iterations = _ITERATIONS.search(line, training.end())
         if iterations and iterations[1].strip(","):
             self.notes.announce(number, _amount(iterations[1]))
         return True

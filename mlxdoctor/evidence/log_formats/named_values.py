@@ -56,10 +56,9 @@ _LEFT_OUT = "SKIPPED"
 #: A line that says nothing but that an epoch begins.
 _EPOCH = re.compile(
     r"^\W{0,20}(?:(?:start(?:ing|ed)?|begin(?:ning|s)?|training|running)\s(?:of\s)?)?"
-    r"epoch\s{0,3}[:#=\[]?\s{0,3}(\d{1,6})(?:\s{0,2}(?:/|of)\s{0,2}(\d{1,6}))?(?![\d.])(.{0,60})$",
+    r"epoch\s{0,3}[:#=\[]?\s{0,3}(\d{1,6})(?:\s{0,2}(?:/|of)\s{0,2}(\d{1,6}))?(?![\d.]).{0,60}$",
     re.IGNORECASE,
 )
-_OVER = re.compile(r"\b(?:done|complete|finish|end|took|saved|summary|best)", re.IGNORECASE)
 
 #: Sequences of words remembered; a text that is no log has as many as lines.
 MAX_PLANS = 4096
@@ -172,7 +171,7 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
 
     def _begins_epoch(self, number: int, line: str) -> bool:
         match = _EPOCH.match(cleaned(line)) if "poch" in line or "POCH" in line else None
-        if match is None or _OVER.search(match[3]):
+        if match is None:
             return False
         self._epochs.append(number, [float(match[1])])
         return True
