@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from mlxdoctor.evidence.logs.log_format import LIKE_NUMBER, LineFormat, LogSoFar, Nature, Shape
+from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar, Nature
 from mlxdoctor.evidence.logs.metric_names import STEPS, canonical, is_report, snake_case, unique
 from mlxdoctor.evidence.logs.text_stream import is_count, to_number
 
@@ -102,24 +102,8 @@ class Columns(LineFormat):
             if index < len(values) and (value := values[index]) is not None:
                 runs.setdefault(run, {})[name] = value
         for run, metrics in runs.items():
-            shape = self.add(number, step, metrics, run, nature=nature)
-            if len(runs) == 1 and head.delimiter not in ("", "|"):
-                self._learn(text, cells, head, shape)
+            self.add(number, step, metrics, run, nature=nature)
         return head.delimiter == "|" or bool(runs)
-
-    def _learn(self, text: str, cells: Sequence[str], head: _Head, shape: Shape) -> None:
-        """Learn how a row with figures in these columns looks, if the step stands first."""
-        kept = {index for index, *_ in head.metrics}
-        if head.step is not None:
-            kept.add(head.step[0])
-        if head.step is None or head.step[0] == min(kept):
-            parts = [
-                (f"({LIKE_NUMBER})" if index in kept else LIKE_NUMBER) if cell else ""
-                for index, cell in enumerate(cells)
-            ]
-            like = re.compile(head.delimiter.join(parts))
-            if like.fullmatch(text) and like.groups == len(shape.columns):
-                self.learn(like, shape)
 
 
 def _plain_head(number: int, text: str) -> _Head | None:

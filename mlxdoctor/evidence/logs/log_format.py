@@ -173,7 +173,7 @@ class LogSoFar:
             for place, (pattern, shape, reader) in enumerate(patterns):
                 if match := pattern.fullmatch(line):
                     try:
-                        shape.values.extend([*map(reader.number, match.groups())])
+                        shape.values.extend([*map(float, match.groups())])
                     except ValueError:
                         yield number, line
                         break
@@ -194,7 +194,6 @@ class LogFormat(ABC):
         priority: the format with the smallest is asked first.
         understood: what it reads, for the user whose file nothing can be read from.
         example: a log in which it finds every row, for the tests and the fuzzing.
-        number: makes the number of a group of a pattern that it has learnt.
         count: how many lines or reports it read.
         has_failed: whether one of its methods has raised.
     """
@@ -206,7 +205,6 @@ class LogFormat(ABC):
 
     def __init__(self, log: LogSoFar) -> None:
         self.log, self.notes = log, log.notes
-        self.number: Callable[[str], float] = float
         self.count = 0
         self.has_failed = False
 
@@ -233,7 +231,7 @@ class LogFormat(ABC):
         run: str = "",
         *,
         nature: Nature = Nature.PLAIN,
-    ) -> Shape:
+    ) -> None:
         """One report.
 
         Args:
@@ -242,19 +240,14 @@ class LogFormat(ABC):
             metrics: canonical name -> value.
             run: the run's name where several stand side by side.
             nature: how it joins the others.
-
-        Returns:
-            The shape whose columns are the step, where there is one, and the metrics.
         """
         columns: tuple[str | None, ...] = tuple(metrics)
         values, place = list(metrics.values()), None
         if step is not None:
             columns, values, place = (None, *columns), [step[1], *values], 0
         axis = axis_of(None if step is None else step[0])
-        shape = self.log.shape(columns, place, axis, run=run, nature=nature)
-        shape.append(line, values)
+        self.log.shape(columns, place, axis, run=run, nature=nature).append(line, values)
         self.count += 1
-        return shape
 
     def note_count(self) -> None:
         """Note how many lines or reports it read, at the end of the log."""
