@@ -11,7 +11,7 @@ import inspect
 import re
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -148,14 +148,9 @@ class LogSoFar:
 
     def is_full(self) -> bool:
         """Whether a limit is reached, after which nothing more is collected; noted as a problem."""
-        limits, notes, problems = current(), self.notes, self.notes.problems
-        entries: list[Sized] = [
-            *self.by_form.values(),
-            notes.announced,
-            notes.run_marks,
-            notes.saves,
-        ]
-        if sum(map(len, entries)) > limits.log_rows:
+        limits, problems = current(), self.notes.problems
+        noted = (each for each in vars(self.notes).values() if isinstance(each, list))
+        if sum(map(len, (*self.by_form.values(), *noted))) > limits.log_rows:
             problems.append(exceeded(self.path, "holds more reports", "log_rows"))
         elif len(self.by_form) > limits.log_forms:
             problems.append(exceeded(self.path, "holds more kinds of report", "log_forms"))
@@ -263,10 +258,7 @@ class LogFormat(ABC):
 
 
 class LineFormat(LogFormat):
-    """A format of single lines, which stand among those of other formats.
-
-    Lines of one or two characters say nothing by themselves: it gets them while it `is_open`.
-    """
+    """A format of single lines, which stand among those of other formats."""
 
     @abstractmethod
     def read(self, number: int, line: str) -> bool:
@@ -275,23 +267,12 @@ class LineFormat(LogFormat):
         It is read then, and no other format is asked about it.
         """
 
-    @property
-    def is_open(self) -> bool:
-        """Whether a line of one or two characters may end what was begun, or go on with it."""
-        return False
-
     def finish(self) -> None:
         """Read what is left: the log ends here."""
 
 
 class DocumentFormat(LogFormat):
-    """A format of logs that are one JSON document, which a trainer writes anew at every save.
-
-    Attributes:
-        marks: words that nothing but such a log has in it: they show it where a part is seen.
-    """
-
-    marks: ClassVar[tuple[str, ...]] = ()
+    """A format of logs that are one JSON document, which a trainer writes anew at every save."""
 
     @abstractmethod
     def read(self, document: Any) -> str | None:
