@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar, Nature
+from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar
 from mlxdoctor.evidence.logs.metric_names import STEPS, canonical, is_report, snake_case, unique
 from mlxdoctor.evidence.logs.text_stream import is_count, to_number
 
@@ -29,8 +29,6 @@ _RULE = re.compile(r"^[\s|:+=-]*$")
 _GAP = re.compile(r"\s{2,}|\t")
 _FIGURE = re.compile(r"(?<![\w.-])\d")
 _EXTREME = re.compile(r"__(?:MIN|MAX)$")
-#: Cells of a line that may be names.
-MAX_CELLS = 256
 
 
 @dataclass(frozen=True)
@@ -95,14 +93,12 @@ class Columns(LineFormat):
             if counted is None or not is_count(counted):
                 return head.delimiter == "|"
             step = (head.step[1], counted)
-        is_epoch = not head.delimiter and step is not None and step[0] == "epoch"
-        nature = Nature.EPOCH if is_epoch else Nature.PLAIN
         runs: dict[str, dict[str, float]] = {}
         for index, run, name in head.metrics:
             if index < len(values) and (value := values[index]) is not None:
                 runs.setdefault(run, {})[name] = value
         for run, metrics in runs.items():
-            self.add(number, step, metrics, run, nature=nature)
+            self.add(number, step, metrics, run)
         return head.delimiter == "|" or bool(runs)
 
 
@@ -114,7 +110,7 @@ def _plain_head(number: int, text: str) -> _Head | None:
         if delimiter and delimiter not in text:
             continue
         names = _cells(text, delimiter) if delimiter else _GAP.split(text)
-        if not 2 <= len(names) <= MAX_CELLS:
+        if len(names) < 2:
             continue
         head = _meaning(names, delimiter)
         # Without a step it may be a sentence, save where the log begins with it.

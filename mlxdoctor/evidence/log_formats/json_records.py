@@ -34,8 +34,6 @@ DATA_KEYS = frozenset(
 )
 #: Keys under which trainers keep a list of records.
 _HISTORIES = ("log_history", "history", "logs", "metrics", "records")
-#: Characters of a text that may be a number.
-MAX_NUMBER = 40
 
 
 class JsonLines(LineFormat):
@@ -143,7 +141,7 @@ def _number(value: Any) -> float | None:
             return float(value)
         except OverflowError:
             return math.inf
-    return to_number(value) if isinstance(value, str) and len(value) <= MAX_NUMBER else None
+    return to_number(value) if isinstance(value, str) else None
 
 
 def _records(document: Any) -> Iterator[Mapping[str, Any]]:

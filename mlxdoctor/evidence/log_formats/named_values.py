@@ -156,11 +156,11 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
         last = shape.values[-len(row) :].tolist()
         pairs = enumerate(zip(last, row, strict=bool(last)))
         changed = {place for place, (before, now) in pairs if before != now}
-        clock = {shape.step, *(i for i, name in enumerate(shape.columns) if name == "epoch")}
-        if not last or (changed & clock and changed - {shape.step}):
+        is_other = bool(changed - {shape.step})
+        if not last or (shape.step in changed and is_other):
             shape.append(number, row)
             self.count += 1
-        elif changed - clock:
+        elif is_other:
             shape.values[-len(row) :] = array("d", row)
 
     def _announce(self, number: int, totals: Sequence[float]) -> None:

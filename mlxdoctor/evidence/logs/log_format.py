@@ -11,7 +11,7 @@ import inspect
 import re
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -149,8 +149,9 @@ class LogSoFar:
     def is_full(self) -> bool:
         """Whether a limit is reached, after which nothing more is collected; noted as a problem."""
         limits, problems = current(), self.notes.problems
-        noted = (each for each in vars(self.notes).values() if isinstance(each, list))
-        if sum(map(len, (*self.by_form.values(), *noted))) > limits.log_rows:
+        held: list[Sized] = [*self.by_form.values()]
+        held += (each for each in vars(self.notes).values() if isinstance(each, list))
+        if sum(map(len, held)) > limits.log_rows:
             problems.append(exceeded(self.path, "holds more reports", "log_rows"))
         elif len(self.by_form) > limits.log_forms:
             problems.append(exceeded(self.path, "holds more kinds of report", "log_forms"))

@@ -13,15 +13,11 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.evidence.logs.log_format import OTHER, TRAIN, LogSoFar, Nature, Shape
+from mlxdoctor.evidence.logs.log_format import TRAIN, LogSoFar, Nature, Shape
 from mlxdoctor.evidence.logs.series import Axis, Segment, Series
 
 #: Two prints of one figure differ by their rounding.
 ROUNDING = 6e-4
-
-#: One run: the places of its rows, and how many more there are that say the same once more and
-#: are left out.
-_Run = tuple[NDArray[np.int64], int]
 
 
 def segments(log: LogSoFar) -> Iterator[Segment]:
@@ -147,8 +143,8 @@ class _Rows:
             offset[training[place] :] -= offset[training[place]]
         return np.asarray(self.named + offset)
 
-    def runs(self, marks: Sequence[int]) -> Iterator[_Run]:
-        """The runs: their rows in the order of the log, without what is there twice.
+    def runs(self, marks: Sequence[int]) -> Iterator[tuple[NDArray[np.int64], int]]:
+        """The runs: the places of their rows, and how many more say the same and are left out.
 
         Args:
             marks: lines at which a trainer announced that it starts, in order.
@@ -213,8 +209,6 @@ class _Rows:
         """
         for count, place in enumerate(rows.tolist()):
             role, values = int(self.roles[place]), self.values(place)
-            if role == OTHER and self.roles.min() < OTHER:
-                continue
             earlier = reported.get((role, float(clock[place])))
             if earlier is None and count and clock[place] > max(time for _, time in reported):
                 rows = rows[:count]
@@ -280,8 +274,6 @@ class _Rows:
             # By step, and rows of one step in the order of the log.
             order = np.lexsort((places, steps[places]))
             series[name] = Series(steps[places[order]], values[order])
-        if "train_loss" not in series and "micro_loss" in series:
-            series["train_loss"] = series.pop("micro_loss")
         return series
 
 

@@ -30,8 +30,6 @@ _TIMES = re.compile(
     r"\b\d{4}[-/.]\d\d?[-/.]\d\d?(?:[T _]{1,4}\d\d?:\d\d(?::\d\d(?:[.,]\d+)?)?)?"
     r"(?:Z\b|\s?[+-]\d\d:?\d\d\b)?"
     r"|\b\d\d?[-/.]\d\d?[-/.]\d{2,4}[T ,]{1,4}\d\d?:\d\d(?::\d\d(?:[.,]\d+)?)?"
-    r"|\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]{0,6}\s{1,2}\d\d?,?"
-    r"(?:\s\d{4})?,?\s\d\d?:\d\d:\d\d(?:[.,]\d+)?"
     r"|(?<![\d:.])\d\d?:\d\d:\d\d(?:[.,]\d+)?(?![\d:])|(?<![\d:.])\d\d?:\d\d(?![\d:])"
 )
 #: Where a progress bar begins, and what stands behind its percentage.
@@ -250,13 +248,7 @@ def _of_split(before: Sequence[str], names: Sequence[str | None]) -> list[str | 
     part = next((part for part, sign in _SPLITS.items() if sign.search(" ".join(around))), "")
     if not part:
         return list(names)
-    return [
-        name
-        if name is None
-        # `avg loss` of a validation is its loss.
-        else f"{part} {'loss' if unique([canonical(name)], [name])[0] == 'train_loss' else name}"
-        for name in names
-    ]
+    return [name and f"{part} {name}" for name in names]
 
 
 def _named(text: str, after: str, *, is_first: bool, is_prefix: bool) -> str | None:
