@@ -115,14 +115,9 @@ class Page:
         self._memory = mmap.mmap(descriptor, PAGE)
         self._last = Notes()
 
-    def write(self, notes: Notes) -> bytes:
-        """Say this in place of what was said before; what it is as text, for `repeat`."""
+    def write(self, notes: Notes) -> None:
+        """Say this in place of what was said before."""
         text = json.dumps(notes._replace(frames=notes.frames[:DEPTH])).encode() + b"\0"
-        self.repeat(text)
-        return text
-
-    def repeat(self, text: bytes) -> None:
-        """Say again what was said before."""
         self._memory[: len(text)] = text
 
     def read(self) -> Notes:
@@ -181,13 +176,11 @@ class _Watched:
         self._page = page
         self._limits = current
         self._serial = 0
-        self._text = page.write(self.notes)
-        #: What was said before each of the stages was entered.
-        self._said: list[tuple[Notes, bytes]] = []
+        page.write(self.notes)
 
     def note(self, **changed: Any) -> None:
         self.notes = self.notes._replace(**changed)
-        self._text = self._page.write(self.notes)
+        self._page.write(self.notes)
 
     def enter(self, stage: Stage) -> None:
         """Write a stage down, or refuse it."""
@@ -199,19 +192,11 @@ class _Watched:
         # The user's code may load a model, and keep it.
         has_models = self.notes.has_models or stage.kind is Kind.CODE
         frames = (*self.notes.frames, frame)
-        self._said.append((self.notes, self._text))
         self.note(frames=frames, has_models=has_models, growth=limits.stage_bytes)
 
     def leave(self) -> None:
         """Write down that the innermost stage is over."""
-        notes, text = self._said.pop()
-        left = self.notes._replace(frames=self.notes.frames[:-1])
-        if notes == left:
-            # Hundreds of stages an item: most leave all as it was.
-            self.notes, self._text = notes, text
-            self._page.repeat(text)
-        else:
-            self.note(frames=left.frames)
+        self.note(frames=self.notes.frames[:-1])
 
     def refuse(self, name: str, item: str | None = None) -> None:
         """Refuse a stage that is left out of an item: of the one that is worked on, or another."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
@@ -16,10 +16,8 @@ T = TypeVar("T")
 
 #: Our own knowledge base is in a diagnosis as it is; no path and no row gets into it.
 OWN = frozenset({"cause"})
-#: Kinds of value that are no text and hold none.
+#: Kinds of value that are no text and hold none: most values of a report.
 _WITHOUT_TEXT = frozenset({int, float, bool, type(None)})
-#: Kinds of value that hold none where they are empty.
-_EMPTY = frozenset({tuple, dict, list})
 
 
 def mapped(value: T, change: Callable[[str], str], kept: frozenset[str] = OWN) -> T:
@@ -34,52 +32,33 @@ def mapped(value: T, change: Callable[[str], str], kept: frozenset[str] = OWN) -
 
 
 def _mapped(value: Any, change: Callable[[str], str], kept: frozenset[str]) -> Any:
-    # A report has thousands of values: what most of them are is asked first.
     kind: Any = type(value)
-    if kind is str:
-        return change(value)
     if kind in _WITHOUT_TEXT:
         return value
-    if (names := _names(kind)) is not None:
-        changed = _entries([(one, getattr(value, one)) for one in names], change, kept)
-        return replace(value, **changed) if changed else value
     if isinstance(value, str):
         return value if isinstance(value, Enum) else change(value)
-    if isinstance(value, Mapping):
-        changed = _entries(value.items(), change, kept)
-        return {**value, **changed} if changed else value
     if isinstance(value, list | tuple):
-        if _WITHOUT_TEXT.issuperset(map(type, value)):
-            return value
         items = [_mapped(one, change, kept) for one in value]
-        return value if all(map(is_, items, value)) else type(value)(items)
-    return value
+        return value if all(map(is_, items, value)) else kind(items)
+    names = _names(kind)
+    if names is None and not isinstance(value, Mapping):
+        return value
+    parts = value.items() if names is None else [(one, getattr(value, one)) for one in names]
+    changed = {}
+    for name, old in parts:
+        # A check names what it measured as it likes: none of those names is ours.
+        inside = frozenset() if name == "measured" else kept
+        if name not in kept and (new := _mapped(old, change, inside)) is not old:
+            changed[name] = new
+    if not changed:
+        return value
+    return {**value, **changed} if names is None else replace(value, **changed)
 
 
 @cache
 def _names(kind: type[Any]) -> tuple[str, ...] | None:
     """The fields of a dataclass; None for another kind of value."""
     return tuple(one.name for one in fields(kind)) if is_dataclass(kind) else None
-
-
-def _entries(
-    parts: Iterable[tuple[str, Any]], change: Callable[[str], str], kept: frozenset[str]
-) -> dict[str, Any]:
-    changed = {}
-    for name, old in parts:
-        kind = type(old)
-        if kind in _WITHOUT_TEXT or name in kept:
-            continue
-        if kind is str:
-            new = change(old)
-        elif kind in _EMPTY and not old:
-            continue
-        else:
-            # A check names what it measured as it likes: none of those names is ours.
-            new = _mapped(old, change, frozenset() if name == "measured" else kept)
-        if new is not old:
-            changed[name] = new
-    return changed
 
 
 def home_folder() -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.silenced import aside
 from mlxdoctor.safety.stages import Kind, Stage
-from mlxdoctor.safety.user_failure import UserCodeError, failure_of, kept_running, put_back
+from mlxdoctor.safety.user_failure import UserCodeError, failure_of, kept_running
 
 #: Where code was loaded from in this process.
 _loaded: set[str] = set()
@@ -51,8 +51,7 @@ def load_named(name: str, what: str) -> tuple[Callable[..., Any], tuple[Path, ..
     importing = Stage(f"importing {place}", Kind.CODE, limit="code_seconds")
     with importing, aside(), _importable(folders), kept_running(importing.name):
         try:
-            with put_back():
-                module = _from_file(path) if is_file else importlib.import_module(place)
+            module = _from_file(path) if is_file else importlib.import_module(place)
         except InputError:
             raise
         except Exception as error:
@@ -73,7 +72,7 @@ def load_named(name: str, what: str) -> tuple[Callable[..., Any], tuple[Path, ..
 
     @wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
-        with stage, aside(), _importable(folders), kept_running(name), put_back():
+        with stage, aside(), _importable(folders), kept_running(name):
             return function(*args, **kwargs)
 
     return called, () if file is None else (Path(file),)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
-import io
-import json
 import os
 import traceback
 from collections.abc import Iterator
@@ -12,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.limits import TimeLimitExceeded
@@ -20,8 +17,6 @@ from mlxdoctor.safety.quoting import MAX_LINE, quoted
 
 #: So many of the user's own frames are shown, the innermost last.
 FRAMES = 4
-#: Modules without whose functions nothing of ours works.
-_PUT_BACK = (builtins, io, json, os)
 _OURS = str(Path(__file__).resolve().parents[1]) + os.sep
 
 
@@ -34,10 +29,6 @@ class UserCodeError(InputError):
 
     def __reduce__(self) -> tuple[type[UserCodeError], tuple[Any, ...]]:
         return UserCodeError, (self.problem, self.remedy, self.frames)
-
-
-class EndedHere(BaseException):
-    """Raised in place of `os._exit`, which would end this program without a word."""
 
 
 @dataclass(frozen=True)
@@ -85,44 +76,20 @@ def kept_running(what: str) -> Iterator[None]:
         what: whose code it is, as the sentence begins: "trainer.py:parts".
 
     Raises:
-        UserCodeError: it called `sys.exit` or `os._exit`, or raised what is no `Exception`.
+        UserCodeError: it called `sys.exit`, or raised what is no `Exception`.
     """
-    here, end = os.getpid(), os._exit
-
-    def leave(status: int) -> NoReturn:
-        # A process that the user's code forked may end as it likes.
-        if os.getpid() != here:
-            end(status)
-        raise EndedHere(f"os._exit({status})")
-
-    os._exit = leave
     try:
         yield
     except BaseException as error:
         if isinstance(error, Exception | KeyboardInterrupt | TimeLimitExceeded):
             raise
         failure = failure_of(error)
-        called = str(error) if isinstance(error, EndedHere) else failure.what
-        if isinstance(error, SystemExit):
-            called = f"SystemExit: {error.code}"
+        called = f"SystemExit: {error.code}" if isinstance(error, SystemExit) else failure.what
         raise UserCodeError(
             f"{what} ends the program ({called}, at {failure.place})",
             "let it return, or raise an error",
             failure.frames,
         ) from error
-    finally:
-        os._exit = end
-
-
-@contextmanager
-def put_back() -> Iterator[None]:
-    """Functions of Python's own that the user's code replaces meanwhile are put back."""
-    kept = [(module, dict(vars(module))) for module in _PUT_BACK]
-    try:
-        yield
-    finally:
-        for module, names in kept:
-            vars(module).update(names)
 
 
 def _is_theirs(file: str) -> bool:

@@ -51,7 +51,6 @@ def test_failures_are_counted(tmp_path: Path) -> None:
         ("return float('inf')", "could score no answer"),
         ("raise Odd", r"could score no answer \(Odd\)"),
         ("import sys; sys.exit(0)", "ends the program .SystemExit: 0, at voice.py:4"),
-        ("import os; os._exit(0)", r"ends the program .os\._exit\(0\)"),
         ("raise BaseException('no more')", "ends the program .BaseException: “no more”"),
     ],
 )

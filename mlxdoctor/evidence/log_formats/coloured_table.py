@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 
-from mlxdoctor.evidence.logs.log_format import LIKE_NUMBER, LineFormat, LogSoFar
+from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar
 from mlxdoctor.evidence.logs.metric_names import snake_case
 from mlxdoctor.evidence.logs.series import MAX_HEADER, Save
 from mlxdoctor.evidence.logs.text_stream import NUMBER, to_number
@@ -24,18 +24,14 @@ _STEP, _FIGURE = r"(\d[\d,]*)", rf"({NUMBER}[kKmM]?)"
 _TRAIN = (None, "train_loss", "tokens_per_second", "trained_tokens")
 _ROWS = (
     (_TRAIN, re.compile(rf"(?:^|[\s%]){_STEP}\s+{_FIGURE}\s*[▼▲]\s+{_FIGURE}\s+{_FIGURE}\s*$")),
-    (_TRAIN[:3], re.compile(rf"(?:^|[\s%]){_STEP}\s+{_FIGURE}\s*[▼▲]\s+{_FIGURE}\s*$")),
     (
         (None, "val_loss", "val_seconds"),
         re.compile(rf"(?:^|\s){_STEP}\s+val\s+{_FIGURE}\s+{_FIGURE}s\s*$"),
     ),
     (_TRAIN, re.compile(rf"^\s*{_STEP}\s+{_FIGURE}(?:\s*\S)?\s+{_FIGURE}\s+{_FIGURE}\s*$")),
 )
-#: The first kind of row, as nearly all are written.
-_USUAL = re.compile(rf"\s*(\d++)\s++({LIKE_NUMBER}) [▼▲]\s++([\d,]++)\s++([\d.]++k)")
 _SAVE = re.compile(r"(?:^|\s)save\s+(\S+\.(?:safetensors|npz))\s*$")
 _ITERATION = re.compile(r"(?<!\d)(\d+)_adapters")
-_BAR = re.compile(r"\btrain\s+\S+\s+\d+%\s+\S\s+([\d,]+)\s*/\s*([\d,]+)")
 _ENTRY = re.compile(r"^(\S(?:.{0,38}?\S)?)\s{3,}(\S.*)$")
 _INSIDE = re.compile(r"\s*[│|]\s(.*)$")
 
@@ -58,14 +54,7 @@ class Panel(LineFormat):
         self._is_open = False
         self._label = ""
 
-    @property
-    def is_open(self) -> bool:
-        return self._is_open
-
     def read(self, number: int, line: str) -> bool:
-        if "▼" in line or "▲" in line:
-            # A damaged row of the table, glued to the panel's edge.
-            return False
         was_open = self._is_open
         if "╭" in line and "┬" not in line:
             was_open = self._is_open = True
@@ -100,7 +89,7 @@ class Panel(LineFormat):
 
 
 class ColouredTable(LineFormat):
-    """Its rows, its bar, and the saves it lists."""
+    """Its rows, and the saves it lists."""
 
     name = "table"
     priority = 5
@@ -112,16 +101,13 @@ class ColouredTable(LineFormat):
     def __init__(self, log: LogSoFar) -> None:
         super().__init__(log)
         self._has_begun = False
-        # In a usual row: `4,561`, `3.3k`.
-        self.number = lambda text: float(text.replace(",", "").replace("k", "e3"))
 
     def read(self, number: int, line: str) -> bool:
         is_head = "tok/s" in line and line.split()[:2] == ["iter", "train_loss"]
         self._has_begun = self._has_begun or is_head
         is_marked = "▼" in line or "▲" in line or " val " in line
         is_read = is_head or (
-            (self._has_begun or is_marked)
-            and (self._event(number, line) or self._row(number, line))
+            (self._has_begun or is_marked) and (self._saved(line) or self._row(number, line))
         )
         self.count += is_read
         return is_read
@@ -129,19 +115,15 @@ class ColouredTable(LineFormat):
     def _row(self, number: int, line: str) -> bool:
         for columns, pattern in _ROWS if self._has_begun else _ROWS[:-1]:
             if match := pattern.search(line):
-                shape = self.log.shape(columns, 0)
-                shape.append(number, [to_number(figure) or 0.0 for figure in match.groups()])
-                if columns == _TRAIN and _USUAL.fullmatch(line):
-                    self.learn(_USUAL, shape)
+                values = [to_number(figure) or 0.0 for figure in match.groups()]
+                self.log.shape(columns, 0).append(number, values)
                 return True
         return False
 
-    def _event(self, number: int, line: str) -> bool:
-        """Whether the line names a save or is a bar, which says how many updates there will be."""
+    def _saved(self, line: str) -> bool:
+        """Whether the line names a save."""
         if match := _SAVE.search(line):
             iteration = _ITERATION.search(match[1])
             save = Save(int(iteration[1]) if iteration else None, (match[1],))
             self.notes.saves.append(save)
-        elif match := _BAR.search(line):
-            self.notes.announce(number, float(match[2].replace(",", "")))
         return match is not None

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from mlxdoctor.evidence.logs.log_format import LIKE_NUMBER, LineFormat, LogSoFar, Nature, Shape
+from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar
 from mlxdoctor.evidence.logs.metric_names import STEPS, canonical, is_report, snake_case, unique
 from mlxdoctor.evidence.logs.text_stream import is_count, to_number
 
@@ -28,11 +28,7 @@ _OPENINGS = frozenset("|>│┃║┡├╞╠+┣┝┢")
 _RULE = re.compile(r"^[\s|:+=-]*$")
 _GAP = re.compile(r"\s{2,}|\t")
 _FIGURE = re.compile(r"(?<![\w.-])\d")
-#: What a row has where there is no figure.
-_EMPTY = frozenset(("-", "--", "–", "n/a", "N/A", "None", ""))
 _EXTREME = re.compile(r"__(?:MIN|MAX)$")
-#: Cells of a line that may be names.
-MAX_CELLS = 256
 
 
 @dataclass(frozen=True)
@@ -91,43 +87,19 @@ class Columns(LineFormat):
         if head.delimiter != "|" and not 1 < len(cells) == head.size:
             return False
         values = [to_number(cell) for cell in cells]
-        is_blank = head.delimiter == "" and any(
-            value is None and cell not in _EMPTY for value, cell in zip(values, cells, strict=True)
-        )
-        if is_blank:
-            return False
         step = None
         if head.step is not None:
             counted = values[head.step[0]] if head.step[0] < len(values) else None
             if counted is None or not is_count(counted):
                 return head.delimiter == "|"
             step = (head.step[1], counted)
-        is_epoch = not head.delimiter and step is not None and step[0] == "epoch"
-        nature = Nature.EPOCH if is_epoch else Nature.PLAIN
         runs: dict[str, dict[str, float]] = {}
         for index, run, name in head.metrics:
             if index < len(values) and (value := values[index]) is not None:
                 runs.setdefault(run, {})[name] = value
         for run, metrics in runs.items():
-            if metrics.keys() != {"epoch"}:
-                shape = self.add(number, step, metrics, run, nature=nature)
-                if len(runs) == 1 and head.delimiter not in ("", "|"):
-                    self._learn(text, cells, head, shape)
+            self.add(number, step, metrics, run)
         return head.delimiter == "|" or bool(runs)
-
-    def _learn(self, text: str, cells: Sequence[str], head: _Head, shape: Shape) -> None:
-        """Learn how a row with figures in these columns looks, if the step stands first."""
-        kept = {index for index, *_ in head.metrics}
-        if head.step is not None:
-            kept.add(head.step[0])
-        if head.step is None or head.step[0] == min(kept):
-            parts = [
-                (f"({LIKE_NUMBER})" if index in kept else LIKE_NUMBER) if cell else ""
-                for index, cell in enumerate(cells)
-            ]
-            like = re.compile(head.delimiter.join(parts))
-            if like.fullmatch(text) and like.groups == len(shape.columns):
-                self.learn(like, shape)
 
 
 def _plain_head(number: int, text: str) -> _Head | None:
@@ -138,7 +110,7 @@ def _plain_head(number: int, text: str) -> _Head | None:
         if delimiter and delimiter not in text:
             continue
         names = _cells(text, delimiter) if delimiter else _GAP.split(text)
-        if not 2 <= len(names) <= MAX_CELLS:
+        if len(names) < 2:
             continue
         head = _meaning(names, delimiter)
         # Without a step it may be a sentence, save where the log begins with it.

@@ -8,9 +8,6 @@ from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar
 from mlxdoctor.evidence.logs.series import MAX_HEADER, Save, Trainable
 from mlxdoctor.evidence.logs.text_stream import to_number
 
-#: Warnings of one kind that are kept.
-MAX_WARNINGS = 10_000
-
 #: What every line below has.
 _HINT = re.compile(
     r"[Ss]av(?:ed|ing)|aram(?:eter)?s|[Mm]odel|[Ss]tarting|Test loss|Loading|[Tt]rainer"
@@ -49,7 +46,6 @@ _MODE = re.compile(
     r"|^\s{0,4}Starting ([A-Z][A-Za-z]{0,9}PO|KTO|RLOO) Training\b",
     re.IGNORECASE,
 )
-_METHOD = re.compile(r"Starting (\S+) training", re.IGNORECASE)
 _TEST = re.compile(r"Test loss\s+([\w.+-]+?)(?:,\s*Test ppl\s+[\w.+-]+?)?\.?\s*$")
 #: A home-made trainer's warning that a batch has nothing to learn.
 _TARGETLESS = re.compile(
@@ -154,12 +150,8 @@ class Events(LineFormat):
         training = _TRAINING.search(line, begun.end()) if begun else None
         if training is None:
             return False
-        iterations = _ITERATIONS.search(line, training.end())
-        if iterations is None and not line.lstrip().startswith("Starting"):
-            return False
         self.notes.run_marks.append(number)
-        if method := _METHOD.search(line):
-            self.notes.header["training"] = method[1]
+        iterations = _ITERATIONS.search(line, training.end())
         if iterations and iterations[1].strip(","):
             self.notes.announce(number, _amount(iterations[1]))
         return True
@@ -167,13 +159,11 @@ class Events(LineFormat):
     def _warned(self, number: int, line: str) -> bool:
         """Whether the trainer says what the run goes without."""
         if _TARGETLESS.search(line):
-            warned = self.notes.targetless
-        elif _UNVALIDATED.search(line) and "Error" not in line:
-            warned = self.notes.unvalidated
+            self.notes.targetless.append(number)
+        elif _UNVALIDATED.search(line):
+            self.notes.unvalidated.append(number)
         else:
             return False
-        if len(warned) < MAX_WARNINGS:
-            warned.append(number)
         return True
 
     def _introduced(self, line: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import re
 from dataclasses import dataclass, replace
 
@@ -35,7 +34,7 @@ _LIBRARY = re.compile(
 _RAISED = re.compile(
     r"^(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Warning|Exit)\b.*|^[A-Za-z_][\w.]*: .+"
 )
-_BARE = re.compile(r"^(?P<name>[A-Za-z_][\w.]{0,100}(?:Error|Exception)): \S")
+_BARE = re.compile(r"^[A-Za-z_][\w.]{0,100}(?:Error|Exception): \S")
 #: What every line below has.
 _HINT = re.compile(
     r"emory|OOM|oom|allocat|bad_alloc|ommand buffer|CUDA|Metal|[Kk]illed|signal|SIG|Interrupt"
@@ -90,10 +89,6 @@ class Failures(LineFormat):
         self._frames: list[_Frame] = []
         self._before = ""
 
-    @property
-    def is_open(self) -> bool:
-        return self._begun is not None
-
     def read(self, number: int, line: str) -> bool:
         if self._begun is not None:
             if not line.strip() or line[0] in " \t|^~":
@@ -111,8 +106,7 @@ class Failures(LineFormat):
             self._begun = number
             return True
         kind = next((kind for kind, sign in _FAILURES.items() if sign.search(line)), None)
-        bare = _BARE.match(line)
-        if bare is not None and ("." in bare["name"] or hasattr(builtins, bare["name"])):
+        if _BARE.match(line):
             # The end of a traceback whose beginning was not kept.
             kind = kind or "traceback"
         if kind is not None:

@@ -32,10 +32,8 @@ from mlxdoctor.evidence.logs.text_stream import MAX_RECORD, is_count, to_number
 DATA_KEYS = frozenset(
     ("text", "messages", "prompt", "completion", "response", "tuned", "base", "chosen", "rejected")
 )
-#: Keys under which trainers keep a list of records, or of bare losses.
-_HISTORIES = ("log_history", "history", "logs", "metrics", "records", "train_loss_history")
-#: Characters of a text that may be a number.
-MAX_NUMBER = 40
+#: Keys under which trainers keep a list of records.
+_HISTORIES = ("log_history", "history", "logs", "metrics", "records")
 
 
 class JsonLines(LineFormat):
@@ -92,7 +90,6 @@ class JsonHistory(DocumentFormat):
     priority = 50
     understood = "trainer_state.json"
     example = '{"log_history": [{"step": 1, "loss": 2.5},\n {"step": 2, "loss": 2.25}]}\n'
-    marks = ("log_history", "train_loss_history")
 
     def read(self, document: Any) -> str | None:
         for records in (_records(document), _columns(document)):
@@ -115,8 +112,7 @@ def _add(reader: LogFormat, number: int, record: Mapping[str, Any]) -> Shape | N
     if not columns:
         return None
     values = list(numbers.values())
-    counters = [(place, name) for place, name in steps if is_count(values[place])]
-    place, name = counters[0] if counters else (None, None)
+    place, name = next((step for step in steps if is_count(values[step[0]])), (None, None))
     shape = reader.log.shape(columns, place, axis_of(name))
     shape.append(number, values)
     reader.count += 1
@@ -145,26 +141,16 @@ def _number(value: Any) -> float | None:
             return float(value)
         except OverflowError:
             return math.inf
-    return to_number(value) if isinstance(value, str) and len(value) <= MAX_NUMBER else None
+    return to_number(value) if isinstance(value, str) else None
 
 
 def _records(document: Any) -> Iterator[Mapping[str, Any]]:
-    if isinstance(document, list):
-        for record in document:
-            if isinstance(record, dict) and is_report(map(canonical, record)):
-                yield record
-    elif isinstance(document, dict):
-        for key in _HISTORIES:
-            history = document.get(key)
-            for entry in history if isinstance(history, list) else ():
-                if isinstance(entry, dict):
-                    yield entry
-                elif key != "train_loss_history":
-                    continue
-                elif isinstance(entry, list) and len(entry) == 2:
-                    yield {"step": entry[0], "train_loss": entry[1]}
-                else:
-                    yield {"train_loss": entry}
+    histories = [document]
+    if isinstance(document, dict):
+        histories = [document.get(key) for key in _HISTORIES]
+    for history in histories:
+        if isinstance(history, list):
+            yield from (entry for entry in history if isinstance(entry, dict))
 
 
 def _columns(document: Any) -> Iterator[Mapping[str, Any]]:

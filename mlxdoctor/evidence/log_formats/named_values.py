@@ -56,10 +56,9 @@ _LEFT_OUT = "SKIPPED"
 #: A line that says nothing but that an epoch begins.
 _EPOCH = re.compile(
     r"^\W{0,20}(?:(?:start(?:ing|ed)?|begin(?:ning|s)?|training|running)\s(?:of\s)?)?"
-    r"epoch\s{0,3}[:#=\[]?\s{0,3}(\d{1,6})(?:\s{0,2}(?:/|of)\s{0,2}(\d{1,6}))?(?![\d.])(.{0,60})$",
+    r"epoch\s{0,3}[:#=\[]?\s{0,3}(\d{1,6})(?:\s{0,2}(?:/|of)\s{0,2}(\d{1,6}))?(?![\d.]).{0,60}$",
     re.IGNORECASE,
 )
-_OVER = re.compile(r"\b(?:done|complete|finish|end|took|saved|summary|best)", re.IGNORECASE)
 
 #: Sequences of words remembered; a text that is no log has as many as lines.
 MAX_PLANS = 4096
@@ -157,11 +156,11 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
         last = shape.values[-len(row) :].tolist()
         pairs = enumerate(zip(last, row, strict=bool(last)))
         changed = {place for place, (before, now) in pairs if before != now}
-        clock = {shape.step, *(i for i, name in enumerate(shape.columns) if name == "epoch")}
-        if not last or (changed & clock and changed - {shape.step}):
+        is_other = bool(changed - {shape.step})
+        if not last or (shape.step in changed and is_other):
             shape.append(number, row)
             self.count += 1
-        elif changed - clock:
+        elif is_other:
             shape.values[-len(row) :] = array("d", row)
 
     def _announce(self, number: int, totals: Sequence[float]) -> None:
@@ -172,7 +171,7 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
 
     def _begins_epoch(self, number: int, line: str) -> bool:
         match = _EPOCH.match(cleaned(line)) if "poch" in line or "POCH" in line else None
-        if match is None or _OVER.search(match[3]):
+        if match is None:
             return False
         self._epochs.append(number, [float(match[1])])
         return True

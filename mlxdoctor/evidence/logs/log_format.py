@@ -148,14 +148,10 @@ class LogSoFar:
 
     def is_full(self) -> bool:
         """Whether a limit is reached, after which nothing more is collected; noted as a problem."""
-        limits, notes, problems = current(), self.notes, self.notes.problems
-        entries: list[Sized] = [
-            *self.by_form.values(),
-            notes.announced,
-            notes.run_marks,
-            notes.saves,
-        ]
-        if sum(map(len, entries)) > limits.log_rows:
+        limits, problems = current(), self.notes.problems
+        held: list[Sized] = [*self.by_form.values()]
+        held += (each for each in vars(self.notes).values() if isinstance(each, list))
+        if sum(map(len, held)) > limits.log_rows:
             problems.append(exceeded(self.path, "holds more reports", "log_rows"))
         elif len(self.by_form) > limits.log_forms:
             problems.append(exceeded(self.path, "holds more kinds of report", "log_forms"))
@@ -173,7 +169,7 @@ class LogSoFar:
             for place, (pattern, shape, reader) in enumerate(patterns):
                 if match := pattern.fullmatch(line):
                     try:
-                        shape.values.extend([*map(reader.number, match.groups())])
+                        shape.values.extend([*map(float, match.groups())])
                     except ValueError:
                         yield number, line
                         break
@@ -194,7 +190,6 @@ class LogFormat(ABC):
         priority: the format with the smallest is asked first.
         understood: what it reads, for the user whose file nothing can be read from.
         example: a log in which it finds every row, for the tests and the fuzzing.
-        number: makes the number of a group of a pattern that it has learnt.
         count: how many lines or reports it read.
         has_failed: whether one of its methods has raised.
     """
@@ -206,7 +201,6 @@ class LogFormat(ABC):
 
     def __init__(self, log: LogSoFar) -> None:
         self.log, self.notes = log, log.notes
-        self.number: Callable[[str], float] = float
         self.count = 0
         self.has_failed = False
 
@@ -233,7 +227,7 @@ class LogFormat(ABC):
         run: str = "",
         *,
         nature: Nature = Nature.PLAIN,
-    ) -> Shape:
+    ) -> None:
         """One report.
 
         Args:
@@ -242,19 +236,14 @@ class LogFormat(ABC):
             metrics: canonical name -> value.
             run: the run's name where several stand side by side.
             nature: how it joins the others.
-
-        Returns:
-            The shape whose columns are the step, where there is one, and the metrics.
         """
         columns: tuple[str | None, ...] = tuple(metrics)
         values, place = list(metrics.values()), None
         if step is not None:
             columns, values, place = (None, *columns), [step[1], *values], 0
         axis = axis_of(None if step is None else step[0])
-        shape = self.log.shape(columns, place, axis, run=run, nature=nature)
-        shape.append(line, values)
+        self.log.shape(columns, place, axis, run=run, nature=nature).append(line, values)
         self.count += 1
-        return shape
 
     def note_count(self) -> None:
         """Note how many lines or reports it read, at the end of the log."""
@@ -270,10 +259,7 @@ class LogFormat(ABC):
 
 
 class LineFormat(LogFormat):
-    """A format of single lines, which stand among those of other formats.
-
-    Lines of one or two characters say nothing by themselves: it gets them while it `is_open`.
-    """
+    """A format of single lines, which stand among those of other formats."""
 
     @abstractmethod
     def read(self, number: int, line: str) -> bool:
@@ -282,23 +268,12 @@ class LineFormat(LogFormat):
         It is read then, and no other format is asked about it.
         """
 
-    @property
-    def is_open(self) -> bool:
-        """Whether a line of one or two characters may end what was begun, or go on with it."""
-        return False
-
     def finish(self) -> None:
         """Read what is left: the log ends here."""
 
 
 class DocumentFormat(LogFormat):
-    """A format of logs that are one JSON document, which a trainer writes anew at every save.
-
-    Attributes:
-        marks: words that nothing but such a log has in it: they show it where a part is seen.
-    """
-
-    marks: ClassVar[tuple[str, ...]] = ()
+    """A format of logs that are one JSON document, which a trainer writes anew at every save."""
 
     @abstractmethod
     def read(self, document: Any) -> str | None:

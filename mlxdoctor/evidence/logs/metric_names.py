@@ -16,7 +16,7 @@ def _table(text: str) -> dict[str, tuple[str, ...]]:
 #: Canonical name -> what else it is called.
 CANONICAL = _table(
     """
-train_loss: loss training_loss train_train_loss
+train_loss: loss training_loss train_train_loss train_loss_history
 val_loss: eval_loss valid_loss validation_loss val_val_loss eval_eval_loss
 learning_rate: lr train_lr train_learning_rate current_lr last_lr
 grad_norm: gradnorm gradient_norm grad_l2 train_grad_norm gnorm grad g_norm global_norm

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,19 +13,11 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.evidence.logs.log_format import OTHER, TRAIN, LogSoFar, Nature, Shape
+from mlxdoctor.evidence.logs.log_format import TRAIN, LogSoFar, Nature, Shape
 from mlxdoctor.evidence.logs.series import Axis, Segment, Series
 
-#: Rows on validation that make a log where nothing counts them.
-MIN_ALONE = 3
 #: Two prints of one figure differ by their rounding.
 ROUNDING = 6e-4
-#: What differs between two trainings that are otherwise the same.
-_TIMED = re.compile(r"second|_time|time$|runtime|timestamp|dt$|_ms$")
-
-#: One run: the places of its rows, and how many more there are that say the same once more and
-#: are left out.
-_Run = tuple[NDArray[np.int64], int]
 
 
 def segments(log: LogSoFar) -> Iterator[Segment]:
@@ -51,7 +42,7 @@ def _joined(shapes: list[Shape]) -> list[Shape]:
     reports = [shape for shape in shapes if shape.nature is not Nature.MARK]
     fine = [one for one in reports if one.nature not in (Nature.EPOCH, Nature.BESIDE)]
     if all(shape.nature is Nature.BESIDE for shape in reports):
-        return shapes if sum(map(len, reports)) >= MIN_ALONE else []
+        return []
     taken = {name for shape in fine for name in shape.columns} - {None, "epoch"}
     has_steps = any(shape.role == TRAIN for shape in fine)
     # What is counted over an epoch is none of what is counted at a step.
@@ -59,9 +50,7 @@ def _joined(shapes: list[Shape]) -> list[Shape]:
     joined = []
     for shape in shapes:
         columns = shape.columns
-        if shape.nature is Nature.EPOCH and (
-            has_steps or shape.step is None or bool(np.any(shape.table[:, shape.step] % 1.0))
-        ):
+        if shape.nature is Nature.EPOCH and (has_steps or shape.step is None):
             columns = tuple(f"epoch_{name}" if name in of_steps else name for name in columns)
         elif shape.nature is Nature.BESIDE and not taken.isdisjoint(columns):
             # The same figure once more, in other words.
@@ -154,8 +143,8 @@ class _Rows:
             offset[training[place] :] -= offset[training[place]]
         return np.asarray(self.named + offset)
 
-    def runs(self, marks: Sequence[int]) -> Iterator[_Run]:
-        """The runs: their rows in the order of the log, without what is there twice.
+    def runs(self, marks: Sequence[int]) -> Iterator[tuple[NDArray[np.int64], int]]:
+        """The runs: the places of their rows, and how many more say the same and are left out.
 
         Args:
             marks: lines at which a trainer announced that it starts, in order.
@@ -164,12 +153,10 @@ class _Rows:
         clock = self.steps if np.isfinite(self.named).any() else self.epochs
         kept: list[NDArray[np.int64]] = []
         repeats = begin = 0
-        marked = False
         reported: dict[tuple[int, float], list[int]] = {}
-        end_of_log = (len(clock), False)
-        for end, is_announced in chain(self._beginnings(clock, np.array(marks)), [end_of_log]):
+        for end in chain(self._beginnings(clock, np.array(marks)), [len(clock)]):
             rows = np.arange(begin, end)
-            again = self._repeated(rows, clock, reported, marked=marked) if kept else 0
+            again = self._repeated(rows, clock, reported) if kept else 0
             if not again and kept:
                 yield np.concatenate(kept), repeats
                 kept, repeats, reported = [], 0, {}
@@ -178,13 +165,11 @@ class _Rows:
             # Nothing can repeat what the last rows report.
             for place in rows[again:].tolist() if end < len(clock) else ():
                 reported.setdefault((int(self.roles[place]), float(clock[place])), []).append(place)
-            begin, marked = end, is_announced
+            begin = end
         yield np.concatenate(kept), repeats
 
-    def _beginnings(
-        self, clock: NDArray[np.float64], marks: NDArray[np.int64]
-    ) -> Iterator[tuple[int, bool]]:
-        """The places at which a run begins, the first left out, and whether it is announced.
+    def _beginnings(self, clock: NDArray[np.float64], marks: NDArray[np.int64]) -> Iterator[int]:
+        """The places at which a run begins, the first left out.
 
         A run begins where the clock of its training goes back, or where the trainer says that it
         starts and what follows does not go on at the same interval.
@@ -203,21 +188,17 @@ class _Rows:
                 continue
             # The validation before the first update is of the run that begins.
             gap = np.arange(telling[number] + 1, telling[number + 1])
-            announced = bool(marked[number])
-            if announced:
+            if marked[number]:
                 is_next = self.lines[gap] >= marks[passed[number]]
             else:
                 is_next = clock[gap] < last - 1
-            first = gap[is_next][:1].tolist() or [int(telling[number + 1])]
-            yield first[0], announced
+            yield int(gap[is_next][0] if is_next.any() else telling[number + 1])
 
     def _repeated(
         self,
         rows: NDArray[np.int64],
         clock: NDArray[np.float64],
         reported: Mapping[tuple[int, float], list[int]],
-        *,
-        marked: bool,
     ) -> int:
         """How many rows print once more what a run reported; 0 where one of them differs.
 
@@ -225,22 +206,16 @@ class _Rows:
             rows: places of rows before which the clock went back.
             clock: of every row.
             reported: role and time -> places of the run's rows.
-            marked: whether the trainer said that it starts.
         """
-        timed = False
         for count, place in enumerate(rows.tolist()):
             role, values = int(self.roles[place]), self.values(place)
-            if role == OTHER and self.roles.min() < OTHER:
-                continue
             earlier = reported.get((role, float(clock[place])))
             if earlier is None and count and clock[place] > max(time for _, time in reported):
                 rows = rows[:count]
                 break
             if not any(_agree(self.values(row), values) for row in earlier or ()):
                 return 0
-            timed = timed or any(_TIMED.search(name) for name in values)
-        # Without speeds a training that was begun again with the same seed reads the same.
-        return 0 if marked and not timed else len(rows)
+        return len(rows)
 
     def segment(
         self,
@@ -299,8 +274,6 @@ class _Rows:
             # By step, and rows of one step in the order of the log.
             order = np.lexsort((places, steps[places]))
             series[name] = Series(steps[places[order]], values[order])
-        if "train_loss" not in series and "micro_loss" in series:
-            series["train_loss"] = series.pop("micro_loss")
         return series
 
 

@@ -17,8 +17,6 @@ from mlxdoctor.evidence.logs.text_stream import NUMBER
 
 #: Numbers in a line that are looked at.
 MAX_NUMBERS = 64
-#: Blanks in a name; one with more is a sentence.
-MAX_BLANKS = 4
 #: Characters before a counter that its number's name is looked for in.
 MAX_NAME = 100
 #: Sequences of words that are remembered from one log to the next.
@@ -32,8 +30,6 @@ _TIMES = re.compile(
     r"\b\d{4}[-/.]\d\d?[-/.]\d\d?(?:[T _]{1,4}\d\d?:\d\d(?::\d\d(?:[.,]\d+)?)?)?"
     r"(?:Z\b|\s?[+-]\d\d:?\d\d\b)?"
     r"|\b\d\d?[-/.]\d\d?[-/.]\d{2,4}[T ,]{1,4}\d\d?:\d\d(?::\d\d(?:[.,]\d+)?)?"
-    r"|\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]{0,6}\s{1,2}\d\d?,?"
-    r"(?:\s\d{4})?,?\s\d\d?:\d\d:\d\d(?:[.,]\d+)?"
     r"|(?<![\d:.])\d\d?:\d\d:\d\d(?:[.,]\d+)?(?![\d:])|(?<![\d:.])\d\d?:\d\d(?![\d:])"
 )
 #: Where a progress bar begins, and what stands behind its percentage.
@@ -61,7 +57,6 @@ _OF_OTHERS = re.compile(
 )
 _EPOCH_WORDS = frozenset(("epoch", "epochs", "ep", "e"))
 _BATCH_WORDS = frozenset(("batch", "batches", "b"))
-_LETTERS = frozenset(("e", "b", "s", "i"))
 _TOTAL = ("/", "of", "out of", "/ ")
 _KEY = re.compile(r"['\"]([^'\"]{1,80})['\"]\s*[:=]\s*['\"]?$")
 _DELIMITER = re.compile(
@@ -84,7 +79,6 @@ _SPLITS = {
     ),
     "test": re.compile(r"\b(?:test|testing)\b", re.IGNORECASE),
 }
-_OF_NO_SPLIT = frozenset(("learning_rate", "epoch", "trained_tokens"))
 _RATES = frozenset((*CANONICAL["iterations_per_second"], *CANONICAL["seconds_per_iteration"]))
 _RATES_OF_TOKENS = frozenset((*CANONICAL["tokens_per_second"], "tokens_s", "tok_s"))
 _KNOWN = frozenset(
@@ -101,8 +95,6 @@ _LEADING = re.compile(
     r"\s{0,3}(?:at|after|@|for|in|of|on|\()?\s{0,3}$",
     re.IGNORECASE,
 )
-#: A name that says how fast it went and leaves the rest to the unit.
-_SPEED = frozenset(("speed", "rate", "throughput", "perf", "avg_speed"))
 
 
 @dataclass(frozen=True)
@@ -177,19 +169,17 @@ def understand(texts: tuple[str, ...]) -> Words:
         else name
         for place, name in enumerate(names)
     )
-    long = any(name is not None and name.count(" ") > MAX_BLANKS for name in names)
     said = " ".join(text for place, text in enumerate(before) if place not in totals.values())
     return Words(
         tuple(_of_split(before, names)),
         counters,
         totals,
-        long or _SENTENCE.search(said) is not None,
+        _SENTENCE.search(said) is not None,
     )
 
 
 def _counters(before: Sequence[str], totals: dict[int, int]) -> dict[str, int]:
     found: dict[str, int] = {}
-    letters: dict[str, int] = {}
     for place, text in enumerate(before):
         if place in totals.values() or (match := _COUNTER.search(text)) is None:
             continue
@@ -201,11 +191,7 @@ def _counters(before: Sequence[str], totals: dict[int, int]) -> dict[str, int]:
             kind = "epoch"
         elif word in _BATCH_WORDS:
             kind = "batch"
-        # A letter counts something only as the first, or beside another counter.
-        (letters if word in _LETTERS else found).setdefault(kind, place)
-    if letters and (found or len(letters) > 1 or min(letters.values()) == 0):
-        for kind, place in letters.items():
-            found.setdefault(kind, place)
+        found.setdefault(kind, place)
     if "step" not in found and "batch" not in found:
         bare = (
             place
@@ -262,13 +248,7 @@ def _of_split(before: Sequence[str], names: Sequence[str | None]) -> list[str | 
     part = next((part for part, sign in _SPLITS.items() if sign.search(" ".join(around))), "")
     if not part:
         return list(names)
-    return [
-        name
-        if name is None or canonical(name) in _OF_NO_SPLIT
-        # `avg loss` of a validation is its loss.
-        else f"{part} {'loss' if unique([canonical(name)], [name])[0] == 'train_loss' else name}"
-        for name in names
-    ]
+    return [name and f"{part} {name}" for name in names]
 
 
 def _named(text: str, after: str, *, is_first: bool, is_prefix: bool) -> str | None:
@@ -284,7 +264,7 @@ def _named(text: str, after: str, *, is_first: bool, is_prefix: bool) -> str | N
     unit = _UNIT.match(after)
     said = snake_case(unit.group()) if unit else ""
     if said in _RATES or said in _RATES_OF_TOKENS:
-        if name is None or snake_case(name) in _SPEED:
+        if name is None:
             return unit.group().strip() if unit else None
     elif name is None and said in ("gb", "gi_b", "gib"):
         return "memory"
@@ -304,12 +284,6 @@ def _name(text: str, *, is_first: bool) -> str | None:
     text = _VERB.sub("", text)
     if not text or len(text) > 60:
         return None
-    words = text.split()
-    # `done avg loss`: the longest end of it that is a known name, where it is a known one's.
-    if snake_case(text) not in _KNOWN and len(words) > 2 and snake_case(words[-1]) not in ("loss",):
-        for start in range(1, len(words)):
-            if snake_case(" ".join(words[start:])) in _KNOWN:
-                return " ".join(words[start:])
     return text
 
 

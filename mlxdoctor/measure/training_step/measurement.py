@@ -20,7 +20,7 @@ from mlxdoctor.measure.training_step.values import (
 )
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.stages import Kind, Stage, models_run
-from mlxdoctor.safety.user_failure import failure_of, kept_running, put_back
+from mlxdoctor.safety.user_failure import failure_of, kept_running
 
 NO_TRAINER = "no trainer was named; name yours with --trainer FILE:FUNCTION"
 #: Training steps that are made where no number is given: a loss that five of them do not move
@@ -115,7 +115,7 @@ def measure(
     begun = time.perf_counter()
     models_run()
     stage = Stage("the training step", Kind.CODE)
-    with stage, kept_running(stage.name), put_back():
+    with stage, kept_running(stage.name):
         measured = _measured(trainer, steps, progress or (lambda *_: None))
     return replace(measured, sources=tuple(sources), seconds=time.perf_counter() - begun)
 
