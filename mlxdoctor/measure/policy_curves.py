@@ -23,7 +23,6 @@ Role = Literal[
     "rejected",
     "margin",
     "accuracy",
-    "chosen_logps",
     "reward",
     "spread",
     "flat_groups",
@@ -50,7 +49,6 @@ NAMES: Mapping[Role, tuple[str, ...]] = {
         *("rewards_accuracies", "accuracies", "accuracy", "acc", "rewards_accuracy"),
         *("reward_accuracy", "preference_accuracy", "pair_accuracy", "chosen_win"),
     ),
-    "chosen_logps": ("logps_chosen", "policy_chosen_logps", "chosen_logps", "policy_chosen_logp"),
     "reward": (
         *("reward", "total_rewards_mean", "rewards_mean", "reward_mean", "mean_reward"),
         *("rewards", "avg_reward", "average_reward", "mean_rewards", "objective_scores"),
@@ -81,8 +79,6 @@ NEAR_ZERO = 0.05
 _OF_REFERENCE = frozenset({"dpo", "kto", "ipo", "online_dpo", "xpo", "dpop", "bco"})
 #: Methods that compare the pairs of a data set.
 _OF_PAIRS = _OF_REFERENCE | {"orpo", "cpo", "simpo", "dsla", "ftpo"}
-#: Methods whose rewards are of the mean log-likelihood of a token, and not of their sum.
-OF_MEANS = frozenset({"orpo", "simpo"})
 #: Methods that sample answers and reward them.
 _OF_REWARDS = frozenset({"grpo", "rloo", "ppo", "rlhf_reinforce", "reinforce", "klpo", "dapo"})
 
