@@ -91,7 +91,7 @@ _END = (
             "the base model cannot predict the run's data at all",
             says="The base model [gives losses that are not finite on {not_finite} of {rows} rows|"
             "has a loss of {base_loss:.2f} on the answers, above {uniform_loss:.2f} for guessing]: "
-            "{verdict}.",
+            "it, its tokenizer or the data is broken.",
             expected="a loss well below that of guessing among all tokens",
             fix="Check that tokenizer and model belong together, and load the base model again.",
         ),
@@ -172,7 +172,7 @@ def learned_targets(
     if broken:
         yield Sign("not-finite", {"rows": len(rows), "not_finite": broken})
         return
-    if base is not None and base.severity is Severity.ERROR:
+    if base is not None:
         return
     shifted = _shift(rows)
     tuned = region(rows, Role.ANSWER).tuned
@@ -191,31 +191,23 @@ def learned_targets(
 
 def _base_broken(losses: TokenLosses) -> Sign | None:
     uniform = math.log(losses.vocab_size)
-    means = np.array([row.mean("base", Role.ANSWER) for row in losses.rows])
     not_finite = sum(not np.isfinite(row.base.next).all() for row in losses.rows)
+    means = np.array([row.mean("base", Role.ANSWER) for row in losses.rows])
     means = means[np.isfinite(means)]
-    mean = mean_of(means)
-    if not not_finite and not (mean > uniform and sign_test(means - uniform) < SIGNIFICANCE):
-        return None
-    # A small sound base, sure of other words, may be above as well; text that was learned since
-    # is none that it cannot read.
+    is_above = mean_of(means) > uniform + ABOVE_UNIFORM
+    # Text that was learned since is none that it cannot read.
     after = [row.mean("tuned", Role.ANSWER) for row in losses.compared]
     is_learned = bool(after) and float(np.mean(after)) < READABLE * uniform
-    if not_finite or (mean > uniform + ABOVE_UNIFORM and not is_learned):
-        severity, verdict = Severity.ERROR, "it, its tokenizer or the data is broken"
-    else:
-        severity, verdict = (
-            Severity.INFO if is_learned else Severity.WARNING,
-            "it knows no such text",
-        )
+    is_sure = sign_test(means - uniform) < SIGNIFICANCE
+    if not not_finite and (is_learned or not (is_above and is_sure)):
+        return None
     measured: dict[str, Measurement] = {
         "rows": len(losses.rows),
         "not_finite": not_finite or None,
-        "base_loss": mean,
+        "base_loss": mean_of(means),
         "uniform_loss": round(uniform, 3),
-        "verdict": verdict,
     }
-    return Sign("base-broken", measured, severity=severity)
+    return Sign("base-broken", measured)
 
 
 #: Wrong targets: how far ahead of its input -> what they are.
