@@ -8,7 +8,8 @@ Why it matters. The loss of such a run has no level to compare with, and asks fo
 can be zero, with an accuracy of 100%, of a model that no longer writes the chosen answers at all.
 
 How it is measured. Margins and rewards of the chosen answers, from the first reports to the last;
-divided by beta, rewards against a reference are nats of log-likelihood. The margin against the
+divided by beta, rewards against a reference are nats of log-likelihood, and those of ORPO and SimPO
+nats a token. The margin against the
 loss: it should rise as that falls; `preference_pairs.toml` has the bounds.
 
 When it is wrong. In DPO the chosen answer often loses a little likelihood; of answers of thousands
@@ -32,7 +33,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import Series, TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Unsought
 from mlxdoctor.judge.series_table import Columns, SeriesTable
-from mlxdoctor.measure.policy_curves import PolicyCurves, correlation, policy_curves
+from mlxdoctor.measure.policy_curves import OF_MEANS, PolicyCurves, correlation, policy_curves
 
 _TABLE = SeriesTable.read("preference_pairs.toml")
 #: Reports of a margin below which no course is seen.
@@ -44,6 +45,9 @@ GAINED, NOISES = 0.05, 3.0
 TOGETHER = 0.3
 #: Share of a log-likelihood by which it has risen where chosen answers are taught too.
 TAUGHT = 0.1
+#: Nats that a chosen answer may lose, and a token of it: about what a blind guess costs at each of
+#: thirty tokens, and at one.
+AN_ANSWER, A_TOKEN = 300.0, 10.0
 #: Twice the largest beta that SimPO's authors use, and one at which a hundredth of a nat counts as
 #: a pair that was learned.
 LARGE_BETA, ABSURD_BETA = 20.0, 100.0
@@ -68,7 +72,7 @@ def preference_pairs(
         yield Unsought(("held-out-reversed",), why)
     lost = _lost(curves)
     if not lost:
-        why = "beta, or the rewards of the chosen answers against a reference, are not known"
+        why = "beta is not known, or what the rewards of the chosen answers are measured against"
         yield Unsought(("both-unlikely",), why)
     largest = max(abs(trained.lowest), abs(trained.highest))
     figures: dict[str, dict[str, Measurement]] = {
@@ -135,12 +139,22 @@ def _on_held_out_rows(
 
 def _lost(curves: PolicyCurves) -> dict[str, Measurement]:
     """How many nats of likelihood the chosen answers lost, at most and in the end."""
-    rewards = curves.of("chosen")
-    if rewards is None or curves.beta is None or not curves.has_reference:
+    rewards, is_mean = curves.of("chosen"), curves.method in OF_MEANS
+    if rewards is None or curves.beta is None or not (curves.has_reference or is_mean):
         return {}
+    tested = curves.of("chosen", held_out=True)
+    # The untouched model's: the higher of the first validation and report.
+    first = [float(series.values[0]) for series in (rewards, tested) if series is not None]
+    start = 0.0 if curves.has_reference else max(first)
     # The median of three: one batch among others may be unlike them.
-    lost = -smoothed(rewards.values, 3) / curves.beta
-    return {"most_lost": float(lost.max()), "last_lost": float(lost[-1])}
+    lost = (start - smoothed(rewards.values, 3)) / curves.beta
+    bearable = A_TOKEN if is_mean else AN_ANSWER
+    return {
+        "most_lost": float(lost.max()),
+        "of": "a token" if is_mean else "an answer",
+        "most_lost_share": float(lost.max()) / bearable,
+        "last_lost_share": float(lost[-1]) / bearable,
+    }
 
 
 def _learned(curves: PolicyCurves, trained: SeriesFacts, held_out: Series | None) -> Iterator[Seen]:

@@ -79,6 +79,8 @@ NEAR_ZERO = 0.05
 _OF_REFERENCE = frozenset({"dpo", "kto", "ipo", "online_dpo", "xpo", "dpop", "bco"})
 #: Methods that compare the pairs of a data set.
 _OF_PAIRS = _OF_REFERENCE | {"orpo", "cpo", "simpo", "dsla", "ftpo"}
+#: Methods whose rewards are of the mean log-likelihood of a token, and not of their sum.
+OF_MEANS = frozenset({"orpo", "simpo"})
 #: Methods that sample answers and reward them.
 _OF_REWARDS = frozenset({"grpo", "rloo", "ppo", "rlhf_reinforce", "reinforce", "klpo", "dapo"})
 

@@ -70,11 +70,16 @@ def pair_log(
     return logs.text(*lines)
 
 
-def of_chosen(logs: LogWriter, rewards: Sequence[float]) -> TrainingLog:
+def of_chosen(
+    logs: LogWriter, rewards: Sequence[float], before: float = 0.0, mode: str = "DPO"
+) -> TrainingLog:
     """A run in which pairs are told apart, with these rewards of the chosen answers."""
     margins = [1 + 2 * abs(reward) for reward in rewards]
     losses = [0.1] * len(rewards)
-    return pair_log(logs, margins, losses=losses, chosen=rewards, held_out=[(0.0, 0.0)], every=5)
+    held_out = [(before, 0.0)]
+    return pair_log(
+        logs, margins, losses=losses, chosen=rewards, held_out=held_out, mode=mode, every=5
+    )
 
 
 @pytest.mark.parametrize(
@@ -159,6 +164,29 @@ def test_chosen_answers_that_become_unlikely(
         sign = finding(outcome, "both-unlikely")
         assert sign.measured["most_lost"] == pytest.approx(909.2)
         assert "lost up to 909 nats of log-likelihood" in sign.message
+
+
+#: ORPO at fifty times a sound rate, and sound.
+ORPO_TOO_FAST = [-1.61, -2.866, -1.698, -1.224, -1.016, -0.936, -0.869, -0.546, -0.510]
+ORPO = [-0.234, -0.131, -0.104, -0.076, -0.081, -0.039, -0.029, -0.018, -0.014]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "before", "severity"),
+    [
+        (ORPO_TOO_FAST, -0.328, "warning"),
+        (ORPO, -0.328, None),
+        # A base that can't read the text was at chance before.
+        ([-1.3] * 9, -1.28, None),
+        ([*ORPO[:3], *[-1.7] * 6], -0.328, "error"),
+    ],
+)
+def test_the_rewards_of_orpo_are_of_one_token(
+    logs: LogWriter, tmp_path: Path, rewards: list[float], before: float, severity: str | None
+) -> None:
+    config = config_of(tmp_path, train_mode="orpo", beta=0.1)
+    outcome = judge(pairs, of_chosen(logs, rewards, before, "ORPO"), config)
+    assert severities(outcome).get("both-unlikely") == severity
 
 
 def test_without_beta_no_likelihood_is_known(logs: LogWriter) -> None:
