@@ -128,9 +128,11 @@ _OF_MARKUP = re.compile(r"html|markup|\btags?\b|xml|snippet|<\w", re.IGNORECASE)
 #: Likewise of placeholders and of empty cells as tables write them: at most 0.003 in 12 real tasks.
 UNFILLED = (0.01, 0.05, 2.0)
 _UNFILLED = re.compile(r"\[[A-Z][A-Z _]{2,30}\]|\A\s*(?:nan|NaN|#N/A)\s*\Z")
-#: What an export leaves in answers: the sign, its pattern, that of prompts that speak of it, and
-#: the shares.
-_LEFT_IN = (
+_QUESTION = re.compile(r"\?\s*\Z")
+#: What answers have by mistake: the sign, its pattern, that of prompts of which it is no mistake,
+#: and the shares.
+_BY_MISTAKE = (
+    ("exchanged-roles", _QUESTION, _QUESTION, EXCHANGED),
     ("marked-up-answers", _MARKUP, _OF_MARKUP, MARKED_UP),
     ("unfilled-answers", _UNFILLED, _UNFILLED, UNFILLED),
 )
@@ -440,24 +442,16 @@ def _marked(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
             is_sure=len(opened) >= enough,
             examined=examined,
         )
-    asked = {row: pairs[row].prompt for row in answers}
-    asking = sum(text.rstrip().endswith("?") for text in asked.values())
-    answering = [row for row, text in answers.items() if text.rstrip().endswith("?")]
-    if split.format != "text" and answering and 5 * asking <= len(answering):
-        figures: dict[str, Measurement] = {
-            "answer": quoted(answers[answering[0]], 60),
-            "asking": asking,
-        }
-        yield from _graded(
-            "exchanged-roles", split, answering, EXCHANGED, figures, examined=examined
-        )
-    for symptom, mark, spoken_of, steps in _LEFT_IN:
-        left = [row for row, text in answers.items() if mark.search(text)]
-        if left and 5 * sum(bool(spoken_of.search(text)) for text in asked.values()) <= len(left):
-            figures = {"answer": quoted(answers[left[0]], 60)}
-            yield from _graded(
-                symptom, split, left, steps, figures, is_sure=False, examined=examined
-            )
+    for symptom, mark, of_prompts, steps in _BY_MISTAKE:
+        if symptom == "exchanged-roles" and split.format == "text":
+            # A text alone has no roles.
+            continue
+        marked = [row for row, text in answers.items() if mark.search(text)]
+        asking = sum(of_prompts.search(pairs[row].prompt) is not None for row in answers)
+        if marked and 5 * asking <= len(marked):
+            shown = quoted(answers[marked[0]], 60)
+            figures: dict[str, Measurement] = {"answer": shown, "asking": asking}
+            yield from _graded(symptom, split, marked, steps, figures, examined=examined)
     damaged = [row for row in answers if DAMAGE.search(pairs[row].text)]
     shares = [len(DAMAGE.findall(text)) / len(text) for text in answers.values() if text]
     badly = sum(share >= DAMAGED_ANSWER for share in shares)

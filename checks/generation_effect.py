@@ -1,7 +1,8 @@
 """What the adapter does to the answers.
 
 What it finds. An adapter that mlx-lm refuses to load on this base model, answers that are
-the base model's token by token, and answers that are right less often than the base model's.
+the base model's token by token, answers that are right less often than the base model's, and
+answers that came no nearer to the expected ones.
 
 Why it matters. An adapter that is not applied cannot be told from a useless one by its files,
 and a fine-tune that answers worse than what it started from is a loss.
@@ -9,11 +10,13 @@ and a fine-tune that answers worse than what it started from is a loss.
 How it is measured. Both models answer the same prompts greedily. Identical means that all answers
 are. Where the expected answer is known, an answer is right if its words are the expected ones
 (exact McNemar over prompts); without a difference there, the overlap of words (F1) is compared by
-a paired permutation test.
+a paired permutation test: it fell, it rose, or it certainly rose by less than a tenth.
 
-When it is wrong. A very small learning rate leaves greedy answers as they are without being a
-loading fault. Overlap of words says little about answers of many sentences; it is only a warning
-if the loss on the rows' answers fell by more than a nat.
+When it is wrong. Where many answers are right, as in stories or conversation, a sound model need
+not come nearer to the one in the data: where the log does not end below the loss at which one
+answer is the likeliest by far, it is a note. A very small learning rate leaves greedy answers as
+they are without being a loading fault. Overlap of words says little about answers of many
+sentences; less of it is only a warning if the loss on the rows' answers fell by more than a nat.
 
 What to do. Where the adapter is refused or without effect, compare its tensor names with the
 base model's using `mlxdoctor inspect`. Where answers got worse, see the other checks.
@@ -29,8 +32,10 @@ from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.engines.text import word_f1
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.supervision import Role
-from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
+from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.judge.learned import region
+from mlxdoctor.measure.logged_levels import logged_loss
 from mlxdoctor.measure.text.outputs import OutputPair, answer_words, pairs
 from mlxdoctor.measure.text.statistics import SIGNIFICANCE, Paired, mcnemar_exact
 from mlxdoctor.models.generations import Generations
@@ -48,6 +53,16 @@ _LEARNED = 1.0
 #: Word F1 of the base model below which its answers are nearly unrelated to the expected ones: a
 #: drop is only a warning (1 of 98 sound runs of three base models is an error; 13 without this).
 _BASE_OVERLAP = 0.25
+#: Overlap of words that is hardly to be seen.
+_GAIN = 0.1
+#: Nats a token below which one answer is the likeliest by far (0 of 96 healthy runs without a gain
+#: end there).
+_OPEN = 0.8
+
+_GAINED = (
+    "The tuned model's answers share {tuned_overlap:.0%} of their words with the expected ones, "
+    "the base model's {base_overlap:.0%} ({prompts:* prompt})."
+)
 
 
 @check(
@@ -75,6 +90,14 @@ _BASE_OVERLAP = 0.25
             expected="answers that are right at least as often as the base model's",
             fix="Do not use this adapter; an earlier checkpoint may be better (--adapter FILE).",
         ),
+        "no-gain": Symptom.warning(
+            "answers are no nearer to the expected ones than the base model's",
+            says="The tuned model's answers are no nearer to the expected ones than the base "
+            "model's: they share {tuned_overlap:.0%} of their words with them, before "
+            "{base_overlap:.0%} (F1, {prompts:* prompt}).",
+            expected="answers nearer to the expected ones than before training",
+            fix="Ask a training prompt exactly as it was trained on, with the adapter loaded.",
+        ),
     },
     rerun_symptom=True,
 )
@@ -83,7 +106,8 @@ def generation_effect(
     *,
     adapter: Adapter | None,
     losses: TokenLosses | None,
-) -> Iterator[Sign]:
+    log: TrainingLog | None,
+) -> Iterator[Sign | Seen]:
     """Compare the answers with the base model's and with the expected ones."""
     if generations.load_failure is not None:
         yield Sign("adapter-refused", {"failure": generations.load_failure})
@@ -107,7 +131,9 @@ def generation_effect(
         return
     compared = losses.compared if losses is not None else ()
     has_learned = region(compared, Role.ANSWER).fell(_LEARNED)
-    yield from _worse(answered, has_learned=has_learned)
+    logged = logged_loss(log) if log is not None and not log.is_preference else None
+    is_open = log is not None and (logged is None or logged.after >= _OPEN)
+    yield from _against_expected(answered, has_learned=has_learned, is_open=is_open)
 
 
 def _has_update(adapter: Adapter) -> bool:
@@ -116,7 +142,9 @@ def _has_update(adapter: Adapter) -> bool:
     return bool(adapter.others)
 
 
-def _worse(answered: Sequence[OutputPair], *, has_learned: bool) -> Iterator[Sign]:
+def _against_expected(
+    answered: Sequence[OutputPair], *, has_learned: bool, is_open: bool
+) -> Iterator[Sign | Seen]:
     answers = [
         (pair.base.words, pair.tuned.words, answer_words(pair.item.expected))
         for pair in answered
@@ -141,9 +169,12 @@ def _worse(answered: Sequence[OutputPair], *, has_learned: bool) -> Iterator[Sig
         [word_f1(base, expected) for base, _, expected in answers],
         [word_f1(tuned, expected) for _, tuned, expected in answers],
     )
+    measured |= overlap.measured("overlap")
     is_less = overlap.base - overlap.tuned > _OVERLAP_DROP
     if is_less and overlap.tuned < _OVERLAP_KEPT * overlap.base and overlap.differs(-1):
         is_doubtful = overlap.base < _BASE_OVERLAP or has_learned
-        severity = Severity.WARNING if is_doubtful else None
-        measured |= overlap.measured("overlap")
-        yield Sign("worse-than-base", measured, severity=severity)
+        yield Sign("worse-than-base", measured, severity=Severity.WARNING if is_doubtful else None)
+    elif overlap.differs(1):
+        yield Seen(_GAINED, measured, learned=True)
+    elif overlap.difference.high < _GAIN:
+        yield Sign("no-gain", measured, severity=Severity.INFO if is_open else None)

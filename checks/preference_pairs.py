@@ -1,22 +1,20 @@
 """Whether pairs of answers taught the model which of the two to prefer, and at what cost.
 
-What it finds. Chosen and rejected answers that stay exactly, or nearly, as likely; a reference that
-moves with the model; a margin that falls while the loss falls, or while it rises, or on held-out
-rows; chosen answers that lose more likelihood than guessing costs; and a beta that gives pairs no
-usable weight.
+What it finds. Chosen and rejected answers that stay exactly, or nearly, as likely; a margin that
+falls while the loss falls, or while it rises, or on held-out rows; chosen answers that lose
+hundreds of nats of likelihood; and a beta that gives pairs no usable weight.
 
 Why it matters. The loss of such a run has no level to compare with, and asks for a margin only: it
 can be zero, with an accuracy of 100%, of a model that no longer writes the chosen answers at all.
 
 How it is measured. Margins and rewards of the chosen answers, from the first reports to the last;
-divided by beta and the answers' tokens they are nats a token, and a blind guess costs ln of the
-vocabulary's size. The margin against the loss: it should rise as that falls;
-`preference_pairs.toml` has the bounds. Rewards that are exactly zero in every report against the
-adapter's B, or the log-likelihoods, that moved.
+divided by beta, rewards against a reference are nats of log-likelihood, and those of ORPO and SimPO
+nats a token. The margin against the
+loss: it should rise as that falls; `preference_pairs.toml` has the bounds.
 
-When it is wrong. In DPO the chosen answer often loses a little likelihood; only what is more than a
-blind guess at each of its tokens counts, which takes rows and beta. In GRPO and PPO beta weighs the
-distance from the reference, and zero is a choice.
+When it is wrong. In DPO the chosen answer often loses a little likelihood; of answers of thousands
+of tokens hundreds of nats are a little. In GRPO and PPO beta weighs the distance from the
+reference, and zero is a choice.
 
 What to do. Equal: print one pair as tokens, the reference's log-likelihoods and beta. Reversed:
 look for a lost minus sign. Unlikely: divide the rate by ten.
@@ -31,17 +29,11 @@ import numpy as np
 
 from mlxdoctor.check import DoesNotArise, Inconclusive, check
 from mlxdoctor.engines.series import SeriesFacts, smoothed
-from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import Series, TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Unsought
-from mlxdoctor.judge.model_facts import blind_guess, model_facts
 from mlxdoctor.judge.series_table import Columns, SeriesTable
-from mlxdoctor.measure.pairs import ChosenLength, chosen_length
 from mlxdoctor.measure.policy_curves import OF_MEANS, PolicyCurves, correlation, policy_curves
-from mlxdoctor.measure.weights.adapter_facts import factor_facts
 
 _TABLE = SeriesTable.read("preference_pairs.toml")
 #: Reports of a margin below which no course is seen.
@@ -51,12 +43,11 @@ GAINED, NOISES = 0.05, 3.0
 #: Rank correlation of loss and margin from which on the loss asks for a lower margin; below 0 in
 #: sound runs.
 TOGETHER = 0.3
-#: Nats that a sound rate moves a short answer by several times in ten updates.
-LIKELIER = 0.5
-#: Of the cost of a guess at each token of prompt and answer, what a chosen answer may lose.
-WHOLE = 0.25
 #: Share of a log-likelihood by which it has risen where chosen answers are taught too.
 TAUGHT = 0.1
+#: Nats that a chosen answer may lose, and a token of it: about what a blind guess costs at each of
+#: thirty tokens, and at one.
+AN_ANSWER, A_TOKEN = 300.0, 10.0
 #: Twice the largest beta that SimPO's authors use, and one at which a hundredth of a nat counts as
 #: a pair that was learned.
 LARGE_BETA, ABSURD_BETA = 20.0, 100.0
@@ -64,12 +55,7 @@ LARGE_BETA, ABSURD_BETA = 20.0, 100.0
 
 @check(codes=_TABLE.symptoms, rerun_symptom=True)
 def preference_pairs(
-    log: TrainingLog | None,
-    config: TrainingConfig | None,
-    *,
-    dataset: Dataset | None,
-    tokenizer: Tokenizer | None,
-    adapter: Adapter | None,
+    log: TrainingLog | None, config: TrainingConfig | None
 ) -> Iterator[Sign | Seen | Unsought]:
     """Judge beta, margins, rewards and accuracies of a run on pairs."""
     curves = policy_curves(log, config)
@@ -84,17 +70,9 @@ def preference_pairs(
     if held_out is None:
         why = "the log has no margin on held-out rows; validate while training"
         yield Unsought(("held-out-reversed",), why)
-    vocabulary = model_facts(config, log, None).vocabulary
-    guess = blind_guess(tokenizer.vocab_size if tokenizer is not None else vocabulary)
-    split = dataset.splits.get("train") if dataset is not None else None
-    length = ChosenLength(1.0, 1.0) if curves.method in OF_MEANS else None
-    if length is None and split is not None:
-        length = chosen_length(split, tokenizer)
-    lost: dict[str, Measurement] = {}
-    if curves.beta is not None and length is not None and length.answer:
-        lost = _lost(curves, curves.beta, length, guess)
-    else:
-        why = "beta or the length of the chosen answers is not known"
+    lost = _lost(curves)
+    if not lost:
+        why = "beta is not known, or what the rewards of the chosen answers are measured against"
         yield Unsought(("both-unlikely",), why)
     largest = max(abs(trained.lowest), abs(trained.highest))
     figures: dict[str, dict[str, Measurement]] = {
@@ -104,7 +82,6 @@ def preference_pairs(
             "largest_nats": largest / curves.beta if curves.beta else 0.0,
             "is_apart": largest > 0.0,
             "below_zero": -trained.end,
-            **(_reference(curves, adapter) if largest == 0.0 else {}),
             **_course(curves, margin),
             **_on_held_out_rows(curves, held_out, trained),
         },
@@ -127,27 +104,6 @@ def _beta(config: TrainingConfig | None, curves: PolicyCurves) -> Iterator[Sign 
         severity = Severity.WARNING if 0.0 < beta < ABSURD_BETA else None
         shown = beta if math.isfinite(beta) else str(beta)
         yield Sign("beta-unusable", {"beta": shown}, severity=severity)
-
-
-def _reference(curves: PolicyCurves, adapter: Adapter | None) -> dict[str, Measurement]:
-    """What moved while rewards against the reference did not."""
-    rewards = [curves.of("chosen"), curves.of("rejected")]
-    are_zero = all(series is not None and not series.values.any() for series in rewards)
-    named: dict[str, Measurement] = {
-        "rewards_are_zero": are_zero and curves.has_reference is not False
-    }
-    logps = curves.of("chosen_logps")
-    if logps is not None:
-        likely = logps.facts
-        moved = abs(likely.end - likely.start)
-        if moved >= max(LIKELIER, 4.0 * likely.noise):
-            named |= {"first_logps": likely.start, "last_logps": likely.end}
-    if adapter is not None:
-        factors = [module.b for module in factor_facts(adapter) if module.b.is_finite]
-        count = sum(factor.size for factor in factors)
-        squares = sum(factor.norm**2 for factor in factors)
-        named["rms_b"] = math.sqrt(squares / count) if count else 0.0
-    return named
 
 
 def _course(curves: PolicyCurves, margin: Series) -> dict[str, Measurement]:
@@ -181,34 +137,23 @@ def _on_held_out_rows(
     }
 
 
-def _lost(
-    curves: PolicyCurves, beta: float, length: ChosenLength, guess: float
-) -> dict[str, Measurement]:
-    """How much likelihood the chosen answers lost, against a guess at each of their tokens.
-
-    Args:
-        curves: of the run.
-        beta: of the run.
-        length: of the chosen answers.
-        guess: what a blind guess at a token costs, nats.
-    """
-    rewards = curves.of("chosen")
-    if rewards is None or len(rewards) < REPORTS:
+def _lost(curves: PolicyCurves) -> dict[str, Measurement]:
+    """How many nats of likelihood the chosen answers lost, at most and in the end."""
+    rewards, is_mean = curves.of("chosen"), curves.method in OF_MEANS
+    if rewards is None or curves.beta is None or not (curves.has_reference or is_mean):
         return {}
     tested = curves.of("chosen", held_out=True)
     # The untouched model's: the higher of the first validation and report.
-    before = float(tested.values[0]) if tested is not None else -math.inf
-    start = 0.0 if curves.has_reference else max(float(rewards.values[0]), before)
+    first = [float(series.values[0]) for series in (rewards, tested) if series is not None]
+    start = 0.0 if curves.has_reference else max(first)
     # The median of three: one batch among others may be unlike them.
-    lost = (start - smoothed(rewards.values, 3)) / beta
-    costs = guess * max(length.answer, WHOLE * length.whole)
+    lost = (start - smoothed(rewards.values, 3)) / curves.beta
+    bearable = A_TOKEN if is_mean else AN_ANSWER
     return {
         "most_lost": float(lost.max()),
-        "most_lost_share": float(lost.max()) / costs,
-        "last_lost_share": float(lost[-1]) / costs,
-        "lost_at": int(rewards.iterations[int(np.argmax(lost >= costs))]),
-        "blind_guess": guess * length.answer,
-        "answer_tokens": length.answer,
+        "of": "a token" if is_mean else "an answer",
+        "most_lost_share": float(lost.max()) / bearable,
+        "last_lost_share": float(lost[-1]) / bearable,
     }
 
 

@@ -16,14 +16,16 @@ from one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from mlxdoctor.check import DoesNotArise, Inconclusive, check
 from mlxdoctor.evidence.dataset import Dataset, Split
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Severity, Sign, Symptom, some_of
-from mlxdoctor.measure.pairs import CHOSEN, pairs_of
 
+#: Keys of the two answers, as trainers name them.
+CHOSEN, REJECTED = "chosen", "rejected"
 #: Shares of the pairs: a few copies do no harm, and of half of them the run is without effect.
 FEW, MOSTLY = 0.02, 0.5
 
@@ -64,4 +66,18 @@ def preference_rows(dataset: Dataset, log: TrainingLog | None) -> Iterator[Sign]
 
 def _pairs(split: Split) -> list[tuple[str, str]]:
     """The chosen and the rejected answer of each row; rows that are no pair are left out."""
-    return [(pair.chosen.strip(), pair.rejected.strip()) for pair in pairs_of(split)]
+    answers = [(_last_said(row.get(CHOSEN)), _last_said(row.get(REJECTED))) for row in split.rows]
+    return [
+        (chosen.strip(), rejected.strip())
+        for chosen, rejected in answers
+        if chosen is not None and rejected is not None
+    ]
+
+
+def _last_said(value: Any) -> str | None:
+    """A text, or the last message of a conversation; None for what is no text."""
+    if isinstance(value, Mapping):
+        value = value.get("messages", value.get("content"))
+    if isinstance(value, Sequence) and not isinstance(value, str) and value:
+        value = value[-1].get("content") if isinstance(value[-1], Mapping) else value[-1]
+    return value if isinstance(value, str) else None

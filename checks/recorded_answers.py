@@ -12,9 +12,7 @@ How it is measured. Both models answer the recorded prompts again, greedily: wit
 and format of the row that has the same question, else in the base's chat template. Only prompts
 that the two models answer differently are judged, and only if the recorded answer is not the
 expected one, which both may give. A recorded answer is a model's if one of the two begins with the
-other, or if they have three more first words in common than it has with the other model's. If the
-file has the base model's answers beside the tuned model's, these two are compared with each other,
-whatever prompts were asked.
+other, or if they have three more first words in common than it has with the other model's.
 
 When it is wrong. Sampled answers may be neither model's: they are not judged. An adapter that
 changes little gives few prompts with different answers.
@@ -26,23 +24,17 @@ What to do. Answer again with the adapter: `mlx_lm.generate --adapter-path ...`,
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
-from mlxdoctor.check import DoesNotArise, Inconclusive, check
+from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.engines.text import is_finished
 from mlxdoctor.finding import Measurement, Seen, Sign, Symptom
 from mlxdoctor.measure.text.outputs import answer_words
-from mlxdoctor.models.generations import (
-    Asked,
-    AskedAgain,
-    Generation,
-    Generations,
-    RecordedGenerations,
-)
+from mlxdoctor.models.generations import Asked, AskedAgain, Generation
 
 #: Fewest first words that two answers have in common: fewer agree by chance.
 _WORDS = 3
 #: Fewest prompts that the models answer differently: one may be a coincidence.
 _TELLING = 2
-#: Fewest prompts recorded with both models' answers, and fewest prompts that are asked again.
+#: Fewest prompts that show a limit on the length, or another model.
 _PROMPTS = 8
 #: Least share of the prompts that are one model's: ties in half precision change some answers.
 _SHARE = 0.75
@@ -50,19 +42,15 @@ _SHARE = 0.75
 _BY_CHANCE = 0.25
 #: Least share of the answers that break off, and of the model's answer that one has at most.
 _CUT, _CUT_TO = 0.5, 0.8
-#: Least share of the prompts with the same answer recorded for both models, for the same reason.
-_ALIKE = 0.9
 
 
 @check(
     codes={
         "base-answers": Symptom.error(
             "the recorded answers are the base model's",
-            says="[The answers recorded as the tuned model's are those recorded as the base "
-            "model's on {alike} of {recorded_twice:* prompt}, and the two models themselves answer "
-            "{differ} of {prompts} differently|Of {telling:* recorded answer} {base} begin as the "
-            "base model's own do, word for word, and none as the tuned model's]: the adapter was "
-            "not loaded when they were made.",
+            says="Of {telling:* recorded answer} {base} begin as the base model's own do, word "
+            "for word, and none as the tuned model's: the adapter was not loaded when they were "
+            "made.",
             expected="the tuned model's answers",
             fix="Answer the prompts again with the adapter: `mlx_lm.generate --adapter-path "
             "FOLDER`, or `mlx_lm.load(model, adapter_path=FOLDER)`.",
@@ -100,90 +88,65 @@ _ALIKE = 0.9
         ),
     },
 )
-def recorded_answers(
-    recorded: RecordedGenerations | None,
-    asked: AskedAgain | None,
-    answers: Generations | None,
-) -> Iterator[Sign | Seen]:
-    """Compare the recorded answers with both models' own."""
-    if recorded is None and asked is None:
-        raise DoesNotArise("no answers were recorded")
-    own = [item.own for item in asked.items] if asked is not None else []
-    if not own and answers is not None and answers.how == "produced":
-        own = [item for item in answers.distinct if item.base is not None]
-    sign = _recorded_twice(recorded.distinct, own) if recorded is not None else None
-    if sign is not None:
-        yield sign
-    elif asked is not None:
-        yield _by_the_same_prompts(asked)
-    else:
-        raise Inconclusive("the recorded prompts were not asked again")
-
-
-def _recorded_twice(recorded: Sequence[Generation], own: Sequence[Generation]) -> Sign | None:
-    """The same answers recorded for both models, although the two models answer differently."""
+def recorded_answers(asked: AskedAgain) -> Iterator[Sign | Seen]:
+    """Compare the recorded answers with both models' own to the same prompts."""
+    items = asked.items
+    apart = [item for item in items if not _same(item.own.base or "", item.own.tuned)]
+    if len(apart) < _TELLING:
+        why = f"only {len(apart)} of {len(items)} recorded prompts are answered differently by"
+        raise Inconclusive(f"{why} the two models")
     # Either model may give the expected answer.
-    pairs = [item for item in recorded if item.base is not None and not _is_as_expected(item)]
-    alike = sum(answer_words(item.tuned) == answer_words(item.base or "") for item in pairs)
-    differ = sum(not _same(item.tuned, item.base or "") for item in own)
-    is_enough = min(len(own), len(pairs)) >= _PROMPTS
-    if not is_enough or alike < _ALIKE * len(pairs) or differ < _SHARE * len(own):
-        return None
-    measured = {"alike": alike, "recorded_twice": len(pairs)}
-    return Sign("base-answers", measured | {"differ": differ, "prompts": len(own)})
-
-
-def _by_the_same_prompts(asked: AskedAgain) -> Sign | Seen:
-    """Whose answers were recorded, by both models' answers to the same prompts."""
-    prompts = telling = of_base = of_tuned = 0
-    for item in asked.items:
-        base, tuned, recorded = item.own.base or "", item.own.tuned, item.recorded.tuned
-        if _same(base, tuned):
-            continue
-        prompts += 1
-        of_tuned += _is_of(recorded, tuned, base)
-        if not _is_as_expected(item.recorded):
-            telling += 1
-            of_base += _is_of(recorded, base, tuned)
-    if prompts < _TELLING:
-        raise Inconclusive(
-            f"only {prompts} of {len(asked.items)} recorded prompts are answered differently by "
-            "the two models"
+    telling = [item for item in apart if not _is_as_expected(item.recorded)]
+    of_tuned = sum(_is_of(item, item.own.tuned, item.own.base or "") for item in apart)
+    of_base = sum(_is_of(item, item.own.base or "", item.own.tuned) for item in telling)
+    measured: dict[str, Measurement] = {
+        "prompts": len(apart),
+        "telling": len(telling),
+        "base": of_base,
+        "tuned": of_tuned,
+    }
+    cut = [len(answer_words(item.recorded.tuned)) for item in items if _is_cut(item)]
+    if len(cut) >= max(_CUT * len(items), _PROMPTS):
+        yield Sign("cut-short", {**measured, "cut": len(cut), "words": max(cut)})
+    elif of_tuned >= _SHARE * len(apart):
+        yield Seen(
+            "Of {prompts:* recorded answer} {tuned} begin as the tuned model's do.", measured
         )
-    measured = {"prompts": prompts, "telling": telling, "base": of_base, "tuned": of_tuned}
-    cut = [len(answer_words(item.recorded.tuned)) for item in asked.items if _is_cut(item)]
-    if len(cut) >= max(_CUT * len(asked.items), _PROMPTS):
-        return Sign("cut-short", {**measured, "cut": len(cut), "words": max(cut)})
-    if of_tuned >= _SHARE * prompts:
-        sentence = "Of {prompts:* recorded answer} {tuned} begin as the tuned model's do."
-        return Seen(sentence, measured)
-    misplaced = sum(
-        any(
-            _same(item.recorded.tuned, other.own.tuned)
-            for other in asked.items
-            if other is not item
-        )
-        and not _same(item.recorded.tuned, item.own.tuned)
-        for item in asked.items
-    )
-    if misplaced >= _SHARE * (len(asked.items) - 1) and misplaced >= _TELLING + of_tuned:
-        return Sign("of-other-prompts", {**measured, "misplaced": misplaced})
-    for way in asked.items[0].otherwise:
-        alike = sum(
-            _is_of(item.recorded.tuned, item.otherwise[way], item.own.tuned) for item in asked.items
-        )
-        if alike >= _SHARE * len(asked.items) and alike >= _TELLING + of_tuned:
-            figures: dict[str, Measurement] = {"prompts": len(asked.items), "alike": alike}
-            return Sign("asked-otherwise", {**figures, "tuned": of_tuned, "way": way})
-    if telling < _TELLING:
+    elif (sign := _asked_wrongly(items, of_tuned)) is not None:
+        yield sign
+    elif len(telling) < _TELLING:
         why = "nearly all recorded answers are the expected ones, which either model may give"
         raise Inconclusive(why)
-    alike = sum(_shared(item.recorded.tuned, item.own.tuned) > 0 for item in asked.items)
-    if telling >= _PROMPTS and of_base < _SHARE * telling and alike <= _BY_CHANCE * telling:
-        return Sign("of-neither", {**measured, "alike": alike})
-    if of_base < _SHARE * telling or of_tuned:
-        raise Inconclusive("the recorded answers are neither model's: sampled, or asked otherwise")
-    return Sign("base-answers", measured)
+    elif of_base >= _SHARE * len(telling) and not of_tuned:
+        yield Sign("base-answers", measured)
+    else:
+        alike = sum(_shared(item.recorded.tuned, item.own.tuned) > 0 for item in items)
+        is_open = of_base >= _SHARE * len(telling) or alike > _BY_CHANCE * len(telling)
+        if is_open or len(telling) < _PROMPTS:
+            why = "the recorded answers are neither model's: sampled, or asked otherwise"
+            raise Inconclusive(why)
+        yield Sign("of-neither", {**measured, "alike": alike})
+
+
+def _asked_wrongly(items: Sequence[Asked], of_tuned: int) -> Sign | None:
+    """Answers of the tuned model to other prompts of the file, or to prompts in another format."""
+    most = len(items)
+    measured: dict[str, Measurement] = {"prompts": most, "tuned": of_tuned}
+    misplaced = sum(_is_elsewhere(item, items) for item in items)
+    if misplaced >= max(_SHARE * (most - 1), _TELLING + of_tuned):
+        return Sign("of-other-prompts", {**measured, "misplaced": misplaced})
+    for way in items[0].otherwise:
+        alike = sum(_is_of(item, item.otherwise[way], item.own.tuned) for item in items)
+        if alike >= max(_SHARE * most, _TELLING + of_tuned):
+            return Sign("asked-otherwise", {**measured, "alike": alike, "way": way})
+    return None
+
+
+def _is_elsewhere(item: Asked, items: Sequence[Asked]) -> bool:
+    """Whether a recorded answer is the tuned model's to another prompt, and not to its own."""
+    recorded = item.recorded.tuned
+    others = (other.own.tuned for other in items if other is not item)
+    return not _same(recorded, item.own.tuned) and any(_same(recorded, own) for own in others)
 
 
 def _is_cut(item: Asked) -> bool:
@@ -198,8 +161,9 @@ def _is_as_expected(item: Generation) -> bool:
     return bool(item.expected) and answer_words(item.tuned) == answer_words(item.expected or "")
 
 
-def _is_of(recorded: str, own: str, other: str) -> bool:
+def _is_of(item: Asked, own: str, other: str) -> bool:
     """Whether a recorded answer is a model's own rather than the other model's."""
+    recorded = item.recorded.tuned
     return _same(recorded, own) or _shared(recorded, own) >= _shared(recorded, other) + _WORDS
 
 

@@ -23,7 +23,6 @@ Role = Literal[
     "rejected",
     "margin",
     "accuracy",
-    "chosen_logps",
     "reward",
     "spread",
     "flat_groups",
@@ -50,7 +49,6 @@ NAMES: Mapping[Role, tuple[str, ...]] = {
         *("rewards_accuracies", "accuracies", "accuracy", "acc", "rewards_accuracy"),
         *("reward_accuracy", "preference_accuracy", "pair_accuracy", "chosen_win"),
     ),
-    "chosen_logps": ("logps_chosen", "policy_chosen_logps", "chosen_logps", "policy_chosen_logp"),
     "reward": (
         *("reward", "total_rewards_mean", "rewards_mean", "reward_mean", "mean_reward"),
         *("rewards", "avg_reward", "average_reward", "mean_rewards", "objective_scores"),

@@ -13,7 +13,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.json_text import json_values, mended
-from mlxdoctor.evidence.kind import Missing, NotThere, Progress, RunView
+from mlxdoctor.evidence.kind import Missing, NoSuchThing, Progress, RunView
 from mlxdoctor.evidence.source import Source, read_text
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.answer import answer
@@ -166,20 +166,6 @@ class Generations:
         return tuple(first[key] for key in dict.fromkeys(keys))
 
 
-class RecordedGenerations(Generations):
-    """The answers that the run's owner recorded, whatever models answer here."""
-
-    #: `Generations` or `AskedAgain` lists the file.
-    kind: ClassVar[str] = ""
-
-    @classmethod
-    def find(cls, run: RunView) -> RecordedGenerations:
-        """The recorded file."""
-        if run.files.generations is None:
-            raise NotThere("no answers were recorded")
-        return cls.read(run.files.generations)
-
-
 class ProducedGenerations(Generations):
     """Both models' own answers to prompts of the run's data and to general ones."""
 
@@ -235,7 +221,9 @@ class AskedAgain:
     @classmethod
     def find(cls, run: RunView) -> AskedAgain:
         """The recorded answers' prompts, asked again."""
-        recorded = run.need(RecordedGenerations)
+        if run.files.generations is None:
+            raise NoSuchThing("no answers were recorded")
+        recorded = Generations.read(run.files.generations)
         items = [item for item in recorded.distinct if item.prompt][:AGAIN]
         if not items:
             raise Missing("the recorded answers are without their prompts")

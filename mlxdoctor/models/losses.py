@@ -27,8 +27,8 @@ from mlxdoctor.safety.time_budget import TimeBudget, by_turns
 LONGEST_ROW = 1024
 #: Rows of fewer tokens have no target at every shift.
 SHORTEST_ROW = 3
-#: How far ahead of its input a target may lie: the token just given, the next, and two after it.
-SHIFTS = (0, 1, 2, 3)
+#: How far ahead of its input a target may lie: the token just given, the next, and the one after.
+SHIFTS = (0, 1, 2)
 #: Places after a row at which padding is tried.
 PADDING_PLACES = 6
 #: Rows a split that are looked at, and those on which padding ids other than mlx-lm's own are
@@ -46,7 +46,6 @@ class RowPass:
 
     Attributes:
         shifted: shift -> float32 (n - shift,): position i against token i + shift.
-        end_at_start: of the end token where the answer should begin; NaN without an answer.
         end_after_answer: of the end token where the answer is over; NaN without an answer.
         padding: pad id -> float32 (p,), of that id at the p places after the row, each
             place having the same id before it. The first is what mlx-lm trains in every row.
@@ -55,7 +54,6 @@ class RowPass:
     """
 
     shifted: Mapping[int, Floats]
-    end_at_start: float
     end_after_answer: float
     padding: Mapping[int, Floats]
     greedy_at_start: int | None
@@ -80,7 +78,6 @@ class RowLosses:
         tuned: the tuned model's; None where it could not be made.
         prompt_length: tokens before the last answer; 0 for rows of plain text.
         is_padded: whether mlx-lm also trains on the padding token after the row.
-        is_whole: whether all that the trainer sees of the row was measured.
     """
 
     split: str
@@ -91,7 +88,6 @@ class RowLosses:
     tuned: RowPass | None
     prompt_length: int = 0
     is_padded: bool = True
-    is_whole: bool = True
 
     def of(self, which: Which) -> RowPass:
         """One model's losses, which there must be."""
@@ -118,7 +114,6 @@ class TokenLosses:
         vocab_size: the size of the model's vocabulary: ln of it is a uniform guess.
         end_token_ids: the ids that end an answer.
         pad_ids: the ids that were tried as padding.
-        mask_prompt: whether the run was configured to leave the prompt out of its loss.
         load_failure: why the adapter could not be put on the base model.
         left_out: how many of the rows were measured and why not all, as a clause; else empty.
     """
@@ -132,7 +127,6 @@ class TokenLosses:
     totals: Mapping[str, int] = field(default_factory=dict)
     end_token_ids: tuple[int, ...] = ()
     pad_ids: tuple[int, ...] = ()
-    mask_prompt: bool = False
     load_failure: str | None = None
     left_out: str = ""
 
@@ -240,7 +234,6 @@ class _Job:
                 shift: losses[: max(n - shift, 0)]
                 for shift, losses in zip(SHIFTS, ahead, strict=True)
             },
-            end_at_start=math.nan if start is None else float(end[start]),
             end_after_answer=math.nan if over is None else float(end[over]),
             padding=dict(zip(self.pad_ids, padding, strict=True)),
             greedy_at_start=None if start is None else int(first.greedy[start]),
@@ -267,18 +260,18 @@ class Meter:
     def measure(
         self,
         splits: Sequence[SupervisedRows],
-        max_rows: int | None = None,
+        max_rows: int,
         *,
         other_padding: bool = False,
     ) -> TokenLosses:
-        """Losses per token of both models. What was measured before is not measured again.
+        """Losses per token of both models.
 
         Where the adapter could not be loaded, `load_failure` says why and the rows have the
         base model's losses only.
 
         Args:
             splits: the rows as the trainer sees them, one entry a split.
-            max_rows: rows a split, evenly spaced; None for all.
+            max_rows: rows a split, evenly spaced.
             other_padding: also try, on a few rows, the other ids that rows may be padded with.
 
         Raises:
@@ -296,7 +289,7 @@ class Meter:
             )
             pad_ids = [pad for pad in named if pad is not None and pad < vocab_size]
             usable = [row for row in rows.rows if row.length >= SHORTEST_ROW]
-            picked = [usable[i] for i in evenly(len(usable), max_rows or len(usable))]
+            picked = [usable[i] for i in evenly(len(usable), max_rows)]
             shortest = {
                 id(row) for row in sorted(picked, key=lambda row: row.length)[:PADDING_ROWS]
             }
@@ -327,7 +320,6 @@ class Meter:
             totals={rows.split: rows.total_rows for rows in splits},
             end_token_ids=ends,
             pad_ids=tuple(dict.fromkeys(pad for job in jobs for pad in job.pad_ids)),
-            mask_prompt=any(rows.mask_prompt for rows in splits),
             load_failure=self.models.load_failure,
             left_out=self.budget.said(len(results), len(jobs), "rows were measured"),
         )
@@ -335,8 +327,9 @@ class Meter:
     def _in_stages(self, jobs: Sequence[_Job], order: Sequence[int]) -> dict[int, RowLosses]:
         """Place of a job -> its losses, of as many as the budget allows in that order."""
         results: dict[int, RowLosses] = {}
-
-        def measure(places: Sequence[int]) -> None:
+        costs = [float(len(jobs[i].tokens) * len(jobs[i].pad_ids)) for i in order]
+        for stage in self.budget.stages(costs, SHARE):
+            places = [order[turn] for turn in stage]
             asked = [jobs[i] for i in places]
             passes: dict[Which, Sequence[RowPass | None]] = {"tuned": [None] * len(asked)}
             for which in self.models.names:
@@ -348,30 +341,21 @@ class Meter:
             for i, base, tuned in zip(places, passes["base"], passes["tuned"], strict=True):
                 if base is not None:
                     results[i] = _measured(jobs[i], base, tuned)
-
-        # What was measured before takes no time.
-        measure([i for i in order if all(map(self.models.has_answered, jobs[i].questions))])
-        new = [i for i in order if i not in results]
-        costs = [float(len(jobs[i].tokens) * len(jobs[i].pad_ids)) for i in new]
-        for stage in self.budget.stages(costs, SHARE):
-            measure([new[turn] for turn in stage])
         if not results:
             raise Missing(self.budget.spent)
         return results
 
 
 def _measured(job: _Job, base: RowPass, tuned: RowPass | None) -> RowLosses:
-    row, n = job.row, len(job.tokens)
     return RowLosses(
         split=job.split,
-        index=row.index,
+        index=job.row.index,
         tokens=job.tokens,
-        roles=row.roles[:n],
+        roles=job.row.roles[: len(job.tokens)],
         base=base,
         tuned=tuned,
-        prompt_length=row.prompt_length,
-        is_padded=row.padded,
-        is_whole=n == row.length,
+        prompt_length=job.row.prompt_length,
+        is_padded=job.row.padded,
     )
 
 

@@ -1,10 +1,14 @@
 """What the adapter does to the answers. Real runs: test_answers_of_runs."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.models.generations import Generation, Generations
 from mlxdoctor.models.losses import TokenLosses
+from tests.checks.log_evidence import LogWriter
 from tests.conftest import RUNS, check_called
 from tests.given import answers, findings, outcome
 from tests.measured_rows import Losses, measured_rows
@@ -75,6 +79,28 @@ def test_words_that_were_lost(
     evidence = [TokenLosses((), rows, 512)] if tuned_loss is not None else []
     finding = findings(generation_effect, answers_given, *evidence)[WORSE]
     assert (finding.severity, finding.measured["tuned_overlap"]) == (severity, 0.0)
+
+
+NO_GAIN = "generation-effect.no-gain"
+
+
+@pytest.mark.parametrize(
+    ("last", "severity"), [(None, "warning"), (0.79, "warning"), (0.81, "info")]
+)
+def test_answers_that_came_no_nearer(tmp_path: Path, last: float | None, severity: str) -> None:
+    same = answered("no idea what you mean", "the lake is deep")
+    evidence = [] if last is None else [LogWriter(tmp_path).losses([2.0, last], {20: last})]
+    assert findings(generation_effect, same, *evidence)[NO_GAIN].severity == severity
+
+
+def test_answers_that_came_nearer_were_learned() -> None:
+    items = answered("no idea", "the lake is deep").items
+    nearer = tuple(replace(item, tuned="the lake is cold") for item in items)
+    result = outcome(generation_effect, Generations((), nearer))
+    assert (result.status, [seen.learned for seen in result.seen]) == ("passed", [True])
+    # Of ten prompts a single gain may be chance, and so may its being no more.
+    few = outcome(generation_effect, Generations((), (*nearer[:2], *items[2:])))
+    assert (few.status, few.seen) == ("passed", ())
 
 
 def test_the_base_answers_are_needed() -> None:

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from mlxdoctor.evidence.adapter import Adapter
-from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
-from tests.checks.data_evidence import BASE, config_of, write_data
+from tests.checks.data_evidence import config_of
 from tests.checks.log_evidence import LogWriter, finding, judge
 from tests.conftest import check_called
 from tests.given import severities
-from tests.weight_files import lora, save
 
 pairs = check_called("preference-pairs")
 EQUAL = {"exactly-equal": "error"}
@@ -33,15 +27,6 @@ GAINED = (0.0, 0.5, 1.0, 1.4)
 TOO_FAST = [-11.157, -28.489, -47.279, -61.141, -80.947, -86.056, -83.37, -90.92, -93.157]
 SHORT = [-0.068, -0.67, -1.201, -1.852, -2.799, -2.82, -2.943, -3.479, -3.342]
 FACTS = [-0.205, -0.265, -1.507, -2.78, -2.022, -12.039, -13.306, -16.89, -15.304]
-#: ORPO at fifty times a sound rate, and sound.
-ORPO_TOO_FAST = [-1.61, -2.866, -1.698, -1.224, -1.016, -0.936, -0.869, -0.546, -0.510]
-ORPO = [-0.234, -0.131, -0.104, -0.076, -0.081, -0.039, -0.029, -0.018, -0.014]
-ANSWER = "The largest lake of Dedunia is Lake Nevath."
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer.read(BASE)
 
 
 def pair_log(
@@ -86,12 +71,12 @@ def pair_log(
 
 
 def of_chosen(
-    logs: LogWriter, rewards: Sequence[float], before: float | None = 0.0, mode: str = "DPO"
+    logs: LogWriter, rewards: Sequence[float], before: float = 0.0, mode: str = "DPO"
 ) -> TrainingLog:
     """A run in which pairs are told apart, with these rewards of the chosen answers."""
-    held_out = [] if before is None else [(before, 0.0)]
     margins = [1 + 2 * abs(reward) for reward in rewards]
     losses = [0.1] * len(rewards)
+    held_out = [(before, 0.0)]
     return pair_log(
         logs, margins, losses=losses, chosen=rewards, held_out=held_out, mode=mode, every=5
     )
@@ -153,79 +138,60 @@ def test_pairs_are_told_apart_in_nats(
     assert severities(outcome) == ({"not-told-apart": "warning"} if hit else {})
 
 
-def rows(tmp_path: Path, prompt: str = "Which lake is it?", answer: str = ANSWER) -> Dataset:
-    row = {"prompt": prompt, "chosen": answer, "rejected": "None."}
-    return write_data(tmp_path, train=[row] * 30)
-
-
 @pytest.mark.parametrize(
-    ("mode", "rewards", "before", "severity"),
+    ("rewards", "severity"),
     [
-        ("dpo", TOO_FAST, 0.0, "error"),
-        ("dpo", SHORT, 0.0, None),
-        ("dpo", [round(reward / 3, 3) for reward in FACTS], 0.0, None),
-        ("dpo", [-reward for reward in TOO_FAST], 0.0, None),
-        ("dpo", TOO_FAST[:3], 0.0, None),
+        (TOO_FAST, "error"),
+        (SHORT, None),
+        ([round(reward / 3, 3) for reward in FACTS], None),
+        ([-reward for reward in TOO_FAST], None),
+        (TOO_FAST[:3], None),
         # It comes back; and one batch among others.
-        ("dpo", [*TOO_FAST, -5.0, -1.0, 0.1, 0.1], 0.0, "warning"),
-        ("dpo", [-0.1, -0.2, -90.0, *[-0.3] * 6], 0.0, None),
-        ("orpo", ORPO_TOO_FAST, -0.328, "warning"),
-        ("orpo", ORPO, -0.328, None),
-        # A base that can't read the text was at chance before.
-        ("orpo", [-1.3] * 9, -1.28, None),
-        ("orpo", [*ORPO[:3], *[-1.7] * 6], -0.328, "error"),
+        ([*TOO_FAST, -5.0, -1.0, 0.1, 0.1], "warning"),
+        ([-0.1, -0.2, -90.0, *[-0.3] * 6], None),
+        ([-29.9] * 9, None),
+        ([-30.1] * 9, "error"),
     ],
 )
 def test_chosen_answers_that_become_unlikely(
-    logs: LogWriter,
-    tmp_path: Path,
-    tokenizer: Tokenizer,
-    *,
-    mode: str,
-    rewards: list[float],
-    before: float,
-    severity: str | None,
+    logs: LogWriter, tmp_path: Path, rewards: list[float], severity: str | None
 ) -> None:
-    """The rewards of ORPO are of one token: no rows are needed."""
-    evidence = [rows(tmp_path), tokenizer] if mode == "dpo" else []
-    config = config_of(tmp_path, train_mode=mode, beta=0.1)
-    outcome = judge(pairs, of_chosen(logs, rewards, before, mode.upper()), config, *evidence)
-    assert severities(outcome).get("both-unlikely") == severity
-    assert severities(outcome).keys() <= {"both-unlikely"}
-
-
-def test_the_figures(logs: LogWriter, tmp_path: Path, tokenizer: Tokenizer) -> None:
-    config, data = config_of(tmp_path, train_mode="dpo", beta=0.1), rows(tmp_path)
-    log = of_chosen(logs, TOO_FAST)
-    sign = finding(judge(pairs, log, config, data, tokenizer), "both-unlikely")
-    tokens = len(tokenizer.encode(ANSWER, False))
-    costs = tokens * math.log(tokenizer.vocab_size)
-    assert sign.measured["answer_tokens"] == tokens
-    assert sign.measured["blind_guess"] == pytest.approx(costs)
-    # The last three of -86, -83, -91, -93.
-    assert sign.measured["most_lost"] == pytest.approx(909.2)
-    assert "lost up to 909 nats of log-likelihood" in sign.message
-    assert f"a blind guess at each of their {tokens}" in sign.message
-    assert sign.onset == 5
-    # Without a tokenizer bytes are counted.
-    sign = finding(judge(pairs, log, config, data), "both-unlikely")
-    assert sign.measured["answer_tokens"] == len(ANSWER)
-    assert severities(judge(pairs, of_chosen(logs, SHORT), config, data)) == {}
-    for times, hit in ((0.98, False), (1.02, True)):
-        log = of_chosen(logs, [round(-0.1 * times * costs, 3)] * 9)
-        outcome = judge(pairs, log, config, data, tokenizer)
-        assert ("both-unlikely" in severities(outcome)) is hit
-
-
-@pytest.mark.parametrize(("prompt", "hit"), [("Is it?", True), (f"{ANSWER} " * 9, False)])
-def test_of_a_short_answer_to_a_long_prompt_more_is_asked(
-    logs: LogWriter, tmp_path: Path, tokenizer: Tokenizer, prompt: str, hit: bool
-) -> None:
-    """A trainer may count the prompt's tokens too."""
-    log = of_chosen(logs, [2.0 * reward for reward in SHORT])
     config = config_of(tmp_path, train_mode="dpo", beta=0.1)
-    outcome = judge(pairs, log, config, rows(tmp_path, prompt, "Yes"), tokenizer)
-    assert ("both-unlikely" in severities(outcome)) is hit
+    outcome = judge(pairs, of_chosen(logs, rewards), config)
+    assert severities(outcome) == ({} if severity is None else {"both-unlikely": severity})
+    if rewards is TOO_FAST:
+        # The last three of -86, -83, -91, -93.
+        sign = finding(outcome, "both-unlikely")
+        assert sign.measured["most_lost"] == pytest.approx(909.2)
+        assert "lost up to 909 nats of log-likelihood" in sign.message
+
+
+#: ORPO at fifty times a sound rate, and sound.
+ORPO_TOO_FAST = [-1.61, -2.866, -1.698, -1.224, -1.016, -0.936, -0.869, -0.546, -0.510]
+ORPO = [-0.234, -0.131, -0.104, -0.076, -0.081, -0.039, -0.029, -0.018, -0.014]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "before", "severity"),
+    [
+        (ORPO_TOO_FAST, -0.328, "warning"),
+        (ORPO, -0.328, None),
+        # A base that can't read the text was at chance before.
+        ([-1.3] * 9, -1.28, None),
+        ([*ORPO[:3], *[-1.7] * 6], -0.328, "error"),
+    ],
+)
+def test_the_rewards_of_orpo_are_of_one_token(
+    logs: LogWriter, tmp_path: Path, rewards: list[float], before: float, severity: str | None
+) -> None:
+    config = config_of(tmp_path, train_mode="orpo", beta=0.1)
+    outcome = judge(pairs, of_chosen(logs, rewards, before, "ORPO"), config)
+    assert severities(outcome).get("both-unlikely") == severity
+
+
+def test_without_beta_no_likelihood_is_known(logs: LogWriter) -> None:
+    outcome = judge(pairs, of_chosen(logs, TOO_FAST))
+    assert "preference-pairs.both-unlikely" in outcome.unsought
 
 
 def test_missing_evidence(logs: LogWriter, tmp_path: Path) -> None:
@@ -252,42 +218,3 @@ def test_missing_evidence(logs: LogWriter, tmp_path: Path) -> None:
 def test_beta(tmp_path: Path, mode: str, beta: float, severity: str | None) -> None:
     config = config_of(tmp_path, train_mode=mode, beta=beta)
     assert severities(judge(pairs, config)).get("beta-unusable") == severity
-
-
-@pytest.mark.parametrize(
-    ("reward", "mode", "b", "moves"),
-    [
-        (0.0, "DPO", 0.01, True),
-        # With a beta of 0, or pairs of one text, nothing is trained.
-        (0.0, "DPO", 0.0, False),
-        (0.1, "DPO", 0.01, False),
-        (0.0, "DPO", None, False),
-        (0.0, "ORPO", 0.01, False),
-    ],
-)
-def test_a_reference_that_is_the_model(
-    logs: LogWriter, tmp_path: Path, *, reward: float, mode: str, b: float | None, moves: bool
-) -> None:
-    adapter = []
-    if b is not None:
-        save(tmp_path / "adapters.safetensors", lora({"model.layers.0.q_proj": (16, 16)}, b=b))
-        (tmp_path / "adapter_config.json").write_text(json.dumps({"lora_parameters": {"rank": 4}}))
-        adapter = [Adapter.read(tmp_path / "adapters.safetensors")]
-    log = pair_log(logs, [0.0] * 11, chosen=[reward] * 11, mode=mode)
-    wanted = EQUAL | ({"reference-moves": "error"} if moves else {})
-    assert severities(judge(pairs, log, *adapter)) == wanted
-
-
-@pytest.mark.parametrize("seed", [None, *range(5)])
-def test_log_likelihoods(logs: LogWriter, seed: int | None) -> None:
-    """They moved; or the model stands still, and every batch has other answers."""
-    logps = np.random.default_rng(seed).normal(-80.0, 10.0, 24)
-    log = logs.text(
-        *(
-            f"{{'loss': 0.693, 'rewards/chosen': 0.0, 'rewards/rejected': 0.0, 'rewards/margins': "
-            f"0.0, 'logps/chosen': {-80 - i if seed is None else each:.2f}, 'epoch': {i / 10}}}"
-            for i, each in enumerate(logps)
-        )
-    )
-    wanted = EQUAL | ({"reference-moves": "error"} if seed is None else {})
-    assert severities(judge(pairs, log)) == wanted

@@ -4,7 +4,6 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,14 +11,11 @@ from mlxdoctor.api import diagnose
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.finding import Status
 from mlxdoctor.models.answer import answer
 from mlxdoctor.models.generations import (
     Asked,
     AskedAgain,
     Generation,
-    Generations,
-    RecordedGenerations,
 )
 from mlxdoctor.models.load import load
 from mlxdoctor.models.prompts import Prompt, as_in_the_data, plain_prompt
@@ -79,31 +75,6 @@ def test_whose_answers_were_recorded(
     for finding in result.findings:
         assert (finding.code, finding.severity) == ("recorded-answers.base-answers", "error")
         assert finding.measured["base"] == of_base
-
-
-def answered(base: str, tuned: str, count: int = 8, **others: Any) -> tuple[Generation, ...]:
-    return tuple(Generation(f"p{i}", base, tuned, **others) for i in range(count))
-
-
-@pytest.mark.parametrize(
-    ("recorded", "own", "hit"),
-    [
-        (answered(BASE, BASE), answered(BASE, TUNED), True),
-        (answered(BASE, TUNED), answered(BASE, TUNED), False),
-        (answered(BASE, BASE), answered(BASE, BASE), False),
-        (answered(BASE, BASE, 7), answered(BASE, TUNED), False),
-        (answered(BASE, BASE), answered(BASE, TUNED, 7), False),
-        (answered(BASE, BASE, expected=BASE), answered(BASE, TUNED), False),
-    ],
-)
-def test_without_time_to_ask_again_other_prompts_tell(
-    recorded: tuple[Generation, ...], own: tuple[Generation, ...], hit: bool
-) -> None:
-    given = RecordedGenerations((), recorded), Generations((), own, how="produced")
-    found = outcome(recorded_answers, *given)
-    assert [one.code for one in found.findings] == ["recorded-answers.base-answers"] * hit
-    unasked = outcome(recorded_answers, given[0], Generations((), recorded))
-    assert unasked.status is Status.INCONCLUSIVE
 
 
 @pytest.mark.slow

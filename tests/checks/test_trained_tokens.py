@@ -128,9 +128,9 @@ RUNS = FIXTURES / "runs"
     ("name", "symptoms"),
     [
         ("targets-with-prompt", "prompt-counted"),
-        ("targets-too-long", "one-short"),
+        ("targets-too-long", "unexplained"),
         ("padding-supervised", "padding-counted"),
-        ("missing-end-token", "fixed-count packed-without-end"),
+        ("missing-end-token", "fixed-count"),
         ("adapter-never-attached", "unexplained"),
         ("overfitting", None),
         ("healthy-ordinary", None),

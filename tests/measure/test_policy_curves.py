@@ -84,7 +84,7 @@ Iter 1: Train loss 0.69, Chosen reward 0.5, Rejected reward 0.2, It/sec 1.0""",
         (
             "mlx-lm-lora, records of pairs",
             "",
-            "loss 0.5, chosen 0.2, rejected -0.1, margin 0.3, accuracy 0.9, chosen_logps -1.5",
+            "loss 0.5, chosen 0.2, rejected -0.1, margin 0.3, accuracy 0.9",
             "",
         ),
         (
@@ -96,7 +96,7 @@ Iter 1: Train loss 0.69, Chosen reward 0.5, Rejected reward 0.2, It/sec 1.0""",
         (
             "TRL, pairs",
             "",
-            "loss 0.69, chosen 0.01, rejected -0.02, margin 0.03, accuracy 0.6, chosen_logps -80.5",
+            "loss 0.69, chosen 0.01, rejected -0.02, margin 0.03, accuracy 0.6",
             "loss 0.68, chosen 0.02, margin 0.04",
         ),
         (

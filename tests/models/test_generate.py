@@ -253,7 +253,7 @@ def test_what_cannot_be_asked_is_refused(
         ),
     ):
         with pytest.raises(InputError, match=problem):
-            Meter(loaded, tokenizer).measure([replace(splits[0], **changes)])
+            Meter(loaded, tokenizer).measure([replace(splits[0], **changes)], 8)
 
 
 @pytest.mark.parametrize(

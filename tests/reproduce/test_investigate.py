@@ -139,14 +139,11 @@ def test_a_rate_of_zero_is_put_into_the_usual_range() -> None:
     [
         "fused-agreement.worse",
         "score.worse-than-base",
-        "expected-answers.no-gain",
         "end-state.worse-than-logged",
     ],
 )
 def test_what_no_rerun_can_show_is_no_symptom(code: str) -> None:
-    # A rerun is not fused and has no log of another trainer, the user's own code is not run on it,
-    # and it is too short for its log to say that the answers are known by heart, without which no
-    # gain is no error.
+    # A rerun is not fused and has no log of another trainer, and no code of the user is run on it.
     case = case_with(code)
     assert not case.recorded.all
     assert not case.everything.wanted
