@@ -86,6 +86,10 @@ class LoadedModels:
             run.progress("loading the models", 0, 1)
         return load(base, tuned)
 
+    def has_answered(self, question: Any) -> bool:
+        """Whether all models were asked it before."""
+        return all(question.key in self.answers[which] for which in self.names)
+
     @contextmanager
     def running(self) -> Iterator[None]:
         """While a model runs: its errors are said as a sentence.
@@ -101,6 +105,17 @@ class LoadedModels:
                 f"cannot be run ({type(error).__name__}: {error})",
                 "check that data, tokenizer and model belong together",
             ) from None
+
+
+class LoadedBase(LoadedModels):
+    """The base model alone, before anything was trained."""
+
+    @classmethod
+    def find(cls, run: RunView) -> LoadedBase:
+        """The base model, loaded into memory once."""
+        if not run.options.allow_model:
+            raise Missing(f"{NOT_ASKED}; leave that option out")
+        return cls(**vars(load(run.need(BaseModel))))
 
 
 def load(

@@ -78,6 +78,7 @@ class RowLosses:
         tuned: the tuned model's; None where it could not be made.
         prompt_length: tokens before the last answer; 0 for rows of plain text.
         is_padded: whether mlx-lm also trains on the padding token after the row.
+        is_whole: whether all that the trainer sees of the row was measured.
     """
 
     split: str
@@ -88,6 +89,7 @@ class RowLosses:
     tuned: RowPass | None
     prompt_length: int = 0
     is_padded: bool = True
+    is_whole: bool = True
 
     def of(self, which: Which) -> RowPass:
         """One model's losses, which there must be."""
@@ -260,18 +262,18 @@ class Meter:
     def measure(
         self,
         splits: Sequence[SupervisedRows],
-        max_rows: int,
+        max_rows: int | None = None,
         *,
         other_padding: bool = False,
     ) -> TokenLosses:
-        """Losses per token of both models.
+        """Losses per token of both models. What was measured before is not measured again.
 
         Where the adapter could not be loaded, `load_failure` says why and the rows have the
         base model's losses only.
 
         Args:
             splits: the rows as the trainer sees them, one entry a split.
-            max_rows: rows a split, evenly spaced.
+            max_rows: rows a split, evenly spaced; None for all.
             other_padding: also try, on a few rows, the other ids that rows may be padded with.
 
         Raises:
@@ -289,7 +291,7 @@ class Meter:
             )
             pad_ids = [pad for pad in named if pad is not None and pad < vocab_size]
             usable = [row for row in rows.rows if row.length >= SHORTEST_ROW]
-            picked = [usable[i] for i in evenly(len(usable), max_rows)]
+            picked = [usable[i] for i in evenly(len(usable), max_rows or len(usable))]
             shortest = {
                 id(row) for row in sorted(picked, key=lambda row: row.length)[:PADDING_ROWS]
             }
@@ -327,9 +329,8 @@ class Meter:
     def _in_stages(self, jobs: Sequence[_Job], order: Sequence[int]) -> dict[int, RowLosses]:
         """Place of a job -> its losses, of as many as the budget allows in that order."""
         results: dict[int, RowLosses] = {}
-        costs = [float(len(jobs[i].tokens) * len(jobs[i].pad_ids)) for i in order]
-        for stage in self.budget.stages(costs, SHARE):
-            places = [order[turn] for turn in stage]
+
+        def measure(places: Sequence[int]) -> None:
             asked = [jobs[i] for i in places]
             passes: dict[Which, Sequence[RowPass | None]] = {"tuned": [None] * len(asked)}
             for which in self.models.names:
@@ -341,21 +342,30 @@ class Meter:
             for i, base, tuned in zip(places, passes["base"], passes["tuned"], strict=True):
                 if base is not None:
                     results[i] = _measured(jobs[i], base, tuned)
+
+        # What was measured before takes no time.
+        measure([i for i in order if all(map(self.models.has_answered, jobs[i].questions))])
+        new = [i for i in order if i not in results]
+        costs = [float(len(jobs[i].tokens) * len(jobs[i].pad_ids)) for i in new]
+        for stage in self.budget.stages(costs, SHARE):
+            measure([new[turn] for turn in stage])
         if not results:
             raise Missing(self.budget.spent)
         return results
 
 
 def _measured(job: _Job, base: RowPass, tuned: RowPass | None) -> RowLosses:
+    row, n = job.row, len(job.tokens)
     return RowLosses(
         split=job.split,
-        index=job.row.index,
+        index=row.index,
         tokens=job.tokens,
-        roles=job.row.roles[: len(job.tokens)],
+        roles=row.roles[:n],
         base=base,
         tuned=tuned,
-        prompt_length=job.row.prompt_length,
-        is_padded=job.row.padded,
+        prompt_length=row.prompt_length,
+        is_padded=row.padded,
+        is_whole=n == row.length,
     )
 
 
