@@ -107,7 +107,10 @@ TWIN_OF_RUNS: dict[str, set[str]] = {
 LEARNED = {
     "targets-too-long": "wrong-shift-learned",
     "labels-double-shift": "wrong-shift-learned",
+    "targets-with-prompt": "prompt-learned",
     "padding-supervised": "padding-learned",
+    "answers-empty": "end-token-everywhere",
+    "end-token-flood": "end-token-everywhere",
     "b-never-trained": "nothing-learned",
     "gradients-blocked": "nothing-learned",
     "rate-too-low": "nothing-learned",

@@ -51,6 +51,12 @@ class LossChange:
         return float(self.gains.mean()) if len(self.gains) else 0.0
 
     @property
+    def error(self) -> float:
+        """The standard error of `gain` over the rows; NaN of fewer than two."""
+        count = len(self.gains)
+        return float(self.gains.std(ddof=1)) / math.sqrt(count) if count > 1 else math.nan
+
+    @property
     def p_value(self) -> float:
         """Sign test over the rows."""
         return sign_test(self.gains)

@@ -27,8 +27,8 @@ from mlxdoctor.safety.time_budget import TimeBudget, by_turns
 LONGEST_ROW = 1024
 #: Rows of fewer tokens have no target at every shift.
 SHORTEST_ROW = 3
-#: How far ahead of its input a target may lie: the token just given, the next, and the one after.
-SHIFTS = (0, 1, 2)
+#: How far ahead of its input a target may lie: the token just given, the next, and two after it.
+SHIFTS = (0, 1, 2, 3)
 #: Places after a row at which padding is tried.
 PADDING_PLACES = 6
 #: Rows a split that are looked at, and those on which padding ids other than mlx-lm's own are
@@ -46,6 +46,7 @@ class RowPass:
 
     Attributes:
         shifted: shift -> float32 (n - shift,): position i against token i + shift.
+        end_at_start: of the end token where the answer should begin; NaN without an answer.
         end_after_answer: of the end token where the answer is over; NaN without an answer.
         padding: pad id -> float32 (p,), of that id at the p places after the row, each
             place having the same id before it. The first is what mlx-lm trains in every row.
@@ -54,6 +55,7 @@ class RowPass:
     """
 
     shifted: Mapping[int, Floats]
+    end_at_start: float
     end_after_answer: float
     padding: Mapping[int, Floats]
     greedy_at_start: int | None
@@ -116,6 +118,7 @@ class TokenLosses:
         vocab_size: the size of the model's vocabulary: ln of it is a uniform guess.
         end_token_ids: the ids that end an answer.
         pad_ids: the ids that were tried as padding.
+        mask_prompt: whether the run was configured to leave the prompt out of its loss.
         load_failure: why the adapter could not be put on the base model.
         left_out: how many of the rows were measured and why not all, as a clause; else empty.
     """
@@ -129,6 +132,7 @@ class TokenLosses:
     totals: Mapping[str, int] = field(default_factory=dict)
     end_token_ids: tuple[int, ...] = ()
     pad_ids: tuple[int, ...] = ()
+    mask_prompt: bool = False
     load_failure: str | None = None
     left_out: str = ""
 
@@ -236,6 +240,7 @@ class _Job:
                 shift: losses[: max(n - shift, 0)]
                 for shift, losses in zip(SHIFTS, ahead, strict=True)
             },
+            end_at_start=math.nan if start is None else float(end[start]),
             end_after_answer=math.nan if over is None else float(end[over]),
             padding=dict(zip(self.pad_ids, padding, strict=True)),
             greedy_at_start=None if start is None else int(first.greedy[start]),
@@ -322,6 +327,7 @@ class Meter:
             totals={rows.split: rows.total_rows for rows in splits},
             end_token_ids=ends,
             pad_ids=tuple(dict.fromkeys(pad for job in jobs for pad in job.pad_ids)),
+            mask_prompt=any(rows.mask_prompt for rows in splits),
             load_failure=self.models.load_failure,
             left_out=self.budget.said(len(results), len(jobs), "rows were measured"),
         )
