@@ -130,7 +130,7 @@ def json_logs() -> Sequence[bytes]:
     history = [{"step": step, "epoch": 0.1, "loss": 2.5, "grad_norm": 1.0} for step in (1, 2, 3)]
     columns = {"iterations": [1, 2], "train_loss": [2.5, 2.25], "val_loss": [2.5, 2.5]}
     documents = [{"global_step": 3, "log_history": history}, history, columns]
-    documents.append({"train_loss_history": [[10, 2.5], [20, 2.25]]})
+    documents.append({"global_step": 2, "train_loss_history": [2.5, 2.25]})
     return [json.dumps(one).encode() for one in documents]
 
 

@@ -225,8 +225,6 @@ class LogFormat(ABC):
         step: tuple[str, float] | None,
         metrics: dict[str, float],
         run: str = "",
-        *,
-        nature: Nature = Nature.PLAIN,
     ) -> None:
         """One report.
 
@@ -235,14 +233,13 @@ class LogFormat(ABC):
             step: name and value of what counts updates; None where the line names no such thing.
             metrics: canonical name -> value.
             run: the run's name where several stand side by side.
-            nature: how it joins the others.
         """
         columns: tuple[str | None, ...] = tuple(metrics)
         values, place = list(metrics.values()), None
         if step is not None:
             columns, values, place = (None, *columns), [step[1], *values], 0
         axis = axis_of(None if step is None else step[0])
-        self.log.shape(columns, place, axis, run=run, nature=nature).append(line, values)
+        self.log.shape(columns, place, axis, run=run).append(line, values)
         self.count += 1
 
     def note_count(self) -> None:
