@@ -24,10 +24,10 @@ What to do. Call `model.freeze()` before the layers are converted, and compare
 `tree_flatten(model.trainable_parameters())` with the list of factors.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check
-from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.evidence.adapter import Adapter, LoraModule
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
@@ -102,8 +102,8 @@ def trainable_ratio(
     configured = (
         configured_parameters(config, base) if config is not None and base is not None else None
     )
-    factors = (module.parameter_count for module in (adapter.modules if adapter else ()))
-    stored = sum(factors) or None
+    modules = adapter.modules if adapter is not None else ()
+    stored = sum(module.parameter_count for module in modules) or None
     expected = max(configured or 0, stored or 0)
     figures: dict[str, Measurement] = {"trainable": trainable}
     if configured is None and stored is None:
@@ -117,6 +117,8 @@ def trainable_ratio(
     saved_all = adapter is not None and adapter.parameter_count >= trainable - _ROUNDING
     if trainable > _EXCESS * expected + _ROUNDING:
         is_model = base is not None and trainable >= _MODEL_SHARE * base.parameter_count
+        if not (is_model or saved_all) and _is_of_another_rank(trainable, modules):
+            raise Inconclusive("the file has the factors that were trained, at a lower rank")
         # With only one of the two counts, the excess may be LoRA factors that were not saved.
         is_certain = is_model or saved_all or None not in (configured, stored)
         is_of_file = expected == stored
@@ -136,6 +138,16 @@ def trainable_ratio(
     ):
         figures |= {"saved": adapter.parameter_count}
         yield Sign("partly-saved", figures, where=adapter.path.name)
+
+
+def _is_of_another_rank(trainable: float, modules: Sequence[LoraModule]) -> bool:
+    """Whether these modules have as many numbers as were trained, at a rank above the file's."""
+    ranks = {module.rank for module in modules}
+    if len(ranks) != 1:
+        return False
+    per_rank = sum(module.parameter_count for module in modules) / ranks.pop()
+    off = abs(trainable - round(trainable / per_rank) * per_rank)
+    return off <= _ROUNDING / 2 < per_rank / 4
 
 
 def _total_mismatch(total: float, base: BaseModel) -> Iterator[Sign]:

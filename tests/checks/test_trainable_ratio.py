@@ -97,6 +97,16 @@ def test_counts(
     assert severities(outcome(trainable_ratio, *evidence)) == expected
 
 
+@pytest.mark.parametrize(("rank", "expected"), [(16, {}), (15, {}), (15.5, WARNED)])
+def test_a_file_that_was_brought_to_a_lower_rank(
+    tmp_path: Path, rank: float, expected: dict[str, str]
+) -> None:
+    tensors = lora({f"model.layers.{i}.self_attn.q_proj": (960, 960) for i in range(4)}, rank=8)
+    made = Adapter.read(save(tmp_path / "adapters.safetensors", tensors))
+    trained = log(tmp_path, round(rank * made.parameter_count / 8))
+    assert severities(outcome(trainable_ratio, trained, made)) == expected
+
+
 @pytest.mark.parametrize(("total", "hit"), [(0.470, False), (0.500, False), (0.600, True)])
 def test_a_model_of_another_size(tmp_path: Path, total: float, hit: bool) -> None:
     judged = outcome(trainable_ratio, log(tmp_path, EXPECTED, total), config(tmp_path), BASE)
