@@ -97,6 +97,21 @@ class _Logged:
             "length: they were packed into blocks, or padded, and end tokens that mlx-lm adds to "
             "a row may be missing between them.",
         ),
+        "one-short": Symptom.warning(
+            "one token a row fewer than the answers have is trained on",
+            _SOUND,
+            "print a row's inputs and targets: the targets are the tokens after the inputs, up to "
+            "the end token",
+            says=f"{_COUNT}, one a row fewer than the answers have: their end token is left out, "
+            "or targets are shifted.",
+        ),
+        "packed-without-end": Symptom.warning(
+            "rows of fixed width, and text that has no end token of its own",
+            _SOUND,
+            "end every text with the end token before rows are packed",
+            says=f"None of the texts has an end token, and {_COUNT}: those are not mlx-lm's "
+            "batches, and its end tokens may be missing too.",
+        ),
         "unexplained": Symptom.info(
             "the count fits no configured way of counting these rows",
             _SOUND,
@@ -128,6 +143,9 @@ def trained_tokens(
     configured = _ANSWER if rows.mask_prompt and _ANSWER in families else _WHOLE
     code = _code_of(fitting, configured)
     answers = families.get(_ANSWER, families[_WHOLE])
+    is_answer = not fitting and _ANSWER in families
+    if is_answer and _fits(logged, answers[-1] - rows.batch_size, rows):
+        code = "one-short"
     is_fixed = logged.is_fixed and float(families[_WHOLE][0].std()) >= _SPREAD
     if is_fixed:
         # Packed blocks are longer than the longest row.
@@ -148,6 +166,10 @@ def trained_tokens(
     }
     if code is not None:
         yield Sign(code, measured)
+    has_end = any(np.isin(row.tokens[:-1], rows.eos_token_ids).any() for row in rows.rows)
+    # mlx-lm adds the last token, an end token, to plain text; other trainers may not.
+    if is_fixed and rows.format == "text" and not has_end:
+        yield Sign("packed-without-end", measured)
 
 
 def _code_of(fitting: set[str], configured: str) -> str | None:

@@ -128,9 +128,9 @@ RUNS = FIXTURES / "runs"
     ("name", "symptoms"),
     [
         ("targets-with-prompt", "prompt-counted"),
-        ("targets-too-long", "unexplained"),
+        ("targets-too-long", "one-short"),
         ("padding-supervised", "padding-counted"),
-        ("missing-end-token", "fixed-count"),
+        ("missing-end-token", "fixed-count packed-without-end"),
         ("adapter-never-attached", "unexplained"),
         ("overfitting", None),
         ("healthy-ordinary", None),
