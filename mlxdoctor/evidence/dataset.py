@@ -88,7 +88,7 @@ class Split:
 
     Attributes:
         name: `train`, `valid` or `test`.
-        path: the file.
+        source: the file.
         rows: its rows, in the file's order, lines that are no rows left out.
         line_numbers: the line in the file, from 1, of each row.
         format: what the first row is: mlx-lm treats every row like the first.
@@ -98,12 +98,17 @@ class Split:
     """
 
     name: str
-    path: Path
+    source: Source
     rows: tuple[Row, ...]
     line_numbers: tuple[int, ...]
     format: RowFormat
     bad_lines: Mapping[int, str]
     features: Features
+
+    @property
+    def path(self) -> Path:
+        """The file's path."""
+        return self.source.path
 
     def messages(self, row: Row) -> list[Message]:
         """The conversation that mlx-lm makes of a row.
@@ -226,13 +231,12 @@ class Dataset:
                 )
         else:
             files = {path.stem if path.stem in SPLITS else "train": path}
-        read = {name: _read_split(name, file, features) for name, file in files.items()}
-        splits = {name: split for name, (split, _) in read.items()}
+        splits = {name: _read_split(name, file, features) for name, file in files.items()}
         if not path.is_dir() and not next(iter(splits.values())).rows:
             raise InputError(
                 path, "holds no JSON object on any line", "a dataset is one JSON object a line"
             )
-        sources = tuple(source for _, source in read.values())
+        sources = tuple(split.source for split in splits.values())
         return cls(sources, path, MappingProxyType(splits), features)
 
 
@@ -242,11 +246,11 @@ def is_log(path: Path) -> bool:
     return Features().format_of(record) == "unknown" and bool(_METRICS & record.keys())
 
 
-def _read_split(name: str, path: Path, features: Features) -> tuple[Split, Source]:
+def _read_split(name: str, path: Path, features: Features) -> Split:
     if require_file(path) == 0:
         # An empty split is a fact about the run, not an unusable input.
         nothing = Source(path, hashlib.sha256(b"").hexdigest())
-        return Split(name, path, (), (), "unknown", {}, features), nothing
+        return Split(name, nothing, (), (), "unknown", {}, features)
     content, source = read_bytes(path, "data_bytes")
     if b"\0" in content[:65536]:
         raise InputError(path, "is a binary file where JSON lines are needed")
@@ -264,8 +268,7 @@ def _read_split(name: str, path: Path, features: Features) -> tuple[Split, Sourc
             rows.append(row)
             numbers.append(number)
     row_format = features.format_of(rows[0]) if rows else "unknown"
-    split = Split(name, path, tuple(rows), tuple(numbers), row_format, bad, features)
-    return split, source
+    return Split(name, source, tuple(rows), tuple(numbers), row_format, bad, features)
 
 
 def _row(line: bytes) -> dict[str, Any] | str:

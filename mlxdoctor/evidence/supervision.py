@@ -208,9 +208,8 @@ def build(
                 rows.append(row)
         if len(rows) - first == batch_size:
             batches.append(tuple(range(first, len(rows))))
-    source = next(file for file in dataset.sources if file.path == data.path)
     return SupervisedRows(
-        sources=(source, *tokenizer.sources),
+        sources=(data.source, *tokenizer.sources),
         split=split,
         format=data.format,
         rows=tuple(rows),

@@ -111,19 +111,18 @@ class TrainingLog:
         Raises:
             InputError: a file can't be read, or none holds a report on training.
         """
-        notes = Notes()
-        read: list[tuple[bool, tuple[Source, list[Segment], list[int]]]] = []
+        files: list[tuple[Source, list[Segment], Notes]] = []
         for path in paths:
-            stream, before = LogStream(path), len(notes.unread)
-            was_resumed = "resumed_from" in notes.header
-            runs = read_log(stream, path, notes)
-            is_resumed = not was_resumed and "resumed_from" in notes.header
-            read.append((is_resumed, (stream.source, runs, notes.unread[before:])))
+            stream = LogStream(path)
+            runs, own = read_log(stream, path)
+            files.append((stream.source, runs, own))
         # A run that was resumed comes after the one that it goes on from.
-        files = [file for _, file in sorted(read, key=lambda entry: entry[0])]
+        files.sort(key=lambda file: "resumed_from" in file[2].header)
         segments = tuple(chain.from_iterable(runs for _, runs, _ in files))
-        main = _judged(segments)
-        remarks = [list(_remarks(*file[1:], main, is_alone=len(files) == 1)) for file in files]
+        notes, main, remarks = Notes(), _judged(segments), []
+        for _, runs, own in files:
+            notes.add(own)
+            remarks.append([*_remarks(runs, own.unread, main, is_alone=len(files) == 1)])
         if not segments and not (notes.failures or notes.trainable or notes.test_loss is not None):
             if notes.problems:
                 raise notes.problems[0]

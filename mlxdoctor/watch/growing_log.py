@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 from mlxdoctor.evidence.logs.reader import read_log
-from mlxdoctor.evidence.logs.series import LogFailure, Notes, Segment
+from mlxdoctor.evidence.logs.series import LogFailure, Segment
 from mlxdoctor.evidence.logs.text_stream import LogStream
 from mlxdoctor.evidence.source import require_file, unreadable
 from mlxdoctor.watch.monitor import LogRow
@@ -45,8 +45,7 @@ class LogState:
     @classmethod
     def read(cls, texts: Iterable[str], path: Path) -> LogState:
         """Read a log from pieces of text that each end where a line ends."""
-        notes = Notes()
-        segments = read_log(texts, path, notes)
+        segments, notes = read_log(texts, path)
         trained = [segment for segment in segments if segment.get("train_loss") is not None]
         runs = {segment.name: segment for segment in trained or segments}
         last_line = max((segment.last_line for segment in runs.values()), default=0)

@@ -212,6 +212,11 @@ def test_messages_around_the_reports(write: Write) -> None:
     assert (save.iteration, save.files) == (None, ("adapters/adapters.safetensors",))
 
 
+def test_a_metric_that_is_called_an_error_is_no_failure(write: Write) -> None:
+    log = read(write(f"{CLASSIC}TrainError: 0.23\nHFValidationError: bad\nKeyError: 'a'\n"))
+    assert [failure.text for failure in log.failures] == ["KeyError: 'a'"]
+
+
 def test_preference_method_is_named_in_the_header(write: Write) -> None:
     text = CLASSIC.replace("Starting training", "Starting ORPO training")
     assert read(write(text)).is_preference

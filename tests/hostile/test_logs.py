@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.evidence.logs.reader import read_log
-from mlxdoctor.evidence.logs.series import Notes
 from mlxdoctor.evidence.logs.text_stream import LogStream
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.safety.reading_limits import using
@@ -61,8 +60,7 @@ def test_pieces_end_where_lines_do(tmp_path: Path) -> None:
     assert "".join(pieces) == text
     assert len(pieces) > 2
     assert all(piece[-1] in "\r\n" for piece in pieces)
-    notes = Notes()
-    (segment,) = read_log(pieces, path, notes)
+    (segment,), _ = read_log(pieces, path)
     assert segment.first_line == 2
 
 
@@ -160,6 +158,6 @@ def test_no_line_takes_long(unit: str) -> None:
         ending = chosen.choice(["", "\0", "!", " x", "Error LoRA mlx Saved"])
         text = opening + unit * (8000 // len(unit)) + ending
         begun = time.monotonic()
-        read_log([text], Path("a.log"), Notes())
+        read_log([text], Path("a.log"))
         # Milliseconds; the worst patterns of old took minutes.
         assert time.monotonic() - begun < 2, (opening, unit, ending)

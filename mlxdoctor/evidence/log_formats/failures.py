@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 from dataclasses import dataclass, replace
 
@@ -34,7 +35,7 @@ _LIBRARY = re.compile(
 _RAISED = re.compile(
     r"^(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Warning|Exit)\b.*|^[A-Za-z_][\w.]*: .+"
 )
-_BARE = re.compile(r"^[A-Za-z_][\w.]{0,100}(?:Error|Exception): \S")
+_BARE = re.compile(r"^(?P<name>[A-Za-z_][\w.]{0,100}(?:Error|Exception)): \S")
 #: What every line below has.
 _HINT = re.compile(
     r"emory|OOM|oom|allocat|bad_alloc|ommand buffer|CUDA|Metal|[Kk]illed|signal|SIG|Interrupt"
@@ -106,7 +107,9 @@ class Failures(LineFormat):
             self._begun = number
             return True
         kind = next((kind for kind, sign in _FAILURES.items() if sign.search(line)), None)
-        if _BARE.match(line):
+        bare = _BARE.match(line)
+        # Not `TrainError: 0.23`, which is a metric.
+        if bare is not None and ("." in bare["name"] or hasattr(builtins, bare["name"])):
             # The end of a traceback whose beginning was not kept.
             kind = kind or "traceback"
         if kind is not None:

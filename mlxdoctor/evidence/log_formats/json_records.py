@@ -132,16 +132,14 @@ def _meaning(
 
 
 def _number(value: Any) -> float | None:
-    if type(value) is float:
-        return value
-    if isinstance(value, bool) or value is None:
+    if isinstance(value, str):
+        return to_number(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    if isinstance(value, int | float):
-        try:
-            return float(value)
-        except OverflowError:
-            return math.inf
-    return to_number(value) if isinstance(value, str) else None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def _records(document: Any) -> Iterator[Mapping[str, Any]]:

@@ -26,8 +26,8 @@ _NO_REPORT = re.compile(
 LINES_BETWEEN = 4096
 
 
-def read_log(texts: Iterable[str], path: Path, notes: Notes) -> list[Segment]:
-    """The runs in a log; what it says beside them is added to `notes`.
+def read_log(texts: Iterable[str], path: Path) -> tuple[list[Segment], Notes]:
+    """The runs in a log, and what it says beside them.
 
     Args:
         texts: its text in pieces, each ending where a line ends.
@@ -39,8 +39,7 @@ def read_log(texts: Iterable[str], path: Path, notes: Notes) -> list[Segment]:
     runs = list(islice(segments(log), most + 1))
     if len(runs) > most:
         log.notes.problems.append(exceeded(path, "holds more runs", "log_runs"))
-    notes.add(log.notes)
-    return runs[:most]
+    return runs[:most], log.notes
 
 
 def read_rows(texts: Iterable[str], log: LogSoFar) -> None:
