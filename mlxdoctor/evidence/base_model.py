@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
-from itertools import pairwise, product
+from itertools import pairwise, product, takewhile
 from math import prod
 from pathlib import Path
 from typing import Any, ClassVar
@@ -189,8 +188,15 @@ class BaseModel:
         return float(np.sqrt(square * rows / seen)) if seen else 0.0
 
     def closest_module(self, name: str) -> str | None:
-        """The module whose name is most like `name`; None where none is."""
-        return next(iter(get_close_matches(name, self.linear_shapes, n=1)), None)
+        """The module with the longest common ending with `name`, of at least two parts."""
+        ending = name.split(".")
+
+        def common(module: str) -> int:
+            pairs = zip(reversed(ending), reversed(module.split(".")), strict=False)
+            return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+
+        best = max(self.linear_shapes, key=common, default="")
+        return best if common(best) > 1 else None
 
 
 def is_embedding(module: str) -> bool:

@@ -19,7 +19,7 @@ from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.options import Options
 from mlxdoctor.evidence.run_files import CHECKPOINT_NAME, RunFiles, is_model_folder
 from mlxdoctor.evidence.source import Sniffed, require_file
-from mlxdoctor.evidence.training_log import LOG_NAME, looks_like_log
+from mlxdoctor.evidence.training_log import looks_like_log, looks_like_unread_log
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
 
@@ -253,7 +253,10 @@ def _holds_rows(file: Sniffed) -> bool:
 
 def _unread(path: Path) -> list[InputError]:
     """What to say of a file that nothing recognised, if it should have been a log."""
-    if not (LOG_NAME.search(path.name) and Sniffed(path).head.strip()):
+    try:
+        if not looks_like_unread_log(path):
+            return []
+    except InputError:
         return []
     problem = "looks like a training log, but none of its lines could be read as a report"
     remedy = "lines such as `step 10 | loss 2.5 | lr 1e-5` are read, and JSON lines"

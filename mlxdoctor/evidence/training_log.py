@@ -5,6 +5,7 @@ Nothing is invented: a row that names no iteration is numbered as a row, and say
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from mlxdoctor.evidence.kind import Missing, RunView
-from mlxdoctor.evidence.logs.log_format import LogFormat, LogSoFar, formats
+from mlxdoctor.evidence.log_formats.json_records import DATA_KEYS
+from mlxdoctor.evidence.logs.log_format import DocumentFormat, LogFormat, LogSoFar, formats
 from mlxdoctor.evidence.logs.reader import may_be_document, read_lines, read_log, read_rows
 from mlxdoctor.evidence.logs.series import LogFailure, Notes, Save, Segment, Series, Trainable
 from mlxdoctor.evidence.logs.text_stream import LogStream
@@ -24,11 +26,20 @@ from mlxdoctor.safety.errors import InputError
 __all__ = ["LogFailure", "Segment", "Series", "TrainingLog", "looks_like_log"]
 
 #: What a training log may be called.
-LOG_NAME = re.compile(
+_LOG_NAME = re.compile(
     r"^(?:(?:train|finetun|fine[_-]tun|lora|sft|loss|metrics|history|nohup|output|stdout|console)"
     r".{0,60}\.(?:log|out|txt|jsonl|csv|tsv)|log\.txt|stdout|nohup)$",
     re.IGNORECASE,
 )
+_LOG_SUFFIXES = frozenset((".log", ".out", ".err", ".txt", ".csv", ".tsv", ".jsonl"))
+#: A loss or a figure that is none, under any name.
+_LIKE_REPORT = re.compile(
+    r"^.{0,400}?(?:(?:loss|perplexity|\bppl\b)\W{0,6}[-+]?(?:\d|nan\b|inf\b)"
+    r"|\w[\w ./()]{0,30}[=:~]\s{0,3}[-+]?(?:nan|inf)\b)",
+    re.IGNORECASE | re.MULTILINE,
+)
+#: Such lines that make a file a log.
+MIN_LIKE_REPORTS = 3
 #: How a notebook's name ends.
 NOTEBOOK = ".ipynb"
 #: Bytes at either end of a file that decide whether it is a log.
@@ -52,7 +63,7 @@ class TrainingLog:
         unvalidated: numbers of the lines that say that there is nothing to validate on.
         versions: package -> version, where the log names them.
         problems: the limits at which reading ended, where a log goes beyond them.
-        unread: numbers of lines that look like reports and could not be read.
+        unread: numbers of lines that look like reports and could not be read, at most 1,000.
         remarks: what of the log was not judged, or not as it stands there, a clause each.
     """
 
@@ -96,7 +107,7 @@ class TrainingLog:
     @classmethod
     def find(cls, run: RunView) -> TrainingLog:
         if not run.files.logs:
-            named = (path for path in run.files.unrecognised if LOG_NAME.search(path.name))
+            named = (path for path in run.files.unrecognised if _LOG_NAME.search(path.name))
             empty = next(
                 (path for path in named if path.is_file() and not path.stat().st_size), None
             )
@@ -205,7 +216,25 @@ def looks_like_log(path: Path) -> bool:
         except InputError:
             return False
     texts, is_whole = _ends(path)
+    if texts and _holds_data(texts[0]):
+        return False
     return any(_shows_log(text, path, is_whole=is_whole) for text in texts)
+
+
+def looks_like_unread_log(path: Path) -> bool:
+    """Whether a file that no reader claims is a training log by its name and what is in it.
+
+    Raises:
+        InputError: as `looks_like_log`.
+    """
+    if not (path.suffix in _LOG_SUFFIXES or _LOG_NAME.search(path.name)):
+        return False
+    texts, _ = _ends(path)
+    if not "".join(texts).strip() or (texts and _holds_data(texts[0])):
+        return False
+    if _LOG_NAME.search(path.name) and path.suffix in (".log", ".out"):
+        return True
+    return sum(len(_LIKE_REPORT.findall(text)) for text in texts) >= MIN_LIKE_REPORTS
 
 
 def _ends(path: Path) -> tuple[list[str], bool]:
@@ -227,6 +256,8 @@ def _ends(path: Path) -> tuple[list[str], bool]:
 
 def _shows_log(text: str, path: Path, *, is_whole: bool) -> bool:
     """Whether the text, or a part of it, speaks of training."""
+    if any(mark in text for kind in formats(DocumentFormat) for mark in kind.marks):
+        return True
     log = LogSoFar(path)
     # The beginning of a document can't be read as one.
     if is_whole or not may_be_document(text):
@@ -235,3 +266,14 @@ def _shows_log(text: str, path: Path, *, is_whole: bool) -> bool:
         read_lines([text], log)
     notes = log.notes
     return bool(notes.formats or notes.failures or notes.trainable or notes.test_loss is not None)
+
+
+def _holds_data(text: str) -> bool:
+    first = text.lstrip().split("\n", 1)[0]
+    if not first.startswith("{"):
+        return False
+    try:
+        record = json.loads(first)
+    except (ValueError, RecursionError):
+        return any(f'"{key}":' in first[:2000] for key in DATA_KEYS)
+    return isinstance(record, dict) and not DATA_KEYS.isdisjoint(record)

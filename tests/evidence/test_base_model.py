@@ -95,7 +95,7 @@ def test_shards_and_nested_configuration(tmp_path: Path) -> None:
     assert not base.is_mlx
 
 
-def test_the_closest_module_is_the_one_most_like_it() -> None:
+def test_the_closest_module_has_the_longest_common_ending() -> None:
     base = BaseModel.read(FIXTURES / "base")
     name = "language_model.model.layers.1.self_attn.q_proj"
     assert base.shape(name) == ()

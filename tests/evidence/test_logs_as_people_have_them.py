@@ -228,6 +228,7 @@ def test_a_wandb_configuration_of_another_trainer_has_no_defaults(tmp_path: Path
     ("name", "content", "is_told"),
     [
         ("train.log", "@@1@@ L~nan G~nan\n" * 20, True),
+        ("run7.txt", "".join(f">> t{at} << L = nan, g = nan\n" for at in range(9)), True),
         ("run7.txt", "hello\nthe loss was great\n", False),
         ("server.log", "GET / 200\n" * 20, False),
         ("train.jsonl", '{"text": "loss: nan"}\n' * 20, False),

@@ -157,7 +157,7 @@ def test_no_line_takes_long(unit: str) -> None:
     for opening in OPENINGS:
         ending = chosen.choice(["", "\0", "!", " x", "Error LoRA mlx Saved"])
         text = opening + unit * (8000 // len(unit)) + ending
-        begun = time.monotonic()
+        begun = time.process_time()
         read_log([text], Path("a.log"))
         # Milliseconds; the worst patterns of old took minutes.
-        assert time.monotonic() - begun < 2, (opening, unit, ending)
+        assert time.process_time() - begun < 2, (opening, unit, ending)

@@ -55,6 +55,10 @@ class Block(LineFormat):
                 self._row.setdefault(canonical(unit if unit.endswith("/s") else own), value)
         return True
 
+    @property
+    def is_open(self) -> bool:
+        return self._step is not None
+
     def finish(self) -> None:
         if self._step is not None and is_report(self._row):
             self.add(self._line, self._step, self._row)

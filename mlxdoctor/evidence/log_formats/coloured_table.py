@@ -54,6 +54,10 @@ class Panel(LineFormat):
         self._is_open = False
         self._label = ""
 
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
     def read(self, number: int, line: str) -> bool:
         was_open = self._is_open
         if "╭" in line and "┬" not in line:

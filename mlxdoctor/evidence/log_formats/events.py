@@ -8,6 +8,9 @@ from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar
 from mlxdoctor.evidence.logs.series import MAX_HEADER, Save, Trainable
 from mlxdoctor.evidence.logs.text_stream import to_number
 
+#: Warnings of one kind that are kept.
+MAX_WARNINGS = 10_000
+
 #: What every line below has.
 _HINT = re.compile(
     r"[Ss]av(?:ed|ing)|aram(?:eter)?s|[Mm]odel|[Ss]tarting|Test loss|Loading|[Tt]rainer"
@@ -159,11 +162,13 @@ class Events(LineFormat):
     def _warned(self, number: int, line: str) -> bool:
         """Whether the trainer says what the run goes without."""
         if _TARGETLESS.search(line):
-            self.notes.targetless.append(number)
-        elif _UNVALIDATED.search(line):
-            self.notes.unvalidated.append(number)
+            warned = self.notes.targetless
+        elif _UNVALIDATED.search(line) and "Error" not in line:
+            warned = self.notes.unvalidated
         else:
             return False
+        if len(warned) < MAX_WARNINGS:
+            warned.append(number)
         return True
 
     def _introduced(self, line: str) -> bool:

@@ -90,6 +90,10 @@ class Failures(LineFormat):
         self._frames: list[_Frame] = []
         self._before = ""
 
+    @property
+    def is_open(self) -> bool:
+        return self._begun is not None
+
     def read(self, number: int, line: str) -> bool:
         if self._begun is not None:
             if not line.strip() or line[0] in " \t|^~":

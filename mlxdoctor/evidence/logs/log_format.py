@@ -256,7 +256,10 @@ class LogFormat(ABC):
 
 
 class LineFormat(LogFormat):
-    """A format of single lines, which stand among those of other formats."""
+    """A format of single lines, which stand among those of other formats.
+
+    Lines of one or two characters say nothing by themselves: it gets them while it `is_open`.
+    """
 
     @abstractmethod
     def read(self, number: int, line: str) -> bool:
@@ -265,12 +268,23 @@ class LineFormat(LogFormat):
         It is read then, and no other format is asked about it.
         """
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a line of one or two characters may end what was begun, or go on with it."""
+        return False
+
     def finish(self) -> None:
         """Read what is left: the log ends here."""
 
 
 class DocumentFormat(LogFormat):
-    """A format of logs that are one JSON document, which a trainer writes anew at every save."""
+    """A format of logs that are one JSON document, which a trainer writes anew at every save.
+
+    Attributes:
+        marks: words that nothing but such a log has in it: they show it where a part is seen.
+    """
+
+    marks: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def read(self, document: Any) -> str | None:

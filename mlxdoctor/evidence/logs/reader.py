@@ -24,6 +24,10 @@ _NO_REPORT = re.compile(
 )
 #: Lines between two looks at how much was collected.
 LINES_BETWEEN = 4096
+#: Characters of a line that says nothing by itself.
+SHORT = 2
+#: Lines that could not be read, of which the numbers are kept.
+MAX_UNREAD = 1000
 
 
 def read_log(texts: Iterable[str], path: Path) -> tuple[list[Segment], Notes]:
@@ -104,14 +108,14 @@ def read_lines(texts: Iterable[str], log: LogSoFar) -> None:
     numbered = lines(texts)
     while batch := list(islice(numbered, LINES_BETWEEN)):
         for number, line in log.unlike(batch):
-            if not line:
+            if len(line) <= SHORT and not (line and any(reader.is_open for reader in readers)):
                 continue
             # A record with texts in it may be longer than any line that is printed.
             text = line if line.startswith('{"') else line[:width]
             if any(reader.guarded(reader.read, number, text) for reader in readers):
                 continue
             is_report = _LOSS.search(text[:width]) and not _NO_REPORT.search(text[:width])
-            if is_report and unread[-1:] != [number]:
+            if is_report and len(unread) < MAX_UNREAD and unread[-1:] != [number]:
                 unread.append(number)
         if log.is_full():
             break

@@ -130,6 +130,9 @@ class Segment:
         if losses is None or self.base_val_loss is not None:
             return losses is not None
         first = int(losses.iterations[0])
+        if self.axis == "row":
+            epochs = self.get("epoch")
+            return epochs is None or not len(epochs) or bool(epochs.values[0] <= 1.0)
         interval = int(losses.iterations[1]) - first if len(losses) > 1 else first
         return first <= max(2 * interval, 1)
 
