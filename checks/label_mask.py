@@ -44,6 +44,7 @@ _FIX_LENGTH = (
 _SHARES = {
     "no-supervised-tokens": (0.0, 1.0),
     "answer-left-out": (0.5, 0.5),
+    "system-left-out": (0.5, math.inf),
     "answers-truncated": (0.02, 0.5),
     "end-token-missing": (0.5, 0.95),
 }
@@ -68,6 +69,13 @@ _PADDED = 0.01
             "answer should begin: the template leaves the answers out.",
             expected="rows that hold their answers",
             fix="use the chat template that the base model came with",
+        ),
+        "system-left-out": Symptom.warning(
+            "the chat template leaves the system message out",
+            says="{rows} of {examined} rows, written with the chat template, are the same without "
+            "their system message: what it says never reaches the model.",
+            expected="rows that hold all that their messages say",
+            fix="use a template that writes system messages, or put them into the first question",
         ),
         "empty-batch": Symptom.error(
             "a whole batch has no supervised token, so that its loss is 0/0",

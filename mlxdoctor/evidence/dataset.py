@@ -170,7 +170,8 @@ def _text(value: object) -> str:
 def _content(message: Message) -> str:
     """What is said in a message; what is not text, such as a call of a tool, as JSON."""
     content = message.get("content")
-    if isinstance(content, str):
+    # Beside a call of a tool the content may be empty.
+    if isinstance(content, str) and (content or not message.get("tool_calls")):
         return content
     if isinstance(content, list):
         texts = [part.get("text") for part in content if isinstance(part, Mapping)]

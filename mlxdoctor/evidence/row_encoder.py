@@ -11,7 +11,7 @@ import numpy as np
 from mlxdoctor.evidence.chat_template import TemplateFailure
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -152,7 +152,21 @@ class RowEncoder:
         is_left_out = to_answer and 0 < len(tokens) <= len(prompt)
         if is_left_out:
             is_left_out = tokens == self.tokenizer.apply_chat_template(messages[:-1], tools)
-        return self._finish(index, tokens, prompt, earlier, len(answers), is_left_out=is_left_out)
+        left_out = {"answer-left-out"} if is_left_out else set()
+        if len(messages) > 1 and self._passes_over_system(tokens, messages, tools):
+            left_out.add("system-left-out")
+        return self._finish(index, tokens, prompt, earlier, len(answers), left_out=left_out)
+
+    def _passes_over_system(
+        self, tokens: list[int], messages: Sequence[Mapping[str, Any]], tools: Any
+    ) -> bool:
+        """Whether the template writes the same with and without the system message."""
+        if messages[0].get("role") != "system" or not messages[0].get("content"):
+            return False
+        try:
+            return tokens == self.tokenizer.apply_chat_template(messages[1:], tools)
+        except TemplateFailure:
+            return False
 
     def _earlier_answers(
         self,
@@ -184,7 +198,7 @@ class RowEncoder:
         earlier: Sequence[tuple[int, int]] = (),
         answers: int = 0,
         *,
-        is_left_out: bool = False,
+        left_out: Collection[str] = (),
     ) -> SupervisedRow:
         array = np.array(tokens, dtype=np.int32)
         roles = np.full(len(array), Role.PROMPT, dtype=np.int8)
@@ -200,7 +214,7 @@ class RowEncoder:
         bos = self.tokenizer.bos_token_id
         problems = {
             "no-supervised-tokens": len(targets) == 0,
-            "answer-left-out": is_left_out,
+            **dict.fromkeys(left_out, True),
             "answers-truncated": bool(np.isin(roles[length:], (Role.ANSWER, Role.END)).any()),
             "end-token-missing": has_ends and Role.END not in targets,
             "offset-not-a-prefix": offset > 0 and not prefix_matches,

@@ -201,10 +201,14 @@ class Recorded:
         """The largest disagreement of the start, nats.
 
         What was saved may not be what was trained: the end counts only where little of the start
-        was recorded.
+        was recorded, and not where training went on to a lower loss after the last validation.
         """
-        has_start = self.before is not None and bool(self.reports)
-        return misfit([level for level in levels if level.what != "after" or not has_start])
+
+        def counts(level: Level) -> bool:
+            is_later = level.computed < level.recorded
+            return level.what != "after" or self.before is None or not (self.reports or is_later)
+
+        return misfit(list(filter(counts, levels)))
 
     @classmethod
     def of(cls, log: TrainingLog, config: TrainingConfig | None) -> Recorded:
@@ -216,7 +220,11 @@ class Recorded:
         main = log.main
         reports: list[tuple[int, int, float]] = []
         series = main.get("train_loss")
-        if series is not None and main.axis == "iteration" and main.shows_start:
+        # Trainers that count steps may count updates.
+        is_counted = main.axis == "iteration" or (
+            main.axis == "step" and (config is None or config.grad_accumulation_steps in {None, 1})
+        )
+        if series is not None and is_counted and main.shows_start:
             places = [0, *map(int, series.iterations)]
             for (last, iteration), loss in zip(pairwise(places), series.values, strict=True):
                 if not last < iteration <= (ITERATIONS if reports else LATEST_FIRST):
@@ -302,14 +310,40 @@ class _Bench:
         shapes = [shape for shape in (*alone, *both) if shape.shape is None]
         # The first validation tells the loss; what differs then is how it was trained.
         agreeing = [self.usual] if is_usual else list(filter(self._fits_exactly, shapes))
-        trained = [ground for shape in agreeing for ground in self._trained_otherwise(shape)]
         of_single = (self.usual, *(shape for shape in alone if shape.shape is None))
+        if agreeing and not is_usual:
+            shape = agreeing[0]
+            if (scale := self._other_scale(shape, self._validations(shape))) is not None:
+                return self._result(configured, shape, self.levels(shape), scale)
+        if agreeing and (ground := self._to_the_end(agreeing[0], of_single)) is not None:
+            return self._result(configured, ground, self.levels(ground))
+        trained = [ground for shape in agreeing for ground in self._trained_otherwise(shape)]
         faulty = (ground for shape in of_single for ground in self._under(shape, sound=False))
         grounds = _different(chain(agreeing, trained, alone, both, faulty))
         ground, levels = self._best(grounds, configured)
         if ground is None and agreeing and not is_usual:
             ground, levels = agreeing[0], self.levels(agreeing[0])
         return self._result(configured, ground, levels)
+
+    def _to_the_end(self, agreeing: _Ground, shapes: Iterable[_Ground]) -> _Ground | None:
+        """What a trainer did under which the end agrees too, where under a sound one it does not.
+
+        Args:
+            agreeing: sound, and of the log's first validation.
+            shapes: of which faulty readings are tried.
+        """
+        ends = [level for level in self._validations(agreeing) if level.what == "after"]
+        if not any(level.off < -level.tolerance for level in ends):
+            return None
+        for shape in shapes:
+            for ground in self._under(shape, sound=False):
+                if self.is_late:
+                    return None
+                is_near = ground.shape is None and self._screened(ground) == 0.0
+                validations = self._validations(ground) if is_near else ()
+                if len(validations) > 1 and misfit(validations) == 0.0:
+                    return ground
+        return None
 
     def _exactly(self, configured: Sequence[Level]) -> tuple[_Ground | None, Sequence[Level]]:
         """What a trainer did whose reports are within noise of mlx-lm's, and exact if read so.
@@ -361,7 +395,7 @@ class _Bench:
             in_time(configured),
             ground.reading if ground is not None else None,
             in_time(levels),
-            scale if ground is None else self._other_scale(ground, levels),
+            scale or (self._other_scale(ground, levels) if ground is not None else None),
             self._is_turned(ground or self.usual, levels),
             "not every reading of the log was tried: the time was over"
             if (self.is_late or self.is_cut) and self.recorded.misfit(levels) > 0.0
@@ -389,7 +423,10 @@ class _Bench:
         for module, configured in zip(modules, scales, strict=True):
             module.scale = configured
         off, scale, loss = min(tried)
-        return Scale(own, scale, loss) if off <= after.tolerance else None
+        # Training may have gone on to a lower loss after the last validation.
+        learned = self.recorded.before - after.recorded if self.recorded.before else 0.0
+        allowed = max(after.tolerance, PATH * learned) if loss < after.recorded else after.tolerance
+        return Scale(own, scale, loss) if off <= allowed else None
 
     def _is_turned(self, ground: _Ground, levels: Sequence[Level]) -> bool:
         """Whether the saved adapter has the log's last loss with its factors transposed."""
@@ -440,23 +477,24 @@ class _Bench:
         Validations take a forward pass each. Reports take training: they are computed again at
         once under a reading that fits the validations, later under the best of the others.
         """
-        left = self.recorded.misfit
-        allowed = EXPLAINED * left(configured)
+        allowed = EXPLAINED * self.recorded.misfit(configured)
         best: tuple[_Ground | None, Sequence[Level]] = (None, configured)
         later: list[tuple[float, int, _Ground]] = []
 
         def better(ground: _Ground) -> tuple[_Ground | None, Sequence[Level]]:
             levels = self.levels(ground)
+            left = self._left(ground, levels)
             # One figure agrees by chance with some reading. Another base has no end.
             start, recorded = before_the_end(levels), before_the_end(configured)
             is_whole = len(levels) > 1 and len(start) == len(recorded)
             if ground.reading is not None and not ground.reading.sound and misfit(levels) > 0.0:
-                is_whole = is_whole and left(levels) > 0.0
+                is_whole = is_whole and left > 0.0
             slack = max((level.tolerance - SAME for level in levels), default=0.0)
-            is_near = _off(levels)[0] <= READ + slack or left(levels) > 0.0
-            if not (is_whole and is_near and left(levels) <= allowed):
+            is_near = _off(levels)[0] <= READ + slack or left > 0.0
+            if not (is_whole and is_near and left <= allowed):
                 return best
-            return min(best, (ground, levels), key=lambda each: (left(each[1]), *_off(each[1])))
+            pairs = (best, (ground, levels))
+            return min(pairs, key=lambda each: (self._left(*each), *_off(each[1])))
 
         for number, ground in enumerate(grounds):
             if self.is_late or (best[0] is not None and max(_off(best[1])) <= EXACT):
@@ -467,9 +505,17 @@ class _Bench:
             elif screened <= allowed:
                 later.append((screened, number, ground))
         for _, _, ground in sorted(later, key=lambda entry: entry[:2])[:TRAINED]:
-            if not self.is_late and left(best[1]) > 0.0:
+            if not self.is_late and self._left(*best) > 0.0:
                 best = better(ground)
         return best
+
+    def _left(self, ground: _Ground | None, levels: Sequence[Level]) -> float:
+        """The misfit of what was recorded, nats; of the end none where a sound start is exact."""
+        start = before_the_end(levels)
+        is_sound = ground is not None and (ground.reading is None or ground.reading.sound)
+        if is_sound and start and all(level.beyond(EXACT) == 0.0 for level in start):
+            return 0.0
+        return self.recorded.misfit(levels)
 
     @cached_property
     def _few(self) -> float:
@@ -484,7 +530,7 @@ class _Bench:
                 shift = self._before(ground.shape or ground, SCREENED)[0] - self._few
                 if not abs(usual[0].off - shift) <= SLACK + abs(shift) / 2:
                     return math.inf
-            return self.recorded.misfit(self._validations(ground))
+            return self._left(ground, self._validations(ground))
         except InputError:
             # Rows of text have no prompt to mask.
             return math.inf

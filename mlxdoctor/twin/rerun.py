@@ -199,6 +199,7 @@ def as_configured(run: RunView) -> tuple[Settings, Parts]:
             model=str(base.path),
             data=str(data),
             val_batches=-1,
+            num_layers=-1,
             batch_size=(config.batch_size if config is not None else None) or Settings.batch_size,
             mask_prompt=bool(config is not None and config.mask_prompt),
             mode="parity",

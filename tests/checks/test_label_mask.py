@@ -34,6 +34,7 @@ NO_ANSWER = (
     "{{ '<|im_start|>user\n' + message['content'] + '<|im_end|>\n' }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+NO_SYSTEM = NO_END.replace(" %}", " if m.role != 'system' %}", 1)
 LONG_OPENING = NO_END + "{% if add_generation_prompt %}" + "Think. " * 200 + "{% endif %}"
 NO_PREFIX = "{{ messages | length }}{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
 
@@ -107,6 +108,14 @@ def test_what_rows_lack(tmp_path, rows, values, symptom, severity):
     config = config_of(tmp_path, **values)
     rows = rows_of(write_data(tmp_path, train=rows), config)
     assert tell(rows, config)[1].get(symptom) == severity
+
+
+@pytest.mark.parametrize(("template", "expected"), [(NO_SYSTEM, "warning"), (NO_END, None)])
+def test_a_template_that_leaves_system_messages_out(tmp_path, template, expected):
+    told = {"messages": [{"role": "system", "content": "Sign as Vera."}, *ROW["messages"]]}
+    config, model = config_of(tmp_path), model_copy(tmp_path, template)
+    rows = rows_of(write_data(tmp_path, train=[told] * 4), config, model)
+    assert tell(rows, config, Tokenizer.read(model))[1].get("system-left-out") == expected
 
 
 @pytest.mark.parametrize(
