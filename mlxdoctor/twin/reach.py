@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 UPDATES, FEWEST_UPDATES = 30, 8
 #: Of the time, what the first updates may take: others are compared with as many.
 FIRST = 0.3
-#: Batches on which losses are compared.
-HELD = 10
+#: Batches on which losses are compared, and the fewest of validation rows.
+HELD, FEWEST_HELD = 10, 3
 #: Times the middle of the usual rates at which the twin tries once more: the better one counts.
 FASTER = 3.0
 #: Share of the untouched model's loss that the twin gains at the least: rows that teach less tell
@@ -292,8 +292,6 @@ class _Measuring:
         except InputError:
             # Rows of text have no prompt.
             masked, rows = reference, self.parts.encode(reference, None)
-        from mlxdoctor.twin.trials import FEWEST_HELD
-
         made = self.parts.batches(masked)
         batches = made.train(rows.train)
         self.trained = list(islice(batches, HELD))

@@ -132,12 +132,6 @@ def build_optimizer(settings: Settings) -> Any:
         raise InputError(None, problem) from None
 
 
-def ignores_rate(settings: Settings) -> bool:
-    """Whether the optimizer takes steps of its own size, whatever the rate: Adafactor's are."""
-    options = settings.optimizer_config.get(settings.optimizer) or {}
-    return settings.optimizer == "adafactor" and bool(options.get("relative_step", True))
-
-
 def _rate(settings: Settings) -> Any:
     schedule = settings.lr_schedule
     if not schedule:

@@ -24,8 +24,8 @@ from mlxdoctor.twin.records import StepRecord
 from mlxdoctor.twin.step import build_optimizer
 
 T = TypeVar("T")
-#: Fixed batches of rows, and the fewest from whose differences a change can be told.
-HELD, FEWEST_HELD = 8, 3
+#: Fixed batches of rows.
+HELD = 8
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,6 @@ class Trials:
         run: the prepared run.
         updates: the batches of each update.
         held: the fixed batches.
-        split: whose rows the fixed batches are of: "validation" or "training".
         trained: what every training batch took, once its shape was compiled.
         validated: what every fixed batch took, likewise.
     """
@@ -44,7 +43,6 @@ class Trials:
     run: Prepared
     updates: Sequence[Sequence[Batch]]
     held: Sequence[Batch]
-    split: str
     optimizer: Any
     take: Callable[[Batch, bool], StepRecord]
     start: Any
@@ -89,19 +87,14 @@ class Trials:
 
     def held_means(self) -> list[float]:
         """The loss of each fixed batch, nats a token."""
-        return [mean for mean, _ in self.held_losses()]
-
-    def held_losses(self) -> Iterator[tuple[float, float]]:
-        """The loss of each fixed batch, nats a token, and its supervised tokens."""
         self.run.model.eval()
+        means = []
         for batch in self.held:
             begun = time.perf_counter()
-            mean, count = self.run.parts.loss(
-                self.run.model, mx.array(batch.tokens), mx.array(batch.spans)
-            )
-            mx.eval(mean, count)
+            arrays = mx.array(batch.tokens), mx.array(batch.spans)
+            means.append(scalar(self.run.parts.loss(self.run.model, *arrays)[0]))
             self._note(batch, time.perf_counter() - begun, self.validated)
-            yield scalar(mean), scalar(count)
+        return means
 
     def restore(self) -> None:
         """Put parameters, optimizer and random state back to the start."""
@@ -157,8 +150,8 @@ def trials_of(
     Args:
         run: model, rows and settings.
         updates: of one trial, at most.
-        held: fixed batches to measure on: of validation rows, or where those make too few, of
-            the training rows that come after those of the updates.
+        held: fixed batches to measure on: of validation rows, or where those make none, of the
+            training rows that come after those of the updates.
         optimizer: not initialised; by default the run's without its schedule, which would win
             over the rates that are tried.
     """
@@ -173,13 +166,10 @@ def trials_of(
         keys: Any = mx.random.state
         batches = iter(run.first_batches(updates * each + held))
         trained = [list(islice(batches, each)) for _ in range(updates)]
-        validation = run.held_out(held)
-        is_enough = len(validation) >= FEWEST_HELD
         yield Trials(
             run,
             trained,
-            validation if is_enough else list(batches),
-            "validation" if is_enough else "training",
+            run.held_out(held) or list(batches),
             optimizer,
             stepper(run, optimizer),
             _copied(run.model.trainable_parameters()),

@@ -73,19 +73,6 @@ def test_timed_steps_leave_the_model_as_it_was(tmp_path: Path) -> None:
     assert timed(run, seconds=0.0).longest is None
 
 
-def test_too_few_validation_rows_leave_training_rows(tmp_path: Path) -> None:
-    from dataclasses import replace
-
-    from mlxdoctor.twin.trials import trials_of
-
-    run = small_run(tmp_path)
-    for few in (0, 1, 5, 6):
-        rows = replace(run.rows, valid=run.rows.valid[:few])
-        with trials_of(replace(run, rows=rows), 2, 3) as trials:
-            assert trials.split == ("validation" if few == 6 else "training")
-            assert len(trials.held) == 3
-
-
 def test_schedule_counts_with_its_highest_rate(tmp_path: Path) -> None:
     from mlxdoctor.twin.reach import highest_rate
     from tests.twin.small import small_settings
