@@ -31,7 +31,7 @@ from mlxdoctor.judge.remedy import scaled_schedule
 from mlxdoctor.models.load import LoadedModels
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.replay import Replay
-from mlxdoctor.twin.rerun import as_configured, deadline_of
+from mlxdoctor.twin.rerun import as_configured, deadline_of, says_how
 from mlxdoctor.twin.settings import Settings
 
 if TYPE_CHECKING:
@@ -123,10 +123,7 @@ class Reach:
 
     @property
     def is_only_slow(self) -> bool:
-        """Whether a plan gets there: what its first updates gain, taken as often as it makes them.
-
-        That is the most that it can be, since each gains less than the one before.
-        """
+        """Whether a plan gets there by as many updates as gain like its first ones: at the most."""
         gained = self.untouched - self.tuned
         most = gained * (self.planned or 0) / self.updates
         return gained > 0 and most >= self.untouched - self.reached
@@ -358,6 +355,8 @@ class _Measuring:
             if not replay.trains_as_read:
                 return found
         if found.own is None:
+            if not says_how(self.run):
+                return found  # The settings are mlx-lm's defaults, and not the run's.
             own = self._after_own(self.settings)
             if own is None:
                 return replace(found, left_out="no time was left to try the run's own settings")

@@ -52,8 +52,8 @@ SCREENED, SLACK = 3, 0.2
 SCALES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 16.0, 20.0, 32.0, 40.0, 64.0, 128.0)
 #: Readings whose first reports are made again, at most: those that fit the validations best.
 TRAINED = 6
-#: Of the time that is left, what one validation may take: where models are slow, the reports on
-#: training need most of it. Fewer batches than these do not tell how batches differ.
+#: Of the time left, what one validation may take: the reports on training need most of it where
+#: models are slow. And batches of one that is cut: fewer do not tell how they differ.
 OF_THE_TIME, FEWEST_BATCHES = 1 / 4, 8
 
 What = Literal["before", "report", "after"]
