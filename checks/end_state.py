@@ -60,9 +60,9 @@ _SAME = (
         ),
         "other-scale": Symptom.error(
             "the adapter has the log's loss at another scale",
-            says="With a LoRA scale of {scale:g} in place of {configured:g}, the tuned model's "
-            "loss on the validation rows is {loss:.3f}, as the log has it ({logged:.3f}); as "
-            "configured it is {tuned_loss:.3f}. That points to the scale of the training.",
+            says="As configured, with a LoRA scale of {configured:g}, the tuned model's loss on "
+            "the validation rows is {tuned_loss:.3f}; with one of {scale:g} it is {loss:.3f}, and "
+            "the log ends with {logged:.3f}. That points to the scale of the training.",
             expected="the scale that it was trained at",
             fix="Set lora_parameters.scale to {scale:g}.",
         ),

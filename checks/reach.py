@@ -40,9 +40,10 @@ _REACHED = (
     "{untouched:.2f};] {updates} updates of Adam at a rate of {rate:.2g} reach {reached:.2f}"
 )
 _OWN = "[; as many with the run's own settings reach {own:.2f}|; as many with the run's own {lost}]"
-_BY_HEART = (
-    "The loss on the rows trained on is {tuned_on_trained:.2f}, and after {updates} updates of "
-    "Adam at a rate of {rate:.2g} it is {reached_on_trained:.2f}: the run knows them by heart."
+_TRAINED = (
+    "On the rows trained on the loss is {tuned_on_trained:.2f}, and {updates} updates of Adam at a "
+    "rate of {rate:.2g} reach {reached_on_trained:.2f}; on the held-out ones it is {tuned:.2f} and "
+    "{reached:.2f}, the base model's {untouched:.2f}."
 )
 _HELD_BACK = (
     f"{_REACHED}{_OWN}, and {{cured:.2f}} with {{setting}} {{after}} in place of {{before}}."
@@ -86,7 +87,8 @@ _EXPECTED = "at most {reached:.2f}"
 )
 def reach(reach: Reach) -> Iterator[Sign | Seen]:
     """Hold the tuned model's loss against what the twin reaches."""
-    if not reach.tells and reach.tuned > reach.reached:
+    is_ahead = reach.tuned <= reach.reached and reach.has_gained
+    if not reach.tells and not is_ahead:
         raise Inconclusive(
             f"{reach.updates} updates lower the loss from {reach.untouched:.2f} to "
             f"{reach.reached:.2f} only: these rows teach slowly"
@@ -110,7 +112,7 @@ def reach(reach: Reach) -> Iterator[Sign | Seen]:
         "after": reach.after or None,
         "cured": reach.cured,
     }
-    if reach.tuned <= reach.reached or reach.shortfall <= SHORT:
+    if is_ahead or reach.shortfall <= SHORT:
         is_made = reach.planned is None and reach.split == "validation"
         yield Seen(f"{_REACHED}{_OWN}.", measured, learned=is_made)
         if reach.tuned < reach.reached and is_made:
@@ -121,8 +123,10 @@ def reach(reach: Reach) -> Iterator[Sign | Seen]:
             f"{reach.rows} rows are too few to tell the run from {reach.updates} updates"
         )
     if reach.tuned_on_trained < reach.reached_on_trained and reach.split == "validation":
-        # It learned more than the twin: that it learned too little is out of the question.
-        yield Seen(_BY_HEART, measured)
+        if not reach.has_gained:
+            raise Inconclusive("the rows trained on are known by heart: others do not tell")
+        # It learned more of them than the twin: that it learned too little is out of the question.
+        yield Seen(_TRAINED, measured)
         return
     is_above = reach.setting == "learning_rate" and float(reach.before) > reach.rate
     is_mild = reach.shortfall <= FAR or (reach.is_only_slow and not is_above)

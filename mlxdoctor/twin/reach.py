@@ -133,6 +133,11 @@ class Reach:
         """Whether these rows teach enough in so few updates to hold the run against it."""
         return self.untouched - self.reached > VISIBLE * self.untouched
 
+    @property
+    def has_gained(self) -> bool:
+        """Whether the tuned model is visibly better than its base on these rows."""
+        return self.untouched - self.tuned > VISIBLE * self.untouched
+
     @classmethod
     def find(cls, run: RunView) -> Reach:
         """Measured within the time that the run's options name."""

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, pairwise
+from itertools import count as count_from
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -108,6 +109,12 @@ class Scale:
 def before_the_end(levels: Sequence[Level]) -> list[Level]:
     """Those of the start of a run: its first validation and its first reports."""
     return [level for level in levels if level.what != "after"]
+
+
+def _worse_end(levels: Sequence[Level]) -> Level | None:
+    """The end of a run, where the saved model is worse than the log has it."""
+    ends = (level for level in levels if level.what == "after" and level.misfit > 0.0)
+    return next((level for level in ends if not level.computed < level.recorded), None)
 
 
 def misfit(levels: Sequence[Level]) -> float:
@@ -310,40 +317,18 @@ class _Bench:
         shapes = [shape for shape in (*alone, *both) if shape.shape is None]
         # The first validation tells the loss; what differs then is how it was trained.
         agreeing = [self.usual] if is_usual else list(filter(self._fits_exactly, shapes))
-        of_single = (self.usual, *(shape for shape in alone if shape.shape is None))
         if agreeing and not is_usual:
             shape = agreeing[0]
             if (scale := self._other_scale(shape, self._validations(shape))) is not None:
                 return self._result(configured, shape, self.levels(shape), scale)
-        if agreeing and (ground := self._to_the_end(agreeing[0], of_single)) is not None:
-            return self._result(configured, ground, self.levels(ground))
         trained = [ground for shape in agreeing for ground in self._trained_otherwise(shape)]
+        of_single = (self.usual, *(shape for shape in alone if shape.shape is None))
         faulty = (ground for shape in of_single for ground in self._under(shape, sound=False))
         grounds = _different(chain(agreeing, trained, alone, both, faulty))
         ground, levels = self._best(grounds, configured)
         if ground is None and agreeing and not is_usual:
             ground, levels = agreeing[0], self.levels(agreeing[0])
         return self._result(configured, ground, levels)
-
-    def _to_the_end(self, agreeing: _Ground, shapes: Iterable[_Ground]) -> _Ground | None:
-        """What a trainer did under which the end agrees too, where under a sound one it does not.
-
-        Args:
-            agreeing: sound, and of the log's first validation.
-            shapes: of which faulty readings are tried.
-        """
-        ends = [level for level in self._validations(agreeing) if level.what == "after"]
-        if not any(level.off < -level.tolerance for level in ends):
-            return None
-        for shape in shapes:
-            for ground in self._under(shape, sound=False):
-                if self.is_late:
-                    return None
-                is_near = ground.shape is None and self._screened(ground) == 0.0
-                validations = self._validations(ground) if is_near else ()
-                if len(validations) > 1 and misfit(validations) == 0.0:
-                    return ground
-        return None
 
     def _exactly(self, configured: Sequence[Level]) -> tuple[_Ground | None, Sequence[Level]]:
         """What a trainer did whose reports are within noise of mlx-lm's, and exact if read so.
@@ -404,11 +389,9 @@ class _Bench:
 
     def _other_scale(self, ground: _Ground, levels: Sequence[Level]) -> Scale | None:
         """The scale at which the saved adapter has the log's last loss, where it has another."""
-        after = next((level for level in levels if level.what == "after"), None)
-        if after is None or after.misfit == 0.0 or after.computed < after.recorded:
+        if (after := _worse_end(levels)) is None:
             return None
-        model = self.models.select("tuned")
-        modules = [module for _, module in model.named_modules() if hasattr(module, "lora_a")]
+        model, modules = self._adapted()
         scales = [float(module.scale) for module in modules]
         if not scales:
             return None
@@ -428,13 +411,16 @@ class _Bench:
         allowed = max(after.tolerance, PATH * learned) if loss < after.recorded else after.tolerance
         return Scale(own, scale, loss) if off <= allowed else None
 
+    def _adapted(self) -> tuple[Any, list[Any]]:
+        """The tuned model, and its modules with factors."""
+        model = self.models.select("tuned")
+        return model, [each for _, each in model.named_modules() if hasattr(each, "lora_a")]
+
     def _is_turned(self, ground: _Ground, levels: Sequence[Level]) -> bool:
         """Whether the saved adapter has the log's last loss with its factors transposed."""
-        after = next((level for level in levels if level.what == "after"), None)
-        if after is None or after.misfit == 0.0 or after.computed < after.recorded:
+        if (after := _worse_end(levels)) is None:
             return False
-        model = self.models.select("tuned")
-        modules = [module for _, module in model.named_modules() if hasattr(module, "lora_a")]
+        model, modules = self._adapted()
         factors = [factor for module in modules for factor in (module.lora_a, module.lora_b)]
         if not factors or any(factor.ndim != 2 or len(set(factor.shape)) > 1 for factor in factors):
             return False
@@ -587,7 +573,7 @@ class _Bench:
         batches = list(made.evaluation(rows.valid, settings.val_batches))
         now = time.monotonic()
         until = now + OF_THE_TIME * (self.deadline - now)
-        done = iter(range(1, len(batches) + 1))
+        done = count_from(1)
 
         def is_enough() -> bool:
             return next(done) >= FEWEST_BATCHES and time.monotonic() > until

@@ -82,8 +82,12 @@ def test_what_was_learned_all_the_same() -> None:
     # Held-out rows are forgotten where those trained on are known by heart.
     by_heart = said(3.1, own=2.0, tuned_on_trained=0.1)
     assert not severities(by_heart)
-    assert "by heart" in by_heart.seen[0].message
+    assert "On the rows trained on the loss is 0.10" in by_heart.seen[0].message
+    # Worse than the base on others: they do not tell, and nothing was earned.
+    assert "by heart" in said(5.2, own=2.0, tuned_on_trained=0.1).reason
     assert severities(said(3.1, own=2.0, tuned_on_trained=0.1, split="training"))
+    # Better than the twin, which learned nothing, and no better than the base.
+    assert "teach slowly" in said(5.05, reached=5.1).reason
     # Rows that teach slowly, of which the run learned more than the twin; or the twin nothing.
     for reached in (4.8, 5.1):
         slow = said(4.7, reached=reached)

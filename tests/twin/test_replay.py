@@ -101,6 +101,29 @@ def test_the_scale_that_it_was_trained_at_is_read_off_its_end(tmp_path: Path) ->
     assert 16.0 <= scale.agreeing <= 32.0
 
 
+def test_the_scale_is_read_off_the_end_of_a_trainer_of_its_own(tmp_path: Path) -> None:
+    """It counts steps, masks prompts unasked, and its configuration says no more than the scale."""
+    masked = next(each for each in readings() if each.code == "answers-alone")
+    made(tmp_path, masked)
+    folder = tmp_path / "adapters"
+    lines = (folder / "train.log").read_text().splitlines()
+    first, last = (line.split()[4].rstrip(",") for line in (lines[0], lines[-1]))
+    reports = [f"step {line.split()[1]} | loss {line.split()[4]}" for line in lines[1:-1]]
+    own = [f"step 0 | val {first}", *reports, f"step {ITERATIONS} | val {last}"]
+    (folder / "train.log").write_text("\n".join(own).replace(":", "").replace(",", "") + "\n")
+    lora = {"rank": 4, "scale": 160.0, "dropout": 0.0}
+    config = {"fine_tune_type": "lora", "num_layers": -1, "lora_parameters": lora}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    run = Run.discover([folder], base=FIXTURES / "base", data=tmp_path / "data", budget=240)
+    replay = replayed(run)
+    assert replay.reading is not None
+    assert replay.reading.sound
+    assert replay.scale is not None
+    assert replay.scale.configured == 160.0
+    # As above.
+    assert 16.0 <= replay.scale.agreeing <= 32.0
+
+
 @pytest.mark.parametrize("mask", [False, True])
 def test_older_versions_adapt_and_mask_otherwise(tmp_path: Path, mask: bool) -> None:
     """As mlx-lm did before 0.28: queries and values alone, and answers with what opens them."""

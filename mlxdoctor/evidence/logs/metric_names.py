@@ -48,7 +48,7 @@ val_loss: loss_val loss_valid loss_validation loss_eval dev_loss vloss validate_
     eval_nll val_cross_entropy avg_val_loss average_val_loss mean_val_loss avg_validation_loss
     average_validation_loss mean_validation_loss avg_eval_loss average_eval_loss val_avg_loss
     val_average_loss val_mean_loss val_loss_avg val_loss_mean eval_avg_loss eval_loss_avg
-    val_loss_epoch val_loss_step val valid validation
+    val_loss_epoch val_loss_step val
 grad_norm: norm total_norm grad_norm_l2
 """
 )

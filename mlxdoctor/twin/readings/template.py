@@ -1,4 +1,4 @@
-"""Rows written in lower case, or in another prompt format than the model's chat template."""
+"""Rows written in another prompt format than the model's chat template."""
 
 from __future__ import annotations
 
@@ -9,33 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlxdoctor.evidence.dataset import SPLITS, Dataset
+from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.models.prompts import PLAIN_FORMATS
-from mlxdoctor.twin.reading import Reading, reading
+from mlxdoctor.twin.reading import Reading
 from mlxdoctor.twin.settings import Settings
 from mlxdoctor.twin.token_rows import TokenRow, TokenRows
 
 if TYPE_CHECKING:
     from mlxdoctor.twin.prepared import Parts
-
-
-@reading(fix="Leave the texts as they are: the model learns to answer in lower case.")
-def lower_cased(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
-    """Of rows whose texts were put into lower case."""
-
-    def encode(settings: Settings, tokenizer: Any) -> TokenRows:
-        def lowered(row: TokenRow) -> TokenRow:
-            head, rest = (
-                tokenizer.encode(tokenizer.decode(part.tolist()).lower(), add_special_tokens=False)
-                for part in np.split(row.tokens, [row.offset])
-            )
-            return replace(row, tokens=np.asarray(head + rest, np.int32), offset=len(head))
-
-        rows = parts.encode(settings, tokenizer)
-        train, valid, test = (tuple(map(lowered, getattr(rows, name))) for name in SPLITS)
-        return replace(rows, train=train, valid=valid, test=test)
-
-    return settings, replace(parts, encode=encode)
 
 
 @lru_cache(1)
