@@ -68,8 +68,9 @@ def examine(
     budget = TimeBudget(max(seconds - (time.perf_counter() - begun), 1.0))
     report = examined(replace(run, budget=budget))
     readiness, why = _readiness_of(report)
-    seen = (one.message for one in report.seen)
-    facts = (*_facts(run, plan), *seen, *filter(None, [problem]))
+    learning = [problem or _learning(report)] if steps else []
+    memory = _seen(report, "predicted-memory")
+    facts = tuple(filter(None, (*learning, *_facts(run, plan), *memory)))
     fix = all_changes(plan, report.diagnosis, report.findings)
     report = replace(report, planned=Planned(readiness, why, facts), fix=fix, next=None)
     return _without_what_comes_later(report)
@@ -209,6 +210,25 @@ def _without_what_comes_later(report: RunReport) -> RunReport:
         for outcome in report.outcomes
     )
     return replace(report, missing=missing, coverage=coverage, outcomes=outcomes)
+
+
+def _learning(report: RunReport) -> str:
+    """What the first updates show, as a sentence; where they were not made, why."""
+    if seen := _seen(report, "reach"):
+        return seen[0]
+    outcome = next(each for each in report.outcomes if each.check == "reach")
+    if outcome.findings:
+        return ""
+    return f"Whether these settings teach the model its rows was not seen: {outcome.reason}."
+
+
+def _seen(report: RunReport, check: str) -> list[str]:
+    return [
+        seen.message
+        for outcome in report.outcomes
+        if outcome.check == check
+        for seen in outcome.seen
+    ]
 
 
 def _facts(run: Run, config: TrainingConfig) -> Iterator[str]:

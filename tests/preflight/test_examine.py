@@ -213,4 +213,4 @@ def test_steps_find_a_rate_that_only_the_model_and_its_rows_can_tell(
 def test_steps_without_a_model_are_said_to_be_none(plan: Callable[..., Path]) -> None:
     report = mlxdoctor.preflight(plan(model="someone/some-model"), steps=True)
     assert report.planned is not None
-    assert report.planned.facts[-1].startswith("No step was made")
+    assert report.planned.facts[0].startswith("No step was made")
