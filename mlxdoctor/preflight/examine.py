@@ -69,8 +69,7 @@ def examine(
     report = examined(replace(run, budget=budget))
     readiness, why = _readiness_of(report)
     learning = [problem or _learning(report)] if steps else []
-    memory = _seen(report, "predicted-memory")
-    facts = tuple(filter(None, (*learning, *_facts(run, plan), *memory)))
+    facts = tuple(filter(None, (*learning, *_facts(run, plan), *_seen(report, "predicted-memory"))))
     fix = all_changes(plan, report.diagnosis, report.findings)
     report = replace(report, planned=Planned(readiness, why, facts), fix=fix, next=None)
     return _without_what_comes_later(report)
