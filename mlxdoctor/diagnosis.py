@@ -96,14 +96,18 @@ def judge(
     knowledge = knowledge or load_causes()
     ranked = rank(outcomes, knowledge)
     noted = severities(outcomes)
-    is_certain = Severity.ERROR in noted.values()
     suspicions = {code for code, severity in noted.items() if severity is not Severity.INFO}
-    # What was measured to the contrary outweighs a warning.
+    # What was measured to the contrary outweighs a warning, and an error that speaks for nothing
+    # else.
     refuted = {
         listed.cause.id: listed.contradicting[0]
         for listed in ranked
         if listed.contradicting and listed.score < MIN_SCORE
     }
+    held = {code for one in ranked if one.cause.id not in refuted for code in one.supporting}
+    answered = {code for one in ranked if one.cause.id in refuted for code in one.supporting} - held
+    errors = {code for code, severity in noted.items() if severity is Severity.ERROR}
+    is_certain = bool(errors - answered)
     suspected = [
         listed
         for listed in ranked

@@ -216,6 +216,15 @@ def test_a_warning_that_speaks_for_a_cause_makes_a_run_suspect() -> None:
     assert verdict(note, *sound) is Verdict.HEALTHY
 
 
+def test_an_error_that_speaks_for_nothing_but_what_was_refuted_is_no_certainty() -> None:
+    measured = outcome("adapter", "zero", severity=Severity.INFO)
+    assert judge([outcome("loss", "leapt")], KNOWLEDGE).verdict is Verdict.UNHEALTHY
+    refuted = judge([outcome("loss", "leapt"), measured], KNOWLEDGE)
+    assert refuted.verdict is Verdict.INCONCLUSIVE
+    both = [outcome("loss", "leapt", "unexplained"), measured]
+    assert judge(both, KNOWLEDGE).verdict is Verdict.UNHEALTHY
+
+
 def test_warnings_that_add_up_make_a_run_unhealthy() -> None:
     knowledge = parse_causes(TABLE.replace("[causes.rate]", "[causes.rate]\nprior = 1.0"))
     warnings = [
