@@ -21,7 +21,7 @@ What to do. Answer again with the adapter: `mlx_lm.generate --adapter-path ...`,
 `mlx_lm.load(model, adapter_path=...)`, with the chat template.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import takewhile
 
 from mlxdoctor.check import Inconclusive, check
@@ -112,7 +112,7 @@ def recorded_answers(asked: AskedAgain) -> Iterator[Sign | Seen]:
         yield Seen(
             "Of {prompts:* recorded answer} {tuned} begin as the tuned model's do.", measured
         )
-    elif (sign := _asked_wrongly(items, of_tuned)) is not None:
+    elif (sign := _asked_wrongly(asked, of_tuned)) is not None:
         yield sign
     elif len(telling) < _TELLING:
         why = "nearly all recorded answers are the expected ones, which either model may give"
@@ -128,11 +128,11 @@ def recorded_answers(asked: AskedAgain) -> Iterator[Sign | Seen]:
         yield Sign("of-neither", {**measured, "alike": alike})
 
 
-def _asked_wrongly(items: Sequence[Asked], of_tuned: int) -> Sign | None:
+def _asked_wrongly(asked: AskedAgain, of_tuned: int) -> Sign | None:
     """Answers of the tuned model to other prompts of the file, or to prompts in another format."""
-    most = len(items)
+    items, most = asked.items, len(asked.items)
     measured: dict[str, Measurement] = {"prompts": most, "tuned": of_tuned}
-    misplaced = sum(_is_elsewhere(item, items) for item in items)
+    misplaced = sum(_is_elsewhere(item, asked) for item in items)
     if misplaced >= max(_SHARE * (most - 1), _TELLING + of_tuned):
         return Sign("of-other-prompts", {**measured, "misplaced": misplaced})
     for way in items[0].otherwise:
@@ -142,10 +142,10 @@ def _asked_wrongly(items: Sequence[Asked], of_tuned: int) -> Sign | None:
     return None
 
 
-def _is_elsewhere(item: Asked, items: Sequence[Asked]) -> bool:
+def _is_elsewhere(item: Asked, asked: AskedAgain) -> bool:
     """Whether a recorded answer is the tuned model's to another prompt, and not to its own."""
     recorded = item.recorded.tuned
-    others = (other.own.tuned for other in items if other is not item)
+    others = (*(other.own.tuned for other in asked.items if other is not item), *asked.further)
     return not _same(recorded, item.own.tuned) and any(_same(recorded, own) for own in others)
 
 
@@ -176,6 +176,9 @@ def _shared(first: str, second: str) -> int:
 def _same(first: str, second: str) -> bool:
     """Whether the longer text begins with the shorter, whose last word may be cut off."""
     shorter, longer = sorted((answer_words(first), answer_words(second)), key=len)
+    if not longer:
+        # Neither has a word: one sign over and over, or nothing.
+        return first.strip()[:1] == second.strip()[:1]
     if len(shorter) < _WORDS:
         return shorter == longer
     last = len(shorter) - 1

@@ -46,8 +46,9 @@ FIRST_PROMPTS = 8
 OF_EACH_ORIGIN = 4
 #: A token of an answer takes as long as so many of a prompt, which are read at once.
 STEP_COST = 3
-#: Recorded prompts that are asked again, and tokens of each answer: minutes on a large model.
-AGAIN, TOKENS_AGAIN = 12, 32
+#: Recorded prompts that are asked again, those that are asked where the answers to these are not
+#: their own, and tokens of each answer: minutes on a large model.
+AGAIN, FURTHER, TOKENS_AGAIN = 12, 36, 32
 #: Characters with which the same answer begins, whether it is sampled later on or not.
 ALIKE = 12
 
@@ -103,12 +104,9 @@ class Generations:
 
     @classmethod
     def find(cls, run: RunView) -> Generations:
-        """Those the user named, or else both models' own, or else recorded ones."""
+        """Both models' own, or else recorded ones, which may have been made in another way."""
         recorded = run.files.generations
-        # What the user recorded is second best: it may have been made in another way.
-        is_first = recorded is not None and run.options.generations is not None
-        produced = None if is_first else run.get(ProducedGenerations)
-        if produced is not None:
+        if (produced := run.get(ProducedGenerations)) is not None:
             return produced
         if recorded is None:
             return run.need(ProducedGenerations)
@@ -210,6 +208,8 @@ class AskedAgain:
     Attributes:
         sources: the recorded file and the models' files.
         items: one a prompt, in the order of the file.
+        further: the tuned model's answers to more prompts of the file; empty where the recorded
+            answers are those of the usual way.
     """
 
     kind: ClassVar[str] = "answers to the recorded prompts"
@@ -217,6 +217,7 @@ class AskedAgain:
 
     sources: tuple[Source, ...]
     items: tuple[Asked, ...]
+    further: tuple[str, ...] = ()
 
     @classmethod
     def find(cls, run: RunView) -> AskedAgain:
@@ -224,39 +225,47 @@ class AskedAgain:
         if run.files.generations is None:
             raise NoSuchThing("no answers were recorded")
         recorded = Generations.read(run.files.generations)
-        items = [item for item in recorded.distinct if item.prompt][:AGAIN]
+        every = [item for item in recorded.distinct if item.prompt][: AGAIN + FURTHER]
+        items = every[:AGAIN]
         if not items:
             raise Missing("the recorded answers are without their prompts")
         tokenizer, models = run.need(Tokenizer), run.need(LoadedModels)
         if "tuned" not in models.names:
             raise Missing("the adapter could not be loaded on this base model")
+        prompts = _as_recorded(run.get(Dataset), tokenizer, [item.prompt for item in every])
         again = produce(
             models,
             tokenizer,
-            _as_recorded(run.get(Dataset), tokenizer, [item.prompt for item in items]),
+            prompts[:AGAIN],
             max_tokens=TOKENS_AGAIN,
             progress=run.progress,
             budget=run.budget,
         )
         own = {item.prompt: item for item in again.items}
         asked = [Asked(item, own[item.prompt]) for item in items if item.prompt in own]
-        alike = sum(_begin_alike(each.recorded.tuned, each.own.tuned) for each in asked)
-        if 2 * alike < len(asked) and run.budget.left > 0:
-            ends = end_tokens(tokenizer, models.base)
-            for way, written in _WAYS.items():
-                if run.budget.left <= 0:
-                    break
-                prompts = [
-                    Prompt(each.own.prompt, tuple(written(tokenizer, each.own.prompt)))
-                    for each in asked
-                ]
-                with models.running():
-                    answers = answer(models.select("tuned"), prompts, ends, TOKENS_AGAIN)
-                asked = [
-                    replace(each, otherwise={**each.otherwise, way: tokenizer.decode(tokens)})
-                    for each, tokens in zip(asked, answers, strict=True)
-                ]
-        return cls((*recorded.sources, *again.sources), tuple(asked))
+        sources = (*recorded.sources, *again.sources)
+        if 2 * sum(_begin_alike(each.recorded.tuned, each.own.tuned) for each in asked) >= len(
+            asked
+        ):
+            return cls(sources, tuple(asked))
+        ends = end_tokens(tokenizer, models.base)
+
+        def answered(prompts: Sequence[Prompt]) -> list[str]:
+            if not prompts or run.budget.left <= 0:
+                return []
+            with models.running():
+                answers = answer(models.select("tuned"), prompts, ends, TOKENS_AGAIN)
+            return list(map(tokenizer.decode, answers))
+
+        further = answered(prompts[AGAIN:])
+        for way, written in _WAYS.items():
+            texts = [each.own.prompt for each in asked]
+            answers = answered([Prompt(text, tuple(written(tokenizer, text))) for text in texts])
+            asked = [
+                replace(each, otherwise={**each.otherwise, way: text})
+                for each, text in zip(asked, answers, strict=False)
+            ] or asked
+        return cls(sources, tuple(asked), tuple(further))
 
 
 def _begin_alike(first: str, second: str) -> bool:
