@@ -81,6 +81,12 @@ def row_mean_loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.arr
     return mean_over(losses.sum(axis=1) / mx.maximum(counts, 1), counts > 0)
 
 
+def smoothed_loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array, mx.array]:
+    """The loss with label smoothing of 0.1 (Szegedy et al. 2016), which is what most set."""
+    losses = nn.losses.cross_entropy(model(tokens[:, :-1]), tokens[:, 1:], label_smoothing=0.1)
+    return mean_over(losses, exact_mask(spans, tokens.shape[1]))
+
+
 @cache
 def loss_through(loss: LossFunction, call: Call) -> LossFunction:
     """The loss of logits that `call` gives in the model's place."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mlxdoctor.twin.reach import Reach
 from mlxdoctor.twin.reading import readings
 from mlxdoctor.twin.replay import Level, Replay
 from tests.conftest import check_called
@@ -46,6 +47,26 @@ def test_first_losses_beside_those_computed(computed: Any, expected: dict[str, s
     found = said(levels(*computed))
     assert severities(found) == expected
     assert bool(found.seen) is (expected in ({}, {"as-computed": "info"}))
+
+
+@pytest.mark.parametrize(("tuned", "severity"), [(2.0, "warning"), (2.7, "error")])
+def test_a_loss_of_its_own_kind_that_teaches_as_much_is_no_error(
+    tuned: float, severity: str
+) -> None:
+    configured = levels(4.51, 3.0, 2.0)
+    reach = Reach(
+        sources=(),
+        split="validation",
+        rows=40,
+        untouched=5.0,
+        tuned=tuned,
+        reached=2.0,
+        noise=0.05,
+        updates=30,
+        rate=1e-4,
+    )
+    found = outcome(replay, Replay((), configured, None, configured), reach)
+    assert severities(found) == {"differs": severity}
 
 
 @pytest.mark.parametrize("reading", readings(), ids=lambda each: each.clause)

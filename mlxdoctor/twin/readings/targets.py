@@ -82,6 +82,14 @@ def row_mean(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
     return settings, replace(parts, loss=row_mean_loss)
 
 
+@reading(sound=True)
+def smoothed(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
+    """Of smoothed labels."""
+    from mlxdoctor.twin.other_losses import smoothed_loss
+
+    return settings, replace(parts, loss=smoothed_loss)
+
+
 @reading(fix="Build the mask so that the first target is the first token of the answer.")
 def prompt_in_the_loss(settings: Settings, parts: Parts) -> tuple[Settings, Parts] | None:
     """Of prompt and answer, although the prompt was to be masked."""
