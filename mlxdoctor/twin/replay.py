@@ -44,8 +44,9 @@ EXACT, READ = 0.003, 0.01
 ERRORS = 4.0
 #: Of the nats by which a loss fell, by which another start or another order makes it differ.
 PATH = 0.05
-#: Of a disagreement, what a reading leaves at most.
-EXPLAINED = 1 / 3
+#: Of a disagreement, what a reading leaves at most. Tolerances by which a report is off that only
+#: another training explains.
+EXPLAINED, CLEAR = 1 / 3, 2.0
 #: Batches on which it is seen that a reading is far off, and by how many nats beyond what they
 #: differ from the rest.
 SCREENED, SLACK = 3, 0.2
@@ -464,6 +465,8 @@ class _Bench:
         once under a reading that fits the validations, later under the best of the others.
         """
         allowed = EXPLAINED * self.recorded.misfit(configured)
+        reports = [level for level in configured if level.what == "report"]
+        is_far = any(level.beyond(CLEAR * level.tolerance) > 0.0 for level in reports)
         best: tuple[_Ground | None, Sequence[Level]] = (None, configured)
         later: list[tuple[float, int, _Ground]] = []
 
@@ -473,8 +476,11 @@ class _Bench:
             # One figure agrees by chance with some reading. Another base has no end.
             start, recorded = before_the_end(levels), before_the_end(configured)
             is_whole = len(levels) > 1 and len(start) == len(recorded)
-            if ground.reading is not None and not ground.reading.sound and misfit(levels) > 0.0:
-                is_whole = is_whole and left > 0.0
+            if ground.reading is not None and not ground.reading.sound:
+                is_whole = is_whole and (left > 0.0 or misfit(levels) == 0.0)
+                # A report that is hardly beyond its noise agrees by chance with some training.
+                is_exact = all(level.beyond(SAME) == 0.0 for level in start)
+                is_whole = is_whole and (ground.shape is None or is_exact or is_far)
             slack = max((level.tolerance - SAME for level in levels), default=0.0)
             is_near = _off(levels)[0] <= READ + slack or left > 0.0
             if not (is_whole and is_near and left <= allowed):
