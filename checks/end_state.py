@@ -15,7 +15,8 @@ When it is wrong. Rows that were edited since are other rows: then the base's lo
 first one either, and only what is lost beyond doubt is an error.
 
 Of a trainer whose first losses can't be computed again, another loss (smoothed labels, a mean over
-rows) is as likely as another model: only that it agrees is said.
+rows) is as likely as another model: only that it agrees is said. Where they differ, and the model
+is as good as mlx-lm's trainer makes it (`reach`), the log's losses are of another kind.
 
 What to do. Evaluate the saved adapter with `mlx_lm.lora --test` on the base that it was trained on.
 """
@@ -27,6 +28,7 @@ from collections.abc import Iterator
 
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
+from mlxdoctor.twin.reach import Reach
 from mlxdoctor.twin.replay import Replay
 
 #: Of the logged loss, more than any conversion of weights loses.
@@ -40,6 +42,11 @@ LOST = 0.5
 _SAME = (
     "Computed again from the files, the loss is {tuned_loss:.3f}; the log has {logged:.3f} at "
     "{when}."
+)
+
+_OTHER_KIND = (
+    "The tuned model is as good as mlx-lm's trainer makes it with the same settings; the log's "
+    "losses are of another kind than mlx-lm's."
 )
 
 
@@ -85,7 +92,7 @@ _SAME = (
         ),
     }
 )
-def end_state(replay: Replay) -> Iterator[Sign | Seen]:
+def end_state(replay: Replay, *, reach: Reach | None) -> Iterator[Sign | Seen]:
     """Hold the tuned model against the last validation of the log."""
     after, before = replay.level("after"), replay.level("before")
     if after is None:
@@ -127,6 +134,9 @@ def end_state(replay: Replay) -> Iterator[Sign | Seen]:
         return
     if replay.is_turned:
         yield Sign("factors-turned", measured)
+        return
+    if reach is not None and reach.is_as_good and not replay.trains_as_read:
+        yield Seen(_OTHER_KIND, measured)
         return
     # A reading of the log says what the trainer did: then the base is not in doubt.
     is_other_base = before is not None and before.misfit > 0.0 and replay.reading is None

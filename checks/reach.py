@@ -10,7 +10,9 @@ show what the rows can teach; a run of hundreds that ends far above that went wr
 How it is measured. A fresh adapter is trained on the run's own rows for 30 updates, with Adam at a
 usual rate for the model's size. The losses of base model, tuned model and that adapter on the same
 held-out answers are compared. Where the run lacks much of what the adapter gained, its own settings
-are tried for as many updates, and then with one of them changed back at a time. Of a plan
+are tried for as many updates, and then with one of them changed back at a time. Where the log's
+losses are not those of mlx-lm step for step, all of the run's updates are made again with its own
+settings, if there is time: a trainer that computes something else has to be as good. Of a plan
 (`preflight --steps`) the own settings stand for the tuned model, at the highest rate of the
 schedule.
 
@@ -27,7 +29,7 @@ from collections.abc import Iterator
 
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
-from mlxdoctor.twin.reach import SHORT, Reach
+from mlxdoctor.twin.reach import LACKING, SHORT, Reach
 
 #: Of what the twin gained, what a run lacks that certainly went wrong.
 FAR = 1 / 3
@@ -39,7 +41,10 @@ _REACHED = (
     "{untouched:.2f}, and|The base model's loss on {rows:* row} of the {split} split is "
     "{untouched:.2f};] {updates} updates of Adam at a rate of {rate:.2g} reach {reached:.2f}"
 )
-_OWN = "[; as many with the run's own settings reach {own:.2f}|; as many with the run's own {lost}]"
+_OWN = (
+    "[; the run's own settings reach {whole:.2f} in as many updates as it made|; as many with the "
+    "run's own settings reach {own:.2f}|; as many with the run's own {lost}]"
+)
 _TRAINED = (
     "On the rows trained on the loss is {tuned_on_trained:.2f}, and {updates} updates of Adam at a "
     "rate of {rate:.2g} reach {reached_on_trained:.2f}; on the held-out ones it is {tuned:.2f} and "
@@ -105,6 +110,7 @@ def reach(reach: Reach) -> Iterator[Sign | Seen]:
         "updates": reach.updates,
         "rate": reach.rate,
         "own": None if is_lost else reach.own,
+        "whole": reach.whole,
         "lost": "settings leave no finite loss" if is_lost else None,
         "shortfall": reach.shortfall if math.isfinite(reach.shortfall) else None,
         "setting": reach.setting or None,
@@ -112,6 +118,10 @@ def reach(reach: Reach) -> Iterator[Sign | Seen]:
         "after": reach.after or None,
         "cured": reach.cured,
     }
+    if reach.lacking > LACKING and reach.tuned - (reach.whole or 0.0) > ERRORS * reach.noise:
+        severity = Severity.WARNING if reach.lacking <= FAR else None
+        yield Sign("not-what-was-learned", measured, severity=severity)
+        return
     if is_ahead or reach.shortfall <= SHORT:
         is_made = reach.planned is None and reach.split == "validation"
         yield Seen(f"{_REACHED}{_OWN}.", measured, learned=is_made)

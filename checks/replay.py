@@ -14,7 +14,8 @@ the disagreement, and agrees better than all others, is what the trainer did.
 
 When it is wrong. Rows or a configuration that were edited after the run describe another one.
 A trainer with a sound loss of its own kind (one that weighs tokens, say) is not mlx-lm either:
-where the tuned model is as good as the check `reach` asks for, that is a warning.
+where the tuned model is as good as the check `reach` asks for, that is a warning, and where it is
+as good as mlx-lm's trainer makes it in as many updates, it is no fault.
 
 What to do. Ask `mlxdoctor probe FILE:FUNCTION` what one step of the trainer does.
 """
@@ -38,6 +39,10 @@ _COMPARED = (
     "[before training the log has {recorded_before:.3f}, and mlx-lm computes {before:.3f}"
     "|the log has no validation before training][; at iteration {iteration}, {recorded_report:.3f} "
     "and {report:.3f}]"
+)
+_AS_GOOD = (
+    f"The log's first losses are of another kind than mlx-lm's: {_COMPARED}. The model is as good "
+    "as mlx-lm's trainer makes it with the same settings."
 )
 _SAID = f"The log's losses are those {{clause}}. As configured, {_COMPARED}."
 
@@ -105,6 +110,9 @@ def replay(
     if replay.reading is not None and replay.reading.sound and misfit(read) == 0.0:
         said = f"The log's first losses are those {{clause}}, which is sound: {_COMPARED}."
         yield Seen(said, measured | {"clause": replay.reading.clause})
+        return
+    if reach is not None and reach.is_as_good:
+        yield Seen(_AS_GOOD, measured)
         return
     # A loss of its own kind may teach what mlx-lm's does.
     has_learned = reach is not None and reach.tells and reach.shortfall <= SHORT

@@ -52,6 +52,8 @@ FASTER = 3.0
 VISIBLE = 0.05
 #: Of what the twin gained, by which a run that ends above it is looked into.
 SHORT = 0.2
+#: Of what all of the run's own updates gain, by which a run that ends above them lacks something.
+LACKING = 0.05
 #: Of that gap, or of what the twin gained if that is less, what the right change leaves at most.
 CLOSED = 0.5
 
@@ -77,6 +79,8 @@ class Reach:
         before, after: its value, and the one in its place.
         cured: the twin's loss with that change.
         planned: the updates that a plan is to make; None of a run that was made.
+        whole: the twin's after all of the run's updates, with its own settings; None where the log
+            was computed again step for step, or there was no time.
         is_replayed: whether both the first losses of the log and its last one are those that the
             files give: then trainer and file are what they are said to be.
         left_out: what there was no time for, as a clause; else empty.
@@ -103,6 +107,7 @@ class Reach:
     after: str = ""
     cured: float | None = None
     planned: int | None = None
+    whole: float | None = None
     is_replayed: bool = False
     left_out: str = ""
 
@@ -120,6 +125,17 @@ class Reach:
         """Of what the twin gained, the share that the run has not."""
         gained = self.untouched - self.reached
         return (self.tuned - self.reached) / gained if gained > 0 else math.nan
+
+    @property
+    def lacking(self) -> float:
+        """Of what all of the run's own updates gain, the share that it has not; NaN if unknown."""
+        gained = self.untouched - (math.nan if self.whole is None else self.whole)
+        return (self.tuned - (self.whole or 0.0)) / gained if gained > 0 else math.nan
+
+    @property
+    def is_as_good(self) -> bool:
+        """Whether it learned what mlx-lm's trainer learns with the same settings."""
+        return self.lacking <= LACKING
 
     @property
     def is_only_slow(self) -> bool:
@@ -167,8 +183,10 @@ def _reach(run: RunView, models: LoadedModels | None) -> Reach:
     if models is None:
         # A warm-up may well be longer than what is tried.
         settings = replace(settings, lr_schedule=None, learning_rate=highest_rate(settings))
+    # Asked before the time begins to run: it has a time of its own.
+    replay = run.get(Replay) if models is not None else None
     updates = min(UPDATES, planned)
-    return _Measuring(run, models, settings, parts, updates, deadline_of(run)).reach()
+    return _Measuring(run, models, settings, parts, replay, updates, deadline_of(run)).reach()
 
 
 def updates_of(settings: Settings) -> int:
@@ -217,6 +235,7 @@ class _Measuring:
     models: LoadedModels | None
     settings: Settings
     parts: Parts
+    replay: Replay | None
     updates: int
     deadline: float
     held: list[Batch] = field(default_factory=list)
@@ -227,11 +246,12 @@ class _Measuring:
         reference = self._reference()
         self._take_batches(reference)
         slow, fast = (float(f"{times * reference.learning_rate:.2g}") for times in (1.0, FASTER))
-        with self._trials(reference) as trials:
+        with self._trials(reference, self.updates) as trials:
             first = self._after(trials, slow, FIRST)
             if first is None:
                 raise Missing("the time was over before the twin had made its updates")
             other = self._after(trials, fast) or first
+            steps = [batch.seconds for batch in trials.trained]
         if not math.isfinite(min(first.mean, other.mean)):
             raise Missing("the twin's own training on these rows does not stay finite")
         reached, rate = (other, fast) if other.mean < first.mean else (first, slow)
@@ -251,8 +271,34 @@ class _Measuring:
             planned=updates_of(self.settings) if self.models is None else None,
             own=tuned.mean if self.models is None else None,
         )
-        is_short = found.tells and not found.shortfall <= SHORT
-        return self._explained(found, reference) if is_short else found
+        if found.tells and not found.shortfall <= SHORT:
+            return self._explained(found, reference)
+        if self.replay is not None and not self.replay.is_step_for_step and says_how(self.run):
+            return replace(found, whole=self._whole(float(np.median(steps)) if steps else 0.0))
+        return found
+
+    def _whole(self, seconds: float) -> float | None:
+        """The loss after all of the run's updates, made again; None where the time is too short.
+
+        Args:
+            seconds: that a batch takes.
+        """
+        total = updates_of(self.settings)
+        if time.monotonic() + self.settings.iters * seconds > self.deadline:
+            return None
+        try:
+            with self._trials(self.settings, total) as trials:
+                model = trials.run.model
+                losses, made = trials.at(
+                    None,
+                    total,
+                    lambda: self._losses(model),
+                    is_late=lambda: time.monotonic() > self.deadline,
+                )
+        except InputError:
+            return None
+        is_made = made is not None and len(losses) == total and math.isfinite(made.mean)
+        return made.mean if made is not None and is_made else None
 
     def _before_and_after(self) -> tuple[_Losses, _Losses]:
         """The losses of the base model, and of the tuned one or what stands for it."""
@@ -310,13 +356,13 @@ class _Measuring:
         return _Losses(np.array(sums), np.array(counts), trained)
 
     @contextmanager
-    def _trials(self, settings: Settings) -> Iterator[Trials]:
+    def _trials(self, settings: Settings, updates: int) -> Iterator[Trials]:
         from mlxdoctor.twin.prepared import prepared
         from mlxdoctor.twin.step import build_optimizer
         from mlxdoctor.twin.trials import trials_of
 
         start = prepared(settings, self.parts)
-        with trials_of(start, self.updates, 0, build_optimizer(settings)) as trials:
+        with trials_of(start, updates, 0, build_optimizer(settings)) as trials:
             yield trials
 
     def _after(
@@ -347,17 +393,16 @@ class _Measuring:
     def _after_own(self, settings: Settings) -> _Losses | None:
         """The same with these settings, as far as mlx-lm takes them."""
         try:
-            with self._trials(settings) as trials:
+            with self._trials(settings, self.updates) as trials:
                 return self._after(trials)
         except InputError:
             return None
 
     def _explained(self, found: Reach, reference: Settings) -> Reach:
         """What the run's own settings reach, and the one without which they reach more."""
-        replay = self.run.get(Replay)
-        if replay is not None:
-            found = replace(found, is_replayed=replay.agrees)
-            if not replay.trains_as_read:
+        if self.replay is not None:
+            found = replace(found, is_replayed=self.replay.agrees)
+            if not self.replay.trains_as_read:
                 return found
         if found.own is None:
             if not says_how(self.run):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from mlxdoctor.finding import Status
+from mlxdoctor.twin.reach import Reach
 from mlxdoctor.twin.replay import Level, Replay, Scale
 from tests.conftest import check_called
 from tests.given import outcome, severities
@@ -16,11 +18,14 @@ end_state = check_called("end-state")
 
 
 def said(
-    logged: tuple[float | None, float], computed: tuple[float, float], tolerance: float = 0.02
+    logged: tuple[float | None, float],
+    computed: tuple[float, float],
+    tolerance: float = 0.02,
+    reach: tuple[Reach, ...] = (),
 ) -> Any:
     before = () if logged[0] is None else (Level("before", 0, logged[0], computed[0], 0.02),)
     levels = (*before, Level("after", 100, logged[1], computed[1], tolerance))
-    return outcome(end_state, Replay((), levels, None, levels))
+    return outcome(end_state, Replay((), levels, None, levels), *reach)
 
 
 @pytest.mark.parametrize(
@@ -90,3 +95,15 @@ def test_factors_that_are_stored_the_other_way_round() -> None:
     levels = (Level("before", 0, 4.0, 4.0, 0.02), Level("after", 100, 0.3, 5.0, 0.02))
     found = outcome(end_state, Replay((), levels, None, levels, is_turned=True))
     assert severities(found) == {"factors-turned": "error"}
+
+
+def test_a_trainer_with_a_loss_of_its_own_kind_that_is_as_good() -> None:
+    good = Reach((), "validation", 40, 4.0, 0.64, 0.8, 0.01, 30, 1e-4, whole=0.6)
+    assert said((4.2, 0.3), (4.0, 0.64), reach=(good,)).seen
+    assert severities(said((4.2, 0.3), (4.0, 0.64), reach=(good,))) == {}
+    # It computes mlx-lm's loss: then the file is not what was trained.
+    assert severities(said((4.0, 0.3), (4.0, 0.64), reach=(good,))) == {
+        "worse-than-logged": "error"
+    }
+    worse = replace(good, whole=0.3)
+    assert severities(said((4.2, 0.3), (4.0, 0.64), reach=(worse,))) != {}

@@ -43,6 +43,11 @@ RATE = {"setting": "learning_rate", "after": "0.0001", "cured": 2.1}
         (3.1, {"own": 3.0}, {"far-above": "error"}),
         (3.1, {"own": None}, {"far-above": "error"}),
         (float("nan"), {"own": 2.0}, {"not-what-was-learned": "error"}),
+        # All of the run's own updates reach 1: a twentieth of what they gain is 1.2, a third 2.33.
+        (1.19, {"whole": 1.0}, {"reached": "info"}),
+        (1.21, {"whole": 1.0}, {"not-what-was-learned": "warning"}),
+        (2.4, {"whole": 1.0}, {"not-what-was-learned": "error"}),
+        (1.21, {"whole": 1.0, "noise": 0.06}, {"reached": "info"}),
         # As configured the twin learns: the trainer or the file is at fault.
         (3.1, {"own": 2.5}, {"not-what-was-learned": "error"}),
         (4.9, {"own": 3.0}, {"not-what-was-learned": "error"}),
