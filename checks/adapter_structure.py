@@ -1,10 +1,6 @@
 """Whether the adapter fits its configuration and its base model, and mlx-lm can load it.
 
-What it finds. A configuration that mlx-lm stops at, or whose rank, `num_layers`, `keys` or type do
-not fit the file's tensors; configured layers or modules that are not there; modules that the base
-model does not have, with the prefix in which the names differ; factors of another shape than the
-weight they change, or of no model's; DoRA without its magnitudes; a scale of zero, below zero or
-without a value; an adapter in PEFT's format or under another file name; no adapter_config.json.
+What it finds. A configuration, file name or format that mlx-lm stops at, and tensors that do not fit the configuration, the base model or each other: missing, misnamed, of another shape.
 
 Why it matters. mlx-lm 0.32.2 refuses such an adapter when it is served; releases before it drop
 what they do not know without a word, and the base model answers. A missing layer is training that

@@ -1,9 +1,6 @@
 """What the adapter was really trained to predict.
 
-What it finds. An adapter that learned to predict the token it was just given (identity) or the one
-after the next (skip) instead of the next one, that learned padding, that learned the prompt
-although it was to be masked, that forgot the end token or expects it at once, that predicts the
-run's own answers worse than the base model does, or that learned nothing.
+What it finds. An adapter that learned another token than the next, padding, or the masked prompt, forgot the end token or expects it at once, predicts the run's own answers worse than the base model, or learned nothing.
 
 Why it matters. Labels that are shifted, padded or masked wrongly give a loss that falls as
 nicely as a right one. The model itself is the only witness of what it was trained on.

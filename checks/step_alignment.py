@@ -20,9 +20,8 @@ several tokens at once: then nothing is said of targets. Prompts are trained on 
 runs, which is a note here; of losses of pairs and of policies it is not said. mlx-lm itself trains
 one padding token after every row.
 
-What to do. Print the tokens of one row, decoded, as the model gets them. Targets are
-`tokens[:, 1:]` for inputs `tokens[:, :-1]`, with a mask on the targets that ends with the row's
-own end token.
+What to do. Print the tokens of one row, decoded, as the model gets them. Targets are `tokens[:,
+1:]` for inputs `tokens[:, :-1]`, with a mask on the targets that ends with the row's own end token.
 """
 
 import math

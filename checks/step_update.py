@@ -1,11 +1,6 @@
 """Whether a training step has a sound loss, and changes what it should and nothing else.
 
-What it finds. A loss that cannot be computed, is not finite or is not a mean over tokens, or is
-above that of a uniform guess before any update. Gradients that cannot be taken, are zero for parts
-of what is trainable, are not finite, or enormous; steps that change nothing although there is a
-gradient, or only a part; frozen weights that are no longer bit-identical; steps that fail; steps
-after which the loss of the same batch is higher, or not finite; a loss that stays where it is
-although the weights change.
+What it finds. A loss that cannot be computed, is no finite mean or is above a uniform guess before any update; gradients that are missing, zero, not finite or enormous; and steps that fail, change nothing, change frozen weights, or leave the loss higher, not finite, or exactly where it was.
 
 Why it matters. A loss that is not finite before the first update stays so, and a loss above ln of
 the vocabulary shows that targets, weights or tokenizer are wrong. A parameter without a gradient

@@ -19,14 +19,12 @@ its weights and the median module's. A gradient that never changed would
 take B a known distance under Adam's default momenta; the root mean square of B over that distance,
 median over modules, is how straight B went. A schedule's rates only shorten the distance.
 
-When it is wrong. Small models bear relatively larger updates than large ones. DoRA
-rescales the sum afterwards. A resumed run may have moved further than its own rate
-allows, so resumed runs are not held to it. A run of a few dozen updates goes straight
-at any rate, and is not judged by that.
+When it is wrong. Small models bear relatively larger updates than large ones. DoRA rescales the sum
+afterwards. A resumed run may have moved further than its own rate allows, so resumed runs are not
+held to it. A run of a few dozen updates goes straight at any rate, and is not judged by that.
 
-What to do. If the update is too large, lower rate × scale. If it
-is too small, look at rate, scale and the number of updates. `mlxdoctor inspect` shows
-every module.
+What to do. If the update is too large, lower rate × scale. If it is too small, look at rate, scale
+and the number of updates. `mlxdoctor inspect` shows every module.
 """
 
 from collections.abc import Iterator, Sequence
