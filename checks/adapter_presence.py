@@ -1,6 +1,8 @@
 """Whether the adapter's file holds a trained adapter.
 
-What it finds. A file without LoRA factors, or with a whole model's weights; factors that were never trained, or lack their partner; and values that are not finite, or that no start and no training leaves.
+What it finds. A file without LoRA factors, or with a whole model's weights; factors that were never
+trained, or lack their partner; and values that are not finite, or that no start and no training
+leaves.
 
 Why it matters. A flag such as `_has_adapter = True` proves nothing: only tensors do. An
 adapter whose B is zero changes no output whatever it is loaded on, and one that holds a
@@ -166,11 +168,8 @@ def adapter_presence(
     yield from _same(facts)
     yield from _magnitudes(adapter.modules, base)
     factors = [factor for module in facts for factor in (module.a, module.b)]
-    if (
-        factors
-        and not unusable
-        and all(factor.is_finite and not factor.is_zero for factor in factors)
-    ):
+    are_trained = all(factor.is_finite and not factor.is_zero for factor in factors)
+    if factors and not unusable and are_trained:
         yield Seen(
             "The adapter has {modules} pairs of LoRA factors, all finite and none zero.",
             {"modules": len(facts)},
@@ -178,14 +177,10 @@ def adapter_presence(
 
 
 def _nonfinite(adapter: Adapter) -> Iterator[Sign]:
-    bad = nonfinite_values(adapter)
-    if not bad:
+    if not (bad := nonfinite_values(adapter)):
         return
-    figures = {
-        "tensors": len(bad),
-        "all_tensors": len(adapter.tensors),
-        "values": sum(bad.values()),
-    }
+    counts = {"tensors": len(bad), "values": sum(bad.values())}
+    figures = {**counts, "all_tensors": len(adapter.tensors)}
     yield Sign("non-finite", figures, where=some_of(list(bad)))
     half = [name for name in bad if adapter.tensors[name].dtype == "F16"]
     if 2 * len(half) >= len(bad):
@@ -219,13 +214,16 @@ def _whole_weights(adapter: Adapter, config: TrainingConfig | None) -> Iterator[
     elif not adapter.modules and config is not None:
         severity = Severity.ERROR
     if others:
-        figures: dict[str, Measurement] = {
-            "tensors": len(others),
-            "parameters": sum(tensor.size for tensor in others),
-            "file": adapter.path.name,
-        }
-        where = some_of([tensor.name for tensor in others])
-        yield Sign("full-weights", figures, where=where, severity=severity)
+        yield Sign(
+            "full-weights",
+            {
+                "tensors": len(others),
+                "parameters": sum(tensor.size for tensor in others),
+                "file": adapter.path.name,
+            },
+            where=some_of([tensor.name for tensor in others]),
+            severity=severity,
+        )
 
 
 def _unusable(adapter: Adapter) -> Iterator[Sign]:
@@ -237,15 +235,13 @@ def _unusable(adapter: Adapter) -> Iterator[Sign]:
         for name, tensor in factors.items()
         if f"{first}.lora_" in name
     )
-    is_peft = adapter.naming == "peft"
-    layout = "A (rank, inputs) and B (outputs, rank)"
+    layout = "A (inputs, rank) and B (rank, outputs)"
+    if adapter.naming == "peft":
+        layout = "A (rank, inputs) and B (outputs, rank)"
     types = {tensor.dtype for tensor in factors.values() if not tensor.is_float}
     figures: dict[str, dict[str, Measurement]] = {
         "unpaired": {"file": adapter.path.name},
-        "mismatched": {
-            "shapes": ", ".join(shapes),
-            "layout": layout if is_peft else "A (inputs, rank) and B (rank, outputs)",
-        },
+        "mismatched": {"shapes": ", ".join(shapes), "layout": layout},
         "not_float": {"types": tuple(sorted(types))},
     }
     for fault, more in figures.items():
@@ -320,12 +316,8 @@ def _same(facts: Sequence[ModuleFacts]) -> Iterator[Sign]:
         (same_a - same_b, "their A", drawn, Severity.WARNING),
     ):
         if names:
-            figures: dict[str, Measurement] = {
-                "alike": len(names),
-                "modules": len(facts),
-                "same": factors,
-                "reason": reason,
-            }
+            more: dict[str, Measurement] = {"modules": len(facts), "same": factors}
+            figures = {"alike": len(names), "reason": reason, **more}
             where = some_of(sorted(names))
             yield Sign("untrained-values", figures, where=where, severity=severity)
 

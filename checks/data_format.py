@@ -1,6 +1,7 @@
 """Whether the data files are what mlx-lm can train on.
 
-What it finds. Lines and rows that mlx-lm does not read as rows, cannot write with the chat template, or has no answer to learn from; and a validation split that is missing or has no batch.
+What it finds. Lines and rows that mlx-lm does not read as rows, cannot write with the chat
+template, or has no answer to learn from; and a validation split that is missing or has no batch.
 
 Why it matters. mlx-lm stops at a line it can't read and at a row it can't tokenize, sometimes in
 the middle of a run. What it does read but nobody meant to train on is learned all the same.

@@ -1,6 +1,7 @@
 """Whether the rows can teach what they are meant to.
 
-What it finds. Too few rows, rows that repeat or contradict each other, prompts that hold their answers, and answers that are no longer what somebody wrote or that belong to other prompts.
+What it finds. Too few rows, rows that repeat or contradict each other, prompts that hold their
+answers, and answers that are no longer what somebody wrote or that belong to other prompts.
 
 Why it matters. The loss falls as it does on sound rows, and the model answers in just that way.
 Copies are learned by heart, and a validation set that was trained on says that they were learned
@@ -383,8 +384,8 @@ def _cut(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Iterator[Sign
     if cut.share < CUT or not looks_cut or not are_texts:
         return
     rows = [row for row, pair in enumerate(pairs) if len(pair.answer) == cut.length]
-    answer = quoted(pairs[rows[0]].answer, 60)
-    figures = {"length": cut.length, "unfinished": cut.unfinished, "answer": answer}
+    figures: dict[str, Measurement] = {"length": cut.length, "unfinished": cut.unfinished}
+    figures["answer"] = quoted(pairs[rows[0]].answer, 60)
     yield from _graded("cut-answers", split, rows, (math.inf, 0.0, MANY_CUT), figures)
 
 

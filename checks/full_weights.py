@@ -1,6 +1,8 @@
 """What a run did to whole weights: those that full fine-tuning trained, and frozen ones.
 
-What it finds. After full fine-tuning: weights that are not finite, that are all the base model's, or that were moved further than their own size. After LoRA: weights that should be frozen and have other values than the base model's.
+What it finds. After full fine-tuning: weights that are not finite, that are all the base model's,
+or that were moved further than their own size. After LoRA: weights that should be frozen and have
+other values than the base model's.
 
 Why it matters. Full fine-tuning writes into the model itself. A sound one moves each matrix by a
 fraction of its norm; a change several times that norm has overwritten what the model knew, and no

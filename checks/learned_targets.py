@@ -1,6 +1,8 @@
 """What the adapter was really trained to predict.
 
-What it finds. An adapter that learned another token than the next, padding, or the masked prompt, forgot the end token or expects it at once, predicts the run's own answers worse than the base model, or learned nothing.
+What it finds. An adapter that learned another token than the next, padding, or the masked prompt,
+forgot the end token or expects it at once, predicts the run's own answers worse than the base
+model, or learned nothing.
 
 Why it matters. Labels that are shifted, padded or masked wrongly give a loss that falls as
 nicely as a right one. The model itself is the only witness of what it was trained on.

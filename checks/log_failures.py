@@ -1,6 +1,8 @@
 """The run broke off, or the log ends before the run did.
 
-What it finds. What ended the run, in the words of the log, with the file and line that an exception came from and what it means where that is known; a trainer's warnings of batches without a target, or of no data to validate on; and a log that ends before the iterations it announced.
+What it finds. What ended the run, in the words of the log, with the file and line that an exception
+came from and what it means where that is known; a trainer's warnings of batches without a target,
+or of no data to validate on; and a log that ends before the iterations it announced.
 
 Why it matters. A run that broke off leaves its last checkpoint, not its last state, and what
 it would have become is unknown. The adapter file in the folder is then older than the log.

@@ -1,6 +1,8 @@
 """Whose answers were recorded, and how they were asked for.
 
-What it finds. Recorded answers that are the base model's, another model's or those to other prompts, that a limit cut off, or that the tuned model gives only where it is asked in another way than it was trained on: without the chat template, say.
+What it finds. Recorded answers that are the base model's, another model's or those to other
+prompts, that a limit cut off, or that the tuned model gives only where it is asked in another way
+than it was trained on: without the chat template, say.
 
 Why it matters. `mlx_lm.generate` without `--adapter-path` gives the base model's answers without an
 error. A person then takes them for the fine-tune's, and repairs a training that was sound.

@@ -1,6 +1,8 @@
 """What a run resumes from is not taken up, or was not.
 
-What it finds. A file to resume from that is not there, has no place in the run's adapter for some or all of its tensors, or has another rank; and a first validation loss that is the base model's, or lies far above where the earlier run was.
+What it finds. A file to resume from that is not there, has no place in the run's adapter for some
+or all of its tensors, or has another rank; and a first validation loss that is the base model's, or
+lies far above where the earlier run was.
 
 Why it matters. mlx-lm loads that file with `strict=False`: what does not fit is dropped
 without a word. The run then starts again from the base model, and hours of earlier training

@@ -1,6 +1,8 @@
 """What is not ordinary in any column of the log.
 
-What it finds. Columns with values that are no numbers, exactly zero, or the same in every report, with a lone spike, a jump for good, or a peak that grows to the end: of gradients, speed, memory, rates, tokens and times of validation.
+What it finds. Columns with values that are no numbers, exactly zero, or the same in every report,
+with a lone spike, a jump for good, or a peak that grows to the end: of gradients, speed, memory,
+rates, tokens and times of validation.
 
 Why it matters. These are facts, and they need few reports: a gradient of exactly zero trains
 nothing while the loss still varies with the batches, and a run that swaps goes on many times

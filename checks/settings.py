@@ -1,6 +1,8 @@
 """Whether mlx-lm takes the settings, does what they ask for, and finds the files they name.
 
-What it finds. Keys that mlx-lm does not know and ignores without a warning, and values that it stops at. Before a run also keys of `lora_parameters` that no module of the base model has, a missing test split, and an adapter folder that holds an older adapter.
+What it finds. Keys that mlx-lm does not know and ignores without a warning, and values that it
+stops at. Before a run also keys of `lora_parameters` that no module of the base model has, a
+missing test split, and an adapter folder that holds an older adapter.
 
 Why it matters. `mlx_lm.lora` reads the keys that it knows and ignores the others without a word:
 `learning-rate`, `epochs` or a `rank` at the top level train at its defaults. What it does stop at

@@ -1,6 +1,8 @@
 """Whether a training step has a sound loss, and changes what it should and nothing else.
 
-What it finds. A loss that cannot be computed, is no finite mean or is above a uniform guess before any update; gradients that are missing, zero, not finite or enormous; and steps that fail, change nothing, change frozen weights, or leave the loss higher, not finite, or exactly where it was.
+What it finds. A loss that cannot be computed, is no finite mean or is above a uniform guess before
+any update; gradients that are missing, zero, not finite or enormous; and steps that fail, change
+nothing, change frozen weights, or leave the loss higher, not finite, or exactly where it was.
 
 Why it matters. A loss that is not finite before the first update stays so, and a loss above ln of
 the vocabulary shows that targets, weights or tokenizer are wrong. A parameter without a gradient

@@ -1,6 +1,8 @@
 """Whether tokenizer, model, chat template and rows belong together.
 
-What it finds. Tokens that the model has no embedding for, end tokens on which the files or the template disagree, markers of the template that are no tokens, padding that shares the end token's id, and questions and answers written as text for a model with a template.
+What it finds. Tokens that the model has no embedding for, end tokens on which the files or the
+template disagree, markers of the template that are no tokens, padding that shares the end token's
+id, and questions and answers written as text for a model with a template.
 
 Why it matters. A token beyond the vocabulary reads memory that belongs to nothing. Where training
 ends an answer with one token and generation waits for another, the model never stops. A marker

@@ -1,6 +1,7 @@
 """Whether as many parameters were trainable as LoRA has.
 
-What it finds. A run in which nothing was trainable, or far more than its LoRA factors; a file that lacks part of what was trained; and a log whose model has another size than the base model.
+What it finds. A run in which nothing was trainable, or far more than its LoRA factors; a file that
+lacks part of what was trained; and a log whose model has another size than the base model.
 
 Why it matters. The line "Trainable parameters: 0.024% (1.704M/7241.732M)" is the first
 thing that mlx-lm prints and the cheapest proof that LoRA was attached and the rest
