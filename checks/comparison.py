@@ -26,7 +26,7 @@ from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.other_runs import ReferenceRun
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Sign, Symptom, Unsought
+from mlxdoctor.finding import Measurement, Sign, Symptom, Unsought
 
 # Keys that change nothing that is learned, such as where and how often a run reports.
 _IRRELEVANT = frozenset(
@@ -95,16 +95,9 @@ def _config(config: TrainingConfig, reference: TrainingConfig) -> Iterator[Sign]
         return
     ratio = step / healthy_step
     if ratio > _STEP_RATIO or ratio < 1 / _STEP_RATIO:
-        yield Sign(
-            "step-larger" if ratio > 1 else "step-smaller",
-            {
-                "step": step,
-                "healthy_step": healthy_step,
-                "ratio": ratio,
-                "healthy_rate": reference.learning_rate,
-                "healthy_scale": reference.scale,
-            },
-        )
+        steps = {"step": step, "healthy_step": healthy_step, "ratio": ratio}
+        healthy = {"healthy_rate": reference.learning_rate, "healthy_scale": reference.scale}
+        yield Sign("step-larger" if ratio > 1 else "step-smaller", {**steps, **healthy})
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -140,12 +133,6 @@ def _loss(log: TrainingLog, reference: TrainingLog) -> Iterator[Sign | Unsought]
     healthy_loss = float(np.median(healthy_losses.values[theirs][-third:]))
     # A loss of NaN counts as higher.
     if healthy_loss > 0 and not loss / healthy_loss <= _LOSS_RATIO:
-        yield Sign(
-            "loss-higher",
-            {
-                "loss": loss,
-                "healthy_loss": healthy_loss,
-                "unit": log.main.unit,
-                "iteration": int(shared[-1]),
-            },
-        )
+        figures: dict[str, Measurement] = {"loss": loss, "healthy_loss": healthy_loss}
+        figures |= {"unit": log.main.unit, "iteration": int(shared[-1])}
+        yield Sign("loss-higher", figures)

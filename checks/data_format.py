@@ -292,26 +292,21 @@ def _conversations(split: Split, tokenizer: Tokenizer | None) -> Iterator[Sign]:
         for symptom, is_present in symptoms.items():
             if is_present:
                 lines[symptom].append(line)
-    renames = " and ".join(f"{old} -> {new}" for old, new in roles_renamed(unusual)) or None
-    all_unknown = len(lines["unknown-roles"]) == len(split.rows) and template is not None
-    empty_share = len(lines["empty-answers"]) / len(split.rows)
-    many_empty = empty_share >= _EMPTY_ERROR and len(lines["empty-answers"]) >= _EMPTY_ROWS
-    role_names = ", ".join(quoted(role, _MAX_ROLE) for role in sorted(unusual)[:5])
-    note = Severity.INFO if empty_share < _EMPTY_NOTE else None
-    graded: dict[str, tuple[Severity | None, dict[str, Measurement]]] = {
-        "unknown-roles": (
-            Severity.ERROR if all_unknown and renames else None,
-            {"roles": role_names, "renames": renames},
-        ),
-        "empty-answers": (
-            Severity.ERROR if many_empty else note,
-            {"share": empty_share if many_empty else None},
-        ),
-    }
     for symptom, affected in lines.items():
-        if affected:
-            severity, measured = graded.get(symptom, (None, {}))
-            yield _sign(symptom, split, affected, severity, **measured)
+        severity: Severity | None = None
+        measured: dict[str, Measurement] = {}
+        share = len(affected) / len(split.rows)
+        if symptom == "unknown-roles":
+            renames = " and ".join(f"{old} -> {new}" for old, new in roles_renamed(unusual)) or None
+            names = ", ".join(quoted(role, _MAX_ROLE) for role in sorted(unusual)[:5])
+            measured = {"roles": names, "renames": renames}
+            if share == 1.0 and renames and template is not None:
+                severity = Severity.ERROR
+        elif symptom == "empty-answers" and share < _EMPTY_NOTE:
+            severity = Severity.INFO
+        elif symptom == "empty-answers" and share >= _EMPTY_ERROR and len(affected) >= _EMPTY_ROWS:
+            severity, measured = Severity.ERROR, {"share": share}
+        yield _sign(symptom, split, affected, severity, **measured)
 
 
 def _is_empty(message: Message) -> bool:
@@ -328,12 +323,9 @@ def _sign(
     **measured: Measurement,
 ) -> Sign:
     """A sign about lines of a file, with their count and the first line numbers."""
-    figures: dict[str, Measurement] = {
-        "file": split.path.name,
-        "lines": len(lines),
-        "rows": len(split.rows),
-    }
+    name = split.path.name
+    figures: dict[str, Measurement] = {"file": name, "lines": len(lines), "rows": len(split.rows)}
     if lines:
         figures["first_lines"] = tuple(lines[:5])
-    where = f"{split.path.name}, line {lines[0]}" if lines else split.path.name
+    where = f"{name}, line {lines[0]}" if lines else name
     return Sign(symptom, figures | measured, where=where, severity=severity)

@@ -67,16 +67,14 @@ def fused_agreement(losses: TokenLosses, unfused: LossesBeforeFusing) -> Iterato
         for rows in (before_fusing, fused)
     )
     apart, together = (mean_loss(rows, "tuned", targets).value for rows in (before_fusing, fused))
+    p_value, lost = sign_test(after - before), together - apart
     measured: dict[str, Measurement] = {
         "rows": len(fused),
         "adapter_loss": round(apart, 4),
         "fused_loss": round(together, 4),
-        "rows_worse": int(np.sum(after > before)),
-        "p_value": sign_test(after - before),
+        "p_value": p_value,
     }
-    lost = together - apart
-    is_certain = sign_test(after - before) < SIGNIFICANCE
-    if is_certain and lost > max(_LEAST, _SHARE * apart):
+    if p_value < SIGNIFICANCE and lost > max(_LEAST, _SHARE * apart):
         yield Sign("worse", measured, severity=Severity.ERROR if lost > _FAR else None)
     else:
         yield Seen(f"{_SAID}.", measured)

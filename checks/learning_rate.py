@@ -160,11 +160,8 @@ def learning_rate(
     band, step = usual_steps(config, base, log), rate * abs(scale)
     is_alpha = scale >= ALPHA_LIKE and config.origin == "mlx-lm"
     if is_alpha:
-        figures = {
-            "scale": scale,
-            "rank": config.rank,
-            "advised_scale": better_scale(scale, config.rank, rate, band),
-        }
+        advised = better_scale(scale, config.rank, rate, band)
+        figures = {"scale": scale, "rank": config.rank, "advised_scale": advised}
         severity = Severity.ERROR if planned is not None and step > band.high else None
         yield Sign("scale-looks-like-alpha", figures, severity=severity)
     if not band.has(step):

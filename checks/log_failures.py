@@ -128,11 +128,8 @@ def log_failures(log: TrainingLog) -> Iterator[Sign]:
         yield _failure(survived, log, reached, ended=False)
     if log.targetless:
         first = log.targetless[0]
-        yield Sign(
-            "batches-without-targets",
-            {"warnings": len(log.targetless), "line": first},
-            where=f"line {first}",
-        )
+        figures = {"warnings": len(log.targetless), "line": first}
+        yield Sign("batches-without-targets", figures, where=f"line {first}")
     validation = segment.get("val_loss")
     if log.unvalidated and (validation is None or not len(validation)):
         first = log.unvalidated[0]
@@ -142,16 +139,8 @@ def log_failures(log: TrainingLog) -> Iterator[Sign]:
         return
     # A report that would come next must fit before the announced end.
     if reached < UNFINISHED * announced:
-        yield Sign(
-            "ends-early",
-            {
-                "unit": segment.unit,
-                "reached": reached,
-                "announced": announced,
-                "last_save": _last_save(log),
-            },
-            onset=reached,
-        )
+        figures = {"reached": reached, "announced": announced}
+        yield Sign("ends-early", {"unit": segment.unit, **figures}, onset=reached)
 
 
 def _failure(
@@ -182,9 +171,6 @@ def _failure(
             "says": meaning.says if meaning is not None else None,
             "remedy": f"{remedy[0].upper()}{remedy[1:]}" if remedy else None,
             "raised_at": place or None,
-            "last_iteration": reached,
-            "announced": log.main.announced_iterations,
-            "last_save": _last_save(log),
             "peak_memory_gb": float(memory.values[-1]) if memory is not None else None,
         },
         where=place or f"line {worst.line_number}",
@@ -202,7 +188,3 @@ def _short(place: str) -> str:
             return f"{'/'.join(parts[parts.index(folder) + 1 :])}:{line}"
     shown = path if len(parts) <= MAX_PARTS and not path.startswith("/") else "/".join(parts[-2:])
     return f"{shown}:{line}" if place else ""
-
-
-def _last_save(log: TrainingLog) -> int | None:
-    return max((save.iteration for save in log.saves if save.iteration is not None), default=None)

@@ -98,12 +98,8 @@ def recorded_answers(asked: AskedAgain) -> Iterator[Sign | Seen]:
     telling = [item for item in apart if not _is_as_expected(item.recorded)]
     of_tuned = sum(_is_of(item, item.own.tuned, item.own.base or "") for item in apart)
     of_base = sum(_is_of(item, item.own.base or "", item.own.tuned) for item in telling)
-    measured: dict[str, Measurement] = {
-        "prompts": len(apart),
-        "telling": len(telling),
-        "base": of_base,
-        "tuned": of_tuned,
-    }
+    measured: dict[str, Measurement] = {"prompts": len(apart), "telling": len(telling)}
+    measured |= {"base": of_base, "tuned": of_tuned}
     cut = [len(answer_words(item.recorded.tuned)) for item in items if _is_cut(item)]
     if len(cut) >= max(_CUT * len(items), _PROMPTS):
         yield Sign("cut-short", {**measured, "cut": len(cut), "words": max(cut)})

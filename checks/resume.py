@@ -151,8 +151,7 @@ def _taken(
         return adapter.tensors.keys() if adapter is not None else None
     if base is None or planned.config.fine_tune_type == "full":
         return None
-    modules = target_modules(planned.config, base)
-    if modules is None:
+    if (modules := target_modules(planned.config, base)) is None:
         return None
     return {name for name in resumed.tensors if name.rpartition(".")[0] in modules}
 
@@ -165,12 +164,9 @@ def _rank(resumed: Adapter, saved: Adapter | None, config: TrainingConfig) -> It
     rank, wanted = max(ranks, default=None), config.rank
     if config.origin != "mlx-lm" or wanted is None or len(ranks) != 1 or rank == wanted:
         return
-    measured: dict[str, Measurement] = {
-        "resumed_rank": rank,
-        "rank": wanted,
-        "file": resumed.path.name,
-    }
-    yield Sign("rank-differs", measured, where=resumed.modules[0].name)
+    figures: dict[str, Measurement] = {"resumed_rank": rank, "rank": wanted}
+    where = resumed.modules[0].name
+    yield Sign("rank-differs", {**figures, "file": resumed.path.name}, where=where)
 
 
 def _start(
@@ -198,10 +194,5 @@ def _start(
         why = f"the earlier run's validation loss fell by only {first - reached:.2g}"
         yield Unsought(("from-the-base",), why)
     elif start - reached >= _RISE and (lost := (start - reached) / (first - reached)) >= _LOST:
-        figures = {
-            "start": start,
-            "earlier_first": first,
-            "earlier_reached": reached,
-            "lost": lost,
-        }
-        yield Sign("from-the-base", figures, onset=0)
+        figures = {"start": start, "earlier_first": first, "earlier_reached": reached}
+        yield Sign("from-the-base", {**figures, "lost": lost}, onset=0)

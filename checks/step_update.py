@@ -236,10 +236,7 @@ def _gradients(update: Update) -> Iterator[Sign]:
         for parameter in update.parameters
         if parameter.gradient_norm is not None
     }
-    if not norms:
-        return
-    broken = [name for name, norm in norms.items() if not math.isfinite(norm)]
-    if broken:
+    if broken := [name for name, norm in norms.items() if not math.isfinite(norm)]:
         figures = {"broken": len(broken), "parameters": len(norms)}
         yield Sign("gradient-not-finite", figures, where=some_of(broken))
         return
@@ -250,7 +247,7 @@ def _gradients(update: Update) -> Iterator[Sign]:
         if parameter.name.endswith("lora_b") and parameter.norm == 0
     }
     expected = norms.keys() - beside_zero_b
-    zero = [name for name, norm in norms.items() if norm == 0 and name in expected]
+    zero = [name for name in norms if norms[name] == 0 and name in expected]
     total = math.hypot(*norms.values())
     measured: dict[str, Measurement] = {"gradient_norm": total, "parameters": len(norms)}
     names = some_of(zero)
@@ -311,11 +308,7 @@ def _still(
     is_half = abs(first - math.log(2)) < _HALF
     # Without named rewards, a loss that makes some rows less likely may be a policy's surrogate.
     may_be_policy = step.is_contrast and step.preferences is None and not is_half
-    figures = {
-        "foreseen": update.predicted,
-        "moved": moved,
-        "ln_2": math.log(2) if is_half else None,
-    }
+    figures = {"foreseen": update.predicted, "ln_2": math.log(2) if is_half else None}
     yield Sign(
         "loss-still",
         {**measured, **figures},

@@ -216,7 +216,6 @@ def _single_token(
             "prompts": len(prompts),
             "tuned_hits": len(collapsed),
             "base_hits": None if collapsed[0].base is None else 0,
-            "length": min(len(pair.tuned.content) for pair in collapsed),
             **_token(collapsed, tokenizer, rows),
         }
         where = f"prompt {quoted(collapsed[0].item.prompt)}"
@@ -275,7 +274,11 @@ def _endless(
     prompts: Sequence[OutputPair], rows: SupervisedRows | None, losses: TokenLosses | None
 ) -> Iterator[Sign | Unsought]:
     """Answers that run into the length limit and are longer than they should be."""
-    typical = _typical_length(rows)
+    typical = None
+    if rows is not None and rows.rows:
+        # Tokens of the median answer trained on; half of a row if rows have no prompts.
+        typical = median(int((row.roles == Role.ANSWER).sum()) for row in rows.rows)
+        typical /= 1 if any(row.prompt_length for row in rows.rows) else 2
 
     def is_endless(pair: OutputPair, output: Output) -> bool:
         length = len(output.units)
@@ -310,23 +313,17 @@ def _expects_no_end(losses: TokenLosses | None) -> bool:
     return after.is_enough and not is_likely(after.tuned, LIKELY) and after.gain <= 0
 
 
-def _typical_length(rows: SupervisedRows | None) -> float | None:
-    """Tokens of the median answer trained on; half of a row if rows have no prompts."""
-    if rows is None or not rows.rows:
-        return None
-    length = median(int((row.roles == Role.ANSWER).sum()) for row in rows.rows)
-    return length if any(row.prompt_length for row in rows.rows) else length / 2
-
-
 def _skips(outputs: Sequence[Output], rows: SupervisedRows | None) -> Iterator[Sign | Unsought]:
     """Look up the answers' pairs of tokens in the training rows."""
     pairs = {pair for output in outputs for pair in pairwise(output.content) if pair[0] != pair[1]}
+    why = ""
     if rows is None:
-        yield Unsought(("skips-tokens",), "the training rows are not at hand")
+        why = "the training rows are not at hand"
     elif not all(output.from_tokens for output in outputs):
-        yield Unsought(("skips-tokens",), "the answers' token ids were not recorded")
+        why = "the answers' token ids were not recorded"
     elif len(pairs) < _PAIRS:
         why = f"{len(pairs)} different pairs of tokens; {_PAIRS} are needed"
+    if rows is None or why:
         yield Unsought(("skips-tokens",), why)
     else:
         adjacent, *others = (

@@ -121,8 +121,8 @@ def tokenizer_consistency(
 ) -> Iterator[Sign | Unsought]:
     """Compare the tokenizer with the model, the template and the data."""
     where = str(tokenizer.path)
-    if base is not None:
-        yield from _vocabulary(base, rows)
+    if base is not None and base.vocab_size is not None and rows is not None:
+        yield from _vocabulary(base.vocab_size, rows)
     own = tokenizer.stated_eos.get(_TOKENIZER_CONFIG, ())
     for file, ids in tokenizer.stated_eos.items():
         if own and not set(own) & set(ids):
@@ -131,14 +131,9 @@ def tokenizer_consistency(
             break
     terminator = rows.terminator if rows is not None else ()
     if terminator and not set(terminator) & set(tokenizer.eos_token_ids):
-        yield Sign(
-            "terminator-is-not-an-end-token",
-            {
-                "written": repr(" ".join(tokenizer.token(token) for token in terminator[:4])),
-                "end_tokens": _names(tokenizer, tokenizer.eos_token_ids) or "no token",
-            },
-            where=where,
-        )
+        written = repr(" ".join(tokenizer.token(token) for token in terminator[:4]))
+        ends = {"end_tokens": _names(tokenizer, tokenizer.eos_token_ids) or "no token"}
+        yield Sign("terminator-is-not-an-end-token", {"written": written, **ends}, where=where)
     train = dataset.splits.get("train") if dataset is not None else None
     if train is None or train.format in ("chat", "completions"):
         yield from _markers(tokenizer)
@@ -149,22 +144,14 @@ def tokenizer_consistency(
         yield Sign("pad-is-end", {"token": token}, where=where)
 
 
-def _vocabulary(base: BaseModel, rows: SupervisedRows | None) -> Iterator[Sign]:
-    if base.vocab_size is None or rows is None:
-        return
+def _vocabulary(vocabulary: int, rows: SupervisedRows) -> Iterator[Sign]:
     largest = [int(row.tokens.max(initial=0)) for row in rows.rows]
-    beyond = [place for place, token in enumerate(largest) if token >= base.vocab_size]
+    beyond = [place for place, token in enumerate(largest) if token >= vocabulary]
     if beyond:
-        yield Sign(
-            "beyond-vocabulary",
-            {
-                "rows": len(beyond),
-                "examined": len(rows.rows),
-                "largest_token": max(largest),
-                "vocabulary": base.vocab_size,
-            },
-            where=f"row {rows.rows[beyond[0]].index + 1} of {rows.split}",
-        )
+        counts = {"rows": len(beyond), "examined": len(rows.rows)}
+        figures = {**counts, "largest_token": max(largest), "vocabulary": vocabulary}
+        where = f"row {rows.rows[beyond[0]].index + 1} of {rows.split}"
+        yield Sign("beyond-vocabulary", figures, where=where)
 
 
 def _markers(tokenizer: Tokenizer) -> Iterator[Sign]:
@@ -177,7 +164,7 @@ def _markers(tokenizer: Tokenizer) -> Iterator[Sign]:
     except TemplateFailure:
         # What a template refuses is told where the rows are rendered.
         return
-    pieces = {}
+    pieces: dict[str, int] = {}
     markers = [marker for marker in dict.fromkeys(_MARKER.findall(written)) if marker not in _ROLES]
     for marker in markers:
         ids = tokenizer.encode(marker, add_special_tokens=False)

@@ -88,8 +88,7 @@ def trainable_ratio(
     if logged is None:
         raise Inconclusive("the log does not count what was trainable")
     if logged.trainable_millions == 0 and logged.percent == 0:
-        measured = {"percent": 0.0, "total_millions": logged.total_millions}
-        yield Sign("none-trainable", measured)
+        yield Sign("none-trainable", {"total_millions": logged.total_millions})
         return
     stated = config.fine_tune_type if config is not None else log.header.get("type", "")
     if (stated or "").startswith("full"):
@@ -119,14 +118,9 @@ def trainable_ratio(
             raise Inconclusive("the file has the factors that were trained, at a lower rank")
         # With only one of the two counts, the excess may be LoRA factors that were not saved.
         is_certain = is_model or saved_all or None not in (configured, stored)
-        is_of_file = expected == stored
-        figures |= {
-            "expected": expected,
-            "ratio": trainable / expected,
-            "trainable_millions": trainable / 1e6,
-            "expected_millions": expected / 1e6,
-            "whose": "the LoRA factors in the file" if is_of_file else "what was configured",
-        }
+        whose = "the LoRA factors in the file" if expected == stored else "what was configured"
+        millions = {"trainable_millions": trainable / 1e6, "expected_millions": expected / 1e6}
+        figures |= {"expected": expected, "ratio": trainable / expected, "whose": whose, **millions}
         yield Sign("unfrozen", figures, severity=None if is_certain else Severity.WARNING)
     elif (
         configured is not None
@@ -154,5 +148,4 @@ def _total_mismatch(total: float, base: BaseModel) -> Iterator[Sign]:
         return
     count = base.parameter_count
     if count and abs(total - count) > _TOTAL_DIFFERENCE * count + _ROUNDING:
-        measured = {"log": total, "base": count, "ratio": total / count}
-        yield Sign("total-mismatch", measured, where=base.path.name)
+        yield Sign("total-mismatch", {"log": total, "base": count}, where=base.path.name)

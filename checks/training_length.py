@@ -112,7 +112,6 @@ def training_length(
             "rows_seen": seen,
             "rows": rows or None,
             "file": split.path.name if split is not None and rows else None,
-            "passes": seen / rows if rows else None,
             "updates": updates,
             "advised_iters": -(-rows // batch) if rows else None,
         },

@@ -37,7 +37,7 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.exhibits import DriftByLayer
-from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
+from mlxdoctor.finding import Severity, Sign, Symptom
 from mlxdoctor.judge.save_flaws import EXPLODED, NOMINAL_LARGE
 from mlxdoctor.measure.exhibited import drift_shown
 from mlxdoctor.measure.weights.adapter_facts import adapter_facts
@@ -136,9 +136,8 @@ def weight_drift(
     if config is not None:
         yield from _straight(facts, config)
     if not isfinite(facts[0].scale):
-        raise Inconclusive(
-            "the scale of the update is not stated: the adapter_config.json is needed"
-        )
+        why = "the scale of the update is not stated: the adapter_config.json is needed"
+        raise Inconclusive(why)
     yield from _size(facts)
 
 
@@ -163,14 +162,9 @@ def _size(facts: Sequence[ModuleFacts]) -> Iterator[Sign]:
         severity = Severity.ERROR if middle < least * _NOTHING else None
         yield Sign("negligible", measured, where=name, severity=severity)
     if largest >= _LONE and largest >= _LONE * middle:
-        figures: dict[str, Measurement] = {
-            "relative_norm": largest,
-            "median_relative_norm": middle,
-            "modules": len(sizes),
-            "usual": "its" if is_relative else "usual",
-            "most": _LONE,
-        }
-        yield Sign("one-module-overwritten", figures, where=name)
+        norms = {"relative_norm": largest, "median_relative_norm": middle, "most": _LONE}
+        usual = {"usual": "its" if is_relative else "usual"}
+        yield Sign("one-module-overwritten", {**norms, **usual}, where=name)
 
 
 def _straight(facts: Sequence[ModuleFacts], config: TrainingConfig) -> Iterator[Sign]:
@@ -189,12 +183,5 @@ def _straight(facts: Sequence[ModuleFacts], config: TrainingConfig) -> Iterator[
     straightness = median(module.b.rms for module in facts) / way
     # B that went further than the stated rate takes it was trained with another, or for longer.
     if STRAIGHT <= straightness <= 1.0:
-        yield Sign(
-            "straight",
-            {
-                "learning_rate": config.learning_rate,
-                "updates": updates,
-                "straightness": straightness,
-                "most": STRAIGHT,
-            },
-        )
+        figures = {"updates": updates, "straightness": straightness, "most": STRAIGHT}
+        yield Sign("straight", {**figures, "learning_rate": config.learning_rate})
