@@ -24,8 +24,6 @@ What to do. Generate a few answers with the base model alone. If they are garbag
 download or convert it again.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence

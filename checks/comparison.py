@@ -15,8 +15,6 @@ but the configuration can be compared.
 What to do. Take over the healthy run's values one at a time, in the order in which they are named.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -43,7 +41,6 @@ _STEP_RATIO = 3.0
 _LOSS_RATIO = 1.5
 #: Fewest reports that both logs have, for a median of the last third.
 _SHARED_REPORTS = 3
-
 
 _STEP = Symptom.warning(
     "rate × scale is another than the healthy run's, several times over",

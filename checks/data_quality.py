@@ -112,7 +112,6 @@ TAIL = 200
 _ENDS_IN_CONTROL = re.compile(rf"(?:{CONTROL.pattern})\s*\Z")
 _OF_ANSWERS = ("cut-answers", "wrapped-answers", "words-out-of-order", "misplaced-answers")
 
-
 #: Shares of answers that end as questions, and of those with tags or entities, from which they are
 #: a note and a warning; never an error, since a task may be to ask, or to write HTML. Neither was
 #: seen in the rows of 40 sound runs of 3 M parameters, one of which is asked for HTML.

@@ -16,8 +16,6 @@ adapter that was trained further after the fusing is another one.
 What to do. Fuse with `--dequantize`, or serve the adapter beside the base model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
@@ -33,7 +31,6 @@ _SAID = (
     "On {rows:* row} the fused model's loss is {fused_loss:.3f}, that of base and adapter "
     "{adapter_loss:.3f}"
 )
-
 
 #: How much fusing may cost: this share of the loss before it, half of a usual cost, and so many
 #: nats; rounding to half precision costs less.

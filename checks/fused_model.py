@@ -19,8 +19,6 @@ What to do. Fuse again, from this base and this adapter, with `--dequantize`; or
 adapter beside the base model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
@@ -34,7 +32,6 @@ from mlxdoctor.finding import Severity, Sign, Symptom, some_of
 from mlxdoctor.measure.weights.changed_tensors import fusions
 
 _AGAIN = "fuse again from the base and this adapter, with `mlx_lm.fuse --dequantize`"
-
 
 # What follows was crossed by none of 64 sound fusions of 16 runs, unquantised or at 5 to 8 bits.
 #: Gain of a module without the update: sound fusions have 0.99 to 1.00 in every module

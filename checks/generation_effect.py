@@ -22,8 +22,6 @@ What to do. Where the adapter is refused or without effect, compare its tensor n
 base model's using `mlxdoctor inspect`. Where answers got worse, see the other checks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

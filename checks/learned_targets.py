@@ -22,8 +22,6 @@ would make of the same rows. In a trainer of your own, print one row's inputs an
 side: each target is the token after its input.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 

@@ -24,8 +24,6 @@ What to do. Divide the rate so that rate times scale lies within the band, run 5
 see the loss fall before a long run.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -61,7 +59,6 @@ _BAND = (
 _STEP = "Rate × scale is {rate_times_scale:.2g} ({learning_rate:g} × {scale:g})"
 _SIZE = "a model of {size}"
 _FIX = f"[{_ADVICE}|correct the scale first]"
-
 
 #: Least step of a plan without warm-up for an error, in highest usual steps: 18 plans of the ward
 #: at 2.2 and more fail; 263 sound plans take at most 1.4, or 2.1 with a warm-up.

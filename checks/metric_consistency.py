@@ -21,8 +21,6 @@ loss as to the first is never judged. A metric whose name says "base" is taken a
 What to do. Evaluate again with the adapter loaded, and compare the loss with the log's.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -20,8 +20,6 @@ What to do. Equal: print one pair as tokens, the reference's log-likelihoods and
 look for a lost minus sign. Unlikely: divide the rate by ten.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -20,8 +20,6 @@ What to do. Read a few training rows: is the answer that of the prompt? Join pro
 by a key, never by their place in two lists.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import get_args

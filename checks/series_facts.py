@@ -20,8 +20,6 @@ that are packed or padded to one width have the same number of tokens.
 What to do. Look at what the finding names: the batch, the gradient, the memory, the schedule.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from functools import partial
 

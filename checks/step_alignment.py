@@ -63,7 +63,6 @@ _RUN = 4
 #: (0 of 254 sound steps on four bases below, reports/probe.md).
 _AGREEMENT = 0.9
 
-
 CODES = {
     "blank-prompt": _error(
         "rows or prompts reach the model as one token repeated",

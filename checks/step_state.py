@@ -29,7 +29,6 @@ from mlxdoctor.measure.training_step.measurement import TrainingStep
 _SOUND = "an adapter on the layers it was meant for, and nothing else trainable"
 _error = partial(Symptom.error, expected=_SOUND)
 
-
 #: Above this share of the parameters the model itself is trained; a head or an encoder of its own
 #: is a smaller part of it, and the rest was frozen on purpose.
 WHOLE = 0.5

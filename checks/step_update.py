@@ -44,7 +44,6 @@ _GRADIENT = "a finite gradient other than zero for every trainable parameter"
 _error = partial(Symptom.error, expected=_SOUND)
 _warning = partial(Symptom.warning, expected=_SOUND)
 
-
 #: Least loss that is a sum, in uniform guesses: no mean over tokens is so high.
 _SUM = 3.0
 #: Nats above the uniform guess for an error: sound runs of small bases start up to 1.03 above it,

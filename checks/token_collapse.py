@@ -35,8 +35,6 @@ once. Where answers do not end, or end at once, see in the report's label strip 
 supervised token is the end token, once.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import pairwise

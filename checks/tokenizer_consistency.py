@@ -54,7 +54,6 @@ MAX_MARK = 60
 _TOKENIZER_CONFIG = "tokenizer_config.json"
 _OF_THE_BASE = "use the tokenizer that came with the base model"
 
-
 #: Rows of text that are examined, evenly: all are written by one program. Fewer than so many that
 #: are a question and its answer may be examples.
 _EXAMINED, _LEAST = 64, 8

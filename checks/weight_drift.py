@@ -48,7 +48,6 @@ _TIMES = (
     "(median of {modules} modules[, at most {largest_relative_norm:.3g}])"
 )
 
-
 #: Without the base model an update is called too small at a quarter of the limit.
 _NOMINAL_SHARE = 0.25
 #: Below this share of the limits an update is nothing: such adapters' answers are the base's. That
@@ -59,7 +58,6 @@ _NOTHING = 0.2
 _LONE = 10.0
 #: Updates after which sound runs no longer go straight: 0.2 of the way after 20, 0.14 after 60.
 _ENOUGH_UPDATES = 50
-
 
 #: ‖ΔW‖/‖W‖ for a warning: 1.7 in healthy runs at most, 2.0 to 2.8 in three at five times a sound
 #: scale; runs at 1.8 to 2.9 are impaired, some not for good. Crossed by 0 of 98 healthy runs of
