@@ -25,11 +25,9 @@ of A (PiSSA, Gaussian) are not held to the draw if PEFT's configuration names th
 whole weights on purpose for `modules_to_save`. A model that uses one module in several places has
 its factors several times, which is a warning only.
 
-What to do. If B is zero, find out why no gradient reached the adapter, or whether the rate was
-zero; where only some are, look at what lies between them and the loss. If A has moved, look at how
-the file was written. If there are no factors, check that layers were converted before training:
-count them. If values are not finite, go back to the last checkpoint without them. If they are not
-those of training, use a save of the trainer itself, and convert or merge it anew.
+What to do. Find out why no gradient reached the adapter, whether the rate was zero, or whether
+layers were converted at all: count them. Where values are spoilt, use a save of the trainer itself,
+from before they were, and convert or merge it anew.
 """
 
 import re

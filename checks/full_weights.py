@@ -20,8 +20,7 @@ spoils a model with less. Training from scratch, or for very long, moves weights
 folder of another revision than the one trained on adds its own difference. A model that was
 quantised after full fine-tuning differs by rounding; such tensors are not judged.
 
-What to do. Lower the learning rate: full fine-tuning bears less than LoRA. Where nothing changed,
-check that the layers were unfrozen and that the trained model was saved. For LoRA, freeze the
+What to do. Lower the learning rate: full fine-tuning bears less than LoRA. For LoRA, freeze the
 model before the layers are converted, and throw the file away. `mlxdoctor inspect MODEL --base
 BASE` shows every tensor.
 """

@@ -22,10 +22,9 @@ that is looked at on another machine than the one that will train, where files l
 few validation batches each run draws others: the tolerance is a few tenths of a nat. Runs on other
 data or with another mask have other losses and are not compared.
 
-What to do. Another rank: set `lora_parameters.rank` to the file's, or start afresh without it.
-Otherwise rename the tensors, or set `num_layers`, `keys` and the rank as they were, before
-resuming. Loading the adapter once with `mlx_lm.load(model, adapter_path=...)` refuses what
-does not fit.
+What to do. Give the run the rank, `num_layers` and `keys` of the file it resumes, or rename the
+tensors. Loading the adapter once with `mlx_lm.load(model, adapter_path=...)` refuses what does not
+fit.
 """
 
 from collections.abc import Collection, Iterator

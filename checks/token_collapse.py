@@ -9,18 +9,17 @@ printed only commas had reported a perplexity of 7.66. One that ends at once say
 never ends wastes every token after the answer, and one that was taught the token after the next
 answers in skips: the loss of each looks like that of any other run.
 
-How it is measured. The unit is the prompt. An answer counts as one token when runs of
-a single token make up nearly all of it, as a loop when its end repeats with a fixed period
-or most 4-grams repeat (seq-rep-4, Welleck et al. 2020), as a handful of tokens when at most a
-quarter of them are distinct or one is half of it. It never ends when it reached the length limit
-without the end token and is longer than the expected one. The share of prompts is given with its
-Wilson interval and compared with the base model on the same prompts: exact McNemar, or, with few
-prompts, a sequential test (5% against 50%, false alarms 0.1%). With fewer than 8 prompts the same
-test can't tell a sound model from a broken one: then what is found is reported, and finding nothing
-is inconclusive. An answer that is one token 24 times over needs no statistic: it is an error if at
-least half of the few prompts get one, unless the base model's or the expected answer is such an
-answer. Every different pair of neighbouring tokens is looked up among those 1, 2, 3 or 4 places
-apart in the rows.
+How it is measured. The unit is the prompt. An answer counts as one token when runs of a single
+token make up nearly all of it, as a loop when its end repeats with a fixed period or most 4-grams
+repeat (seq-rep-4, Welleck et al. 2020), as a handful of tokens when at most a quarter of them are
+distinct or one is half of it. It never ends when it reached the length limit without the end token
+and is longer than the expected one. The share of prompts, with its Wilson interval, is compared
+with the base model on the same prompts: exact McNemar, or, with few prompts, a sequential test (5%
+against 50%, false alarms 0.1%), which with fewer than 8 can show a fault but not that there is
+none. An answer that is one token 24 times over needs no statistic: it is an error if at least half
+of the few prompts get one, and neither the base model nor the data have such an answer. Every
+different pair of neighbouring tokens is looked up among those 1, 2, 3 or 4 places apart in the
+rows.
 
 When it is wrong. Data whose right answers are repetitive (tables, padding, sequences of
 digits) makes a sound model look collapsed; answers under 8 tokens are not judged. Without
@@ -28,11 +27,10 @@ the base model's answers, a base that is broken itself is not told apart. Traini
 makes a sound model longer than its base: where no expected answer is known, never ending is only a
 warning. Where the end token is unknown, nothing has ended.
 
-What to do. Look up which token it is: a frequent one points to training that destroyed the
-model, token 0 to logits that are not finite, the pad token to padding in the loss. Where tokens
-are skipped, look at how inputs and targets are cut: `inputs = tokens[:-1]`, `targets = tokens[1:]`,
-once. Where answers do not end, or end at once, see in the report's label strip whether a row's last
-supervised token is the end token, once.
+What to do. Look up which token it is: a frequent one points to training that destroyed the model,
+token 0 to logits that are not finite, the pad token to padding in the loss. Otherwise see in the
+report's label strip how inputs and targets are cut, and whether the last supervised token of a row
+is the end token, once.
 """
 
 from collections import Counter
