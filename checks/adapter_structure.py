@@ -285,14 +285,9 @@ def _unmatched(adapter: Adapter, config: TrainingConfig, base: BaseModel | None)
     nothing_matches = base is not None and len(unmatched) == len(keys) == len(
         unmatched_keys(config, base.linear_shapes)
     )
-    figures: dict[str, Measurement] = {
-        "keys": tuple(unmatched),
-        "count": len(unmatched),
-        "all_keys": len(keys),
-        "rest": "nor any module of the base model, so that nothing is converted"
-        if nothing_matches
-        else None,
-    }
+    rest = "nor any module of the base model, so that nothing is converted"
+    figures: dict[str, Measurement] = {"keys": tuple(unmatched), "count": len(unmatched)}
+    figures |= {"all_keys": len(keys), "rest": rest if nothing_matches else None}
     # mlx-lm renames the modules of files that MLX did not write, and then compares the keys.
     is_certain = nothing_matches and base is not None and base.is_mlx
     severity = Severity.ERROR if is_certain else None
@@ -408,25 +403,17 @@ def _against_base(modules: Sequence[LoraModule], base: BaseModel) -> Iterator[Si
         or (module.experts is not None and module.experts != base.shape(module.name)[0])
     ]
     if beyond:
-        figures: dict[str, Measurement] = {
-            "beyond": len(beyond),
-            "layer": max(module.layer or 0 for module in beyond),
-            "base_layers": base.num_layers,
-        }
-        yield _sign("shape-mismatch", beyond, figures)
+        layers_of = {"layer": max(module.layer or 0 for module in beyond), "base_layers": layers}
+        yield _sign("shape-mismatch", beyond, {"beyond": len(beyond), **layers_of})
     if absent:
-        figures = {
-            "missing": len(absent),
-            "modules": len(within),
-            "first": absent[0].name,
-            "closest": base.closest_module(absent[0].name),
-        }
+        counts = {"missing": len(absent), "modules": len(within)}
+        names = {"first": absent[0].name, "closest": base.closest_module(absent[0].name)}
         severity = Severity.ERROR if base.is_mlx else None
-        yield _sign("modules-not-in-base", absent, figures, severity)
+        yield _sign("modules-not-in-base", absent, {**counts, **names}, severity)
     if misshapen:
         first = misshapen[0]
         inputs, outputs = base.linear_shapes.get(first.name, (0, 0))
-        figures = {
+        figures: dict[str, Measurement] = {
             "modules": len(misshapen),
             "all_modules": len(present),
             "first": first.name,

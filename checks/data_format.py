@@ -204,12 +204,9 @@ def _validation(
         training = log.main.get("train_loss") if log is not None else None
         is_validated = log is None or log.is_preference or log.main.get("val_loss") is not None
         reports = None if is_validated or training is None else len(training)
-        yield Sign(
-            "no-validation-split",
-            {"reports": reports, "validations": validations or None},
-            where="valid.jsonl",
-            severity=None if reports is None else Severity.WARNING,
-        )
+        counts = {"reports": reports, "validations": validations or None}
+        severity = None if reports is None else Severity.WARNING
+        yield Sign("no-validation-split", counts, where="valid.jsonl", severity=severity)
     elif count and batch_size is not None and count < batch_size:
         # A trainer other than mlx-lm may use smaller batches.
         figures = {"rows": count, "batch_size": batch_size}

@@ -445,20 +445,15 @@ def _marked(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
 def _order(split: Split, facts: TextFacts) -> Iterator[Sign | Seen | Unsought]:
     order = facts.order
     can_tell = DEALT <= order.dealt <= MOST_DEALT * (order.words - order.texts)
-    why = ""
     if order.function_words < FUNCTION_WORDS:
         why = "the answers are no sentences of a language whose small words are known here"
-    elif order.shared < SHARED_WORDS or not can_tell:
-        why = "too few different words stand side by side"
-    if why:
         yield Unsought(("words-out-of-order",), why)
         return
-    measured: dict[str, Measurement] = {
-        "again": order.again,
-        "by_chance": order.dealt,
-        "examined": order.texts,
-        "ratio": order.ratio,
-    }
+    if order.shared < SHARED_WORDS or not can_tell:
+        yield Unsought(("words-out-of-order",), "too few different words stand side by side")
+        return
+    counts = {"again": order.again, "by_chance": order.dealt, "examined": order.texts}
+    measured = {**counts, "ratio": order.ratio}
     if order.ratio > IN_ORDER:
         yield Seen(
             "{again:,} neighbouring words of the answers meet again in another row, {ratio:.1f} "

@@ -34,7 +34,7 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
-from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought, some_of
+from mlxdoctor.finding import Seen, Severity, Sign, Symptom, Unsought, some_of
 from mlxdoctor.measure.weights.changed_tensors import WeightChange, component, weight_changes
 
 _OF_FULL = ("non-finite", "unchanged", "exploded")
@@ -154,12 +154,8 @@ def _fully_tuned(
     median_change = median(size for size, _ in matrices) if matrices else 0.0
     if median_change >= _WARNING_CHANGE:
         largest, name = max(matrices)
-        figures: dict[str, Measurement] = {
-            "median_relative_change": median_change,
-            "largest_relative_change": largest,
-            "matrices": len(matrices),
-            "most": _WARNING_CHANGE,
-        }
+        moved = {"median_relative_change": median_change, "largest_relative_change": largest}
+        figures = {**moved, "matrices": len(matrices), "most": _WARNING_CHANGE}
         severity = None if median_change >= _ERROR_CHANGE else Severity.WARNING
         yield Sign("exploded", figures, where=name, severity=severity)
 

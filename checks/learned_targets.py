@@ -30,7 +30,7 @@ import numpy as np
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.evidence.supervision import Role
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
+from mlxdoctor.finding import Seen, Severity, Sign, Symptom, Unsought
 from mlxdoctor.judge.learned import (
     ENOUGH_ROWS,
     LIKELY,
@@ -216,13 +216,9 @@ def _base_broken(losses: TokenLosses) -> Sign | None:
     is_sure = sign_test(means - uniform) < SIGNIFICANCE
     if not not_finite and (is_learned or not (is_above and is_sure)):
         return None
-    measured: dict[str, Measurement] = {
-        "rows": len(losses.rows),
-        "not_finite": not_finite or None,
-        "base_loss": mean_of(means),
-        "uniform_loss": round(uniform, 3),
-    }
-    return Sign("base-broken", measured)
+    counts = {"rows": len(losses.rows), "not_finite": not_finite or None}
+    levels = {"base_loss": mean_of(means), "uniform_loss": round(uniform, 3)}
+    return Sign("base-broken", {**counts, **levels})
 
 
 #: Wrong targets: how far ahead of its input -> what they are.
@@ -248,16 +244,10 @@ def _shift(rows: Sequence[RowLosses]) -> Sign | None:
     if not preferred or not following.is_enough:
         return None
     shift = min(preferred, key=lambda shift: float(changes[shift].tuned.mean()))
-    return Sign(
-        "wrong-shift-learned",
-        {
-            **changes[shift].measured,
-            "shift": shift,
-            "what": _WRONG_SHIFTS[shift],
-            "next_base_loss": mean_of(following.base),
-            "next_tuned_loss": mean_of(following.tuned),
-        },
-    )
+    before, after = mean_of(following.base), mean_of(following.tuned)
+    of_next = {"next_base_loss": before, "next_tuned_loss": after}
+    figures = {**changes[shift].measured, **of_next, "shift": shift}
+    return Sign("wrong-shift-learned", {**figures, "what": _WRONG_SHIFTS[shift]})
 
 
 #: Where padding may be chosen: in place of the answer, or of its end.

@@ -173,8 +173,11 @@ def step_alignment(step: TrainingStep) -> Iterator[Sign | Unsought]:
         return
     if empty := int((~alignment.trained.any(axis=1)).sum()):
         yield Sign("rows-without-targets", {"rows": empty, "of": len(alignment.inputs)})
-    if not wrong:
-        yield from _prompts(alignment)
+    inside = _before(alignment, alignment.prompt_lengths)
+    share = float(alignment.trained[inside].mean()) if inside.any() else 0.0
+    if share >= _PROMPT and not wrong:
+        prompts = int((alignment.prompt_lengths > 0).sum())
+        yield Sign("prompt-trained", {"share": share, "rows": prompts})
 
 
 def _inputs(alignment: Alignment) -> Iterator[Sign]:
@@ -187,15 +190,9 @@ def _inputs(alignment: Alignment) -> Iterator[Sign]:
     runs = alignment.blank_prompts(_RUN)
     if runs is not None and not constant:
         trained = np.flatnonzero(alignment.trained.any(axis=1))
-        yield Sign(
-            "blank-prompt",
-            {
-                "rows": int(trained.size),
-                "token": int(alignment.inputs[trained[0], 0]),
-                "shortest": int(runs[trained].min()),
-                "longest": int(runs[trained].max()),
-            },
-        )
+        token, lengths = int(alignment.inputs[trained[0], 0]), runs[trained]
+        blank = {"token": token, "shortest": int(lengths.min()), "longest": int(lengths.max())}
+        yield Sign("blank-prompt", {"rows": int(trained.size), **blank})
 
 
 def _offset(alignment: Alignment) -> Iterator[Sign]:
@@ -243,14 +240,6 @@ def _before(alignment: Alignment, lengths: NDArray[np.int32]) -> NDArray[np.bool
     """bool (rows, positions): whether the next token is among the first `lengths` of its row."""
     next_positions = np.arange(1, alignment.inputs.shape[1] + 1)
     return np.less(next_positions[None, :], lengths[:, None])
-
-
-def _prompts(alignment: Alignment) -> Iterator[Sign]:
-    inside = _before(alignment, alignment.prompt_lengths)
-    share = float(alignment.trained[inside].mean()) if inside.any() else 0.0
-    if share >= _PROMPT:
-        rows = int((alignment.prompt_lengths > 0).sum())
-        yield Sign("prompt-trained", {"share": share, "rows": rows})
 
 
 def _first_tokens(alignment: Alignment) -> Iterator[Sign]:

@@ -152,13 +152,6 @@ def _rewards(policy: Preferences, reversed_pushes: NDArray[np.float64]) -> Itera
     # Rewards that are all the same say nothing of a loss that compares them.
     if rewards.shape == own.shape and not policy.all_same and np.cov(rewards, own)[0, 1] < 0:
         best, worst = int(rewards.argmax()), int(rewards.argmin())
-        yield Sign(
-            "wrong-way",
-            {
-                "name": name,
-                "highest": float(rewards[best]),
-                "its_push": float(own[best]),
-                "lowest": float(rewards[worst]),
-                "push_of_lowest": float(own[worst]),
-            },
-        )
+        of_best = {"highest": float(rewards[best]), "its_push": float(own[best])}
+        of_worst = {"lowest": float(rewards[worst]), "push_of_lowest": float(own[worst])}
+        yield Sign("wrong-way", {"name": name, **of_best, **of_worst})

@@ -297,16 +297,13 @@ def _endless(
     elif is_raised(share):
         knows_length = typical is not None or judged[0].item.expected is not None
         is_most = share.base is not None and share.interval.share >= BROKEN_SHARE
-        is_sure = share.is_broken or _expects_no_end(losses)
+        # Whether it does not expect an end after the rows' answers, nor learned to.
+        compared = losses.compared if losses is not None else ()
+        after = change(compared, lambda row: row.end_after_answer)
+        expects_none = after.is_enough and not is_likely(after.tuned, LIKELY) and after.gain <= 0
+        is_sure = share.is_broken or expects_none
         severity = Severity.ERROR if knows_length and is_most and is_sure else None
         yield Sign("never-ends", share.measured, severity=severity)
-
-
-def _expects_no_end(losses: TokenLosses | None) -> bool:
-    """Whether the tuned model does not expect an end after the rows' answers, nor learned to."""
-    compared = losses.compared if losses is not None else ()
-    after = change(compared, lambda row: row.end_after_answer)
-    return after.is_enough and not is_likely(after.tuned, LIKELY) and after.gain <= 0
 
 
 def _skips(outputs: Sequence[Output], rows: SupervisedRows | None) -> Iterator[Sign | Unsought]:

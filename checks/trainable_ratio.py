@@ -93,8 +93,11 @@ def trainable_ratio(
     stated = config.fine_tune_type if config is not None else log.header.get("type", "")
     if (stated or "").startswith("full"):
         raise NotApplicable("a full fine-tune trains whole weights")
-    if base is not None:
-        yield from _total_mismatch(logged.total_millions * 1e6, base)
+    # Of a model that sees, the log counts the language model alone.
+    if base is not None and not {"text_config", "vision_config"} & base.config.keys():
+        total, count = logged.total_millions * 1e6, base.parameter_count
+        if count and abs(total - count) > _TOTAL_DIFFERENCE * count + _ROUNDING:
+            yield Sign("total-mismatch", {"log": total, "base": count}, where=base.path.name)
     trainable = logged.trainable_millions * 1e6
     configured = (
         configured_parameters(config, base) if config is not None and base is not None else None
@@ -140,12 +143,3 @@ def _is_of_another_rank(trainable: float, modules: Sequence[LoraModule]) -> bool
     per_rank = sum(module.parameter_count for module in modules) / ranks.pop()
     off = abs(trainable - round(trainable / per_rank) * per_rank)
     return off <= _ROUNDING / 2 < per_rank / 4
-
-
-def _total_mismatch(total: float, base: BaseModel) -> Iterator[Sign]:
-    if "text_config" in base.config or "vision_config" in base.config:
-        # The log counts the language model alone.
-        return
-    count = base.parameter_count
-    if count and abs(total - count) > _TOTAL_DIFFERENCE * count + _ROUNDING:
-        yield Sign("total-mismatch", {"log": total, "base": count}, where=base.path.name)
