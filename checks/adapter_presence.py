@@ -212,13 +212,10 @@ def _whole_weights(adapter: Adapter, config: TrainingConfig | None) -> Iterator[
     elif not adapter.modules and config is not None:
         severity = Severity.ERROR
     if others:
+        counts = {"tensors": len(others), "parameters": sum(tensor.size for tensor in others)}
         yield Sign(
             "full-weights",
-            {
-                "tensors": len(others),
-                "parameters": sum(tensor.size for tensor in others),
-                "file": adapter.path.name,
-            },
+            {**counts, "file": adapter.path.name},
             where=some_of([tensor.name for tensor in others]),
             severity=severity,
         )
@@ -314,10 +311,10 @@ def _same(facts: Sequence[ModuleFacts]) -> Iterator[Sign]:
         (same_a - same_b, "their A", drawn, Severity.WARNING),
     ):
         if names:
-            more: dict[str, Measurement] = {"modules": len(facts), "same": factors}
-            figures = {"alike": len(names), "reason": reason, **more}
+            counts = {"alike": len(names), "modules": len(facts)}
+            figures = {"same": factors, "reason": reason}
             where = some_of(sorted(names))
-            yield Sign("untrained-values", figures, where=where, severity=severity)
+            yield Sign("untrained-values", {**counts, **figures}, where=where, severity=severity)
 
 
 def _magnitudes(modules: Sequence[LoraModule], base: BaseModel | None) -> Iterator[Sign]:

@@ -98,13 +98,10 @@ def checkpoint_history(
     if is_shown and (figure := heat_map(examined, broken)) is not None:
         yield figure
     if unreadable := [save for save in examined if save.problem]:
-        at_first = unreadable[0].checkpoint
         names = [save.checkpoint.path.name for save in unreadable]
-        file = {"file": names[0], "problem": unreadable[0].problem}
-        counted = {"count": len(unreadable)}
-        yield Sign(
-            "unreadable", {**counted, **file}, where=some_of(names), onset=at_first.iteration
-        )
+        of_first = {"file": names[0], "problem": unreadable[0].problem}
+        onset = unreadable[0].checkpoint.iteration
+        yield Sign("unreadable", {"count": len(unreadable), **of_first}, some_of(names), onset)
     saves = [save for save in examined if not save.problem]
     numbered = [save for save in saves if save.checkpoint.iteration is not None]
     if not numbered:
@@ -157,6 +154,6 @@ def _of_another_run(
     has_values = not any(save.nonfinite for save in (*numbered, final))
     if has_values and is_settled and cosine <= _OTHER_START:
         cosines = {"cosine": cosine, "own_cosine": own if isfinite(own) else None}
-        figures = {**cosines, "least": _OTHER_START}
+        file = {"last_file": last.path.name}
         where = final.checkpoint.path.name
-        yield Sign("final-of-another-run", {**figures, "last_file": last.path.name}, where=where)
+        yield Sign("final-of-another-run", {**cosines, **file, "least": _OTHER_START}, where=where)

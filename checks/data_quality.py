@@ -383,9 +383,9 @@ def _cut(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Iterator[Sign
     if cut.share < CUT or not looks_cut or not are_texts:
         return
     rows = [row for row, pair in enumerate(pairs) if len(pair.answer) == cut.length]
-    figures: dict[str, Measurement] = {"length": cut.length, "unfinished": cut.unfinished}
-    figures["answer"] = quoted(pairs[rows[0]].answer, 60)
-    yield from _graded("cut-answers", split, rows, (math.inf, 0.0, MANY_CUT), figures)
+    steps, answer = (math.inf, 0.0, MANY_CUT), quoted(pairs[rows[0]].answer, 60)
+    measured = {"length": cut.length, "unfinished": cut.unfinished}
+    yield from _graded("cut-answers", split, rows, steps, {**measured, "answer": answer})
 
 
 def _given_away(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:

@@ -192,7 +192,7 @@ def _relative_change(change: WeightChange) -> float | None:
         return None
     same_storage = change.before == change.after
     if change.relative is None:
-        # Integers have no relative change.
+        # Integers have no relative change: 1.0 unless only their type changed.
         return 1.0 if same_storage else None
     rounding = max(_QUANTIZED * change.rounding, _ROUNDING)
     return None if change.relative <= rounding and not same_storage else change.relative

@@ -188,10 +188,8 @@ def _written_by_hand(dataset: Dataset, tokenizer: Tokenizer) -> Iterator[Sign | 
     train = dataset.splits["train"]
     if tokenizer.chat_template is None and not tokenizer.renders_itself:
         return
-    texts = [
-        train.rows[place].get(dataset.features.text)
-        for place in sampled(len(train.rows), _EXAMINED)
-    ]
+    rows = [train.rows[place] for place in sampled(len(train.rows), _EXAMINED)]
+    texts = [row.get(dataset.features.text) for row in rows]
     read = [exchange_in(text) for text in texts if isinstance(text, str)]
     exchanges = [exchange for exchange in read if exchange is not None]
     if len(exchanges) < max(_EXCHANGES * len(texts), _LEAST):
