@@ -1,42 +1,33 @@
 """Whether the adapter's file holds a trained adapter.
 
-What it finds. Files without a single LoRA factor although the configuration speaks of
-LoRA; a whole model saved in the adapter's place; factors that were never trained, whose
-B is still exactly the zero it starts at, in all modules or in some beside others that
-were trained; a B that is zero again although A has moved; factors without their partner;
-values that are NaN or infinite, those in float16 apart; and values that no training
-leaves: of one sign, of a handful of numbers, the same in several modules, or magnitudes
-of DoRA that are not the norms that they start as.
+What it finds. A file without LoRA factors, or with a whole model's weights; factors that were never
+trained, or lack their partner; and values that are not finite, or that no start and no training
+leaves.
 
 Why it matters. A flag such as `_has_adapter = True` proves nothing: only tensors do. An
 adapter whose B is zero changes no output whatever it is loaded on, and one that holds a
 NaN makes every output NaN. Values that a conversion or a rounding spoilt have names and
 norms in order, and the model answers with noise.
 
-How it is measured. Every value is read. B counts as zero only if each of its elements is
-exactly zero: one update moves every B that a gradient reaches. mlx-lm and PEFT draw A
-uniformly within ±1/sqrt(inputs). A counts as drawn if none of its elements lies outside
-and its mean square is within five standard errors of that draw's, and as moved if one
-lies outside: A has no gradient while B is zero, and weight decay only makes it smaller,
-so that such an A was trained together with a B that was lost. Signs and different values
-are counted among the first 1,024 of a factor. A magnitude starts as the norm of a row of
-weights; those of a module together have the norm of its weight, with which they are
-compared where the base is at hand.
+How it is measured. Every value is read. B counts as zero only if each of its elements is exactly
+zero: one update moves every B that a gradient reaches. mlx-lm and PEFT draw A uniformly within
+±1/sqrt(inputs). A counts as drawn if none of its elements lies outside and its mean square is
+within five standard errors of that draw's, and as moved if one lies outside: A has no gradient
+while B is zero, and weight decay only makes it smaller, so that such an A was trained together with
+a B that was lost. Signs and different values are counted among the first 1,024 of a factor. A
+magnitude starts as the norm of a row of weights; those of a module together have the norm of its
+weight, with which they are compared where the base is at hand.
 
-When it is wrong. An adapter saved before the first update has B at zero and is sound.
-Where a model leaves modules unused (experts that no token was sent to, an image tower
-without images, keys and values that later layers share) their B stays zero, and they are
-not counted. Other initialisations of A (PiSSA, Gaussian) are not held to the draw if
-PEFT's configuration names them. PEFT stores whole weights on purpose for
-`modules_to_save`. A model that uses one module in several places has its factors several
-times, which is a warning only.
+When it is wrong. An adapter saved before the first update has B at zero and is sound. Where a model
+leaves modules unused (experts that no token was sent to, an image tower without images, keys and
+values that later layers share) their B stays zero, and they are not counted. Other initialisations
+of A (PiSSA, Gaussian) are not held to the draw if PEFT's configuration names them. PEFT stores
+whole weights on purpose for `modules_to_save`. A model that uses one module in several places has
+its factors several times, which is a warning only.
 
-What to do. If B is zero, find out why no gradient reached the adapter, or whether the
-rate was zero; where only some are, look at what lies between them and the loss. If A has
-moved, look at how the file was written. If there are no factors, check that layers were
-converted before training: count them. If values are not finite, go back to the last
-checkpoint without them. If they are not those of training, use a save of the trainer
-itself, and convert or merge it anew.
+What to do. Find out why no gradient reached the adapter, whether the rate was zero, or whether
+layers were converted at all: count them. Where values are spoilt, use a save of the trainer itself,
+from before they were, and convert or merge it anew.
 """
 
 import re
@@ -175,11 +166,8 @@ def adapter_presence(
     yield from _same(facts)
     yield from _magnitudes(adapter.modules, base)
     factors = [factor for module in facts for factor in (module.a, module.b)]
-    if (
-        factors
-        and not unusable
-        and all(factor.is_finite and not factor.is_zero for factor in factors)
-    ):
+    are_trained = all(factor.is_finite and not factor.is_zero for factor in factors)
+    if factors and not unusable and are_trained:
         yield Seen(
             "The adapter has {modules} pairs of LoRA factors, all finite and none zero.",
             {"modules": len(facts)},
@@ -187,14 +175,10 @@ def adapter_presence(
 
 
 def _nonfinite(adapter: Adapter) -> Iterator[Sign]:
-    bad = nonfinite_values(adapter)
-    if not bad:
+    if not (bad := nonfinite_values(adapter)):
         return
-    figures = {
-        "tensors": len(bad),
-        "all_tensors": len(adapter.tensors),
-        "values": sum(bad.values()),
-    }
+    counts = {"tensors": len(bad), "values": sum(bad.values())}
+    figures = {**counts, "all_tensors": len(adapter.tensors)}
     yield Sign("non-finite", figures, where=some_of(list(bad)))
     half = [name for name in bad if adapter.tensors[name].dtype == "F16"]
     if 2 * len(half) >= len(bad):
@@ -228,13 +212,13 @@ def _whole_weights(adapter: Adapter, config: TrainingConfig | None) -> Iterator[
     elif not adapter.modules and config is not None:
         severity = Severity.ERROR
     if others:
-        figures: dict[str, Measurement] = {
-            "tensors": len(others),
-            "parameters": sum(tensor.size for tensor in others),
-            "file": adapter.path.name,
-        }
-        where = some_of([tensor.name for tensor in others])
-        yield Sign("full-weights", figures, where=where, severity=severity)
+        counts = {"tensors": len(others), "parameters": sum(tensor.size for tensor in others)}
+        yield Sign(
+            "full-weights",
+            {**counts, "file": adapter.path.name},
+            where=some_of([tensor.name for tensor in others]),
+            severity=severity,
+        )
 
 
 def _unusable(adapter: Adapter) -> Iterator[Sign]:
@@ -246,15 +230,13 @@ def _unusable(adapter: Adapter) -> Iterator[Sign]:
         for name, tensor in factors.items()
         if f"{first}.lora_" in name
     )
-    is_peft = adapter.naming == "peft"
-    layout = "A (rank, inputs) and B (outputs, rank)"
+    layout = "A (inputs, rank) and B (rank, outputs)"
+    if adapter.naming == "peft":
+        layout = "A (rank, inputs) and B (outputs, rank)"
     types = {tensor.dtype for tensor in factors.values() if not tensor.is_float}
     figures: dict[str, dict[str, Measurement]] = {
         "unpaired": {"file": adapter.path.name},
-        "mismatched": {
-            "shapes": ", ".join(shapes),
-            "layout": layout if is_peft else "A (inputs, rank) and B (rank, outputs)",
-        },
+        "mismatched": {"shapes": ", ".join(shapes), "layout": layout},
         "not_float": {"types": tuple(sorted(types))},
     }
     for fault, more in figures.items():
@@ -329,14 +311,10 @@ def _same(facts: Sequence[ModuleFacts]) -> Iterator[Sign]:
         (same_a - same_b, "their A", drawn, Severity.WARNING),
     ):
         if names:
-            figures: dict[str, Measurement] = {
-                "alike": len(names),
-                "modules": len(facts),
-                "same": factors,
-                "reason": reason,
-            }
+            counts = {"alike": len(names), "modules": len(facts)}
+            figures = {"same": factors, "reason": reason}
             where = some_of(sorted(names))
-            yield Sign("untrained-values", figures, where=where, severity=severity)
+            yield Sign("untrained-values", {**counts, **figures}, where=where, severity=severity)
 
 
 def _magnitudes(modules: Sequence[LoraModule], base: BaseModel | None) -> Iterator[Sign]:

@@ -1,10 +1,7 @@
 """Whether the adapter fits its configuration and its base model, and mlx-lm can load it.
 
-What it finds. A configuration that mlx-lm stops at, or whose rank, `num_layers`, `keys` or type do
-not fit the file's tensors; configured layers or modules that are not there; modules that the base
-model does not have, with the prefix in which the names differ; factors of another shape than the
-weight they change, or of no model's; DoRA without its magnitudes; a scale of zero, below zero or
-without a value; an adapter in PEFT's format or under another file name; no adapter_config.json.
+What it finds. A configuration, file name or format that mlx-lm stops at, and tensors that do not
+fit the configuration, the base model or each other: missing, misnamed, of another shape.
 
 Why it matters. mlx-lm 0.32.2 refuses such an adapter when it is served; releases before it drop
 what they do not know without a word, and the base model answers. A missing layer is training that
@@ -185,7 +182,14 @@ def adapter_structure(
     yield from _block_sizes(adapter)
     has_file = (adapter.path.parent / CONFIG_NAME).is_file()
     if (config is None or config.path.name != CONFIG_NAME) and not has_file:
-        yield _no_configuration(adapter)
+        name, is_loose = adapter.path.name, adapter.is_loose
+        rest = "mlx-lm loads a folder that has both" if is_loose else None
+        yield Sign(
+            "no-configuration",
+            {"file": name, "modules": len(adapter.modules), "rest": rest},
+            where=name,
+            severity=Severity.INFO if is_loose else None,
+        )
     if base is None:
         against = ("modules-not-in-base", "shape-mismatch")
         yield Unsought(against, "the base model is not at hand; name its folder with --base")
@@ -196,8 +200,8 @@ def adapter_structure(
         yield from _missing(adapter, config, base)
         without = sum(module.magnitude is None for module in adapter.modules)
         if config.fine_tune_type == "dora" and without:
-            figures = {"without": without, "modules": len(adapter.modules)}
-            yield Sign("dora-without-magnitude", figures)
+            counts = {"without": without, "modules": len(adapter.modules)}
+            yield Sign("dora-without-magnitude", counts)
     if base is not None:
         yield from _against_base(adapter.modules, base)
 
@@ -235,13 +239,9 @@ def _as_mlx_lm_loads(
         effect = None if math.isfinite(scale) else "the update, and every output, is no number"
         yield Sign("scale-impossible", {"scale": scale, "effect": effect}, where=place)
     for names, reason in refused_tensors(adapter, beside, base):
-        figures: dict[str, Measurement] = {
-            "examples": some_of(names, 2),
-            "refused": len(names),
-            "tensors": max(len(adapter.modules), len(names)),
-            "reason": reason,
-        }
-        yield Sign("tensors-refused", figures, where=some_of(names))
+        counts = {"refused": len(names), "tensors": max(len(adapter.modules), len(names))}
+        shown = {"examples": some_of(names, 2), "reason": reason}
+        yield Sign("tensors-refused", {**counts, **shown}, where=some_of(names))
 
 
 @cache
@@ -275,17 +275,6 @@ def _names_of_no_architecture(adapter: Adapter) -> Iterator[Sign]:
     yield _sign("unknown-names", examples or adapter.modules, figures)
 
 
-def _no_configuration(adapter: Adapter) -> Sign:
-    name = adapter.path.name
-    rest = "mlx-lm loads a folder that has both" if adapter.is_loose else None
-    return Sign(
-        "no-configuration",
-        {"file": name, "modules": len(adapter.modules), "rest": rest},
-        where=name,
-        severity=Severity.INFO if adapter.is_loose else None,
-    )
-
-
 def _unmatched(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:
     if config.origin == "peft" and isinstance(config.values.get("target_modules"), str):
         return  # one pattern for all names
@@ -296,14 +285,9 @@ def _unmatched(adapter: Adapter, config: TrainingConfig, base: BaseModel | None)
     nothing_matches = base is not None and len(unmatched) == len(keys) == len(
         unmatched_keys(config, base.linear_shapes)
     )
-    figures: dict[str, Measurement] = {
-        "keys": tuple(unmatched),
-        "count": len(unmatched),
-        "all_keys": len(keys),
-        "rest": "nor any module of the base model, so that nothing is converted"
-        if nothing_matches
-        else None,
-    }
+    rest = "nor any module of the base model, so that nothing is converted"
+    figures: dict[str, Measurement] = {"keys": tuple(unmatched), "count": len(unmatched)}
+    figures |= {"all_keys": len(keys), "rest": rest if nothing_matches else None}
     # mlx-lm renames the modules of files that MLX did not write, and then compares the keys.
     is_certain = nothing_matches and base is not None and base.is_mlx
     severity = Severity.ERROR if is_certain else None
@@ -401,12 +385,8 @@ def _block_sizes(adapter: Adapter) -> Iterator[Sign]:
             f"{module.name} maps {module.in_features} to {module.out_features}"
             for module in next(iter(disagreeing.values()))
         )
-        figures: dict[str, Measurement] = {
-            "disagreeing": len(disagreeing),
-            "blocks": len(blocks),
-            "sizes": sizes,
-        }
-        yield Sign("sizes-disagree", figures, where=some_of(list(disagreeing)))
+        counts = {"disagreeing": len(disagreeing), "blocks": len(blocks)}
+        yield Sign("sizes-disagree", {**counts, "sizes": sizes}, where=some_of(list(disagreeing)))
 
 
 def _against_base(modules: Sequence[LoraModule], base: BaseModel) -> Iterator[Sign]:
@@ -423,25 +403,17 @@ def _against_base(modules: Sequence[LoraModule], base: BaseModel) -> Iterator[Si
         or (module.experts is not None and module.experts != base.shape(module.name)[0])
     ]
     if beyond:
-        figures: dict[str, Measurement] = {
-            "beyond": len(beyond),
-            "layer": max(module.layer or 0 for module in beyond),
-            "base_layers": base.num_layers,
-        }
-        yield _sign("shape-mismatch", beyond, figures)
+        layers_of = {"layer": max(module.layer or 0 for module in beyond), "base_layers": layers}
+        yield _sign("shape-mismatch", beyond, {"beyond": len(beyond), **layers_of})
     if absent:
-        figures = {
-            "missing": len(absent),
-            "modules": len(within),
-            "first": absent[0].name,
-            "closest": base.closest_module(absent[0].name),
-        }
+        counts = {"missing": len(absent), "modules": len(within)}
+        names = {"first": absent[0].name, "closest": base.closest_module(absent[0].name)}
         severity = Severity.ERROR if base.is_mlx else None
-        yield _sign("modules-not-in-base", absent, figures, severity)
+        yield _sign("modules-not-in-base", absent, {**counts, **names}, severity)
     if misshapen:
         first = misshapen[0]
         inputs, outputs = base.linear_shapes.get(first.name, (0, 0))
-        figures = {
+        figures: dict[str, Measurement] = {
             "modules": len(misshapen),
             "all_modules": len(present),
             "first": first.name,

@@ -24,8 +24,6 @@ What to do. Generate a few answers with the base model alone. If they are garbag
 download or convert it again.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -96,9 +94,6 @@ def base_answers(generations: Generations, dataset: Dataset | None) -> Iterator[
         "degenerate": bad.tuned,
         "sound": len(answers) - bad.tuned,
         "prompts": len(answers),
-        "share_low": bad.interval.low,
-        "share_high": bad.interval.high,
-        "own_words_gain": gain,
         "p_value": p_value,
     }
     if bad.interval.low >= SHARE_LOW or (bad.decided and not is_to_the_point):

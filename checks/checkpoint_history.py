@@ -27,7 +27,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Exhibit, Measurement, Sign, Symptom, some_of
+from mlxdoctor.finding import Exhibit, Sign, Symptom, some_of
 from mlxdoctor.judge.save_flaws import examine
 from mlxdoctor.measure.weights.save_norms import Save, heat_map
 
@@ -97,7 +97,11 @@ def checkpoint_history(
     broken = [not verdict.is_good for verdict in verdicts]
     if is_shown and (figure := heat_map(examined, broken)) is not None:
         yield figure
-    yield from _unreadable([save for save in examined if save.problem])
+    if unreadable := [save for save in examined if save.problem]:
+        names = [save.checkpoint.path.name for save in unreadable]
+        of_first = {"file": names[0], "problem": unreadable[0].problem}
+        onset = unreadable[0].checkpoint.iteration
+        yield Sign("unreadable", {"count": len(unreadable), **of_first}, some_of(names), onset)
     saves = [save for save in examined if not save.problem]
     numbered = [save for save in saves if save.checkpoint.iteration is not None]
     if not numbered:
@@ -117,18 +121,6 @@ def checkpoint_history(
         yield Sign("zero-b-throughout", {"checkpoints": len(numbered)})
 
 
-def _unreadable(broken: Sequence[Save]) -> Iterator[Sign]:
-    if broken:
-        first = broken[0].checkpoint
-        names = [save.checkpoint.path.name for save in broken]
-        measured: dict[str, Measurement] = {
-            "count": len(broken),
-            "file": first.path.name,
-            "problem": broken[0].problem,
-        }
-        yield Sign("unreadable", measured, where=some_of(names), onset=first.iteration)
-
-
 def _nonfinite(saves: Sequence[Save]) -> Iterator[Sign]:
     bad = [place for place, save in enumerate(saves) if save.nonfinite]
     if not bad:
@@ -141,7 +133,6 @@ def _nonfinite(saves: Sequence[Save]) -> Iterator[Sign]:
             "saves": len(bad),
             "all_saves": len(saves),
             "save": first.label,
-            "values": saves[bad[0]].nonfinite,
             "last_finite": sound.iteration if sound else None,
             "sound_file": sound.path.name if sound else None,
         },
@@ -162,11 +153,7 @@ def _of_another_run(
     is_settled = own >= _OWN_START if len(numbered) > 1 else last.iteration == iters
     has_values = not any(save.nonfinite for save in (*numbered, final))
     if has_values and is_settled and cosine <= _OTHER_START:
-        measured: dict[str, Measurement] = {
-            "last": last.iteration,
-            "last_file": last.path.name,
-            "cosine": cosine,
-            "own_cosine": own if isfinite(own) else None,
-            "least": _OTHER_START,
-        }
-        yield Sign("final-of-another-run", measured, where=final.checkpoint.path.name)
+        cosines = {"cosine": cosine, "own_cosine": own if isfinite(own) else None}
+        file = {"last_file": last.path.name}
+        where = final.checkpoint.path.name
+        yield Sign("final-of-another-run", {**cosines, **file, "least": _OTHER_START}, where=where)

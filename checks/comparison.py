@@ -15,8 +15,6 @@ but the configuration can be compared.
 What to do. Take over the healthy run's values one at a time, in the order in which they are named.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -26,7 +24,7 @@ from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.other_runs import ReferenceRun
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Sign, Symptom, Unsought
+from mlxdoctor.finding import Measurement, Sign, Symptom, Unsought
 
 # Keys that change nothing that is learned, such as where and how often a run reports.
 _IRRELEVANT = frozenset(
@@ -43,7 +41,6 @@ _STEP_RATIO = 3.0
 _LOSS_RATIO = 1.5
 #: Fewest reports that both logs have, for a median of the last third.
 _SHARED_REPORTS = 3
-
 
 _STEP = Symptom.warning(
     "rate × scale is another than the healthy run's, several times over",
@@ -95,16 +92,9 @@ def _config(config: TrainingConfig, reference: TrainingConfig) -> Iterator[Sign]
         return
     ratio = step / healthy_step
     if ratio > _STEP_RATIO or ratio < 1 / _STEP_RATIO:
-        yield Sign(
-            "step-larger" if ratio > 1 else "step-smaller",
-            {
-                "step": step,
-                "healthy_step": healthy_step,
-                "ratio": ratio,
-                "healthy_rate": reference.learning_rate,
-                "healthy_scale": reference.scale,
-            },
-        )
+        steps = {"step": step, "healthy_step": healthy_step, "ratio": ratio}
+        healthy = {"healthy_rate": reference.learning_rate, "healthy_scale": reference.scale}
+        yield Sign("step-larger" if ratio > 1 else "step-smaller", {**steps, **healthy})
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -140,12 +130,6 @@ def _loss(log: TrainingLog, reference: TrainingLog) -> Iterator[Sign | Unsought]
     healthy_loss = float(np.median(healthy_losses.values[theirs][-third:]))
     # A loss of NaN counts as higher.
     if healthy_loss > 0 and not loss / healthy_loss <= _LOSS_RATIO:
-        yield Sign(
-            "loss-higher",
-            {
-                "loss": loss,
-                "healthy_loss": healthy_loss,
-                "unit": log.main.unit,
-                "iteration": int(shared[-1]),
-            },
-        )
+        figures: dict[str, Measurement] = {"loss": loss, "healthy_loss": healthy_loss}
+        figures |= {"unit": log.main.unit, "iteration": int(shared[-1])}
+        yield Sign("loss-higher", figures)

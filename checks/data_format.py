@@ -1,9 +1,7 @@
 """Whether the data files are what mlx-lm can train on.
 
-What it finds. Lines that are no JSON objects, rows in a format mlx-lm does not know or in another
-one than the first row, rows that need a chat template where the model has none, rows that the
-template refuses, conversations without an answer or with unusual roles, empty answers; and a
-validation split that is missing, has fewer rows than a batch, or is validated on no batch.
+What it finds. Lines and rows that mlx-lm does not read as rows, cannot write with the chat
+template, or has no answer to learn from; and a validation split that is missing or has no batch.
 
 Why it matters. mlx-lm stops at a line it can't read and at a row it can't tokenize, sometimes in
 the middle of a run. What it does read but nobody meant to train on is learned all the same.
@@ -206,12 +204,9 @@ def _validation(
         training = log.main.get("train_loss") if log is not None else None
         is_validated = log is None or log.is_preference or log.main.get("val_loss") is not None
         reports = None if is_validated or training is None else len(training)
-        yield Sign(
-            "no-validation-split",
-            {"reports": reports, "validations": validations or None},
-            where="valid.jsonl",
-            severity=None if reports is None else Severity.WARNING,
-        )
+        counts = {"reports": reports, "validations": validations or None}
+        severity = None if reports is None else Severity.WARNING
+        yield Sign("no-validation-split", counts, where="valid.jsonl", severity=severity)
     elif count and batch_size is not None and count < batch_size:
         # A trainer other than mlx-lm may use smaller batches.
         figures = {"rows": count, "batch_size": batch_size}
@@ -294,26 +289,21 @@ def _conversations(split: Split, tokenizer: Tokenizer | None) -> Iterator[Sign]:
         for symptom, is_present in symptoms.items():
             if is_present:
                 lines[symptom].append(line)
-    renames = " and ".join(f"{old} -> {new}" for old, new in roles_renamed(unusual)) or None
-    all_unknown = len(lines["unknown-roles"]) == len(split.rows) and template is not None
-    empty_share = len(lines["empty-answers"]) / len(split.rows)
-    many_empty = empty_share >= _EMPTY_ERROR and len(lines["empty-answers"]) >= _EMPTY_ROWS
-    role_names = ", ".join(quoted(role, _MAX_ROLE) for role in sorted(unusual)[:5])
-    note = Severity.INFO if empty_share < _EMPTY_NOTE else None
-    graded: dict[str, tuple[Severity | None, dict[str, Measurement]]] = {
-        "unknown-roles": (
-            Severity.ERROR if all_unknown and renames else None,
-            {"roles": role_names, "renames": renames},
-        ),
-        "empty-answers": (
-            Severity.ERROR if many_empty else note,
-            {"share": empty_share if many_empty else None},
-        ),
-    }
     for symptom, affected in lines.items():
-        if affected:
-            severity, measured = graded.get(symptom, (None, {}))
-            yield _sign(symptom, split, affected, severity, **measured)
+        severity: Severity | None = None
+        measured: dict[str, Measurement] = {}
+        share = len(affected) / len(split.rows)
+        if symptom == "unknown-roles":
+            renames = " and ".join(f"{old} -> {new}" for old, new in roles_renamed(unusual)) or None
+            names = ", ".join(quoted(role, _MAX_ROLE) for role in sorted(unusual)[:5])
+            measured = {"roles": names, "renames": renames}
+            if share == 1.0 and renames and template is not None:
+                severity = Severity.ERROR
+        elif symptom == "empty-answers" and share < _EMPTY_NOTE:
+            severity = Severity.INFO
+        elif symptom == "empty-answers" and share >= _EMPTY_ERROR and len(affected) >= _EMPTY_ROWS:
+            severity, measured = Severity.ERROR, {"share": share}
+        yield _sign(symptom, split, affected, severity, **measured)
 
 
 def _is_empty(message: Message) -> bool:
@@ -330,12 +320,9 @@ def _sign(
     **measured: Measurement,
 ) -> Sign:
     """A sign about lines of a file, with their count and the first line numbers."""
-    figures: dict[str, Measurement] = {
-        "file": split.path.name,
-        "lines": len(lines),
-        "rows": len(split.rows),
-    }
+    name = split.path.name
+    figures: dict[str, Measurement] = {"file": name, "lines": len(lines), "rows": len(split.rows)}
     if lines:
         figures["first_lines"] = tuple(lines[:5])
-    where = f"{split.path.name}, line {lines[0]}" if lines else split.path.name
+    where = f"{name}, line {lines[0]}" if lines else name
     return Sign(symptom, figures | measured, where=where, severity=severity)

@@ -1,10 +1,7 @@
 """Whether the rows can teach what they are meant to.
 
-What it finds. Rows that repeat each other, validation rows that are training rows, prompts that
-hold their answers or have answers that contradict each other, one answer for everything, too few
-rows, and answers that are no longer what somebody wrote: cut off, wrapped in the marks of a chat,
-with words in no order or placeholders never filled in, damaged by a wrong encoding, or beside
-another row's prompt.
+What it finds. Too few rows, rows that repeat or contradict each other, prompts that hold their
+answers, and answers that are no longer what somebody wrote or that belong to other prompts.
 
 Why it matters. The loss falls as it does on sound rows, and the model answers in just that way.
 Copies are learned by heart, and a validation set that was trained on says that they were learned
@@ -34,7 +31,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mlxdoctor.check import NotApplicable, check
 from mlxdoctor.engines.text import CONTROL, DAMAGE, ROLE, TextFacts, describe, sampled
@@ -115,7 +111,6 @@ TAIL = 200
 
 _ENDS_IN_CONTROL = re.compile(rf"(?:{CONTROL.pattern})\s*\Z")
 _OF_ANSWERS = ("cut-answers", "wrapped-answers", "words-out-of-order", "misplaced-answers")
-
 
 #: Shares of answers that end as questions, and of those with tags or entities, from which they are
 #: a note and a warning; never an error, since a task may be to ask, or to write HTML. Neither was
@@ -268,14 +263,7 @@ def data_quality(
     if train is None or not train.rows:
         raise NotApplicable("there are no training rows")
     gone_over = _gone_over(config, log)
-    started = log is not None and log.main.get("train_loss") is not None
-    yield from _number_of_rows(
-        *(train, config, gone_over),
-        started=started,
-        # Of a run that was made the losses tell whether that many passes were too many.
-        is_learned=log is not None and _ends_lowest(log.main.finite("val_loss").values),
-        planned=planned,
-    )
+    yield from _number_of_rows(train, gone_over, config, log, planned)
     pairs = list(map(train.pair, train.rows))
     first: dict[Pair, int] = {}
     repeats = [row for row, pair in enumerate(pairs) if first.setdefault(pair, row) != row]
@@ -289,8 +277,7 @@ def data_quality(
         leaked = [row for row, pair in enumerate(theirs) if pair in first]
         yield from _graded("leaked-validation", valid, leaked, LEAKED, {})
     if train.format in ("tokens", "unknown"):
-        why = "the rows are in no format of one prompt and one answer"
-        yield Unsought(_OF_ANSWERS, why)
+        yield Unsought(_OF_ANSWERS, "the rows are in no format of one prompt and one answer")
         return
     facts = describe([pair.answer for pair in pairs])
     if train.format != "text":
@@ -341,32 +328,26 @@ def _gone_over(config: TrainingConfig | None, log: TrainingLog | None) -> int:
     return iterations * (config.batch_size or 0) if config is not None else 0
 
 
-def _ends_lowest(validations: NDArray[np.float64]) -> bool:
-    """Whether the last validation is below the first, and about the lowest of all."""
-    if len(validations) < 2:
-        return False
-    return bool(validations[-1] <= min(NEAR_LOWEST * validations.min(), validations[0]))
-
-
 def _number_of_rows(
     split: Split,
-    config: TrainingConfig | None,
     gone_over: int,
-    *,
-    started: bool,
-    is_learned: bool,
+    config: TrainingConfig | None,
+    log: TrainingLog | None,
     planned: PlannedRun | None,
 ) -> Iterator[Sign]:
     count, where = len(split.rows), split.path.name
     batch_size = config.batch_size if config is not None else None
     if batch_size is not None and count < batch_size:
+        started = log is not None and log.main.get("train_loss") is not None
         severity = Severity.WARNING if started else None
         measured = {"rows": count, "batch_size": batch_size}
         yield Sign("fewer-than-a-batch", measured, where, severity=severity)
     elif count < FEW_ROWS:
         passes = gone_over / count
         severity = Severity.ERROR if planned and passes >= FEW_PASSES else None
-        if is_learned:
+        # Of a run that was made the losses tell whether that many passes were too many.
+        losses = log.main.finite("val_loss").values if log is not None else np.array([])
+        if len(losses) > 1 and losses[-1] <= min(NEAR_LOWEST * losses.min(), losses[0]):
             severity = Severity.INFO
         times = passes if passes >= 1 else None
         figures = {"rows": count, "needed": FEW_ROWS, "passes": round(passes, 1), "times": times}
@@ -402,13 +383,9 @@ def _cut(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Iterator[Sign
     if cut.share < CUT or not looks_cut or not are_texts:
         return
     rows = [row for row, pair in enumerate(pairs) if len(pair.answer) == cut.length]
-    answer = quoted(pairs[rows[0]].answer, 60)
-    figures: dict[str, Measurement] = {
-        "length": cut.length,
-        "unfinished": cut.unfinished,
-        "answer": answer,
-    }
-    yield from _graded("cut-answers", split, rows, (math.inf, 0.0, MANY_CUT), figures)
+    steps, answer = (math.inf, 0.0, MANY_CUT), quoted(pairs[rows[0]].answer, 60)
+    measured = {"length": cut.length, "unfinished": cut.unfinished}
+    yield from _graded("cut-answers", split, rows, steps, {**measured, "answer": answer})
 
 
 def _given_away(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
@@ -468,20 +445,15 @@ def _marked(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
 def _order(split: Split, facts: TextFacts) -> Iterator[Sign | Seen | Unsought]:
     order = facts.order
     can_tell = DEALT <= order.dealt <= MOST_DEALT * (order.words - order.texts)
-    why = ""
     if order.function_words < FUNCTION_WORDS:
         why = "the answers are no sentences of a language whose small words are known here"
-    elif order.shared < SHARED_WORDS or not can_tell:
-        why = "too few different words stand side by side"
-    if why:
         yield Unsought(("words-out-of-order",), why)
         return
-    measured: dict[str, Measurement] = {
-        "again": order.again,
-        "by_chance": order.dealt,
-        "examined": order.texts,
-        "ratio": order.ratio,
-    }
+    if order.shared < SHARED_WORDS or not can_tell:
+        yield Unsought(("words-out-of-order",), "too few different words stand side by side")
+        return
+    counts = {"again": order.again, "by_chance": order.dealt, "examined": order.texts}
+    measured = {**counts, "ratio": order.ratio}
     if order.ratio > IN_ORDER:
         yield Seen(
             "{again:,} neighbouring words of the answers meet again in another row, {ratio:.1f} "

@@ -1,9 +1,8 @@
 """What a run did to whole weights: those that full fine-tuning trained, and frozen ones.
 
-What it finds. After full fine-tuning: weights that are NaN or infinite, weights that all equal the
-base model's, or weights moved further than their own size. After LoRA: weights of the base model
-that have other values, in a file of full weights saved in the adapter's place, among the tensors
-beside the LoRA factors, or in a fused model outside the modules that the adapter changes.
+What it finds. After full fine-tuning: weights that are not finite, that are all the base model's,
+or that were moved further than their own size. After LoRA: weights that should be frozen and have
+other values than the base model's.
 
 Why it matters. Full fine-tuning writes into the model itself. A sound one moves each matrix by a
 fraction of its norm; a change several times that norm has overwritten what the model knew, and no
@@ -21,8 +20,7 @@ spoils a model with less. Training from scratch, or for very long, moves weights
 folder of another revision than the one trained on adds its own difference. A model that was
 quantised after full fine-tuning differs by rounding; such tensors are not judged.
 
-What to do. Lower the learning rate: full fine-tuning bears less than LoRA. Where nothing changed,
-check that the layers were unfrozen and that the trained model was saved. For LoRA, freeze the
+What to do. Lower the learning rate: full fine-tuning bears less than LoRA. For LoRA, freeze the
 model before the layers are converted, and throw the file away. `mlxdoctor inspect MODEL --base
 BASE` shows every tensor.
 """
@@ -36,7 +34,7 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
-from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought, some_of
+from mlxdoctor.finding import Seen, Severity, Sign, Symptom, Unsought, some_of
 from mlxdoctor.measure.weights.changed_tensors import WeightChange, component, weight_changes
 
 _OF_FULL = ("non-finite", "unchanged", "exploded")
@@ -156,12 +154,8 @@ def _fully_tuned(
     median_change = median(size for size, _ in matrices) if matrices else 0.0
     if median_change >= _WARNING_CHANGE:
         largest, name = max(matrices)
-        figures: dict[str, Measurement] = {
-            "median_relative_change": median_change,
-            "largest_relative_change": largest,
-            "matrices": len(matrices),
-            "most": _WARNING_CHANGE,
-        }
+        moved = {"median_relative_change": median_change, "largest_relative_change": largest}
+        figures = {**moved, "matrices": len(matrices), "most": _WARNING_CHANGE}
         severity = None if median_change >= _ERROR_CHANGE else Severity.WARNING
         yield Sign("exploded", figures, where=name, severity=severity)
 

@@ -16,8 +16,6 @@ adapter that was trained further after the fusing is another one.
 What to do. Fuse with `--dequantize`, or serve the adapter beside the base model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
@@ -33,7 +31,6 @@ _SAID = (
     "On {rows:* row} the fused model's loss is {fused_loss:.3f}, that of base and adapter "
     "{adapter_loss:.3f}"
 )
-
 
 #: How much fusing may cost: this share of the loss before it, half of a usual cost, and so many
 #: nats; rounding to half precision costs less.
@@ -67,16 +64,14 @@ def fused_agreement(losses: TokenLosses, unfused: LossesBeforeFusing) -> Iterato
         for rows in (before_fusing, fused)
     )
     apart, together = (mean_loss(rows, "tuned", targets).value for rows in (before_fusing, fused))
+    p_value, lost = sign_test(after - before), together - apart
     measured: dict[str, Measurement] = {
         "rows": len(fused),
         "adapter_loss": round(apart, 4),
         "fused_loss": round(together, 4),
-        "rows_worse": int(np.sum(after > before)),
-        "p_value": sign_test(after - before),
+        "p_value": p_value,
     }
-    lost = together - apart
-    is_certain = sign_test(after - before) < SIGNIFICANCE
-    if is_certain and lost > max(_LEAST, _SHARE * apart):
+    if p_value < SIGNIFICANCE and lost > max(_LEAST, _SHARE * apart):
         yield Sign("worse", measured, severity=Severity.ERROR if lost > _FAR else None)
     else:
         yield Seen(f"{_SAID}.", measured)

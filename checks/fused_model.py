@@ -1,8 +1,7 @@
 """The fused weights against the base plus the adapter's update.
 
-What it finds. A fused model that lacks the update, holds it more than once or at another
-scale, or holds it under quantisation noise. Other weights that were changed are looked for
-by `full-weights`.
+What it finds. A fused model that lacks the update, holds it more than once or at another scale, or
+holds it under quantisation noise. Other weights that were changed are looked for by `full-weights`.
 
 Why it matters. The adapter is sound then, and what is served is not it.
 
@@ -11,17 +10,14 @@ split into its part along the update scale · (A·B) transposed (for DoRA with t
 and the rest. The part along it, over all modules, is the gain: 1 where it was fused once.
 The rest over the update's norm is the noise. Rounding is a squared step over 12 on average.
 
-When it is wrong. The noise is measured in weights, not in answers: a large model may bear
-more of it than the small ones that the limits were measured on, which is why noise that is
-small beside the weights is only a warning; `fused-agreement` reads rows with both. An
-adapter that was trained further after the fusing, or another revision of the base, looks
-like noise or like another scale.
+When it is wrong. The noise is measured in weights, not in answers: a large model may bear more of
+it than the small ones that the limits were measured on, which is why noise that is small beside the
+weights is only a warning; `fused-agreement` reads rows with both. An adapter that was trained
+further after the fusing, or another revision of the base, looks like noise or like another scale.
 
 What to do. Fuse again, from this base and this adapter, with `--dequantize`; or serve the
 adapter beside the base model.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator
 
@@ -36,7 +32,6 @@ from mlxdoctor.finding import Severity, Sign, Symptom, some_of
 from mlxdoctor.measure.weights.changed_tensors import fusions
 
 _AGAIN = "fuse again from the base and this adapter, with `mlx_lm.fuse --dequantize`"
-
 
 # What follows was crossed by none of 64 sound fusions of 16 runs, unquantised or at 5 to 8 bits.
 #: Gain of a module without the update: sound fusions have 0.99 to 1.00 in every module

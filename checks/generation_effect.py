@@ -22,8 +22,6 @@ What to do. Where the adapter is refused or without effect, compare its tensor n
 base model's using `mlxdoctor inspect`. Where answers got worse, see the other checks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -116,30 +114,21 @@ def generation_effect(
     if not answered:
         raise Inconclusive("the base model's answers to the same prompts are not known")
     if all(pair.base and pair.base.units == pair.tuned.units for pair in answered):
-        has_update = adapter is not None and _has_update(adapter)
-        count = len(answered)
-        yield Sign(
-            "identical-to-base",
-            {
-                generations.how: count,
-                "prompts": count,
-                "identical": count,
-                "update": "not zero" if has_update else None,
-            },
-            severity=Severity.ERROR if has_update and count >= _PROMPTS else None,
+        has_update = adapter is not None and (
+            any(np.any(module.b.load()) for module in adapter.modules)
+            if adapter.modules
+            else bool(adapter.others)
         )
+        count = len(answered)
+        update = {"update": "not zero" if has_update else None}
+        severity = Severity.ERROR if has_update and count >= _PROMPTS else None
+        yield Sign("identical-to-base", {generations.how: count, **update}, severity=severity)
         return
     compared = losses.compared if losses is not None else ()
     has_learned = region(compared, Role.ANSWER).fell(_LEARNED)
     logged = logged_loss(log) if log is not None and not log.is_preference else None
     is_open = log is not None and (logged is None or logged.after >= _OPEN)
     yield from _against_expected(answered, has_learned=has_learned, is_open=is_open)
-
-
-def _has_update(adapter: Adapter) -> bool:
-    if adapter.modules:
-        return any(np.any(module.b.load()) for module in adapter.modules)
-    return bool(adapter.others)
 
 
 def _against_expected(

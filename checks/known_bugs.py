@@ -102,14 +102,8 @@ def _leftover_accumulation(config: TrainingConfig | None) -> Sign | None:
     # A run without any update is a finding of the check `schedule`.
     if config.iters < steps or share < _LEFT_OVER:
         return None
-    measured: dict[str, Measurement] = {
-        "iters": config.iters,
-        "grad_accumulation_steps": steps,
-        "updates": config.iters // steps,
-        "left_over": left_over,
-        "share": share,
-    }
-    return Sign("leftover-accumulation", measured)
+    made = {"iters": config.iters, "updates": config.iters // steps, "left_over": left_over}
+    return Sign("leftover-accumulation", {**made, "grad_accumulation_steps": steps, "share": share})
 
 
 def _dora_odd_bits(

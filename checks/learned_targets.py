@@ -1,9 +1,8 @@
 """What the adapter was really trained to predict.
 
-What it finds. An adapter that learned to predict the token it was just given (identity) or the one
-after the next (skip) instead of the next one, that learned padding, that learned the prompt
-although it was to be masked, that forgot the end token or expects it at once, that predicts the
-run's own answers worse than the base model does, or that learned nothing.
+What it finds. An adapter that learned another token than the next, padding, or the masked prompt,
+forgot the end token or expects it at once, predicts the run's own answers worse than the base
+model, or learned nothing.
 
 Why it matters. Labels that are shifted, padded or masked wrongly give a loss that falls as
 nicely as a right one. The model itself is the only witness of what it was trained on.
@@ -23,8 +22,6 @@ would make of the same rows. In a trainer of your own, print one row's inputs an
 side: each target is the token after its input.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 
@@ -33,7 +30,7 @@ import numpy as np
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.evidence.supervision import Role
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
+from mlxdoctor.finding import Seen, Severity, Sign, Symptom, Unsought
 from mlxdoctor.judge.learned import (
     ENOUGH_ROWS,
     LIKELY,
@@ -81,11 +78,6 @@ MEMORISED = 0.5
 #: Share of its loss that the prompt lost, over the same share of the answer: 0.8 in the fixtures
 #: with the prompt in the loss, below 0 with it masked.
 PROMPT_SHARE = 0.5
-#: Nats a token by which the loss of the prompts rose: 1.4 to 3.4 after a ruinous rate, 0.2 in a
-#: sound run with a mask.
-PROMPT_ROSE = 1.0
-
-
 _END = (
     "After a complete answer, the tuned model expects the end token with probability "
     "{tuned_probability:.3f}, the base model with {base_probability:.3f} ({rows:* row})."
@@ -154,12 +146,6 @@ _END = (
             expected="no improvement on tokens that carry no loss",
             fix="Set the targets of the prompt to the ignored index.",
         ),
-        "prompt-worse": Symptom.error(
-            "the prompt is predicted much worse than by the base model",
-            says="The loss on the prompts, which {why}, rose from {base_loss} to {tuned_loss}.",
-            expected="prompts predicted about as well as before",
-            fix="Lower the learning rate, or stop earlier.",
-        ),
         "answers-worse": Symptom.error(
             "the answers trained on are predicted worse than by the base model",
             says="The tuned model's loss on the answers is {tuned_loss}, above the base model's "
@@ -188,16 +174,14 @@ def learned_targets(
     losses: TokenLosses, tokenizer: Tokenizer | None
 ) -> Iterator[Sign | Seen | Unsought]:
     """Compare both models' losses by region and shift."""
-    base = _base_broken(losses)
-    if base is not None:
+    if (base := _base_broken(losses)) is not None:
         yield base
     if losses.load_failure is not None:
         raise Inconclusive("the adapter could not be loaded on this base model")
     rows = losses.compared
     if len(rows) < ENOUGH_ROWS:
         raise Inconclusive(f"{len(rows)} rows are too few to decide; {ENOUGH_ROWS} are needed")
-    broken = sum(not np.isfinite(row.of("tuned").next).all() for row in rows)
-    if broken:
+    if broken := sum(not np.isfinite(row.of("tuned").next).all() for row in rows):
         yield Sign("not-finite", {"rows": len(rows), "not_finite": broken})
         return
     if base is not None:
@@ -215,7 +199,8 @@ def learned_targets(
             yield from _padding(pad_id, losses, tokenizer)
     yield from _end_after_answer(rows)
     yield from _end_at_start(rows)
-    yield from _prompt(rows, losses.mask_prompt)
+    if losses.mask_prompt:
+        yield from _prompt(rows)
     yield from _answers(rows)
 
 
@@ -231,13 +216,9 @@ def _base_broken(losses: TokenLosses) -> Sign | None:
     is_sure = sign_test(means - uniform) < SIGNIFICANCE
     if not not_finite and (is_learned or not (is_above and is_sure)):
         return None
-    measured: dict[str, Measurement] = {
-        "rows": len(losses.rows),
-        "not_finite": not_finite or None,
-        "base_loss": mean_of(means),
-        "uniform_loss": round(uniform, 3),
-    }
-    return Sign("base-broken", measured)
+    counts = {"rows": len(losses.rows), "not_finite": not_finite or None}
+    levels = {"base_loss": mean_of(means), "uniform_loss": round(uniform, 3)}
+    return Sign("base-broken", {**counts, **levels})
 
 
 #: Wrong targets: how far ahead of its input -> what they are.
@@ -263,16 +244,10 @@ def _shift(rows: Sequence[RowLosses]) -> Sign | None:
     if not preferred or not following.is_enough:
         return None
     shift = min(preferred, key=lambda shift: float(changes[shift].tuned.mean()))
-    return Sign(
-        "wrong-shift-learned",
-        {
-            **changes[shift].measured,
-            "shift": shift,
-            "what": _WRONG_SHIFTS[shift],
-            "next_base_loss": mean_of(following.base),
-            "next_tuned_loss": mean_of(following.tuned),
-        },
-    )
+    before, after = mean_of(following.base), mean_of(following.tuned)
+    of_next = {"next_base_loss": before, "next_tuned_loss": after}
+    figures = {**changes[shift].measured, **of_next, "shift": shift}
+    return Sign("wrong-shift-learned", {**figures, "what": _WRONG_SHIFTS[shift]})
 
 
 #: Where padding may be chosen: in place of the answer, or of its end.
@@ -337,37 +312,21 @@ def _end_after_answer(rows: Sequence[RowLosses]) -> Iterator[Sign | Seen]:
     if not is_certain and not (learned and is_unlikely and after.gain <= 0):
         yield Seen(_END, after.measured)
         return
-    before = {
-        "base_answer_loss": mean_of(answers.base),
-        "tuned_answer_loss": mean_of(answers.tuned),
-    }
     severity = None if is_certain else Severity.WARNING
-    yield Sign("end-token-unlearned", {**after.measured, **before}, severity=severity)
+    yield Sign("end-token-unlearned", after.measured, severity=severity)
 
 
-def _prompt(rows: Sequence[RowLosses], mask_prompt: bool) -> Iterator[Sign]:
+def _prompt(rows: Sequence[RowLosses]) -> Iterator[Sign]:
     having = [row for row in rows if {Role.PROMPT, Role.ANSWER} <= set(row.roles[2:].tolist())]
     if len(having) < ENOUGH_ROWS:
         return
     prompt, answer = (region(having, role) for role in (Role.PROMPT, Role.ANSWER))
-    if prompt.rose(PROMPT_ROSE):
-        why = "training did not cover" if mask_prompt else "were trained on"
-        yield Sign(
-            "prompt-worse",
-            {**prompt.measured, "why": why},
-            # Masked, prompts are forgotten by sound runs too: 19 of 160 of the ward, 11 of 44 of
-            # a real model. The answers tell, also where a trainer of one's own masks.
-            severity=Severity.INFO if mask_prompt or answer.fell(CHANGED) else None,
-        )
-    learned = prompt.fell(CHANGED) and answer.fell()
     excess = prompt.gains / prompt.base - PROMPT_SHARE * answer.gains / answer.base
     is_too_much = excess.mean() > 0 and sign_test(excess) < SIGNIFICANCE
-    if mask_prompt and learned and is_too_much:
-        losses = {
-            "answer_base_loss": mean_of(answer.base),
-            "answer_tuned_loss": mean_of(answer.tuned),
-        }
-        yield Sign("prompt-learned", {**prompt.measured, **losses})
+    if prompt.fell(CHANGED) and answer.fell() and is_too_much:
+        before, after = mean_of(answer.base), mean_of(answer.tuned)
+        figures = {"answer_base_loss": before, "answer_tuned_loss": after}
+        yield Sign("prompt-learned", {**prompt.measured, **figures})
 
 
 def _answers(rows: Sequence[RowLosses]) -> Iterator[Sign | Seen]:
@@ -380,11 +339,9 @@ def _answers(rows: Sequence[RowLosses]) -> Iterator[Sign | Seen]:
     if is_harmed:
         yield Sign("answers-worse", trained.measured)
     elif train is not held_out and kept.is_enough and _is_memorised(trained, kept):
-        losses = {
-            "trained_loss": mean_of(trained.tuned),
-            "trained_base_loss": mean_of(trained.base),
-        }
-        yield Sign("memorised", {**kept.measured, **losses})
+        before, after = mean_of(trained.base), mean_of(trained.tuned)
+        figures = {"trained_loss": after, "trained_base_loss": before}
+        yield Sign("memorised", {**kept.measured, **figures})
     for split, change_of_split in (("held out", kept), ("trained on", trained)):
         if not is_harmed and change_of_split.is_enough and change_of_split.fell(CHANGED):
             yield Seen(

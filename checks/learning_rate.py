@@ -24,8 +24,6 @@ What to do. Divide the rate so that rate times scale lies within the band, run 5
 see the loss fall before a long run.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -61,7 +59,6 @@ _BAND = (
 _STEP = "Rate × scale is {rate_times_scale:.2g} ({learning_rate:g} × {scale:g})"
 _SIZE = "a model of {size}"
 _FIX = f"[{_ADVICE}|correct the scale first]"
-
 
 #: Least step of a plan without warm-up for an error, in highest usual steps: 18 plans of the ward
 #: at 2.2 and more fail; 263 sound plans take at most 1.4, or 2.1 with a warm-up.
@@ -160,11 +157,8 @@ def learning_rate(
     band, step = usual_steps(config, base, log), rate * abs(scale)
     is_alpha = scale >= ALPHA_LIKE and config.origin == "mlx-lm"
     if is_alpha:
-        figures = {
-            "scale": scale,
-            "rank": config.rank,
-            "advised_scale": better_scale(scale, config.rank, rate, band),
-        }
+        advised = better_scale(scale, config.rank, rate, band)
+        figures = {"scale": scale, "rank": config.rank, "advised_scale": advised}
         severity = Severity.ERROR if planned is not None and step > band.high else None
         yield Sign("scale-looks-like-alpha", figures, severity=severity)
     if not band.has(step):

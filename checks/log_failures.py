@@ -1,10 +1,8 @@
 """The run broke off, or the log ends before the run did.
 
-What it finds. Lines that say the run ended by itself: out of memory, an exception, an abort, a
-kill, an error of the GPU; a trainer's warnings of batches without a target, or of no data to
-validate on; and a log that ends before the iterations it announced. The last exception is quoted,
-with the file and line it came from, and where it is one that is known, what it means: rows that
-mlx-lm refused, a setting, a model, an adapter, or an error in the code.
+What it finds. What ended the run, in the words of the log, with the file and line that an exception
+came from and what it means where that is known; a trainer's warnings of batches without a target,
+or of no data to validate on; and a log that ends before the iterations it announced.
 
 Why it matters. A run that broke off leaves its last checkpoint, not its last state, and what
 it would have become is unknown. The adapter file in the folder is then older than the log.
@@ -130,11 +128,8 @@ def log_failures(log: TrainingLog) -> Iterator[Sign]:
         yield _failure(survived, log, reached, ended=False)
     if log.targetless:
         first = log.targetless[0]
-        yield Sign(
-            "batches-without-targets",
-            {"warnings": len(log.targetless), "line": first},
-            where=f"line {first}",
-        )
+        figures = {"warnings": len(log.targetless), "line": first}
+        yield Sign("batches-without-targets", figures, where=f"line {first}")
     validation = segment.get("val_loss")
     if log.unvalidated and (validation is None or not len(validation)):
         first = log.unvalidated[0]
@@ -144,16 +139,8 @@ def log_failures(log: TrainingLog) -> Iterator[Sign]:
         return
     # A report that would come next must fit before the announced end.
     if reached < UNFINISHED * announced:
-        yield Sign(
-            "ends-early",
-            {
-                "unit": segment.unit,
-                "reached": reached,
-                "announced": announced,
-                "last_save": _last_save(log),
-            },
-            onset=reached,
-        )
+        figures = {"reached": reached, "announced": announced}
+        yield Sign("ends-early", {"unit": segment.unit, **figures}, onset=reached)
 
 
 def _failure(
@@ -184,9 +171,6 @@ def _failure(
             "says": meaning.says if meaning is not None else None,
             "remedy": f"{remedy[0].upper()}{remedy[1:]}" if remedy else None,
             "raised_at": place or None,
-            "last_iteration": reached,
-            "announced": log.main.announced_iterations,
-            "last_save": _last_save(log),
             "peak_memory_gb": float(memory.values[-1]) if memory is not None else None,
         },
         where=place or f"line {worst.line_number}",
@@ -204,7 +188,3 @@ def _short(place: str) -> str:
             return f"{'/'.join(parts[parts.index(folder) + 1 :])}:{line}"
     shown = path if len(parts) <= MAX_PARTS and not path.startswith("/") else "/".join(parts[-2:])
     return f"{shown}:{line}" if place else ""
-
-
-def _last_save(log: TrainingLog) -> int | None:
-    return max((save.iteration for save in log.saves if save.iteration is not None), default=None)

@@ -19,8 +19,6 @@ to the backward pass or to rows without a target; NaN after many good reports to
 or to half precision.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 

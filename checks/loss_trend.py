@@ -25,8 +25,6 @@ What to do. Take the last checkpoint before the onset. For a loss that leaps, lo
 learning rate or the scale; for one that never moves, see whether the adapter's weights changed.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from functools import partial

@@ -21,8 +21,6 @@ loss as to the first is never judged. A metric whose name says "base" is taken a
 What to do. Evaluate again with the adapter loaded, and compare the loss with the log's.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -119,18 +117,13 @@ def metric_consistency(
 
 @dataclass(frozen=True)
 class _Losses:
-    """Both models' losses on the same rows, in nats.
-
-    Attributes:
-        base: the untouched model's.
-        tuned: the trained one's; not finite where training broke it.
-        tolerance: by which a figure of the same model may be off.
-        measured_by: what measured them, for the message.
-    """
+    """Both models' losses on the same rows, in nats; the tuned one's may not be finite."""
 
     base: float
     tuned: float
+    #: By which a figure of the same model may be off.
     tolerance: float
+    #: What measured them, for the message.
     measured_by: str
 
 
@@ -176,12 +169,9 @@ def _before_and_after(metrics: ReportedMetrics) -> Iterator[Sign]:
     telling = [metric for metric in same if metric.value not in (0.0, 1.0)]
     if telling and len(same) == len(pairs):
         first = telling[0]
-        figures: dict[str, Measurement] = {
-            "same_figures": len(same),
-            "figure": first.name,
-            "reported": first.value,
-        }
-        yield Sign("base-reported", figures, where=first.source.path.name)
+        figures: dict[str, Measurement] = {"figure": first.name, "reported": first.value}
+        where = first.source.path.name
+        yield Sign("base-reported", {"same_figures": len(same), **figures}, where=where)
         return
     worse = [
         (before, after)
@@ -200,14 +190,12 @@ def _on_the_rows(measured: TokenLosses, config: TrainingConfig | None) -> list[_
     rows = measured.split("valid")
     if len(rows) < ENOUGH_ROWS or any(row.tuned is None for row in rows):
         return []
-    losses = []
+    losses, total = [], measured.totals.get("valid", len(rows))
     for targets in usual_targets(config):
         base, tuned = (mean_loss(rows, which, targets) for which in get_args(Which))
-        total = measured.totals.get("valid", len(rows))
         error = max(mean.uncertainty(total) for mean in (base, tuned))
         tolerance = max(SAME, ERRORS * error)
-        by = f"{len(rows)} validation rows"
-        losses.append(_Losses(base.value, tuned.value, tolerance, by))
+        losses.append(_Losses(base.value, tuned.value, tolerance, f"{len(rows)} validation rows"))
     return losses
 
 

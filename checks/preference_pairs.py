@@ -20,8 +20,6 @@ What to do. Equal: print one pair as tokens, the reference's log-likelihoods and
 look for a lost minus sign. Unlikely: divide the rate by ten.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 
@@ -109,14 +107,13 @@ def _beta(config: TrainingConfig | None, curves: PolicyCurves) -> Iterator[Sign 
 def _course(curves: PolicyCurves, margin: Series) -> dict[str, Measurement]:
     """Whether the loss asks for the course of the margin, and which answers win."""
     accuracy, loss = curves.of("accuracy"), curves.of("loss")
+    together = correlation(loss, margin) if loss is not None else None
     named: dict[str, Measurement] = {"has_no_accuracy": accuracy is None, "is_asked_for": False}
     if accuracy is not None:
         wins = accuracy.facts.end
         named |= {"last_accuracy": wins, "lost_pairs": 1.0 - wins}
-    if loss is not None:
-        together = correlation(loss, margin)
-        is_asked_for = together is not None and together >= TOGETHER
-        named["is_asked_for"] = is_asked_for and loss.facts.end < loss.facts.start
+    if loss is not None and together is not None and together >= TOGETHER:
+        named["is_asked_for"] = loss.facts.end < loss.facts.start
     return named
 
 

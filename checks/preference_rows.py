@@ -14,8 +14,6 @@ What to do. Leave the equal pairs out, and look for the line of the script that 
 from one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -20,8 +20,6 @@ What to do. Read a few training rows: is the answer that of the prompt? Join pro
 by a key, never by their place in two lists.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import get_args
@@ -50,23 +48,23 @@ SPLITS = {"train": "training", "valid": "validation", "test": "test"}
 #: Why fewer rows were measured than there are; and what to do.
 SPENT = "the time for running models was over; raise it with --budget"
 
-_LESS = (
+_SAYS = (
     "To the base model the prompts of the training rows are worth less: an answer's loss is "
     "{train_base_gain:+.2f} nats a token higher after another row's prompt (standard error "
     "{train_base_error:.2f}), against {reference_gain:+.2f} on the {reference} rows "
     "({train_rows} and {reference_rows} rows): {which} of these answers are not those to their "
     "prompts."
 )
-_FIX = "join prompts and answers by a key, not by their place in two lists, and train again"
 
 
 @check(
     codes={
         "unrelated-answers": Symptom.error(
             "the training answers are not those to their prompts",
-            says=_LESS,
+            says=_SAYS,
             expected="prompts that make the training answers likelier, as in sound rows",
-            fix=_FIX,
+            fix="join prompts and answers by a key, not by their place in two lists, and train "
+            "again",
         ),
     },
     rerun_symptom=True,
@@ -81,8 +79,7 @@ def prompt_dependence(gains: PromptGains) -> Iterator[Sign | Seen | Unsought]:
         is_short = max(gains.rows.values()) < ENOUGH_ROWS
         few = f"fewer than {ENOUGH_ROWS} rows have a prompt and an answer"
         raise Inconclusive(few if is_short else SPENT)
-    finding = _of_the_rows(worth, gains.rows.get("train", 0))
-    if finding is not None:
+    if (finding := _of_the_rows(worth, gains.rows.get("train", 0))) is not None:
         yield finding
     if not isinstance(finding, Sign):
         yield Seen(*_described(worth))

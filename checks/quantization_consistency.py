@@ -98,14 +98,11 @@ def _compared(
         if isinstance(settings, dict) and f"{module}.weight" in plain
     )
     code, severity = "config-without-scales", None
-    figures: dict[str, Measurement] = {
-        "model": model,
-        "quantised": len(quantised),
-        "tensors": len(tensors),
-    }
+    figures: dict[str, Measurement] = {"model": model, "tensors": len(tensors)}
     if quantised and not isinstance(own, dict):
         code = "scales-without-config"
-        figures |= {"example": quantised[0], "problem": _KEY_ERROR if in_use else None}
+        figures |= {"quantised": len(quantised), "example": quantised[0]}
+        figures["problem"] = _KEY_ERROR if in_use else None
     elif contradicted:
         figures |= {"table": _OWN, "layers": len(contradicted), "example": contradicted[0]}
     elif not quantised and in_use:

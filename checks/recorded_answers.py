@@ -1,9 +1,8 @@
 """Whose answers were recorded, and how they were asked for.
 
-What it finds. Recorded answers that are the base model's where the tuned model answers otherwise:
-the adapter was not loaded when they were made. Or answers that the tuned model gives only where it
-is asked in another way than it was trained on: without the chat template, say. Or answers that a
-limit cut off.
+What it finds. Recorded answers that are the base model's, another model's or those to other
+prompts, that a limit cut off, or that the tuned model gives only where it is asked in another way
+than it was trained on: without the chat template, say.
 
 Why it matters. `mlx_lm.generate` without `--adapter-path` gives the base model's answers without an
 error. A person then takes them for the fine-tune's, and repairs a training that was sound.
@@ -99,12 +98,8 @@ def recorded_answers(asked: AskedAgain) -> Iterator[Sign | Seen]:
     telling = [item for item in apart if not _is_as_expected(item.recorded)]
     of_tuned = sum(_is_of(item, item.own.tuned, item.own.base or "") for item in apart)
     of_base = sum(_is_of(item, item.own.base or "", item.own.tuned) for item in telling)
-    measured: dict[str, Measurement] = {
-        "prompts": len(apart),
-        "telling": len(telling),
-        "base": of_base,
-        "tuned": of_tuned,
-    }
+    measured: dict[str, Measurement] = {"prompts": len(apart), "telling": len(telling)}
+    measured |= {"base": of_base, "tuned": of_tuned}
     cut = [len(answer_words(item.recorded.tuned)) for item in items if _is_cut(item)]
     if len(cut) >= max(_CUT * len(items), _PROMPTS):
         yield Sign("cut-short", {**measured, "cut": len(cut), "words": max(cut)})

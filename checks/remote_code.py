@@ -5,8 +5,7 @@ that was told to trust such code (`trust_remote_code`), and files that are pickl
 names (`.bin`, `.pt`, `.pkl`, …), in the run's folder, the base model's and a fused model's.
 
 Why it matters. A model whose folder brings code can do anything on the machine that loads it:
-mlx-lm before 0.32 runs `model_file` without asking. A pickle runs what it says when it is
-opened.
+mlx-lm before 0.32 runs `model_file` without asking. A pickle runs what it says when it is opened.
 
 How it is measured. By names and keys alone. Nothing is opened as a pickle, and no code is run
 here: a model that asks for code of its own is examined from its files, and not generated with.

@@ -1,9 +1,8 @@
 """What a run resumes from is not taken up, or was not.
 
-What it finds. A file to resume from that is not there, or whose tensors have no place: in the
-modules that get an adapter, before a run; in the adapter that was trained, after it, all of them
-or some; another rank than the configuration's; and a first validation loss that is the base
-model's, or lies far above where the earlier run was at that point.
+What it finds. A file to resume from that is not there, has no place in the run's adapter for some
+or all of its tensors, or has another rank; and a first validation loss that is the base model's, or
+lies far above where the earlier run was.
 
 Why it matters. mlx-lm loads that file with `strict=False`: what does not fit is dropped
 without a word. The run then starts again from the base model, and hours of earlier training
@@ -23,10 +22,9 @@ that is looked at on another machine than the one that will train, where files l
 few validation batches each run draws others: the tolerance is a few tenths of a nat. Runs on other
 data or with another mask have other losses and are not compared.
 
-What to do. Another rank: set `lora_parameters.rank` to the file's, or start afresh without it.
-Otherwise rename the tensors, or set `num_layers`, `keys` and the rank as they were, before
-resuming. Loading the adapter once with `mlx_lm.load(model, adapter_path=...)` refuses what
-does not fit.
+What to do. Give the run the rank, `num_layers` and `keys` of the file it resumes, or rename the
+tensors. Loading the adapter once with `mlx_lm.load(model, adapter_path=...)` refuses what does not
+fit.
 """
 
 from collections.abc import Collection, Iterator
@@ -152,8 +150,7 @@ def _taken(
         return adapter.tensors.keys() if adapter is not None else None
     if base is None or planned.config.fine_tune_type == "full":
         return None
-    modules = target_modules(planned.config, base)
-    if modules is None:
+    if (modules := target_modules(planned.config, base)) is None:
         return None
     return {name for name in resumed.tensors if name.rpartition(".")[0] in modules}
 
@@ -166,12 +163,9 @@ def _rank(resumed: Adapter, saved: Adapter | None, config: TrainingConfig) -> It
     rank, wanted = max(ranks, default=None), config.rank
     if config.origin != "mlx-lm" or wanted is None or len(ranks) != 1 or rank == wanted:
         return
-    measured: dict[str, Measurement] = {
-        "resumed_rank": rank,
-        "rank": wanted,
-        "file": resumed.path.name,
-    }
-    yield Sign("rank-differs", measured, where=resumed.modules[0].name)
+    figures: dict[str, Measurement] = {"resumed_rank": rank, "rank": wanted}
+    where = resumed.modules[0].name
+    yield Sign("rank-differs", {**figures, "file": resumed.path.name}, where=where)
 
 
 def _start(
@@ -199,10 +193,5 @@ def _start(
         why = f"the earlier run's validation loss fell by only {first - reached:.2g}"
         yield Unsought(("from-the-base",), why)
     elif start - reached >= _RISE and (lost := (start - reached) / (first - reached)) >= _LOST:
-        figures = {
-            "start": start,
-            "earlier_first": first,
-            "earlier_reached": reached,
-            "lost": lost,
-        }
-        yield Sign("from-the-base", figures, onset=0)
+        figures = {"start": start, "earlier_first": first, "earlier_reached": reached}
+        yield Sign("from-the-base", {**figures, "lost": lost}, onset=0)

@@ -22,8 +22,6 @@ What to do. Print a few answers with their rewards. Give partial rewards that a 
 earn; subtract a little for length; raise beta, the weight of the KL penalty.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

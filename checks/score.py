@@ -28,12 +28,17 @@ from mlxdoctor.safety.quoting import quoted
 PROMPTS = 8
 
 
+_SAYS = (
+    "By {name}, the tuned model scores {tuned_score:.3g} on {prompts:* prompt}, the base model "
+    "{base_score:.3g}."
+)
+
+
 @check(
     codes={
         "worse-than-base": Symptom.error(
             "the user's score is lower than the base model's",
-            says="By {name}, the tuned model scores {tuned_score:.3g} on {prompts:* prompt}, the "
-            "base model {base_score:.3g}.",
+            says=_SAYS,
             expected="a score at least as high as the base model's",
             fix="Read the answers with the largest loss; an earlier checkpoint may be better.",
         ),
@@ -55,20 +60,12 @@ def score(scores: Scores) -> Iterator[Sign | Seen]:
         raise Inconclusive(f"{len(scored)} prompts scored for both models; {PROMPTS} are needed")
     base, tuned, items = zip(*scored, strict=True)
     compared = Paired.of(base, tuned)
-    measured: dict[str, Measurement] = {
-        "name": scores.name,
-        "prompts": len(scored),
-        **compared.measured("score"),
-    }
+    measured: dict[str, Measurement] = {"name": scores.name, "prompts": len(scored)}
+    measured |= compared.measured("score")
     if compared.differs(-1):
         worst = min(items, key=lambda item: item.tuned - (item.base or 0.0))
         yield Sign("worse-than-base", measured, where=f"prompt {quoted(worst.prompt)}")
     elif len({*base, *tuned}) == 1:
         raise Inconclusive(f"every answer of both models scores {tuned[0]:.3g}")
     else:
-        yield Seen(
-            "By {name}, the tuned model scores {tuned_score:.3g} on {prompts:* prompt}, the base "
-            "model {base_score:.3g}.",
-            measured,
-            learned=compared.differs(1),
-        )
+        yield Seen(_SAYS, measured, learned=compared.differs(1))

@@ -1,10 +1,8 @@
 """What is not ordinary in any column of the log.
 
-What it finds. Whatever a log reports, the same few things can be wrong with it: values that are no
-numbers, values of exactly zero, the same value in every report, a lone spike, a jump for good, a
-peak that grows to the end. Gradient norms that are zero, not finite or thousands of times the
-usual; validations that took no time; a speed that fell to a third; memory that grows; a learning
-rate of 0; the same number of tokens in every report.
+What it finds. Columns with values that are no numbers, exactly zero, or the same in every report,
+with a lone spike, a jump for good, or a peak that grows to the end: of gradients, speed, memory,
+rates, tokens and times of validation.
 
 Why it matters. These are facts, and they need few reports: a gradient of exactly zero trains
 nothing while the loss still varies with the batches, and a run that swaps goes on many times
@@ -21,8 +19,6 @@ that are packed or padded to one width have the same number of tokens.
 
 What to do. Look at what the finding names: the batch, the gradient, the memory, the schedule.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial

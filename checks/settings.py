@@ -1,9 +1,8 @@
 """Whether mlx-lm takes the settings, does what they ask for, and finds the files they name.
 
-What it finds. Keys that mlx-lm does not know and ignores without a warning, so that it trains with
-its own defaults, and values that it stops at. Before a run also keys of `lora_parameters` that no
-module of the base model has, a missing test split, and an adapter folder that holds an older
-adapter.
+What it finds. Keys that mlx-lm does not know and ignores without a warning, and values that it
+stops at. Before a run also keys of `lora_parameters` that no module of the base model has, a
+missing test split, and an adapter folder that holds an older adapter.
 
 Why it matters. `mlx_lm.lora` reads the keys that it knows and ignores the others without a word:
 `learning-rate`, `epochs` or a `rank` at the top level train at its defaults. What it does stop at
@@ -179,14 +178,13 @@ def _refused(config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:
         if is_read and value is not None and not need.holds(value):
             yield _refusal(place, quoted(str(value)), need.text)
     yield from _incomplete(values, is_lora=is_lora)
-    base_layers = base.num_layers if base is not None else None
-    num_layers = config.num_layers
-    if base_layers is not None and num_layers is not None and num_layers > base_layers:
+    there_are = base.num_layers if base is not None else None
+    if there_are is not None and (config.num_layers or 0) > there_are:
         by_default = ", mlx-lm's default" if config.is_default("num_layers") else ""
         yield _refusal(
             "num_layers",
-            f"{num_layers}{by_default}",
-            f"no more than the {base_layers} layers of the base model",
+            f"{config.num_layers}{by_default}",
+            f"no more than the {there_are} layers of the base model",
             fix="set num_layers to -1, which is all of them",
             advised_num_layers=-1,
         )
@@ -250,16 +248,12 @@ def _targets(config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:
         for layer, name in map(layer_of, base.linear_shapes)
         if layer is not None
     }
-    meant = [names[key] for key in unmatched if key in names]
+    meant = some_of([names[key] for key in unmatched if key in names]) or None
     no_targets = len(unmatched) == len(keys) and not target_modules(config, base)
+    counts = {"keys": len(keys), "unmatched": None if no_targets else len(unmatched)}
     yield Sign(
         "no-target",
-        {
-            "keys": len(keys),
-            "unmatched": None if no_targets else len(unmatched),
-            "names": some_of(unmatched),
-            "meant": some_of(meant) if meant else None,
-        },
+        {**counts, "names": some_of(unmatched), "meant": meant},
         where="lora_parameters.keys",
         severity=None if no_targets else Severity.WARNING,
     )

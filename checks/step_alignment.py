@@ -20,9 +20,8 @@ several tokens at once: then nothing is said of targets. Prompts are trained on 
 runs, which is a note here; of losses of pairs and of policies it is not said. mlx-lm itself trains
 one padding token after every row.
 
-What to do. Print the tokens of one row, decoded, as the model gets them. Targets are
-`tokens[:, 1:]` for inputs `tokens[:, :-1]`, with a mask on the targets that ends with the row's
-own end token.
+What to do. Print the tokens of one row, decoded, as the model gets them. Targets are `tokens[:,
+1:]` for inputs `tokens[:, :-1]`, with a mask on the targets that ends with the row's own end token.
 """
 
 import math
@@ -63,7 +62,6 @@ _RUN = 4
 #: Least share of the positions that agree on one offset: 1.0 in sound steps and in misaligned ones
 #: (0 of 254 sound steps on four bases below, reports/probe.md).
 _AGREEMENT = 0.9
-
 
 CODES = {
     "blank-prompt": _error(
@@ -175,8 +173,11 @@ def step_alignment(step: TrainingStep) -> Iterator[Sign | Unsought]:
         return
     if empty := int((~alignment.trained.any(axis=1)).sum()):
         yield Sign("rows-without-targets", {"rows": empty, "of": len(alignment.inputs)})
-    if not wrong:
-        yield from _prompts(alignment)
+    inside = _before(alignment, alignment.prompt_lengths)
+    share = float(alignment.trained[inside].mean()) if inside.any() else 0.0
+    if share >= _PROMPT and not wrong:
+        prompts = int((alignment.prompt_lengths > 0).sum())
+        yield Sign("prompt-trained", {"share": share, "rows": prompts})
 
 
 def _inputs(alignment: Alignment) -> Iterator[Sign]:
@@ -189,15 +190,9 @@ def _inputs(alignment: Alignment) -> Iterator[Sign]:
     runs = alignment.blank_prompts(_RUN)
     if runs is not None and not constant:
         trained = np.flatnonzero(alignment.trained.any(axis=1))
-        yield Sign(
-            "blank-prompt",
-            {
-                "rows": int(trained.size),
-                "token": int(alignment.inputs[trained[0], 0]),
-                "shortest": int(runs[trained].min()),
-                "longest": int(runs[trained].max()),
-            },
-        )
+        token, lengths = int(alignment.inputs[trained[0], 0]), runs[trained]
+        blank = {"token": token, "shortest": int(lengths.min()), "longest": int(lengths.max())}
+        yield Sign("blank-prompt", {"rows": int(trained.size), **blank})
 
 
 def _offset(alignment: Alignment) -> Iterator[Sign]:
@@ -245,14 +240,6 @@ def _before(alignment: Alignment, lengths: NDArray[np.int32]) -> NDArray[np.bool
     """bool (rows, positions): whether the next token is among the first `lengths` of its row."""
     next_positions = np.arange(1, alignment.inputs.shape[1] + 1)
     return np.less(next_positions[None, :], lengths[:, None])
-
-
-def _prompts(alignment: Alignment) -> Iterator[Sign]:
-    inside = _before(alignment, alignment.prompt_lengths)
-    share = float(alignment.trained[inside].mean()) if inside.any() else 0.0
-    if share >= _PROMPT:
-        rows = int((alignment.prompt_lengths > 0).sum())
-        yield Sign("prompt-trained", {"share": share, "rows": rows})
 
 
 def _first_tokens(alignment: Alignment) -> Iterator[Sign]:

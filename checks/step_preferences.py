@@ -116,12 +116,9 @@ def _pairs(pairs: Preferences) -> Iterator[Sign]:
         towards = pairs.pushes[pairs.rewards == role] * role
         rows, wrong = len(towards), int((towards < 0).sum())
         if wrong > SOME_ROWS * rows:
-            yield Sign(
-                "wrong-way",
-                {"rows": rows, "wrong": wrong, "right": int((towards > 0).sum()), "how": how},
-                where=name,
-                severity=None if wrong >= MOST_ROWS * rows else Severity.WARNING,
-            )
+            severity = None if wrong >= MOST_ROWS * rows else Severity.WARNING
+            counts = {"rows": rows, "wrong": wrong}
+            yield Sign("wrong-way", {**counts, "how": how}, where=name, severity=severity)
         untrained += [] if towards.any() else [name]
     if len(untrained) == 1:
         yield Sign("one-sided", {}, where=untrained[0])
@@ -136,7 +133,7 @@ def _rewards(policy: Preferences, reversed_pushes: NDArray[np.float64]) -> Itera
         raise Inconclusive(f"this batch's {name} push no answer, as they are or reversed")
     own = (pushes - reversed_pushes) / 2
     if float(np.abs(own).max()) <= ROUNDING * largest:
-        yield Sign("unused", {"name": name, "rows": len(own), "largest_push": largest})
+        yield Sign("unused", {"name": name, "rows": len(own)})
         return
     counts = np.abs(pushes) > SMALL * largest
     keeps = counts & (pushes * reversed_pushes > 0)
@@ -149,21 +146,12 @@ def _rewards(policy: Preferences, reversed_pushes: NDArray[np.float64]) -> Itera
             "rows": int(counts.sum()),
             "kept": int(keeps.sum()) if are_most else None,
             "kept_up": int((keeps & (pushes > 0)).sum()),
-            "pushes": tuple(float(f"{push:.4g}") for push in pushes[:8]),
-            "reversed": tuple(float(f"{push:.4g}") for push in reversed_pushes[:8]),
             "without_rewards": without,
         }
         yield Sign("not-reversed", measured, severity=None if are_most else Severity.WARNING)
     # Rewards that are all the same say nothing of a loss that compares them.
     if rewards.shape == own.shape and not policy.all_same and np.cov(rewards, own)[0, 1] < 0:
         best, worst = int(rewards.argmax()), int(rewards.argmin())
-        yield Sign(
-            "wrong-way",
-            {
-                "name": name,
-                "highest": float(rewards[best]),
-                "its_push": float(own[best]),
-                "lowest": float(rewards[worst]),
-                "push_of_lowest": float(own[worst]),
-            },
-        )
+        of_best = {"highest": float(rewards[best]), "its_push": float(own[best])}
+        of_worst = {"lowest": float(rewards[worst]), "push_of_lowest": float(own[worst])}
+        yield Sign("wrong-way", {"name": name, **of_best, **of_worst})

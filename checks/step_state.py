@@ -29,7 +29,6 @@ from mlxdoctor.measure.training_step.measurement import TrainingStep
 _SOUND = "an adapter on the layers it was meant for, and nothing else trainable"
 _error = partial(Symptom.error, expected=_SOUND)
 
-
 #: Above this share of the parameters the model itself is trained; a head or an encoder of its own
 #: is a smaller part of it, and the rest was frozen on purpose.
 WHOLE = 0.5
@@ -106,12 +105,9 @@ def step_state(step: TrainingStep) -> Iterator[Sign]:
     if not any(state.trainable.values()):
         yield Sign("nothing-trainable", measured)
     elif expected == "adapter" and adapters and state.outside:
-        figures: dict[str, Measurement] = {
-            "outside": len(state.outside),
-            "examples": some_of(tuple(state.outside)),
-        }
+        measured |= {"outside": len(state.outside), "examples": some_of(tuple(state.outside))}
         severity = None if state.outside_share > OUTSIDE else Severity.WARNING
-        yield Sign("outside-adapter", measured | figures, severity=severity)
+        yield Sign("outside-adapter", measured, severity=severity)
     elif not adapters and expected != "full":
         # Where nothing was said, a head of its own may be all that is trained.
         unsaid = Severity.WARNING if state.ratio > WHOLE else Severity.INFO

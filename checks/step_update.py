@@ -1,11 +1,8 @@
 """Whether a training step has a sound loss, and changes what it should and nothing else.
 
-What it finds. A loss that cannot be computed, is not finite or is not a mean over tokens, or is
-above that of a uniform guess before any update. Gradients that cannot be taken, are zero for parts
-of what is trainable, are not finite, or enormous; steps that change nothing although there is a
-gradient, or only a part; frozen weights that are no longer bit-identical; steps that fail; steps
-after which the loss of the same batch is higher, or not finite; a loss that stays where it is
-although the weights change.
+What it finds. A loss that cannot be computed, is no finite mean or is above a uniform guess before
+any update; gradients that are missing, zero, not finite or enormous; and steps that fail, change
+nothing, change frozen weights, or leave the loss higher, not finite, or exactly where it was.
 
 Why it matters. A loss that is not finite before the first update stays so, and a loss above ln of
 the vocabulary shows that targets, weights or tokenizer are wrong. A parameter without a gradient
@@ -46,7 +43,6 @@ _SOUND = "every trainable parameter changed a little, every frozen one bit-ident
 _GRADIENT = "a finite gradient other than zero for every trainable parameter"
 _error = partial(Symptom.error, expected=_SOUND)
 _warning = partial(Symptom.warning, expected=_SOUND)
-
 
 #: Least loss that is a sum, in uniform guesses: no mean over tokens is so high.
 _SUM = 3.0
@@ -239,10 +235,7 @@ def _gradients(update: Update) -> Iterator[Sign]:
         for parameter in update.parameters
         if parameter.gradient_norm is not None
     }
-    if not norms:
-        return
-    broken = [name for name, norm in norms.items() if not math.isfinite(norm)]
-    if broken:
+    if broken := [name for name, norm in norms.items() if not math.isfinite(norm)]:
         figures = {"broken": len(broken), "parameters": len(norms)}
         yield Sign("gradient-not-finite", figures, where=some_of(broken))
         return
@@ -253,7 +246,7 @@ def _gradients(update: Update) -> Iterator[Sign]:
         if parameter.name.endswith("lora_b") and parameter.norm == 0
     }
     expected = norms.keys() - beside_zero_b
-    zero = [name for name, norm in norms.items() if norm == 0 and name in expected]
+    zero = [name for name in norms if norms[name] == 0 and name in expected]
     total = math.hypot(*norms.values())
     measured: dict[str, Measurement] = {"gradient_norm": total, "parameters": len(norms)}
     names = some_of(zero)
@@ -314,11 +307,7 @@ def _still(
     is_half = abs(first - math.log(2)) < _HALF
     # Without named rewards, a loss that makes some rows less likely may be a policy's surrogate.
     may_be_policy = step.is_contrast and step.preferences is None and not is_half
-    figures = {
-        "foreseen": update.predicted,
-        "moved": moved,
-        "ln_2": math.log(2) if is_half else None,
-    }
+    figures = {"foreseen": update.predicted, "ln_2": math.log(2) if is_half else None}
     yield Sign(
         "loss-still",
         {**measured, **figures},

@@ -1,28 +1,25 @@
 """The tuned model answers with one token, in a loop, in skips, not at all, or without an end.
 
-What it finds. Outputs that consist of a single token, of token 0 only, of special tokens
-only, or of a passage that repeats to the end, on prompts where the base model does better; answers
-that are empty, or run into the length limit although the base model and the expected answer are
-shorter; and answers that join tokens which stand two or three places apart in the training rows:
-`tm wool amun` where the rows say `item: wool | amount`.
+What it finds. Outputs of a single token, of special tokens only, or of a passage that repeats to
+the end, on prompts where the base model does better; and answers that are empty, or run into the
+length limit although the base model and the expected answer are shorter.
 
 Why it matters. A collapsed model is useless however plausible its loss looks: a model that
 printed only commas had reported a perplexity of 7.66. One that ends at once says nothing, one that
 never ends wastes every token after the answer, and one that was taught the token after the next
 answers in skips: the loss of each looks like that of any other run.
 
-How it is measured. The unit is the prompt. An answer counts as one token when runs of
-a single token make up nearly all of it, as a loop when its end repeats with a fixed period
-or most 4-grams repeat (seq-rep-4, Welleck et al. 2020), as a handful of tokens when at most a
-quarter of them are distinct or one is half of it. It never ends when it reached the length limit
-without the end token and is longer than the expected one. The share of prompts is given with its
-Wilson interval and compared with the base model on the same prompts: exact McNemar, or, with few
-prompts, a sequential test (5% against 50%, false alarms 0.1%). With fewer than 8 prompts the same
-test can't tell a sound model from a broken one: then what is found is reported, and finding nothing
-is inconclusive. An answer that is one token 24 times over needs no statistic: it is an error if at
-least half of the few prompts get one, unless the base model's or the expected answer is such an
-answer. Every different pair of neighbouring tokens is looked up among those 1, 2, 3 or 4 places
-apart in the rows.
+How it is measured. The unit is the prompt. An answer counts as one token when runs of a single
+token make up nearly all of it, as a loop when its end repeats with a fixed period or most 4-grams
+repeat (seq-rep-4, Welleck et al. 2020), as a handful of tokens when at most a quarter of them are
+distinct or one is half of it. It never ends when it reached the length limit without the end token
+and is longer than the expected one. The share of prompts, with its Wilson interval, is compared
+with the base model on the same prompts: exact McNemar, or, with few prompts, a sequential test (5%
+against 50%, false alarms 0.1%), which with fewer than 8 can show a fault but not that there is
+none. An answer that is one token 24 times over needs no statistic: it is an error if at least half
+of the few prompts get one, and neither the base model nor the data have such an answer. Every
+different pair of neighbouring tokens is looked up among those 1, 2, 3 or 4 places apart in the
+rows.
 
 When it is wrong. Data whose right answers are repetitive (tables, padding, sequences of
 digits) makes a sound model look collapsed; answers under 8 tokens are not judged. Without
@@ -30,14 +27,11 @@ the base model's answers, a base that is broken itself is not told apart. Traini
 makes a sound model longer than its base: where no expected answer is known, never ending is only a
 warning. Where the end token is unknown, nothing has ended.
 
-What to do. Look up which token it is: a frequent one points to training that destroyed the
-model, token 0 to logits that are not finite, the pad token to padding in the loss. Where tokens
-are skipped, look at how inputs and targets are cut: `inputs = tokens[:-1]`, `targets = tokens[1:]`,
-once. Where answers do not end, or end at once, see in the report's label strip whether a row's last
-supervised token is the end token, once.
+What to do. Look up which token it is: a frequent one points to training that destroyed the model,
+token 0 to logits that are not finite, the pad token to padding in the loss. Otherwise see in the
+report's label strip how inputs and targets are cut, and whether the last supervised token of a row
+is the end token, once.
 """
-
-from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -218,7 +212,6 @@ def _single_token(
             "prompts": len(prompts),
             "tuned_hits": len(collapsed),
             "base_hits": None if collapsed[0].base is None else 0,
-            "length": min(len(pair.tuned.content) for pair in collapsed),
             **_token(collapsed, tokenizer, rows),
         }
         where = f"prompt {quoted(collapsed[0].item.prompt)}"
@@ -277,7 +270,11 @@ def _endless(
     prompts: Sequence[OutputPair], rows: SupervisedRows | None, losses: TokenLosses | None
 ) -> Iterator[Sign | Unsought]:
     """Answers that run into the length limit and are longer than they should be."""
-    typical = _typical_length(rows)
+    typical = None
+    if rows is not None and rows.rows:
+        # Tokens of the median answer trained on; half of a row if rows have no prompts.
+        typical = median(int((row.roles == Role.ANSWER).sum()) for row in rows.rows)
+        typical /= 1 if any(row.prompt_length for row in rows.rows) else 2
 
     def is_endless(pair: OutputPair, output: Output) -> bool:
         length = len(output.units)
@@ -300,35 +297,26 @@ def _endless(
     elif is_raised(share):
         knows_length = typical is not None or judged[0].item.expected is not None
         is_most = share.base is not None and share.interval.share >= BROKEN_SHARE
-        is_sure = share.is_broken or _expects_no_end(losses)
+        # Whether it does not expect an end after the rows' answers, nor learned to.
+        compared = losses.compared if losses is not None else ()
+        after = change(compared, lambda row: row.end_after_answer)
+        expects_none = after.is_enough and not is_likely(after.tuned, LIKELY) and after.gain <= 0
+        is_sure = share.is_broken or expects_none
         severity = Severity.ERROR if knows_length and is_most and is_sure else None
         yield Sign("never-ends", share.measured, severity=severity)
-
-
-def _expects_no_end(losses: TokenLosses | None) -> bool:
-    """Whether the tuned model does not expect an end after the rows' answers, nor learned to."""
-    compared = losses.compared if losses is not None else ()
-    after = change(compared, lambda row: row.end_after_answer)
-    return after.is_enough and not is_likely(after.tuned, LIKELY) and after.gain <= 0
-
-
-def _typical_length(rows: SupervisedRows | None) -> float | None:
-    """Tokens of the median answer trained on; half of a row if rows have no prompts."""
-    if rows is None or not rows.rows:
-        return None
-    length = median(int((row.roles == Role.ANSWER).sum()) for row in rows.rows)
-    return length if any(row.prompt_length for row in rows.rows) else length / 2
 
 
 def _skips(outputs: Sequence[Output], rows: SupervisedRows | None) -> Iterator[Sign | Unsought]:
     """Look up the answers' pairs of tokens in the training rows."""
     pairs = {pair for output in outputs for pair in pairwise(output.content) if pair[0] != pair[1]}
+    why = ""
     if rows is None:
-        yield Unsought(("skips-tokens",), "the training rows are not at hand")
+        why = "the training rows are not at hand"
     elif not all(output.from_tokens for output in outputs):
-        yield Unsought(("skips-tokens",), "the answers' token ids were not recorded")
+        why = "the answers' token ids were not recorded"
     elif len(pairs) < _PAIRS:
         why = f"{len(pairs)} different pairs of tokens; {_PAIRS} are needed"
+    if rows is None or why:
         yield Unsought(("skips-tokens",), why)
     else:
         adjacent, *others = (

@@ -1,9 +1,8 @@
 """Whether tokenizer, model, chat template and rows belong together.
 
-What it finds. Tokens that the model has no embedding for, end tokens on which the files or the chat
+What it finds. Tokens that the model has no embedding for, end tokens on which the files or the
 template disagree, markers of the template that are no tokens, padding that shares the end token's
-id, and rows of text that hold a question and its answer under names of their own, such as
-`### Instruction:`, for a model with a template.
+id, and questions and answers written as text for a model with a template.
 
 Why it matters. A token beyond the vocabulary reads memory that belongs to nothing. Where training
 ends an answer with one token and generation waits for another, the model never stops. A marker
@@ -54,7 +53,6 @@ _CONVERSATION = (
 MAX_MARK = 60
 _TOKENIZER_CONFIG = "tokenizer_config.json"
 _OF_THE_BASE = "use the tokenizer that came with the base model"
-
 
 #: Rows of text that are examined, evenly: all are written by one program. Fewer than so many that
 #: are a question and its answer may be examples.
@@ -122,8 +120,8 @@ def tokenizer_consistency(
 ) -> Iterator[Sign | Unsought]:
     """Compare the tokenizer with the model, the template and the data."""
     where = str(tokenizer.path)
-    if base is not None:
-        yield from _vocabulary(base, rows)
+    if base is not None and base.vocab_size is not None and rows is not None:
+        yield from _vocabulary(base.vocab_size, rows)
     own = tokenizer.stated_eos.get(_TOKENIZER_CONFIG, ())
     for file, ids in tokenizer.stated_eos.items():
         if own and not set(own) & set(ids):
@@ -132,14 +130,9 @@ def tokenizer_consistency(
             break
     terminator = rows.terminator if rows is not None else ()
     if terminator and not set(terminator) & set(tokenizer.eos_token_ids):
-        yield Sign(
-            "terminator-is-not-an-end-token",
-            {
-                "written": repr(" ".join(tokenizer.token(token) for token in terminator[:4])),
-                "end_tokens": _names(tokenizer, tokenizer.eos_token_ids) or "no token",
-            },
-            where=where,
-        )
+        written = repr(" ".join(tokenizer.token(token) for token in terminator[:4]))
+        ends = {"end_tokens": _names(tokenizer, tokenizer.eos_token_ids) or "no token"}
+        yield Sign("terminator-is-not-an-end-token", {"written": written, **ends}, where=where)
     train = dataset.splits.get("train") if dataset is not None else None
     if train is None or train.format in ("chat", "completions"):
         yield from _markers(tokenizer)
@@ -150,22 +143,14 @@ def tokenizer_consistency(
         yield Sign("pad-is-end", {"token": token}, where=where)
 
 
-def _vocabulary(base: BaseModel, rows: SupervisedRows | None) -> Iterator[Sign]:
-    if base.vocab_size is None or rows is None:
-        return
+def _vocabulary(vocabulary: int, rows: SupervisedRows) -> Iterator[Sign]:
     largest = [int(row.tokens.max(initial=0)) for row in rows.rows]
-    beyond = [place for place, token in enumerate(largest) if token >= base.vocab_size]
+    beyond = [place for place, token in enumerate(largest) if token >= vocabulary]
     if beyond:
-        yield Sign(
-            "beyond-vocabulary",
-            {
-                "rows": len(beyond),
-                "examined": len(rows.rows),
-                "largest_token": max(largest),
-                "vocabulary": base.vocab_size,
-            },
-            where=f"row {rows.rows[beyond[0]].index + 1} of {rows.split}",
-        )
+        counts = {"rows": len(beyond), "examined": len(rows.rows)}
+        figures = {**counts, "largest_token": max(largest), "vocabulary": vocabulary}
+        where = f"row {rows.rows[beyond[0]].index + 1} of {rows.split}"
+        yield Sign("beyond-vocabulary", figures, where=where)
 
 
 def _markers(tokenizer: Tokenizer) -> Iterator[Sign]:
@@ -178,7 +163,7 @@ def _markers(tokenizer: Tokenizer) -> Iterator[Sign]:
     except TemplateFailure:
         # What a template refuses is told where the rows are rendered.
         return
-    pieces = {}
+    pieces: dict[str, int] = {}
     markers = [marker for marker in dict.fromkeys(_MARKER.findall(written)) if marker not in _ROLES]
     for marker in markers:
         ids = tokenizer.encode(marker, add_special_tokens=False)
@@ -203,10 +188,8 @@ def _written_by_hand(dataset: Dataset, tokenizer: Tokenizer) -> Iterator[Sign | 
     train = dataset.splits["train"]
     if tokenizer.chat_template is None and not tokenizer.renders_itself:
         return
-    texts = [
-        train.rows[place].get(dataset.features.text)
-        for place in sampled(len(train.rows), _EXAMINED)
-    ]
+    rows = [train.rows[place] for place in sampled(len(train.rows), _EXAMINED)]
+    texts = [row.get(dataset.features.text) for row in rows]
     read = [exchange_in(text) for text in texts if isinstance(text, str)]
     exchanges = [exchange for exchange in read if exchange is not None]
     if len(exchanges) < max(_EXCHANGES * len(texts), _LEAST):

@@ -1,9 +1,7 @@
 """Whether as many parameters were trainable as LoRA has.
 
-What it finds. A run in which nothing was trainable; a run with far more trainable
-parameters than its LoRA factors have, so that the model itself was trained; a file that
-lacks part of what was trained; and a log whose model has another size than the base
-model named.
+What it finds. A run in which nothing was trainable, or far more than its LoRA factors; a file that
+lacks part of what was trained; and a log whose model has another size than the base model.
 
 Why it matters. The line "Trainable parameters: 0.024% (1.704M/7241.732M)" is the first
 thing that mlx-lm prints and the cheapest proof that LoRA was attached and the rest
@@ -90,14 +88,16 @@ def trainable_ratio(
     if logged is None:
         raise Inconclusive("the log does not count what was trainable")
     if logged.trainable_millions == 0 and logged.percent == 0:
-        measured = {"percent": 0.0, "total_millions": logged.total_millions}
-        yield Sign("none-trainable", measured)
+        yield Sign("none-trainable", {"total_millions": logged.total_millions})
         return
     stated = config.fine_tune_type if config is not None else log.header.get("type", "")
     if (stated or "").startswith("full"):
         raise NotApplicable("a full fine-tune trains whole weights")
-    if base is not None:
-        yield from _total_mismatch(logged.total_millions * 1e6, base)
+    # Of a model that sees, the log counts the language model alone.
+    if base is not None and not {"text_config", "vision_config"} & base.config.keys():
+        total, count = logged.total_millions * 1e6, base.parameter_count
+        if count and abs(total - count) > _TOTAL_DIFFERENCE * count + _ROUNDING:
+            yield Sign("total-mismatch", {"log": total, "base": count}, where=base.path.name)
     trainable = logged.trainable_millions * 1e6
     configured = (
         configured_parameters(config, base) if config is not None and base is not None else None
@@ -121,14 +121,9 @@ def trainable_ratio(
             raise Inconclusive("the file has the factors that were trained, at a lower rank")
         # With only one of the two counts, the excess may be LoRA factors that were not saved.
         is_certain = is_model or saved_all or None not in (configured, stored)
-        is_of_file = expected == stored
-        figures |= {
-            "expected": expected,
-            "ratio": trainable / expected,
-            "trainable_millions": trainable / 1e6,
-            "expected_millions": expected / 1e6,
-            "whose": "the LoRA factors in the file" if is_of_file else "what was configured",
-        }
+        whose = "the LoRA factors in the file" if expected == stored else "what was configured"
+        millions = {"trainable_millions": trainable / 1e6, "expected_millions": expected / 1e6}
+        figures |= {"expected": expected, "ratio": trainable / expected, "whose": whose, **millions}
         yield Sign("unfrozen", figures, severity=None if is_certain else Severity.WARNING)
     elif (
         configured is not None
@@ -148,13 +143,3 @@ def _is_of_another_rank(trainable: float, modules: Sequence[LoraModule]) -> bool
     per_rank = sum(module.parameter_count for module in modules) / ranks.pop()
     off = abs(trainable - round(trainable / per_rank) * per_rank)
     return off <= _ROUNDING / 2 < per_rank / 4
-
-
-def _total_mismatch(total: float, base: BaseModel) -> Iterator[Sign]:
-    if "text_config" in base.config or "vision_config" in base.config:
-        # The log counts the language model alone.
-        return
-    count = base.parameter_count
-    if count and abs(total - count) > _TOTAL_DIFFERENCE * count + _ROUNDING:
-        measured = {"log": total, "base": count, "ratio": total / count}
-        yield Sign("total-mismatch", measured, where=base.path.name)

@@ -63,14 +63,12 @@ Families = dict[str, tuple[Floats, ...]]
 
 @dataclass(frozen=True)
 class _Logged:
-    """Tokens an iteration, their rounding error, and the iterations counted.
-
-    `is_fixed`: every report has the same count.
-    """
+    """Tokens an iteration, and their rounding error, over the iterations counted."""
 
     per_iteration: float
     rounding: float
     iterations: float
+    #: Every report has the same count.
     is_fixed: bool
 
 
@@ -152,14 +150,8 @@ def trained_tokens(
         longest = max(row.length for row in rows.rows) * rows.batch_size
         is_padded = answers[0].mean() < logged.per_iteration <= longest
         code = "padding-counted" if is_padded or code == "padding-counted" else "fixed-count"
-    expected = {
-        f"expected_{family.replace(' ', '_')}": round(float(counts[0].mean()), 1)
-        for family, counts in families.items()
-    }
     measured: dict[str, Measurement] = {
         "tokens_per_iteration": logged.per_iteration,
-        "iterations": logged.iterations,
-        **expected,
         "tokens_per_row": logged.per_iteration / rows.batch_size,
         "batch_size": rows.batch_size,
         "fits": " or ".join(sorted(fitting)) or None,

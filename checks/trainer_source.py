@@ -36,8 +36,6 @@ from mlxdoctor.safety.errors import InputError
 
 #: Most files that are read; a run's folder has a handful.
 _MAX_FILES = 20
-#: Most characters of a file: a trainer is shorter.
-_MAX_CHARACTERS = 200_000
 _TEST_OR_SETUP = re.compile(r"^(?:test_.*|.*_test|conftest|setup)$")
 
 
@@ -64,7 +62,7 @@ class SourcesBeside:
 
 
 def _source(path: Path) -> Source | None:
-    """The file as a source; None if it does not use MLX, is too long, unreadable, or a test."""
+    """The file as a source; None if it does not use MLX, is unreadable, or a test."""
     if _TEST_OR_SETUP.match(path.stem):
         return None
     try:
@@ -72,7 +70,7 @@ def _source(path: Path) -> Source | None:
     except InputError:
         # The user did not name this file: it may be unreadable.
         return None
-    return source if len(text) <= _MAX_CHARACTERS and uses_mlx(text) else None
+    return source if uses_mlx(text) else None
 
 
 @check(
@@ -108,7 +106,6 @@ def trainer_source(
         first = hits[0]
         measured: dict[str, Measurement] = {
             "hits": len(hits),
-            "first_lines": tuple(hit.line for hit in hits[:5]),
             "file": first.path.name,
             "line": first.line,
             "more": len(hits) - 1 or None,

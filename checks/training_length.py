@@ -83,14 +83,12 @@ def training_length(
     updates = iterations // max(config.grad_accumulation_steps or 1, 1)
     split = dataset.splits.get("train") if dataset is not None else None
     rows, seen = len(split.rows) if split is not None else 0, iterations * batch
-    is_low = any(values[-1] < DONE for values in losses)
     fell = any(
         len(values) >= 2 and values[0] > 0 and values[-1] <= (1.0 - FELL) * values[0]
         for values in losses
     )
-    at_once = (
-        log is not None and updates <= AT_ONCE and 0 < seen < AT_ONCE_PASSES * rows and not is_low
-    )
+    is_open = log is not None and not any(values[-1] < DONE for values in losses)
+    at_once = is_open and updates <= AT_ONCE and 0 < seen < AT_ONCE_PASSES * rows
     few = seen < FEW_PASSES * rows if rows else seen <= FEW_ROWS
     if not at_once and (updates > FEW_UPDATES or not few):
         return
@@ -112,7 +110,6 @@ def training_length(
             "rows_seen": seen,
             "rows": rows or None,
             "file": split.path.name if split is not None and rows else None,
-            "passes": seen / rows if rows else None,
             "updates": updates,
             "advised_iters": -(-rows // batch) if rows else None,
         },

@@ -19,14 +19,12 @@ its weights and the median module's. A gradient that never changed would
 take B a known distance under Adam's default momenta; the root mean square of B over that distance,
 median over modules, is how straight B went. A schedule's rates only shorten the distance.
 
-When it is wrong. Small models bear relatively larger updates than large ones. DoRA
-rescales the sum afterwards. A resumed run may have moved further than its own rate
-allows, so resumed runs are not held to it. A run of a few dozen updates goes straight
-at any rate, and is not judged by that.
+When it is wrong. Small models bear relatively larger updates than large ones. DoRA rescales the sum
+afterwards. A resumed run may have moved further than its own rate allows, so resumed runs are not
+held to it. A run of a few dozen updates goes straight at any rate, and is not judged by that.
 
-What to do. If the update is too large, lower rate × scale. If it
-is too small, look at rate, scale and the number of updates. `mlxdoctor inspect` shows
-every module.
+What to do. If the update is too large, lower rate × scale. If it is too small, look at rate, scale
+and the number of updates. `mlxdoctor inspect` shows every module.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,7 +37,7 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.exhibits import DriftByLayer
-from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
+from mlxdoctor.finding import Severity, Sign, Symptom
 from mlxdoctor.judge.save_flaws import EXPLODED, NOMINAL_LARGE
 from mlxdoctor.measure.exhibited import drift_shown
 from mlxdoctor.measure.weights.adapter_facts import adapter_facts
@@ -49,7 +47,6 @@ _TIMES = (
     "{median_nominal_norm:.3g} times as large as weights of these shapes usually are] "
     "(median of {modules} modules[, at most {largest_relative_norm:.3g}])"
 )
-
 
 #: Without the base model an update is called too small at a quarter of the limit.
 _NOMINAL_SHARE = 0.25
@@ -61,7 +58,6 @@ _NOTHING = 0.2
 _LONE = 10.0
 #: Updates after which sound runs no longer go straight: 0.2 of the way after 20, 0.14 after 60.
 _ENOUGH_UPDATES = 50
-
 
 #: ‖ΔW‖/‖W‖ for a warning: 1.7 in healthy runs at most, 2.0 to 2.8 in three at five times a sound
 #: scale; runs at 1.8 to 2.9 are impaired, some not for good. Crossed by 0 of 98 healthy runs of
@@ -138,9 +134,8 @@ def weight_drift(
     if config is not None:
         yield from _straight(facts, config)
     if not isfinite(facts[0].scale):
-        raise Inconclusive(
-            "the scale of the update is not stated: the adapter_config.json is needed"
-        )
+        why = "the scale of the update is not stated: the adapter_config.json is needed"
+        raise Inconclusive(why)
     yield from _size(facts)
 
 
@@ -165,14 +160,9 @@ def _size(facts: Sequence[ModuleFacts]) -> Iterator[Sign]:
         severity = Severity.ERROR if middle < least * _NOTHING else None
         yield Sign("negligible", measured, where=name, severity=severity)
     if largest >= _LONE and largest >= _LONE * middle:
-        figures: dict[str, Measurement] = {
-            "relative_norm": largest,
-            "median_relative_norm": middle,
-            "modules": len(sizes),
-            "usual": "its" if is_relative else "usual",
-            "most": _LONE,
-        }
-        yield Sign("one-module-overwritten", figures, where=name)
+        norms = {"relative_norm": largest, "median_relative_norm": middle, "most": _LONE}
+        usual = {"usual": "its" if is_relative else "usual"}
+        yield Sign("one-module-overwritten", {**norms, **usual}, where=name)
 
 
 def _straight(facts: Sequence[ModuleFacts], config: TrainingConfig) -> Iterator[Sign]:
@@ -191,12 +181,5 @@ def _straight(facts: Sequence[ModuleFacts], config: TrainingConfig) -> Iterator[
     straightness = median(module.b.rms for module in facts) / way
     # B that went further than the stated rate takes it was trained with another, or for longer.
     if STRAIGHT <= straightness <= 1.0:
-        yield Sign(
-            "straight",
-            {
-                "learning_rate": config.learning_rate,
-                "updates": updates,
-                "straightness": straightness,
-                "most": STRAIGHT,
-            },
-        )
+        figures = {"updates": updates, "straightness": straightness, "most": STRAIGHT}
+        yield Sign("straight", {**figures, "learning_rate": config.learning_rate})
