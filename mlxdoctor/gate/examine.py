@@ -66,7 +66,9 @@ def examine(task: Task) -> Examined:
                 # policy may let that cause through.
                 whole = diagnose([path], allow_model=task.generate, replay=True, **given)
         in_time("", 0, 0)
-        report = slim(whole)
+        # Without what only a page about one run shows: a gate holds thousands.
+        outcomes = tuple(replace(outcome, exhibits=()) for outcome in whole.outcomes)
+        report = replace(whole.alone, outcomes=outcomes, timeline=())
     except StageStopped as stopped:
         problem = f"{task.path}: {stopped}"
     except InputError as error:
@@ -91,9 +93,3 @@ def examine(task: Task) -> Examined:
 def stage_of(task: Task) -> Stage:
     """The whole of the work on an item."""
     return Stage(f"examining {task.path}", Kind.ITEM, limit="", wall=task.seconds)
-
-
-def slim(report: Report) -> Report:
-    """The report without what only a page about one run shows: a gate holds thousands."""
-    outcomes = tuple(replace(one, exhibits=()) if one.exhibits else one for one in report.outcomes)
-    return replace(report.alone, outcomes=outcomes, timeline=())

@@ -16,7 +16,7 @@ from mlxdoctor.gate.examine import Examined, Task
 from mlxdoctor.gate.policy import Policy
 from mlxdoctor.gate.targets import Target, targets
 from mlxdoctor.gate.weigh import Weighed, judge, notices, renewed
-from mlxdoctor.gate.workers import Workers, cluster, examine_all, here, processes
+from mlxdoctor.gate.workers import cluster, examine_all, here, processes
 from mlxdoctor.gate_result import GateItem, GateResult, ItemStatus
 from mlxdoctor.report import Report
 from mlxdoctor.safety.texts import as_seen_here
@@ -73,9 +73,7 @@ def run_gate(
         policy: what is demanded of them.
         known: the baseline.
         accept_all: what fails an item becomes known, and what is gone is forgotten.
-        options: how to go about it.
         today: the day by which ignores expire.
-        progress: called with a label, a count done and a total.
 
     Raises:
         InputError: the cluster can't be used. Whatever is wrong with an item is in the result.
@@ -172,22 +170,19 @@ def _examined(
         if progress is not None:
             progress("models" if options.generate else "gate", next(done), len(items))
 
-    examine_all(tasks, _workers(len(numbers), options), finished)
+    jobs = options.jobs or (1 if options.generate else os.cpu_count() or 1)
+    if options.cluster:
+        workers = cluster(options.cluster)
+    elif len(tasks) <= (1 if options.generate else FEW_ITEMS):
+        workers = here()
+    else:
+        workers = processes(min(jobs, len(tasks)))
+    examine_all(tasks, workers, finished)
     return results
 
 
-def _workers(items: int, options: Options) -> Workers:
-    if options.cluster:
-        return cluster(options.cluster)
-    jobs = options.jobs or (1 if options.generate else os.cpu_count() or 1)
-    if items <= (1 if options.generate else FEW_ITEMS):
-        return here()
-    return processes(min(jobs, items))
-
-
 def _sharing(report: Report, shared: dict[Any, Any]) -> Report:
-    """The report with those parts that most reports have alike in memory once: a gate holds
-    thousands."""
+    """The report, its parts that most reports have alike in memory once: a gate holds thousands."""
     outcomes = tuple(
         outcome
         if outcome.findings or outcome.seen

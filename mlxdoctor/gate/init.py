@@ -52,11 +52,6 @@ def required_checks(
 ) -> tuple[list[str], list[str]]:
     """The paths of healthy runs, and the checks that saw something to be sound in all of them.
 
-    Args:
-        paths: runs, or globs of them.
-        generate: run models too.
-        progress: called with what is being done, how many items are done, and of how many.
-
     Raises:
         InputError: a run is not healthy, or can't be examined.
     """

@@ -50,11 +50,9 @@ def _expanded(argument: str) -> Iterator[Target]:
     # A name with brackets in it is a name first.
     if Path(argument).exists() or not glob.has_magic(argument):
         yield _target(argument)
-        return
-    matched = sorted(glob.glob(argument, recursive=True))  # noqa: PTH207 - keeps the slash
-    for path in matched:
-        yield _target(path)
-    if not matched:
+    elif matched := sorted(glob.glob(argument, recursive=True)):  # noqa: PTH207 - keeps the slash
+        yield from map(_target, matched)
+    else:
         yield Target(argument, f"{argument}: nothing matches; check the pattern")
 
 

@@ -250,7 +250,13 @@ def serve(descriptor: int) -> None:
     attach()
     leave_torch_out()
     os.set_inheritable(descriptor, False)
-    _settle()
+    import numpy  # noqa: F401 - its BLAS must be there to be limited
+    from threadpoolctl import threadpool_limits
+
+    # Ctrl-C is for the parent, and other cores are for the siblings.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threadpool_limits(1)
+    gc.set_threshold(COLLECTED_EVERY)
     connection = Connection(descriptor)
     with suppress(EOFError):
         while True:
@@ -261,13 +267,3 @@ def serve(descriptor: int) -> None:
             except BaseException as error:  # a library's panic is no `Exception`
                 answer = _lost(task, error)
             connection.send(answer)
-
-
-def _settle() -> None:
-    """Make a worker leave Ctrl-C to its parent and other cores to its siblings; tidy up rarely."""
-    import numpy  # noqa: F401 - its BLAS must be there to be limited
-    from threadpoolctl import threadpool_limits
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threadpool_limits(1)
-    gc.set_threshold(COLLECTED_EVERY)
