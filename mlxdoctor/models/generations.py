@@ -135,25 +135,13 @@ class Generations:
             lists = (whole[key] for key in LIST_KEYS if isinstance(whole.get(key), list))
             values = next(lists, values)
         items = tuple(item for item in map(_generation, values) if item is not None)
-        longest = current().answer_characters
-        if any(
-            len(text) > longest
-            for item in items
-            for text in (item.prompt, item.base or "", item.tuned)
-        ):
+        texts = [text for item in items for text in (item.prompt, item.base or "", item.tuned)]
+        if not texts:
+            remedy = 'write one JSON object a line, with "prompt", "tuned" and, if known, "base"'
+            raise InputError(path, "holds no generated answer", remedy)
+        if max(map(len, texts)) > current().answer_characters:
             raise exceeded(path, "holds a longer text", "answer_characters")
-        if not items:
-            raise InputError(
-                path,
-                "holds no generated answer",
-                'write one JSON object a line, with "prompt", "tuned" and, if known, "base"',
-            )
         return cls((source,), items, ends or ())
-
-    @property
-    def has_base(self) -> bool:
-        """Whether every answer has the base model's beside it."""
-        return all(item.base is not None for item in self.items)
 
     @property
     def distinct(self) -> tuple[Generation, ...]:
@@ -244,9 +232,10 @@ class AskedAgain:
         own = {item.prompt: item for item in again.items}
         asked = [Asked(item, own[item.prompt]) for item in items if item.prompt in own]
         sources = (*recorded.sources, *again.sources)
-        if 2 * sum(_begin_alike(each.recorded.tuned, each.own.tuned) for each in asked) >= len(
-            asked
-        ):
+        alike = sum(
+            each.recorded.tuned.strip()[:ALIKE] == each.own.tuned.strip()[:ALIKE] for each in asked
+        )
+        if 2 * alike >= len(asked):
             return cls(sources, tuple(asked))
         ends = end_tokens(tokenizer, models.base)
 
@@ -266,10 +255,6 @@ class AskedAgain:
                 for each, text in zip(asked, answers, strict=False)
             ] or asked
         return cls(sources, tuple(asked), tuple(further))
-
-
-def _begin_alike(first: str, second: str) -> bool:
-    return first.strip()[:ALIKE] == second.strip()[:ALIKE]
 
 
 def _in_template(tokenizer: Tokenizer, messages: list[dict[str, str]], begin: bool) -> list[int]:
@@ -338,18 +323,10 @@ def produce(
     progress: Progress | None = None,
     budget: TimeBudget | None = None,
 ) -> Generations:
-    """Both models' greedy answers.
+    """Both models' greedy answers, of as many of the prompts as the budget allows.
 
     Where the adapter could not be loaded, no answer is generated, and the reason is in
     `load_failure`. Without an adapter, the base model's answers stand for both.
-
-    Args:
-        models: the base and the tuned model.
-        tokenizer: the base model's.
-        prompts: what to answer.
-        max_tokens: the limit for each answer, in tokens.
-        progress: called as answers are finished.
-        budget: decides how many of the prompts are asked; all without one.
 
     Raises:
         InputError: there is no prompt, or the model cannot generate.
@@ -433,11 +410,7 @@ def _tokens(value: Any) -> tuple[int, ...] | None:
 
 
 def _last_user_message(messages: Any) -> str:
-    asked = [
-        message["content"]
-        for message in (messages if isinstance(messages, list) else [])
-        if isinstance(message, dict)
-        and message.get("role") == "user"
-        and isinstance(message.get("content"), str)
-    ]
+    turns = messages if isinstance(messages, list) else []
+    users = (turn for turn in turns if isinstance(turn, dict) and turn.get("role") == "user")
+    asked = [turn["content"] for turn in users if isinstance(turn.get("content"), str)]
     return mended(asked[-1]) if asked else ""

@@ -128,9 +128,7 @@ def load(
     Nothing is downloaded, and no code from the folders is run.
 
     Args:
-        base: a local model folder.
-        adapter_path: an adapter's folder or .safetensors file, or a folder of a tuned
-            model; None for the base model alone.
+        adapter_path: an adapter's folder or .safetensors file, or a folder of a tuned model.
         before: the same base with another adapter, which is taken off and may not be used
             any more; the base is not loaded again.
 
@@ -157,11 +155,8 @@ def load(
 def _is_lora(file: Path) -> bool:
     adapter = Adapter.read(file)
     if adapter.naming == "peft":
-        raise InputError(
-            file,
-            "is a PEFT adapter, which mlx-lm does not load",
-            "transpose its factors and rename them lora_a and lora_b",
-        )
+        problem = "is a PEFT adapter, which mlx-lm does not load"
+        raise InputError(file, problem, "transpose its factors and rename them lora_a and lora_b")
     return bool(adapter.modules) or bool(adapter.unpaired)
 
 
@@ -230,12 +225,9 @@ def _with_weights(model: Any, file: Path) -> tuple[str | None, Callable[[Which],
         if name in current and tensor.shape == current[name].shape
     }
     failure = None
-    if len(fitting) < len(weights):
-        misfits = sorted(weights.keys() - fitting.keys())
-        failure = (
-            f"{len(misfits)} of {len(weights)} tensors do not fit the base model, "
-            f"such as {misfits[0]}"
-        )
+    if misfits := sorted(weights.keys() - fitting.keys()):
+        number = f"{len(misfits)} of {len(weights)}"
+        failure = f"{number} tensors do not fit the base model, such as {misfits[0]}"
     states = {"base": {name: current[name] for name in fitting}, "tuned": fitting}
 
     def select(which: Which) -> Any:
@@ -265,11 +257,8 @@ def in_float32(model: Any, *, whole: bool = True) -> None:
     """Make a model compute in float32 on a processor, tensor by tensor, where memory allows it.
 
     Half precision and quantised matrices are 12 times slower and more there. The weights stay
-    what they are; only what is computed from them is rounded less.
-
-    Args:
-        model: its weights may still be on the disk.
-        whole: write quantised matrices out, too.
+    what they are; only what is computed from them is rounded less. Quantised matrices are written
+    out where `whole` says so.
     """
     import mlx.core as mx
     import psutil
@@ -314,11 +303,7 @@ def load_local(folder: Path) -> tuple[Any, Any]:
 
 
 def load_weights(folder: Path, *, lazy: bool = False) -> Any:
-    """The model of a local folder without its tokenizer.
-
-    Args:
-        folder: of the model.
-        lazy: leave the weights on the disk until they are needed.
+    """The model of a local folder without its tokenizer; its weights on the disk where lazy.
 
     Raises:
         InputError: as `require_plain`, or mlx-lm cannot load it, or cannot be used here.
@@ -339,9 +324,7 @@ def load_weights(folder: Path, *, lazy: bool = False) -> Any:
 def load_tokenizer(folder: Path, ends: Sequence[int] = ()) -> Any:
     """The tokenizer of a local folder, as mlx-lm gives it.
 
-    Args:
-        folder: of the model.
-        ends: the ids that end an answer; none for the tokenizer's own.
+    `ends` are the ids that end an answer; none for the tokenizer's own.
 
     Raises:
         InputError: as `require_plain`, or it cannot be loaded, or takes too much.
@@ -383,17 +366,13 @@ def _require_sense(folder: Path) -> None:
     base = BaseModel.read(folder)
     model_type = str(base.config.get("model_type", ""))
     if not re.fullmatch(r"[\w-]+", model_type):
-        raise InputError(
-            folder, f"has an unusable model_type ({model_type!r})", "check config.json"
-        )
+        problem = f"has an unusable model_type ({model_type!r})"
+        raise InputError(folder, problem, "check config.json")
     layers = [layer for name in base.tensors if (layer := layer_of(name)[0]) is not None]
     stated, there = base.num_layers, max(layers, default=-1) + 1
     if stated is not None and there and stated > MOST_TIMES * there:
-        raise InputError(
-            folder,
-            f"has a config.json that says {stated:,} layers, and weights of {there}",
-            "download the model again",
-        )
+        problem = f"has a config.json that says {stated:,} layers, and weights of {there}"
+        raise InputError(folder, problem, "download the model again")
 
 
 def _require_tokenizer(folder: Path) -> None:
@@ -451,8 +430,6 @@ def end_tokens(tokenizer: Tokenizer, base: BaseModel) -> tuple[int, ...]:
 def said(error: Exception) -> str:
     """What a library's error says, without a line for every tensor."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = " ".join(lines[:2])
-    if len(lines) > 2:
-        text = f"{text}; and {len(lines) - 2} more like it"
-    text = f"{type(error).__name__}: {text}"
+    more = f"; and {len(lines) - 2} more like it" if len(lines) > 2 else ""
+    text = f"{type(error).__name__}: {' '.join(lines[:2])}{more}"
     return text if len(text) <= MAX_ERROR else f"{text[:MAX_ERROR]}…"

@@ -63,8 +63,6 @@ def prompts_for(
     """Prompts to compare two models on: the run's own, and a few general ones.
 
     Args:
-        dataset: the run's data; None for the general prompts alone.
-        tokenizer: the base model's.
         held_out: how many to take from the validation or test rows.
         trained: how many to take from the training rows.
     """
@@ -146,10 +144,7 @@ def _from_row(dataset: Dataset, split: Split, row: Row, tokenizer: Tokenizer) ->
 
 
 def _messages(row: Row, split: Split) -> list[Message]:
-    """The conversation of a row; of a pair, or of a prompt that is rewarded, what is asked.
-
-    What is preferred there is no answer that is to be repeated word for word.
-    """
+    """The conversation of a row; of a pair, or of a prompt that is rewarded, what is asked."""
     if split.format != "unknown":
         return split.messages(row)
     question = row.get(split.features.prompt)
