@@ -33,7 +33,7 @@ from mlxdoctor.reproduce.bench import (
     onset_of,
     usual_values,
 )
-from mlxdoctor.reproduce.investigate import Investigation, candidates, investigate
+from mlxdoctor.reproduce.investigate import candidates, investigate
 from mlxdoctor.reproduce.observe import write_json
 from mlxdoctor.reproduce.rules import Ruling, undecided
 from mlxdoctor.run_texts import row_texts
@@ -97,8 +97,8 @@ def reproduce(
             "base, rows and configuration of the run (--base, --data, or their files beside it)",
         )
         names = [one.cause.id for one in report.diagnosis[:1]]
-        state = Investigation(dict.fromkeys((*names, *asked), ruling))
-        shown = _folded(report, state, knowledge.causes, ())
+        rulings = dict.fromkeys((*names, *asked), ruling)
+        shown = _folded(report, rulings, knowledge.causes, ())
         return shown if with_text else without_text(shown, row_texts(run))
     leading = report.diagnosis[0].cause if report.diagnosis else None
     length = length_of(onset_of(report.outcomes), leading, recipe.iterations)
@@ -118,7 +118,7 @@ def reproduce(
     bench = Bench(Laboratory(recipe, folder, deadline, progress, budget), failure)
     tried = candidates(failure, recipe.config, report.diagnosis, asked)
     state = investigate(bench, run, tried, asked)
-    shown = _folded(report, state, knowledge.causes, bench.trials)
+    shown = _folded(report, state.rulings, knowledge.causes, bench.trials)
     if not with_text:
         shown = without_text(shown, row_texts(run))
     write_json(
@@ -133,26 +133,20 @@ def reproduce(
 
 def _folded(
     report: RunReport,
-    state: Investigation,
+    rulings: Mapping[str, Ruling],
     causes: Mapping[str, Cause],
     reruns: Sequence[Experiment],
 ) -> RunReport:
     """The report with the verdicts, confirmed causes first and refuted ones last."""
-    rulings = state.rulings
     tried = [
         CauseTried(cause=name, title=causes[name].title, verdict=one.verdict, reason=one.sentence)
         for name, one in rulings.items()
     ]
     tried.sort(key=lambda verdict: _ORDER[verdict.verdict])
     diagnosis = _diagnosis(report, rulings, causes)
-    return as_seen_here(
-        replace(
-            report,
-            diagnosis=diagnosis,
-            fix=_fix(report, diagnosis, rulings),
-            experiments=(*tried, *reruns),
-        )
-    )
+    fix = _fix(report, diagnosis, rulings)
+    experiments = (*tried, *reruns)
+    return as_seen_here(replace(report, diagnosis=diagnosis, fix=fix, experiments=experiments))
 
 
 def _diagnosis(

@@ -73,7 +73,8 @@ class Failure:
     @property
     def everything(self) -> Question:
         """Whether a rerun shows any symptom of the run: an error, if it has one."""
-        return self._question(self.recorded.errors or self.recorded.all)
+        wanted = self.recorded.errors or self.recorded.all
+        return Question(wanted, frozenset(), self.recorded, len(self.seeds))
 
     @property
     def onset(self) -> int | None:
@@ -86,10 +87,7 @@ class Failure:
         if not wanted and cause.leave_out:
             # Bad rows can have any symptom.
             return self.everything
-        return self._question(wanted, self.recorded.keys(cause))
-
-    def _question(self, wanted: frozenset[str], keys: frozenset[str] = frozenset()) -> Question:
-        return Question(wanted, keys, self.recorded, len(self.seeds))
+        return Question(wanted, self.recorded.keys(cause), self.recorded, len(self.seeds))
 
     def fixes(self, config: TrainingConfig, cause: Cause) -> list[Fix]:
         """The change: as the report advises it, as it stands, to the usual range, well into it."""
@@ -164,13 +162,8 @@ class Bench:
     ) -> Observation:
         """Make one rerun, or recall it, and list it as the report shows it.
 
-        Args:
-            question: what is asked of it.
-            cause: that it is made for; None where it serves all of them.
-
         Raises:
-            InputError: training is not possible with this change.
-            BudgetSpent: there was not enough time for it.
+            InputError, BudgetSpent: as `rerun`.
         """
         seen = self.make(self.lab, change, seed)
         rerun = Rerun(
@@ -197,8 +190,7 @@ class Bench:
         What a step and an examination take is measured by a trial of a few iterations.
 
         Raises:
-            InputError: training is not possible as recorded.
-            BudgetSpent: there was not enough time even for that.
+            InputError, BudgetSpent: as `rerun`.
         """
         failure = self.failure
         least = max(LEAST, failure.onset or 0, failure.least)
@@ -236,8 +228,7 @@ class Bench:
     ) -> Trials:
         """Rerun seeds until enough have succeeded, or enough can't any more.
 
-        Args:
-            screen: give up after the first failure: there are other forms of the change.
+        With `screen` it gives up after a first failure: there are other forms of the change.
         """
         seeds_in_all = len(self.failure.seeds)
         enough = needed(seeds_in_all)

@@ -82,11 +82,7 @@ def investigate(
 ) -> Investigation:
     """Try each cause: those that need no training first, the others most likely first.
 
-    Args:
-        bench: where reruns are made and written down.
-        run: the run that was examined.
-        causes: to try, best first.
-        asked: ids of those that the user asked for, which are tried in any case.
+    Those whose ids were `asked` for are tried in any case.
     """
     failure = bench.failure
     wanted = [ranked.cause for ranked in causes]

@@ -152,7 +152,12 @@ def rerun(lab: Laboratory, change: Change, seed: int) -> Observation:
         "severity": change.severity,
         "settings": {k: v for k, v in settings.stated().items() if k not in _UNWRITTEN},
         "data": {p.name: hash_file(p).sha256 for p in sorted(lab.recipe.data.glob("*.jsonl"))},
-        "base": stamps(lab.recipe.base),
+        # Reading all of a base model would take longer than the rerun.
+        "base": [
+            (path.name, path.stat().st_size, path.stat().st_mtime_ns)
+            for path in sorted(lab.recipe.base.iterdir())
+            if path.is_file()
+        ],
         "versions": [version_here(package) for package in ("mlxdoctor", "mlx", "mlx-lm")],
     }
     name = "-".join(part for part in (change.kind, fault, f"seed-{seed}") if part)
@@ -193,12 +198,6 @@ def _made(lab: Laboratory, change: Change, settings: Settings, label: str) -> Ob
     )
 
 
-def stamps(folder: Path) -> list[tuple[str, int, int]]:
-    """Names, sizes and times: reading all of a base model would take longer than the rerun."""
-    files = [path for path in sorted(folder.iterdir()) if path.is_file()]
-    return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-
-
 def key_of(facts: Mapping[str, Any]) -> str:
     """A name for a rerun that changes with whatever it depends on."""
     text = json.dumps(facts, sort_keys=True, default=str)
@@ -214,11 +213,7 @@ def recalled(path: Path) -> Observation | None:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write JSON, at once or not at all.
-
-    Raises:
-        InputError: the file can't be written.
-    """
+    """Write JSON, at once or not at all; raises an `InputError` where that can't be done."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, json_format.render(content).encode())
@@ -227,13 +222,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def examined(folder: Path, *, base: Path, data: Path) -> Observation:
-    """What the checks and the held-out loss say of an adapter folder; no curve, no cost.
-
-    Args:
-        folder: what a rerun wrote.
-        base: the base model's folder.
-        data: the rows that the model is asked about.
-    """
+    """What the checks and the held-out loss say of an adapter folder; no curve, no cost."""
     run = Run.discover([folder], base=base, data=data, replay=False)
     outcomes = run_checks(symptom_checks(), run)
     losses = run.get(TokenLosses)

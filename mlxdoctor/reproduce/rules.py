@@ -93,11 +93,7 @@ class Signs:
 def signs(
     findings: Iterable[tuple[str, str]], knowledge: KnowledgeBase, looked: Iterable[str] = ()
 ) -> Signs:
-    """The signs among (code, severity) pairs of `symptom_checks`; notes are none.
-
-    Args:
-        looked: the checks that could look; of the recorded run, with which reruns are compared.
-    """
+    """The signs among (code, severity) pairs of `symptom_checks`; notes are none."""
     codes: dict[str, Severity] = {}
     for code, severity in findings:
         group, level = knowledge.groups.get(knowledge.group(code)), Severity(severity)
@@ -190,12 +186,7 @@ class Question:
         return not self.wanted & found.all and not found.errors
 
     def is_cured(self, plain: Observation, changed: Observation, better: float | None) -> bool:
-        """Whether the change took the symptom away, and the held-out loss with it.
-
-        Args:
-            better: the share of the held-out loss that it must take away; None where the
-                two losses are not over the same tokens.
-        """
+        """Whether the change took the symptom away, and the held-out loss with it; see `Cure`."""
         found = self.signs(changed)
         # A short sound run may have a milder warning: what must be gone is what was there.
         before = self.recorded.codes.keys() | self.signs(plain).codes.keys()
@@ -241,12 +232,9 @@ def judge_change(
     """The verdict on a cause that one change should cure.
 
     Args:
-        plain: reruns as recorded.
         placebo: reruns with an irrelevant change; empty: not made yet.
-        changed: reruns with the change.
-        better: as in `Question.is_cured`.
-        what: the change, in words.
-        irrelevant: what the placebo was, in words.
+        better: the share of the held-out loss that it must take away; see `Cure`.
+        what, irrelevant: the change and the placebo, in words.
     """
     pairs = {seed: one for seed, one in changed.items() if seed in plain}
     cured = [seed for seed, one in pairs.items() if question.is_cured(plain[seed], one, better)]
