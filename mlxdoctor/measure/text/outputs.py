@@ -83,9 +83,8 @@ def pairs(generations: Generations) -> tuple[OutputPair, ...]:
     def output(text: str, tokens: tuple[int, ...] | None, item: Generation) -> Output:
         if with_tokens and tokens is not None:
             return Output(text, tokens, ends, True, item.max_tokens)
-        return Output(
-            text, tuple(_UNIT.findall(text)), frozenset(END_TEXTS), False, item.max_tokens
-        )
+        units = tuple(_UNIT.findall(text))
+        return Output(text, units, frozenset(END_TEXTS), False, item.max_tokens)
 
     return tuple(
         OutputPair(

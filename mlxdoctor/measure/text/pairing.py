@@ -149,12 +149,9 @@ class Pairing:
 
 
 def pairing(prompts: Sequence[str], answers: Sequence[str], telling: float) -> Pairing:
-    """Look for rows that are misplaced.
+    """Look for rows that are misplaced, by their prompts and answers, which are not empty.
 
-    Args:
-        prompts: one of each row, not empty.
-        answers: likewise.
-        telling: the least `Pairing.telling` with which the rows themselves are looked at.
+    With less than `telling` by `Pairing.telling` the rows themselves are not looked at.
     """
     generator = np.random.default_rng(0)
     texts = list(dict.fromkeys(prompts)), list(dict.fromkeys(answers))

@@ -62,10 +62,6 @@ class Rate:
 def rate(tuned: Sequence[bool], base: Sequence[bool] | None) -> Rate:
     """Compare the prompts that the tuned model hit with those that the base model hit.
 
-    Args:
-        tuned: one entry a prompt.
-        base: the same prompts, or None where the base model's answers are unknown.
-
     Raises:
         ValueError: there is no prompt, or the two differ in length.
     """
@@ -78,9 +74,8 @@ def rate(tuned: Sequence[bool], base: Sequence[bool] | None) -> Rate:
     if base is None:
         return Rate(len(tuned), hits, None, interval, None, decided, is_large and decided)
     base_hits = sum(base)
-    only_tuned = sum(t and not b for t, b in zip(tuned, base, strict=True))
-    only_base = sum(b and not t for t, b in zip(tuned, base, strict=True))
-    p_value = mcnemar_exact(only_tuned, only_base)
+    both = sum(t and b for t, b in zip(tuned, base, strict=True))
+    p_value = mcnemar_exact(hits - both, base_hits - both)
     base_is_sound = base_hits / len(base) < BASE_SHARE
     is_certain = p_value < SIGNIFICANCE or (decided and base_hits == 0)
     is_broken = is_large and base_is_sound and is_certain
@@ -108,8 +103,7 @@ def is_raised(found: Rate) -> bool:
     """Whether the tuned model certainly hits more often than the base model, at any size."""
     if found.base is None or found.p_value is None:
         return found.decided
-    is_more = found.tuned > found.base and found.p_value < SIGNIFICANCE
-    return found.is_broken or is_more
+    return found.is_broken or (found.tuned > found.base and found.p_value < SIGNIFICANCE)
 
 
 def _decided(hits: int, total: int) -> bool:

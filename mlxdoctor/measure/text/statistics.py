@@ -57,13 +57,10 @@ def sign_test(differences: ArrayLike) -> float:
 
 
 def paired_permutation(differences: ArrayLike) -> float:
-    """Two-sided p-value that the mean of paired differences is zero, by flipping signs.
+    """Two-sided p-value that the mean of finite paired differences is zero, by flipping signs.
 
     Exact up to 14 pairs; beyond, 20,000 random assignments and the add-one correction
     (Phipson and Smyth 2010), so that p is never zero.
-
-    Args:
-        differences: float (n,), one per prompt; not finite values are left out.
     """
     values = np.asarray(differences, dtype=np.float64)
     values = values[np.isfinite(values)]

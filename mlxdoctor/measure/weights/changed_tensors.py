@@ -138,13 +138,9 @@ def _stored(
 ) -> dict[str, Stored]:
     """Tensors by name, each quantised matrix once, under the name of its `weight`."""
     parts = {f"{module}.{part}" for module in quantized for part in ("scales", "biases")}
-    return {
-        name: quantized.get(name.removesuffix(".weight"), tensor)
-        if name.endswith(".weight")
-        else tensor
-        for name, tensor in tensors.items()
-        if name not in parts
-    }
+    matrices = {f"{module}.weight": matrix for module, matrix in quantized.items()}
+    kept = {name: tensor for name, tensor in tensors.items() if name not in parts}
+    return {name: matrices.get(name, tensor) for name, tensor in kept.items()}
 
 
 def _compared(name: str, old: Stored | None, new: Stored) -> WeightChange:
@@ -169,14 +165,13 @@ def _compared(name: str, old: Stored | None, new: Stored) -> WeightChange:
 def _is_same(old: Stored, new: Stored) -> bool:
     """Whether all stored bytes are the same; read up to the first block that differs."""
     ours, theirs = _parts(old), _parts(new)
-    if [(our.dtype, our.nbytes) for our in ours] != [
-        (their.dtype, their.nbytes) for their in theirs
-    ]:
-        return False
-    return all(
-        np.array_equal(our.read(span), their.read(span))
+    return len(ours) == len(theirs) and all(
+        (our.dtype, our.nbytes) == (their.dtype, their.nbytes)
+        and all(
+            np.array_equal(our.read(span), their.read(span))
+            for span in _ranges(our.nbytes, _BLOCK_BYTES)
+        )
         for our, their in zip(ours, theirs, strict=True)
-        for span in _ranges(our.nbytes, _BLOCK_BYTES)
     )
 
 
@@ -200,14 +195,14 @@ def _values(tensor: Stored, start: int, stop: int, width: int) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class ModuleFusion:
-    """One module's update as it was meant and as it is in the fused weights.
+    """One module's update as it was meant and as it is in the fused weights. Frobenius norms.
 
     Attributes:
         name: the module.
-        intended: Frobenius norm of the update that the adapter stands for.
-        realised: Frobenius norm of fused weight less base weight.
+        intended: norm of the update that the adapter stands for.
+        realised: norm of fused weight less base weight.
         inner: the inner product of the two.
-        weight: Frobenius norm of the base weight.
+        weight: norm of the base weight.
         rounding: the norm that rounding to the fused weight's quantisation step adds
             on average; 0 where the fused weight is not quantised.
     """
@@ -297,20 +292,16 @@ def _update(
     Before DoRA's magnitude. A weight is (..., out, in), that of an embedding (rows, width).
     """
     scale = module_scale(module, config)
-    a, b = module.factors()
-    left, right = (
-        (a, b) if "embed" in module.projection else (b.swapaxes(-1, -2), a.swapaxes(-1, -2))
-    )
+    left, right = module.factors()
+    if "embed" not in module.projection:
+        left, right = right.swapaxes(-1, -2), left.swapaxes(-1, -2)
     return (scale * left).astype(np.float32), right.astype(np.float32)
 
 
 def weight_of(model: BaseModel | TunedModel, module: str) -> Stored | None:
     """A module's weight with readable values, or None where the model has none."""
-    quantized = model.quantized.get(module)
-    if quantized is not None:
-        return quantized
     tensor = model.tensors.get(f"{module}.weight")
-    return tensor if tensor is not None and tensor.is_float else None
+    return model.quantized.get(module, tensor if tensor is not None and tensor.is_float else None)
 
 
 def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:

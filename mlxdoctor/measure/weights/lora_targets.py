@@ -89,10 +89,9 @@ def peft_targets(config: TrainingConfig, names: Iterable[str]) -> tuple[str, ...
     for name in names:
         layer = layer_of(name)[0]
         if stated == "all-linear":
-            is_named = layer is not None
+            is_whole, is_named = False, layer is not None
         else:
-            is_named = any(matches(key, name, config) for key in keys)
-        is_whole = stated != "all-linear" and name in keys
+            is_whole, is_named = name in keys, any(matches(key, name, config) for key in keys)
         if is_whole or (is_named and (not layers or layer in layers)):
             targets.append(name)
     return tuple(targets)
@@ -122,11 +121,14 @@ def refused_settings(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "lora_layers", "has lora_layers, as old releases wrote it, and no num_layers"
         values = {**values, "num_layers": values["lora_layers"]}
     lora = values.get("lora_parameters")
-    parameters = [f"lora_parameters.{key}" for key in ("rank", "scale", "dropout", "keys")]
-    places = parameters if isinstance(lora, Mapping) else ["lora_parameters"]
-    for place in ("num_layers", *places):
-        _, _, key = place.rpartition(".")
-        table = lora if isinstance(lora, Mapping) and place in parameters else values
+    tables = [("num_layers", values)]
+    if isinstance(lora, Mapping):
+        keys = ("rank", "scale", "dropout", "keys")
+        tables += [(f"lora_parameters.{key}", lora) for key in keys]
+    else:
+        tables.append(("lora_parameters", values))
+    for place, table in tables:
+        key = place.rpartition(".")[2]
         value, need = table.get(key), NEEDS[place]
         # mlx-lm loads an adapter without keys, and one whose scale is no finite number.
         if need.holds(value) or (key, value) == ("keys", None):

@@ -82,11 +82,7 @@ def follow(
     base: BaseModel | None,
     progress: Progress | None = None,
 ) -> tuple[Save, ...]:
-    """Read every value of every save, one file and in it one module at a time.
-
-    Returns:
-        The saves in the order of training, the final file last.
-    """
+    """Every save in the order of training, the final file last, read a module at a time."""
     norms: dict[str, float | None] = {}
     described: list[tuple[Save, tuple[ModuleFacts, ...]]] = []
     for place, checkpoint in enumerate(history.checkpoints):
@@ -130,11 +126,7 @@ def _whole_weights(adapter: Adapter, base: BaseModel | None) -> Iterator[tuple[s
 
 
 def heat_map(saves: Sequence[Save], broken: Sequence[bool]) -> CheckpointSizes | None:
-    """The data of the figure: the root mean square over a layer's modules, by save.
-
-    Returns:
-        None where no module's size is known.
-    """
+    """The figure: the root mean square over a layer's modules, by save; None without any size."""
     columns: list[dict[int | None, list[float]]] = []
     for save in saves:
         squares: dict[int | None, list[float]] = {}
