@@ -125,7 +125,7 @@ def reproduce(
         folder / SUMMARY_FILE,
         {
             "experiments": shown.to_dict()["experiments"],
-            "iterations": state.iterations or failure.iterations,
+            "iterations": state.iterations,
         },
     )
     return shown

@@ -149,8 +149,7 @@ def _with_fix(recipe: Recipe, failure: Failure, fix: Fix) -> Change:
         shorter = after if after < failure.iterations else max(1, round(share))
         return Change("change", f"iters {failure.iterations} → {shorter}", shorter, fix=fix)
     values = changed_values(recipe.values, fix.before, fix.after)
-    label = f"{key} {before} → {after}"
-    return Change("change", label, failure.iterations, values, fix=fix)
+    return Change("change", f"{key} {before} → {after}", failure.iterations, values, fix=fix)
 
 
 def _repair_of_rows(bench: Bench, cause: Cause) -> Cure | Ruling:
@@ -166,15 +165,9 @@ def _repair_of_rows(bench: Bench, cause: Cause) -> Cure | Ruling:
     label = f"{rows_left_out.id} ({', '.join(named)})"
     left_out = Change("repair", label, iterations, fault=rows_left_out, severity=named)
     # Other rows than the run's own may have errors of their own.
-    return Cure(
-        (left_out,),
-        replace(left_out, kind="random rows", label=others_left_out.id, fault=others_left_out),
-        strict=False,
-        leaves_open=(
-            "other rows than those that the findings name may be at fault",
-            "which rows those are",
-        ),
-    )
+    random = replace(left_out, kind="random rows", label=others_left_out.id, fault=others_left_out)
+    open_ = "other rows than those that the findings name may be at fault", "which rows those are"
+    return Cure((left_out,), random, strict=False, leaves_open=open_)
 
 
 def _end_of_rows(bench: Bench) -> Cure | Ruling:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mlxdoctor.causes import Cause
 from mlxdoctor.diagnosis import Diagnosed, rank, severities
@@ -35,11 +35,11 @@ class Investigation:
 
     Attributes:
         rulings: cause -> the verdict on it.
-        iterations: of each rerun; None where none was made.
+        iterations: of each rerun.
     """
 
-    rulings: Mapping[str, Ruling] = field(default_factory=dict)
-    iterations: int | None = None
+    rulings: Mapping[str, Ruling]
+    iterations: int
 
 
 def candidates(
@@ -66,15 +66,11 @@ def candidates(
         and failure.recorded.of(one.cause) & failure.recorded.errors
     ]
     noted = severities(failure.outcomes)
-    unsupported = {
-        name: Diagnosed(
-            failure.knowledge.causes[name].seen_with(noted), float("-inf"), (), (), (), ()
-        )
-        for name in asked
-    }
-    every = unsupported | ranked
+    for name in asked:
+        cause = failure.knowledge.causes[name].seen_with(noted)
+        ranked.setdefault(name, Diagnosed(cause, float("-inf"), (), (), (), ()))
     wanted = dict.fromkeys((*chosen, *asked))
-    return sorted((every[name] for name in wanted), key=lambda one: -one.score)
+    return sorted((ranked[name] for name in wanted), key=lambda one: -one.score)
 
 
 def investigate(

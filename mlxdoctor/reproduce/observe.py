@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from mlxdoctor.api import run_checks
 from mlxdoctor.check import Check, discover
@@ -226,6 +226,11 @@ def examined(folder: Path, *, base: Path, data: Path) -> Observation:
     run = Run.discover([folder], base=base, data=data, replay=False)
     outcomes = run_checks(symptom_checks(), run)
     losses = run.get(TokenLosses)
+    rows = (losses.split("valid") or losses.rows) if losses is not None else ()
+    held_out: dict[Which, float | None] = {}
+    for which in get_args(Which):
+        mean = mean_loss(rows, which, Targets(masks_prompt=True, until="end"))
+        held_out[which] = mean.value if mean.rows else None
     generations = run.get(Generations)
     items = generations.items[:SAMPLES] if generations is not None else ()
     return Observation(
@@ -235,8 +240,8 @@ def examined(folder: Path, *, base: Path, data: Path) -> Observation:
             for finding in outcome.findings
             if finding.severity is not Severity.INFO
         ),
-        base_loss=held_out(losses, "base"),
-        loss=held_out(losses, "tuned"),
+        base_loss=held_out["base"],
+        loss=held_out["tuned"],
         samples=tuple(
             SampleAnswer(
                 item.prompt[:SAMPLE_LENGTH],
@@ -246,10 +251,3 @@ def examined(folder: Path, *, base: Path, data: Path) -> Observation:
             for item in items
         ),
     )
-
-
-def held_out(losses: TokenLosses | None, which: Which) -> float | None:
-    """Mean loss of a model on the answers, nats a token; of the valid split if any."""
-    rows = (losses.split("valid") or losses.rows) if losses is not None else ()
-    mean = mean_loss(rows, which, Targets(masks_prompt=True, until="end"))
-    return mean.value if mean.rows else None

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import get_args
 
 from mlxdoctor.causes import Cause, KnowledgeBase
 from mlxdoctor.confirmation import Confirmation
@@ -76,18 +75,13 @@ class Signs:
 
     def foreign(self, other: Signs) -> frozenset[str]:
         """Errors of the other run that this one has not, although they were looked for."""
-        groups = self.knowledge.groups
-        return frozenset(
-            sign
-            for sign in other.errors - self.all
-            if not (sign in groups and groups[sign].gradual)
-            and self._checks_of(sign) <= self.looked
-        )
-
-    def _checks_of(self, sign: str) -> frozenset[str]:
-        groups = self.knowledge.groups
-        codes = groups[sign].codes if sign in groups else (sign,)
-        return frozenset(code.split(".", 1)[0] for code in codes)
+        foreign: set[str] = set()
+        for sign in other.errors - self.all:
+            group = self.knowledge.groups.get(sign)
+            checks = {code.split(".", 1)[0] for code in (group.codes if group else (sign,))}
+            if checks <= self.looked and not (group and group.gradual):
+                foreign.add(sign)
+        return frozenset(foreign)
 
 
 def signs(
@@ -106,7 +100,7 @@ def recorded_signs(outcomes: Iterable[Outcome], knowledge: KnowledgeBase) -> Sig
     """The signs of the run that was examined."""
     names = {check.name for check in symptom_checks()}
     of_training = [outcome for outcome in outcomes if outcome.check in names]
-    findings = [finding for outcome in of_training for finding in outcome.findings]
+    findings = (finding for outcome in of_training for finding in outcome.findings)
     looked = [outcome.check for outcome in of_training if outcome.status in LOOKED]
     return signs([(one.code, one.severity.value) for one in findings], knowledge, looked)
 
@@ -126,10 +120,6 @@ class Ruling:
         strength: how much of the failure is explained, 0 to 1.
         fix: the change of the configuration that was tried, if that is what was.
         wanted: what further evidence would decide it, as a clause; empty where it is decided.
-
-    Raises:
-        ValueError: it is no verdict, or undecided and does not say what would decide it, or the
-            reverse.
     """
 
     verdict: Confirmation
@@ -137,11 +127,6 @@ class Ruling:
     strength: float = 0.0
     fix: Fix | None = None
     wanted: str = ""
-
-    def __post_init__(self) -> None:
-        is_known = self.verdict in get_args(Confirmation)
-        if not is_known or (self.verdict == "undecided") is not bool(self.wanted):
-            raise ValueError(f"{self.verdict}: {self.reason}; wanted: {self.wanted!r}")
 
     @property
     def sentence(self) -> str:

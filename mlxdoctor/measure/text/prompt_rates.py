@@ -69,7 +69,10 @@ def rate(tuned: Sequence[bool], base: Sequence[bool] | None) -> Rate:
         raise ValueError("one entry a prompt is needed, for both models")
     hits = sum(tuned)
     interval = wilson(hits, len(tuned))
-    decided = _decided(hits, len(tuned))
+    # Wald's test is read once over all prompts, so that their order is no matter.
+    evidence = hits * math.log(BROKEN_RATE / SOUND_RATE)
+    evidence += (len(tuned) - hits) * math.log((1 - BROKEN_RATE) / (1 - SOUND_RATE))
+    decided = evidence >= math.log((1 - BETA) / ALPHA)
     is_large = interval.share >= BROKEN_SHARE
     if base is None:
         return Rate(len(tuned), hits, None, interval, None, decided, is_large and decided)
@@ -104,10 +107,3 @@ def is_raised(found: Rate) -> bool:
     if found.base is None or found.p_value is None:
         return found.decided
     return found.is_broken or (found.tuned > found.base and found.p_value < SIGNIFICANCE)
-
-
-def _decided(hits: int, total: int) -> bool:
-    """Wald's sequential test, read once over all prompts so that their order is no matter."""
-    evidence = hits * math.log(BROKEN_RATE / SOUND_RATE)
-    evidence += (total - hits) * math.log((1 - BROKEN_RATE) / (1 - SOUND_RATE))
-    return evidence >= math.log((1 - BETA) / ALPHA)
