@@ -143,21 +143,17 @@ def load(
     if (adapter_path / "config.json").is_file() and not (adapter_path / ADAPTER_FILE).is_file():
         return _with_whole_model(base, model, adapter_path)
     file = adapter_path / ADAPTER_FILE if adapter_path.is_dir() else adapter_path
-    put_on = _with_lora if _is_lora(file) else _with_weights
+    adapter = Adapter.read(file)
+    if adapter.naming == "peft":
+        problem = "is a PEFT adapter, which mlx-lm does not load"
+        raise InputError(file, problem, "transpose its factors and rename them lora_a and lora_b")
+    put_on = _with_lora if adapter.modules or adapter.unpaired else _with_weights
     failure, select = put_on(model, file)
     names: tuple[Which, ...] = ("base", "tuned") if failure is None else ("base",)
     models = LoadedModels(base, (*base.sources, hash_file(file)), names, failure, select)
     if before is not None:
         models.answers["base"] = before.answers["base"]
     return models
-
-
-def _is_lora(file: Path) -> bool:
-    adapter = Adapter.read(file)
-    if adapter.naming == "peft":
-        problem = "is a PEFT adapter, which mlx-lm does not load"
-        raise InputError(file, problem, "transpose its factors and rename them lora_a and lora_b")
-    return bool(adapter.modules) or bool(adapter.unpaired)
 
 
 def _with_lora(model: Any, file: Path) -> tuple[str | None, Callable[[Which], Any]]:
@@ -314,9 +310,8 @@ def load_weights(folder: Path, *, lazy: bool = False) -> Any:
     try:
         from mlx_lm.utils import load_model
     except (ImportError, OSError, ValueError) as error:
-        raise InputError(
-            None, f"mlx-lm cannot be used here ({error})", "check with `python -c 'import mlx_lm'`"
-        ) from None
+        problem = f"mlx-lm cannot be used here ({error})"
+        raise InputError(None, problem, "check with `python -c 'import mlx_lm'`") from None
     with _loading(folder):
         return load_model(folder, lazy=lazy)[0]
 
@@ -348,14 +343,11 @@ def require_plain(folder: Path) -> None:
     """
     if not folder.is_dir():
         raise InputError(folder, "is not a local model folder", "nothing is downloaded: name one")
-    named = code_named_in(folder)
-    if named:
-        key, file = named[0].key, named[0].path.name
-        raise InputError(
-            folder,
-            f"needs code of its own ({key} in {file}) to be loaded, which is not run",
-            "record generations yourself and name them with --generations",
-        )
+    if named := code_named_in(folder):
+        code = f"{named[0].key} in {named[0].path.name}"
+        problem = f"needs code of its own ({code}) to be loaded, which is not run"
+        remedy = "record generations yourself and name them with --generations"
+        raise InputError(folder, problem, remedy)
 
 
 def _require_sense(folder: Path) -> None:

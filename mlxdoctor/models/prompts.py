@@ -67,14 +67,13 @@ def prompts_for(
         trained: how many to take from the training rows.
     """
     prompts: list[Prompt] = []
-    splits = dataset.splits if dataset is not None else {}
     for names, count in ((("valid", "test"), held_out), (("train",), trained)):
-        split = next((splits[name] for name in names if name in splits and splits[name].rows), None)
+        splits = [dataset.splits.get(name) for name in names] if dataset is not None else []
+        split = next((split for split in splits if split is not None and split.rows), None)
         if dataset is not None and split is not None:
             seen = {prompt.text for prompt in prompts}
             prompts.extend(_from_split(dataset, split, tokenizer, count, seen))
-    prompts.extend(plain_prompt(tokenizer, text) for text in GENERAL_PROMPTS)
-    return tuple(prompts)
+    return (*prompts, *(plain_prompt(tokenizer, text) for text in GENERAL_PROMPTS))
 
 
 def plain_prompt(tokenizer: Tokenizer, text: str) -> Prompt:
@@ -94,16 +93,15 @@ def as_in_the_data(dataset: Dataset, tokenizer: Tokenizer, texts: Sequence[str])
     user types them.
     """
     prompts: dict[str, Prompt] = {}
-    for split in dataset.splits.values():
-        for row in split.rows:
-            for text in _asked_in(dataset, split, row, texts):
-                prompt = (
-                    Prompt(text, tuple(tokenizer.encode(text)), None, split.name)
-                    if split.format == "text"
-                    else _from_row(dataset, split, row, tokenizer)
+    rows = [(split, row) for split in dataset.splits.values() for row in split.rows]
+    for split, row in rows:
+        for text in _asked_in(dataset, split, row, texts):
+            if split.format == "text":
+                prompts.setdefault(
+                    text, Prompt(text, tuple(tokenizer.encode(text)), None, split.name)
                 )
-                if prompt is not None:
-                    prompts.setdefault(text, prompt)
+            elif (prompt := _from_row(dataset, split, row, tokenizer)) is not None:
+                prompts.setdefault(text, prompt)
     return [prompts.get(text) or plain_prompt(tokenizer, text) for text in texts]
 
 
