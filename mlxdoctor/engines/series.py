@@ -45,7 +45,6 @@ class Places:
     """Where values of one kind stand in a series.
 
     Attributes:
-        count: how many there are.
         share: of all values.
         first: iteration of the first; None where there is none.
         at_end: how many such values the series ends with, in a row.

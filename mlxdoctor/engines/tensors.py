@@ -39,10 +39,8 @@ class FactorFacts:
     """One factor in figures.
 
     Attributes:
-        size: how many values it has.
         norm: its Frobenius norm; NaN or infinite where a value is, or where squares overflow.
         peak: the largest absolute value; NaN where a value is.
-        nonfinite: how many values are NaN or infinite.
         levels: different values among the first 1,024.
         nonzero: values other than zero among them.
         rarer_sign: the share of the rarer sign among those.
@@ -79,11 +77,8 @@ class ModuleFacts:
     """One adapted module in figures. Norms are Frobenius norms, NaN where a factor is not finite.
 
     Attributes:
-        name: the module in the base model.
         layer: its layer; None outside the layers.
-        rank: r.
         width: min(inputs, outputs), with experts times their number.
-        a, b: the factors.
         a_is_drawn: A looks as it was drawn: uniform within ±1/sqrt(inputs).
         a_left_draw: A has values outside of that draw, so that something moved it.
         start: the first values of A, float32 (256,) at most.

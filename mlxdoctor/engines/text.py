@@ -113,7 +113,6 @@ class TextFacts:
 
     Attributes:
         distinct: how many different texts there are, white space at both ends aside.
-        top_text: the most frequent text.
         cut: whether many stop at one length.
         order: of the words. *
 

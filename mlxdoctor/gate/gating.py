@@ -69,9 +69,6 @@ def run_gate(
     """Examine everything that `paths` names, and judge it by the policy.
 
     Args:
-        paths: adapters, runs, files, or globs of them.
-        policy: what is demanded of them.
-        known: the baseline.
         accept_all: what fails an item becomes known, and what is gone is forgotten.
         today: the day by which ignores expire.
 

@@ -34,7 +34,6 @@ class Weighed:
     """An item, and what it says about the policy.
 
     Attributes:
-        item: the item as the formats see it.
         used: ignores and baseline entries that suppressed a finding of it.
         idle: those that could have and did not.
         failing: its findings that fail it, as a baseline would know them.

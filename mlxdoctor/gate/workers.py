@@ -38,7 +38,6 @@ class Workers:
     """Who examines items.
 
     Attributes:
-        submit: has an item examined.
         most: items that are handed out at a time.
         end: ends the work at once, whatever is being done.
     """

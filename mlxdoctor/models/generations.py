@@ -60,11 +60,9 @@ class Generation:
     Attributes:
         prompt: the prompt as the user wrote it; empty where it was not recorded.
         base: the base model's answer, or None where it was not recorded.
-        tuned: the tuned model's answer.
         base_tokens: the ids of `base`, the end token included where it was chosen.
         tuned_tokens: the ids of `tuned`, likewise.
         max_tokens: the limit both were generated under, in tokens.
-        expected: the answer that the data gives.
         origin: where the prompt came from: a split of the data, or "general".
     """
 
@@ -83,8 +81,6 @@ class Generations:
     """Answers of the base and the tuned model, prompt by prompt.
 
     Attributes:
-        sources: the files they were read from, or that they were produced from.
-        items: one entry a prompt, in the order of the file.
         end_token_ids: the ids that end an answer; empty where they are unknown.
         how: "recorded" by the user, or "produced" here, greedily.
         load_failure: why the adapter could not be put on the base model; `items` is
@@ -194,8 +190,6 @@ class AskedAgain:
     """Recorded answers beside both models' own answers to the same prompts.
 
     Attributes:
-        sources: the recorded file and the models' files.
-        items: one a prompt, in the order of the file.
         further: the tuned model's answers to more prompts of the file; empty where the recorded
             answers are those of the usual way.
     """

@@ -50,8 +50,6 @@ class LoadedModels:
     """A base model, and what turns it into the tuned one and back.
 
     Attributes:
-        base: the base model's files.
-        sources: the files that were loaded: the base's and the adapter's.
         names: the models that there are, the base first.
         load_failure: why the adapter could not be put on the base model, as mlx-lm says it.
         select: gives the mlx model of that name. Both share modules, so that only the

@@ -72,11 +72,8 @@ class RowLosses:
     """Both models' losses on one row.
 
     Attributes:
-        split: the split of the data it comes from.
-        index: its index in the split.
         tokens: int32 (n,), as the trainer sees them.
         roles: int8 (n,), the region of each token, as in `SupervisedRow`.
-        base: the base model's losses.
         tuned: the tuned model's; None where it could not be made.
         prompt_length: tokens before the last answer; 0 for rows of plain text.
         is_padded: whether mlx-lm also trains on the padding token after the row.
@@ -110,12 +107,8 @@ class TokenLosses:
     """Losses per token of base and tuned model, on rows of the run's own data.
 
     Attributes:
-        sources: the base model and the adapter they were measured with.
-        rows: one entry a row.
         totals: split -> how many rows it has, measured or not.
         vocab_size: the size of the model's vocabulary: ln of it is a uniform guess.
-        end_token_ids: the ids that end an answer.
-        pad_ids: the ids that were tried as padding.
         mask_prompt: whether the run was configured to leave the prompt out of its loss.
         load_failure: why the adapter could not be put on the base model.
         left_out: how many of the rows were measured and why not all, as a clause; else empty.

@@ -42,8 +42,6 @@ class MeanLoss:
         value: nats a target; NaN where there is none.
         spread: of a single row about it, nats: the standard error of `n` rows, drawn at
             random from many, is this over the root of `n`.
-        rows: rows with a target.
-        tokens: targets.
     """
 
     value: float

@@ -47,7 +47,6 @@ class Prompt:
     Attributes:
         text: as the user wrote it.
         tokens: with the chat template and the generation prompt.
-        expected: the answer that the data gives.
         origin: a split of the data, or "general".
     """
 

@@ -33,9 +33,6 @@ class Scores:
     """Scores of the answers, prompt by prompt.
 
     Attributes:
-        sources: the scoring function's file and the answers'.
-        name: the function, as the user named it.
-        items: one entry a prompt that could be scored.
         unscored: prompts for which the function gave no finite number, with the reason of
             the first.
     """

@@ -64,15 +64,12 @@ def reproduce(
     """Make the failure again, try its likeliest causes, and say in the report what came of it.
 
     Args:
-        report: what `diagnose` says of the run.
         folder: where experiments are written; one that was stopped goes on there.
         causes: ids to try besides the leading ones.
         seeds: how many seeds at most; two thirds of them have to agree.
         iterations: of each rerun; by default past the onset of the failure.
         minutes: after which no experiment goes on, and by which reruns are shortened; None:
             no limit.
-        with_text: let the report quote training rows and outputs.
-        progress: called with what is being done, a count done, and a total.
 
     Returns:
         The report with `experiments` and confirmations; unchanged where the run did not fail

@@ -43,8 +43,6 @@ class Failure:
     """What is known of the recorded run before the first experiment.
 
     Attributes:
-        outcomes: of the checks on it.
-        knowledge: the causes, and the groups of findings.
         seeds: those that are tried, the run's own first.
         iterations: of each rerun.
         usual: key -> the range of values that is usual for the run's model.
@@ -145,9 +143,6 @@ class Bench:
     """Where reruns are made and written down, each once.
 
     Attributes:
-        lab: where they are made.
-        failure: what they are compared with.
-        make: makes one: `rerun`.
         trials: the notebook: every rerun, in the order in which it was asked for. The one
             thing that grows, so that what was seen survives an experiment that is cut short.
     """

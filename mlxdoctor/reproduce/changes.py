@@ -53,7 +53,6 @@ class Cure:
 
     Attributes:
         changes: tried in this order; the first that cures is kept.
-        placebo: the irrelevant change beside it.
         better: the share of the held-out loss that it takes away; None where the two losses
             are not over the same tokens.
         strict: whether a cured rerun must be free of every other error, too.

@@ -65,11 +65,8 @@ class Change:
         kind: as recorded; a trial, a few iterations of that, for the time they take; a placebo
             (another order of the rows, or rows left out at random); one change of the
             configuration; the data repaired; or a fault put into the trainer.
-        label: what it does, for people.
-        iterations: how many to make.
         values: the configuration to train with; None: as recorded.
         fault: what is put into the trainer or the rows; None: nothing.
-        severity: its severity.
         fix: the change of the configuration, as the report shows it; None where it is none.
     """
 

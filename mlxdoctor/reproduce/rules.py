@@ -33,7 +33,6 @@ class Signs:
     Attributes:
         codes: finding -> its severity.
         looked: names of the checks that looked.
-        knowledge: the groups.
     """
 
     codes: Mapping[str, Severity]
@@ -115,7 +114,6 @@ class Ruling:
     """What the experiments say of one cause.
 
     Attributes:
-        verdict: the answer.
         reason: why, as a sentence without its stop.
         strength: how much of the failure is explained, 0 to 1.
         fix: the change of the configuration that was tried, if that is what was.

@@ -22,10 +22,8 @@ class Output:
     """What one model answered to one prompt.
 
     Attributes:
-        text: the answer as text.
         units: token ids, or words and signs where the ids are unknown.
         ends: the units that end an answer.
-        from_tokens: whether the units are token ids.
         max_tokens: the limit it was generated under, where known.
     """
 

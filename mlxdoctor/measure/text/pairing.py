@@ -121,7 +121,6 @@ class Misplaced:
     """A row whose answer belongs elsewhere.
 
     Attributes:
-        row: its number.
         answer_at: a row that holds the answer to its prompt, and should not.
         rank: where its own answer stands among all answers, and its prompt among all prompts,
             in [0, 1]; answers dealt out at random stand at 0.5 on average.
@@ -137,7 +136,6 @@ class Pairing:
     """How many rows hold the answer to another row's prompt.
 
     Attributes:
-        examined: rows looked at.
         telling: of them, the share that is called misplaced when all answers are dealt out at
             random; below some share nothing can be said.
         misplaced: the rows whose answers belong elsewhere; none where too little is telling.

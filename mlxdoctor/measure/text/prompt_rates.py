@@ -28,8 +28,6 @@ class Rate:
     """What was counted, prompt by prompt.
 
     Attributes:
-        prompts: how many prompts were looked at.
-        tuned: how many of them the tuned model hit.
         base: how many the base model hit; None where its answers are unknown.
         interval: the tuned model's share with its 95% Wilson interval.
         p_value: exact McNemar; None without the base model.

@@ -94,11 +94,9 @@ def mean_interval(values: ArrayLike) -> Interval:
 
 @dataclass(frozen=True)
 class Paired:
-    """A figure of each prompt, of the base and of the tuned model.
+    """The mean of a figure over prompts, of the base and of the tuned model.
 
     Attributes:
-        base: its mean.
-        tuned: its mean.
         difference: of the tuned model's less the base model's, with its interval.
         p_value: of no difference, `paired_permutation`.
     """

@@ -39,7 +39,6 @@ class Gradients:
 
     Attributes:
         calls: those that it made of the model, with the gradient of the logits of each.
-        parameters: trainable parameter -> the gradient with respect to it.
     """
 
     calls: tuple[Call, ...] = ()
@@ -208,7 +207,6 @@ class SpecialTokens:
     """Tokens of a tokenizer that mean something.
 
     Attributes:
-        pads: tokens that are taken as padding.
         ends: tokens that end an answer; empty where no tokenizer was given.
         answer: what the chat template adds when an answer is to follow; empty without one.
     """

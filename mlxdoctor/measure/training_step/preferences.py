@@ -36,7 +36,6 @@ class BatchArray(NamedTuple):
     Attributes:
         name: as above; positions where there are no names.
         path: keys and positions from the batch down to it, with dots between them.
-        value: the array, or the list.
     """
 
     name: str

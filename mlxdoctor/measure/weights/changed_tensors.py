@@ -40,10 +40,9 @@ class WeightChange:
     """One tensor of a model beside the base's. A quantised matrix counts as one tensor.
 
     Attributes:
-        name: the tensor's name.
         shape: of the values it stands for, in the tuned model; the base's where it is missing.
-        before: how the base stores it ("BF16", "4-bit affine/64"); None where the base has none.
-        after: the same for the tuned model.
+        before, after: how base and tuned model store it ("BF16", "4-bit affine/64"); None where
+            one has none.
         status: "same", bit for bit; "changed"; "reshaped"; "missing" from the tuned model;
             or "extra", the base has none.
         relative: ‖W' − W‖/‖W‖, by Frobenius norms; infinite where a value of W' is not finite or
@@ -198,11 +197,9 @@ class ModuleFusion:
     """One module's update as it was meant and as it is in the fused weights. Frobenius norms.
 
     Attributes:
-        name: the module.
         intended: norm of the update that the adapter stands for.
         realised: norm of fused weight less base weight.
         inner: the inner product of the two.
-        weight: norm of the base weight.
         rounding: the norm that rounding to the fused weight's quantisation step adds
             on average; 0 where the fused weight is not quantised.
     """

@@ -31,11 +31,9 @@ class Save:
     """One save of a run in figures; without any where its file cannot be read.
 
     Attributes:
-        checkpoint: the save.
         quantity: what sizes are given in, the same for all saves of a run.
         problem: why its file cannot be read, as a clause; empty where it can.
         sizes: module -> size of its update, 0 where there is none; NaN where it is not finite.
-        nonfinite: NaN and infinite values in the whole file.
         starts: module -> the first values of A, float32 (256,) at most.
     """
 
