@@ -31,10 +31,7 @@ from mlxdoctor.safety.reading_limits import current, exceeded
 from mlxdoctor.safety.time_budget import TimeBudget, by_turns
 
 PROMPT_KEYS = ("prompt", "question", "input", "instruction", "query")
-TUNED_KEYS = (
-    *("tuned", "response", "output", "completion"),
-    *("generated_text", "generation", "text"),
-)
+TUNED_KEYS = ("tuned", "response", "output", "completion", "generated_text", "generation", "text")
 BASE_KEYS = ("base", "base_response", "base_output")
 EXPECTED_KEYS = ("expected", "reference", "target")
 LIST_KEYS = ("generations", "results", "samples", "items")
@@ -130,7 +127,7 @@ class Generations:
             ends = _tokens(whole.get("end_token_ids"))
             lists = (whole[key] for key in LIST_KEYS if isinstance(whole.get(key), list))
             values = next(lists, values)
-        items = tuple(item for item in map(_generation, values) if item is not None)
+        items = tuple(filter(None, map(_generation, values)))
         texts = [text for item in items for text in (item.prompt, item.base or "", item.tuned)]
         if not texts:
             remedy = 'write one JSON object a line, with "prompt", "tuned" and, if known, "base"'
@@ -263,18 +260,15 @@ def _in_format(pattern: str) -> Callable[[Tokenizer, str], Sequence[int]]:
     return lambda tokenizer, text: tokenizer.encode(before.replace("{prompt}", text))
 
 
-def _twice(tokenizer: Tokenizer, text: str) -> Sequence[int]:
-    once = tokenizer.decode(plain_prompt(tokenizer, text).tokens)
-    return plain_prompt(tokenizer, once).tokens
-
-
 #: Ways in which prompts are asked by mistake: what they are called -> a prompt's tokens.
 _WAYS: Mapping[str, Callable[[Tokenizer, str], Sequence[int]]] = {
     "without the chat template": lambda tokenizer, text: tokenizer.encode(text),
     "without the generation prompt": lambda tokenizer, text: _in_template(
         tokenizer, [{"role": "user", "content": text}], False
     ),
-    "with the chat template applied twice": _twice,
+    "with the chat template applied twice": lambda tokenizer, text: (
+        plain_prompt(tokenizer, tokenizer.decode(plain_prompt(tokenizer, text).tokens)).tokens
+    ),
     "with another system prompt": lambda tokenizer, text: _in_template(
         tokenizer,
         [
@@ -294,17 +288,12 @@ def _as_recorded(
     dataset: Dataset | None, tokenizer: Tokenizer, texts: Sequence[str]
 ) -> list[Prompt]:
     """Prompts as they were most likely asked when the answers were recorded."""
-    prompts = (
-        [plain_prompt(tokenizer, text) for text in texts]
-        if dataset is None
-        else as_in_the_data(dataset, tokenizer, texts)
-    )
     # Written with the template's own signs, a prompt has been through it.
     return [
         Prompt(prompt.text, tuple(tokenizer.encode(prompt.text)))
         if CONTROL.search(prompt.text)
         else prompt
-        for prompt in prompts
+        for prompt in as_in_the_data(dataset, tokenizer, texts)
     ]
 
 

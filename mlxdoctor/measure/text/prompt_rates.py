@@ -11,8 +11,6 @@ from mlxdoctor.measure.text.statistics import SIGNIFICANCE, Interval, mcnemar_ex
 #: Wald's sequential test: the share of prompts on which a sound model may do it, that on which a
 #: broken one does, and the probabilities of a false alarm and of a miss.
 SOUND_RATE, BROKEN_RATE, ALPHA, BETA = 0.05, 0.5, 0.001, 0.01
-
-
 #: Share of prompts on which a broken model does it: below, it is impaired rather than broken. And
 #: that above which the base model does the same, so that the tuning is not to blame.
 BROKEN_SHARE, BASE_SHARE = 0.5, 0.2
