@@ -148,6 +148,12 @@ def sampled(count: int, most: int = SAMPLE) -> range:
     return range(0, count, max(1, count // most))[:most]
 
 
+def evenly(count: int, most: int) -> list[int]:
+    """At most so many places, evenly spaced, the first and the last among them."""
+    chosen = min(count, most)
+    return [round(i * (count - 1) / max(1, chosen - 1)) for i in range(chosen)]
+
+
 # Whole sets of texts.
 
 

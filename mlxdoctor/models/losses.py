@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from mlxdoctor.engines.text import evenly
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.kind import Missing, NoSuchThing, Progress, RunView
@@ -335,9 +336,3 @@ class Meter:
         if not results:
             raise Missing(self.budget.spent)
         return results
-
-
-def evenly(total: int, wanted: int) -> list[int]:
-    """Places, at most as many as wanted, evenly over so many in all."""
-    count = min(total, wanted)
-    return [round(i * (total - 1) / max(1, count - 1)) for i in range(count)]

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlxdoctor.engines.tensors import QUANTITIES, ModuleFacts, Quantity, quantity_of, size_of
+from mlxdoctor.engines.text import evenly
 from mlxdoctor.evidence.adapter import Adapter, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import Checkpoint, CheckpointHistory
@@ -116,9 +117,8 @@ def _whole_weights(adapter: Adapter, base: BaseModel | None) -> Iterator[tuple[s
     for tensor in adapter.others:
         name = base_name(tensor.name)
         other = base.tensors.get(name)
-        if other is None or other.shape != tensor.shape:
-            continue
-        if tensor.is_float and other.is_float:
+        is_comparable = other is not None and tensor.is_float and other.is_float
+        if other is not None and is_comparable and other.shape == tensor.shape:
             relative = change_of(other, tensor).relative
             yield name, relative if isfinite(relative) else nan
 
@@ -134,12 +134,11 @@ def heat_map(saves: Sequence[Save], broken: Sequence[bool]) -> CheckpointSizes |
     layers = sorted(set().union(*columns), key=lambda layer: (layer is None, layer or 0))
     if not layers:
         return None
-    rows = [layers[place] for place in _even(len(layers), MAX_ROWS)]
-    shown = _even(len(columns), MAX_COLUMNS)
-    labels = [saves[place].checkpoint.iteration or "final" for place in shown]
+    rows = [layers[place] for place in evenly(len(layers), MAX_ROWS)]
+    shown = evenly(len(columns), MAX_COLUMNS)
     return CheckpointSizes(
         rows=tuple("other" if layer is None else f"layer {layer}" for layer in rows),
-        columns=tuple(map(str, labels)),
+        columns=tuple(str(saves[place].checkpoint.iteration or "final") for place in shown),
         values=tuple(
             tuple(float(np.sqrt(np.mean(columns[place].get(layer, nan)))) for place in shown)
             for layer in rows
@@ -147,9 +146,3 @@ def heat_map(saves: Sequence[Save], broken: Sequence[bool]) -> CheckpointSizes |
         broken=tuple(bool(broken[place]) for place in shown),
         quantity=QUANTITIES[saves[0].quantity],
     )
-
-
-def _even(count: int, most: int) -> list[int]:
-    """At most so many places among `count`, evenly spaced, the first and the last among them."""
-    places = range(count) if count <= most else np.linspace(0, count - 1, most).round()
-    return [int(place) for place in places]
