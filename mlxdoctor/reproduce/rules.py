@@ -137,6 +137,11 @@ def undecided(reason: str, wanted: str) -> Ruling:
     return Ruling("undecided", reason, wanted=wanted)
 
 
+def refuted(reason: str) -> Ruling:
+    """What the experiments speak against."""
+    return Ruling("refuted", reason)
+
+
 @dataclass(frozen=True)
 class Question:
     """What is asked of every rerun.
@@ -220,66 +225,51 @@ def judge_change(
         what, irrelevant: the change and the placebo, in words.
     """
     pairs = {seed: one for seed, one in changed.items() if seed in plain}
-    cured = [seed for seed, one in pairs.items() if question.is_cured(plain[seed], one, better)]
-    enough, asked = needed(question.seeds), len(pairs)
-    if len(cured) < enough:
-        if cured:
-            return undecided(
-                f"{what} cures it with {len(cured)} of {asked} seeds, {enough} are needed",
-                f"more seeds (--seeds {2 * question.seeds})",
-            )
-        return Ruling("refuted", f"{what} cures it with {len(cured)} of {asked} seeds")
-    by_chance = [seed for seed, one in placebo.items() if not question.shows(one)]
+    cured = sum(question.is_cured(plain[seed], one, better) for seed, one in pairs.items())
+    enough, more_seeds = needed(question.seeds), f"more seeds (--seeds {2 * question.seeds})"
+    cures = f"{what} cures it with {cured} of {len(pairs)} seeds"
+    if cured < enough:
+        return undecided(f"{cures}, {enough} are needed", more_seeds) if cured else refuted(cures)
+    by_chance = sum(not question.shows(one) for one in placebo.values())
     if by_chance:
         return undecided(
-            f"{what} cures it with {len(cured)} of {asked} seeds, but so does an irrelevant change "
-            f"({irrelevant}) with {len(by_chance)} of {len(placebo)}",
-            f"longer reruns (--iters), or more seeds (--seeds {2 * question.seeds})",
+            f"{cures}, but so does an irrelevant change ({irrelevant}) with {by_chance} of "
+            f"{len(placebo)}",
+            f"longer reruns (--iters), or {more_seeds}",
         )
     failing = sum(map(question.shows, plain.values()))
     return Ruling(
         "confirmed",
-        f"{what} cures it with {len(cured)} of {asked} seeds; as recorded it fails again with "
-        f"{failing} of {len(plain)}, and with an irrelevant change ({irrelevant}) with "
-        f"{len(placebo)} of {len(placebo)}",
+        f"{cures}; as recorded it fails again with {failing} of {len(plain)}, and with an "
+        f"irrelevant change ({irrelevant}) with {len(placebo)} of {len(placebo)}",
         1.0,
     )
 
 
 def judge_injection(question: Question, plain: Trials, injected: Trials) -> Ruling:
     """The verdict on a cause in the run's own trainer, which ours has not."""
-    present = [seed for seed, one in plain.items() if not question.is_sound(one)]
-    if present:
-        return undecided(
-            f"the reference trainer, which does not have this fault, is not sound with "
-            f"{len(present)} of {len(plain)} seeds",
-            PROBE,
-        )
-    same = [seed for seed, one in injected.items() if question.is_recreated(one)]
-    enough, asked = needed(question.seeds), len(injected)
+    ours, seeds = "the reference trainer, which does not have this fault, is", len(plain)
+    if faulty := sum(not question.is_sound(one) for one in plain.values()):
+        return undecided(f"{ours} not sound with {faulty} of {seeds} seeds", PROBE)
+    same, asked = sum(map(question.is_recreated, injected.values())), len(injected)
     found = [question.signs(one) for one in injected.values()]
-    share = max(map(question.recorded.coverage, found), default=0.0)
-    codes = max(map(question.recorded.likeness, found), default=0.0)
-    if len(same) >= enough:
+    if same >= needed(question.seeds):
+        share = max(map(question.recorded.coverage, found))
         return Ruling(
             "confirmed",
-            f"re-created: the reference trainer, which does not have this fault, is sound with "
-            f"{len(plain)} of {len(plain)} seeds; with the fault put in it fails in the same way "
-            f"with {len(same)} of {asked}, showing {share:.0%} of the recorded kinds of error",
-            codes,
+            f"re-created: {ours} sound with {seeds} of {seeds} seeds; with the fault put in it "
+            f"fails in the same way with {same} of {asked}, showing {share:.0%} of the recorded "
+            "kinds of error",
+            max(map(question.recorded.likeness, found)),
         )
     if same:
-        return undecided(
-            f"the fault re-creates the failure in {len(same)} of {asked} seeds",
-            f"more seeds (--seeds {2 * question.seeds})",
-        )
+        reason = f"the fault re-creates the failure in {same} of {asked} seeds"
+        return undecided(reason, f"more seeds (--seeds {2 * question.seeds})")
     first = found[0]
-    extra = sorted(question.recorded.foreign(first))
-    if extra:
-        return Ruling(
-            "refuted",
+    if extra := sorted(question.recorded.foreign(first)):
+        return refuted(
             "with the fault put into the reference trainer there are errors that the recorded run "
-            f"does not have: {', '.join(extra)}",
+            f"does not have: {', '.join(extra)}"
         )
     missing = sorted(question.recorded.errors - first.all) or sorted(question.wanted)
     # Other forms of the same fault may well do it.
