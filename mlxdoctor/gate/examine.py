@@ -74,17 +74,13 @@ def examine(task: Task) -> Examined:
     except InputError as error:
         problem = str(error)
     except TimeLimitExceeded:
-        problem = (
-            f"{task.path}: took longer than {task.seconds:g} s; allow more with --time-limit, "
-            "or look at it with `mlxdoctor diagnose`"
-        )
+        remedy = "allow more with --time-limit, or look at it with `mlxdoctor diagnose`"
+        problem = f"{task.path}: took longer than {task.seconds:g} s; {remedy}"
     except MemoryError:
         problem = f"{task.path}: there was not enough memory to examine it"
     except Exception as error:  # one item's bug must not hide the others' findings
-        problem = (
-            f"{task.path}: mlxdoctor itself failed on it ({type(error).__name__}: "
-            f"{quoted(str(error))}); please report this as a bug"
-        )
+        bug = f"{type(error).__name__}: {quoted(str(error))}"
+        problem = f"{task.path}: mlxdoctor itself failed on it ({bug}); please report this as a bug"
     if not task.with_text:
         problem = without_quotations(problem)
     return Examined(report, problem, time.perf_counter() - start)

@@ -105,13 +105,12 @@ def run_gate(
             examined[number] = answer
         weighed, accepted = judged(examined)
     done = list(filter(None, weighed))
+    reached = zip(items, examined, strict=True)
     result = GateResult(
         items=tuple(weighed.item for weighed in done),
         policy=as_seen_here(str(policy.source)) if policy.source is not None else None,
         notices=notices(policy, done, today),
-        unfinished=tuple(
-            item.path for item, result in zip(items, examined, strict=True) if result is None
-        ),
+        unfinished=tuple(item.path for item, result in reached if result is None),
     )
     return Gated(result, accepted)
 
@@ -152,10 +151,8 @@ def _examined(
         return results
     # Workers elsewhere have another current folder.
     place: Callable[[str], str] = os.path.abspath if options.cluster else str
-    tasks = [
-        Task(place(items[number].path), options.generate, options.seconds, options.with_text)
-        for number in numbers
-    ]
+    how = options.generate, options.seconds, options.with_text
+    tasks = [Task(place(items[number].path), *how) for number in numbers]
     shared: dict[Any, Any] = {}
     done = count(len(items) - len(numbers) + 1)
 

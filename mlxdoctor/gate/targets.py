@@ -62,11 +62,8 @@ def _target(path: str) -> Target:
     if not folder.exists():
         return Target(shown, f"{shown}: there is no such file or folder; check the path")
     if folder.is_dir() and (runs := _runs_below(folder)) > 1:
-        return Target(
-            shown,
-            f"{shown}: holds {runs} adapters or runs and is none itself; "
-            f"name them with a glob in quotes: '{shown}/*/'",
-        )
+        problem = f"{shown}: holds {runs} adapters or runs and is none itself"
+        return Target(shown, f"{problem}; name them with a glob in quotes: '{shown}/*/'")
     return Target(shown)
 
 
@@ -76,11 +73,8 @@ def _runs_below(folder: Path) -> int:
         entries = sorted(folder.iterdir())
         if _is_run(entries) or is_model_folder(folder) or is_data_path(folder):
             return 0
-        return sum(
-            _is_run(list(folder.iterdir()))
-            for folder in entries
-            if folder.is_dir() and not folder.name.startswith(".")
-        )
+        below = (entry for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+        return sum(_is_run(list(entry.iterdir())) for entry in below)
     except OSError:
         # What can't be listed is named when it is examined.
         return 0

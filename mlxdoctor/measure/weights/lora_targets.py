@@ -151,20 +151,19 @@ def refused_tensors(
         yield unread, "they are stored as 64-bit numbers, which MLX does not read"
         return
     is_dora = config.values.get("fine_tune_type") == "dora"
-    layers = sorted({module.layer for module in adapter.modules if module.layer is not None})
+    layers = {module.layer for module in adapter.modules if module.layer is not None}
     count, keys, rank = config.num_layers or 0, config.keys, config.rank
     # Of an unknown model its last layer may be the last that is there.
     total = base.num_layers if base is not None else None
-    first = (total or layers[-1] + 1) - count if layers and count > 0 else 0
+    first = (total or max(layers) + 1) - count if layers and count > 0 else 0
     modules = [(module.name, module) for module in adapter.modules]
+    others = [tensor.name for tensor in adapter.others]
     reasons = {
         f"the configuration says rank {rank}, and they have another": [
             name for name, module in modules if module.rank != rank
         ],
         "they are no adapter's parameters": [
-            tensor.name
-            for tensor in adapter.others
-            if tensor.name.rpartition(".")[2] not in _LEAVES
+            name for name in others if name.rpartition(".")[2] not in _LEAVES
         ],
         "fine_tune_type is not dora, so that nothing is scaled": [
             name for name in adapter.tensors if name.endswith(".m") and not is_dora
