@@ -116,19 +116,18 @@ def notices(policy: Policy, judgements: Iterable[Weighed], today: date) -> tuple
     expired = [ignore for ignore in policy.ignores if ignore.has_expired(today)]
     unused = [ignore for ignore in policy.ignores if ignore in idle and ignore not in expired]
     gone = sorted(entry for entry in idle if isinstance(entry, Known))
-    return (
-        *(
-            f"{_called(ignore)} expired on {ignore.expires} and suppresses nothing any more: "
-            "remove it, or renew it with its reason"
-            for ignore in expired
-        ),
-        *(f"{_called(ignore)} suppresses nothing: remove it" for ignore in unused),
-        *(
-            f"the baseline knows {entry.code} in {entry.path}, where it is gone: "
-            "renew the baseline with --write-baseline"
-            for entry in gone
-        ),
-    )
+    said = [
+        f"{_called(ignore)} expired on {ignore.expires} and suppresses nothing any more: "
+        "remove it, or renew it with its reason"
+        for ignore in expired
+    ]
+    said += [f"{_called(ignore)} suppresses nothing: remove it" for ignore in unused]
+    said += [
+        f"the baseline knows {entry.code} in {entry.path}, where it is gone: "
+        "renew the baseline with --write-baseline"
+        for entry in gone
+    ]
+    return tuple(said)
 
 
 def renewed(known: frozenset[Known], judgements: Sequence[Weighed]) -> frozenset[Known]:

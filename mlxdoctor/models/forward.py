@@ -156,29 +156,21 @@ def _predict_batch(model: Any, batch: Sequence[Question]) -> list[Predicted]:
     import mlx.core as mx
 
     width = max(len(question.tokens) for question in batch)
+    most = max(question.targets.shape[1] for question in batch)
     # Padding on the right cannot be seen by a causal model from the left of it.
     inputs = np.zeros((len(batch), width), np.int32)
-    for row, question in zip(inputs, batch, strict=True):
-        row[: len(question.tokens)] = question.tokens
-    most = max(question.targets.shape[1] for question in batch)
-    places = np.concatenate(
-        [
-            number * width + np.arange(len(question.tokens))[-len(question.targets) :]
-            for number, question in enumerate(batch)
-        ]
-    )
-    targets = np.concatenate(
-        [
-            np.pad(question.targets, ((0, 0), (0, most - question.targets.shape[1])))
-            for question in batch
-        ]
-    )
+    places, targets = [], []
+    for number, question in enumerate(batch):
+        length, (asked, count) = len(question.tokens), question.targets.shape
+        inputs[number, :length] = question.tokens
+        places.append(number * width + np.arange(length - asked, length, dtype=np.int32))
+        targets.append(np.pad(question.targets, ((0, 0), (0, most - count))))
     logits = model(mx.array(inputs))
-    logits = logits.reshape(-1, logits.shape[-1])[mx.array(places.astype(np.int32))]
+    logits = logits.reshape(-1, logits.shape[-1])[mx.array(np.concatenate(places))]
     logits = logits.astype(mx.float32)
     greedy, totals = likeliest(logits)
     # A target's loss is that of the likeliest token, and how far it lies below that.
-    chosen = mx.array(np.column_stack([greedy, targets]).astype(np.int32))
+    chosen = mx.array(np.column_stack([greedy, np.concatenate(targets)]).astype(np.int32))
     values = np.array(mx.take_along_axis(logits, chosen, axis=-1))
     with np.errstate(invalid="ignore"):
         losses = values[:, :1] - values[:, 1:] + totals[:, None].astype(np.float32)

@@ -98,11 +98,9 @@ class LoadedModels:
         try:
             yield
         except (ValueError, TypeError, AttributeError, RuntimeError) as error:
-            raise InputError(
-                self.base.path,
-                f"cannot be run ({type(error).__name__}: {error})",
-                "check that data, tokenizer and model belong together",
-            ) from None
+            problem = f"cannot be run ({type(error).__name__}: {error})"
+            remedy = "check that data, tokenizer and model belong together"
+            raise InputError(self.base.path, problem, remedy) from None
 
 
 class LoadedBase(LoadedModels):

@@ -262,7 +262,7 @@ class Meter:
         for rows in splits:
             # One split is enough to see which id is padding; the trainer's own is tried on all.
             named = (rows.pad_id, *(others if other_padding and not any(by_split) else ()))
-            pad_ids = dict.fromkeys(pad for pad in named if pad is not None and pad < vocab_size)
+            pads = tuple(dict.fromkeys(pad for pad in named if pad in range(vocab_size)))
             usable = [row for row in rows.rows if row.length >= SHORTEST_ROW]
             picked = [usable[i] for i in evenly(len(usable), max_rows or len(usable))]
             by_length = sorted(picked, key=lambda row: row.length)
@@ -270,12 +270,7 @@ class Meter:
             known = tuple(end for end in ends if end < vocab_size)
             by_split.append(
                 [
-                    _Job(
-                        rows.split,
-                        row,
-                        tuple(islice(pad_ids, None if id(row) in shortest else 1)),
-                        known,
-                    )
+                    _Job(rows.split, row, pads if id(row) in shortest else pads[:1], known)
                     for row in picked
                 ]
             )

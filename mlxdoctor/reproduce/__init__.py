@@ -118,13 +118,9 @@ def reproduce(
     shown = _folded(report, state.rulings, knowledge.causes, bench.trials)
     if not with_text:
         shown = without_text(shown, row_texts(run))
-    write_json(
-        folder / SUMMARY_FILE,
-        {
-            "experiments": shown.to_dict()["experiments"],
-            "iterations": state.iterations,
-        },
-    )
+    experiments = shown.to_dict()["experiments"]
+    summary = {"experiments": experiments, "iterations": state.iterations}
+    write_json(folder / SUMMARY_FILE, summary)
     return shown
 
 

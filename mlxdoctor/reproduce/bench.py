@@ -114,14 +114,9 @@ def usual_values(config: TrainingConfig, base: BaseModel | None) -> dict[str, tu
 
 def onset_of(outcomes: Iterable[Outcome]) -> int | None:
     """The first iteration at which an error shows in the loss; None where none does."""
-    onsets = [
-        finding.onset
-        for outcome in outcomes
-        if outcome.marks_onset
-        for finding in outcome.findings
-        if finding.onset is not None and finding.severity is Severity.ERROR
-    ]
-    return min(onsets, default=None)
+    marking = (outcome.findings for outcome in outcomes if outcome.marks_onset)
+    errors = (one for findings in marking for one in findings if one.severity is Severity.ERROR)
+    return min((one.onset for one in errors if one.onset is not None), default=None)
 
 
 def is_about_length(cause: Cause | None) -> bool:
