@@ -74,7 +74,6 @@ def measured_rows(
     *,
     split: str = "valid",
     spread: float = 0.0,
-    is_whole: bool = True,
 ) -> tuple[RowLosses, ...]:
     """Rows on which both models have these losses, the rows `spread` apart on the whole."""
     noises = np.linspace(-spread / 2, spread / 2, count).tolist()
@@ -87,7 +86,6 @@ def measured_rows(
             base.row(noise),
             tuned.row(noise) if tuned is not None else None,
             prompt_length=PROMPT,
-            is_whole=is_whole,
         )
         for i, noise in enumerate(noises)
     )

@@ -45,7 +45,6 @@ class Places:
     """Where values of one kind stand in a series.
 
     Attributes:
-        count: how many there are.
         share: of all values.
         first: iteration of the first; None where there is none.
         at_end: how many such values the series ends with, in a row.
@@ -196,12 +195,7 @@ class Trend:
 # Differences of values near the largest number there is may overflow.
 @np.errstate(over="ignore", invalid="ignore")
 def describe(iterations: Iterations, values: Floats) -> SeriesFacts:
-    """Describe a series.
-
-    Args:
-        iterations: int64 (n,), where each value was reported.
-        values: float64 (n,); NaN and infinities count as reports that are not finite.
-    """
+    """Describe float64 (n,) values, NaN and infinities among them, reported at int64 (n,)."""
     finite = np.isfinite(values)
     non_finite, zeros = places(iterations, ~finite), places(iterations, values == 0.0)
     x, y = iterations[finite], values[finite]
@@ -209,7 +203,6 @@ def describe(iterations: Iterations, values: Floats) -> SeriesFacts:
     if not count:
         return SeriesFacts(len(values), 0, non_finite, zeros)
     edge = max(1, min(MAX_EDGE, count // 5))
-    tail = y[-max(1, count // 4) :]
     sigma = noise(y)
     block_x, block_y = blocks(x, y)
     width = max(1, edge * len(block_y) // count)
@@ -218,8 +211,7 @@ def describe(iterations: Iterations, values: Floats) -> SeriesFacts:
     minimum, minimum_at = float(levels[lowest_level]), int(block_x[lowest_level + width // 2])
     lowest, highest = int(np.argmin(y)), int(np.argmax(y))
     digits = max(decimals(float(value)) for value in y[:MAX_PRINTED])
-    half = count // 2
-    peaks = np.maximum.accumulate(y)
+    later_peaks = np.maximum.accumulate(y)[count // 2 :]
     return SeriesFacts(
         count=len(values),
         points=count,
@@ -239,13 +231,13 @@ def describe(iterations: Iterations, values: Floats) -> SeriesFacts:
         lowest_at=int(x[lowest]),
         highest=float(y[highest]),
         highest_at=int(x[highest]),
-        tail_minimum=float(tail.min()),
+        tail_minimum=float(y[-max(1, count // 4) :].min()),
         noise=sigma,
         decimals=digits,
         onset=_rise_for_good(block_x, block_y, minimum, minimum_at, sigma),
         jump=_jump(block_x, block_y),
         spike=_spike(x, y),
-        records=float((np.diff(peaks[half:]) > 0.0).mean()) if count - half > 1 else 0.0,
+        records=float((np.diff(later_peaks) > 0.0).mean()) if len(later_peaks) > 1 else 0.0,
     )
 
 
@@ -285,14 +277,10 @@ def decimals(value: float) -> int:
 
 
 def repeats(values: Floats, digits: int) -> Repeats | None:
-    """Whether a whole series of positive values repeats; None where it does not, or by chance may.
+    """Whether positive values, printed with so many digits, repeat; None if by chance they may.
 
     Two values that differ by chance agree with a probability of about
     resolution / (2 sqrt(pi) noise).
-
-    Args:
-        values: float64 (n,), as they were printed.
-        digits: decimals that they were printed with.
     """
     if len(values) < 3 or not np.isfinite(values).all() or values.min() <= 0.0:
         return None

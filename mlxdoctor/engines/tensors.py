@@ -39,10 +39,8 @@ class FactorFacts:
     """One factor in figures.
 
     Attributes:
-        size: how many values it has.
         norm: its Frobenius norm; NaN or infinite where a value is, or where squares overflow.
         peak: the largest absolute value; NaN where a value is.
-        nonfinite: how many values are NaN or infinite.
         levels: different values among the first 1,024.
         nonzero: values other than zero among them.
         rarer_sign: the share of the rarer sign among those.
@@ -79,11 +77,8 @@ class ModuleFacts:
     """One adapted module in figures. Norms are Frobenius norms, NaN where a factor is not finite.
 
     Attributes:
-        name: the module in the base model.
         layer: its layer; None outside the layers.
-        rank: r.
         width: min(inputs, outputs), with experts times their number.
-        a, b: the factors.
         a_is_drawn: A looks as it was drawn: uniform within ±1/sqrt(inputs).
         a_left_draw: A has values outside of that draw, so that something moved it.
         start: the first values of A, float32 (256,) at most.
@@ -147,10 +142,8 @@ def describe(
     """One adapted module in figures, without a scale and the base's norm.
 
     Args:
-        name: the module.
         a: (inputs, r), or (E, inputs, r) with experts; any floating-point type.
         b: (r, outputs), or (E, r, outputs).
-        layer: its layer; None outside the layers.
         spectrum: whether the singular values are asked for, which take as long as the rest.
     """
     experts_a, experts_b = (x if x.ndim == 3 else x[None] for x in (a, b))
@@ -221,18 +214,12 @@ def _singular_values(
     gram_a: NDArray[np.float64], gram_b: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Those of the products of which these are the Gram matrices, (E, r, r): falling, (E·r,)."""
-    root = _root(gram_a)
+    values, vectors = np.linalg.eigh(gram_a)
+    # The root R of A's, with R·Rᵀ = AᵀA. Rounding can leave an eigenvalue just below zero.
+    root: NDArray[np.float64] = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
     inner = np.swapaxes(root, -1, -2) @ gram_b @ root
     squares = np.sort(np.linalg.eigvalsh(inner).ravel())[::-1]
     return np.sqrt(np.maximum(squares, 0.0))
-
-
-def _root(gram: NDArray[np.float64]) -> NDArray[np.float64]:
-    """R with R·Rᵀ = gram, for a symmetric gram of (E, r, r)."""
-    values, vectors = np.linalg.eigh(gram)
-    # Rounding can leave an eigenvalue of a singular matrix just below zero.
-    root: NDArray[np.float64] = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
-    return root
 
 
 def straight_way(updates: int, *, bias_correction: bool = False) -> float:
@@ -318,12 +305,7 @@ class Change:
 
 
 def change(before: NDArray[Any], after: NDArray[Any]) -> Change:
-    """How far a block of values moved.
-
-    Args:
-        before: floating-point values, flat.
-        after: as many.
-    """
+    """How far a block of floating-point values moved, both flat."""
     with np.errstate(all="ignore"):
         if before.dtype == after.dtype == np.float32:
             gap = after - before

@@ -113,7 +113,6 @@ class TextFacts:
 
     Attributes:
         distinct: how many different texts there are, white space at both ends aside.
-        top_text: the most frequent text.
         cut: whether many stop at one length.
         order: of the words. *
 
@@ -147,6 +146,12 @@ def describe(texts: Sequence[str]) -> TextFacts:
 def sampled(count: int, most: int = SAMPLE) -> range:
     """The places of an even sample."""
     return range(0, count, max(1, count // most))[:most]
+
+
+def evenly(count: int, most: int) -> list[int]:
+    """At most so many places, evenly spaced, the first and the last among them."""
+    chosen = min(count, most)
+    return [round(i * (count - 1) / max(1, chosen - 1)) for i in range(chosen)]
 
 
 # Whole sets of texts.

@@ -64,11 +64,7 @@ class Known:
 
 
 def read_baseline(path: Path) -> frozenset[Known]:
-    """The known findings in a file.
-
-    Raises:
-        InputError: the file does not exist, or is not a baseline of this version.
-    """
+    """The known findings in a file, which must be a baseline of this version."""
     if not path.exists():
         raise InputError(path, "there is no such baseline", "make it: --write-baseline")
     content, _ = read_bytes(path, "json_bytes")

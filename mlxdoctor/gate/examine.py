@@ -66,23 +66,21 @@ def examine(task: Task) -> Examined:
                 # policy may let that cause through.
                 whole = diagnose([path], allow_model=task.generate, replay=True, **given)
         in_time("", 0, 0)
-        report = slim(whole)
+        # Without what only a page about one run shows: a gate holds thousands.
+        outcomes = tuple(replace(outcome, exhibits=()) for outcome in whole.outcomes)
+        report = replace(whole.alone, outcomes=outcomes, timeline=())
     except StageStopped as stopped:
         problem = f"{task.path}: {stopped}"
     except InputError as error:
         problem = str(error)
     except TimeLimitExceeded:
-        problem = (
-            f"{task.path}: took longer than {task.seconds:g} s; allow more with --time-limit, "
-            "or look at it with `mlxdoctor diagnose`"
-        )
+        remedy = "allow more with --time-limit, or look at it with `mlxdoctor diagnose`"
+        problem = f"{task.path}: took longer than {task.seconds:g} s; {remedy}"
     except MemoryError:
         problem = f"{task.path}: there was not enough memory to examine it"
     except Exception as error:  # one item's bug must not hide the others' findings
-        problem = (
-            f"{task.path}: mlxdoctor itself failed on it ({type(error).__name__}: "
-            f"{quoted(str(error))}); please report this as a bug"
-        )
+        bug = f"{type(error).__name__}: {quoted(str(error))}"
+        problem = f"{task.path}: mlxdoctor itself failed on it ({bug}); please report this as a bug"
     if not task.with_text:
         problem = without_quotations(problem)
     return Examined(report, problem, time.perf_counter() - start)
@@ -91,9 +89,3 @@ def examine(task: Task) -> Examined:
 def stage_of(task: Task) -> Stage:
     """The whole of the work on an item."""
     return Stage(f"examining {task.path}", Kind.ITEM, limit="", wall=task.seconds)
-
-
-def slim(report: Report) -> Report:
-    """The report without what only a page about one run shows: a gate holds thousands."""
-    outcomes = tuple(replace(one, exhibits=()) if one.exhibits else one for one in report.outcomes)
-    return replace(report.alone, outcomes=outcomes, timeline=())

@@ -16,7 +16,7 @@ from mlxdoctor.gate.examine import Examined, Task
 from mlxdoctor.gate.policy import Policy
 from mlxdoctor.gate.targets import Target, targets
 from mlxdoctor.gate.weigh import Weighed, judge, notices, renewed
-from mlxdoctor.gate.workers import Workers, cluster, examine_all, here, processes
+from mlxdoctor.gate.workers import cluster, examine_all, here, processes
 from mlxdoctor.gate_result import GateItem, GateResult, ItemStatus
 from mlxdoctor.report import Report
 from mlxdoctor.safety.texts import as_seen_here
@@ -69,13 +69,8 @@ def run_gate(
     """Examine everything that `paths` names, and judge it by the policy.
 
     Args:
-        paths: adapters, runs, files, or globs of them.
-        policy: what is demanded of them.
-        known: the baseline.
         accept_all: what fails an item becomes known, and what is gone is forgotten.
-        options: how to go about it.
         today: the day by which ignores expire.
-        progress: called with a label, a count done and a total.
 
     Raises:
         InputError: the cluster can't be used. Whatever is wrong with an item is in the result.
@@ -110,13 +105,12 @@ def run_gate(
             examined[number] = answer
         weighed, accepted = judged(examined)
     done = list(filter(None, weighed))
+    reached = zip(items, examined, strict=True)
     result = GateResult(
         items=tuple(weighed.item for weighed in done),
         policy=as_seen_here(str(policy.source)) if policy.source is not None else None,
         notices=notices(policy, done, today),
-        unfinished=tuple(
-            item.path for item, result in zip(items, examined, strict=True) if result is None
-        ),
+        unfinished=tuple(item.path for item, result in reached if result is None),
     )
     return Gated(result, accepted)
 
@@ -157,10 +151,8 @@ def _examined(
         return results
     # Workers elsewhere have another current folder.
     place: Callable[[str], str] = os.path.abspath if options.cluster else str
-    tasks = [
-        Task(place(items[number].path), options.generate, options.seconds, options.with_text)
-        for number in numbers
-    ]
+    how = options.generate, options.seconds, options.with_text
+    tasks = [Task(place(items[number].path), *how) for number in numbers]
     shared: dict[Any, Any] = {}
     done = count(len(items) - len(numbers) + 1)
 
@@ -172,22 +164,19 @@ def _examined(
         if progress is not None:
             progress("models" if options.generate else "gate", next(done), len(items))
 
-    examine_all(tasks, _workers(len(numbers), options), finished)
+    jobs = options.jobs or (1 if options.generate else os.cpu_count() or 1)
+    if options.cluster:
+        workers = cluster(options.cluster)
+    elif len(tasks) <= (1 if options.generate else FEW_ITEMS):
+        workers = here()
+    else:
+        workers = processes(min(jobs, len(tasks)))
+    examine_all(tasks, workers, finished)
     return results
 
 
-def _workers(items: int, options: Options) -> Workers:
-    if options.cluster:
-        return cluster(options.cluster)
-    jobs = options.jobs or (1 if options.generate else os.cpu_count() or 1)
-    if items <= (1 if options.generate else FEW_ITEMS):
-        return here()
-    return processes(min(jobs, items))
-
-
 def _sharing(report: Report, shared: dict[Any, Any]) -> Report:
-    """The report with those parts that most reports have alike in memory once: a gate holds
-    thousands."""
+    """The report, its parts that most reports have alike in memory once: a gate holds thousands."""
     outcomes = tuple(
         outcome
         if outcome.findings or outcome.seen

@@ -52,11 +52,6 @@ def required_checks(
 ) -> tuple[list[str], list[str]]:
     """The paths of healthy runs, and the checks that saw something to be sound in all of them.
 
-    Args:
-        paths: runs, or globs of them.
-        generate: run models too.
-        progress: called with what is being done, how many items are done, and of how many.
-
     Raises:
         InputError: a run is not healthy, or can't be examined.
     """
@@ -76,11 +71,9 @@ def required_checks(
         # Without models a sound run may be inconclusive; it must have learned, at least.
         is_faulty = report.verdict in (Verdict.UNHEALTHY, Verdict.SUSPECT)
         if is_faulty or not any(seen.learned for seen in report.seen):
-            raise InputError(
-                Path(item.path),
-                f"is no healthy run ({headline(report)})",
-                "name healthy runs; `mlxdoctor diagnose` says more about this one",
-            )
+            problem = f"is no healthy run ({headline(report)})"
+            remedy = "name healthy runs; `mlxdoctor diagnose` says more about this one"
+            raise InputError(Path(item.path), problem, remedy)
         required &= {outcome.check for outcome in report.outcomes if outcome.seen}
     return [item.path for item in items], sorted(required)
 

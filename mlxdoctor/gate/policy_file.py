@@ -9,10 +9,10 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import date, datetime
+from datetime import date
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from mlxdoctor.check import Check, discover
 from mlxdoctor.evidence.source import open_file
@@ -39,14 +39,6 @@ def _are_texts(value: Any) -> bool:
     return isinstance(value, list) and all(map(_is_text, value))
 
 
-def _are_patterns(value: Any) -> bool:
-    return _are_texts(value) and not any(pattern.startswith(("!", "#")) for pattern in value)
-
-
-def _is_day(value: Any) -> bool:
-    return isinstance(value, date) and not isinstance(value, datetime)
-
-
 #: Annotation of a field -> what to write, whether a value is that, and how it is kept.
 KINDS: Mapping[Any, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
     list: ("each of them below [[its name]]", lambda value: isinstance(value, list), list),
@@ -54,10 +46,15 @@ KINDS: Mapping[Any, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
     str: ("a text", _is_text, str.strip),
     tuple[str, ...]: ('a list of texts: ["loss-trend"]', _are_texts, tuple),
     frozenset[str]: ('a list of texts: ["loss-trend"]', _are_texts, frozenset),
-    date | None: ("a day without quotes: 2030-01-31", _is_day, lambda value: value),
+    # A time of a day is a date, too.
+    date | None: (
+        "a day without quotes: 2030-01-31",
+        lambda value: type(value) is date,
+        lambda value: value,
+    ),
     Patterns: (
         'a list of paths, seen from the policy, without "!" or "#": ["adapters/old/**"]',
-        _are_patterns,
+        lambda value: _are_texts(value) and not any(p.startswith(("!", "#")) for p in value),
         tuple,
     ),
 }
@@ -92,8 +89,7 @@ def read_policy(path: Path) -> Policy:
     """The policy in a file: its `[tool.mlxdoctor]` if it has one, else all of it.
 
     Raises:
-        InputError: it can't be read, or something in it is unknown or of another kind; the
-            message names the key.
+        InputError: it can't be read, or something in it is unknown or of another kind.
     """
     table = _table(path)
     if table is None:
@@ -137,10 +133,8 @@ def _policy(path: Path, table: Mapping[str, Any]) -> Policy:
 
 def _kinds(kind: type[Any]) -> dict[str, Any]:
     """Key -> annotation of its field."""
-    return {
-        name.replace("_", "-"): hint
-        for name, hint in get_type_hints(kind, include_extras=True).items()
-    }
+    hints = get_type_hints(kind, include_extras=True)
+    return {name.replace("_", "-"): hint for name, hint in hints.items()}
 
 
 def _parsed(
@@ -150,10 +144,7 @@ def _parsed(
     where: str = "",
     needed: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The values of a table, by the names of the fields that they are for.
-
-    `kinds` are the keys that it may have and what each takes; messages begin with `where`.
-    """
+    """The values of a table, by fields; `kinds` are the keys that it may have and their types."""
     if not isinstance(stated, Mapping):
         raise Wrong(f"{where.rstrip('.: ')} is no table", "write a line for each key below it")
     for key in needed:
@@ -169,17 +160,13 @@ def _parsed(
 
 
 def _value(value: Any, kind: Any, where: str) -> Any:
-    if get_origin(kind) is Literal:
-        options = get_args(kind)
-        wanted = f"one of {', '.join(map(repr, options))}"
-        is_fit, kept = value in options, value
-    else:
-        wanted, fits, keep = KINDS[kind]
-        is_fit = fits(value)
-        kept = keep(value) if is_fit else None
-    if not is_fit:
+    # What is in no table is a Literal.
+    options = get_args(kind)
+    one_of = (f"one of {', '.join(map(repr, options))}", options.__contains__, str)
+    wanted, fits, keep = KINDS.get(kind, one_of)
+    if not fits(value):
         raise Wrong(f"{where} is {cut(repr(value), MAX_QUOTED)}", f"write {wanted}")
-    return kept
+    return keep(value)
 
 
 def _refuse_unknown(key: str, value: Any, checks: Sequence[Check], where: str) -> None:

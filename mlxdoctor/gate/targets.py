@@ -50,11 +50,9 @@ def _expanded(argument: str) -> Iterator[Target]:
     # A name with brackets in it is a name first.
     if Path(argument).exists() or not glob.has_magic(argument):
         yield _target(argument)
-        return
-    matched = sorted(glob.glob(argument, recursive=True))  # noqa: PTH207 - keeps the slash
-    for path in matched:
-        yield _target(path)
-    if not matched:
+    elif matched := sorted(glob.glob(argument, recursive=True)):  # noqa: PTH207 - keeps the slash
+        yield from map(_target, matched)
+    else:
         yield Target(argument, f"{argument}: nothing matches; check the pattern")
 
 
@@ -64,11 +62,8 @@ def _target(path: str) -> Target:
     if not folder.exists():
         return Target(shown, f"{shown}: there is no such file or folder; check the path")
     if folder.is_dir() and (runs := _runs_below(folder)) > 1:
-        return Target(
-            shown,
-            f"{shown}: holds {runs} adapters or runs and is none itself; "
-            f"name them with a glob in quotes: '{shown}/*/'",
-        )
+        problem = f"{shown}: holds {runs} adapters or runs and is none itself"
+        return Target(shown, f"{problem}; name them with a glob in quotes: '{shown}/*/'")
     return Target(shown)
 
 
@@ -78,11 +73,8 @@ def _runs_below(folder: Path) -> int:
         entries = sorted(folder.iterdir())
         if _is_run(entries) or is_model_folder(folder) or is_data_path(folder):
             return 0
-        return sum(
-            _is_run(list(folder.iterdir()))
-            for folder in entries
-            if folder.is_dir() and not folder.name.startswith(".")
-        )
+        below = (entry for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+        return sum(_is_run(list(entry.iterdir())) for entry in below)
     except OSError:
         # What can't be listed is named when it is examined.
         return 0

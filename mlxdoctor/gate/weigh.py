@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path, PurePath
 
@@ -34,7 +34,6 @@ class Weighed:
     """An item, and what it says about the policy.
 
     Attributes:
-        item: the item as the formats see it.
         used: ignores and baseline entries that suppressed a finding of it.
         idle: those that could have and did not.
         failing: its findings that fail it, as a baseline would know them.
@@ -64,7 +63,11 @@ def judge(
     used: set[Ignore | Known] = set()
     failing: set[Known] = set()
     reopened: list[str] = []
-    files = _hash_of_all(report)
+    # The files of a run itself, whatever their order and place. Of what is too large to be
+    # hashed, the note has the size.
+    own = [file for file in report.evidence if file.kind in MAIN_KINDS] or report.evidence
+    hashes = "\n".join(sorted({file.sha256 or file.note for file in own}))
+    files = hashlib.sha256(hashes.encode()).hexdigest() if own else ""
     for finding in report.findings:
         figures = figures_of(finding.measured)
         entry = Known(key, finding.code, finding.fingerprint, files, figures)
@@ -89,19 +92,9 @@ def judge(
     # A check that did not look says nothing about a suppression of its findings.
     looked = {outcome.check for outcome in report.outcomes if outcome.status in LOOKED}
     suppressions: tuple[Ignore | Known, ...] = (*ignores, *known)
-    tested = {
-        suppression for suppression in suppressions if suppression.code.split(".", 1)[0] in looked
-    }
-    item = _item(path, examined, rules, gated, reopened)
-    return Weighed(item, frozenset(used), frozenset(tested - used), frozenset(failing))
-
-
-def _hash_of_all(report: Report) -> str:
-    """SHA-256 over the files of a run itself, whatever their order and place; "" for none."""
-    own = [file for file in report.evidence if file.kind in MAIN_KINDS] or report.evidence
-    # Of what is too large to be hashed, the note has the size.
-    hashes = sorted({file.sha256 or file.note for file in own})
-    return hashlib.sha256("\n".join(hashes).encode()).hexdigest() if hashes else ""
+    idle = {each for each in suppressions if each.code.split(".", 1)[0] in looked} - used
+    item = replace(_item(path, report, rules, gated, reopened), seconds=examined.seconds)
+    return Weighed(item, frozenset(used), frozenset(idle), frozenset(failing))
 
 
 def alone(report: Report, fail_on: str = "error") -> GateResult:
@@ -123,19 +116,18 @@ def notices(policy: Policy, judgements: Iterable[Weighed], today: date) -> tuple
     expired = [ignore for ignore in policy.ignores if ignore.has_expired(today)]
     unused = [ignore for ignore in policy.ignores if ignore in idle and ignore not in expired]
     gone = sorted(entry for entry in idle if isinstance(entry, Known))
-    return (
-        *(
-            f"{_called(ignore)} expired on {ignore.expires} and suppresses nothing any more: "
-            "remove it, or renew it with its reason"
-            for ignore in expired
-        ),
-        *(f"{_called(ignore)} suppresses nothing: remove it" for ignore in unused),
-        *(
-            f"the baseline knows {entry.code} in {entry.path}, where it is gone: "
-            "renew the baseline with --write-baseline"
-            for entry in gone
-        ),
-    )
+    said = [
+        f"{_called(ignore)} expired on {ignore.expires} and suppresses nothing any more: "
+        "remove it, or renew it with its reason"
+        for ignore in expired
+    ]
+    said += [f"{_called(ignore)} suppresses nothing: remove it" for ignore in unused]
+    said += [
+        f"the baseline knows {entry.code} in {entry.path}, where it is gone: "
+        "renew the baseline with --write-baseline"
+        for entry in gone
+    ]
+    return tuple(said)
 
 
 def renewed(known: frozenset[Known], judgements: Sequence[Weighed]) -> frozenset[Known]:
@@ -148,13 +140,11 @@ def renewed(known: frozenset[Known], judgements: Sequence[Weighed]) -> frozenset
 
 def _item(
     path: str,
-    examined: Examined,
+    report: Report,
     rules: Rules,
     gated: Sequence[GatedFinding],
     reopened: Sequence[str],
 ) -> GateItem:
-    assert examined.report is not None, "there is a report"
-    report = examined.report
     fails = any(held.ruling == "fails" for held in gated)
     undecided = _undecided(report, rules)
     # What fails is not asked for more: no models are run for what its files failed.
@@ -167,23 +157,11 @@ def _item(
         status = ItemStatus.UNUSABLE
     else:
         status = ItemStatus.INCONCLUSIVE if undecided else ItemStatus.PASSED
-    unexplained = (
-        *reopened,
-        *([suspicion] if suspicion and rules.suspect == "fail" else []),
-        *report.unreadable,
-        *undecided,
-    )
+    suspect = [suspicion] if suspicion and rules.suspect == "fail" else []
+    unexplained = (*reopened, *suspect, *report.unreadable, *undecided)
+    item = GateItem(path, status, unexplained, report, tuple(gated))
     passed = status is ItemStatus.PASSED
-    return GateItem(
-        path,
-        status,
-        unexplained,
-        examined.report,
-        tuple(gated),
-        examined.seconds,
-        suspicion if passed else "",
-        unseen(report) if passed else (),
-    )
+    return replace(item, suspicion=suspicion, unseen=unseen(report)) if passed else item
 
 
 def _suspicion(report: Report, gated: Sequence[GatedFinding]) -> str:

@@ -38,7 +38,6 @@ class Workers:
     """Who examines items.
 
     Attributes:
-        submit: has an item examined.
         most: items that are handed out at a time.
         end: ends the work at once, whatever is being done.
     """
@@ -137,15 +136,13 @@ def cluster(address: str, function: Function = examine) -> Workers:
     try:
         distributed = importlib.import_module("distributed")
     except ImportError:
-        raise InputError(
-            None, "--cluster needs Dask", "install it: pip install 'mlxdoctor[cluster]'"
-        ) from None
+        remedy = "install it: pip install 'mlxdoctor[cluster]'"
+        raise InputError(None, "--cluster needs Dask", remedy) from None
     try:
         client = distributed.Client(address, timeout=10)
     except (OSError, ValueError) as error:
-        raise InputError(
-            None, f"no Dask scheduler answers at {address} ({error})", "check --cluster"
-        ) from None
+        problem = f"no Dask scheduler answers at {address} ({error})"
+        raise InputError(None, problem, "check --cluster") from None
     executor = client.get_executor(pure=False, retries=0)
 
     def end() -> None:
@@ -223,14 +220,12 @@ class _Worker:
                 raise InterruptedError("the work was ended")
             if self._child is None or self._connection is None:
                 self._connection, theirs = Pipe()
+                number = theirs.fileno()
                 # The program that this is may be anything; where its modules are found, ours are.
-                code = (
-                    f"import sys; sys.path[:] = {sys.path!r}; "
-                    f"from mlxdoctor.gate.workers import serve; serve({theirs.fileno()})"
-                )
+                path = f"import sys; sys.path[:] = {sys.path!r}"
+                code = f"{path}; from mlxdoctor.gate.workers import serve; serve({number})"
                 with theirs:
-                    command = [sys.executable, "-c", code]
-                    self._child = Child(command, inherited=[theirs.fileno()])
+                    self._child = Child([sys.executable, "-c", code], inherited=[number])
             return self._child, self._connection
 
 
@@ -250,7 +245,13 @@ def serve(descriptor: int) -> None:
     attach()
     leave_torch_out()
     os.set_inheritable(descriptor, False)
-    _settle()
+    import numpy  # noqa: F401 - its BLAS must be there to be limited
+    from threadpoolctl import threadpool_limits
+
+    # Ctrl-C is for the parent, and other cores are for the siblings.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threadpool_limits(1)
+    gc.set_threshold(COLLECTED_EVERY)
     connection = Connection(descriptor)
     with suppress(EOFError):
         while True:
@@ -261,13 +262,3 @@ def serve(descriptor: int) -> None:
             except BaseException as error:  # a library's panic is no `Exception`
                 answer = _lost(task, error)
             connection.send(answer)
-
-
-def _settle() -> None:
-    """Make a worker leave Ctrl-C to its parent and other cores to its siblings; tidy up rarely."""
-    import numpy  # noqa: F401 - its BLAS must be there to be limited
-    from threadpoolctl import threadpool_limits
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threadpool_limits(1)
-    gc.set_threshold(COLLECTED_EVERY)

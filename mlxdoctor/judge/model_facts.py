@@ -23,8 +23,6 @@ MAX_PATH = 1000
 #: A name in the cache of the Hugging Face hub: models--owner--name/snapshots/...
 _CACHED = re.compile(r"models--[^/]*?--([^/]+)/snapshots/")
 _OF_COMMAND = re.compile(r"--model[= ]([^\s\"']+)")
-
-
 #: Tokens that no common model has more of: a blind guess is among these where the model is unknown.
 MAX_VOCABULARY = 300_000
 

@@ -20,8 +20,6 @@ from mlxdoctor.judge.model_facts import model_facts
 ALPHA_LIKE = 64.0
 #: Optimisers whose step is about the rate, whatever the gradient's size.
 ADAM = ("adam", "adamw", "adamax")
-
-
 #: The band of rate x scale at 10 billion parameters. mlx-lm runs at scale 20: 1-3 B 1e-5 to 5e-5,
 #: 7 B 5e-6 to 2e-5, 13 B 1e-6 to 1e-5; the upper edge lies between that advice (4e-4) and sweeps
 #: with alpha/rank (6e-4 for Llama 3.1 8B).

@@ -43,8 +43,6 @@ FACTS = frozenset({Flaw.UNREADABLE, Flaw.NON_FINITE, Flaw.ERASED, Flaw.ZERO, Fla
 #: The size from which a sudden growth breaks a save: a small update may grow fast without harm, as
 #: after a warm-up.
 _JUMP_SIZE = 1.0
-
-
 #: ‖ΔW‖/‖W‖, median over modules. 38 runs of mlx-lm on a 0.48 M-parameter Llama: healthy ones reach
 #: 1.7, ones damaged by their scale end at 2.0 to 3.8, collapsed ones begin at 4.1. 30 runs of four
 #: base models end above it, at 4.8 to 960: their answers' likeness to the right ones is 0.05 to

@@ -26,21 +26,17 @@ def losses_shown(
 ) -> Iterator[LossCurve]:
     """The curves of a log's segment, and what they can be compared with."""
     train, val = _curve(segment, "train_loss"), _curve(segment, "val_loss")
-    if train is not None or val is not None:
-        floors = tuple(_floors(segment, base, rows))
-        yield LossCurve(train, val, None, floors, segment.axis)
-
-
-def _floors(
-    segment: Segment, base: BaseModel | None, rows: SupervisedRows | None
-) -> Iterator[Floor]:
-    start = segment.base_val_loss
+    if train is None and val is None:
+        return
+    start, floors = segment.base_val_loss, []
     if start is not None and math.isfinite(start):
-        yield Floor("the base model's own loss", start)
+        floors.append(Floor("the base model's own loss", start))
     if base is not None and base.vocab_size:
-        yield Floor(f"uniform guess, ln({base.vocab_size:,})", math.log(base.vocab_size))
+        guess = f"uniform guess, ln({base.vocab_size:,})"
+        floors.append(Floor(guess, math.log(base.vocab_size)))
     if rows is not None and math.isfinite(entropy := rows.unigram_entropy()):
-        yield Floor("best constant guess", entropy)
+        floors.append(Floor("best constant guess", entropy))
+    yield LossCurve(train, val, None, tuple(floors), segment.axis)
 
 
 def _curve(segment: Segment, name: str) -> Curve | None:

@@ -35,9 +35,7 @@ class LoggedLoss:
 def logged_loss(log: TrainingLog, planned: int | None = None) -> LoggedLoss | None:
     """Read the losses of the log's main segment; None where it has no finite one.
 
-    Args:
-        log: the training log.
-        planned: iterations of the whole run: one that came to its end saves there, logged or not.
+    A run that came to the end of its `planned` iterations saves there, logged or not.
     """
     segment = log.main
     train, validation = segment.get("train_loss"), segment.get("val_loss")

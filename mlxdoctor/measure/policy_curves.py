@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -33,42 +34,34 @@ Role = Literal[
 ]
 #: What is printed as a percentage, of what stands here as a share of one.
 _PERCENT = frozenset({"hit_limit"})
-#: Role -> the names that trainers give it, best first. `*` stands for any word.
-NAMES: Mapping[Role, tuple[str, ...]] = {
-    "loss": ("loss",),
-    "chosen": ("rewards_chosen", "chosen_reward", "chosen_rewards", "chosen_r", "reward_chosen"),
-    "rejected": (
-        *("rewards_rejected", "rejected_reward", "rejected_rewards", "rejected_r"),
-        "reward_rejected",
-    ),
-    "margin": (
-        *("rewards_margins", "margins", "margin", "rewards_margin", "reward_margin"),
-        "reward_margins",
-    ),
+#: Role -> the names that trainers give it, best first.
+NAMES: Mapping[Role, str] = {
+    "loss": "loss",
+    "chosen": "rewards_chosen chosen_reward chosen_rewards chosen_r reward_chosen",
+    "rejected": "rewards_rejected rejected_reward rejected_rewards rejected_r reward_rejected",
+    "margin": "rewards_margins margins margin rewards_margin reward_margin reward_margins",
     "accuracy": (
-        *("rewards_accuracies", "accuracies", "accuracy", "acc", "rewards_accuracy"),
-        *("reward_accuracy", "preference_accuracy", "pair_accuracy", "chosen_win"),
+        "rewards_accuracies accuracies accuracy acc rewards_accuracy reward_accuracy "
+        "preference_accuracy pair_accuracy chosen_win"
     ),
     "reward": (
-        *("reward", "total_rewards_mean", "rewards_mean", "reward_mean", "mean_reward"),
-        *("rewards", "avg_reward", "average_reward", "mean_rewards", "objective_scores"),
-        *("objective_rlhf_reward", "reward_avg", "group_rewards_mean", "grouped_rewards_mean"),
+        "reward total_rewards_mean rewards_mean reward_mean mean_reward rewards avg_reward "
+        "average_reward mean_rewards objective_scores objective_rlhf_reward reward_avg "
+        "group_rewards_mean grouped_rewards_mean"
     ),
     "spread": (
-        *("grouped_rewards_std", "group_rewards_std", "reward_std", "rewards_std", "std_reward"),
-        "total_rewards_std",
+        "grouped_rewards_std group_rewards_std reward_std rewards_std std_reward total_rewards_std"
     ),
-    "flat_groups": ("frac_reward_zero_std", "flat_group_fraction"),
-    "kl": ("kl", "kl_divergence", "kl_mean", "mean_kl", "kl_div"),
-    "kl_of_answer": ("objective_kl",),
+    "flat_groups": "frac_reward_zero_std flat_group_fraction",
+    "kl": "kl kl_divergence kl_mean mean_kl kl_div",
+    "kl_of_answer": "objective_kl",
     "length": (
-        *("completions_mean_length", "average_generated_tokens", "avg_tokens", "mean_length"),
-        *("completion_length", "response_length", "avg_length", "average_length", "gen_len"),
-        *("avg_completion_length", "mean_completion_length", "generated_tokens"),
+        "completions_mean_length average_generated_tokens avg_tokens mean_length completion_length "
+        "response_length avg_length average_length gen_len avg_completion_length "
+        "mean_completion_length generated_tokens"
     ),
     "cut_off": (
-        *("completions_clipped_ratio", "hit_max_tokens_ratio", "hit_limit"),
-        "completions_truncated_fraction",
+        "completions_clipped_ratio hit_max_tokens_ratio hit_limit completions_truncated_fraction"
     ),
 }
 _HELD_OUT = re.compile(r"^(?:val|valid|validation|eval|test)_(?=.)")
@@ -142,9 +135,7 @@ class PolicyCurves:
 def correlation(first: Series, second: Series) -> float | None:
     """The rank correlation of two curves where both report; None of fewer than five reports."""
     common, mine, theirs = np.intersect1d(first.iterations, second.iterations, return_indices=True)
-    if len(common) < 5:
-        return None
-    if np.ptp(first.values[mine]) == 0.0 or np.ptp(second.values[theirs]) == 0.0:
+    if len(common) < 5 or 0.0 in (np.ptp(first.values[mine]), np.ptp(second.values[theirs])):
         return None
     from scipy.stats import spearmanr
 
@@ -160,11 +151,10 @@ def policy_curves(log: TrainingLog | None, config: TrainingConfig | None = None)
             sides[is_held_out].setdefault(_SPLIT.sub("", name), series)
     trained, held_out = map(_by_role, sides)
     values = config.values if config is not None else {}
-    stated = values.get("beta", values.get("dpo_beta"))
-    try:
-        beta = float(stated) if stated is not None else None
-    except (TypeError, ValueError):
-        beta = None
+    beta: float | None = None
+    # What is stated may be no number.
+    with suppress(TypeError, ValueError):
+        beta = float(values.get("beta", values.get("dpo_beta")))
     named = values.get("train_mode") or (log.header.get("training", "") if log is not None else "")
     words = str(named).lower().replace("-", "_")
     methods = sorted(_OF_PAIRS | _OF_REWARDS, key=len, reverse=True)
@@ -177,7 +167,7 @@ def _by_role(named: Mapping[str, Series]) -> dict[Role, Series]:
     """Role -> its curve; the margin also where only its two terms are printed."""
     roles: dict[Role, Series] = {}
     for role, names in NAMES.items():
-        name = next((name for name in names if name in named), None)
+        name = next((name for name in names.split() if name in named), None)
         if name is not None:
             scale = 100 if name in _PERCENT else 1
             roles[role] = Series(named[name].iterations, named[name].values / scale)

@@ -26,10 +26,7 @@ def answer(
     max_tokens: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[tuple[int, ...]]:
-    """One model's greedy answers, in the order of the prompts.
-
-    Returns:
-        The token ids of each, the end token included where it was chosen.
+    """One model's greedy answers, as token ids, the end token included where it was chosen.
 
     Raises:
         ValueError: a token is outside the model's vocabulary.
@@ -86,12 +83,10 @@ def _read(model: Any, texts: Sequence[Sequence[int]]) -> list[Any]:
     import mlx.core as mx
     from mlx_lm.models.cache import make_prompt_cache
 
-    cache: list[Any]
-    if len(texts) == 1:
-        cache = make_prompt_cache(model)
-    else:
+    cache: list[Any] = make_prompt_cache(model)
+    if len(texts) > 1:
         # A kind of cache that can't be merged has no such function.
-        layers = zip(*(make_prompt_cache(model) for _ in texts), strict=True)
+        layers = zip(cache, *(make_prompt_cache(model) for _ in texts[1:]), strict=True)
         cache = [layer[0].merge(layer) for layer in layers]
     lengths = [len(text) - 1 for text in texts]
     longest = max(lengths)

@@ -60,20 +60,13 @@ def predict(
 ) -> list[Predicted]:
     """What the model predicts at every asked place, in the order of the questions.
 
-    Args:
-        model: as mlx-lm makes it: it takes tokens (batch, n) and gives logits.
-        questions: what is asked of it.
-        progress: called with the questions done and all of them, batch by batch.
-
     Raises:
         ValueError: a token is outside the model's vocabulary.
     """
     if not questions:
         return []
-    vocab_size = require_tokens(
-        model,
-        max(max(int(question.tokens.max()), int(question.targets.max())) for question in questions),
-    )
+    read = [array for question in questions for array in (question.tokens, question.targets)]
+    vocab_size = require_tokens(model, max(int(array.max()) for array in read))
     most = min(BATCH_TOKENS[on_cpu()], LOGIT_BYTES[on_cpu()] // (4 * vocab_size))
     predicted: dict[int, Predicted] = {}
     for batch in batches([len(question.tokens) for question in questions], most):
@@ -87,9 +80,7 @@ def predict(
 def batches(lengths: Sequence[int], most_tokens: int) -> Iterator[list[int]]:
     """Places of sequences of like lengths together, so that little work goes to padding.
 
-    Args:
-        lengths: of the sequences, in tokens.
-        most_tokens: of a batch of more than one, padding included.
+    A batch of more than one has `most_tokens` tokens at most, padding included.
     """
     batch: list[int] = []
     for i in sorted(range(len(lengths)), key=lengths.__getitem__):
@@ -123,14 +114,7 @@ def ask(
 def told(
     progress: Progress | None, doing: str, before: int, total: int
 ) -> Callable[[int, int], None] | None:
-    """Progress of one stage, told as that of the whole.
-
-    Args:
-        progress: of the run; None where nobody listens.
-        doing: what is being done, in words.
-        before: how many were done before this stage.
-        total: how many there are in all.
-    """
+    """Progress of one stage, before which so many were done, told as that of the whole."""
     if progress is None:
         return None
     # Of some rows more than one thing is asked.
@@ -152,11 +136,7 @@ def require_tokens(model: Any, highest: int) -> int:
 
 
 def likeliest(logits: Any) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The likeliest token of each row of logits, and its loss in nats.
-
-    Args:
-        logits: float32 (n, vocabulary), of MLX.
-    """
+    """The likeliest token of each row of logits, float32 (n, vocabulary), and its loss in nats."""
     import mlx.core as mx
 
     if not on_cpu():
@@ -176,29 +156,21 @@ def _predict_batch(model: Any, batch: Sequence[Question]) -> list[Predicted]:
     import mlx.core as mx
 
     width = max(len(question.tokens) for question in batch)
+    most = max(question.targets.shape[1] for question in batch)
     # Padding on the right cannot be seen by a causal model from the left of it.
     inputs = np.zeros((len(batch), width), np.int32)
-    for row, question in zip(inputs, batch, strict=True):
-        row[: len(question.tokens)] = question.tokens
-    most = max(question.targets.shape[1] for question in batch)
-    places = np.concatenate(
-        [
-            number * width + np.arange(len(question.tokens))[-len(question.targets) :]
-            for number, question in enumerate(batch)
-        ]
-    )
-    targets = np.concatenate(
-        [
-            np.pad(question.targets, ((0, 0), (0, most - question.targets.shape[1])))
-            for question in batch
-        ]
-    )
+    places, targets = [], []
+    for number, question in enumerate(batch):
+        length, (asked, count) = len(question.tokens), question.targets.shape
+        inputs[number, :length] = question.tokens
+        places.append(number * width + np.arange(length - asked, length, dtype=np.int32))
+        targets.append(np.pad(question.targets, ((0, 0), (0, most - count))))
     logits = model(mx.array(inputs))
-    logits = logits.reshape(-1, logits.shape[-1])[mx.array(places.astype(np.int32))]
+    logits = logits.reshape(-1, logits.shape[-1])[mx.array(np.concatenate(places))]
     logits = logits.astype(mx.float32)
     greedy, totals = likeliest(logits)
     # A target's loss is that of the likeliest token, and how far it lies below that.
-    chosen = mx.array(np.column_stack([greedy, targets]).astype(np.int32))
+    chosen = mx.array(np.column_stack([greedy, np.concatenate(targets)]).astype(np.int32))
     values = np.array(mx.take_along_axis(logits, chosen, axis=-1))
     with np.errstate(invalid="ignore"):
         losses = values[:, :1] - values[:, 1:] + totals[:, None].astype(np.float32)

@@ -31,10 +31,7 @@ from mlxdoctor.safety.reading_limits import current, exceeded
 from mlxdoctor.safety.time_budget import TimeBudget, by_turns
 
 PROMPT_KEYS = ("prompt", "question", "input", "instruction", "query")
-TUNED_KEYS = (
-    *("tuned", "response", "output", "completion"),
-    *("generated_text", "generation", "text"),
-)
+TUNED_KEYS = ("tuned", "response", "output", "completion", "generated_text", "generation", "text")
 BASE_KEYS = ("base", "base_response", "base_output")
 EXPECTED_KEYS = ("expected", "reference", "target")
 LIST_KEYS = ("generations", "results", "samples", "items")
@@ -60,11 +57,9 @@ class Generation:
     Attributes:
         prompt: the prompt as the user wrote it; empty where it was not recorded.
         base: the base model's answer, or None where it was not recorded.
-        tuned: the tuned model's answer.
         base_tokens: the ids of `base`, the end token included where it was chosen.
         tuned_tokens: the ids of `tuned`, likewise.
         max_tokens: the limit both were generated under, in tokens.
-        expected: the answer that the data gives.
         origin: where the prompt came from: a split of the data, or "general".
     """
 
@@ -83,8 +78,6 @@ class Generations:
     """Answers of the base and the tuned model, prompt by prompt.
 
     Attributes:
-        sources: the files they were read from, or that they were produced from.
-        items: one entry a prompt, in the order of the file.
         end_token_ids: the ids that end an answer; empty where they are unknown.
         how: "recorded" by the user, or "produced" here, greedily.
         load_failure: why the adapter could not be put on the base model; `items` is
@@ -134,26 +127,14 @@ class Generations:
             ends = _tokens(whole.get("end_token_ids"))
             lists = (whole[key] for key in LIST_KEYS if isinstance(whole.get(key), list))
             values = next(lists, values)
-        items = tuple(item for item in map(_generation, values) if item is not None)
-        longest = current().answer_characters
-        if any(
-            len(text) > longest
-            for item in items
-            for text in (item.prompt, item.base or "", item.tuned)
-        ):
+        items = tuple(filter(None, map(_generation, values)))
+        texts = [text for item in items for text in (item.prompt, item.base or "", item.tuned)]
+        if not texts:
+            remedy = 'write one JSON object a line, with "prompt", "tuned" and, if known, "base"'
+            raise InputError(path, "holds no generated answer", remedy)
+        if max(map(len, texts)) > current().answer_characters:
             raise exceeded(path, "holds a longer text", "answer_characters")
-        if not items:
-            raise InputError(
-                path,
-                "holds no generated answer",
-                'write one JSON object a line, with "prompt", "tuned" and, if known, "base"',
-            )
         return cls((source,), items, ends or ())
-
-    @property
-    def has_base(self) -> bool:
-        """Whether every answer has the base model's beside it."""
-        return all(item.base is not None for item in self.items)
 
     @property
     def distinct(self) -> tuple[Generation, ...]:
@@ -206,8 +187,6 @@ class AskedAgain:
     """Recorded answers beside both models' own answers to the same prompts.
 
     Attributes:
-        sources: the recorded file and the models' files.
-        items: one a prompt, in the order of the file.
         further: the tuned model's answers to more prompts of the file; empty where the recorded
             answers are those of the usual way.
     """
@@ -244,9 +223,10 @@ class AskedAgain:
         own = {item.prompt: item for item in again.items}
         asked = [Asked(item, own[item.prompt]) for item in items if item.prompt in own]
         sources = (*recorded.sources, *again.sources)
-        if 2 * sum(_begin_alike(each.recorded.tuned, each.own.tuned) for each in asked) >= len(
-            asked
-        ):
+        alike = sum(
+            each.recorded.tuned.strip()[:ALIKE] == each.own.tuned.strip()[:ALIKE] for each in asked
+        )
+        if 2 * alike >= len(asked):
             return cls(sources, tuple(asked))
         ends = end_tokens(tokenizer, models.base)
 
@@ -268,10 +248,6 @@ class AskedAgain:
         return cls(sources, tuple(asked), tuple(further))
 
 
-def _begin_alike(first: str, second: str) -> bool:
-    return first.strip()[:ALIKE] == second.strip()[:ALIKE]
-
-
 def _in_template(tokenizer: Tokenizer, messages: list[dict[str, str]], begin: bool) -> list[int]:
     try:
         return tokenizer.apply_chat_template(messages, add_generation_prompt=begin)
@@ -284,18 +260,15 @@ def _in_format(pattern: str) -> Callable[[Tokenizer, str], Sequence[int]]:
     return lambda tokenizer, text: tokenizer.encode(before.replace("{prompt}", text))
 
 
-def _twice(tokenizer: Tokenizer, text: str) -> Sequence[int]:
-    once = tokenizer.decode(plain_prompt(tokenizer, text).tokens)
-    return plain_prompt(tokenizer, once).tokens
-
-
 #: Ways in which prompts are asked by mistake: what they are called -> a prompt's tokens.
 _WAYS: Mapping[str, Callable[[Tokenizer, str], Sequence[int]]] = {
     "without the chat template": lambda tokenizer, text: tokenizer.encode(text),
     "without the generation prompt": lambda tokenizer, text: _in_template(
         tokenizer, [{"role": "user", "content": text}], False
     ),
-    "with the chat template applied twice": _twice,
+    "with the chat template applied twice": lambda tokenizer, text: (
+        plain_prompt(tokenizer, tokenizer.decode(plain_prompt(tokenizer, text).tokens)).tokens
+    ),
     "with another system prompt": lambda tokenizer, text: _in_template(
         tokenizer,
         [
@@ -315,17 +288,12 @@ def _as_recorded(
     dataset: Dataset | None, tokenizer: Tokenizer, texts: Sequence[str]
 ) -> list[Prompt]:
     """Prompts as they were most likely asked when the answers were recorded."""
-    prompts = (
-        [plain_prompt(tokenizer, text) for text in texts]
-        if dataset is None
-        else as_in_the_data(dataset, tokenizer, texts)
-    )
     # Written with the template's own signs, a prompt has been through it.
     return [
         Prompt(prompt.text, tuple(tokenizer.encode(prompt.text)))
         if CONTROL.search(prompt.text)
         else prompt
-        for prompt in prompts
+        for prompt in as_in_the_data(dataset, tokenizer, texts)
     ]
 
 
@@ -338,18 +306,10 @@ def produce(
     progress: Progress | None = None,
     budget: TimeBudget | None = None,
 ) -> Generations:
-    """Both models' greedy answers.
+    """Both models' greedy answers, of as many of the prompts as the budget allows.
 
     Where the adapter could not be loaded, no answer is generated, and the reason is in
     `load_failure`. Without an adapter, the base model's answers stand for both.
-
-    Args:
-        models: the base and the tuned model.
-        tokenizer: the base model's.
-        prompts: what to answer.
-        max_tokens: the limit for each answer, in tokens.
-        progress: called as answers are finished.
-        budget: decides how many of the prompts are asked; all without one.
 
     Raises:
         InputError: there is no prompt, or the model cannot generate.
@@ -433,11 +393,7 @@ def _tokens(value: Any) -> tuple[int, ...] | None:
 
 
 def _last_user_message(messages: Any) -> str:
-    asked = [
-        message["content"]
-        for message in (messages if isinstance(messages, list) else [])
-        if isinstance(message, dict)
-        and message.get("role") == "user"
-        and isinstance(message.get("content"), str)
-    ]
+    turns = messages if isinstance(messages, list) else []
+    users = (turn for turn in turns if isinstance(turn, dict) and turn.get("role") == "user")
+    asked = [turn["content"] for turn in users if isinstance(turn.get("content"), str)]
     return mended(asked[-1]) if asked else ""

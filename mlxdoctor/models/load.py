@@ -50,8 +50,6 @@ class LoadedModels:
     """A base model, and what turns it into the tuned one and back.
 
     Attributes:
-        base: the base model's files.
-        sources: the files that were loaded: the base's and the adapter's.
         names: the models that there are, the base first.
         load_failure: why the adapter could not be put on the base model, as mlx-lm says it.
         select: gives the mlx model of that name. Both share modules, so that only the
@@ -100,11 +98,9 @@ class LoadedModels:
         try:
             yield
         except (ValueError, TypeError, AttributeError, RuntimeError) as error:
-            raise InputError(
-                self.base.path,
-                f"cannot be run ({type(error).__name__}: {error})",
-                "check that data, tokenizer and model belong together",
-            ) from None
+            problem = f"cannot be run ({type(error).__name__}: {error})"
+            remedy = "check that data, tokenizer and model belong together"
+            raise InputError(self.base.path, problem, remedy) from None
 
 
 class LoadedBase(LoadedModels):
@@ -128,9 +124,7 @@ def load(
     Nothing is downloaded, and no code from the folders is run.
 
     Args:
-        base: a local model folder.
-        adapter_path: an adapter's folder or .safetensors file, or a folder of a tuned
-            model; None for the base model alone.
+        adapter_path: an adapter's folder or .safetensors file, or a folder of a tuned model.
         before: the same base with another adapter, which is taken off and may not be used
             any more; the base is not loaded again.
 
@@ -145,24 +139,17 @@ def load(
     if (adapter_path / "config.json").is_file() and not (adapter_path / ADAPTER_FILE).is_file():
         return _with_whole_model(base, model, adapter_path)
     file = adapter_path / ADAPTER_FILE if adapter_path.is_dir() else adapter_path
-    put_on = _with_lora if _is_lora(file) else _with_weights
+    adapter = Adapter.read(file)
+    if adapter.naming == "peft":
+        problem = "is a PEFT adapter, which mlx-lm does not load"
+        raise InputError(file, problem, "transpose its factors and rename them lora_a and lora_b")
+    put_on = _with_lora if adapter.modules or adapter.unpaired else _with_weights
     failure, select = put_on(model, file)
     names: tuple[Which, ...] = ("base", "tuned") if failure is None else ("base",)
     models = LoadedModels(base, (*base.sources, hash_file(file)), names, failure, select)
     if before is not None:
         models.answers["base"] = before.answers["base"]
     return models
-
-
-def _is_lora(file: Path) -> bool:
-    adapter = Adapter.read(file)
-    if adapter.naming == "peft":
-        raise InputError(
-            file,
-            "is a PEFT adapter, which mlx-lm does not load",
-            "transpose its factors and rename them lora_a and lora_b",
-        )
-    return bool(adapter.modules) or bool(adapter.unpaired)
 
 
 def _with_lora(model: Any, file: Path) -> tuple[str | None, Callable[[Which], Any]]:
@@ -230,12 +217,9 @@ def _with_weights(model: Any, file: Path) -> tuple[str | None, Callable[[Which],
         if name in current and tensor.shape == current[name].shape
     }
     failure = None
-    if len(fitting) < len(weights):
-        misfits = sorted(weights.keys() - fitting.keys())
-        failure = (
-            f"{len(misfits)} of {len(weights)} tensors do not fit the base model, "
-            f"such as {misfits[0]}"
-        )
+    if misfits := sorted(weights.keys() - fitting.keys()):
+        number = f"{len(misfits)} of {len(weights)}"
+        failure = f"{number} tensors do not fit the base model, such as {misfits[0]}"
     states = {"base": {name: current[name] for name in fitting}, "tuned": fitting}
 
     def select(which: Which) -> Any:
@@ -265,11 +249,8 @@ def in_float32(model: Any, *, whole: bool = True) -> None:
     """Make a model compute in float32 on a processor, tensor by tensor, where memory allows it.
 
     Half precision and quantised matrices are 12 times slower and more there. The weights stay
-    what they are; only what is computed from them is rounded less.
-
-    Args:
-        model: its weights may still be on the disk.
-        whole: write quantised matrices out, too.
+    what they are; only what is computed from them is rounded less. Quantised matrices are written
+    out where `whole` says so.
     """
     import mlx.core as mx
     import psutil
@@ -314,11 +295,7 @@ def load_local(folder: Path) -> tuple[Any, Any]:
 
 
 def load_weights(folder: Path, *, lazy: bool = False) -> Any:
-    """The model of a local folder without its tokenizer.
-
-    Args:
-        folder: of the model.
-        lazy: leave the weights on the disk until they are needed.
+    """The model of a local folder without its tokenizer; its weights on the disk where lazy.
 
     Raises:
         InputError: as `require_plain`, or mlx-lm cannot load it, or cannot be used here.
@@ -329,9 +306,8 @@ def load_weights(folder: Path, *, lazy: bool = False) -> Any:
     try:
         from mlx_lm.utils import load_model
     except (ImportError, OSError, ValueError) as error:
-        raise InputError(
-            None, f"mlx-lm cannot be used here ({error})", "check with `python -c 'import mlx_lm'`"
-        ) from None
+        problem = f"mlx-lm cannot be used here ({error})"
+        raise InputError(None, problem, "check with `python -c 'import mlx_lm'`") from None
     with _loading(folder):
         return load_model(folder, lazy=lazy)[0]
 
@@ -339,9 +315,7 @@ def load_weights(folder: Path, *, lazy: bool = False) -> Any:
 def load_tokenizer(folder: Path, ends: Sequence[int] = ()) -> Any:
     """The tokenizer of a local folder, as mlx-lm gives it.
 
-    Args:
-        folder: of the model.
-        ends: the ids that end an answer; none for the tokenizer's own.
+    `ends` are the ids that end an answer; none for the tokenizer's own.
 
     Raises:
         InputError: as `require_plain`, or it cannot be loaded, or takes too much.
@@ -365,14 +339,11 @@ def require_plain(folder: Path) -> None:
     """
     if not folder.is_dir():
         raise InputError(folder, "is not a local model folder", "nothing is downloaded: name one")
-    named = code_named_in(folder)
-    if named:
-        key, file = named[0].key, named[0].path.name
-        raise InputError(
-            folder,
-            f"needs code of its own ({key} in {file}) to be loaded, which is not run",
-            "record generations yourself and name them with --generations",
-        )
+    if named := code_named_in(folder):
+        code = f"{named[0].key} in {named[0].path.name}"
+        problem = f"needs code of its own ({code}) to be loaded, which is not run"
+        remedy = "record generations yourself and name them with --generations"
+        raise InputError(folder, problem, remedy)
 
 
 def _require_sense(folder: Path) -> None:
@@ -383,17 +354,13 @@ def _require_sense(folder: Path) -> None:
     base = BaseModel.read(folder)
     model_type = str(base.config.get("model_type", ""))
     if not re.fullmatch(r"[\w-]+", model_type):
-        raise InputError(
-            folder, f"has an unusable model_type ({model_type!r})", "check config.json"
-        )
+        problem = f"has an unusable model_type ({model_type!r})"
+        raise InputError(folder, problem, "check config.json")
     layers = [layer for name in base.tensors if (layer := layer_of(name)[0]) is not None]
     stated, there = base.num_layers, max(layers, default=-1) + 1
     if stated is not None and there and stated > MOST_TIMES * there:
-        raise InputError(
-            folder,
-            f"has a config.json that says {stated:,} layers, and weights of {there}",
-            "download the model again",
-        )
+        problem = f"has a config.json that says {stated:,} layers, and weights of {there}"
+        raise InputError(folder, problem, "download the model again")
 
 
 def _require_tokenizer(folder: Path) -> None:
@@ -451,8 +418,6 @@ def end_tokens(tokenizer: Tokenizer, base: BaseModel) -> tuple[int, ...]:
 def said(error: Exception) -> str:
     """What a library's error says, without a line for every tensor."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = " ".join(lines[:2])
-    if len(lines) > 2:
-        text = f"{text}; and {len(lines) - 2} more like it"
-    text = f"{type(error).__name__}: {text}"
+    more = f"; and {len(lines) - 2} more like it" if len(lines) > 2 else ""
+    text = f"{type(error).__name__}: {' '.join(lines[:2])}{more}"
     return text if len(text) <= MAX_ERROR else f"{text[:MAX_ERROR]}…"

@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from mlxdoctor.engines.text import evenly
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.kind import Missing, NoSuchThing, Progress, RunView
@@ -72,15 +73,11 @@ class RowLosses:
     """Both models' losses on one row.
 
     Attributes:
-        split: the split of the data it comes from.
-        index: its index in the split.
         tokens: int32 (n,), as the trainer sees them.
         roles: int8 (n,), the region of each token, as in `SupervisedRow`.
-        base: the base model's losses.
         tuned: the tuned model's; None where it could not be made.
         prompt_length: tokens before the last answer; 0 for rows of plain text.
         is_padded: whether mlx-lm also trains on the padding token after the row.
-        is_whole: whether all that the trainer sees of the row was measured.
     """
 
     split: str
@@ -91,7 +88,6 @@ class RowLosses:
     tuned: RowPass | None
     prompt_length: int = 0
     is_padded: bool = True
-    is_whole: bool = True
 
     def of(self, which: Which) -> RowPass:
         """One model's losses, which there must be."""
@@ -112,12 +108,8 @@ class TokenLosses:
     """Losses per token of base and tuned model, on rows of the run's own data.
 
     Attributes:
-        sources: the base model and the adapter they were measured with.
-        rows: one entry a row.
         totals: split -> how many rows it has, measured or not.
         vocab_size: the size of the model's vocabulary: ln of it is a uniform guess.
-        end_token_ids: the ids that end an answer.
-        pad_ids: the ids that were tried as padding.
         mask_prompt: whether the run was configured to leave the prompt out of its loss.
         load_failure: why the adapter could not be put on the base model.
         left_out: how many of the rows were measured and why not all, as a clause; else empty.
@@ -149,31 +141,19 @@ class TokenLosses:
         return _measured_on_the_rows(run, run.need(LoadedModels), other_padding=True)
 
 
-@dataclass(frozen=True)
-class LossesBeforeFusing:
-    """The losses with the adapter beside the base, of a run whose tuned model is a fused one.
-
-    Attributes:
-        losses: on the same rows as `TokenLosses`.
-    """
+class LossesBeforeFusing(TokenLosses):
+    """The losses with the adapter beside the base, of a run whose tuned model is a fused one."""
 
     kind: ClassVar[str] = "token losses before fusing"
-    needs_models: ClassVar[bool] = True
-
-    losses: TokenLosses
-
-    @property
-    def sources(self) -> tuple[Source, ...]:
-        """The files of the models."""
-        return self.losses.sources
 
     @classmethod
     def find(cls, run: RunView) -> LossesBeforeFusing:
-        """Measured as those of the fused model are."""
+        """Measured as those of the fused model are, on the same rows."""
         adapter = run.files.adapter
         if run.files.tuned is None or adapter is None:
             raise NoSuchThing("there is no fused model with its adapter beside it")
-        return cls(_measured_on_the_rows(run, load(run.need(LoadedModels).base, adapter)))
+        unfused = load(run.need(LoadedModels).base, adapter)
+        return cls(**vars(_measured_on_the_rows(run, unfused)))
 
 
 def _measured_on_the_rows(
@@ -192,8 +172,6 @@ class _Job:
     """One row that is measured.
 
     Attributes:
-        split: the row's split.
-        row: the row.
         pad_ids: what is tried after it, the trainer's own id first.
         ends: the end tokens that the model knows.
     """
@@ -250,14 +228,7 @@ class _Job:
 
 @dataclass(frozen=True)
 class Meter:
-    """Measures rows with both models.
-
-    Attributes:
-        models: the base and the tuned model.
-        tokenizer: the base model's.
-        progress: called batch by batch.
-        budget: decides how many of the rows are measured; all without one.
-    """
+    """Measures rows with both models: as many as the budget allows."""
 
     models: LoadedModels
     tokenizer: Tokenizer
@@ -277,7 +248,6 @@ class Meter:
         base model's losses only.
 
         Args:
-            splits: the rows as the trainer sees them, one entry a split.
             max_rows: rows a split, evenly spaced; None for all.
             other_padding: also try, on a few rows, the other ids that rows may be padded with.
 
@@ -291,32 +261,25 @@ class Meter:
         by_split: list[list[_Job]] = []
         for rows in splits:
             # One split is enough to see which id is padding; the trainer's own is tried on all.
-            named = (
-                (rows.pad_id, *others) if other_padding and not any(by_split) else (rows.pad_id,)
-            )
-            pad_ids = [pad for pad in named if pad is not None and pad < vocab_size]
+            named = (rows.pad_id, *(others if other_padding and not any(by_split) else ()))
+            pads = tuple(dict.fromkeys(pad for pad in named if pad in range(vocab_size)))
             usable = [row for row in rows.rows if row.length >= SHORTEST_ROW]
             picked = [usable[i] for i in evenly(len(usable), max_rows or len(usable))]
-            shortest = {
-                id(row) for row in sorted(picked, key=lambda row: row.length)[:PADDING_ROWS]
-            }
+            by_length = sorted(picked, key=lambda row: row.length)
+            shortest = set(map(id, by_length[:PADDING_ROWS]))
+            known = tuple(end for end in ends if end < vocab_size)
             by_split.append(
                 [
-                    _Job(
-                        rows.split,
-                        row,
-                        tuple(dict.fromkeys(pad_ids if id(row) in shortest else pad_ids[:1])),
-                        tuple(end for end in ends if end < vocab_size),
-                    )
+                    _Job(rows.split, row, pads if id(row) in shortest else pads[:1], known)
                     for row in picked
                 ]
             )
         jobs = [job for split in by_split for job in split]
         if not jobs:
-            refused = next((why for rows in splits for why in rows.refused.values()), None)
+            refused = (why for rows in splits for why in rows.refused.values())
             problem = "the data has no row to measure on"
-            if refused is not None:
-                problem = f"no row of the data can be measured: {refused}"
+            if why := next(refused, ""):
+                problem = f"no row of the data can be measured: {why}"
             raise InputError(None, problem, "name other data with --data")
         results = self._in_stages(jobs, by_turns([len(split) for split in by_split], ENOUGH_ROWS))
         sources = dict.fromkeys(source for rows in splits for source in rows.sources)
@@ -346,8 +309,18 @@ class Meter:
                 answers = iter(ask(self.models, which, questions, tell))
                 passes[which] = [job.losses(*islice(answers, len(job.pad_ids))) for job in asked]
             for i, base, tuned in zip(places, passes["base"], passes["tuned"], strict=True):
+                job = jobs[i]
                 if base is not None:
-                    results[i] = _measured(jobs[i], base, tuned)
+                    results[i] = RowLosses(
+                        split=job.split,
+                        index=job.row.index,
+                        tokens=job.tokens,
+                        roles=job.row.roles[: len(job.tokens)],
+                        base=base,
+                        tuned=tuned,
+                        prompt_length=job.row.prompt_length,
+                        is_padded=job.row.padded,
+                    )
 
         # What was measured before takes no time.
         measure([i for i in order if all(map(self.models.has_answered, jobs[i].questions))])
@@ -358,24 +331,3 @@ class Meter:
         if not results:
             raise Missing(self.budget.spent)
         return results
-
-
-def _measured(job: _Job, base: RowPass, tuned: RowPass | None) -> RowLosses:
-    row, n = job.row, len(job.tokens)
-    return RowLosses(
-        split=job.split,
-        index=row.index,
-        tokens=job.tokens,
-        roles=row.roles[:n],
-        base=base,
-        tuned=tuned,
-        prompt_length=row.prompt_length,
-        is_padded=row.padded,
-        is_whole=n == row.length,
-    )
-
-
-def evenly(total: int, wanted: int) -> list[int]:
-    """Places, at most as many as wanted, evenly over so many in all."""
-    count = min(total, wanted)
-    return [round(i * (total - 1) / max(1, count - 1)) for i in range(count)]

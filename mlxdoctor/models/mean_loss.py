@@ -42,8 +42,6 @@ class MeanLoss:
         value: nats a target; NaN where there is none.
         spread: of a single row about it, nats: the standard error of `n` rows, drawn at
             random from many, is this over the root of `n`.
-        rows: rows with a target.
-        tokens: targets.
     """
 
     value: float
@@ -52,13 +50,7 @@ class MeanLoss:
     tokens: int
 
     def uncertainty(self, total: int) -> float:
-        """The standard error of this mean beside that of all rows; zero where it is of all.
-
-        Cochran 1977, finite populations, ratio estimator.
-
-        Args:
-            total: rows that there are.
-        """
+        """The standard error of this mean beside that of all `total` rows (Cochran 1977)."""
         return self.spread * math.sqrt(max(1 / self.rows - 1 / max(total, self.rows), 0.0))
 
 
@@ -74,16 +66,15 @@ def mean_loss(rows: Sequence[RowLosses], which: Which, targets: Targets) -> Mean
     if which == "tuned" and any(row.tuned is None for row in rows):
         return MeanLoss(math.nan, math.nan, 0, 0)
     losses = [_of(row, row.of(which), targets) for row in rows]
-    sums = [float(np.sum(values, dtype=np.float64)) for values in losses if len(values)]
-    counts = [len(values) for values in losses if len(values)]
-    tokens = sum(counts)
-    if not tokens:
+    losses = [values for values in losses if len(values)]
+    if not losses:
         return MeanLoss(math.nan, math.nan, 0, 0)
-    values, sizes = np.array(sums, dtype=np.float64), np.array(counts, dtype=np.float64)
-    mean = float(values.sum() / tokens)
-    residuals = (values - mean * sizes) / sizes.mean()
-    spread = math.sqrt(float((residuals**2).sum()) / max(len(sums) - 1, 1))
-    return MeanLoss(mean, spread, len(sums), tokens)
+    sums = np.array([values.sum(dtype=np.float64) for values in losses])
+    counts = np.array([len(values) for values in losses])
+    mean = float(sums.sum() / counts.sum())
+    residuals = (sums - mean * counts) / counts.mean()
+    spread = math.sqrt(float((residuals**2).sum()) / max(len(losses) - 1, 1))
+    return MeanLoss(mean, spread, len(losses), int(counts.sum()))
 
 
 def _of(row: RowLosses, losses: RowPass, targets: Targets) -> Floats:

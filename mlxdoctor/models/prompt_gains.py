@@ -38,7 +38,6 @@ class PromptGains:
     """Answers after their own and after other rows' prompts, measured when asked for.
 
     Attributes:
-        sources: the data files, the tokenizer's and the models'.
         rows: for each split that has any, how many rows can be measured.
         measure: (split, how many) -> that many rows, or all there are. Rows that were measured
             before come first.

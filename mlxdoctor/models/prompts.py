@@ -22,8 +22,6 @@ GENERAL_PROMPTS = (
 LONGEST_PROMPT = 1024
 #: Of a row of plain text, at most this many tokens are the prompt.
 LONGEST_TEXT_PROMPT = 64
-
-
 #: Formats in which people write a question and its answer without a chat template.
 PLAIN_FORMATS = (
     "{prompt} {answer}",
@@ -47,7 +45,6 @@ class Prompt:
     Attributes:
         text: as the user wrote it.
         tokens: with the chat template and the generation prompt.
-        expected: the answer that the data gives.
         origin: a split of the data, or "general".
     """
 
@@ -63,20 +60,17 @@ def prompts_for(
     """Prompts to compare two models on: the run's own, and a few general ones.
 
     Args:
-        dataset: the run's data; None for the general prompts alone.
-        tokenizer: the base model's.
         held_out: how many to take from the validation or test rows.
         trained: how many to take from the training rows.
     """
     prompts: list[Prompt] = []
-    splits = dataset.splits if dataset is not None else {}
     for names, count in ((("valid", "test"), held_out), (("train",), trained)):
-        split = next((splits[name] for name in names if name in splits and splits[name].rows), None)
-        if dataset is not None and split is not None:
+        splits = [dataset.splits.get(name) for name in names] if dataset is not None else []
+        split = next((split for split in splits if split is not None and split.rows), None)
+        if split is not None:
             seen = {prompt.text for prompt in prompts}
-            prompts.extend(_from_split(dataset, split, tokenizer, count, seen))
-    prompts.extend(plain_prompt(tokenizer, text) for text in GENERAL_PROMPTS)
-    return tuple(prompts)
+            prompts.extend(_from_split(split, tokenizer, count, seen))
+    return (*prompts, *(plain_prompt(tokenizer, text) for text in GENERAL_PROMPTS))
 
 
 def plain_prompt(tokenizer: Tokenizer, text: str) -> Prompt:
@@ -89,35 +83,34 @@ def plain_prompt(tokenizer: Tokenizer, text: str) -> Prompt:
     return Prompt(text, tuple(tokens))
 
 
-def as_in_the_data(dataset: Dataset, tokenizer: Tokenizer, texts: Sequence[str]) -> list[Prompt]:
+def as_in_the_data(
+    dataset: Dataset | None, tokenizer: Tokenizer, texts: Sequence[str]
+) -> list[Prompt]:
     """Questions as the rows ask them that have the same one: after their system prompt and turns.
 
     What a row of plain text begins with is continued as it is. Other questions are asked as a
     user types them.
     """
     prompts: dict[str, Prompt] = {}
-    for split in dataset.splits.values():
-        for row in split.rows:
-            for text in _asked_in(dataset, split, row, texts):
-                prompt = (
-                    Prompt(text, tuple(tokenizer.encode(text)), None, split.name)
-                    if split.format == "text"
-                    else _from_row(dataset, split, row, tokenizer)
-                )
-                if prompt is not None:
-                    prompts.setdefault(text, prompt)
+    splits = dataset.splits.values() if dataset is not None else ()
+    rows = [(split, row) for split in splits for row in split.rows]
+    for split, row in rows:
+        for text in _asked_in(split, row, texts):
+            if split.format == "text":
+                tokens = tuple(tokenizer.encode(text))
+                prompts.setdefault(text, Prompt(text, tokens, None, split.name))
+            elif (prompt := _from_row(split, row, tokenizer)) is not None:
+                prompts.setdefault(text, prompt)
     return [prompts.get(text) or plain_prompt(tokenizer, text) for text in texts]
 
 
-def _from_split(
-    dataset: Dataset, split: Split, tokenizer: Tokenizer, count: int, seen: set[str]
-) -> list[Prompt]:
+def _from_split(split: Split, tokenizer: Tokenizer, count: int, seen: set[str]) -> list[Prompt]:
     prompts: list[Prompt] = []
     too_long: list[Prompt] = []
     for row in split.rows:
         if len(prompts) == count:
             break
-        prompt = _from_row(dataset, split, row, tokenizer)
+        prompt = _from_row(split, row, tokenizer)
         if prompt is None or not prompt.tokens or prompt.text in seen:
             continue
         seen.add(prompt.text)
@@ -128,11 +121,10 @@ def _from_split(
     return (prompts + too_long)[:count]
 
 
-def _from_row(dataset: Dataset, split: Split, row: Row, tokenizer: Tokenizer) -> Prompt | None:
-    features = dataset.features
+def _from_row(split: Split, row: Row, tokenizer: Tokenizer) -> Prompt | None:
     if split.format in ("text", "tokens"):
         is_text = split.format == "text"
-        tokens = tokenizer.encode(str(row[features.text])) if is_text else row["tokens"]
+        tokens = tokenizer.encode(str(row[split.features.text])) if is_text else row["tokens"]
         start = tuple(int(token) for token in tokens[: min(LONGEST_TEXT_PROMPT, len(tokens) // 2)])
         return Prompt(tokenizer.decode(start), start, None, split.name)
     try:
@@ -146,10 +138,7 @@ def _from_row(dataset: Dataset, split: Split, row: Row, tokenizer: Tokenizer) ->
 
 
 def _messages(row: Row, split: Split) -> list[Message]:
-    """The conversation of a row; of a pair, or of a prompt that is rewarded, what is asked.
-
-    What is preferred there is no answer that is to be repeated word for word.
-    """
+    """The conversation of a row; of a pair, or of a prompt that is rewarded, what is asked."""
     if split.format != "unknown":
         return split.messages(row)
     question = row.get(split.features.prompt)
@@ -159,12 +148,12 @@ def _messages(row: Row, split: Split) -> list[Message]:
     return [*system, {"role": "user", "content": question}]
 
 
-def _asked_in(dataset: Dataset, split: Split, row: Row, texts: Sequence[str]) -> list[str]:
+def _asked_in(split: Split, row: Row, texts: Sequence[str]) -> list[str]:
     """Those of the questions that a row asks."""
     if split.format == "tokens":
         return []
     if split.format == "text":
-        content = str(row.get(dataset.features.text))
+        content = str(row.get(split.features.text))
         return [text for text in texts if content.startswith(text)]
     try:
         question = _question(_asked(_messages(row, split))[0])

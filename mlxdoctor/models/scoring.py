@@ -33,9 +33,6 @@ class Scores:
     """Scores of the answers, prompt by prompt.
 
     Attributes:
-        sources: the scoring function's file and the answers'.
-        name: the function, as the user named it.
-        items: one entry a prompt that could be scored.
         unscored: prompts for which the function gave no finite number, with the reason of
             the first.
     """
@@ -58,26 +55,19 @@ class Scores:
 
 
 def load_function(name: str) -> tuple[ScoringFunction, tuple[Source, ...]]:
-    """The function that the user named as `FILE.py:FUNCTION` or `package.module:function`.
+    """The function that the user named as `FILE.py:FUNCTION`, and its file as a source.
 
     This runs the user's code: call it for a name given on the command line only, never for
     one found in a run.
 
-    Returns:
-        The function, and its file as a source.
-
     Raises:
-        InputError: the name has no colon, or there is no such file, module or function, or
-            importing it fails, or it does not take two or three arguments.
+        InputError: as `load_named`, or it does not take two or three arguments.
     """
     function, files = load_named(name, "a scoring function")
     count = _arguments(function)
     if count not in (2, 3):
-        raise InputError(
-            None,
-            f"{name} takes {count} arguments",
-            "write it as (prompt, output) or (prompt, output, expected), returning a number",
-        )
+        remedy = "write it as (prompt, output) or (prompt, output, expected), returning a number"
+        raise InputError(None, f"{name} takes {count} arguments", remedy)
     return function, tuple(map(hash_file, files))
 
 
@@ -87,10 +77,7 @@ def score(
     name: str,
     sources: tuple[Source, ...] = (),
 ) -> Scores:
-    """Score every answer of both models.
-
-    An exception of the function, or a result that is not a finite number, leaves the prompt
-    out and is counted.
+    """Score every answer of both models; a prompt without a finite score is left out and counted.
 
     Raises:
         InputError: no answer could be scored, or the function ends the program.

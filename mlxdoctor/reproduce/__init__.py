@@ -33,7 +33,7 @@ from mlxdoctor.reproduce.bench import (
     onset_of,
     usual_values,
 )
-from mlxdoctor.reproduce.investigate import Investigation, candidates, investigate
+from mlxdoctor.reproduce.investigate import candidates, investigate
 from mlxdoctor.reproduce.observe import write_json
 from mlxdoctor.reproduce.rules import Ruling, undecided
 from mlxdoctor.run_texts import row_texts
@@ -64,15 +64,12 @@ def reproduce(
     """Make the failure again, try its likeliest causes, and say in the report what came of it.
 
     Args:
-        report: what `diagnose` says of the run.
         folder: where experiments are written; one that was stopped goes on there.
         causes: ids to try besides the leading ones.
         seeds: how many seeds at most; two thirds of them have to agree.
         iterations: of each rerun; by default past the onset of the failure.
         minutes: after which no experiment goes on, and by which reruns are shortened; None:
             no limit.
-        with_text: let the report quote training rows and outputs.
-        progress: called with what is being done, a count done, and a total.
 
     Returns:
         The report with `experiments` and confirmations; unchanged where the run did not fail
@@ -97,8 +94,8 @@ def reproduce(
             "base, rows and configuration of the run (--base, --data, or their files beside it)",
         )
         names = [one.cause.id for one in report.diagnosis[:1]]
-        state = Investigation(dict.fromkeys((*names, *asked), ruling))
-        shown = _folded(report, state, knowledge.causes, ())
+        rulings = dict.fromkeys((*names, *asked), ruling)
+        shown = _folded(report, rulings, knowledge.causes, ())
         return shown if with_text else without_text(shown, row_texts(run))
     leading = report.diagnosis[0].cause if report.diagnosis else None
     length = length_of(onset_of(report.outcomes), leading, recipe.iterations)
@@ -118,41 +115,31 @@ def reproduce(
     bench = Bench(Laboratory(recipe, folder, deadline, progress, budget), failure)
     tried = candidates(failure, recipe.config, report.diagnosis, asked)
     state = investigate(bench, run, tried, asked)
-    shown = _folded(report, state, knowledge.causes, bench.trials)
+    shown = _folded(report, state.rulings, knowledge.causes, bench.trials)
     if not with_text:
         shown = without_text(shown, row_texts(run))
-    write_json(
-        folder / SUMMARY_FILE,
-        {
-            "experiments": shown.to_dict()["experiments"],
-            "iterations": state.iterations or failure.iterations,
-        },
-    )
+    experiments = shown.to_dict()["experiments"]
+    summary = {"experiments": experiments, "iterations": state.iterations}
+    write_json(folder / SUMMARY_FILE, summary)
     return shown
 
 
 def _folded(
     report: RunReport,
-    state: Investigation,
+    rulings: Mapping[str, Ruling],
     causes: Mapping[str, Cause],
     reruns: Sequence[Experiment],
 ) -> RunReport:
     """The report with the verdicts, confirmed causes first and refuted ones last."""
-    rulings = state.rulings
     tried = [
         CauseTried(cause=name, title=causes[name].title, verdict=one.verdict, reason=one.sentence)
         for name, one in rulings.items()
     ]
     tried.sort(key=lambda verdict: _ORDER[verdict.verdict])
     diagnosis = _diagnosis(report, rulings, causes)
-    return as_seen_here(
-        replace(
-            report,
-            diagnosis=diagnosis,
-            fix=_fix(report, diagnosis, rulings),
-            experiments=(*tried, *reruns),
-        )
-    )
+    fix = _fix(report, diagnosis, rulings)
+    experiments = (*tried, *reruns)
+    return as_seen_here(replace(report, diagnosis=diagnosis, fix=fix, experiments=experiments))
 
 
 def _diagnosis(

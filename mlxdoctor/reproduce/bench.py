@@ -43,8 +43,6 @@ class Failure:
     """What is known of the recorded run before the first experiment.
 
     Attributes:
-        outcomes: of the checks on it.
-        knowledge: the causes, and the groups of findings.
         seeds: those that are tried, the run's own first.
         iterations: of each rerun.
         usual: key -> the range of values that is usual for the run's model.
@@ -73,7 +71,8 @@ class Failure:
     @property
     def everything(self) -> Question:
         """Whether a rerun shows any symptom of the run: an error, if it has one."""
-        return self._question(self.recorded.errors or self.recorded.all)
+        wanted = self.recorded.errors or self.recorded.all
+        return Question(wanted, frozenset(), self.recorded, len(self.seeds))
 
     @property
     def onset(self) -> int | None:
@@ -86,10 +85,7 @@ class Failure:
         if not wanted and cause.leave_out:
             # Bad rows can have any symptom.
             return self.everything
-        return self._question(wanted, self.recorded.keys(cause))
-
-    def _question(self, wanted: frozenset[str], keys: frozenset[str] = frozenset()) -> Question:
-        return Question(wanted, keys, self.recorded, len(self.seeds))
+        return Question(wanted, self.recorded.keys(cause), self.recorded, len(self.seeds))
 
     def fixes(self, config: TrainingConfig, cause: Cause) -> list[Fix]:
         """The change: as the report advises it, as it stands, to the usual range, well into it."""
@@ -118,14 +114,9 @@ def usual_values(config: TrainingConfig, base: BaseModel | None) -> dict[str, tu
 
 def onset_of(outcomes: Iterable[Outcome]) -> int | None:
     """The first iteration at which an error shows in the loss; None where none does."""
-    onsets = [
-        finding.onset
-        for outcome in outcomes
-        if outcome.marks_onset
-        for finding in outcome.findings
-        if finding.onset is not None and finding.severity is Severity.ERROR
-    ]
-    return min(onsets, default=None)
+    marking = (outcome.findings for outcome in outcomes if outcome.marks_onset)
+    errors = (one for findings in marking for one in findings if one.severity is Severity.ERROR)
+    return min((one.onset for one in errors if one.onset is not None), default=None)
 
 
 def is_about_length(cause: Cause | None) -> bool:
@@ -147,9 +138,6 @@ class Bench:
     """Where reruns are made and written down, each once.
 
     Attributes:
-        lab: where they are made.
-        failure: what they are compared with.
-        make: makes one: `rerun`.
         trials: the notebook: every rerun, in the order in which it was asked for. The one
             thing that grows, so that what was seen survives an experiment that is cut short.
     """
@@ -164,13 +152,8 @@ class Bench:
     ) -> Observation:
         """Make one rerun, or recall it, and list it as the report shows it.
 
-        Args:
-            question: what is asked of it.
-            cause: that it is made for; None where it serves all of them.
-
         Raises:
-            InputError: training is not possible with this change.
-            BudgetSpent: there was not enough time for it.
+            InputError, BudgetSpent: as `rerun`.
         """
         seen = self.make(self.lab, change, seed)
         rerun = Rerun(
@@ -197,8 +180,7 @@ class Bench:
         What a step and an examination take is measured by a trial of a few iterations.
 
         Raises:
-            InputError: training is not possible as recorded.
-            BudgetSpent: there was not enough time even for that.
+            InputError, BudgetSpent: as `rerun`.
         """
         failure = self.failure
         least = max(LEAST, failure.onset or 0, failure.least)
@@ -236,8 +218,7 @@ class Bench:
     ) -> Trials:
         """Rerun seeds until enough have succeeded, or enough can't any more.
 
-        Args:
-            screen: give up after the first failure: there are other forms of the change.
+        With `screen` it gives up after a first failure: there are other forms of the change.
         """
         seeds_in_all = len(self.failure.seeds)
         enough = needed(seeds_in_all)

@@ -1,10 +1,9 @@
 """What to change for a cause, and how to judge it: cured by the change, or re-created by a fault.
 
-causes.toml says what a cause's change of the configuration is (`change`), which rows a finding is
-about (`leave_out`), and which faults re-create it in a trainer that lacks them (`inject`). Where a
-run fails as recorded, `try_cure` changes one thing, which has to cure it in most seeds, where an
-irrelevant change does not. Where the reference trainer is sound, `try_injection` puts the fault
-in, which has to bring the same failure back.
+causes.toml says which change, rows or faults these are. Where a run fails as recorded, `try_cure`
+changes one thing, which has to cure it in most seeds, where an irrelevant change does not. Where
+the reference trainer is sound, `try_injection` puts the fault in, which has to bring the same
+failure back.
 """
 
 from __future__ import annotations
@@ -54,7 +53,6 @@ class Cure:
 
     Attributes:
         changes: tried in this order; the first that cures is kept.
-        placebo: the irrelevant change beside it.
         better: the share of the held-out loss that it takes away; None where the two losses
             are not over the same tokens.
         strict: whether a cured rerun must be free of every other error, too.
@@ -76,8 +74,7 @@ class Cure:
 def try_cure(bench: Bench, cause: Cause, question: Question, plain: Trials) -> Ruling | None:
     """Rerun with what should cure the cause, and with a placebo; None: no cure is known.
 
-    Args:
-        plain: reruns as recorded, of which at least one fails.
+    Of the `plain` reruns, as recorded, at least one fails.
     """
     cure = cure_of(bench, cause)
     if not isinstance(cure, Cure):
@@ -129,20 +126,17 @@ def _change_of_configuration(bench: Bench, cause: Cause) -> Cure | None:
     if not fixes:
         return None
     key = next(iter(fixes[0].after))
-    better: float | None = BETTER
-    if key in _OTHER_TOKENS:
-        better = None
-    elif key == "iters":
-        better = BETTER_EARLIER
-    # An earlier stop can miss the minimum on its other side.
-    open_ = "held-out answers are no better", "more validation rows, or longer reruns (--iters)"
-    return Cure(
+    cure = Cure(
         tuple(_with_fix(recipe, failure, fix) for fix in fixes),
         _other_order(failure.iterations),
-        better=better,
-        leaves_open=open_ if key == "iters" else None,
+        better=None if key in _OTHER_TOKENS else BETTER,
         only_if_gone=True,
     )
+    if key != "iters":
+        return cure
+    # An earlier stop can miss the minimum on its other side.
+    open_ = "held-out answers are no better", "more validation rows, or longer reruns (--iters)"
+    return replace(cure, better=BETTER_EARLIER, leaves_open=open_)
 
 
 def _with_fix(recipe: Recipe, failure: Failure, fix: Fix) -> Change:
@@ -154,8 +148,7 @@ def _with_fix(recipe: Recipe, failure: Failure, fix: Fix) -> Change:
         shorter = after if after < failure.iterations else max(1, round(share))
         return Change("change", f"iters {failure.iterations} → {shorter}", shorter, fix=fix)
     values = changed_values(recipe.values, fix.before, fix.after)
-    label = f"{key} {before} → {after}"
-    return Change("change", label, failure.iterations, values, fix=fix)
+    return Change("change", f"{key} {before} → {after}", failure.iterations, values, fix=fix)
 
 
 def _repair_of_rows(bench: Bench, cause: Cause) -> Cure | Ruling:
@@ -171,15 +164,9 @@ def _repair_of_rows(bench: Bench, cause: Cause) -> Cure | Ruling:
     label = f"{rows_left_out.id} ({', '.join(named)})"
     left_out = Change("repair", label, iterations, fault=rows_left_out, severity=named)
     # Other rows than the run's own may have errors of their own.
-    return Cure(
-        (left_out,),
-        replace(left_out, kind="random rows", label=others_left_out.id, fault=others_left_out),
-        strict=False,
-        leaves_open=(
-            "other rows than those that the findings name may be at fault",
-            "which rows those are",
-        ),
-    )
+    random = replace(left_out, kind="random rows", label=others_left_out.id, fault=others_left_out)
+    open_ = "other rows than those that the findings name may be at fault", "which rows those are"
+    return Cure((left_out,), random, strict=False, leaves_open=open_)
 
 
 def _end_of_rows(bench: Bench) -> Cure | Ruling:
@@ -211,13 +198,9 @@ def try_injection(bench: Bench, cause: Cause, question: Question, plain: Trials)
     be had: that says nothing of whose fault it is.
     """
     restores = cause.change is not None and cause.change.operation == "set"
-    recipe, failure = bench.lab.recipe, bench.failure
-    if not cause.inject or (restores and failure.fixes(recipe.config, cause)):
+    failure = bench.failure
+    if not cause.inject or (restores and failure.fixes(bench.lab.recipe.config, cause)):
         return None
-
-    def is_same(seed: int, seen: Observation) -> bool:
-        del seed
-        return question.is_recreated(seen)
 
     rulings: list[Ruling] = []
     for fault in (FAULTS[name] for name in cause.inject):
@@ -227,7 +210,12 @@ def try_injection(bench: Bench, cause: Cause, question: Question, plain: Trials)
             label = f"with the fault {fault.id} ({severity})"
             change = Change("injection", label, failure.iterations, fault=fault, severity=severity)
             injected = bench.until_decided(
-                change, failure.seeds, question, cause.id, is_same, screen=True
+                change,
+                failure.seeds,
+                question,
+                cause.id,
+                lambda _, seen: question.is_recreated(seen),
+                screen=True,
             )
             rulings.append(judge_injection(question, plain, injected))
             if rulings[-1].verdict == "confirmed":

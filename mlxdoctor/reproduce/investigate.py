@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mlxdoctor.causes import Cause
 from mlxdoctor.diagnosis import Diagnosed, rank, severities
@@ -13,7 +13,7 @@ from mlxdoctor.judge.remedy import fix_for
 from mlxdoctor.reproduce.bench import Bench, Failure
 from mlxdoctor.reproduce.changes import try_cure, try_injection
 from mlxdoctor.reproduce.observe import symptom_checks
-from mlxdoctor.reproduce.rules import PROBE, Ruling, Trials, judge_plain, undecided
+from mlxdoctor.reproduce.rules import PROBE, Ruling, Trials, judge_plain, refuted, undecided
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.replay import Replay
@@ -35,11 +35,11 @@ class Investigation:
 
     Attributes:
         rulings: cause -> the verdict on it.
-        iterations: of each rerun; None where none was made.
+        iterations: of each rerun.
     """
 
-    rulings: Mapping[str, Ruling] = field(default_factory=dict)
-    iterations: int | None = None
+    rulings: Mapping[str, Ruling]
+    iterations: int
 
 
 def candidates(
@@ -66,15 +66,11 @@ def candidates(
         and failure.recorded.of(one.cause) & failure.recorded.errors
     ]
     noted = severities(failure.outcomes)
-    unsupported = {
-        name: Diagnosed(
-            failure.knowledge.causes[name].seen_with(noted), float("-inf"), (), (), (), ()
-        )
-        for name in asked
-    }
-    every = unsupported | ranked
+    for name in asked:
+        cause = failure.knowledge.causes[name].seen_with(noted)
+        ranked.setdefault(name, Diagnosed(cause, float("-inf"), (), (), (), ()))
     wanted = dict.fromkeys((*chosen, *asked))
-    return sorted((every[name] for name in wanted), key=lambda one: -one.score)
+    return sorted((ranked[name] for name in wanted), key=lambda one: -one.score)
 
 
 def investigate(
@@ -82,11 +78,7 @@ def investigate(
 ) -> Investigation:
     """Try each cause: those that need no training first, the others most likely first.
 
-    Args:
-        bench: where reruns are made and written down.
-        run: the run that was examined.
-        causes: to try, best first.
-        asked: ids of those that the user asked for, which are tried in any case.
+    Those whose ids were `asked` for are tried in any case.
     """
     failure = bench.failure
     wanted = [ranked.cause for ranked in causes]
@@ -134,7 +126,7 @@ def shown_by_diagnosis(failure: Failure, cause: Cause) -> Ruling:
     if coverage is None or coverage.status is CauseStatus.NO_SIGN:
         return undecided("nothing that was looked at speaks for it, or rules it out", wanted)
     if coverage.status is CauseStatus.RULED_OUT:
-        return Ruling("refuted", f"looked for and not there: {coverage.why}")
+        return refuted(f"looked for and not there: {coverage.why}")
     if coverage.status is CauseStatus.OPEN:
         return undecided(coverage.why, coverage.needs or wanted)
     return undecided(f"{coverage.why} speaks for it, and is no proof", wanted)
@@ -161,13 +153,13 @@ def _tried(bench: Bench, cause: Cause, plain: Trials, replay: Replay | None) -> 
     fails = judge_plain(question, plain) is not False
     if not fails:
         if not all(map(question.is_sound, plain.values())):
-            reason = "rerun as recorded it fails, but with none of the symptoms of this cause"
-            return Ruling("refuted", reason)
+            return refuted(
+                "rerun as recorded it fails, but with none of the symptoms of this cause"
+            )
         if replay is not None and replay.is_step_for_step and cause.changes_losses:
-            return Ruling(
-                "refuted",
+            return refuted(
                 "the reference trainer, which does not have this fault, computes the losses that "
-                "the log begins with",
+                "the log begins with"
             )
     try:
         ruling = (try_cure if fails else try_injection)(bench, cause, question, plain)
@@ -182,18 +174,16 @@ def _tried(bench: Bench, cause: Cause, plain: Trials, replay: Replay | None) -> 
                 f"{failure.onset:,}",
                 f"longer reruns (--iters {2 * failure.onset})",
             )
-        return Ruling(
-            "refuted",
+        return refuted(
             f"rerun as recorded with the reference trainer, {failure.iterations} iterations are "
-            "sound: the configuration is not what made it fail",
+            "sound: the configuration is not what made it fail"
         )
     if cause.only_in_code:
-        return Ruling(
-            "refuted",
-            "the reference trainer, which does not have this fault, fails in the same way",
+        return refuted(
+            "the reference trainer, which does not have this fault, fails in the same way"
         )
     if cause.change is not None:
-        return Ruling("refuted", f"{cause.change.key} already has the value that would cure it")
+        return refuted(f"{cause.change.key} already has the value that would cure it")
     reason = "it is reproduced, but no single change that would cure this cause is known"
     return undecided(reason, "a healthy run to compare with (`diagnose --against HEALTHY`)")
 
@@ -202,17 +192,15 @@ def _out_of_time(
     rulings: Mapping[str, Ruling], untried: Sequence[str], spent: BudgetSpent
 ) -> dict[str, Ruling]:
     """The verdicts so far; what was not tried says so, and what was confirmed waits for it."""
-    after: dict[str, Ruling] = {}
+    after = dict(rulings)
     for name, ruling in rulings.items():
-        after[name] = ruling
         if ruling.verdict == "confirmed":
             rivals = f"the time was over before {', '.join(untried)} could be tried as well"
             after[name] = undecided(f"{ruling.reason}; but {rivals}", _MORE_TIME)
-    for place, name in enumerate(untried):
-        reason = "the time was over before it was tried"
-        if place == 0:
-            reason = f"the time was over before this could be done: {spent}"
+    reason = f"the time was over before this could be done: {spent}"
+    for name in untried:
         after[name] = undecided(reason, _MORE_TIME)
+        reason = "the time was over before it was tried"
     return after
 
 
@@ -249,22 +237,21 @@ def resolve(rulings: Mapping[str, Ruling], causes: Sequence[Diagnosed]) -> dict[
         return rulings[one.cause.id].strength
 
     best = max(confirmed, key=lambda one: (_restores(one), strength(one), one.score))
+    first = best.cause.id
     for other in confirmed:
-        if other is best:
+        name = other.cause.id
+        if name == first:
             continue
         outranks = _restores(best) and not _restores(other) and other.cause.change is not None
         is_ahead = best.score - other.score >= MARGIN
         if outranks or strength(best) > strength(other) or is_ahead:
-            reason = (
-                f"{rulings[other.cause.id].reason}; but so does the experiment for "
-                f"{best.cause.id}, which explains the failure better"
-            )
-            wanted = f"the cure of {best.cause.id} tried first"
-            resolved[other.cause.id] = undecided(reason, wanted)
+            better = f"so does the experiment for {first}, which explains the failure better"
+            reason = f"{rulings[name].reason}; but {better}"
+            resolved[name] = undecided(reason, f"the cure of {first} tried first")
             continue
         reason = "the experiments for {} succeed as well, and nothing tells them apart"
-        resolved[other.cause.id] = undecided(reason.format(best.cause.id), PROBE)
-        resolved[best.cause.id] = undecided(reason.format(other.cause.id), PROBE)
+        resolved[name] = undecided(reason.format(first), PROBE)
+        resolved[first] = undecided(reason.format(name), PROBE)
     return resolved
 
 

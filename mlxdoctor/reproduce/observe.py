@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from mlxdoctor.api import run_checks
 from mlxdoctor.check import Check, discover
@@ -65,11 +65,8 @@ class Change:
         kind: as recorded; a trial, a few iterations of that, for the time they take; a placebo
             (another order of the rows, or rows left out at random); one change of the
             configuration; the data repaired; or a fault put into the trainer.
-        label: what it does, for people.
-        iterations: how many to make.
         values: the configuration to train with; None: as recorded.
         fault: what is put into the trainer or the rows; None: nothing.
-        severity: its severity.
         fix: the change of the configuration, as the report shows it; None where it is none.
     """
 
@@ -152,7 +149,12 @@ def rerun(lab: Laboratory, change: Change, seed: int) -> Observation:
         "severity": change.severity,
         "settings": {k: v for k, v in settings.stated().items() if k not in _UNWRITTEN},
         "data": {p.name: hash_file(p).sha256 for p in sorted(lab.recipe.data.glob("*.jsonl"))},
-        "base": stamps(lab.recipe.base),
+        # Reading all of a base model would take longer than the rerun.
+        "base": [
+            (path.name, path.stat().st_size, path.stat().st_mtime_ns)
+            for path in sorted(lab.recipe.base.iterdir())
+            if path.is_file()
+        ],
         "versions": [version_here(package) for package in ("mlxdoctor", "mlx", "mlx-lm")],
     }
     name = "-".join(part for part in (change.kind, fault, f"seed-{seed}") if part)
@@ -193,12 +195,6 @@ def _made(lab: Laboratory, change: Change, settings: Settings, label: str) -> Ob
     )
 
 
-def stamps(folder: Path) -> list[tuple[str, int, int]]:
-    """Names, sizes and times: reading all of a base model would take longer than the rerun."""
-    files = [path for path in sorted(folder.iterdir()) if path.is_file()]
-    return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-
-
 def key_of(facts: Mapping[str, Any]) -> str:
     """A name for a rerun that changes with whatever it depends on."""
     text = json.dumps(facts, sort_keys=True, default=str)
@@ -214,11 +210,7 @@ def recalled(path: Path) -> Observation | None:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write JSON, at once or not at all.
-
-    Raises:
-        InputError: the file can't be written.
-    """
+    """Write JSON, at once or not at all; raises an `InputError` where that can't be done."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, json_format.render(content).encode())
@@ -227,16 +219,15 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def examined(folder: Path, *, base: Path, data: Path) -> Observation:
-    """What the checks and the held-out loss say of an adapter folder; no curve, no cost.
-
-    Args:
-        folder: what a rerun wrote.
-        base: the base model's folder.
-        data: the rows that the model is asked about.
-    """
+    """What the checks and the held-out loss say of an adapter folder; no curve, no cost."""
     run = Run.discover([folder], base=base, data=data, replay=False)
     outcomes = run_checks(symptom_checks(), run)
     losses = run.get(TokenLosses)
+    rows = (losses.split("valid") or losses.rows) if losses is not None else ()
+    held_out: dict[Which, float | None] = {}
+    for which in get_args(Which):
+        mean = mean_loss(rows, which, Targets(masks_prompt=True, until="end"))
+        held_out[which] = mean.value if mean.rows else None
     generations = run.get(Generations)
     items = generations.items[:SAMPLES] if generations is not None else ()
     return Observation(
@@ -246,8 +237,8 @@ def examined(folder: Path, *, base: Path, data: Path) -> Observation:
             for finding in outcome.findings
             if finding.severity is not Severity.INFO
         ),
-        base_loss=held_out(losses, "base"),
-        loss=held_out(losses, "tuned"),
+        base_loss=held_out["base"],
+        loss=held_out["tuned"],
         samples=tuple(
             SampleAnswer(
                 item.prompt[:SAMPLE_LENGTH],
@@ -257,10 +248,3 @@ def examined(folder: Path, *, base: Path, data: Path) -> Observation:
             for item in items
         ),
     )
-
-
-def held_out(losses: TokenLosses | None, which: Which) -> float | None:
-    """Mean loss of a model on the answers, nats a token; of the valid split if any."""
-    rows = (losses.split("valid") or losses.rows) if losses is not None else ()
-    mean = mean_loss(rows, which, Targets(masks_prompt=True, until="end"))
-    return mean.value if mean.rows else None

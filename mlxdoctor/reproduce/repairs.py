@@ -69,11 +69,8 @@ def _left_out(settings: Settings, what: Collection[str], *, at_random: bool) -> 
     gone = named_rows(train, what)
     count = len(train.rows)
     if count - len(gone) < settings.batch_size:
-        raise InputError(
-            train.path,
-            f"has {count - len(gone)} rows left without those that the findings name, fewer than "
-            "a batch",
-        )
+        left = f"{count - len(gone)} rows left without those that the findings name"
+        raise InputError(train.path, f"has {left}, fewer than a batch")
     if at_random:
         gone = frozenset(random.Random(settings.seed).sample(range(count), len(gone)))
     shutil.copytree(source, folder, dirs_exist_ok=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import get_args
 
 from mlxdoctor.causes import Cause, KnowledgeBase
 from mlxdoctor.confirmation import Confirmation
@@ -34,7 +33,6 @@ class Signs:
     Attributes:
         codes: finding -> its severity.
         looked: names of the checks that looked.
-        knowledge: the groups.
     """
 
     codes: Mapping[str, Severity]
@@ -76,28 +74,19 @@ class Signs:
 
     def foreign(self, other: Signs) -> frozenset[str]:
         """Errors of the other run that this one has not, although they were looked for."""
-        groups = self.knowledge.groups
-        return frozenset(
-            sign
-            for sign in other.errors - self.all
-            if not (sign in groups and groups[sign].gradual)
-            and self._checks_of(sign) <= self.looked
-        )
-
-    def _checks_of(self, sign: str) -> frozenset[str]:
-        groups = self.knowledge.groups
-        codes = groups[sign].codes if sign in groups else (sign,)
-        return frozenset(code.split(".", 1)[0] for code in codes)
+        foreign: set[str] = set()
+        for sign in other.errors - self.all:
+            group = self.knowledge.groups.get(sign)
+            checks = {code.split(".", 1)[0] for code in (group.codes if group else (sign,))}
+            if checks <= self.looked and not (group and group.gradual):
+                foreign.add(sign)
+        return frozenset(foreign)
 
 
 def signs(
     findings: Iterable[tuple[str, str]], knowledge: KnowledgeBase, looked: Iterable[str] = ()
 ) -> Signs:
-    """The signs among (code, severity) pairs of `symptom_checks`; notes are none.
-
-    Args:
-        looked: the checks that could look; of the recorded run, with which reruns are compared.
-    """
+    """The signs among (code, severity) pairs of `symptom_checks`; notes are none."""
     codes: dict[str, Severity] = {}
     for code, severity in findings:
         group, level = knowledge.groups.get(knowledge.group(code)), Severity(severity)
@@ -110,7 +99,7 @@ def recorded_signs(outcomes: Iterable[Outcome], knowledge: KnowledgeBase) -> Sig
     """The signs of the run that was examined."""
     names = {check.name for check in symptom_checks()}
     of_training = [outcome for outcome in outcomes if outcome.check in names]
-    findings = [finding for outcome in of_training for finding in outcome.findings]
+    findings = (finding for outcome in of_training for finding in outcome.findings)
     looked = [outcome.check for outcome in of_training if outcome.status in LOOKED]
     return signs([(one.code, one.severity.value) for one in findings], knowledge, looked)
 
@@ -125,15 +114,10 @@ class Ruling:
     """What the experiments say of one cause.
 
     Attributes:
-        verdict: the answer.
         reason: why, as a sentence without its stop.
         strength: how much of the failure is explained, 0 to 1.
         fix: the change of the configuration that was tried, if that is what was.
         wanted: what further evidence would decide it, as a clause; empty where it is decided.
-
-    Raises:
-        ValueError: it is no verdict, or undecided and does not say what would decide it, or the
-            reverse.
     """
 
     verdict: Confirmation
@@ -141,11 +125,6 @@ class Ruling:
     strength: float = 0.0
     fix: Fix | None = None
     wanted: str = ""
-
-    def __post_init__(self) -> None:
-        is_known = self.verdict in get_args(Confirmation)
-        if not is_known or (self.verdict == "undecided") is not bool(self.wanted):
-            raise ValueError(f"{self.verdict}: {self.reason}; wanted: {self.wanted!r}")
 
     @property
     def sentence(self) -> str:
@@ -156,6 +135,11 @@ class Ruling:
 def undecided(reason: str, wanted: str) -> Ruling:
     """What the experiments leave open, and what would decide it."""
     return Ruling("undecided", reason, wanted=wanted)
+
+
+def refuted(reason: str) -> Ruling:
+    """What the experiments speak against."""
+    return Ruling("refuted", reason)
 
 
 @dataclass(frozen=True)
@@ -190,12 +174,7 @@ class Question:
         return not self.wanted & found.all and not found.errors
 
     def is_cured(self, plain: Observation, changed: Observation, better: float | None) -> bool:
-        """Whether the change took the symptom away, and the held-out loss with it.
-
-        Args:
-            better: the share of the held-out loss that it must take away; None where the
-                two losses are not over the same tokens.
-        """
+        """Whether the change took the symptom away, and the held-out loss with it; see `Cure`."""
         found = self.signs(changed)
         # A short sound run may have a milder warning: what must be gone is what was there.
         before = self.recorded.codes.keys() | self.signs(plain).codes.keys()
@@ -241,74 +220,56 @@ def judge_change(
     """The verdict on a cause that one change should cure.
 
     Args:
-        plain: reruns as recorded.
         placebo: reruns with an irrelevant change; empty: not made yet.
-        changed: reruns with the change.
-        better: as in `Question.is_cured`.
-        what: the change, in words.
-        irrelevant: what the placebo was, in words.
+        better: the share of the held-out loss that it must take away; see `Cure`.
+        what, irrelevant: the change and the placebo, in words.
     """
     pairs = {seed: one for seed, one in changed.items() if seed in plain}
-    cured = [seed for seed, one in pairs.items() if question.is_cured(plain[seed], one, better)]
-    enough, asked = needed(question.seeds), len(pairs)
-    if len(cured) < enough:
-        if cured:
-            return undecided(
-                f"{what} cures it with {len(cured)} of {asked} seeds, {enough} are needed",
-                f"more seeds (--seeds {2 * question.seeds})",
-            )
-        return Ruling("refuted", f"{what} cures it with {len(cured)} of {asked} seeds")
-    by_chance = [seed for seed, one in placebo.items() if not question.shows(one)]
+    cured = sum(question.is_cured(plain[seed], one, better) for seed, one in pairs.items())
+    enough, more_seeds = needed(question.seeds), f"more seeds (--seeds {2 * question.seeds})"
+    cures = f"{what} cures it with {cured} of {len(pairs)} seeds"
+    if cured < enough:
+        return undecided(f"{cures}, {enough} are needed", more_seeds) if cured else refuted(cures)
+    by_chance = sum(not question.shows(one) for one in placebo.values())
     if by_chance:
         return undecided(
-            f"{what} cures it with {len(cured)} of {asked} seeds, but so does an irrelevant change "
-            f"({irrelevant}) with {len(by_chance)} of {len(placebo)}",
-            f"longer reruns (--iters), or more seeds (--seeds {2 * question.seeds})",
+            f"{cures}, but so does an irrelevant change ({irrelevant}) with {by_chance} of "
+            f"{len(placebo)}",
+            f"longer reruns (--iters), or {more_seeds}",
         )
     failing = sum(map(question.shows, plain.values()))
     return Ruling(
         "confirmed",
-        f"{what} cures it with {len(cured)} of {asked} seeds; as recorded it fails again with "
-        f"{failing} of {len(plain)}, and with an irrelevant change ({irrelevant}) with "
-        f"{len(placebo)} of {len(placebo)}",
+        f"{cures}; as recorded it fails again with {failing} of {len(plain)}, and with an "
+        f"irrelevant change ({irrelevant}) with {len(placebo)} of {len(placebo)}",
         1.0,
     )
 
 
 def judge_injection(question: Question, plain: Trials, injected: Trials) -> Ruling:
     """The verdict on a cause in the run's own trainer, which ours has not."""
-    present = [seed for seed, one in plain.items() if not question.is_sound(one)]
-    if present:
-        return undecided(
-            f"the reference trainer, which does not have this fault, is not sound with "
-            f"{len(present)} of {len(plain)} seeds",
-            PROBE,
-        )
-    same = [seed for seed, one in injected.items() if question.is_recreated(one)]
-    enough, asked = needed(question.seeds), len(injected)
+    ours, seeds = "the reference trainer, which does not have this fault, is", len(plain)
+    if faulty := sum(not question.is_sound(one) for one in plain.values()):
+        return undecided(f"{ours} not sound with {faulty} of {seeds} seeds", PROBE)
+    same, asked = sum(map(question.is_recreated, injected.values())), len(injected)
     found = [question.signs(one) for one in injected.values()]
-    share = max(map(question.recorded.coverage, found), default=0.0)
-    codes = max(map(question.recorded.likeness, found), default=0.0)
-    if len(same) >= enough:
+    if same >= needed(question.seeds):
+        share = max(map(question.recorded.coverage, found))
         return Ruling(
             "confirmed",
-            f"re-created: the reference trainer, which does not have this fault, is sound with "
-            f"{len(plain)} of {len(plain)} seeds; with the fault put in it fails in the same way "
-            f"with {len(same)} of {asked}, showing {share:.0%} of the recorded kinds of error",
-            codes,
+            f"re-created: {ours} sound with {seeds} of {seeds} seeds; with the fault put in it "
+            f"fails in the same way with {same} of {asked}, showing {share:.0%} of the recorded "
+            "kinds of error",
+            max(map(question.recorded.likeness, found)),
         )
     if same:
-        return undecided(
-            f"the fault re-creates the failure in {len(same)} of {asked} seeds",
-            f"more seeds (--seeds {2 * question.seeds})",
-        )
+        reason = f"the fault re-creates the failure in {same} of {asked} seeds"
+        return undecided(reason, f"more seeds (--seeds {2 * question.seeds})")
     first = found[0]
-    extra = sorted(question.recorded.foreign(first))
-    if extra:
-        return Ruling(
-            "refuted",
+    if extra := sorted(question.recorded.foreign(first)):
+        return refuted(
             "with the fault put into the reference trainer there are errors that the recorded run "
-            f"does not have: {', '.join(extra)}",
+            f"does not have: {', '.join(extra)}"
         )
     missing = sorted(question.recorded.errors - first.all) or sorted(question.wanted)
     # Other forms of the same fault may well do it.

@@ -24,10 +24,9 @@ def rows(loss: float | None, count: int = 40, prompt: float = 1.0) -> tuple[RowL
 
 
 def judged(fused: tuple[RowLosses, ...], unfused: tuple[RowLosses, ...] | None) -> Outcome:
-    losses, *before = (
-        TokenLosses((), rows, vocab_size=100) for rows in (fused, unfused) if rows is not None
-    )
-    return outcome(fused_agreement, losses, *map(LossesBeforeFusing, before))
+    losses = TokenLosses((), fused, vocab_size=100)
+    before = [] if unfused is None else [LossesBeforeFusing((), unfused, vocab_size=100)]
+    return outcome(fused_agreement, losses, *before)
 
 
 @pytest.mark.parametrize(

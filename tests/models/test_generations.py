@@ -23,8 +23,8 @@ def test_every_fixture_is_read_whole(name: str) -> None:
     path = RUNS / name / "generations.jsonl"
     found = Generations.read(path)
     assert len(found.items) == len(path.read_text().splitlines())
-    assert found.has_base
     assert all(item.tuned_tokens and item.max_tokens == 48 for item in found.items)
+    assert all(item.base is not None for item in found.items)
     assert found.sources[0].sha256 is not None
     assert found.how == "recorded"
 
@@ -35,7 +35,6 @@ def test_every_fixture_is_read_whole(name: str) -> None:
 def test_the_answer_has_many_names(tmp_path: Path, key: str) -> None:
     found = Generations.read(written(tmp_path, json.dumps({"prompt": "p", key: "a"}) + "\n"))
     assert (found.items[0].prompt, found.items[0].tuned, found.items[0].base) == ("p", "a", None)
-    assert not found.has_base
 
 
 def test_plain_lists_and_nested_lists(tmp_path: Path) -> None:

@@ -38,9 +38,7 @@ class Exchange:
     """A text's last question and answer.
 
     Attributes:
-        asked: the question.
         before: all of the text before the answer, without white space at its end.
-        answered: the answer.
         marks: what stands before the two, for a reader.
     """
 

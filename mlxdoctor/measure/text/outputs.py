@@ -22,10 +22,8 @@ class Output:
     """What one model answered to one prompt.
 
     Attributes:
-        text: the answer as text.
         units: token ids, or words and signs where the ids are unknown.
         ends: the units that end an answer.
-        from_tokens: whether the units are token ids.
         max_tokens: the limit it was generated under, where known.
     """
 
@@ -83,9 +81,8 @@ def pairs(generations: Generations) -> tuple[OutputPair, ...]:
     def output(text: str, tokens: tuple[int, ...] | None, item: Generation) -> Output:
         if with_tokens and tokens is not None:
             return Output(text, tokens, ends, True, item.max_tokens)
-        return Output(
-            text, tuple(_UNIT.findall(text)), frozenset(END_TEXTS), False, item.max_tokens
-        )
+        units = tuple(_UNIT.findall(text))
+        return Output(text, units, frozenset(END_TEXTS), False, item.max_tokens)
 
     return tuple(
         OutputPair(

@@ -121,7 +121,6 @@ class Misplaced:
     """A row whose answer belongs elsewhere.
 
     Attributes:
-        row: its number.
         answer_at: a row that holds the answer to its prompt, and should not.
         rank: where its own answer stands among all answers, and its prompt among all prompts,
             in [0, 1]; answers dealt out at random stand at 0.5 on average.
@@ -137,7 +136,6 @@ class Pairing:
     """How many rows hold the answer to another row's prompt.
 
     Attributes:
-        examined: rows looked at.
         telling: of them, the share that is called misplaced when all answers are dealt out at
             random; below some share nothing can be said.
         misplaced: the rows whose answers belong elsewhere; none where too little is telling.
@@ -149,12 +147,9 @@ class Pairing:
 
 
 def pairing(prompts: Sequence[str], answers: Sequence[str], telling: float) -> Pairing:
-    """Look for rows that are misplaced.
+    """Look for rows that are misplaced, by their prompts and answers, which are not empty.
 
-    Args:
-        prompts: one of each row, not empty.
-        answers: likewise.
-        telling: the least `Pairing.telling` with which the rows themselves are looked at.
+    With less than `telling` by `Pairing.telling` the rows themselves are not looked at.
     """
     generator = np.random.default_rng(0)
     texts = list(dict.fromkeys(prompts)), list(dict.fromkeys(answers))

@@ -11,8 +11,6 @@ from mlxdoctor.measure.text.statistics import SIGNIFICANCE, Interval, mcnemar_ex
 #: Wald's sequential test: the share of prompts on which a sound model may do it, that on which a
 #: broken one does, and the probabilities of a false alarm and of a miss.
 SOUND_RATE, BROKEN_RATE, ALPHA, BETA = 0.05, 0.5, 0.001, 0.01
-
-
 #: Share of prompts on which a broken model does it: below, it is impaired rather than broken. And
 #: that above which the base model does the same, so that the tuning is not to blame.
 BROKEN_SHARE, BASE_SHARE = 0.5, 0.2
@@ -28,8 +26,6 @@ class Rate:
     """What was counted, prompt by prompt.
 
     Attributes:
-        prompts: how many prompts were looked at.
-        tuned: how many of them the tuned model hit.
         base: how many the base model hit; None where its answers are unknown.
         interval: the tuned model's share with its 95% Wilson interval.
         p_value: exact McNemar; None without the base model.
@@ -62,10 +58,6 @@ class Rate:
 def rate(tuned: Sequence[bool], base: Sequence[bool] | None) -> Rate:
     """Compare the prompts that the tuned model hit with those that the base model hit.
 
-    Args:
-        tuned: one entry a prompt.
-        base: the same prompts, or None where the base model's answers are unknown.
-
     Raises:
         ValueError: there is no prompt, or the two differ in length.
     """
@@ -73,14 +65,16 @@ def rate(tuned: Sequence[bool], base: Sequence[bool] | None) -> Rate:
         raise ValueError("one entry a prompt is needed, for both models")
     hits = sum(tuned)
     interval = wilson(hits, len(tuned))
-    decided = _decided(hits, len(tuned))
+    # Wald's test is read once over all prompts, so that their order is no matter.
+    evidence = hits * math.log(BROKEN_RATE / SOUND_RATE)
+    evidence += (len(tuned) - hits) * math.log((1 - BROKEN_RATE) / (1 - SOUND_RATE))
+    decided = evidence >= math.log((1 - BETA) / ALPHA)
     is_large = interval.share >= BROKEN_SHARE
     if base is None:
         return Rate(len(tuned), hits, None, interval, None, decided, is_large and decided)
     base_hits = sum(base)
-    only_tuned = sum(t and not b for t, b in zip(tuned, base, strict=True))
-    only_base = sum(b and not t for t, b in zip(tuned, base, strict=True))
-    p_value = mcnemar_exact(only_tuned, only_base)
+    both = sum(t and b for t, b in zip(tuned, base, strict=True))
+    p_value = mcnemar_exact(hits - both, base_hits - both)
     base_is_sound = base_hits / len(base) < BASE_SHARE
     is_certain = p_value < SIGNIFICANCE or (decided and base_hits == 0)
     is_broken = is_large and base_is_sound and is_certain
@@ -108,12 +102,4 @@ def is_raised(found: Rate) -> bool:
     """Whether the tuned model certainly hits more often than the base model, at any size."""
     if found.base is None or found.p_value is None:
         return found.decided
-    is_more = found.tuned > found.base and found.p_value < SIGNIFICANCE
-    return found.is_broken or is_more
-
-
-def _decided(hits: int, total: int) -> bool:
-    """Wald's sequential test, read once over all prompts so that their order is no matter."""
-    evidence = hits * math.log(BROKEN_RATE / SOUND_RATE)
-    evidence += (total - hits) * math.log((1 - BROKEN_RATE) / (1 - SOUND_RATE))
-    return evidence >= math.log((1 - BETA) / ALPHA)
+    return found.is_broken or (found.tuned > found.base and found.p_value < SIGNIFICANCE)

@@ -27,11 +27,7 @@ _ROLES = {
 
 
 def how_to_rename(row: Mapping[str, Any]) -> str | None:
-    """What to do with a row whose keys mlx-lm does not look for; None where nothing is plain.
-
-    Args:
-        row: the first row, by which mlx-lm reads all others.
-    """
+    """What to do with rows whose keys mlx-lm does not look for, by the first; None if unclear."""
     keys = {key.lower(): key for key in row if isinstance(key, str)}
     spoken = _first(keys, _CONVERSATIONS)
     if spoken is not None and isinstance(row[spoken], list):

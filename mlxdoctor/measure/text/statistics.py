@@ -57,13 +57,10 @@ def sign_test(differences: ArrayLike) -> float:
 
 
 def paired_permutation(differences: ArrayLike) -> float:
-    """Two-sided p-value that the mean of paired differences is zero, by flipping signs.
+    """Two-sided p-value that the mean of finite paired differences is zero, by flipping signs.
 
     Exact up to 14 pairs; beyond, 20,000 random assignments and the add-one correction
     (Phipson and Smyth 2010), so that p is never zero.
-
-    Args:
-        differences: float (n,), one per prompt; not finite values are left out.
     """
     values = np.asarray(differences, dtype=np.float64)
     values = values[np.isfinite(values)]
@@ -97,11 +94,9 @@ def mean_interval(values: ArrayLike) -> Interval:
 
 @dataclass(frozen=True)
 class Paired:
-    """A figure of each prompt, of the base and of the tuned model.
+    """The mean of a figure over prompts, of the base and of the tuned model.
 
     Attributes:
-        base: its mean.
-        tuned: its mean.
         difference: of the tuned model's less the base model's, with its interval.
         p_value: of no difference, `paired_permutation`.
     """

@@ -53,10 +53,8 @@ def require_module(model: Any) -> None:
 def heard(model: Any, offsets: Sequence[mx.array] = ()) -> Iterator[list[Call]]:
     """While the context lasts, every call of `model` is noted in what this yields.
 
-    Nothing is compiled meanwhile: a compiled loss would keep the offsets of its first call.
-
-    Args:
-        offsets: added to the logits of each call.
+    The offsets are added to the logits of each call. Nothing is compiled meanwhile: a compiled
+    loss would keep those of its first call.
     """
     kind, calls = type(model), list[Call]()
 
@@ -127,11 +125,8 @@ def bound(function: Callable[..., Any], model: Any, batch: Any) -> OfModel:
             except TypeError:
                 continue
             return call
-    raise InputError(
-        None,
-        f"{called} cannot be called with the model and a batch of {len(spread)} parts",
-        "let it take (model, *batch)",
-    )
+    problem = f"{called} cannot be called with the model and a batch of {len(spread)} parts"
+    raise InputError(None, problem, "let it take (model, *batch)")
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
@@ -168,6 +163,5 @@ def _scalar(value: Any) -> mx.array:
     if isinstance(first, mx.array) and first.size == 1:
         return first.reshape(())
     got = f"an array of shape {first.shape}" if isinstance(first, mx.array) else type(first)
-    raise InputError(
-        None, f"the loss function returned {got} where a scalar is needed", "return the mean loss"
-    )
+    problem = f"the loss function returned {got} where a scalar is needed"
+    raise InputError(None, problem, "return the mean loss")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -38,7 +39,6 @@ class Gradients:
 
     Attributes:
         calls: those that it made of the model, with the gradient of the logits of each.
-        parameters: trainable parameter -> the gradient with respect to it.
     """
 
     calls: tuple[Call, ...] = ()
@@ -73,9 +73,6 @@ def gradients_of(loss: OfModel, model: Any) -> Gradients:
 
 def align(gradients: Gradients, tokenizer: Any | None) -> Alignment:
     """Measure the alignment of inputs and targets, in each forward pass that is trained.
-
-    Args:
-        tokenizer: an mlx-lm or Hugging Face tokenizer, for padding, end and prompts.
 
     Raises:
         Missing: there are no logits, or no tokens that go with them.
@@ -122,12 +119,9 @@ def _following(tokens: Tokens) -> Tokens:
 def _stacked(arrays: list[NDArray[Any]], fill: float) -> NDArray[Any]:
     """The rows of all arrays, filled up to the widest."""
     width = max(array.shape[1] for array in arrays)
-    return np.concatenate(
-        [
-            np.pad(array, ((0, 0), (0, width - array.shape[1])), constant_values=fill)
-            for array in arrays
-        ]
-    )
+    missing = [((0, 0), (0, width - array.shape[1])) for array in arrays]
+    filled = zip(arrays, missing, strict=True)
+    return np.concatenate([np.pad(array, by, constant_values=fill) for array, by in filled])
 
 
 def read(
@@ -190,10 +184,7 @@ def pushes(gradients: Gradients, alignment: Alignment) -> NDArray[np.float64]:
     """How much each row's own tokens are made more likely, float64 (rows,).
 
     They are read at the trained positions, whatever else the loss has there: a bonus for entropy,
-    say, pushes other tokens.
-
-    Args:
-        gradients: of the same forward passes as those the alignment was read from.
+    say, pushes other tokens. The gradients are of the alignment's forward passes.
     """
     sums = []
     for number in dict.fromkeys(alignment.forwards.tolist()):
@@ -216,7 +207,6 @@ class SpecialTokens:
     """Tokens of a tokenizer that mean something.
 
     Attributes:
-        pads: tokens that are taken as padding.
         ends: tokens that end an answer; empty where no tokenizer was given.
         answer: what the chat template adds when an answer is to follow; empty without one.
     """
@@ -268,18 +258,12 @@ def _ids(tokenizer: Any | None, name: str) -> tuple[int, ...]:
 
 def _opening(tokenizer: Any | None) -> tuple[int, ...]:
     """What the chat template adds when an answer is to follow; empty where there is none."""
-    if getattr(tokenizer, "chat_template", None) is None:
+    if tokenizer is None or getattr(tokenizer, "chat_template", None) is None:
         return ()
     message = [{"role": "user", "content": "a"}]
     try:
-        closed, opened = (
-            list(
-                tokenizer.apply_chat_template(  # type: ignore[union-attr]
-                    message, add_generation_prompt=is_open, return_dict=False
-                )
-            )
-            for is_open in (False, True)
-        )
+        template = partial(tokenizer.apply_chat_template, message, return_dict=False)
+        closed, opened = (list(template(add_generation_prompt=begins)) for begins in (False, True))
     except Exception:  # a user's template may raise anything
         return ()
     return tuple(opened[len(closed) :]) if opened[: len(closed)] == closed else ()

@@ -11,13 +11,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import Missing, NotThere, Progress, RunView
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.measure.training_step.trainer import EXPECTED, Trainer, load_trainer
-from mlxdoctor.measure.training_step.values import (
-    Alignment,
-    Forward,
-    Preferences,
-    State,
-    Update,
-)
+from mlxdoctor.measure.training_step.values import Alignment, Forward, Preferences, State, Update
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.stages import Kind, Stage, models_run
 from mlxdoctor.safety.user_failure import failure_of, kept_running
@@ -98,11 +92,6 @@ def measure(
     progress: Progress | None = None,
 ) -> TrainingStep:
     """Make training steps, measure them, and hand the model back as it was.
-
-    Args:
-        steps: training steps to make.
-        sources: the files that the trainer was taken from.
-        progress: called phase by phase.
 
     Raises:
         InputError: the model is no MLX module, the loss cannot be called with it, or code of

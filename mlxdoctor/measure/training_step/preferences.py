@@ -36,7 +36,6 @@ class BatchArray(NamedTuple):
     Attributes:
         name: as above; positions where there are no names.
         path: keys and positions from the batch down to it, with dots between them.
-        value: the array, or the list.
     """
 
     name: str
@@ -52,17 +51,15 @@ class BatchArray(NamedTuple):
     def array(self) -> NDArray[Any]:
         """The value as an array of NumPy."""
         value = self.value
-        return np.array(value.astype(mx.float32) if _is_floating(value) else value)
+        # NumPy has no bfloat16.
+        is_floating = isinstance(value, mx.array) and mx.issubdtype(value.dtype, mx.floating)
+        return np.array(value.astype(mx.float32) if is_floating else value)
 
     @property
     def is_label(self) -> bool:
         """Whether these are yes or no for each row, as in KTO, and not amounts."""
         is_binary = self.array.dtype == bool or bool(np.isin(self.array, (0, 1)).all())
         return is_binary and not self.words & REWARDS
-
-
-def _is_floating(value: Any) -> bool:
-    return isinstance(value, mx.array) and mx.issubdtype(value.dtype, mx.floating)
 
 
 def _is_numbers(value: Any) -> bool:
@@ -100,9 +97,8 @@ def _named(arrays: list[BatchArray], name: str | int, what: str) -> list[BatchAr
     if of_name:
         return of_name
     known = ", ".join(dict.fromkeys(array.name.partition(".")[0] for array in arrays)) or "none"
-    raise InputError(
-        None, f"the batch has no array {name!r} for {what} (its arrays: {known})", "name another"
-    )
+    problem = f"the batch has no array {name!r} for {what} (its arrays: {known})"
+    raise InputError(None, problem, "name another")
 
 
 def read_preferences(
@@ -175,7 +171,9 @@ def _holds(texts: list[str], row: Tokens) -> bool:
 def _policy(trainer: Trainer, gradients: Gradients, alignment: Alignment) -> Preferences | None:
     """Rewarded answers, and their pushes where every reward is reversed."""
     rewards: BatchArray | None = None
-    if not callable(trainer.rewards):
+    if callable(trainer.rewards):
+        batch = trainer.rewards(-1.0)
+    else:
         arrays = arrays_of(trainer)
         if trainer.rewards is None:
             rewards = _rewards_in(arrays)
@@ -183,17 +181,13 @@ def _policy(trainer: Trainer, gradients: Gradients, alignment: Alignment) -> Pre
             rewards = _named(arrays, trainer.rewards, "rewards")[0]
         if rewards is None:
             return None
+        batch = _reversed(trainer.batch, rewards)
     groups = _answers(alignment)
     answers = int(groups.max()) + 1
 
     def per_answer(gradients: Gradients) -> NDArray[np.float64]:
         return np.bincount(groups, pushes(gradients, alignment), answers).astype(np.float64)
 
-    if callable(trainer.rewards):
-        batch = trainer.rewards(-1.0)
-    else:
-        assert rewards is not None
-        batch = _reversed(trainer.batch, rewards)
     loss = as_called(trainer.loss_fn, trainer.model, batch)
     turned = gradients_of(loss, trainer.model)
     shapes = [[call.logits.shape for call in made.calls] for made in (gradients, turned)]
@@ -209,11 +203,8 @@ def _policy(trainer: Trainer, gradients: Gradients, alignment: Alignment) -> Pre
 
 def _rewards_in(arrays: list[BatchArray]) -> BatchArray | None:
     """What is named as rewards or advantages; None where nothing is, or more than one."""
-    named = [
-        each
-        for each in arrays
-        if each.words & REWARDS and not each.words & NO_REWARDS and each.array.ndim <= 2
-    ]
+    likely = (each for each in arrays if each.words & REWARDS and not each.words & NO_REWARDS)
+    named = [each for each in likely if each.array.ndim <= 2]
     # Where both are given, what the loss multiplies with is the advantage.
     advantages = [each for each in named if not each.words & {"reward", "rewards"}]
     chosen = advantages or named

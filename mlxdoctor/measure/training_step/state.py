@@ -20,11 +20,7 @@ CLAIMS = ("adapter", "lora", "peft")
 
 
 def read_state(model: nn.Module, expect: str | None) -> State:
-    """Count and compare; nothing is computed or changed.
-
-    Args:
-        expect: what the trainer says is meant to be trained.
-    """
+    """Count and compare; nothing is computed or changed."""
     # The base class's: an override may say anything.
     every = dict(tree_flatten(nn.Module.parameters(model)))
     trainable = {name for name, _ in tree_flatten(nn.Module.trainable_parameters(model))}
@@ -35,10 +31,8 @@ def read_state(model: nn.Module, expect: str | None) -> State:
             leaves.setdefault(owner, set()).add(leaf)
     adapters = tuple(owner for owner, has in leaves.items() if {"lora_a", "lora_b"} <= has)
     own = {f"{owner}.{leaf}" for owner in adapters for leaf in leaves[owner]}
-    counts = count_parameters(model)
     return State(
-        trainable=counts[0],
-        frozen=counts[1],
+        *count_parameters(model),
         adapters=adapters,
         half_adapters=tuple(
             owner

@@ -61,8 +61,7 @@ def make_steps(
     Args:
         trainer: its own step, or the loss with its optimizer; Adam at `LEARNING_RATE` where it
             has neither.
-        steps: how many to make.
-        first: the loss before them.
+        first: the loss before the steps.
         gradients: trainable parameter -> the first gradient with respect to it.
         failure: why that could not be taken: only a step of the trainer's own is made then.
     """

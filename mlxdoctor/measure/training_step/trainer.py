@@ -39,22 +39,17 @@ class Trainer:
     pairs: tuple[str | int, str | int] | str | None = None
 
     def __post_init__(self) -> None:
-        if self.expect is not None and self.expect not in EXPECTED:
-            raise InputError(
-                None, f"expect={self.expect!r} is unknown", f"say one of {', '.join(EXPECTED)}"
-            )
+        if self.expect not in (None, *EXPECTED):
+            remedy = f"say one of {', '.join(EXPECTED)}"
+            raise InputError(None, f"expect={self.expect!r} is unknown", remedy)
         is_two = isinstance(self.pairs, tuple | list) and len(self.pairs) == 2
-        if self.pairs is not None and self.pairs != "halves" and not is_two:
-            raise InputError(
-                None, f"pairs={self.pairs!r} is unknown", "name two arrays, or say 'halves'"
-            )
+        if self.pairs not in (None, "halves") and not is_two:
+            remedy = "name two arrays, or say 'halves'"
+            raise InputError(None, f"pairs={self.pairs!r} is unknown", remedy)
 
 
 def load_trainer(name: str) -> tuple[Trainer, tuple[Source, ...]]:
-    """Call the function that the user named as `FILE.py:FUNCTION`. This runs the user's code.
-
-    Returns:
-        What it returned, and its file as a source.
+    """What the function named as `FILE.py:FUNCTION` returns, and its file. Runs the user's code.
 
     Raises:
         InputError: it cannot be found, needs arguments, fails, or returns something else.
@@ -72,9 +67,8 @@ def load_trainer(name: str) -> tuple[Trainer, tuple[Source, ...]]:
         raise
     except Exception as error:  # a user's code may raise anything
         failure = failure_of(error)
-        raise UserCodeError(
-            f"{name} fails ({failure.sentence})", "run it by hand", failure.frames
-        ) from error
+        problem = f"{name} fails ({failure.sentence})"
+        raise UserCodeError(problem, "run it by hand", failure.frames) from error
     return _trainer(name, given), tuple(map(hash_file, files))
 
 

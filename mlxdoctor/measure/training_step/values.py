@@ -24,9 +24,8 @@ class State:
     """The model before the step.
 
     Attributes:
-        trainable: module -> parameters that are trainable, the same module of all layers taken
+        trainable, frozen: module -> parameters that are, the same module of all layers taken
             together; quantized ones counted unpacked; the largest first.
-        frozen: the same for those that are not.
         adapters: names of the modules with LoRA or DoRA parameters.
         half_adapters: those whose A or B is frozen.
         outside: names of trainable parameters that belong to no adapter -> how many values.
@@ -78,7 +77,6 @@ class Forward:
         loss: nats, as the loss function gives it.
         uniform: ln of the vocabulary's size; None where no logits were seen.
         dtype: of the logits; None where none were seen.
-        finite_logits: whether all logits are finite.
         resolution: the smallest share of the loss that its number format can show.
     """
 
@@ -227,11 +225,9 @@ class Update:
     """What real steps did.
 
     Attributes:
-        steps: how many were made.
         own: whether they were the user's own step function's.
         optimizer: the optimizer's name; what was used where none was given.
         learning_rate: of the last step; None where the user's own step keeps it.
-        parameters: the trainable parameters.
         frozen_changed: names of frozen parameters that are not bit-identical.
         losses: the loss on the same batch before the first and after each step, nats.
         predicted: by how much the first gradient says that the loss changes through all steps,

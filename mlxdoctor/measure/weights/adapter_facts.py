@@ -55,11 +55,10 @@ def adapter_facts(
     for module in adapter.modules:
         if module.name not in norms:
             norms[module.name] = base_norm(module, base)
+    described = zip(adapter.modules, factor_facts(adapter, spectrum=spectrum), strict=True)
     return tuple(
         replace(facts, scale=module_scale(module, config), base_norm=norms[module.name])
-        for module, facts in zip(
-            adapter.modules, factor_facts(adapter, spectrum=spectrum), strict=True
-        )
+        for module, facts in described
     )
 
 
@@ -70,16 +69,14 @@ def nonfinite_values(
 
     `described` are the adapter's modules, where they were described already.
     """
-    known: dict[str, int] = {}
+    counts: dict[str, int] = {}
     described = factor_facts(adapter) if described is None else described
     for module, facts in zip(adapter.modules, described, strict=True):
-        known |= {module.a.name: facts.a.nonfinite, module.b.name: facts.b.nonfinite}
-    others = {
-        name: count_nonfinite(tensor)
-        for name, tensor in adapter.tensors.items()
-        if name not in known
-    }
-    return {name: count for name, count in (known | others).items() if count}
+        counts |= {module.a.name: facts.a.nonfinite, module.b.name: facts.b.nonfinite}
+    for name, tensor in adapter.tensors.items():
+        if name not in counts:
+            counts[name] = count_nonfinite(tensor)
+    return {name: count for name, count in counts.items() if count}
 
 
 def module_scale(module: LoraModule, config: TrainingConfig | None) -> float:

@@ -40,10 +40,9 @@ class WeightChange:
     """One tensor of a model beside the base's. A quantised matrix counts as one tensor.
 
     Attributes:
-        name: the tensor's name.
         shape: of the values it stands for, in the tuned model; the base's where it is missing.
-        before: how the base stores it ("BF16", "4-bit affine/64"); None where the base has none.
-        after: the same for the tuned model.
+        before, after: how base and tuned model store it ("BF16", "4-bit affine/64"); None where
+            one has none.
         status: "same", bit for bit; "changed"; "reshaped"; "missing" from the tuned model;
             or "extra", the base has none.
         relative: ‖W' − W‖/‖W‖, by Frobenius norms; infinite where a value of W' is not finite or
@@ -138,13 +137,9 @@ def _stored(
 ) -> dict[str, Stored]:
     """Tensors by name, each quantised matrix once, under the name of its `weight`."""
     parts = {f"{module}.{part}" for module in quantized for part in ("scales", "biases")}
-    return {
-        name: quantized.get(name.removesuffix(".weight"), tensor)
-        if name.endswith(".weight")
-        else tensor
-        for name, tensor in tensors.items()
-        if name not in parts
-    }
+    matrices = {f"{module}.weight": matrix for module, matrix in quantized.items()}
+    kept = {name: tensor for name, tensor in tensors.items() if name not in parts}
+    return {name: matrices.get(name, tensor) for name, tensor in kept.items()}
 
 
 def _compared(name: str, old: Stored | None, new: Stored) -> WeightChange:
@@ -169,14 +164,13 @@ def _compared(name: str, old: Stored | None, new: Stored) -> WeightChange:
 def _is_same(old: Stored, new: Stored) -> bool:
     """Whether all stored bytes are the same; read up to the first block that differs."""
     ours, theirs = _parts(old), _parts(new)
-    if [(our.dtype, our.nbytes) for our in ours] != [
-        (their.dtype, their.nbytes) for their in theirs
-    ]:
-        return False
-    return all(
-        np.array_equal(our.read(span), their.read(span))
+    return len(ours) == len(theirs) and all(
+        (our.dtype, our.nbytes) == (their.dtype, their.nbytes)
+        and all(
+            np.array_equal(our.read(span), their.read(span))
+            for span in _ranges(our.nbytes, _BLOCK_BYTES)
+        )
         for our, their in zip(ours, theirs, strict=True)
-        for span in _ranges(our.nbytes, _BLOCK_BYTES)
     )
 
 
@@ -200,14 +194,12 @@ def _values(tensor: Stored, start: int, stop: int, width: int) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class ModuleFusion:
-    """One module's update as it was meant and as it is in the fused weights.
+    """One module's update as it was meant and as it is in the fused weights. Frobenius norms.
 
     Attributes:
-        name: the module.
-        intended: Frobenius norm of the update that the adapter stands for.
-        realised: Frobenius norm of fused weight less base weight.
+        intended: norm of the update that the adapter stands for.
+        realised: norm of fused weight less base weight.
         inner: the inner product of the two.
-        weight: Frobenius norm of the base weight.
         rounding: the norm that rounding to the fused weight's quantisation step adds
             on average; 0 where the fused weight is not quantised.
     """
@@ -297,20 +289,16 @@ def _update(
     Before DoRA's magnitude. A weight is (..., out, in), that of an embedding (rows, width).
     """
     scale = module_scale(module, config)
-    a, b = module.factors()
-    left, right = (
-        (a, b) if "embed" in module.projection else (b.swapaxes(-1, -2), a.swapaxes(-1, -2))
-    )
+    left, right = module.factors()
+    if "embed" not in module.projection:
+        left, right = right.swapaxes(-1, -2), left.swapaxes(-1, -2)
     return (scale * left).astype(np.float32), right.astype(np.float32)
 
 
 def weight_of(model: BaseModel | TunedModel, module: str) -> Stored | None:
     """A module's weight with readable values, or None where the model has none."""
-    quantized = model.quantized.get(module)
-    if quantized is not None:
-        return quantized
     tensor = model.tensors.get(f"{module}.weight")
-    return tensor if tensor is not None and tensor.is_float else None
+    return model.quantized.get(module, tensor if tensor is not None and tensor.is_float else None)
 
 
 def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:

@@ -89,10 +89,9 @@ def peft_targets(config: TrainingConfig, names: Iterable[str]) -> tuple[str, ...
     for name in names:
         layer = layer_of(name)[0]
         if stated == "all-linear":
-            is_named = layer is not None
+            is_whole, is_named = False, layer is not None
         else:
-            is_named = any(matches(key, name, config) for key in keys)
-        is_whole = stated != "all-linear" and name in keys
+            is_whole, is_named = name in keys, any(matches(key, name, config) for key in keys)
         if is_whole or (is_named and (not layers or layer in layers)):
             targets.append(name)
     return tuple(targets)
@@ -122,11 +121,14 @@ def refused_settings(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "lora_layers", "has lora_layers, as old releases wrote it, and no num_layers"
         values = {**values, "num_layers": values["lora_layers"]}
     lora = values.get("lora_parameters")
-    parameters = [f"lora_parameters.{key}" for key in ("rank", "scale", "dropout", "keys")]
-    places = parameters if isinstance(lora, Mapping) else ["lora_parameters"]
-    for place in ("num_layers", *places):
-        _, _, key = place.rpartition(".")
-        table = lora if isinstance(lora, Mapping) and place in parameters else values
+    tables = [("num_layers", values)]
+    if isinstance(lora, Mapping):
+        keys = ("rank", "scale", "dropout", "keys")
+        tables += [(f"lora_parameters.{key}", lora) for key in keys]
+    else:
+        tables.append(("lora_parameters", values))
+    for place, table in tables:
+        key = place.rpartition(".")[2]
         value, need = table.get(key), NEEDS[place]
         # mlx-lm loads an adapter without keys, and one whose scale is no finite number.
         if need.holds(value) or (key, value) == ("keys", None):
@@ -149,20 +151,19 @@ def refused_tensors(
         yield unread, "they are stored as 64-bit numbers, which MLX does not read"
         return
     is_dora = config.values.get("fine_tune_type") == "dora"
-    layers = sorted({module.layer for module in adapter.modules if module.layer is not None})
+    layers = {module.layer for module in adapter.modules if module.layer is not None}
     count, keys, rank = config.num_layers or 0, config.keys, config.rank
     # Of an unknown model its last layer may be the last that is there.
     total = base.num_layers if base is not None else None
-    first = (total or layers[-1] + 1) - count if layers and count > 0 else 0
+    first = (total or max(layers) + 1) - count if layers and count > 0 else 0
     modules = [(module.name, module) for module in adapter.modules]
+    others = [tensor.name for tensor in adapter.others]
     reasons = {
         f"the configuration says rank {rank}, and they have another": [
             name for name, module in modules if module.rank != rank
         ],
         "they are no adapter's parameters": [
-            tensor.name
-            for tensor in adapter.others
-            if tensor.name.rpartition(".")[2] not in _LEAVES
+            name for name in others if name.rpartition(".")[2] not in _LEAVES
         ],
         "fine_tune_type is not dora, so that nothing is scaled": [
             name for name in adapter.tensors if name.endswith(".m") and not is_dora

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlxdoctor.engines.tensors import QUANTITIES, ModuleFacts, Quantity, quantity_of, size_of
+from mlxdoctor.engines.text import evenly
 from mlxdoctor.evidence.adapter import Adapter, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import Checkpoint, CheckpointHistory
@@ -31,11 +32,9 @@ class Save:
     """One save of a run in figures; without any where its file cannot be read.
 
     Attributes:
-        checkpoint: the save.
         quantity: what sizes are given in, the same for all saves of a run.
         problem: why its file cannot be read, as a clause; empty where it can.
         sizes: module -> size of its update, 0 where there is none; NaN where it is not finite.
-        nonfinite: NaN and infinite values in the whole file.
         starts: module -> the first values of A, float32 (256,) at most.
     """
 
@@ -82,11 +81,7 @@ def follow(
     base: BaseModel | None,
     progress: Progress | None = None,
 ) -> tuple[Save, ...]:
-    """Read every value of every save, one file and in it one module at a time.
-
-    Returns:
-        The saves in the order of training, the final file last.
-    """
+    """Every save in the order of training, the final file last, read a module at a time."""
     norms: dict[str, float | None] = {}
     described: list[tuple[Save, tuple[ModuleFacts, ...]]] = []
     for place, checkpoint in enumerate(history.checkpoints):
@@ -130,11 +125,7 @@ def _whole_weights(adapter: Adapter, base: BaseModel | None) -> Iterator[tuple[s
 
 
 def heat_map(saves: Sequence[Save], broken: Sequence[bool]) -> CheckpointSizes | None:
-    """The data of the figure: the root mean square over a layer's modules, by save.
-
-    Returns:
-        None where no module's size is known.
-    """
+    """The figure: the root mean square over a layer's modules, by save; None without any size."""
     columns: list[dict[int | None, list[float]]] = []
     for save in saves:
         squares: dict[int | None, list[float]] = {}
@@ -144,12 +135,11 @@ def heat_map(saves: Sequence[Save], broken: Sequence[bool]) -> CheckpointSizes |
     layers = sorted(set().union(*columns), key=lambda layer: (layer is None, layer or 0))
     if not layers:
         return None
-    rows = [layers[place] for place in _even(len(layers), MAX_ROWS)]
-    shown = _even(len(columns), MAX_COLUMNS)
-    labels = [saves[place].checkpoint.iteration or "final" for place in shown]
+    rows = [layers[place] for place in evenly(len(layers), MAX_ROWS)]
+    shown = evenly(len(columns), MAX_COLUMNS)
     return CheckpointSizes(
         rows=tuple("other" if layer is None else f"layer {layer}" for layer in rows),
-        columns=tuple(map(str, labels)),
+        columns=tuple(str(saves[place].checkpoint.iteration or "final") for place in shown),
         values=tuple(
             tuple(float(np.sqrt(np.mean(columns[place].get(layer, nan)))) for place in shown)
             for layer in rows
@@ -157,9 +147,3 @@ def heat_map(saves: Sequence[Save], broken: Sequence[bool]) -> CheckpointSizes |
         broken=tuple(bool(broken[place]) for place in shown),
         quantity=QUANTITIES[saves[0].quantity],
     )
-
-
-def _even(count: int, most: int) -> list[int]:
-    """At most so many places among `count`, evenly spaced, the first and the last among them."""
-    places = range(count) if count <= most else np.linspace(0, count - 1, most).round()
-    return [int(place) for place in places]
