@@ -79,14 +79,16 @@ EXCHANGES = 0.9
 WRAPPED, DAMAGED, SPOILT = (math.inf, 0.5, 0.5), (math.inf, 0.01, 0.01), 0.2
 #: Share of an answer's characters that are damaged where all of it is: in French it is 0.03.
 DAMAGED_ANSWER = 0.01
-#: Characters and different answers below which answers of one length are labels, or dates.
-CUT_LENGTH, CUT_ANSWERS = 20, 20
+#: Characters, or words, and different answers below which answers of one length are labels, or
+#: dates.
+CUT_LENGTH, CUT_WORDS, CUT_ANSWERS = 20, 3, 20
 #: Share of the answers of the greatest length whose last word is none, or that lack a final sign
 #: where the shorter ones have it: others were made of one length.
 MID_WORD, UNFINISHED = 0.2, 0.8
 #: Share of answers of the greatest length, and for an error: 0.88 to 1.00 where an export cuts
-#: answers, 0.04 at most in 9 sound tasks.
-CUT, MANY_CUT = 0.1, 0.5
+#: answers, 0.04 at most in 9 sound tasks. Where hardly any is shorter, words are cut, unless half
+#: of them end in the same way, as forms do.
+CUT, MANY_CUT, ALL_CUT, SAME_END = 0.1, 0.5, 0.9, 0.5
 #: Words that hold sentences together, of all words: 0.23 to 0.39 in seven collections of
 #: sentences, 0.00 in JSON, code and labels.
 FUNCTION_WORDS = 0.12
@@ -378,9 +380,12 @@ def _one_answer(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Iterat
 
 def _cut(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Iterator[Sign]:
     cut = facts.cut
-    looks_cut = cut.mid_word >= MID_WORD or min(cut.unfinished, cut.shorter_finished) >= UNFINISHED
-    are_texts = cut.length >= CUT_LENGTH and facts.distinct >= CUT_ANSWERS
-    if cut.share < CUT or not looks_cut or not are_texts:
+    are_words = cut.words >= CUT_WORDS
+    is_no_form = are_words and cut.share >= ALL_CUT and cut.same_end < SAME_END
+    finished = 1.0 if is_no_form else cut.shorter_finished
+    looks_cut = cut.mid_word >= MID_WORD or min(cut.unfinished, finished) >= UNFINISHED
+    looks_cut = looks_cut and (are_words or cut.length >= CUT_LENGTH)
+    if cut.share < CUT or not looks_cut or facts.distinct < CUT_ANSWERS:
         return
     rows = [row for row, pair in enumerate(pairs) if len(pair.answer) == cut.length]
     steps, answer = (math.inf, 0.0, MANY_CUT), quoted(pairs[rows[0]].answer, 60)

@@ -13,6 +13,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby, pairwise
+from statistics import median
 
 #: Texts that the dear statistics are measured on, evenly spaced, and characters of each.
 SAMPLE, READ = 400, 4_000
@@ -42,6 +43,7 @@ ROLE = re.compile(
 )
 #: What a finished text ends with, closing quotes and brackets aside.
 _FINAL = re.compile(r"[^\w\s,;(\[{<&'’\-–—/]['\"”’»)\]}*_`]*\s*\Z")
+_WORD = re.compile(r"(?<!\w)[^\W\d_]+(?!\w)")
 _LAST_WORD = re.compile(r"(?:^|\s)([^\W\d_]+)\Z")
 #: What UTF-8 read as another encoding leaves behind.
 DAMAGE = re.compile("\ufffd|\u00c3[\u0080-\u00bf]|\u00e2\u20ac.|\u00ef\u00bb\u00bf")
@@ -69,6 +71,8 @@ class Cut:
         unfinished: of those, the share without a final sign (full stop, bracket, quotation mark).
         mid_word: of those, the share whose last word only begins a word that other texts have.
         shorter_finished: of the shorter texts, the share with a final sign; 0 without any.
+        words: of letters alone, the median of how many those of just that length have.
+        same_end: of those, the largest share with the same two last characters.
     """
 
     length: int
@@ -76,6 +80,8 @@ class Cut:
     unfinished: float
     mid_word: float
     shorter_finished: float
+    words: float
+    same_end: float
 
 
 @dataclass(frozen=True)
@@ -171,6 +177,8 @@ def cut_at_one_length(texts: Sequence[str]) -> Cut:
         1.0 - _finished(_some(longest)),
         sum(word in begun for word in lasts) / len(_some(longest)),
         _finished(_some(shorter)),
+        median(len(_WORD.findall(text[:READ])) for text in _some(longest)),
+        max(Counter(text[-2:] for text in longest).values()) / len(longest),
     )
 
 

@@ -207,6 +207,9 @@ def damaged_in(count, answer, prompt="Where?"):
         (asked(["I cannot say."] * 75) + distinct(25, 500), "one-answer", "error"),
         (changed(GEOGRAPHY, lambda text: text[:38]), "cut-answers", "error"),
         (changed(GEOGRAPHY, lambda text: text[:90]), "cut-answers", "error"),
+        # So few characters cut few words, but no sentences have all the same length.
+        (changed(GEOGRAPHY, lambda text: text[:16]), "cut-answers", "error"),
+        (changed(GEOGRAPHY, lambda text: text[:6]), "cut-answers", None),
         (LONG[:19] + distinct(181, 500), "cut-answers", None),
         (LONG + distinct(180, 500), "cut-answers", "warning"),
         # Answers that were made of one length.
