@@ -115,13 +115,16 @@ def investigate(
 def shown_by_diagnosis(failure: Failure, cause: Cause) -> Ruling:
     """The verdict on a cause whose proofs are facts, which no rerun could show better."""
     strongest = max(cause.weights, key=lambda code: cause.weights[code])
+    coverage = failure.coverage.get(cause.id)
+    is_named = coverage is not None and coverage.status is CauseStatus.NAMED
+    # A warning is a fact, too, where the diagnosis names its cause.
+    shown = {Severity.ERROR, Severity.WARNING} if is_named else {Severity.ERROR}
     for finding in failure.findings:
         is_proof = cause.weights.get(finding.code, 0.0) >= cause.weights[strongest]
-        if is_proof and finding.severity is Severity.ERROR:
+        if is_proof and finding.severity in shown:
             message = finding.message.removesuffix(".")
             reason = f"the diagnosis itself shows it, no experiment was made: {message}"
             return Ruling("confirmed", reason, 1.0)
-    coverage = failure.coverage.get(cause.id)
     wanted = f"a finding such as {strongest}, which this run does not have"
     if coverage is None or coverage.status is CauseStatus.NO_SIGN:
         return undecided("nothing that was looked at speaks for it, or rules it out", wanted)

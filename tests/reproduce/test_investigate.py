@@ -331,6 +331,18 @@ def test_what_facts_prove_needs_no_rerun(
     assert not lab.asked
 
 
+@pytest.mark.parametrize(("status", "verdict"), [("named", "confirmed"), ("possible", "undecided")])
+def test_a_warning_proves_what_the_diagnosis_names(status: str, verdict: str) -> None:
+    cause = "no-validation-data"
+    finding = Finding(
+        code="loss-finite.validation-non-finite", severity=Severity.WARNING, message=""
+    )
+    outcome = Outcome("loss-finite", Status.FOUND, findings=(finding,))
+    coverage = Coverage(cause, CauseStatus(status), finding.code)
+    case = replace(DIVERGED, outcomes=(outcome,), coverage={cause: coverage})
+    assert shown_by_diagnosis(case, KNOWLEDGE.causes[cause]).verdict == verdict
+
+
 def test_a_run_that_is_refused_leaves_every_cause_undecided() -> None:
     def answer(change: Change, seed: int) -> Observation:
         raise InputError(None, "the data are unreadable")

@@ -172,9 +172,18 @@ def test_what_a_trainer_did_is_read_off_its_log(tmp_path: Path, reading: Reading
     assert codes == [f"replay.{reading.code}"]
 
 
-def test_exact_reports_tell_what_is_within_the_noise_of_batches(tmp_path: Path) -> None:
-    (along,) = (each for each in CASES if each.code == "base-trained-along")
-    replay = replayed(made(tmp_path, along, batch_size=1, learning_rate=1e-5))
+@pytest.mark.parametrize(
+    ("code", "values"),
+    [
+        ("base-trained-along", {"batch_size": 1, "learning_rate": 1e-5}),
+        ("row-mean", {"val_batches": 2}),
+    ],
+)
+def test_exact_reports_tell_what_is_within_the_noise_of_batches(
+    tmp_path: Path, code: str, values: dict[str, Any]
+) -> None:
+    (reading,) = (each for each in readings() if each.code == code)
+    replay = replayed(made(tmp_path, reading, **values))
     assert misfit(replay.configured) == 0.0
     assert replay.reading is not None
-    assert replay.reading.code == along.code
+    assert replay.reading.code == code
