@@ -65,7 +65,8 @@ def examine(
     cost = _cost_of(run, plan, device, memory, steps_timed)
     if cost is not None:
         run = run.having(cost)
-    budget = TimeBudget(max(seconds - (time.perf_counter() - begun), 1.0))
+    # Training has twice the budget, and nothing else takes time here.
+    budget = TimeBudget(max(seconds - (time.perf_counter() - begun), 1.0) / 2)
     report = examined(replace(run, budget=budget))
     readiness, why = _readiness_of(report)
     learning = [problem or _learning(report)] if steps else []

@@ -38,6 +38,14 @@ class TimeBudget:
         allowed = (1.0 - KEPT_FOR_THE_REST) * self.seconds
         return max(0.0, allowed - (self._clock() - self._begun))
 
+    @property
+    def left_for_training(self) -> float:
+        """Seconds that training may take, which has as long again as what only asks models."""
+        if self.seconds is None:
+            return DEFAULT_SECONDS
+        allowed = 2 * (1.0 - KEPT_FOR_THE_REST) * self.seconds
+        return max(0.0, allowed - (self._clock() - self._begun))
+
     def stages(
         self, costs: Sequence[float], share: float = 1.0, first: int = FIRST_STAGE, growth: int = 2
     ) -> Iterator[range]:
@@ -81,6 +89,44 @@ class TimeBudget:
         if done >= total or self.seconds is None:
             return ""
         return f"{done:,} of {total:,} {what}: the time budget of {self.seconds:g} s"
+
+
+class Pace:
+    """When to stop what is done step by step, since it is enough or can't be enough in time.
+
+    Args:
+        needed: steps without which the rest is of no use.
+        deadline: of `time.monotonic`, before which those have to be made.
+        until: when those suffice; by default the deadline.
+    """
+
+    def __init__(
+        self,
+        needed: int,
+        deadline: float,
+        until: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._needed, self._deadline, self._clock = needed, deadline, clock
+        self._until = deadline if until is None else until
+        self._done, self._first = 0, 0.0
+
+    def is_over(self) -> bool:
+        """Whether to stop; asked after each step."""
+        now = self._clock()
+        self._done += 1
+        if self._done == 1:
+            self._first = now
+        if self.is_enough:
+            return now > self._until
+        # How long the first one took says nothing of the others: kernels are compiled in it.
+        each = (now - self._first) / max(self._done - 1, 1)
+        return now + (self._needed - self._done) * each > self._deadline
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether the steps that are needed were made."""
+        return self._done >= self._needed
 
 
 def spread(count: int) -> list[int]:

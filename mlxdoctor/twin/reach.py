@@ -30,6 +30,7 @@ from mlxdoctor.judge.rate import planned_rates, usual_rates
 from mlxdoctor.judge.remedy import scaled_schedule
 from mlxdoctor.models.load import LoadedModels
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.time_budget import Pace
 from mlxdoctor.twin.replay import Replay
 from mlxdoctor.twin.rerun import as_configured, deadline_of, says_how
 from mlxdoctor.twin.settings import Settings
@@ -45,6 +46,8 @@ UPDATES, FEWEST_UPDATES = 30, 8
 FIRST = 0.3
 #: Batches on which losses are compared, and the fewest of validation rows.
 HELD, FEWEST_HELD = 10, 3
+#: Of the time, what measuring one model may take: there are four at the least.
+MEASURED = 0.1
 #: Times the middle of the usual rates at which the twin tries once more: the better one counts.
 FASTER = 3.0
 #: Share of the untouched model's loss that the twin gains at the least: rows that teach less tell
@@ -138,6 +141,11 @@ class Reach:
         return self.lacking <= LACKING
 
     @property
+    def lacks_something(self) -> bool:
+        """Whether it visibly did not."""
+        return self.lacking > LACKING
+
+    @property
     def is_only_slow(self) -> bool:
         """Whether a plan gets there by as many updates as gain like its first ones: at the most."""
         gained = self.untouched - self.tuned
@@ -148,6 +156,11 @@ class Reach:
     def tells(self) -> bool:
         """Whether these rows teach enough in so few updates to hold the run against it."""
         return self.untouched - self.reached > VISIBLE * self.untouched
+
+    @property
+    def falls_short(self) -> bool:
+        """Whether the run is to be looked into: it lacks much of what the rows teach."""
+        return self.tells and not self.shortfall <= SHORT
 
     @property
     def has_gained(self) -> bool:
@@ -183,7 +196,7 @@ def _reach(run: RunView, models: LoadedModels | None) -> Reach:
     if models is None:
         # A warm-up may well be longer than what is tried.
         settings = replace(settings, lr_schedule=None, learning_rate=highest_rate(settings))
-    # Asked before the time begins to run: it has a time of its own.
+    # Asked before the time begins to run, of which it takes its own share.
     replay = run.get(Replay) if models is not None else None
     updates = min(UPDATES, planned)
     return _Measuring(run, models, settings, parts, replay, updates, deadline_of(run)).reach()
@@ -229,7 +242,13 @@ _LOST = _Losses(np.array([math.inf]), np.array([1.0]), math.inf)
 
 @dataclass
 class _Measuring:
-    """The models of a run that was made; of a plan there are none."""
+    """The models of a run that was made; of a plan there are none.
+
+    Attributes:
+        held: the batches to compare on, of so many as there is time for.
+        trained: the first ones of training, likewise.
+        measuring: seconds that one model takes on both.
+    """
 
     run: RunView
     models: LoadedModels | None
@@ -241,22 +260,31 @@ class _Measuring:
     held: list[Batch] = field(default_factory=list)
     trained: list[Batch] = field(default_factory=list)
     split: str = "training"
+    measuring: float = 0.0
 
     def reach(self) -> Reach:
         reference = self._reference()
         self._take_batches(reference)
+        untouched = self._untouched()
         slow, fast = (float(f"{times * reference.learning_rate:.2g}") for times in (1.0, FASTER))
         with self._trials(reference, self.updates) as trials:
             first = self._after(trials, slow, FIRST)
             if first is None:
                 raise Missing("the time was over before the twin had made its updates")
+            tuned = self._tuned()
+            found = self._found(untouched, tuned, first, slow)
+            # Before the other rate, since it may take all of the time.
+            whole = None if found.falls_short else self._whole()
             other = self._after(trials, fast) or first
-            steps = [batch.seconds for batch in trials.trained]
         if not math.isfinite(min(first.mean, other.mean)):
             raise Missing("the twin's own training on these rows does not stay finite")
-        reached, rate = (other, fast) if other.mean < first.mean else (first, slow)
-        untouched, tuned = self._before_and_after()
-        found = Reach(
+        if other.mean < first.mean:
+            found = self._found(untouched, tuned, other, fast)
+        found = replace(found, updates=self.updates, whole=whole)
+        return self._explained(found, reference) if found.falls_short else found
+
+    def _found(self, untouched: _Losses, tuned: _Losses, reached: _Losses, rate: float) -> Reach:
+        return Reach(
             sources=() if self.models is None else self.models.sources,
             split=self.split,
             rows=sum(len(batch.indices) for batch in self.held),
@@ -271,44 +299,41 @@ class _Measuring:
             planned=updates_of(self.settings) if self.models is None else None,
             own=tuned.mean if self.models is None else None,
         )
-        if found.tells and not found.shortfall <= SHORT:
-            return self._explained(found, reference)
-        if self.replay is not None and not self.replay.is_step_for_step and says_how(self.run):
-            return replace(found, whole=self._whole(float(np.median(steps)) if steps else 0.0))
-        return found
 
-    def _whole(self, seconds: float) -> float | None:
-        """The loss after all of the run's updates, made again; None where the time is too short.
+    def _untouched(self) -> _Losses:
+        """The base model's losses; the batches are as many as there is time to measure on."""
+        base: Any = self.parts.load(self.settings)[0] if self.models is None else None
+        base = self.models.select("base") if self.models is not None else base
+        begun = time.monotonic()
+        losses = self._losses(base, MEASURED * (self.deadline - begun))
+        self.measuring = time.monotonic() - begun
+        # An update takes longer than a batch that is only measured.
+        batch = self.measuring / (len(self.held) + len(self.trained))
+        if time.monotonic() + FEWEST_UPDATES * batch > self.deadline:
+            raise Missing("the time was over before the twin had made its updates")
+        return losses
 
-        Args:
-            seconds: that a batch takes.
-        """
-        total = updates_of(self.settings)
-        if time.monotonic() + self.settings.iters * seconds > self.deadline:
-            return None
-        try:
-            with self._trials(self.settings, total) as trials:
-                model = trials.run.model
-                losses, made = trials.at(
-                    None,
-                    total,
-                    lambda: self._losses(model),
-                    is_late=lambda: time.monotonic() > self.deadline,
-                )
-        except InputError:
-            return None
-        is_made = made is not None and len(losses) == total and math.isfinite(made.mean)
-        return made.mean if made is not None and is_made else None
-
-    def _before_and_after(self) -> tuple[_Losses, _Losses]:
-        """The losses of the base model, and of the tuned one or what stands for it."""
+    def _tuned(self) -> _Losses:
+        """The losses of the tuned model, or of what stands for it."""
         if self.models is not None:
-            base = self._losses(self.models.select("base"))
-            return base, self._losses(self.models.select("tuned"))
+            return self._losses(self.models.select("tuned"))
         own = self._after_own(self.settings)
         if own is None:
             raise Missing("the time was over before the plan's own updates were made")
-        return self._losses(self.parts.load(self.settings)[0]), own
+        return own
+
+    def _whole(self) -> float | None:
+        """The loss after all of the run's updates, made again; None where the time is too short."""
+        is_asked = self.replay is not None and not self.replay.is_step_for_step
+        if not is_asked or not says_how(self.run):
+            return None
+        total = updates_of(self.settings)
+        try:
+            with self._trials(self.settings, total) as trials:
+                made = self._after(trials, updates=total)
+        except InputError:
+            return None
+        return made.mean if made is not None and math.isfinite(made.mean) else None
 
     def _reference(self) -> Settings:
         """The run's rows and layers, with an optimiser, a schedule and a rate that learn."""
@@ -348,12 +373,22 @@ class _Measuring:
         else:
             self.held = list(islice(batches, self.updates, self.updates + HELD))
 
-    def _losses(self, model: Any) -> _Losses:
-        from mlxdoctor.twin.masked_loss import evaluate, exact_loss, losses_of
+    def _losses(self, model: Any, seconds: float = math.inf) -> _Losses:
+        """The losses on the batches.
 
-        sums, counts = losses_of(model, self.held, exact_loss)
-        trained = evaluate(model, self.trained, exact_loss)
-        return _Losses(np.array(sums), np.array(counts), trained)
+        Args:
+            seconds: after which fewer batches will do, for all that is measured later, too.
+        """
+        from mlxdoctor.twin.masked_loss import exact_loss, losses_of
+
+        each = []
+        for batches in (self.held, self.trained):
+            pace = Pace(FEWEST_HELD, math.inf, time.monotonic() + seconds / 2)
+            each.append(losses_of(model, batches, exact_loss, pace.is_over))
+            del batches[len(each[-1][0]) :]
+        (held, tokens), (trained, counts) = each
+        mean = sum(trained) / sum(counts) if sum(counts) else math.nan
+        return _Losses(np.array(held), np.array(tokens), mean)
 
     @contextmanager
     def _trials(self, settings: Settings, updates: int) -> Iterator[Trials]:
@@ -366,29 +401,35 @@ class _Measuring:
             yield trials
 
     def _after(
-        self, trials: Trials, rate: float | None = None, share: float | None = None
+        self,
+        trials: Trials,
+        rate: float | None = None,
+        share: float | None = None,
+        updates: int | None = None,
     ) -> _Losses | None:
         """The losses after so many updates; None where they could not be made in time.
 
         Args:
             rate: of each; None as the trial's settings have it.
             share: of the time left, after which fewer updates will do, for this and all later.
+            updates: how many, if not as many as are compared.
         """
-        now = time.monotonic()
-        until = self.deadline if share is None else now + share * (self.deadline - now)
-
-        def is_late() -> bool:
-            return time.monotonic() > until
-
+        updates = updates or self.updates
+        now, last = time.monotonic(), self.deadline - self.measuring
+        needed = updates if share is None else FEWEST_UPDATES
+        pace = Pace(needed, last, None if share is None else now + share * (last - now))
         model = trials.run.model
         losses, reached = trials.at(
-            rate, self.updates, lambda: self._losses(model), is_late=is_late
+            rate,
+            updates,
+            lambda: self._losses(model) if pace.is_enough else None,
+            is_late=pace.is_over,
         )
-        if reached is None or not math.isfinite(reached.mean):
+        if not math.isfinite(losses[-1] if reached is None else reached.mean):
             return _LOST
-        if share is not None and len(losses) >= FEWEST_UPDATES:
+        if share is not None and reached is not None:
             self.updates = len(losses)
-        return reached if len(losses) >= self.updates else None
+        return reached
 
     def _after_own(self, settings: Settings) -> _Losses | None:
         """The same with these settings, as far as mlx-lm takes them."""

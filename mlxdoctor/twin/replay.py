@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, pairwise
-from itertools import count as count_from
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -26,6 +25,7 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.measure.logged_levels import LoggedLoss, logged_loss
 from mlxdoctor.models.load import LoadedModels, load_tokenizer
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.time_budget import Pace
 from mlxdoctor.twin.rerun import as_configured, deadline_of, says_how
 from mlxdoctor.twin.settings import Settings
 
@@ -57,6 +57,9 @@ TRAINED = 6
 #: Of the time left, what one validation may take: the reports on training need most of it where
 #: models are slow. And batches of one that is cut: fewer do not tell how they differ.
 OF_THE_TIME, FEWEST_BATCHES = 1 / 4, 8
+
+#: Of the time to train, what the replay takes: the rest is for what the rows teach.
+SHARE = 0.5
 
 What = Literal["before", "report", "after"]
 
@@ -290,7 +293,7 @@ class _Bench:
     @classmethod
     def of(cls, run: RunView, recorded: Recorded) -> _Bench:
         base, models = run.need(BaseModel), run.need(LoadedModels)
-        deadline = deadline_of(run)
+        deadline = deadline_of(run, SHARE)
         tokenizer = load_tokenizer(base.path, base.eos_token_ids)
         settings, parts = as_configured(run)
         if not says_how(run):
@@ -306,6 +309,8 @@ class _Bench:
     def replay(self) -> Replay:
         """Compute what was recorded as configured; where it differs, as other trainers do."""
         configured = self.levels(self.usual)
+        if not configured and self.is_cut:
+            raise Missing("the time was over before a loss was computed again")
         # Another scale than that of the training explains the reports and the end alike.
         is_usual = not any(level.misfit for level in configured if level.what == "before")
         scale = self._other_scale(self.usual, configured) if is_usual else None
@@ -359,7 +364,8 @@ class _Bench:
             self.recorded.before is not None
             and not self.is_late
             and self._screened(shape) == 0.0
-            and (_off(self._validations(shape))[0] <= READ)
+            and _off(self._validations(shape))[0] <= READ
+            and not self.is_cut
         )
 
     def _trained_otherwise(self, shape: _Ground) -> Iterator[_Ground]:
@@ -549,11 +555,14 @@ class _Bench:
             return
         if recorded.before is not None:
             mean, error = self._before(ground)
+            if not math.isfinite(error):
+                return
             yield Level("before", 0, recorded.before, mean, max(SAME, ERRORS * error))
         if after is not None and self._has_usual_model(ground) and "tuned" in self.models.names:
             mean, error = self._loss(self.models.select("tuned"), ground)
             tolerance = max(SAME, ERRORS * error) + after.drift
-            yield Level("after", after.iteration, after.after, mean, tolerance)
+            if math.isfinite(error):
+                yield Level("after", after.iteration, after.after, mean, tolerance)
 
     def _has_usual_model(self, ground: _Ground) -> bool:
         usual = self.usual.parts
@@ -570,7 +579,8 @@ class _Bench:
     def _loss(self, model: Any, ground: _Ground, count: int | None = None) -> tuple[float, float]:
         """The loss of a validation, nats a token; its standard error beside one of other rows.
 
-        Zero where both are over all rows (Cochran 1977, finite populations, ratio estimator).
+        Zero where both are over all rows (Cochran 1977, finite populations, ratio estimator);
+        infinite where there was no time for enough of them.
 
         Args:
             count: of its batches, if not all.
@@ -583,22 +593,21 @@ class _Bench:
         # Drawn before the validation, as in mlx-lm: both draw from one generator there.
         next(made.train(rows.train))
         batches = list(made.evaluation(rows.valid, settings.val_batches))
+        planned, batches = len(batches), batches[:count]
         now = time.monotonic()
         until = now + OF_THE_TIME * (self.deadline - now)
-        done = count_from(1)
-
-        def is_enough() -> bool:
-            return next(done) >= FEWEST_BATCHES and time.monotonic() > until
-
-        each = losses_of(model, batches[:count], parts.loss, is_enough)
+        pace = Pace(min(FEWEST_BATCHES, len(batches)), self.deadline, until)
+        each = losses_of(model, batches, parts.loss, pace.is_over)
         sums, counts = (np.array(values) for values in each)
-        self.is_cut = self.is_cut or len(sums) < len(batches[:count])
+        self.is_cut = self.is_cut or len(sums) < len(batches)
+        if not pace.is_enough:
+            return math.nan, math.inf
         if not counts.sum():
             return math.nan, 0.0
         mean = float(sums.sum() / counts.sum())
         residuals = (sums - mean * counts) / counts.mean()
         spread = math.sqrt(float((residuals**2).sum()) / max(len(sums) - 1, 1))
-        shares = [max(1 / size - 1 / max(total, size), 0.0) for size in (len(sums), len(batches))]
+        shares = [max(1 / size - 1 / max(total, size), 0.0) for size in (len(sums), planned)]
         return mean, spread * math.sqrt(sum(shares))
 
     def _reports(self, ground: _Ground) -> tuple[Level, ...]:
@@ -611,7 +620,8 @@ class _Bench:
 
         try:
             start = prepared(ground.settings, ground.parts)
-            losses = first_losses(start, reports[-1][1], lambda: self.is_late)
+            pace = Pace(reports[0][1], self.deadline)
+            losses = first_losses(start, reports[-1][1], pace.is_over)
         except InputError:
             return ()
         noise, levels = _noise(losses), []

@@ -30,11 +30,6 @@ _LEFT_OUT = frozenset(
 _KEYS = frozenset(option.name for option in fields(Settings)) - OURS - _LEFT_OUT
 
 
-#: Seconds that the twin takes at most, where no budget was named; the replay and what the rows
-#: teach have this share each.
-SECONDS, SHARE = 60.0, 0.5
-
-
 class BudgetSpent(Exception):  # noqa: N818 - an answer, not an error
     """Raised when the time that was given is over; its text is the experiment not made."""
 
@@ -172,9 +167,9 @@ class Laboratory:
         return result
 
 
-def deadline_of(run: RunView) -> float:
-    """When to end what takes one of two shares of the twin's time, by `time.monotonic`."""
-    return time.monotonic() + SHARE * (run.options.budget or SECONDS)
+def deadline_of(run: RunView, share: float = 1.0) -> float:
+    """When to end what takes a share of the time that is left to train, by `time.monotonic`."""
+    return time.monotonic() + share * run.budget.left_for_training
 
 
 def as_configured(run: RunView) -> tuple[Settings, Parts]:

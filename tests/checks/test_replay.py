@@ -74,6 +74,15 @@ def test_a_loss_of_its_own_kind_that_teaches_as_much_is_no_error(
     assert "as good as" in found.seen[0].message
 
 
+@pytest.mark.parametrize(("whole", "expected"), [(2.0, {"as-computed": "info"}), (1.0, {})])
+def test_losses_within_noise_prove_nothing_against_all_updates_made_again(
+    whole: float, expected: dict[str, str]
+) -> None:
+    configured = levels(4.0, 3.1)
+    reach = Reach((), "validation", 40, 5.0, 2.0, 2.2, 0.05, 30, 1e-4, whole=whole)
+    assert severities(outcome(replay, Replay((), configured, None, configured), reach)) == expected
+
+
 @pytest.mark.parametrize("reading", readings(), ids=lambda each: each.clause)
 def test_a_reading_that_agrees_is_named_unless_it_is_sound(reading: Any) -> None:
     found = said(levels(5.0, 4.0), reading=reading, best=levels(4.0, 3.0))

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from mlxdoctor.safety.time_budget import TimeBudget, by_turns, spread
+from mlxdoctor.safety.time_budget import Pace, TimeBudget, by_turns, spread
 
 
 class Clock:
@@ -62,6 +62,45 @@ def test_a_share_leaves_time_for_others() -> None:
 def test_dear_items_are_known_beforehand() -> None:
     clock = Clock()
     assert measured(TimeBudget(11.0, clock), clock, [1.0] * 6 + [9.0]) == list(range(6))
+
+
+def test_training_has_as_long_again() -> None:
+    clock = Clock()
+    budget = TimeBudget(20.0, clock)
+    clock.now += 12.0
+    assert (budget.left, budget.left_for_training) == (6.0, 24.0)
+    clock.now += 30.0
+    assert budget.left_for_training == 0.0
+    assert TimeBudget(None, clock).left_for_training == 60.0
+
+
+@pytest.mark.parametrize(
+    ("first", "each", "deadline", "until", "made"),
+    [
+        # All that are needed fit; more are made until there are enough of them.
+        (1.0, 1.0, 10.0, None, 11),
+        (1.0, 1.0, 10.0, 2.0, 4),
+        (1.0, 1.0, 10.0, 6.5, 7),
+        # The first one takes long, and the others don't.
+        (7.0, 1.0, 10.0, None, 5),
+        # Four of them don't fit: that is seen after two.
+        (1.0, 4.0, 10.0, None, 2),
+        (11.0, 1.0, 10.0, None, 1),
+    ],
+)
+def test_steps_that_cannot_be_enough_are_not_made(
+    first: float, each: float, deadline: float, until: float | None, made: int
+) -> None:
+    clock = Clock()
+    begun = clock.now
+    pace = Pace(4, begun + deadline, None if until is None else begun + until, clock)
+    clock.now += first
+    done = 1
+    while not pace.is_over():
+        clock.now += each
+        done += 1
+    assert done == made
+    assert pace.is_enough is (made >= 4)
 
 
 def test_each_beginning_of_a_spread_order_is_spread() -> None:
