@@ -88,14 +88,15 @@ def reported(*, named: str = "run", no_text: str = NO_TEXT) -> Callable[[F], F]:
     """
     from mlxdoctor.formats.format import formats
 
+    shown = [each for each in formats().values() if each.report is not None]
     folder = f"The report goes into a folder in here that has the {named}'s name."
 
     def decorated(command: F) -> F:
         for option in (
             click.option("--no-text", is_flag=True, help=no_text),
-            printed_instead(list(formats())),
+            printed_instead([each.name for each in shown]),
             output_folder(folder, default=Path("reports"), show_default=True),
-            written([each.name for each in formats().values() if each.suffix], ("markdown",)),
+            written([each.name for each in shown if each.suffix], ("markdown",)),
         ):
             command = option(command)
         return command

@@ -19,10 +19,10 @@ from mlxdoctor.formats import terminal
 from mlxdoctor.formats.format import formats as all_formats
 from mlxdoctor.formats.format import text_of
 from mlxdoctor.formats.withheld import PIECE, taken_out, without_text
-from mlxdoctor.gate.weigh import alone
+from mlxdoctor.gate_result import GateResult
 from mlxdoctor.report import Report
 from tests.conftest import FIXTURES, ROOT, RUNS, check_called
-from tests.formats import sample
+from tests.formats import gated_runs, sample
 from tests.formats.page import Page
 
 #: Text that nobody else writes, by where it is planted.
@@ -84,7 +84,8 @@ def rendered(report: Report) -> dict[str, list[str]]:
     """Format -> the texts that a reader of it gets."""
     shown = {}
     for name, one in all_formats().items():
-        shown[name] = [text_of(report if one.report is not None else alone(report), name)]
+        gated = GateResult((gated_runs.judged(report.name, report),))
+        shown[name] = [text_of(report if one.report is not None else gated, name)]
     shown["json"] = list(strings(json.loads(shown["json"][0])))
     shown["html"] = [Page(shown["html"][0]).text()]
     shown["text"] = [terminal.render(report, written=["reports/report.md"])]
