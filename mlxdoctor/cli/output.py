@@ -34,7 +34,7 @@ def refuse_inside(folder: Path, inspected: Iterable[Path]) -> None:
             raise InputError(
                 folder,
                 f"lies inside the inspected folder {path}, in which nothing is written",
-                "name another folder with --output, or print with --stdout",
+                "name another folder with --output",
             )
 
 

@@ -237,7 +237,7 @@ def test_xml_and_json_can_be_read_and_a_ci_runner_gets_no_orders(reports: dict[s
         ["diagnose", "RUN/missing\x1b[31m\u202e"],
         ["diagnose", "RUN", "--select", "\x1b[31m\u202e"],
         ["explain", "\x1b[31m\u202e"],
-        ["convert", "RUN", "--to", "peft", "-o", "OUT"],
+        ["convert", "RUN", "-o", "OUT"],
         ["lint", "RUN/missing\x1b[31m.py"],
     ],
     ids=lambda one: " ".join(one[:1] + one[2:]).encode("ascii", "replace").decode(),
