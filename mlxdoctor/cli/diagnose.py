@@ -80,7 +80,7 @@ or options (a file that can't be read included), 3 too little to judge by.""",
     metavar="CODE",
     help="All but these checks or codes.",
 )
-@options.reported()
+@options.reported
 @options.fails_on()
 def command(  # noqa: PLR0917 - click passes every option by name
     paths: tuple[Path, ...],

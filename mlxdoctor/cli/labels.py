@@ -23,7 +23,6 @@ _COLOURS = {"answer": "green", "end": "magenta", "prompt": "yellow", "other": "c
 @click.argument("data", type=options.PATH)
 @options.base_model("Folder with the tokenizer.", required=True)
 @click.option("--config", type=options.PATH, help="The run's configuration: mask and limit.")
-@click.option("--split", default="train", show_default=True)
 @click.option(
     "--mask-prompt/--no-mask-prompt", default=None, help="Instead of the configuration's."
 )
@@ -43,7 +42,6 @@ def command(
     data: Path,
     base: Path,
     config: Path | None,
-    split: str,
     mask_prompt: bool | None,
     max_seq_length: int | None,
     rows: int,
@@ -73,7 +71,7 @@ def command(
         config /= "adapter_config.json"
     settings = TrainingConfig.read(config) if config is not None else None
     dataset = Dataset.read(data, settings)
-    name = split if data.is_dir() else next(iter(dataset.splits))
+    name = "train" if data.is_dir() else next(iter(dataset.splits))
     chosen, encoder = encoder_of(
         dataset, tokenizer, settings, name, mask_prompt=mask_prompt, max_seq_length=max_seq_length
     )

@@ -82,7 +82,7 @@ Exit codes: 0 ready (or ready, but: 1 with --fail-on warning), 1 not ready,
     help="The memory of the machine that will train.",
 )
 @_as_mlx_lm
-@options.reported(named="configuration")
+@options.reported
 @options.fails_on()
 def command(  # noqa: PLR0917 - click passes every option by name
     config: Path | None,
