@@ -27,7 +27,6 @@ from mlxdoctor.report import Fix, Report
 from mlxdoctor.run import Run
 from mlxdoctor.run_texts import texts_of
 from mlxdoctor.safety.texts import as_seen_here
-from mlxdoctor.timeline import timeline
 
 #: Why a check that runs models has no outcome yet.
 NOT_YET = "the models are being asked"
@@ -169,7 +168,6 @@ def _report(run: Run, outcomes: tuple[Outcome, ...], command: Callable[[bool], s
         missing=run.missing,
         left_out=run.left_out,
         fix=fix,
-        timeline=timeline(outcomes),
         next=unlocks,
         commands=(command(run.options.allow_model),),
         versions={**versions_here(), **(log.versions if log is not None else {})},

@@ -52,14 +52,6 @@ class Fix:
 
 
 @dataclass(frozen=True)
-class Event:
-    """Something that happened; `iteration` is None before training began."""
-
-    iteration: int | None
-    event: str
-
-
-@dataclass(frozen=True)
 class Planned:
     """What is said of a run that has not begun.
 
@@ -101,7 +93,6 @@ class Report:
     left_out: tuple[str, ...] = ()
     experiments: tuple[Experiment, ...] = ()
     fix: Fix | None = None
-    timeline: tuple[Event, ...] = ()
     next: NextCheck | None = None
     commands: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -207,7 +198,6 @@ class Report:
                 "causes": {one.cause.id: one.cause.words for one in self.diagnosis},
                 "fix": self.fix,
                 "figures": {**dict.fromkeys(one.figure for one in FIGURES), **self.figures},
-                "timeline": self.timeline,
                 "sample": self.sample,
                 "next": self.next,
                 "commands": self.commands,

@@ -147,8 +147,10 @@ def test_a_bad_option_says_so_and_leaves_no_file_to_upload(checkout: Path) -> No
 def test_a_summary_that_github_would_drop_is_cut(checkout: Path) -> None:
     command = checkout / "runner" / "mlxdoctor" / "bin" / "mlxdoctor"
     command.unlink()
-    # --output FOLDER --summary FILE -- PATH
-    command.write_text('#!/usr/bin/env bash\nyes "a line" | head -c 3000000 > "${@: -3:1}"\n')
+    # --output FOLDER -- PATH
+    command.write_text(
+        '#!/usr/bin/env bash\nyes "a line" | head -c 3000000 > "${@: -3:1}/gate.md"\n'
+    )
     command.chmod(0o755)
     ran = run_step("gate", checkout, {"paths": "adapters"})
     assert ran.code == 0, ran.log

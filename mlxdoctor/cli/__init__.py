@@ -80,27 +80,12 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-    if value and not ctx.resilient_parsing:
-        from mlxdoctor.installed import version_here
-
-        click.echo(f"mlxdoctor {version_here()}")
-        ctx.exit()
-
-
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 nothing found, 1 found, 2 unusable input, 3 too little to judge by.",
 )
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_print_version,
-    help="Print the version and exit.",
-)
+@click.version_option(package_name="mlxdoctor", message="%(prog)s %(version)s")
 def group() -> None:
     """Tells you why an MLX LoRA fine-tune failed, and proves it.
 

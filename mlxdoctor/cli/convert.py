@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -11,17 +10,9 @@ from mlxdoctor.cli import EXIT_CLEAN, options, output
 from mlxdoctor.formats.escape import terminal
 from mlxdoctor.safety.errors import InputError
 
-if TYPE_CHECKING:
-    from mlxdoctor.convert.conversion import Conversion
-
 
 @click.command(name="convert")
 @click.argument("adapter", type=options.PATH)
-@click.option(
-    "--to",
-    type=click.Choice(["mlx", "peft"]),
-    help="The library to convert to. By default the one it is not from.",
-)
 @click.option(
     "-o",
     "--output",
@@ -35,10 +26,7 @@ if TYPE_CHECKING:
     "model",
     help="The base model, a folder or a hub name, instead of the one that the adapter names.",
 )
-@click.option("--force", is_flag=True, help="Write into a folder that is not empty.")
-def command(
-    adapter: Path, to: str | None, folder: Path | None, model: str | None, force: bool
-) -> int:
+def command(adapter: Path, folder: Path | None, model: str | None) -> int:
     """Turn an adapter of PEFT into one of mlx-lm, or back, with no number rounded.
 
     ADAPTER is a folder with an adapter_config.json. What the other library has no place
@@ -50,13 +38,17 @@ def command(
     Examples:
       mlxdoctor convert adapters/
       mlxdoctor convert adapters/ --base meta-llama/Llama-3.2-1B -o for-peft/
-      mlxdoctor convert peft-adapter/ --to mlx -o adapters/
+      mlxdoctor convert peft-adapter/ -o adapters/
     """
     from mlxdoctor.convert.conversion import convert
 
-    converted = convert(adapter, to, model)  # type: ignore[arg-type]
+    converted = convert(adapter, model)
     target = folder or Path(f"{converted.source.resolve().name}-{converted.target}")
-    _require_free(target, converted, force)
+    output.refuse_inside(target, filter(None, (converted.source, converted.base)))
+    if target.exists() and not target.is_dir():
+        raise InputError(target, "is not a folder", "name another with --output")
+    if target.is_dir() and any(target.iterdir()):
+        raise InputError(target, "is not empty", "name another folder with --output")
     written = output.write_files(target, converted.files)
     fit = f", names and shapes as in {converted.base}" if converted.base is not None else ""
     click.echo(terminal(f"{converted.summary}{fit}"))
@@ -66,17 +58,3 @@ def command(
     names = " and ".join(path.name for path in written)
     click.echo(f"wrote {names} ({size / 1e6:,.1f} MB) to {terminal(str(target))}")
     return EXIT_CLEAN
-
-
-def _require_free(target: Path, converted: Conversion, force: bool) -> None:
-    for inspected in (converted.source, converted.base):
-        if inspected is not None and target.resolve().is_relative_to(inspected.resolve()):
-            raise InputError(
-                target,
-                f"lies inside {inspected}, in which nothing is written",
-                "name another folder with --output",
-            )
-    if target.exists() and not target.is_dir():
-        raise InputError(target, "is not a folder", "name another with --output")
-    if not force and target.is_dir() and any(target.iterdir()):
-        raise InputError(target, "is not empty", "name another folder, or add --force")

@@ -40,7 +40,6 @@ or options (a file that can't be read included), 3 too little to judge by.""",
     type=options.PATH,
     help="Recorded outputs: JSONL with prompt and tuned (and base).",
 )
-@click.option("--against", type=options.PATH, help="A healthy run to compare with.")
 @options.no_generate
 @click.option(
     "--replay/--no-replay",
@@ -81,7 +80,7 @@ or options (a file that can't be read included), 3 too little to judge by.""",
     metavar="CODE",
     help="All but these checks or codes.",
 )
-@options.reported()
+@options.reported
 @options.fails_on()
 def command(  # noqa: PLR0917 - click passes every option by name
     paths: tuple[Path, ...],
@@ -135,5 +134,5 @@ def command(  # noqa: PLR0917 - click passes every option by name
             work = folder / slug(report.name) / "reproduction"
             output.refuse_inside(work, inspected)
             report = reproduce(report, work, with_text=what.with_text, progress=progress)
-    output.deliver(report, names, folder, printed, inspected=inspected, fail_on=fail_on)
+    output.deliver(report, names, folder, printed, inspected=inspected)
     return output.exit_code(report, fail_on)

@@ -71,17 +71,10 @@ what was done is reported all the same.""",
     show_default=True,
 )
 @click.option(
-    "--summary",
-    type=options.PATH,
-    metavar="FILE",
-    help='Append the Markdown to FILE: "$GITHUB_STEP_SUMMARY" in a GitHub job.',
-)
-@click.option(
     "--init",
     is_flag=True,
     help="Write mlxdoctor.toml (or --policy), for what these healthy runs show.",
 )
-@click.option("--force", is_flag=True, help="Let --init replace a policy.")
 def command(  # noqa: PLR0917 - click passes every option by name
     paths: tuple[str, ...],
     policy_file: Path | None,
@@ -96,9 +89,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
     printed: str,
     names: tuple[str, ...],
     folder: Path,
-    summary: Path | None,
     init: bool,
-    force: bool,
 ) -> int:
     """Judge many adapters or runs by a policy, for CI.
 
@@ -115,9 +106,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
       mlxdoctor gate --init runs/good-1 runs/good-2
     """
     if init:
-        return _init(paths, policy_file or Path("mlxdoctor.toml"), generate, force)
-    if force:
-        raise click.UsageError("--force is for --init")
+        return _init(paths, policy_file or Path("mlxdoctor.toml"), generate)
     if jobs is not None and cluster is not None:
         raise click.UsageError("--jobs is for processes on this machine, --cluster for another")
 
@@ -152,7 +141,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
     if new_file is not None:
         content = baseline_text(gated.known).encode()
         output.write_files(new_file.parent, {new_file.name: content})
-    _deliver(result, printed, names, folder, summary)
+    _deliver(result, printed, names, folder)
     code = exit_code(result.items)
     if result.unfinished:
         left = result.unfinished
@@ -171,25 +160,13 @@ def _refuse_inside(folder: Path, paths: tuple[str, ...]) -> None:
     output.refuse_inside(folder, (Path(one.path) for one in targets(paths) if not one.problem))
 
 
-def _deliver(
-    result: GateResult,
-    printed: str,
-    names: tuple[str, ...],
-    folder: Path,
-    summary: Path | None,
-) -> None:
+def _deliver(result: GateResult, printed: str, names: tuple[str, ...], folder: Path) -> None:
     written: list[str] = []
     try:
         files: dict[str, bytes] = {}
         for name in names:
             files |= files_of(result, name, "gate")
         written = [str(path) for path in output.write_files(folder, files)]
-        if summary is not None:
-            with summary.open("a", encoding="utf-8") as stream:
-                stream.write(text_of(result, "markdown"))
-    except OSError as error:
-        problem = f"cannot be written ({error.strerror})"
-        raise InputError(summary, problem, "name another file with --summary") from None
     finally:
         # What took so long to find out is not lost where a file can't be written.
         if printed == "text":
@@ -199,14 +176,14 @@ def _deliver(
         click.echo(text, nl=False)
 
 
-def _init(paths: tuple[str, ...], file: Path, generate: bool, force: bool) -> int:
+def _init(paths: tuple[str, ...], file: Path, generate: bool) -> int:
     from mlxdoctor.gate.init import policy_text, required_checks
 
     if file.name == "pyproject.toml":
         remedy = "write mlxdoctor.toml and copy it below [tool.mlxdoctor]"
         raise InputError(file, "is not written by --init: it holds more than a policy", remedy)
-    if file.exists() and not force:
-        raise InputError(file, "is there already", "replace it with --force, or name another file")
+    if file.exists():
+        raise InputError(file, "is there already", "remove it, or name another with --policy")
     _refuse_inside(file.parent, paths)
     with ProgressLine() as progress:
         runs, require = required_checks(paths, generate=generate, progress=progress)

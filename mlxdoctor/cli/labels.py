@@ -8,17 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, options, output
-from mlxdoctor.finding import plain
+from mlxdoctor.cli import EXIT_CLEAN, options, output
 from mlxdoctor.formats.escape import terminal
 
 if TYPE_CHECKING:
     from mlxdoctor.evidence.row_encoder import SupervisedRow
     from mlxdoctor.evidence.tokenizer import Tokenizer
-    from mlxdoctor.finding import Finding
 
-#: The checks whose findings are shown below the totals.
-CHECKS = ("label-mask", "trained-tokens", "tokenizer-consistency", "data-format")
 #: Colours of what is trained on, and of what is not.
 _COLOURS = {"answer": "green", "end": "magenta", "prompt": "yellow", "other": "cyan"}
 
@@ -28,34 +24,28 @@ _COLOURS = {"answer": "green", "end": "magenta", "prompt": "yellow", "other": "c
 @options.base_model("Folder with the tokenizer.", required=True)
 @click.option("--config", type=options.PATH, help="The run's configuration: mask and limit.")
 @click.option(
-    "--log", type=options.PATH, multiple=True, help="The run's log: whose count fits which mask."
-)
-@click.option("--split", default="train", show_default=True)
-@click.option(
     "--mask-prompt/--no-mask-prompt", default=None, help="Instead of the configuration's."
 )
 @click.option(
     "--max-seq-length", type=click.IntRange(min=2), help="Instead of the configuration's."
 )
 @click.option(
-    "--rows", type=click.IntRange(min=0), default=3, show_default=True, help="Rows to show."
+    "--rows",
+    type=click.IntRange(min=0),
+    default=3,
+    show_default=True,
+    help="Rows to show; 0 for totals.",
 )
 @options.printed("text", "json")
-@click.option("--no-text", is_flag=True, help="Totals only: no text of the data is printed.")
-@options.fails_on()
 def command(
     *,
     data: Path,
     base: Path,
     config: Path | None,
-    log: tuple[Path, ...],
-    split: str,
     mask_prompt: bool | None,
     max_seq_length: int | None,
     rows: int,
     output_format: str,
-    no_text: bool,
-    fail_on: str,
 ) -> int:
     """Show what mlx-lm trains on: each row's tokens, the targets among them, and totals.
 
@@ -66,7 +56,9 @@ def command(
     Examples:
       mlxdoctor labels data/ --base models/llama
       mlxdoctor labels data/ --base models/llama --mask-prompt --max-seq-length 512
-      mlxdoctor labels data/ --base models/llama --config adapters/ --log train.log
+      mlxdoctor labels data/ --base models/llama --config adapters/
+
+    What is wrong with the rows: `mlxdoctor diagnose DATA --base MODEL`.
     """
     from mlxdoctor.evidence.config import TrainingConfig
     from mlxdoctor.evidence.dataset import Dataset
@@ -75,56 +67,32 @@ def command(
     from mlxdoctor.labels.label_rows import Totals, labelled
 
     tokenizer = Tokenizer.read(base)
-    settings = TrainingConfig.read(_config_file(config)) if config is not None else None
+    if config is not None and config.is_dir():
+        config /= "adapter_config.json"
+    settings = TrainingConfig.read(config) if config is not None else None
     dataset = Dataset.read(data, settings)
-    name = split if data.is_dir() else next(iter(dataset.splits))
+    name = "train" if data.is_dir() else next(iter(dataset.splits))
     chosen, encoder = encoder_of(
         dataset, tokenizer, settings, name, mask_prompt=mask_prompt, max_seq_length=max_seq_length
     )
     totals, shown = Totals(), list[dict[str, Any]]()
     for line, row in labelled(chosen, encoder):
         totals.add(line, row)
-        if len(shown) < rows and not no_text:
+        if len(shown) < rows:
             shown.append(_row(line, row, tokenizer))
-    findings, texts = _findings(data, base, config, log)
     content = {
         "mask_prompt": encoder.mask_prompt,
         "max_seq_length": encoder.max_seq_length,
         "totals": totals.to_dict(),
         "rows": shown,
-        "findings": [plain(finding) for finding in findings],
     }
-    if no_text:
-        from mlxdoctor.formats.withheld import taken_out
-
-        content = taken_out(content, texts)
     if output_format == "json":
         from mlxdoctor.formats import json_format
 
         click.echo(json_format.render(content), nl=False)
     else:
         click.echo("\n".join(_lines(content)))
-    return EXIT_FOUND if options.fails(findings, fail_on) else EXIT_CLEAN
-
-
-def _config_file(path: Path) -> Path:
-    return path / "adapter_config.json" if path.is_dir() else path
-
-
-def _findings(
-    data: Path, base: Path, config: Path | None, log: tuple[Path, ...]
-) -> tuple[list[Finding], Iterator[str]]:
-    """What the checks of labels say, that of a log's count only with a log; and the rows' texts."""
-    from mlxdoctor.api import run_checks
-    from mlxdoctor.check import discover
-    from mlxdoctor.run import Run
-    from mlxdoctor.run_texts import row_texts
-
-    paths = [data] if config is None else [data, _config_file(config)]
-    run = Run.discover(paths, base=base, data=data, log=log, allow_model=False)
-    checks = [check for check in discover() if check.name in CHECKS]
-    findings = [finding for outcome in run_checks(checks, run) for finding in outcome.findings]
-    return findings, row_texts(run)
+    return EXIT_CLEAN
 
 
 def _row(line: int, row: SupervisedRow | str, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -160,8 +128,6 @@ def _lines(content: Mapping[str, Any]) -> Iterator[str]:
     for problem in totals["problems"]:
         first = ", ".join(map(str, problem["first_lines"]))
         yield terminal(f"{problem['rows']:,} rows: {problem['problem']} (first lines: {first})")
-    for finding in content["findings"]:
-        yield terminal(f"{finding['severity']} [{finding['code']}] {finding['message']}")
 
 
 def _span(span: Mapping[str, Any]) -> str:

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 PATH = click.Path(path_type=Path)
-NO_TEXT = "Show no training row and no output; figures stay."
-no_text = click.option("--no-text", is_flag=True, help=NO_TEXT)
+no_text = click.option(
+    "--no-text", is_flag=True, help="Show no training row and no output; figures stay."
+)
 no_generate = click.option(
     "--no-generate", is_flag=True, help="Run no model, even if base and adapter are here."
 )
@@ -81,26 +82,20 @@ def fails(findings: Iterable[Finding | Hit], fail_on: str) -> bool:
     return any(finding.severity.reaches(fail_on) for finding in findings)
 
 
-def reported(*, named: str = "run", no_text: str = NO_TEXT) -> Callable[[F], F]:
-    """What a command that writes a report takes: `--format`, `--output`, `--stdout`, `--no-text`.
-
-    `named`, what gives the report's folder its name, and `no_text` go into the help.
-    """
+def reported(command: F) -> F:
+    """`--format`, `--output`, `--stdout` and `--no-text` of a command that writes a report."""
     from mlxdoctor.formats.format import formats
 
-    folder = f"The report goes into a folder in here that has the {named}'s name."
-
-    def decorated(command: F) -> F:
-        for option in (
-            click.option("--no-text", is_flag=True, help=no_text),
-            printed_instead(list(formats())),
-            output_folder(folder, default=Path("reports"), show_default=True),
-            written([each.name for each in formats().values() if each.suffix], ("markdown",)),
-        ):
-            command = option(command)
-        return command
-
-    return decorated
+    shown = [each for each in formats().values() if each.report is not None]
+    folder = "The report goes into a folder in here that has the run's name."
+    for option in (
+        no_text,
+        printed_instead([each.name for each in shown]),
+        output_folder(folder, default=Path("reports"), show_default=True),
+        written([each.name for each in shown if each.suffix], ("markdown",)),
+    ):
+        command = option(command)
+    return command
 
 
 def base_model(

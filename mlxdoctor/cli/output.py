@@ -13,9 +13,8 @@ import click
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, EXIT_UNUSABLE, options
 from mlxdoctor.finding import Status
 from mlxdoctor.formats import escape, terminal
-from mlxdoctor.formats.format import files_of, formats, text_of
+from mlxdoctor.formats.format import files_of, text_of
 from mlxdoctor.formats.summary import slug
-from mlxdoctor.gate_result import GateResult
 from mlxdoctor.report import Report
 from mlxdoctor.safety.atomic import replace_file
 from mlxdoctor.safety.errors import InputError
@@ -35,7 +34,7 @@ def refuse_inside(folder: Path, inspected: Iterable[Path]) -> None:
             raise InputError(
                 folder,
                 f"lies inside the inspected folder {path}, in which nothing is written",
-                "name another folder with --output, or print with --stdout",
+                "name another folder with --output",
             )
 
 
@@ -70,7 +69,6 @@ def deliver(
     printed: str | None,
     *,
     inspected: Iterable[Path],
-    fail_on: str = "never",
     written: Iterable[Path] = (),
 ) -> None:
     """Print a report in one format; or write it, and print what the terminal shows of it.
@@ -81,20 +79,12 @@ def deliver(
         folder: as `--output` says.
         printed: the format that is printed, and nothing written; None where files are.
         inspected: the folders in which nothing may be written.
-        fail_on: as a gate with this one item takes it; for the formats of code hosts.
         written: files that were written already.
 
     Raises:
         InputError: a file can't be written, or its folder is inspected.
     """
     from mlxdoctor.formats.figures import all_paths
-
-    def shown_as(name: str) -> Report | GateResult:
-        if formats()[name].report is not None:
-            return report
-        from mlxdoctor.gate.weigh import alone
-
-        return alone(report, fail_on)
 
     if printed is None:
         target = folder / slug(report.name)
@@ -103,13 +93,13 @@ def deliver(
             refuse_inside(part, inspected)
         files: dict[str, bytes] = {}
         for name in names:
-            files |= files_of(shown_as(name), name)
+            files |= files_of(report, name)
         written = [*written, *write_files(target, files, stale=all_paths())]
     if printed in (None, "text"):
         shown = [str(path) for path in written if path.suffix != ".png"]
         click.echo(terminal.render(report, width=width(), style=style, written=shown), nl=False)
     else:
-        click.echo(text_of(shown_as(printed), printed), nl=False)
+        click.echo(text_of(report, printed), nl=False)
     for sentence in report.unreadable:
         click.echo(f"mlxdoctor: {escape.terminal(sentence)}", err=True)
 

@@ -82,7 +82,7 @@ Exit codes: 0 ready (or ready, but: 1 with --fail-on warning), 1 not ready,
     help="The memory of the machine that will train.",
 )
 @_as_mlx_lm
-@options.reported(named="configuration")
+@options.reported
 @options.fails_on()
 def command(  # noqa: PLR0917 - click passes every option by name
     config: Path | None,
@@ -139,7 +139,5 @@ def command(  # noqa: PLR0917 - click passes every option by name
         output.refuse_inside(fixed.parent, inspected)
         text = changed_text(plan, report.fix.after if report.fix is not None else {})
         written += output.write_files(fixed.parent, {fixed.name: text.encode()})
-    output.deliver(
-        report, names, folder, printed, inspected=inspected, fail_on=fail_on, written=written
-    )
+    output.deliver(report, names, folder, printed, inspected=inspected, written=written)
     return output.exit_code(report, fail_on)

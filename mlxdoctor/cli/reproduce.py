@@ -49,10 +49,7 @@ options, 3 no cause could be confirmed, 130 stopped with Ctrl-C.""",
     help="Stop trying after this long, and make reruns short enough for that, down to 20 "
     "iterations or the onset.",
 )
-@options.reported(
-    no_text="Show no training row and no output in the report; the experiments' own folder, which "
-    "has answers of the model, is not to be passed on.",
-)
+@options.reported
 def command(
     *,
     paths: tuple[Path, ...],

@@ -28,49 +28,32 @@ if TYPE_CHECKING:
     help="A configuration of mlx_lm.lora: YAML, JSON or an adapter_config.json.",
 )
 @click.option(
-    "--parity",
-    is_flag=True,
-    help="Batch, mask and average exactly as mlx_lm.lora does, faults included.",
-)
-@click.option(
     "--set",
     "overrides",
     multiple=True,
     metavar="KEY=VALUE",
     help="Change a setting of the file; mlxdoctor.KEY for one of the table `mlxdoctor`.",
 )
-@click.option("--adapter-path", type=options.PATH, help="The folder to write.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done, and stop.")
-def command(
-    *,
-    config: Path,
-    parity: bool,
-    overrides: tuple[str, ...],
-    adapter_path: Path | None,
-    dry_run: bool,
-) -> int:
+def command(*, config: Path, overrides: tuple[str, ...], dry_run: bool) -> int:
     """Fine-tune a model with the settings of an mlx_lm.lora configuration.
 
     Writes what mlx-lm writes (adapters.safetensors, checkpoints, adapter_config.json),
     so that mlx-lm loads it, and metrics.jsonl with loss, rate, gradient norm, tokens,
     time and memory of every step. The table `mlxdoctor:` of the file takes what mlx-lm
-    has no key for: mode and grad_clip. At an alarm of `mlxdoctor watch` the run is
-    stopped (not with --parity), and the exit code is 1.
+    has no key for: grad_clip, and mode, which is "exact" or "parity": batches, mask and
+    means exactly as mlx_lm.lora has them, faults included. At an alarm of `mlxdoctor
+    watch` the run is stopped (not with parity), and the exit code is 1.
 
     \b
     Examples:
       mlxdoctor train -c lora.yaml
       mlxdoctor train -c lora.yaml --set iters=50 --set mlxdoctor.grad_clip=1
-      mlxdoctor train -c adapters/adapter_config.json --parity --adapter-path again/
+      mlxdoctor train -c lora.yaml --set mlxdoctor.mode=parity --set adapter_path=again
     """
     from mlxdoctor.twin import Settings
 
-    stated = [*overrides]
-    if parity:
-        stated.append("mlxdoctor.mode=parity")
-    if adapter_path is not None:
-        stated.append(f"adapter_path={adapter_path}")
-    alarm = _train(Settings.read(config, stated), dry_run)
+    alarm = _train(Settings.read(config, overrides), dry_run)
     return EXIT_CLEAN if alarm is None else EXIT_FOUND
 
 

@@ -28,13 +28,6 @@ if TYPE_CHECKING:
 @click.option("--iters", type=click.IntRange(1), help="How long it will be, if no line says.")
 @click.option("--stop-pid", type=int, metavar="PID", help="End this process at an alarm.")
 @click.option("--until-exit", type=int, metavar="PID", help="Watch until this process ends.")
-@click.option(
-    "--grace",
-    type=click.FloatRange(0, min_open=True),
-    default=30.0,
-    show_default=True,
-    help="Seconds that --stop-pid waits after each signal.",
-)
 @click.option("--exec", "hook", metavar="CMD", help="Run this at an alarm.")
 @click.option(
     "--idle",
@@ -55,7 +48,6 @@ def command(  # noqa: PLR0917 - click passes every option by name
     iters: int | None,
     stop_pid: int | None,
     until_exit: int | None,
-    grace: float,
     hook: str | None,
     idle: float | None,
     patience: int | None,
@@ -116,7 +108,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
         say.alarm(ending.alarm, iters or ending.iterations)
         told = ending.alarm.to_dict()
         if target is not None:
-            told["stopped"], sentence = stop(target, grace)
+            told["stopped"], sentence = stop(target)
             say.line("stop", sentence, stopped=told["stopped"], pid=target.pid)
         if words is not None:
             say.line("exec", run_hook(words, told))

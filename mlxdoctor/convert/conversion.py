@@ -50,12 +50,11 @@ class Conversion:
     notes: tuple[str, ...]
 
 
-def convert(path: Path, target: Library | None = None, model: str | None = None) -> Conversion:
-    """Convert an adapter, in memory: every number keeps its bits.
+def convert(path: Path, model: str | None = None) -> Conversion:
+    """Convert an adapter to the library it is not from, in memory: every number keeps its bits.
 
     Args:
         path: the adapter's folder or file, with an adapter_config.json beside it.
-        target: the library to convert to; by default the one it is not from.
         model: the base model, a folder or a hub name; by default the one that the
             configuration names, looked for on this machine.
 
@@ -65,9 +64,7 @@ def convert(path: Path, target: Library | None = None, model: str | None = None)
     adapter = Adapter.read(path)
     config = TrainingConfig.read(adapter.path.parent)
     source: Library = "peft" if config.origin == "peft" else "mlx"
-    if target == source:
-        raise InputError(path, f"is an adapter of {LIBRARIES[source].name} already")
-    target = "mlx" if source == "peft" else "peft"
+    target: Library = "mlx" if source == "peft" else "peft"
     base = _base(model, config, adapter)
     require_convertible(adapter, config, base, source)
     modules = tuple(PortableModule.of(module, config) for module in adapter.modules)

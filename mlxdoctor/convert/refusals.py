@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from math import isfinite
 
 from mlxdoctor.convert.portable import LIBRARIES, Library
@@ -172,37 +172,31 @@ def _peft_settings(config: TrainingConfig) -> Iterable[Case]:
 
 def _modules(adapter: Adapter, config: TrainingConfig, source: Library) -> Iterable[Case]:
     patterns = config.values.get("rank_pattern")
-    ranks = patterns.values() if isinstance(patterns, dict) else ()
-    for module in adapter.modules:
-        yield from _module(module, config, (config.rank, *ranks), source)
-
-
-def _module(
-    module: LoraModule, config: TrainingConfig, ranks: Collection[object], source: Library
-) -> Iterable[Case]:
+    ranks = (config.rank, *(patterns.values() if isinstance(patterns, dict) else ()))
     is_dora = config.fine_tune_type == "dora"
-    yield (
-        module.experts is not None,
-        f"{module.name} has factors for each of {module.experts} experts, stacked",
-        "PEFT puts LoRA on single linear layers and has no such module",
-    )
-    yield (
-        module.rank not in ranks,
-        f"{module.name} has rank {module.rank}, which {config.path.name} does not mention",
-        f"{LIBRARIES[source].name} itself would refuse this adapter",
-    )
-    yield (
-        (module.magnitude is not None) != is_dora,
-        f"{module.name} has {'no' if is_dora else 'a'} DoRA magnitude, but {config.path.name} says "
-        f"{config.fine_tune_type}",
-        "correct that, or save the adapter again",
-    )
-    yield (
-        "lora_embedding_A" in module.a.name or is_embedding(module.name),
-        f"{module.name} is an embedding, and may be the output head as well: mlx-lm adapts both "
-        "with the same factors, PEFT each with its own",
-        "put LoRA on linear layers only",
-    )
+    for module in adapter.modules:
+        yield (
+            module.experts is not None,
+            f"{module.name} has factors for each of {module.experts} experts, stacked",
+            "PEFT puts LoRA on single linear layers and has no such module",
+        )
+        yield (
+            module.rank not in ranks,
+            f"{module.name} has rank {module.rank}, which {config.path.name} does not mention",
+            f"{LIBRARIES[source].name} itself would refuse this adapter",
+        )
+        yield (
+            (module.magnitude is not None) != is_dora,
+            f"{module.name} has {'no' if is_dora else 'a'} DoRA magnitude, but "
+            f"{config.path.name} says {config.fine_tune_type}",
+            "correct that, or save the adapter again",
+        )
+        yield (
+            "lora_embedding_A" in module.a.name or is_embedding(module.name),
+            f"{module.name} is an embedding, and may be the output head as well: mlx-lm adapts "
+            "both with the same factors, PEFT each with its own",
+            "put LoRA on linear layers only",
+        )
 
 
 def _scales(adapter: Adapter, config: TrainingConfig) -> Iterable[Case]:

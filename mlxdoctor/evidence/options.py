@@ -19,7 +19,6 @@ class Options:
         log: training logs, where they lie elsewhere.
         data: the data folder, where the run does not name it.
         generations: recorded answers; none are produced then.
-        against: a healthy run to compare with.
         allow_model: run base and tuned model where both are at hand.
         replay: compute again what the run recorded, and train a few steps, where its models are
             run; None does so where the cause is not clear without.
@@ -38,7 +37,6 @@ class Options:
     log: tuple[Path, ...] = ()
     data: Path | None = None
     generations: Path | None = None
-    against: Path | None = None
     allow_model: bool = True
     replay: bool | None = None
     budget: float | None = None
@@ -50,7 +48,7 @@ class Options:
 
     def __post_init__(self) -> None:
         # People write paths as text, and several of a thing as a list.
-        for name in ("base", "adapter", "data", "generations", "against"):
+        for name in ("base", "adapter", "data", "generations"):
             if (path := getattr(self, name)) is not None:
                 object.__setattr__(self, name, Path(path))
         object.__setattr__(self, "log", tuple(map(Path, self.log)))
@@ -60,5 +58,5 @@ class Options:
     @property
     def paths(self) -> dict[str, Path]:
         """The evidence that was named by an option: option -> path."""
-        names = ("base", "adapter", "data", "generations", "against")
+        names = ("base", "adapter", "data", "generations")
         return {name: path for name in names if (path := getattr(self, name)) is not None}

@@ -1,4 +1,4 @@
-"""Runs that the examined one has to do with: the plan, the healthy one, the one resumed from."""
+"""Runs that the examined one has to do with: the plan, the one resumed from."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from mlxdoctor.evidence.logs.series import Segment
 from mlxdoctor.evidence.run_files import CHECKPOINT_NAME, resolve_file
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.safety.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -35,39 +34,6 @@ class PlannedRun:
     @classmethod
     def find(cls, run: RunView) -> PlannedRun:
         raise NoSuchThing(f"the run {run.name} was made, and not only planned")
-
-
-@dataclass(frozen=True)
-class ReferenceRun:
-    """What a run that went well left behind.
-
-    Attributes:
-        name: what its folder or file is called.
-        config: what it was told to do, if known.
-        log: how its loss went, if known.
-    """
-
-    kind: ClassVar[str] = "healthy run to compare with"
-
-    name: str
-    config: TrainingConfig | None
-    log: TrainingLog | None
-
-    @classmethod
-    def find(cls, run: RunView) -> ReferenceRun:
-        if (against := run.options.against) is None:
-            raise NotThere("no healthy run was named; name one with --against")
-        other = run.other(against)
-        found = cls(other.name, other.get(TrainingConfig), other.get(TrainingLog))
-        if not found.sources:
-            raise InputError(against, "holds no configuration or log to compare with")
-        return found
-
-    @property
-    def sources(self) -> tuple[Source, ...]:
-        """The files that were read of it."""
-        parts = (self.config, self.log)
-        return tuple(source for part in parts if part is not None for source in part.sources)
 
 
 class ResumedAdapter(Adapter):

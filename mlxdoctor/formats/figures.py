@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from mlxdoctor.exhibits import (
     CheckpointSizes,
     Curve,
     DriftByLayer,
+    Floor,
     LossCurve,
     ReplayCurve,
 )
@@ -87,44 +88,12 @@ _RERUN_LOOKS: Mapping[str, tuple[str, str]] = {
 
 
 @dataclass(frozen=True)
-class Line:
-    """A curve: its points, its label in the legend, "" for none, and how matplotlib draws it."""
-
-    x: Sequence[float]
-    y: Sequence[float]
-    label: str
-    look: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Losses:
-    """A picture of losses, in nats a token.
-
-    Attributes:
-        counted: what x counts.
-        lines: where a value is not finite, a mark says so.
-        levels: label and height of what they can be compared with.
-        marks: label, place and line of what stands at one x.
-        top: losses above it are drawn there.
-    """
-
-    counted: str
-    lines: Sequence[Line]
-    levels: Sequence[tuple[str, float]] = ()
-    marks: Sequence[tuple[str, float, Mapping[str, Any]]] = ()
-    top: float = math.inf
-
-
-@dataclass(frozen=True)
 class Shown:
-    """How one kind of exhibit is shown.
-
-    `caption` is called with the exhibit. Without `losses` the picture is a map of sizes.
-    """
+    """How one kind of exhibit is shown: its caption, its title, and how it is drawn."""
 
     caption: Callable[[Any], str]
     title: str
-    losses: Callable[[Any], Losses] | None = None
+    paint: Callable[[Figure, Axes, Any], None]
 
 
 def path_of(name: str) -> str:
@@ -175,10 +144,7 @@ def painted(name: str, shown: Any) -> Figure:
     figure = Figure(layout="constrained")
     axes = figure.add_subplot()
     axes.set_title(described.title)
-    if described.losses is not None:
-        _paint_losses(figure, axes, described.losses(shown))
-    else:
-        _paint_map(figure, axes, shown)
+    described.paint(figure, axes, shown)
     if labels := axes.get_legend_handles_labels()[1]:
         columns = max(1, LEGEND_CHARACTERS // (8 + max(map(len, labels))))
         figure.legend(loc="outside lower center", ncols=columns)
@@ -206,30 +172,45 @@ def _edge_marks(axes: Axes, x: Sequence[float], height: float, marker: str, labe
         axes.plot(x, [height] * len(x), marker, color=RED, markersize=5, label=label, **edge)
 
 
-def _paint_losses(figure: Figure, axes: Axes, shown: Losses) -> None:
+def _paint_losses(
+    figure: Figure,
+    axes: Axes,
+    counted: str,
+    lines: Iterable[tuple[Curve, str, Mapping[str, Any]]],
+    *,
+    levels: Sequence[Floor] = (),
+    top: float = math.inf,
+) -> None:
+    """Losses in nats a token.
+
+    Args:
+        counted: what x counts.
+        lines: a curve, its label in the legend ("" for none), and how matplotlib draws it.
+        levels: what they can be compared with.
+        top: losses above it are drawn there.
+    """
     from matplotlib.ticker import MaxNLocator
 
     figure.set_size_inches(7.6, 4.0)
-    axes.set_xlabel(plain(shown.counted))
+    axes.set_xlabel(plain(counted))
     axes.set_ylabel("loss (nats a token)")
     axes.grid(axis="y")
     losses: list[float] = []
     broken: list[float] = []
-    for line in shown.lines:
+    for curve, label, look in lines:
         # Not a number interrupts the line.
-        y = [min(loss, shown.top) if is_finite(loss) else math.nan for loss in line.y]
-        axes.plot(line.x, y, label=line.label or None, markersize=3.5, **line.look)
+        y = [min(loss, top) if is_finite(loss) else math.nan for loss in curve.values]
+        axes.plot(curve.iterations, y, label=label or None, markersize=3.5, **look)
         losses += [loss for loss in y if is_finite(loss)]
-        broken += [x for x, loss in zip(line.x, y, strict=True) if not is_finite(loss)]
-    for (label, height), dash in zip(shown.levels, _DASHES, strict=False):
-        level: dict[str, Any] = {"color": GREY, "linewidth": 0.9, "linestyle": (0, dash)}
-        axes.axhline(height, label=f"{plain(label, 34)}: {number(height)}", **level)
+        broken += [x for x, loss in zip(curve.iterations, y, strict=True) if not is_finite(loss)]
+    for level, dash in zip(levels, _DASHES, strict=False):
+        look = {"color": GREY, "linewidth": 0.9, "linestyle": (0, dash)}
+        label = f"{plain(level.label, 34)}: {number(level.value)}"
+        axes.axhline(level.value, label=label, **look)
     axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    _loss_scale(axes, [*losses, *(height for _, height in shown.levels)], losses)
+    _loss_scale(axes, [*losses, *(level.value for level in levels)], losses)
     _edge_marks(axes, broken, 0.97, "x", "NaN or infinite")
-    for label, place, look in shown.marks:
-        axes.axvline(place, linewidth=1.2, label=label, **look)
 
 
 def _loss_scale(axes: Axes, levels: Sequence[float], losses: Sequence[float]) -> None:
@@ -314,20 +295,17 @@ def _course(name: str, curve: Curve | None, axis: str) -> Iterator[str]:
     yield f"{text}, last {number(last)} at {end:,}"
 
 
-def _line(curve: Curve, label: str, colour: str, **look: Any) -> Line:
-    return Line(curve.iterations, curve.values, label, {"color": colour, **look})
-
-
-def _losses_of_run(loss: LossCurve) -> Losses:
-    lines = []
+def _paint_run(figure: Figure, axes: Axes, loss: LossCurve) -> None:
+    lines: list[tuple[Curve, str, Mapping[str, Any]]] = []
     if loss.train is not None:
         marker = "o" if len(loss.train.values) <= MARKED_POINTS else None
-        lines.append(_line(loss.train, "training loss", BLUE, marker=marker))
+        lines.append((loss.train, "training loss", {"color": BLUE, "marker": marker}))
     if loss.val is not None:
-        lines.append(_line(loss.val, "validation loss", ORANGE, marker="s"))
-    onset = {"color": RED, "linestyle": ":"}
-    marks = [] if loss.onset is None else [(f"goes wrong at {loss.onset:,}", loss.onset, onset)]
-    return Losses(loss.axis, lines, [(one.label, one.value) for one in loss.floors], marks)
+        lines.append((loss.val, "validation loss", {"color": ORANGE, "marker": "s"}))
+    _paint_losses(figure, axes, loss.axis, lines, levels=loss.floors)
+    if loss.onset is not None:
+        label = f"goes wrong at {loss.onset:,}"
+        axes.axvline(loss.onset, linewidth=1.2, label=label, color=RED, linestyle=":")
 
 
 # The size of an update, by layer and module, or by module and checkpoint.
@@ -368,17 +346,17 @@ def _replay_caption(curve: ReplayCurve) -> str:
     return sentence(text + (f". They are those {curve.clause}" if curve.clause else ""))
 
 
-def _losses_of_replay(curve: ReplayCurve) -> Losses:
-    lines = [
-        _line(curve.recorded, "in the log", BLUE, marker="o"),
-        _line(curve.computed, "as mlx-lm computes them", ORANGE, marker="s"),
+def _paint_replay(figure: Figure, axes: Axes, curve: ReplayCurve) -> None:
+    lines: list[tuple[Curve, str, Mapping[str, Any]]] = [
+        (curve.recorded, "in the log", {"color": BLUE, "marker": "o"}),
+        (curve.computed, "as mlx-lm computes them", {"color": ORANGE, "marker": "s"}),
     ]
     if curve.read is not None:
-        lines.append(_line(curve.read, plain(curve.clause, 44), RED, marker="x"))
-    return Losses("iteration", lines)
+        lines.append((curve.read, plain(curve.clause, 44), {"color": RED, "marker": "x"}))
+    _paint_losses(figure, axes, "iteration", lines)
 
 
-def _losses_of_reruns(reruns: Sequence[Rerun]) -> Losses:
+def _paint_reruns(figure: Figure, axes: Axes, reruns: Sequence[Rerun]) -> None:
     """One colour and line a kind of rerun, one label a condition."""
     starts = [rerun.curve.values[0] for rerun in reruns if rerun.curve.values]
     labels: set[str] = set()
@@ -386,19 +364,19 @@ def _losses_of_reruns(reruns: Sequence[Rerun]) -> Losses:
     for rerun in reruns:
         colour, dashes = _RERUN_LOOKS[rerun.experiment]
         label = "" if rerun.label in labels else plain(rerun.label, 44)
-        lines.append(_line(rerun.curve, label, colour, linestyle=dashes))
+        lines.append((rerun.curve, label, {"color": colour, "linestyle": dashes}))
         labels.add(rerun.label)
     first = [loss for loss in starts if is_finite(loss) and 0 < loss < _HIGHEST]
-    return Losses("iteration", lines, top=_TALLEST * max(first, default=_HIGHEST))
+    _paint_losses(figure, axes, "iteration", lines, top=_TALLEST * max(first, default=_HIGHEST))
 
 
 #: Every figure, by its name.
 FIGURES: Mapping[str, Shown] = {
-    "loss": Shown(_loss_caption, "The loss over the run", _losses_of_run),
+    "loss": Shown(_loss_caption, "The loss over the run", _paint_run),
     "replay": Shown(
-        _replay_caption, "The first losses, recorded and computed again", _losses_of_replay
+        _replay_caption, "The first losses, recorded and computed again", _paint_replay
     ),
-    "drift": Shown(_sizes_caption, "The size of the update by layer and module"),
-    "checkpoints": Shown(_sizes_caption, "The size of the update at each checkpoint"),
-    "experiments": Shown(lambda _: "", "The loss of every rerun", _losses_of_reruns),
+    "drift": Shown(_sizes_caption, "The size of the update by layer and module", _paint_map),
+    "checkpoints": Shown(_sizes_caption, "The size of the update at each checkpoint", _paint_map),
+    "experiments": Shown(lambda _: "", "The loss of every rerun", _paint_reruns),
 }

@@ -10,7 +10,6 @@ from types import MappingProxyType
 
 from mlxdoctor.formats.summary import headline, lowered
 from mlxdoctor.gate_result import GatedFinding, GateItem, GateResult, ItemStatus
-from mlxdoctor.report import Report
 
 #: What a run itself consists of. What was trained comes first: findings are shown beside it.
 MAIN_KINDS = (
@@ -104,16 +103,12 @@ def lists(result: GateResult) -> dict[str, list[str]]:
     }
 
 
-def main_sources(report: Report) -> list[str]:
-    """The files that a run mainly consists of, the first of each kind."""
-    sources = {file.kind: file.source for file in reversed(report.evidence)}
-    return [sources[kind] for kind in MAIN_KINDS if kind in sources]
-
-
 def main_file(item: GateItem) -> str:
     """The file of an item to show its findings beside; its own path where the checkout has none."""
-    sources = main_sources(item.report) if item.report is not None else []
-    return next((source for source in sources if in_checkout(source) is not None), item.path)
+    evidence = item.report.evidence if item.report is not None else ()
+    sources = {file.kind: file.source for file in reversed(evidence)}
+    main = [sources[kind] for kind in MAIN_KINDS if kind in sources]
+    return next((source for source in main if in_checkout(source) is not None), item.path)
 
 
 def in_checkout(path: str | Path) -> str | None:

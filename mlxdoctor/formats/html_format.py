@@ -12,11 +12,11 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from html import escape as escaped
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from mlxdoctor.formats import figures, markdown
 from mlxdoctor.formats.format import Format
+from mlxdoctor.formats.summary import headline
 from mlxdoctor.report import Report
 from mlxdoctor.safety.quoting import visible
 
@@ -26,13 +26,10 @@ if TYPE_CHECKING:
     from markdown_it.rules_block import StateBlock
     from markdown_it.token import Token
 
-#: Fewer sections than this need no table of contents.
-MIN_SECTIONS = 4
 #: The only HTML in our Markdown, each on a line of its own; nothing else passes.
 _FOLDING = re.compile(r"</?details>|<summary>([^<>&]*)</summary>")
 #: The only addresses that a link may have.
 _ADDRESS = re.compile(r"https://[\w\-./#?=&%+~]+\Z", re.ASCII)
-_OTHER = re.compile(r"[^a-z0-9]+")
 #: Kind of a line of a diff -> the element it is shown as.
 _DIFF = {"+": "ins", "-": "del"}
 
@@ -43,19 +40,16 @@ def render(report: Report) -> str:
 
     pictures = figures.draw(report)
     parser = _parser(pictures)
-    tokens = parser.parse(markdown.render(report, {name: name for name in pictures}))
-    headings = _anchored(tokens)
-    sections = [(anchor, title) for tag, anchor, title in headings if tag == "h2"]
+    page = markdown.render(report, {name: name for name in pictures})
     environment = markdown.templates()
     style = environment.get_template("report.css.j2").render()
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return environment.get_template("report.html.j2").render(
-        title=visible(f"{report.name}: {headings[0][2]}"),
+        title=visible(f"{report.name}: {headline(report)}"),
         style=Markup(style),
         style_digest=digest,
-        sections=sections if len(sections) >= MIN_SECTIONS else [],
         # Made by the renderer from Markdown in which everything foreign is escaped.
-        body=Markup(parser.renderer.render(tokens, parser.options, {"pictures": pictures})),
+        body=Markup(parser.render(page, {"pictures": pictures})),
         version=report.version,
     )
 
@@ -90,21 +84,6 @@ def _folding(state: StateBlock, start: int, end: int, silent: bool) -> bool:
         token.map = [start, start + 1]
         state.line = start + 1
     return True
-
-
-def _anchored(tokens: Sequence[Token]) -> list[tuple[str, str, str]]:
-    """Give every heading an id of its own; returns (tag, id, title) of each."""
-    taken: dict[str, int] = {}
-    headings = []
-    for token, inline in pairwise(tokens):
-        if token.type == "heading_open":
-            title = "".join(child.content for child in inline.children or [])
-            name = _OTHER.sub("-", title.lower()).strip("-")
-            taken[name] = taken.get(name, 0) + 1
-            anchor = name if taken[name] == 1 else f"{name}-{taken[name]}"
-            token.attrSet("id", anchor)
-            headings.append((token.tag, anchor, title))
-    return headings
 
 
 # Rules of the renderer: each makes the HTML of the token at an index.

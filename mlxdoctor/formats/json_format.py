@@ -5,18 +5,7 @@ rejected elsewhere. They are written as the texts "NaN", "Infinity" and
 "-Infinity", as Protocol Buffers' JSON mapping does: a NaN loss is a finding,
 and `null` would lose it. `float("NaN")` and `Number("NaN")` read them back.
 
-A gate's result:
-
-    {"schema_version": 2, "tool": {"name", "version"}, "policy": file or null,
-     "counts": {"failed", "unusable", "inconclusive", "passed", "unfinished"},
-     "items": [{"path", "status", "reasons": [sentence], "unseen": [clause], "let_through": [code],
-                "seconds", "verdict", "diagnosis": [{"cause", "title", "score"}],
-                "checks": {status: [check]},
-                "findings": [{...finding, "ruling", "suppressed_by", "reason"}]}],
-     "notices": [sentence], "unfinished": [path]}
-
-`verdict` is null where an item could not be examined. `mlxdoctor diagnose --stdout json` gives
-the whole report on one of them.
+A gate's result is described in docs/gate.schema.json, a report in docs/report.schema.json.
 """
 
 from __future__ import annotations

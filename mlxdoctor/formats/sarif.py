@@ -156,15 +156,14 @@ def _rules(codes: Sequence[str]) -> list[dict[str, Any]]:
     from mlxdoctor.check import discover
 
     checks = {code: check for check in discover() for code in check.codes}
-    rules = []
+    rules: list[dict[str, Any]] = []
     for code in codes:
-        check = checks.get(code)
-        if check is None:  # another version's report
+        # A report of another version may have codes that are not known here.
+        if (check := checks.get(code)) is None:
             rules.append({"id": code})
-            continue
-        text = check.documentation
-        meaning = sentence(check.codes[code])
-        rules.append(rule(code, meaning, sentence(check.title), text=text, markdown=text))
+        else:
+            text, meaning = check.documentation, sentence(check.codes[code])
+            rules.append(rule(code, meaning, sentence(check.title), text=text, markdown=text))
     return rules
 
 

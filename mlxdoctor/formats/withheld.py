@@ -38,8 +38,6 @@ STRIDE = PIECE - SEED + 1
 _OWN_FIELDS = OWN | {
     *("commands", "diagnosis", "name", "version", "versions"),
     *("check", "code", "evidence", "experiment", "fingerprint"),
-    # As they are in the JSON of `labels`, where they are no enumerations.
-    *("severity", "status"),
 }
 #: Nor is what to do compared with the rows: it is in our words, around quotations, which are cut.
 _OWN_WORDS = _OWN_FIELDS | {"fix"}

@@ -68,7 +68,7 @@ def examine(task: Task) -> Examined:
         in_time("", 0, 0)
         # Without what only a page about one run shows: a gate holds thousands.
         outcomes = tuple(replace(outcome, exhibits=()) for outcome in whole.outcomes)
-        report = replace(whole.alone, outcomes=outcomes, timeline=())
+        report = replace(whole.alone, outcomes=outcomes)
     except StageStopped as stopped:
         problem = f"{task.path}: {stopped}"
     except InputError as error:

@@ -6,16 +6,15 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from pathlib import Path, PurePath
 
 from mlxdoctor.evidence.options import NOT_ASKED
 from mlxdoctor.finding import LOOKED, Severity, Status
-from mlxdoctor.formats.gated import MAIN_KINDS, main_sources
+from mlxdoctor.formats.gated import MAIN_KINDS
 from mlxdoctor.formats.summary import headline, missing
 from mlxdoctor.gate.baseline import Known, figures_of
 from mlxdoctor.gate.examine import Examined
 from mlxdoctor.gate.policy import Ignore, Policy, Rules, matches
-from mlxdoctor.gate_result import GatedFinding, GateItem, GateResult, ItemStatus
+from mlxdoctor.gate_result import GatedFinding, GateItem, ItemStatus
 from mlxdoctor.report import Report
 from mlxdoctor.verdict import Readiness, Verdict
 
@@ -95,17 +94,6 @@ def judge(
     idle = {each for each in suppressions if each.code.split(".", 1)[0] in looked} - used
     item = replace(_item(path, report, rules, gated, reopened), seconds=examined.seconds)
     return Weighed(item, frozenset(used), frozenset(idle), frozenset(failing))
-
-
-def alone(report: Report, fail_on: str = "error") -> GateResult:
-    """One report as the gate's only item, for the formats of code hosts."""
-    sources = main_sources(report) or [report.name]
-    # Loose files in the current folder are called by their name.
-    path = str(PurePath(sources[0]).parent)
-    examined = Examined(report, "", sum(outcome.seconds for outcome in report.outcomes))
-    policy = Policy(Path.cwd(), rules=Rules(fail_on=fail_on))  # type: ignore[arg-type]
-    path = sources[0] if path == "." else path
-    return GateResult((judge(path, examined, policy, frozenset(), date.today()).item,))
 
 
 def notices(policy: Policy, judgements: Iterable[Weighed], today: date) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ def inspect_adapter(path: Path, base: BaseModel | None = None) -> Inspection:
         "holds_adapter": holds_adapter,
         "faulty": not holds_adapter or nonfinite > 0 or unpaired > 0 or is_broken,
     }
-    return Inspection("adapters", figures, _summary(figures), [(rows, _columns(rows))])
+    return Inspection("adapters", figures, _summary(figures), rows, _columns(rows))
 
 
 def _stated(config: TrainingConfig | None) -> dict[str, Any]:

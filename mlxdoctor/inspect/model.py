@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 
 from mlxdoctor.evidence.adapter import Adapter, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.inspect.page import Column, Inspection, Row, figure, finite, or_blank
-from mlxdoctor.measure.weights.changed_tensors import WeightChange, component, weight_changes
+from mlxdoctor.measure.weights.changed_tensors import WeightChange, weight_changes
 from mlxdoctor.safety.errors import InputError
 
-_COMPONENTS = (
-    Column("component", "component", align="left"),
-    Column("tensors", "tensors"),
-    Column("changed", "changed"),
-    Column("median ‖W'−W‖/‖W‖", "median_relative", figure),
-    Column("largest", "largest_relative", figure),
-)
 _TENSORS = (
     Column("layer", "layer", or_blank),
     Column("tensor", "tensor", align="left"),
@@ -72,7 +64,6 @@ def inspect_model(
         rows.append(_row(change))
         progress(len(rows), len(tuned.tensors))
     beside = TrainingConfig.beside(tuned.path) if tuned.from_adapter else None
-    parts = [_component(part, rows) for part in dict.fromkeys(row["component"] for row in rows)]
     nonfinite = sum(row["nonfinite"] for row in rows)
     stated = beside.fine_tune_type if beside is not None else None
     # Full weights where there was to be an adapter.
@@ -89,11 +80,9 @@ def inspect_model(
         "base": str(base.path),
         "stated_type": stated,
         "tensors": rows,
-        "components": parts,
         "faulty": nonfinite > 0 or is_no_adapter,
     }
-    tables = [(parts, _COMPONENTS), (rows, _TENSORS)]
-    return Inspection("models", figures, summary, tables)
+    return Inspection("models", figures, summary, rows, _TENSORS)
 
 
 def _row(change: WeightChange) -> Row:
@@ -101,25 +90,10 @@ def _row(change: WeightChange) -> Row:
     return {
         "tensor": change.name,
         "layer": layer_of(change.name)[0],
-        "component": component(change.name),
         "shape": change.shape,
         "base_stored": change.before,
         "stored": change.after,
         "status": change.status,
         "relative": finite(change.relative),
         "nonfinite": change.nonfinite,
-    }
-
-
-def _component(part: str, rows: Sequence[Row]) -> Row:
-    """The tensors of one part of the model together."""
-    mine = [row for row in rows if row["component"] == part]
-    changed = [row for row in mine if row["status"] == "changed"]
-    sizes = [row["relative"] for row in changed if row["relative"] is not None]
-    return {
-        "component": part,
-        "tensors": len(mine),
-        "changed": len(changed),
-        "median_relative": median(sizes) if sizes else None,
-        "largest_relative": max(sizes, default=None),
     }

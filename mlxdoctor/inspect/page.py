@@ -30,36 +30,35 @@ class Inspection:
     Attributes:
         kind: what the JSON calls a list of them.
         figures: the JSON object.
-        summary: the lines above the tables.
-        tables: rows and columns of each.
+        summary: the lines above the table.
+        rows, columns: the table.
     """
 
     kind: Literal["adapters", "models"]
     figures: Mapping[str, Any]
     summary: Sequence[str]
-    tables: Sequence[tuple[Sequence[Row], Sequence[Column]]]
+    rows: Sequence[Row]
+    columns: Sequence[Column]
 
     def page(self, *, is_markdown: bool) -> str:
         """Lines for a terminal, or Markdown; what an artifact wrote can do no harm in either."""
         from tabulate import tabulate
 
         clean = escape.markdown if is_markdown else escape.terminal
-        parts = ["\n".join(map(clean, self.summary))]
-        for rows, columns in self.tables:
-            cells = [
-                [clean(str(column.show(row[column.key]))) for column in columns] for row in rows
-            ]
-            if cells:
-                parts.append(
-                    tabulate(
-                        cells,
-                        [column.header for column in columns],
-                        tablefmt="pipe" if is_markdown else "simple",
-                        disable_numparse=True,
-                        colalign=[column.align for column in columns],
-                    )
-                )
-        return "\n\n".join(parts)
+        summary = "\n".join(map(clean, self.summary))
+        if not self.rows:
+            return summary
+        table = tabulate(
+            [
+                [clean(str(column.show(row[column.key]))) for column in self.columns]
+                for row in self.rows
+            ],
+            [column.header for column in self.columns],
+            tablefmt="pipe" if is_markdown else "simple",
+            disable_numparse=True,
+            colalign=[column.align for column in self.columns],
+        )
+        return f"{summary}\n\n{table}"
 
 
 def finite(value: float | None) -> float | None:

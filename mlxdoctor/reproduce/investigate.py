@@ -188,7 +188,7 @@ def _tried(bench: Bench, cause: Cause, plain: Trials, replay: Replay | None) -> 
     if cause.change is not None:
         return refuted(f"{cause.change.key} already has the value that would cure it")
     reason = "it is reproduced, but no single change that would cure this cause is known"
-    return undecided(reason, "a healthy run to compare with (`diagnose --against HEALTHY`)")
+    return undecided(reason, "the configuration of a healthy run to compare with")
 
 
 def _out_of_time(

@@ -117,8 +117,3 @@ class Alarm:
             }
         )
         return told
-
-
-def as_sentence(clause: str) -> str:
-    """A clause as a sentence."""
-    return f"{clause[:1].upper()}{clause[1:].rstrip('.')}."

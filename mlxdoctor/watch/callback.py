@@ -58,8 +58,7 @@ class WatchCallback:
             It gets every report, after the watch has; what it raises goes on to the trainer as it
             would without the watch.
         iterations: how long the training is to be, to say what stopping saves.
-        stop: raise `TrainingStopped` at an alarm. Otherwise it is only told.
-        on_alarm: called with the alarm, once; without it, it is told on standard error.
+        stop: raise `TrainingStopped` at an alarm. Otherwise it is told on standard error, once.
 
     Attributes:
         alarm: the first alarm, or None.
@@ -72,13 +71,11 @@ class WatchCallback:
         *,
         iterations: int | None = None,
         stop: bool = False,
-        on_alarm: Callable[[Alarm], None] | None = None,
     ) -> None:
         self.alarm: Alarm | None = None
         self._record = Path(record) if record is not None else None
         self._wrapped = wrapped
         self._stop = stop
-        self._on_alarm = on_alarm
         self._watch = Watch(iterations)
         self._started = time.monotonic()
         self._has_failed = False
@@ -115,12 +112,6 @@ class WatchCallback:
             return
         self.alarm = alarm
         self._guard(self._write, {"alarm": alarm.to_dict()})
-        self._guard(self._tell, alarm)
-
-    def _tell(self, alarm: Alarm) -> None:
-        if self._on_alarm is not None:
-            self._on_alarm(alarm)
-            return
         print(
             f"mlxdoctor: {alarm.verdict.value} at iteration {alarm.step:,}: {alarm.message} "
             f"What to do: {alarm.advice} By stopping now: {alarm.savings}.",

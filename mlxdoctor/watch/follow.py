@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mlxdoctor.formats.summary import sentence
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.watch.alarms import Alarm, AlarmKind, Best, as_sentence
+from mlxdoctor.watch.alarms import Alarm, AlarmKind, Best
 from mlxdoctor.watch.growing_log import GrowingLog, Stamp, rows_of
 from mlxdoctor.watch.monitor import Watch
 
@@ -162,7 +163,7 @@ class Follower:
         best = now.best
         if best is not None and best.since >= REMARKED_AFTER and best.step != self._remarked_at:
             self._remarked_at = best.step
-            self._remark(as_sentence(str(best)), {"best": best.to_dict()})
+            self._remark(sentence(str(best)), {"best": best.to_dict()})
         self._progress("watching", now.step, now.iterations or now.step)
 
 
@@ -170,4 +171,4 @@ def _with_save(alarm: Alarm, best: Best | None) -> Alarm:
     """The alarm; one on validations that do not improve names the save nearest to the best."""
     if alarm.verdict is not AlarmKind.NOT_IMPROVING or best is None:
         return alarm
-    return replace(alarm, message=as_sentence(str(best)))
+    return replace(alarm, message=sentence(str(best)))

@@ -18,10 +18,11 @@ import numpy as np
 
 from mlxdoctor.evidence.logs.series import Axis, Segment, Series, is_preference
 from mlxdoctor.finding import Measurement, Sign
+from mlxdoctor.formats.summary import sentence
 from mlxdoctor.judge.curve import loss_figures
 from mlxdoctor.judge.series_table import AlarmRule, Columns, Pattern, SeriesTable, reaches_any
 from mlxdoctor.template import fill
-from mlxdoctor.watch.alarms import Alarm, AlarmKind, Best, as_sentence
+from mlxdoctor.watch.alarms import Alarm, AlarmKind, Best
 
 #: The tables whose entries raise alarms, the surest first.
 TABLES = tuple(
@@ -192,7 +193,7 @@ class Watch:
         kind, onset = AlarmKind(rule.kind), figures.get(rule.onset)
         values = {**sign.measured, "onset": sign.onset}
         message = fill(pattern.symptom.says, values)
-        advice = f"Stop it. {as_sentence(fill(pattern.symptom.fix, values))}"
+        advice = f"Stop it. {sentence(fill(pattern.symptom.fix, values))}"
         since = onset if isinstance(onset, int) else row.step
         return Alarm(kind, row.step, since, message, advice, sign.measured)
 
@@ -208,7 +209,7 @@ class Watch:
         if self._patience is None or best.since < self._patience:
             return None
         measured = {"best_val_loss": best.loss, "best_step": best.step, "val_loss": loss}
-        message = as_sentence(str(best))
+        message = sentence(str(best))
         return Alarm(AlarmKind.NOT_IMPROVING, row.step, best.step, message, NO_BETTER, measured)
 
 

@@ -26,7 +26,7 @@ def test_there_and_back(tmp_path: Path, call: Call) -> None:
     )
     assert "wrote adapter_config.json and adapter_model.safetensors" in out
     assert files(peft) == ["adapter_config.json", "adapter_model.safetensors"]
-    assert call("convert", peft, "--to", "mlx", "--model", BASE, "-o", mlx)[0] == 0
+    assert call("convert", peft, "--model", BASE, "-o", mlx)[0] == 0
     assert files(mlx) == ["adapter_config.json", "adapters.safetensors"]
     assert json.loads((mlx / "adapter_config.json").read_text())["model"] == str(BASE)
 
@@ -58,9 +58,8 @@ def test_a_folder_in_use_is_left_alone(tmp_path: Path, call: Call) -> None:
     code, _, err = call("convert", source, "-o", target)
     assert (code, "is not empty" in err) == (2, True)
     assert digest(target) == before
-    assert call("convert", source, "-o", target, "--force")[0] == 0
     (tmp_path / "file").write_text("mine")
-    code, _, err = call("convert", source, "-o", tmp_path / "file", "--force")
+    code, _, err = call("convert", source, "-o", tmp_path / "file")
     assert (code, "is not a folder" in err) == (2, True)
 
 
@@ -68,6 +67,6 @@ def test_a_folder_in_use_is_left_alone(tmp_path: Path, call: Call) -> None:
 def test_nothing_is_written_into_the_adapter(below: str, tmp_path: Path, call: Call) -> None:
     source = mlx_adapter(tmp_path / "a")
     before = digest(source)
-    code, _, err = call("convert", source, "-o", source / below, "--force")
+    code, _, err = call("convert", source, "-o", source / below)
     assert (code, "in which nothing is written" in err) == (2, True)
     assert digest(source) == before

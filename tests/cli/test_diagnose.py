@@ -70,7 +70,7 @@ def test_a_report_is_never_written_into_the_run(
     code, _, error = call("diagnose", ".")
     assert code == 2
     assert "lies inside the inspected folder" in error
-    assert "--stdout" in error
+    assert "--output" in error
     assert digest(run) == before
 
 

@@ -110,15 +110,13 @@ def test_a_baseline_is_written_and_then_only_what_is_new_fails(project: Path, ca
     assert json.loads((project / "known.json").read_text())["known"] == []
 
 
-def test_files_the_summary_and_what_is_printed_go_together(project: Path, call: Call) -> None:
-    (project / "summary.md").write_text("before\n")
-    formats = ["--format", "markdown", "--format", "json", "--summary", "summary.md"]
+def test_files_and_what_is_printed_go_together(project: Path, call: Call) -> None:
+    formats = ["--format", "markdown", "--format", "json"]
     code, printed, _ = call("gate", "runs/*/", *formats, "--stdout", "json", "-o", "out")
     assert code == 1
     assert (project / "out" / "gate.json").read_text() == printed
     page = (project / "out" / "gate.md").read_text()
     assert page.startswith("# Gate: 1 of 3 failed")
-    assert (project / "summary.md").read_text() == f"before\n{page}"
     assert str(project) not in printed + page
     code, out, _ = call("gate", "runs/*/", "--format", "json")
     assert (code, "reports/gate.json" in out) == (1, True)
@@ -131,8 +129,6 @@ def test_what_was_found_is_printed_even_if_it_cannot_be_written(project: Path, c
     assert code == 2
     assert "1 of 3 failed" in out
     assert "taken: cannot be written" in err
-    code, _, err = call("gate", "runs/*/", "--summary", "none/summary.md")
-    assert (code, "name another file with --summary" in err) == (2, True)
 
 
 def test_nothing_is_written_into_what_is_examined(project: Path, call: Call) -> None:
@@ -154,19 +150,18 @@ def test_init_writes_a_policy_that_the_run_passes(project: Path, call: Call) -> 
     text = (project / "mlxdoctor.toml").read_text()
     assert call("gate", "runs/healthy-*/")[0] == 0
     code, _, err = call("gate", "--init", "runs/healthy-ordinary")
-    assert (code, "is there already; replace it with --force" in err) == (2, True)
+    assert (code, "is there already; remove it" in err) == (2, True)
     assert (project / "mlxdoctor.toml").read_text() == text
-    assert call("gate", "--init", "--force", "runs/healthy-ordinary")[0] == 0
-    assert "#   runs/healthy-ordinary\n" in (project / "mlxdoctor.toml").read_text()
-    code, _, err = call("gate", "--init", "--force", "runs/b-never-trained")
+    assert "#   runs/healthy-ordinary\n" in text
+    code, _, err = call("gate", "--init", "--policy", "new.toml", "runs/b-never-trained")
     assert (code, "is no healthy run" in err) == (2, True)
-    assert "#   runs/healthy-ordinary\n" in (project / "mlxdoctor.toml").read_text()
-    assert call("gate", "--init", "--force", "--policy", "pyproject.toml", "runs/h*/")[0] == 2
+    assert not (project / "new.toml").exists()
+    assert call("gate", "--init", "--policy", "pyproject.toml", "runs/h*/")[0] == 2
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--force"], ["--jobs", "2", "--cluster", "x"], ["--jobs", "0"], ["--time-limit", "0"]],
+    [["--jobs", "2", "--cluster", "x"], ["--jobs", "0"], ["--time-limit", "0"]],
 )
 def test_options_that_do_not_go_together_are_refused(
     project: Path, arguments: list[str], call: Call

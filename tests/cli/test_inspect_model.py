@@ -42,10 +42,6 @@ def test_a_model_folder(tmp_path: Path) -> None:
     assert (tensors[Q]["shape"], tensors[Q]["layer"], tensors[Q]["stored"]) == ([96, 96], 0, "F32")
     assert {row["status"] for name, row in tensors.items() if name not in changed} == {"same"}
     assert tensors["model.norm.weight"]["status"] == "missing"
-    components = {row["component"]: row for row in found["components"]}
-    assert (components["attention"]["changed"], components["attention"]["tensors"]) == (1, 16)
-    assert components["attention"]["largest_relative"] == tensors[Q]["relative"]
-    assert components["feed-forward"]["median_relative"] is None
 
 
 @pytest.mark.parametrize("table_format", ["text", "markdown"])
@@ -56,7 +52,6 @@ def test_the_table_names_every_tensor_once(tmp_path: Path, table_format: str) ->
     lines = printed.splitlines()
     assert all(sum(name in line for line in lines) == 1 for name in WEIGHTS)
     assert "tensors: 37 same, 1 changed" in lines
-    assert any(line.replace("|", " ").split()[:3] == ["attention", "16", "1"] for line in lines)
 
 
 def test_values_that_are_not_finite_fail(tmp_path: Path) -> None:

@@ -77,4 +77,4 @@ def test_a_diverged_run_ends_with_1(tmp_path: Path, call: Call) -> None:
     high = ["--set", "learning_rate=1", "--set", "iters=30", "--set", "num_layers=4"]
     code, _, err = call("train", "-c", config(tmp_path), *high)
     assert (code, "Ended early, diverging: The loss ends at" in err) == (1, True)
-    assert call("train", "-c", config(tmp_path), *high, "--parity")[0] == 0
+    assert call("train", "-c", config(tmp_path), *high, "--set", "mlxdoctor.mode=parity")[0] == 0

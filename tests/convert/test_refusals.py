@@ -227,9 +227,7 @@ def test_a_configuration_that_is_not_there_or_another_librarys(tmp_path: Path) -
     assert "has the names of mlx-lm, but adapter_config.json is of peft" in refusal(tmp_path)
 
 
-def test_what_to_convert_to(tmp_path: Path) -> None:
+def test_a_base_that_is_no_model(tmp_path: Path) -> None:
     folder = mlx_adapter(tmp_path / "a")
-    with pytest.raises(InputError, match="is an adapter of mlx-lm already"):
-        convert(folder, "mlx")
     for model in (str(tmp_path), "./nowhere"):
         assert "is not a model's folder" in refusal(folder, model)

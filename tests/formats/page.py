@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 _VOID = frozenset({"meta", "link", "img", "br", "hr"})
-_STRUCTURE = ("html", "head", "meta", "title", "link", "style", "body", "main", "nav", "details")
+_STRUCTURE = ("html", "head", "meta", "title", "link", "style", "body", "main", "details")
 _TEXT = ("summary", "h1", "h2", "h3", "p", "ul", "ol", "li", "a", "em", "strong", "br", "img")
 _CODE = ("code", "pre", "ins", "del", "span")
 _TABLES = ("div", "table", "thead", "tbody", "tr", "th", "td")

@@ -241,11 +241,6 @@ def unhealthy() -> dict[str, Any]:
                 "quantity": "‖ΔW‖/‖W‖",
             },
         },
-        "timeline": [
-            {"iteration": None, "event": "before any update the validation loss was 1.858"},
-            {"iteration": 10, "event": "the loss began to rise"},
-            {"iteration": 1000, "event": "a checkpoint was saved"},
-        ],
         "next": {
             "why": away,
             "how": "name its folder with --base",
@@ -290,7 +285,6 @@ def healthy() -> dict[str, Any]:
         "coverage": data["coverage"][1:],
         "causes": {},
         "fix": None,
-        "timeline": [],
     }
     data["figures"] |= {
         "loss": {
@@ -328,7 +322,7 @@ def made(data: Mapping[str, Any]) -> Report:
     told = {**vars(first), "exhibits": tuple(exhibits), "marks_onset": True}
     parts = {**data, **data["run"], "left_out": data["run"].get("left_out", ())}
     types = get_type_hints(Report)
-    plain = ("coverage", "fix", "timeline", "next", "commands", "unreadable")
+    plain = ("coverage", "fix", "next", "commands", "unreadable")
     read = ("evidence", "missing", "left_out")
     return Report(
         name=data["name"],

@@ -47,8 +47,15 @@ ACTIVE = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 WORD_JOINER = "\u2060"
 
 #: Format -> the file of a report in it; the others are only printed.
-FILES = {one.name: f"report.{one.suffix}" for one in all_formats().values() if one.suffix}
-PRINTED = [one for one in all_formats() if one not in FILES]
+REPORTS = [one for one in all_formats().values() if one.report]
+FILES = {one.name: f"report.{one.suffix}" for one in REPORTS if one.suffix}
+PRINTED = [one.name for one in REPORTS if not one.suffix]
+#: Files that the gate alone writes.
+GATED = {
+    one.name: f"gate.{one.suffix}"
+    for one in all_formats().values()
+    if one.suffix and not one.report
+}
 
 
 def is_active(one: str) -> bool:
@@ -121,6 +128,15 @@ def reports(hostile: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     places = ["--base", str(hostile / "base"), "--data", str(hostile / "data")]
     command = ["diagnose", str(hostile / NAME), "--no-generate", *places, *formats, "-o", str(out)]
     printed = said(command)
+    said(
+        [
+            "gate",
+            command[1],
+            *(part for name in GATED for part in ("--format", name)),
+            "-o",
+            str(out),
+        ]
+    )
     files = [path for path in out.rglob("*") if path.is_file() and path.suffix != ".png"]
     return {**{path.name: path.read_text("utf-8") for path in files}, "terminal": printed}
 
@@ -135,7 +151,7 @@ def said(command: list[str]) -> str:
 
 def test_the_text_gets_into_every_report(reports: dict[str, str]) -> None:
     # Otherwise the tests below could not fail.
-    assert set(reports) >= {*FILES.values(), "terminal"}
+    assert set(reports) >= {*FILES.values(), *GATED.values(), "terminal"}
     assert all(WORD in text for text in reports.values())
     found = json.loads(reports["report.json"])
     told = {finding["code"] for one in found["outcomes"] for finding in one["findings"]}
@@ -179,8 +195,8 @@ def test_what_a_finding_says_to_do_is_never_live_and_is_withheld(
         assert live_in_page(text_of(report, "html"), WORD) == []
         assert live_in_markdown(text_of(report, "markdown"), WORD) == []
     told = rendered(report)
-    # What is only printed, and of a gate, need not say what to do.
-    shows_fixes = {*FILES, *(name for name in PRINTED if all_formats()[name].report)}
+    # What is only printed of a gate need not say what to do.
+    shows_fixes = {*FILES, *GATED, *PRINTED}
     assert all(WORD in "".join(told[name]) for name in shows_fixes)
     shown = rendered(without_text(report, []))
     assert [name for name, one in shown.items() if WORD in "".join(one)] == []
@@ -195,15 +211,15 @@ def test_no_markup_is_its_own(reports: dict[str, str]) -> None:
     assert not [one for one in ("https://evil", "www.evil", "@someone") if one in outside]
 
 
-@pytest.mark.parametrize("name", [*FILES.values(), "terminal"])
+@pytest.mark.parametrize("name", [*FILES.values(), *GATED.values(), "terminal"])
 def test_nothing_moves_hides_or_reorders(reports: dict[str, str], name: str) -> None:
     assert {one for one in reports[name] if is_active(one)} <= {WORD_JOINER}
 
 
 def test_xml_and_json_can_be_read_and_a_ci_runner_gets_no_orders(reports: dict[str, str]) -> None:
     assert "::error::" not in reports["terminal"]
-    xml.etree.ElementTree.fromstring(reports["report.junit.xml"])
-    for name in ("report.json", "report.sarif"):
+    xml.etree.ElementTree.fromstring(reports["gate.junit.xml"])
+    for name in ("report.json", "gate.sarif"):
         json.loads(reports[name])
 
 
@@ -217,10 +233,11 @@ def test_xml_and_json_can_be_read_and_a_ci_runner_gets_no_orders(reports: dict[s
         ["labels", "DATA", "--base", "BASE"],
         ["labels", "DATA", "--base", "BASE", "--config", "RUN"],
         *(["diagnose", "RUN", "--no-generate", "--stdout", one] for one in PRINTED),
+        ["gate", "RUN", "--stdout", "github"],
         ["diagnose", "RUN/missing\x1b[31m\u202e"],
         ["diagnose", "RUN", "--select", "\x1b[31m\u202e"],
         ["explain", "\x1b[31m\u202e"],
-        ["convert", "RUN", "--to", "peft", "-o", "OUT"],
+        ["convert", "RUN", "-o", "OUT"],
         ["lint", "RUN/missing\x1b[31m.py"],
     ],
     ids=lambda one: " ".join(one[:1] + one[2:]).encode("ascii", "replace").decode(),

@@ -55,12 +55,12 @@ def test_an_item_is_red_exactly_where_it_did_not_pass() -> None:
         if item.status is ItemStatus.PASSED:
             assert not any(case.is_failure or case.is_error for case in suite)
     assert {item.status for item in given.items} == set(ItemStatus)
-    policy = Policy(ROOT, rules=Rules(require=("comparison",)))
+    policy = Policy(ROOT, rules=Rules(require=("score",)))
     (suite,) = suites(GateResult((gated_runs.item(HEALTHY, policy),), None))
     (result,) = cases(suite)[junit.GATE_CASE].result
     assert isinstance(result, Error)
     assert result.type == "inconclusive"
-    assert result.message.startswith("the required check comparison is skipped")
+    assert result.message.startswith("the required check score is skipped")
 
 
 def test_what_fails_names_the_root_cause_every_reason_and_what_to_do() -> None:

@@ -48,7 +48,6 @@ def test_the_sections_come_in_the_order_of_the_design() -> None:
         "Differential diagnosis",
         "Why this does that",
         "Confirmation",
-        "Timeline",
         "Every cause",
         "Every check",
         "What could not be checked",

@@ -11,7 +11,7 @@ from jsonschema import Draft4Validator, FormatChecker
 
 from mlxdoctor.finding import Severity
 from mlxdoctor.formats import sarif
-from mlxdoctor.gate.weigh import alone
+from mlxdoctor.gate.policy import Policy, Rules
 from mlxdoctor.gate_result import GateResult
 from mlxdoctor.lint import hit_formats
 from mlxdoctor.lint.linter import Hit
@@ -83,7 +83,9 @@ def test_only_what_fails_is_an_error() -> None:
     report = gated_runs.report(COLLAPSED)
     errors = [one.severity.value for one in report.findings].count("error")
     for fail_on, count in (("error", errors), ("never", 0)):
-        levels = [one["level"] for one in run_of(sarif.render(alone(report, fail_on)))["results"]]
+        failed = gated_runs.item(COLLAPSED, Policy(ROOT, rules=Rules(fail_on=fail_on)))
+        run = run_of(sarif.render(GateResult((failed,))))
+        levels = [one["level"] for one in run["results"]]
         assert levels.count("error") == count
 
 

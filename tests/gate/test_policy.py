@@ -44,7 +44,7 @@ def test_an_override_replaces_what_it_names_and_the_later_one_wins(tmp_path: Pat
         tmp_path,
         """
         require = ["loss-trend"]
-        fail = ["comparison"]
+        fail = ["score"]
         [[override]]
         paths = ["old/**"]
         require = []
@@ -55,6 +55,6 @@ def test_an_override_replaces_what_it_names_and_the_later_one_wins(tmp_path: Pat
     )
     assert read.rules_for("new/a") == read.rules
     old = read.rules_for("old/a")
-    assert (old.require, old.fail_on, old.fail) == ((), "error", {"comparison"})
+    assert (old.require, old.fail_on, old.fail) == ((), "error", {"score"})
     both = read.rules_for("old/b")
     assert (both.require, both.fail_on) == ((), "never")

@@ -17,7 +17,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         require = ["loss-trend"]
         require-generate = true
         fail-on = "warning"
-        fail = ["weight-drift.large", "comparison"]
+        fail = ["weight-drift.large", "score"]
         baseline = "known.json"
         [[override]]
         paths = ["old/**"]
@@ -32,7 +32,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     assert read.rules.require == ("loss-trend",)
     assert read.rules.require_generate
     assert read.rules.fail_on == "warning"
-    assert read.rules.fail == {"weight-drift.large", "comparison"}
+    assert read.rules.fail == {"weight-drift.large", "score"}
     assert read.baseline == tmp_path / "known.json"
     assert read.overrides[0].rules == {"fail_on": "never"}
     assert read.ignores[0].expires == date(2030, 1, 31)
@@ -58,15 +58,15 @@ def test_every_key_is_read(tmp_path: Path) -> None:
             "[[override]]\npaths = ['!a']\nfail = []",
             "override 1: paths is ['!a']; write a list of paths",
         ),
-        ("[[ignore]]\ncode = 'comparison'", "ignore 1: reason is missing"),
-        ("[[ignore]]\ncode = 'comparison'\nreason = ' '", "ignore 1: reason is ' '"),
+        ("[[ignore]]\ncode = 'score'", "ignore 1: reason is missing"),
+        ("[[ignore]]\ncode = 'score'\nreason = ' '", "ignore 1: reason is ' '"),
         ("[[ignore]]\nreason = 'x'", "ignore 1: code is missing"),
         (
-            "[[ignore]]\ncode='comparison'\nreason='x'\nuntil=1",
+            "[[ignore]]\ncode='score'\nreason='x'\nuntil=1",
             "ignore 1: until is an unknown key",
         ),
         (
-            "[[ignore]]\ncode='comparison'\nreason='x'\nexpires='2030-01-31'",
+            "[[ignore]]\ncode='score'\nreason='x'\nexpires='2030-01-31'",
             "ignore 1: expires is '2030-01-31'; write a day without quotes",
         ),
         ("fail-on =", "is not valid TOML"),

@@ -97,12 +97,9 @@ def test_unusable_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "has rows in a format that mlx-lm does not know" in refused(tmp_path / "odd.jsonl")
 
 
-def options(run: str, log: str) -> list[str]:
-    return ["--base", str(BASE), "--config", str(RUNS / run), "--log", str(RUNS / run / log)]
-
-
 def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    command = ["labels", str(DATA), *options("healthy-ordinary", "train.log")]
+    command = ["labels", str(DATA), "--base", str(BASE)]
+    command += ["--config", str(RUNS / "healthy-ordinary")]
     assert main([*command, "--rows", "1"]) == 0
     shown = capsys.readouterr().out
     assert "[[<|im_end|>]]" in shown
@@ -112,8 +109,5 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     assert data["mask_prompt"] is True
     assert set(data["totals"]["targets_by_role"]) == {"answer", "end", "other"}
     assert [row["line"] for row in data["rows"]] == [1, 2, 3]
-    # A log that counted prompts is told.
-    assert main(["labels", str(DATA), *options("targets-with-prompt", "train.jsonl")]) == 1
-    assert "[trained-tokens.prompt-counted]" in capsys.readouterr().out
-    assert main([*command, "--no-text"]) == 0
+    assert main([*command, "--rows", "0"]) == 0
     assert "Dedunia" not in capsys.readouterr().out

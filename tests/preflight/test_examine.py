@@ -156,7 +156,7 @@ def test_a_few_rows_again_and_again_is_told_before(
     assert report.root.cause.id == "overfitting"
 
 
-@pytest.mark.parametrize("name", ["github", "html", "json", "junit", "markdown", "sarif", "text"])
+@pytest.mark.parametrize("name", ["html", "json", "markdown", "text"])
 def test_every_format(plan: Callable[..., Path], call: Call, name: str) -> None:
     code, printed, _ = call("preflight", plan(learning_rate=0.03), "--stdout", name)
     assert code == 1

@@ -16,7 +16,7 @@ from mlx_lm.tuner.trainer import train as mlx_lm_train
 
 from mlxdoctor import TrainingStopped, WatchCallback
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.watch.alarms import Alarm, AlarmKind
+from mlxdoctor.watch.alarms import AlarmKind
 from mlxdoctor.watch.monitor import Watch
 from tests.twin.small import VOCABULARY, small_model
 
@@ -111,15 +111,6 @@ def test_without_stop_the_alarm_is_told_once_and_the_training_goes_on(
     assert told.count("non-finite at iteration 20") == 1
     assert watch.alarm is not None
     assert watch.alarm.step == 20
-
-
-def test_the_alarm_may_be_told_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
-    heard: list[Alarm] = []
-    watch = WatchCallback(None, on_alarm=heard.append)
-    watch.on_val_loss_report({"iteration": 0, "val_loss": 2.0, "val_time": 1.0})
-    watch.on_train_loss_report(report(10, math.inf))
-    assert [one.verdict for one in heard] == [AlarmKind.NON_FINITE]
-    assert capsys.readouterr().err == ""
 
 
 def test_what_the_wrapped_callback_raises_is_its_own_and_the_record_is_kept(tmp_path: Path) -> None:
