@@ -6,7 +6,7 @@ import builtins
 import re
 from dataclasses import dataclass, replace
 
-from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar
+from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar, messages
 from mlxdoctor.evidence.logs.series import LogFailure
 
 #: Failures kept; a crash loop repeats itself.
@@ -41,25 +41,7 @@ _HINT = re.compile(
     r"emory|OOM|oom|allocat|bad_alloc|ommand buffer|CUDA|Metal|[Kk]illed|signal|SIG|Interrupt"
     r"|interrupt|terminat|[Aa]bort|fault|bus error|Error|Exception|Traceback"
 )
-_FAILURES = {
-    "out-of-memory": re.compile(
-        r"[Ii]nsufficient [Mm]emory|OutOfMemory|[Oo]ut [Oo]f [Mm]emory|MemoryError"
-        r"|[Cc]annot allocate memory|Attempting to allocate \d+ bytes"
-        r"|[Uu]nable to allocate|\boom-kill|\bOOM\b.{0,200}kill|std::bad_alloc"
-    ),
-    "gpu-error": re.compile(
-        r"Command buffer execution failed|kIOGPUCommandBufferCallbackError"
-        r"|CUDA error|Metal device.{0,200}(?:lost|removed)"
-    ),
-    "killed": re.compile(
-        r"^\s*(?:\S+:\s+)?(?:line \d+:\s+)?(?:\d+\s+)?[Kk]illed\b|Killed: 9|signal 9\b|SIGKILL"
-    ),
-    "interrupted": re.compile(r"^\s*KeyboardInterrupt\b|SIGINT|^\s*zsh: interrupt"),
-    "aborted": re.compile(
-        r"libc\+\+abi: terminating|terminate called|^\s*Aborted\b|Abort trap: 6|SIGABRT"
-        r"|zsh: (?:abort|bus error|segmentation fault)|Segmentation fault"
-    ),
-}
+_FAILURES = messages("failures")
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from mlxdoctor.members import modules_of
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
 from mlxdoctor.safety.user_failure import failure_of
+from mlxdoctor.tables import shipped
 
 T = TypeVar("T")
 
@@ -36,6 +37,12 @@ MAX_PATTERNS = 6
 #: What a number may be made of, in such a pattern. Never given back: `1-1-1-1` could be divided
 #: in too many ways.
 LIKE_NUMBER = r"[-+0-9.eEnaNifINFty]++"
+
+
+def messages(table: str) -> dict[str, re.Pattern[str]]:
+    """A table of `log_formats/messages.toml`: name -> a pattern for any of its lines."""
+    listed = shipped("mlxdoctor.evidence.log_formats", "messages.toml")[table]
+    return {name: re.compile("|".join(patterns)) for name, patterns in listed.items()}
 
 
 def axis_of(step_name: str | None) -> Axis:
