@@ -51,21 +51,16 @@ class Panel(LineFormat):
 
     def __init__(self, log: LogSoFar) -> None:
         super().__init__(log)
-        self._is_open = False
         self._label = ""
 
-    @property
-    def is_open(self) -> bool:
-        return self._is_open
-
     def read(self, number: int, line: str) -> bool:
-        was_open = self._is_open
+        was_open = self.is_open
         if "╭" in line and "┬" not in line:
-            was_open = self._is_open = True
+            was_open = self.is_open = True
             self._label = ""
             self.notes.run_marks.append(number)
         elif "╰" in line:
-            self._is_open = False
+            self.is_open = False
         elif was_open and (inside := _INSIDE.match(line)):
             self._enter(number, inside[1].strip().removesuffix("│").removesuffix("|").rstrip())
         else:

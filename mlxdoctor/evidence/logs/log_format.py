@@ -265,8 +265,12 @@ class LogFormat(ABC):
 class LineFormat(LogFormat):
     """A format of single lines, which stand among those of other formats.
 
-    Lines of one or two characters say nothing by themselves: it gets them while it `is_open`.
+    Attributes:
+        is_open: whether a line of one or two characters, which says nothing by itself, may end what
+            was begun, or go on with it. It gets such lines only while this is so.
     """
+
+    is_open = False
 
     @abstractmethod
     def read(self, number: int, line: str) -> bool:
@@ -274,11 +278,6 @@ class LineFormat(LogFormat):
 
         It is read then, and no other format is asked about it.
         """
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a line of one or two characters may end what was begun, or go on with it."""
-        return False
 
     def finish(self) -> None:
         """Read what is left: the log ends here."""
