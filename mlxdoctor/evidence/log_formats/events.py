@@ -13,7 +13,7 @@ MAX_WARNINGS = 10_000
 
 #: What every line below has.
 _HINT = re.compile(
-    r"[Ss]av(?:ed|ing)|aram(?:eter)?s|[Mm]odel|[Ss]tarting|Test loss|Loading|[Tt]rainer"
+    r"[Ss]av(?:ed|ing|e\s)|aram(?:eter)?s|[Mm]odel|[Ss]tarting|Test loss|Loading|[Tt]rainer"
     r"|Training|mlx|[Mm]emory|MEMORY|[Vv]alidation set|[Nn]o (?:valid|eval)"
     r"|[Nn]o \w+ (?:target|token|label)|[Aa]ll (?:the )?(?:masked|targets|tokens|labels)|torch"
     r"|unsloth|transformers|RAM|ram\b"
@@ -21,6 +21,9 @@ _HINT = re.compile(
 _SAVED = re.compile(
     r"(?:Iter(?:ation)?\s+(\d+):\s*)?Saved\s+(final\s+)?(?:adapter\s+)?weights\s+to\s+(\S.*)"
 )
+#: In the coloured table of mlx-lm: `save  0000010_adapters.safetensors`.
+_LISTED = re.compile(r"(?:^|\s)save\s+(\S+\.(?:safetensors|npz))\s*$")
+_ITERATION = re.compile(r"(?<!\d)(\d+)_adapters")
 _SIZE = r"([\d.,]*\d)\s?(K|M|B|[Mm]illion|[Bb]illion)?\b"
 #: The share, the few and all: `Trainable parameters: 0.1% (5.2M/3212.750M)`.
 _SHARE = re.compile(
@@ -88,6 +91,9 @@ class Events(LineFormat):
             iteration = int(match[1]) if match[1] and not match[2] else None
             files = [word.rstrip(".,") for word in match[3].split() if word != "and"]
             self.notes.saves.append(Save(iteration, tuple(files)))
+        elif match := _LISTED.search(line):
+            named = _ITERATION.search(match[1])
+            self.notes.saves.append(Save(int(named[1]) if named else None, (match[1],)))
         elif match := _TEST.search(line):
             self.notes.test_loss = to_number(match[1].rstrip("."))
         return match is not None
