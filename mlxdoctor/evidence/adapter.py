@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.safetensors_file import read_safetensors
 from mlxdoctor.evidence.source import Source, hash_file
-from mlxdoctor.evidence.tensor import TensorRef, load_each
+from mlxdoctor.evidence.tensor import TensorRef
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
 
@@ -90,10 +90,7 @@ class LoraModule:
         Raises:
             InputError: the file changed or cannot be read.
         """
-        return self.oriented(self.a.load(), self.b.load())
-
-    def oriented(self, a: NDArray[Any], b: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Factors as they are stored, as `factors` gives them."""
+        a, b = self.a.load(), self.b.load()
         if self.naming == "peft" or self.experts is not None:
             return np.swapaxes(a, -1, -2), np.swapaxes(b, -1, -2)
         return a, b
@@ -191,12 +188,6 @@ class Adapter:
             tensors=tensors,
             is_loose=is_loose,
         )
-
-    def factors(self) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-        """The factors of every module, as its own `factors`: the file is opened once."""
-        stored = load_each(tensor for module in self.modules for tensor in (module.a, module.b))
-        for module in self.modules:
-            yield module.oriented(next(stored), next(stored))
 
     @cached_property
     def sources(self) -> tuple[Source, ...]:

@@ -179,14 +179,14 @@ def read_text(path: Path, limit: str = "text_bytes") -> tuple[str, Source]:
     return content.decode(text_encoding(path, content), errors="replace"), source
 
 
-def read_json_object(path: Path, limit: str = "json_bytes") -> tuple[dict[str, Any], Source]:
+def read_json_object(path: Path) -> tuple[dict[str, Any], Source]:
     """The object in a JSON file, and its source.
 
     Raises:
         InputError: as `read_text`, or it is not JSON, or is nested too deeply, or a key is
             there twice with different values, or the value is not an object.
     """
-    text, source = read_text(path, limit)
+    text, source = read_text(path, "json_bytes")
     value = parse_settings(path, text)
     if not isinstance(value, dict):
         raise InputError(path, f"holds a JSON {type(value).__name__} where an object is needed")

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from io import FileIO
-from itertools import groupby
 from math import prod
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -114,22 +111,18 @@ class TensorRef:
         Raises:
             InputError: the file changed or cannot be read.
         """
-        with open_file(self.path) as stream:
-            return self.read_from(stream, *spans)
-
-    def read_from(self, stream: FileIO, *spans: Span) -> NDArray[np.uint8]:
-        """As `read`, from the open file."""
         raw = np.empty(sum(stop - start for start, stop in spans), np.uint8)
         rest = raw.data
         # Read into an array of our own: a mapped file that shrinks would kill the process.
-        for start, stop in spans:
-            stream.seek(self.offset + start)
-            view, rest = rest[: stop - start], rest[stop - start :]
-            while view and (size := stream.readinto(view)):
-                view = view[size:]
-            if view:
-                problem = f"ended inside {self.name}"
-                raise InputError(self.path, problem, "it changed while it was being read")
+        with open_file(self.path) as stream:
+            for start, stop in spans:
+                stream.seek(self.offset + start)
+                view, rest = rest[: stop - start], rest[stop - start :]
+                while view and (size := stream.readinto(view)):
+                    view = view[size:]
+                if view:
+                    problem = f"ended inside {self.name}"
+                    raise InputError(self.path, problem, "it changed while it was being read")
         return raw
 
     def decode(self, raw: NDArray[np.uint8]) -> NDArray[Any]:
@@ -151,19 +144,6 @@ class TensorRef:
         # A signalling NaN is NaN: no reason for a warning.
         with np.errstate(invalid="ignore"):
             return values.astype(np.float32)
-
-
-def load_each(tensors: Iterable[TensorRef]) -> Iterator[NDArray[Any]]:
-    """The values of each, as `load` gives them: a file that several are in is opened once.
-
-    Raises:
-        InputError: as `load`.
-    """
-    for path, within in groupby(tensors, key=attrgetter("path")):
-        with open_file(path) as stream:
-            for tensor in within:
-                raw = tensor.read_from(stream, (0, tensor.nbytes))
-                yield tensor.decode(raw).reshape(tensor.shape)
 
 
 def count_nonfinite(tensor: TensorRef) -> int:

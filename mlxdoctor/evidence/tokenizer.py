@@ -154,7 +154,10 @@ class Tokenizer:
         Raises:
             InputError: the tokenizer's file describes one that cannot do it, or takes all day.
         """
-        self._require_time()
+        # What one text may take, thousands may not.
+        if (slow := sum(self._slow)) > current().tokenizer_seconds:
+            problem = f"took {slow:.1f} s to encode what it was slow at"
+            raise exceeded(self.path / _FILE, problem, "tokenizer_seconds")
         begun = time.process_time()
         try:
             with _asked(self.path, "cannot encode a text"):
@@ -163,15 +166,6 @@ class Tokenizer:
             took = time.process_time() - begun
             if took > max(QUICK_SECONDS, len(text) / SLOW_SPEED):
                 self._slow.append(took)
-
-    def _require_time(self) -> None:
-        """Refuse one that was too slow too often: what one text may take, thousands may not."""
-        if sum(self._slow) > current().tokenizer_seconds:
-            raise exceeded(
-                self.path / _FILE,
-                f"took {sum(self._slow):.1f} s to encode what it was slow at",
-                "tokenizer_seconds",
-            )
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of tokens, special tokens shown."""

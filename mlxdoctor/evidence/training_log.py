@@ -32,12 +32,6 @@ _LOG_NAME = re.compile(
     re.IGNORECASE,
 )
 _LOG_SUFFIXES = frozenset((".log", ".out", ".err", ".txt", ".csv", ".tsv", ".jsonl"))
-#: A loss or a figure that is none, under any name.
-_LIKE_REPORT = re.compile(
-    r"^.{0,400}?(?:(?:loss|perplexity|\bppl\b)\W{0,6}[-+]?(?:\d|nan\b|inf\b)"
-    r"|\w[\w ./()]{0,30}[=:~]\s{0,3}[-+]?(?:nan|inf)\b)",
-    re.IGNORECASE | re.MULTILINE,
-)
 #: Such lines that make a file a log.
 MIN_LIKE_REPORTS = 3
 #: How a notebook's name ends.
@@ -229,12 +223,13 @@ def looks_like_unread_log(path: Path) -> bool:
     """
     if not (path.suffix in _LOG_SUFFIXES or _LOG_NAME.search(path.name)):
         return False
-    texts, _ = _ends(path)
+    texts, is_whole = _ends(path)
     if not "".join(texts).strip() or (texts and _holds_data(texts[0])):
         return False
     if _LOG_NAME.search(path.name) and path.suffix in (".log", ".out"):
         return True
-    return sum(len(_LIKE_REPORT.findall(text)) for text in texts) >= MIN_LIKE_REPORTS
+    unread = (len(_notes(text, path, is_whole=is_whole).unread) for text in texts)
+    return sum(unread) >= MIN_LIKE_REPORTS
 
 
 def _ends(path: Path) -> tuple[list[str], bool]:
@@ -258,14 +253,19 @@ def _shows_log(text: str, path: Path, *, is_whole: bool) -> bool:
     """Whether the text, or a part of it, speaks of training."""
     if any(mark in text for kind in formats(DocumentFormat) for mark in kind.marks):
         return True
+    notes = _notes(text, path, is_whole=is_whole)
+    return bool(notes.formats or notes.failures or notes.trainable or notes.test_loss is not None)
+
+
+def _notes(text: str, path: Path, *, is_whole: bool) -> Notes:
+    """What a log's text, or a part of it, says beside its rows."""
     log = LogSoFar(path)
     # The beginning of a document can't be read as one.
     if is_whole or not may_be_document(text):
         read_rows([text], log)
     else:
         read_lines([text], log)
-    notes = log.notes
-    return bool(notes.formats or notes.failures or notes.trainable or notes.test_loss is not None)
+    return log.notes
 
 
 def _holds_data(text: str) -> bool:

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -26,50 +26,42 @@ _SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _VALUE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 
 
-def _most(default: Any, unit: str, source: str) -> Any:
-    return field(default=default, metadata={"unit": unit, "source": source})
-
-
 @dataclass(frozen=True)
 class ReadingLimits:
-    """The most that is read. Each has a unit and says where its default comes from."""
+    """The most that is read. Beside each: its unit, and where its default comes from."""
 
-    header_bytes: int = _most(100_000_000, "bytes", "the safetensors format's own limit")
-    tensors: int = _most(1_000_000, "tensors in a file", "the largest models have 200,000")
-    json_bytes: int = _most(64 << 20, "bytes", "a weight index of 200,000 tensors has 20 MB")
-    json_depth: int = _most(64, "levels", "configurations nest 6 deep")
-    yaml_bytes: int = _most(256 << 10, "bytes", "configurations have a few kilobytes")
-    policy_bytes: int = _most(256 << 10, "bytes", "project files have under 100 kB")
-    yaml_values: int = _most(20_000, "values, aliases written out", "real ones have under 200")
-    data_bytes: int = _most(512 << 20, "bytes", "parsed in memory, at five times its size")
-    text_bytes: int = _most(256 << 20, "bytes", "generations and metrics have a few megabytes")
-    answer_characters: int = _most(1 << 20, "characters", "128,000 tokens have half of that")
-    log_bytes: int = _most(8 << 30, "bytes", "a log is streamed, at about a minute a gigabyte")
-    log_rows: int = _most(2_000_000, "reports", "0.1 GB; a month of one report a second")
-    log_forms: int = _most(1_000, "kinds of report", "a run prints under 20")
-    log_runs: int = _most(2_000, "runs in a log", "a log that was appended to has under 20")
-    line_characters: int = _most(8_192, "characters", "reports have under 1,000")
-    hashed_bytes: int = _most(512 << 20, "bytes", "a second of hashing")
-    tokenizer_bytes: int = _most(256 << 20, "bytes", "the largest known have 35 MB")
-    template_bytes: int = _most(256 << 10, "bytes", "the largest known have 20 kB")
-    template_seconds: float = _most(2.0, "seconds a rendering", "real ones take a millisecond")
-    template_characters: int = _most(4 << 20, "characters", "a row of a million tokens")
-    tokenizer_seconds: float = _most(5.0, "seconds a text", "a row of a million tokens takes one")
-    source_bytes: int = _most(512 << 10, "bytes", "trainers have under 200 kB")
-    source_nodes: int = _most(100_000, "nodes of the syntax tree", "mlx-lm has one to 5 bytes")
-    adapter_bytes: int = _most(8 << 30, "bytes of factors", "94 layers of 128 experts have 7 GB")
-    modules: int = _most(50_000, "modules of an adapter", "94 layers of 128 experts have 36,096")
-    rank: int = _most(8_192, "directions of an update", "the largest published have 1,024")
-    folder_entries: int = _most(20_000, "names in a folder", "runs have under 1,000")
-    folder_files: int = _most(2_000, "files looked at", "runs have under 1,000")
-    folder_levels: int = _most(2, "levels of folders", "trainers write one level deep")
-    check_seconds: float = _most(
-        1800.0, "seconds a check", "with its evidence; 3 s at most on 12 runs of the ward"
-    )
-    code_seconds: float = _most(50.0, "busy seconds a call", "of code of your own")
-    stage_bytes: int = _most(
-        1_700_000_000, "bytes", "that a step takes beside the weights it reads; models take more"
-    )
+    header_bytes: int = 100_000_000  # the safetensors format's own limit
+    tensors: int = 1_000_000  # tensors in a file; the largest models have 200,000
+    json_bytes: int = 64 << 20  # a weight index of 200,000 tensors has 20 MB
+    json_depth: int = 64  # levels; configurations nest 6 deep
+    yaml_bytes: int = 256 << 10  # configurations have a few kilobytes
+    policy_bytes: int = 256 << 10  # project files have under 100 kB
+    yaml_values: int = 20_000  # values, aliases written out; real ones have under 200
+    data_bytes: int = 512 << 20  # parsed in memory, at five times its size
+    text_bytes: int = 256 << 20  # generations and metrics have a few megabytes
+    answer_characters: int = 1 << 20  # characters; 128,000 tokens have half of that
+    log_bytes: int = 8 << 30  # a log is streamed, at about a minute a gigabyte
+    log_rows: int = 2_000_000  # reports: 0.1 GB, a month of one report a second
+    log_forms: int = 1_000  # kinds of report; a run prints under 20
+    log_runs: int = 2_000  # runs in a log; a log that was appended to has under 20
+    line_characters: int = 8_192  # characters; reports have under 1,000
+    hashed_bytes: int = 512 << 20  # a second of hashing
+    tokenizer_bytes: int = 256 << 20  # the largest known have 35 MB
+    template_bytes: int = 256 << 10  # the largest known have 20 kB
+    template_seconds: float = 2.0  # seconds a rendering; real ones take a millisecond
+    template_characters: int = 4 << 20  # characters; a row of a million tokens
+    tokenizer_seconds: float = 5.0  # seconds a text; a row of a million tokens takes one
+    source_bytes: int = 512 << 10  # trainers have under 200 kB
+    source_nodes: int = 100_000  # nodes of the syntax tree; mlx-lm has one to 5 bytes
+    adapter_bytes: int = 8 << 30  # bytes of factors; 94 layers of 128 experts have 7 GB
+    modules: int = 50_000  # modules of an adapter; 94 layers of 128 experts have 36,096
+    rank: int = 8_192  # directions of an update; the largest published have 1,024
+    folder_entries: int = 20_000  # names in a folder; runs have under 1,000
+    folder_files: int = 2_000  # files looked at; runs have under 1,000
+    folder_levels: int = 2  # levels of folders; trainers write one level deep
+    check_seconds: float = 1800.0  # a check with its evidence; 3 s at most on 12 runs of the ward
+    code_seconds: float = 50.0  # busy seconds a call of code of your own
+    stage_bytes: int = 1_700_000_000  # of a step, beside the weights it reads; models take more
 
 
 NAMES = tuple(one.name for one in fields(ReadingLimits))

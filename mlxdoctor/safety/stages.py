@@ -158,7 +158,7 @@ class Stage:
 
     def __exit__(self, *_: object) -> None:
         if _watched is not None and _watched.thread == threading.get_ident():
-            _watched.leave()
+            _watched.note(frames=_watched.notes.frames[:-1])
 
 
 class _Watched:
@@ -193,10 +193,6 @@ class _Watched:
         has_models = self.notes.has_models or stage.kind is Kind.CODE
         frames = (*self.notes.frames, frame)
         self.note(frames=frames, has_models=has_models, growth=limits.stage_bytes)
-
-    def leave(self) -> None:
-        """Write down that the innermost stage is over."""
-        self.note(frames=self.notes.frames[:-1])
 
     def refuse(self, name: str, item: str | None = None) -> None:
         """Refuse a stage that is left out of an item: of the one that is worked on, or another."""

@@ -34,19 +34,6 @@ class T:
         return loss
 """,
     },
-    "flattened-as-arrays": {
-        "unpacked as in JAX": """\
-from mlx.utils import tree_flatten
-leaves, structure = tree_flatten(p)
-""",
-        "tested for being an array": """\
-import mlx.core as mx
-from mlx.utils import tree_flatten
-for g in tree_flatten(x):
-    if isinstance(g, mx.array):
-        total += 1
-""",
-    },
     "missing-in-mlx": {
         "requires_grad": """\
 import mlx.nn as nn
@@ -120,20 +107,6 @@ def loss(model, t):
 
 #: What it is -> sound code.
 NEAR: dict[str, str] = {
-    "pairs taken apart below": """\
-from mlx.utils import tree_flatten
-for pair in tree_flatten(grads):
-    name, grad = pair
-""",
-    "flattened into a dict": """\
-from mlx.utils import tree_flatten
-for name in tree_flatten(grads, destination={}):
-    print(name.size)
-""",
-    "another tree_flatten": """\
-from jax.tree_util import tree_flatten
-leaves, treedef = tree_flatten(params)
-""",
     "converted or frozen": """\
 from mlx_lm.tuner import linear_to_lora_layers
 def prepare(model, p, lora):
@@ -218,10 +191,6 @@ def walk(obj):
 import mlx.nn as nn
 def mlm_loss(model, tokens):
     return nn.losses.cross_entropy(model(tokens), tokens).mean()
-""",
-    "a pair's second part": """\
-from mlx.utils import tree_flatten
-value = tree_flatten(params)[1][1]
 """,
     "another model is frozen": """\
 from mlx_lm.tuner.utils import linear_to_lora_layers

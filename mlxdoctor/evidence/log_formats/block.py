@@ -25,7 +25,7 @@ class Block(LineFormat):
 
     def __init__(self, log: LogSoFar) -> None:
         super().__init__(log)
-        self._step: tuple[str, float] | None = None
+        self._step = ("", 0.0)
         self._line = 0
         self._row: dict[str, float] = {}
         self._length = 0
@@ -34,10 +34,10 @@ class Block(LineFormat):
         if match := _OPEN.match(line):
             self.finish()
             self._step = (match.group(1).lower(), float(match.group(2).replace(",", "")))
-            self._line = number
+            self.is_open, self._line = True, number
             return True
         # A progress bar between the lines is another format's.
-        if self._step is None or "%|" in line:
+        if not self.is_open or "%|" in line:
             return False
         self._length += 1
         text = line.strip()
@@ -55,11 +55,7 @@ class Block(LineFormat):
                 self._row.setdefault(canonical(unit if unit.endswith("/s") else own), value)
         return True
 
-    @property
-    def is_open(self) -> bool:
-        return self._step is not None
-
     def finish(self) -> None:
-        if self._step is not None and is_report(self._row):
+        if is_report(self._row):
             self.add(self._line, self._step, self._row)
-        self._step, self._row, self._length = None, {}, 0
+        self.is_open, self._row, self._length = False, {}, 0

@@ -15,7 +15,7 @@ import re
 
 from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar
 from mlxdoctor.evidence.logs.metric_names import snake_case
-from mlxdoctor.evidence.logs.series import MAX_HEADER, Save
+from mlxdoctor.evidence.logs.series import MAX_HEADER
 from mlxdoctor.evidence.logs.text_stream import NUMBER, to_number
 
 #: A row's columns, and how it looks. A terminal that could not show the arrows leaves a question
@@ -30,8 +30,6 @@ _ROWS = (
     ),
     (_TRAIN, re.compile(rf"^\s*{_STEP}\s+{_FIGURE}(?:\s*\S)?\s+{_FIGURE}\s+{_FIGURE}\s*$")),
 )
-_SAVE = re.compile(r"(?:^|\s)save\s+(\S+\.(?:safetensors|npz))\s*$")
-_ITERATION = re.compile(r"(?<!\d)(\d+)_adapters")
 _ENTRY = re.compile(r"^(\S(?:.{0,38}?\S)?)\s{3,}(\S.*)$")
 _INSIDE = re.compile(r"\s*[│|]\s(.*)$")
 
@@ -51,21 +49,16 @@ class Panel(LineFormat):
 
     def __init__(self, log: LogSoFar) -> None:
         super().__init__(log)
-        self._is_open = False
         self._label = ""
 
-    @property
-    def is_open(self) -> bool:
-        return self._is_open
-
     def read(self, number: int, line: str) -> bool:
-        was_open = self._is_open
+        was_open = self.is_open
         if "╭" in line and "┬" not in line:
-            was_open = self._is_open = True
+            was_open = self.is_open = True
             self._label = ""
             self.notes.run_marks.append(number)
         elif "╰" in line:
-            self._is_open = False
+            self.is_open = False
         elif was_open and (inside := _INSIDE.match(line)):
             self._enter(number, inside[1].strip().removesuffix("│").removesuffix("|").rstrip())
         else:
@@ -93,7 +86,7 @@ class Panel(LineFormat):
 
 
 class ColouredTable(LineFormat):
-    """Its rows, and the saves it lists."""
+    """Its rows; the saves between them are read with other messages."""
 
     name = "table"
     priority = 5
@@ -110,9 +103,7 @@ class ColouredTable(LineFormat):
         is_head = "tok/s" in line and line.split()[:2] == ["iter", "train_loss"]
         self._has_begun = self._has_begun or is_head
         is_marked = "▼" in line or "▲" in line or " val " in line
-        is_read = is_head or (
-            (self._has_begun or is_marked) and (self._saved(line) or self._row(number, line))
-        )
+        is_read = is_head or ((self._has_begun or is_marked) and self._row(number, line))
         self.count += is_read
         return is_read
 
@@ -123,11 +114,3 @@ class ColouredTable(LineFormat):
                 self.log.shape(columns, 0).append(number, values)
                 return True
         return False
-
-    def _saved(self, line: str) -> bool:
-        """Whether the line names a save."""
-        if match := _SAVE.search(line):
-            iteration = _ITERATION.search(match[1])
-            save = Save(int(iteration[1]) if iteration else None, (match[1],))
-            self.notes.saves.append(save)
-        return match is not None

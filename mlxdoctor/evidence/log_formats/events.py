@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar
+from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar, messages
 from mlxdoctor.evidence.logs.series import MAX_HEADER, Save, Trainable
 from mlxdoctor.evidence.logs.text_stream import to_number
 
@@ -13,7 +13,7 @@ MAX_WARNINGS = 10_000
 
 #: What every line below has.
 _HINT = re.compile(
-    r"[Ss]av(?:ed|ing)|aram(?:eter)?s|[Mm]odel|[Ss]tarting|Test loss|Loading|[Tt]rainer"
+    r"[Ss]av(?:ed|ing|e\s)|aram(?:eter)?s|[Mm]odel|[Ss]tarting|Test loss|Loading|[Tt]rainer"
     r"|Training|mlx|[Mm]emory|MEMORY|[Vv]alidation set|[Nn]o (?:valid|eval)"
     r"|[Nn]o \w+ (?:target|token|label)|[Aa]ll (?:the )?(?:masked|targets|tokens|labels)|torch"
     r"|unsloth|transformers|RAM|ram\b"
@@ -21,6 +21,9 @@ _HINT = re.compile(
 _SAVED = re.compile(
     r"(?:Iter(?:ation)?\s+(\d+):\s*)?Saved\s+(final\s+)?(?:adapter\s+)?weights\s+to\s+(\S.*)"
 )
+#: In the coloured table of mlx-lm: `save  0000010_adapters.safetensors`.
+_LISTED = re.compile(r"(?:^|\s)save\s+(\S+\.(?:safetensors|npz))\s*$")
+_ITERATION = re.compile(r"(?<!\d)(\d+)_adapters")
 _SIZE = r"([\d.,]*\d)\s?(K|M|B|[Mm]illion|[Bb]illion)?\b"
 #: The share, the few and all: `Trainable parameters: 0.1% (5.2M/3212.750M)`.
 _SHARE = re.compile(
@@ -50,39 +53,12 @@ _MODE = re.compile(
     re.IGNORECASE,
 )
 _TEST = re.compile(r"Test loss\s+([\w.+-]+?)(?:,\s*Test ppl\s+[\w.+-]+?)?\.?\s*$")
-#: A home-made trainer's warning that a batch has nothing to learn.
-_TARGETLESS = re.compile(
-    r"\b[Nn]o (?:valid|supervised|trainable|unmasked|non-masked|active|target|label)\w* "
-    r"(?:targets?|tokens?|labels?)\b"
-    r"|\b[Aa]ll (?:the )?(?:targets|tokens|labels)(?: in .{1,30}?)? (?:are |were |is )?"
-    r"(?:masked|ignored|-100)"
-    r"|\b[Aa]ll masked\b"
-)
-#: A trainer's remark that it has nothing to validate on, and trains all the same.
-_UNVALIDATED = re.compile(
-    r"\bValidation set (?:was )?(?:not found|empty|missing)"
-    r"|\b[Nn]o (?:validation|eval(?:uation)?)[ _](?:data(?:set)?|set|split|file|rows)\b"
-    r"(?=.{0,40}(?:found|provided|given|available|skip|without)|\W*$)"
-)
 _VERSION = re.compile(
     r"\b(mlx(?:[-_](?:lm(?:[-_]lora)?|vlm|tune))?|unsloth(?:_zoo)?|transformers|torch)"
     r"(?:\s*(?:==|=|:|,|version|v)\s*|\s+)v?(\d+\.\d+(?:\.\w+)*)",
     re.IGNORECASE,
 )
-#: Entry of the header -> what names it.
-_HEADER = {
-    # A model that is named where a trainer loads it, or where it shows its settings.
-    "model": re.compile(
-        r"(?:--model[= ]|\b(?:base[_ -]?|loading\s|using\s|pretrained[_ ])?model(?:s|_id"
-        r"|_name|_path|_name_or_path|\sname|\spath|\sid)?(?:\sfrom)?['\"]?\s?(?:[:=]|\s)\s?)\[?['\"]?"
-        r"([A-Za-z][\w.-]{1,60}/[\w.-]{2,90}|[A-Za-z][\w.]{1,40}-[\w.-]{0,40}\d[bB]\b[\w.-]{0,40})"
-        r"|^\s+model:\s+(\S{2,90})\s*$",
-        re.IGNORECASE,
-    ),
-    "dataset": re.compile(r"Loading Hugging Face dataset (\S+?)\.?\s*$"),
-    "command": re.compile(r"(?:^|\s)((?:python\d?\s+-m\s+)?mlx_(?:lm|vlm)[._ ]\S*lora\b.*)$"),
-    "resumed_from": re.compile(r"Loading (?:fine-tuned weights|pretrained adapters?) from (\S+)"),
-}
+_WARNINGS, _HEADER = messages("warnings"), messages("header")
 
 
 class Events(LineFormat):
@@ -115,6 +91,9 @@ class Events(LineFormat):
             iteration = int(match[1]) if match[1] and not match[2] else None
             files = [word.rstrip(".,") for word in match[3].split() if word != "and"]
             self.notes.saves.append(Save(iteration, tuple(files)))
+        elif match := _LISTED.search(line):
+            named = _ITERATION.search(match[1])
+            self.notes.saves.append(Save(int(named[1]) if named else None, (match[1],)))
         elif match := _TEST.search(line):
             self.notes.test_loss = to_number(match[1].rstrip("."))
         return match is not None
@@ -161,15 +140,13 @@ class Events(LineFormat):
 
     def _warned(self, number: int, line: str) -> bool:
         """Whether the trainer says what the run goes without."""
-        if _TARGETLESS.search(line):
-            warned = self.notes.targetless
-        elif _UNVALIDATED.search(line) and "Error" not in line:
-            warned = self.notes.unvalidated
-        else:
-            return False
-        if len(warned) < MAX_WARNINGS:
-            warned.append(number)
-        return True
+        for field, pattern in _WARNINGS.items():
+            if pattern.search(line):
+                warned: list[int] = getattr(self.notes, field)
+                if len(warned) < MAX_WARNINGS:
+                    warned.append(number)
+                return True
+        return False
 
     def _introduced(self, line: str) -> bool:
         """Whether the line names versions, the machine or settings; the first of each counts."""
@@ -177,10 +154,8 @@ class Events(LineFormat):
         named = _VERSION.findall(line)
         for name, version in named:
             versions.setdefault(name.lower().replace("_", "-"), version.rstrip("."))
-        if len(header) >= MAX_HEADER:
-            return bool(named)
         is_known = bool(named)
-        for entry, pattern in _HEADER.items():
+        for entry, pattern in _HEADER.items() if len(header) < MAX_HEADER else ():
             if stated := pattern.search(line):
                 header.setdefault(entry, next(filter(None, stated.groups())).rstrip(".,:"))
                 is_known = True

@@ -6,7 +6,7 @@ import builtins
 import re
 from dataclasses import dataclass, replace
 
-from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar
+from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar, messages
 from mlxdoctor.evidence.logs.series import LogFailure
 
 #: Failures kept; a crash loop repeats itself.
@@ -41,25 +41,7 @@ _HINT = re.compile(
     r"emory|OOM|oom|allocat|bad_alloc|ommand buffer|CUDA|Metal|[Kk]illed|signal|SIG|Interrupt"
     r"|interrupt|terminat|[Aa]bort|fault|bus error|Error|Exception|Traceback"
 )
-_FAILURES = {
-    "out-of-memory": re.compile(
-        r"[Ii]nsufficient [Mm]emory|OutOfMemory|[Oo]ut [Oo]f [Mm]emory|MemoryError"
-        r"|[Cc]annot allocate memory|Attempting to allocate \d+ bytes"
-        r"|[Uu]nable to allocate|\boom-kill|\bOOM\b.{0,200}kill|std::bad_alloc"
-    ),
-    "gpu-error": re.compile(
-        r"Command buffer execution failed|kIOGPUCommandBufferCallbackError"
-        r"|CUDA error|Metal device.{0,200}(?:lost|removed)"
-    ),
-    "killed": re.compile(
-        r"^\s*(?:\S+:\s+)?(?:line \d+:\s+)?(?:\d+\s+)?[Kk]illed\b|Killed: 9|signal 9\b|SIGKILL"
-    ),
-    "interrupted": re.compile(r"^\s*KeyboardInterrupt\b|SIGINT|^\s*zsh: interrupt"),
-    "aborted": re.compile(
-        r"libc\+\+abi: terminating|terminate called|^\s*Aborted\b|Abort trap: 6|SIGABRT"
-        r"|zsh: (?:abort|bus error|segmentation fault)|Segmentation fault"
-    ),
-}
+_FAILURES = messages("failures")
 
 
 @dataclass(frozen=True)
@@ -85,17 +67,13 @@ class Failures(LineFormat):
 
     def __init__(self, log: LogSoFar) -> None:
         super().__init__(log)
-        #: The first line of the traceback that is being read; None outside of one.
-        self._begun: int | None = None
+        #: The first line of the traceback that is being read, while there is one.
+        self._begun = 0
         self._frames: list[_Frame] = []
         self._before = ""
 
-    @property
-    def is_open(self) -> bool:
-        return self._begun is not None
-
     def read(self, number: int, line: str) -> bool:
-        if self._begun is not None:
+        if self.is_open:
             if not line.strip() or line[0] in " \t|^~":
                 self._frame(line)
                 return True
@@ -108,7 +86,7 @@ class Failures(LineFormat):
             return False
         # Of one in a box its last line is read, which stands below the box.
         if _BEGIN in line and "╭" not in line:
-            self._begun = number
+            self.is_open, self._begun = True, number
             return True
         kind = next((kind for kind, sign in _FAILURES.items() if sign.search(line)), None)
         bare = _BARE.match(line)
@@ -122,7 +100,7 @@ class Failures(LineFormat):
 
     def finish(self) -> None:
         """A traceback that the log cuts off is one nonetheless."""
-        if self._begun is not None:
+        if self.is_open:
             self._add(self._begun, "traceback", _BEGIN)
 
     def _frame(self, line: str) -> None:
@@ -144,7 +122,7 @@ class Failures(LineFormat):
             self._frames[-1] = last
 
     def _add(self, number: int, kind: str, text: str) -> None:
-        frames, self._frames, self._begun, self._before = self._frames, [], None, ""
+        frames, self._frames, self.is_open, self._before = self._frames, [], False, ""
         # The innermost frame in the user's own code, else the innermost.
         deciding = next((frame for frame in reversed(frames) if frame.is_own), None)
         shown = deciding or (frames[-1] if frames else None)

@@ -26,6 +26,7 @@ from mlxdoctor.members import modules_of
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
 from mlxdoctor.safety.user_failure import failure_of
+from mlxdoctor.tables import shipped
 
 T = TypeVar("T")
 
@@ -36,6 +37,12 @@ MAX_PATTERNS = 6
 #: What a number may be made of, in such a pattern. Never given back: `1-1-1-1` could be divided
 #: in too many ways.
 LIKE_NUMBER = r"[-+0-9.eEnaNifINFty]++"
+
+
+def messages(table: str) -> dict[str, re.Pattern[str]]:
+    """A table of `log_formats/messages.toml`: name -> a pattern for any of its lines."""
+    listed = shipped("mlxdoctor.evidence.log_formats", "messages.toml")[table]
+    return {name: re.compile("|".join(patterns)) for name, patterns in listed.items()}
 
 
 def axis_of(step_name: str | None) -> Axis:
@@ -258,8 +265,12 @@ class LogFormat(ABC):
 class LineFormat(LogFormat):
     """A format of single lines, which stand among those of other formats.
 
-    Lines of one or two characters say nothing by themselves: it gets them while it `is_open`.
+    Attributes:
+        is_open: whether a line of one or two characters, which says nothing by itself, may end what
+            was begun, or go on with it. It gets such lines only while this is so.
     """
+
+    is_open = False
 
     @abstractmethod
     def read(self, number: int, line: str) -> bool:
@@ -267,11 +278,6 @@ class LineFormat(LogFormat):
 
         It is read then, and no other format is asked about it.
         """
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a line of one or two characters may end what was begun, or go on with it."""
-        return False
 
     def finish(self) -> None:
         """Read what is left: the log ends here."""

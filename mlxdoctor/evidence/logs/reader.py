@@ -15,8 +15,12 @@ from mlxdoctor.evidence.logs.series import Notes, Segment
 from mlxdoctor.evidence.logs.text_stream import NUMBER, lines
 from mlxdoctor.safety.reading_limits import current, exceeded
 
-#: What a line of figures on a loss looks like, whatever else is in it.
-_LOSS = re.compile(rf"\bloss(?:es)?\b['\"]?\s{{0,4}}[:=~|]{{0,2}}\s{{0,4}}{NUMBER}", re.IGNORECASE)
+#: What a line of figures on a loss looks like, whatever else is in it; or of one that is none.
+_LOSS = re.compile(
+    rf"\bloss(?:es)?\b['\"]?\s{{0,4}}[:=~|]{{0,2}}\s{{0,4}}{NUMBER}"
+    r"|\w\s?[=:~]\s{0,3}[-+]?(?:nan|inf)\b",
+    re.IGNORECASE,
+)
 _NO_REPORT = re.compile(
     r"\b(?:best|final|min|lowest|average|avg|initial|summary|test|scale|target|threshold|skipp?(?:ed|ing)"
     r"|improved|last|total|non-finite)\b",

@@ -133,14 +133,10 @@ class _Rows:
         for place in anew.tolist():
             begun = steps[place]
             after = steps[place + 1] - begun if place + 1 < len(steps) else 0.0
-            before = steps[place - 1] - steps[place - 2] if place > 1 else 0.0
             # An epoch of one report is as long as it counts.
-            interval = next((gap for gap in (after, before) if gap > 0), max(begun, 1.0))
+            interval = after if after > 0 else max(begun, 1.0)
             done += steps[place - 1] - begun + interval
             offset[training[place] :] = done
-        # A run that begins anew counts from the beginning.
-        for place in (np.flatnonzero(epoch[1:] < epoch[:-1]) + 1).tolist():
-            offset[training[place] :] -= offset[training[place]]
         return np.asarray(self.named + offset)
 
     def runs(self, marks: Sequence[int]) -> Iterator[tuple[NDArray[np.int64], int]]:
@@ -288,8 +284,7 @@ def _agree(earlier: dict[str, float], values: dict[str, float]) -> bool:
     """Whether two rows say the same in all that both report, a loss among it."""
     common = earlier.keys() & values.keys()
     return any(name.endswith("loss") for name in common) and all(
-        (math.isnan(values[name]) and math.isnan(earlier[name]))
-        or values[name] == earlier[name]
-        or abs(values[name] - earlier[name]) <= ROUNDING * max(1.0, abs(values[name]))
+        math.isclose(earlier[name], values[name], rel_tol=ROUNDING, abs_tol=ROUNDING)
+        or (math.isnan(values[name]) and math.isnan(earlier[name]))
         for name in common
     )

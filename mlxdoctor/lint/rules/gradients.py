@@ -1,11 +1,11 @@
-"""What a loss is differentiated by, and how trees of gradients and parameters are read."""
+"""What a loss is differentiated by, and how trees of gradients are filtered."""
 
 import ast
 from collections.abc import Iterator
 
 from mlxdoctor.finding import Severity
 from mlxdoctor.lint.rule import Hits, rule
-from mlxdoctor.lint.source import Function, SourceFile, constant, is_model, keyword
+from mlxdoctor.lint.source import Function, SourceFile, constant, is_model
 
 #: What a dict has; anything else asked of it is a module's.
 _OF_DICTS = frozenset({"get", "items", "keys", "values", "pop", "update", "setdefault", "copy"})
@@ -85,73 +85,6 @@ def _are_by_parameters(source: SourceFile, uses: list[ast.Call]) -> bool:
     """Whether calls are given what `parameters()` returns."""
     given = [use.args[0] for use in uses if use.args]
     return bool(given) and all(source.are_parameters(argument) for argument in given)
-
-
-#: Attributes of arrays that pairs do not have.
-_OF_ARRAYS = frozenset(
-    {"size", "shape", "dtype", "nbytes", "ndim", "item", "astype", "square", "sum", "mean", "abs"}
-)
-
-
-@rule(
-    Severity.ERROR,
-    """
-from mlx.utils import tree_flatten
-
-def norm(grads):
-    return sum(g.square().sum() for g in tree_flatten(grads))
-""",
-    {"for g in": "for _, g in"},
-)
-def flattened_as_arrays(source: SourceFile) -> Hits:
-    """What `tree_flatten` gives, taken for arrays, or for leaves and structure as in JAX.
-
-    It gives one list of pairs of name and array. Code that tests each for being an array skips them
-    all in silence: norms of zero are reported, non-finite gradients pass, counts are zero. `[1]` is
-    the second pair, and unpacking into two fails, or takes two pairs for something else (seeds 002
-    and 004).
-    """
-    flattened = set(source.calls("mlx.utils.tree_flatten"))
-    for loop in source.of(ast.For, ast.comprehension) if flattened else ():
-        target = loop.target
-        # With a destination it gives a dict or fills one.
-        if not isinstance(target, ast.Name) or not all(
-            value in flattened and isinstance(value, ast.Call) and not keyword(value, "destination")
-            for value in source.values(loop.iter)
-        ):
-            continue
-        whole = source.parent(loop) if isinstance(loop, ast.comprehension) else loop
-        uses = [name for name in source.of(ast.Name, within=whole) if name.id == target.id]
-        if any(_is_array(source, use) for use in uses):
-            yield (
-                loop.iter,
-                f"{target.id!r} is a pair of name and array, not an array: write `for name, "
-                f"{target.id} in tree_flatten(...)`",
-            )
-    for call in flattened:
-        match parent := source.parent(call):
-            case ast.Subscript() if constant(parent.slice) == 1:
-                if not isinstance(source.parent(parent), ast.Subscript):
-                    yield (
-                        parent,
-                        "[1] is the second pair of name and array; the arrays are the second of "
-                        "each pair",
-                    )
-            case ast.Assign(targets=[ast.Tuple(elts=[ast.Name(), ast.Name()])]):
-                yield parent, "tree_flatten returns one list of pairs, not leaves and structure"
-
-
-def _is_array(source: SourceFile, use: ast.Name) -> bool:
-    """Whether a name is used as only an array can be."""
-    parent = source.parent(use)
-    if isinstance(parent, ast.Attribute):
-        return parent.attr in _OF_ARRAYS
-    if isinstance(parent, ast.Call) and parent.args[:1] == [use]:
-        called = source.name_of(parent.func)
-        if called == "isinstance":
-            return len(parent.args) > 1 and source.name_of(parent.args[1]) == "mlx.core.array"
-        return called.startswith("mlx.core.")
-    return False
 
 
 @rule(

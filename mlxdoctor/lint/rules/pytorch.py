@@ -6,38 +6,13 @@ import re
 from mlxdoctor.finding import Severity
 from mlxdoctor.lint.rule import Hits, rule
 from mlxdoctor.lint.source import SourceFile
+from mlxdoctor.tables import shipped
 
 #: Name -> what to write in its place.
-IN_PLACE = {
-    "mlx.core.no_grad": "nothing: arrays keep no gradient",
-    "mlx.core.inference_mode": "nothing: arrays keep no gradient",
-    "mlx.core.tensor": "mx.array",
-    "mlx.core.cat": "mx.concatenate",
-    "mlx.core.manual_seed": "mx.random.seed",
-    "mlx.core.from_numpy": "mx.array",
-    "mlx.core.randn": "mx.random.normal",
-    "mlx.core.rand": "mx.random.uniform",
-    "mlx.core.multinomial": "mx.random.categorical",
-    "mlx.core.clamp": "mx.clip",
-    "mlx.core.unsqueeze": "mx.expand_dims",
-    "mlx.core.bmm": "mx.matmul",
-    "mlx.core.relu": "nn.relu",
-    "mlx.core.log_softmax": "nn.log_softmax",
-    "mlx.core.gather": "mx.take_along_axis",
-    "mlx.nn.ModuleList": "a list: MLX finds modules in lists",
-    "mlx.nn.ModuleDict": "a dict: MLX finds modules in dicts",
-    "mlx.nn.Parameter": "an mx.array, which as an attribute is a parameter",
-    "mlx.nn.functional": "functions of nn and nn.losses",
-    "mlx.nn.CrossEntropyLoss": 'nn.losses.cross_entropy(..., reduction="mean")',
-    "mlx.nn.NLLLoss": "nn.losses.nll_loss",
-    "mlx.nn.MSELoss": "nn.losses.mse_loss",
-    "mlx.nn.L1Loss": "nn.losses.l1_loss",
-    "mlx.nn.BCELoss": "nn.losses.binary_cross_entropy(..., with_logits=False)",
-    "mlx.nn.BCEWithLogitsLoss": "nn.losses.binary_cross_entropy",
-    "mlx.nn.utils.clip_grad_norm_": "optim.clip_grad_norm, which returns the clipped gradients",
-    "mlx.nn.utils.clip_grad_norm": "optim.clip_grad_norm, which returns the clipped gradients",
-    "mlx.optimizers.lr_scheduler": "optim.cosine_decay and the others, as the learning_rate",
-    "mlx.optimizers.clip_grad_norm_": "optim.clip_grad_norm, which returns the clipped gradients",
+IN_PLACE: dict[str, str] = {
+    f"{package}.{name}": instead
+    for package, names in shipped("mlxdoctor.lint", "pytorch_names.toml").items()
+    for name, instead in names.items()
 }
 #: Packages whose arrays have these methods; a file that imports one may well mean its arrays.
 _OTHERS = frozenset(

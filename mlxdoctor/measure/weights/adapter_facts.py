@@ -34,8 +34,8 @@ def _described(adapter: Adapter, spectrum: bool) -> tuple[ModuleFacts, ...]:
     if highest > current().rank:
         raise exceeded(None, f"a module has factors of rank {highest:,}", "rank")
     return tuple(
-        describe(module.name, *factors, layer=module.layer, spectrum=spectrum)
-        for module, factors in zip(adapter.modules, adapter.factors(), strict=True)
+        describe(module.name, *module.factors(), layer=module.layer, spectrum=spectrum)
+        for module in adapter.modules
     )
 
 
