@@ -65,6 +65,9 @@ CONTRADICTED, CONTRADICTED_PROMPTS = (NOTED, 0.25, 0.25), 10
 #: one answer of several words, where the others differ: a third of SQuAD 2.0 has no answer; 0.9 in
 #: a run of which nothing was said (0 of 9 real tasks).
 ONE_ANSWER, ONE_SENTENCE = 0.95, 0.75
+#: Share of different ones among the last answers of conversations that say nothing of what was
+#: asked, and among the first ones that do: examples before a question have labels, too.
+CLOSING, VARIED = 0.1, 0.5
 #: Times the lowest validation, up to which it has not risen: two of them differ by noise.
 NEAR_LOWEST = 1.05
 #: Passes over few rows: 9 runs on 6 to 24 rows make 50 and more, 92 sound runs fewer than 20.
@@ -184,6 +187,14 @@ FEW_ROWS = 50
             expected=_ROWS,
             fix="check that the answers were written to the right column",
         ),
+        "closing-words": Symptom.error(
+            "of each conversation only its closing words are trained on",
+            says="mask_prompt trains only on the last answer of a conversation. Of {rows} "
+            "conversations with several answers, those are only {different} different ones, such "
+            "as {answer}; their first answers are {first} different ones, and bear no loss.",
+            expected="the answers that are to be learned at the end of their rows",
+            fix="leave the closing words out, or end a row after each answer",
+        ),
         "cut-answers": Symptom.error(
             "answers are cut at one length",
             says="{rows} of {all_rows} answers stop at exactly {length} characters, the greatest "
@@ -228,11 +239,12 @@ FEW_ROWS = 50
             fix="fill in what is missing, or leave these rows out",
         ),
         "damaged-answers": Symptom.error(
-            "text was read in a wrong encoding",
-            says="{rows} of {examined} rows have characters that a wrong encoding leaves[, {badly} "
-            "of them all over the answer].",
+            "text was read in a wrong encoding, or its tokens were not decoded",
+            says="{rows} of {examined} rows have characters that a wrong encoding leaves, or "
+            "tokens that were not decoded[, {badly} of them all over the answer].",
             expected=_WRITTEN,
-            fix="read the original as UTF-8 and write the rows again",
+            fix="read the original as UTF-8, decode tokens with their tokenizer, and write the "
+            "rows again",
         ),
         "words-out-of-order": Symptom.error(
             "the words of the answers stand in no order",
@@ -285,11 +297,29 @@ def data_quality(
     if train.format != "text":
         yield from _contradictions(train, pairs)
         yield from _one_answer(train, pairs, facts)
+        if config is not None and config.mask_prompt:
+            yield from _closing_words(train)
         yield from _cut(train, pairs, facts)
         yield from _given_away(train, pairs)
     yield from _marked(train, pairs)
     yield from _order(train, facts)
     yield from _misplaced(train, pairs)
+
+
+def _closing_words(train: Split) -> Iterator[Sign]:
+    rows = (train.answers(row) for row in train.rows)
+    ends = [(answers[0], answers[-1]) for answers in rows if len(answers) > 1]
+    first, last = (len(set(each)) for each in zip(*ends, strict=True)) if ends else (0, 0)
+    is_most = len(ends) >= max(PAIRED_ROWS, len(train.rows) / 2)
+    if is_most and last <= CLOSING * len(ends) and first >= VARIED * len(ends):
+        answer = quoted(ends[0][1], 60)
+        figures: dict[str, Measurement] = {
+            "rows": len(ends),
+            "different": last,
+            "first": first,
+            "answer": answer,
+        }
+        yield Sign("closing-words", figures)
 
 
 def _graded(

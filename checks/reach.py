@@ -42,8 +42,9 @@ _REACHED = (
     "{untouched:.2f};] {updates} updates of Adam at a rate of {rate:.2g} reach {reached:.2f}"
 )
 _OWN = (
-    "[; the run's own settings reach {whole:.2f} in as many updates as it made|; as many with the "
-    "run's own settings reach {own:.2f}|; as many with the run's own {lost}]"
+    "[; the run's own settings reach {whole:.2f} in as many updates as it made|; the "
+    "{own_updates:* update} of the run's own settings reach {own:.2f}|; as many with the run's own "
+    "settings reach {own:.2f}|; as many with the run's own {lost}]"
 )
 _TRAINED = (
     "On the rows trained on the loss is {tuned_on_trained:.2f}, and {updates} updates of Adam at a "
@@ -110,6 +111,7 @@ def reach(reach: Reach) -> Iterator[Sign | Seen]:
         "updates": reach.updates,
         "rate": reach.rate,
         "own": None if is_lost else reach.own,
+        "own_updates": reach.own_updates if reach.own_updates < reach.updates else None,
         "whole": reach.whole,
         "lost": "settings leave no finite loss" if is_lost else None,
         "shortfall": reach.shortfall if math.isfinite(reach.shortfall) else None,

@@ -266,7 +266,12 @@ def _cause(name: str, table: Mapping[str, Any], tiers: Mapping[str, float]) -> C
     for rows in table.get("leave_out", {}).values():
         if rows not in ROWS:
             raise InputError(FILE, f"{name}: leave_out has {rows!r}, none of {', '.join(ROWS)}")
-    for entry, texts in table.get("called", {}).items():
+    called = {
+        entry: texts
+        for entries, texts in table.get("called", {}).items()
+        for entry in entries.split()
+    }
+    for entry, texts in called.items():
         if entry not in weights or not texts.keys() <= _TEXTS:
             raise InputError(FILE, f"{name}: {entry} has no weight, or replaces an unknown text")
     ruled_out_by = tuple(
@@ -275,7 +280,12 @@ def _cause(name: str, table: Mapping[str, Any], tiers: Mapping[str, float]) -> C
     )
     change = _change(name, table["change"]) if "change" in table else None
     rest = {key: value for key, value in table.items() if key not in TIERS}
-    parsed = {"weights": weights, "ruled_out_by": ruled_out_by, "change": change}
+    parsed = {
+        "weights": weights,
+        "ruled_out_by": ruled_out_by,
+        "change": change,
+        "called": called,
+    }
     return record(Cause, FILE, name, rest, id=name, **parsed)
 
 

@@ -45,8 +45,12 @@ ROLE = re.compile(
 _FINAL = re.compile(r"[^\w\s,;(\[{<&'’\-–—/]['\"”’»)\]}*_`]*\s*\Z")
 _WORD = re.compile(r"(?<!\w)[^\W\d_]+(?!\w)")
 _LAST_WORD = re.compile(r"(?:^|\s)([^\W\d_]+)\Z")
-#: What UTF-8 read as another encoding leaves behind.
-DAMAGE = re.compile("\ufffd|\u00c3[\u0080-\u00bf]|\u00e2\u20ac.|\u00ef\u00bb\u00bf")
+#: What UTF-8 read as another encoding leaves behind; spaces and line breaks as tokenizers of bytes
+#: write them within words, and those of SentencePiece.
+DAMAGE = re.compile(
+    "\ufffd|\u00c3[\u0080-\u00bf]|\u00e2\u20ac.|\u00ef\u00bb\u00bf"
+    r"|(?<=\w)[\u0120\u010a]+(?=\w)|\u2581(?=\w)"
+)
 #: Words so frequent that any text of sentences has them: English, German, French, Spanish,
 #: Italian, Portuguese, Dutch.
 _WORD_LIST = """

@@ -146,6 +146,12 @@ class Split:
                 return Pair("\n".join(asked), answer)
         return Pair("", _text(row))
 
+    def answers(self, row: Row) -> list[str]:
+        """What the assistant says in a conversation, in order; nothing for any other row."""
+        messages = row.get(self.features.chat) if self.format == "chat" else None
+        given = [each for each in messages or () if isinstance(each, Mapping)]
+        return [_content(each) for each in given if each.get("role") == "assistant"]
+
     def turn(self, row: Row) -> tuple[str, str] | None:
         """What is asked and answered in a row of one turn; None for any other row."""
         try:

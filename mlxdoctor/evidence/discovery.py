@@ -40,6 +40,10 @@ MAX_SHOWN = 5
 _ANSWERS = {"tuned", "response", "output", "completion", "generated", "generation"}
 #: What a recorded answer says beside itself, and a training row does not.
 _OF_ANSWERS = {"max_tokens", "model", "adapter", "tokens", "base_tokens", "tuned_tokens"}
+#: What was to be answered, which recorded answers have beside themselves, and the names of those
+#: that have no other meaning then.
+_EXPECTED = {"expected", "reference", "target"}
+_BESIDE_EXPECTED = {"answer", "prediction", "model_answer", "model_output"}
 #: A factor's whole name: an optimiser's state of one has more after it.
 _FACTOR = re.compile(r'\.lora_(?:[ab]|[AB](?:\.\w+)?\.weight|[AB])"\s*:')
 
@@ -243,6 +247,8 @@ def _holds_answers(file: Sniffed) -> bool:
         return True
     # Rows to train on have a prompt and a completion as well.
     answers = _ANSWERS if _OF_ANSWERS & keys else _ANSWERS - {"completion"}
+    if _EXPECTED & keys:
+        answers = answers | _BESIDE_EXPECTED
     return "prompt" in keys and bool(answers & keys)
 
 

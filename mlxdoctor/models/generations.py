@@ -31,7 +31,10 @@ from mlxdoctor.safety.reading_limits import current, exceeded
 from mlxdoctor.safety.time_budget import TimeBudget, by_turns
 
 PROMPT_KEYS = ("prompt", "question", "input", "instruction", "query")
-TUNED_KEYS = ("tuned", "response", "output", "completion", "generated_text", "generation", "text")
+TUNED_KEYS = (
+    *("tuned", "response", "output", "completion", "generated_text", "generation", "generated"),
+    *("prediction", "model_output", "model_answer", "answer", "text"),
+)
 BASE_KEYS = ("base", "base_response", "base_output")
 EXPECTED_KEYS = ("expected", "reference", "target")
 LIST_KEYS = ("generations", "results", "samples", "items")

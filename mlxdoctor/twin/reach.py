@@ -76,8 +76,9 @@ class Reach:
         reached: the twin's, after `updates` updates of Adam at `rate`.
         noise: the standard error of `tuned` less `reached`, over batches.
         tuned_on_trained, reached_on_trained: the same on rows that both were trained on.
-        own: the twin's after as many updates with the run's own settings; None where it was not
+        own: the twin's after `own_updates` with the run's own settings; None where it was not
             asked, or there was no time.
+        own_updates: as many, unless the run makes fewer.
         setting: the one that holds the run back; empty where none does, or none was looked for.
         before, after: its value, and the one in its place.
         cured: the twin's loss with that change.
@@ -109,6 +110,7 @@ class Reach:
     before: str = ""
     after: str = ""
     cured: float | None = None
+    own_updates: int = UPDATES
     planned: int | None = None
     whole: float | None = None
     is_replayed: bool = False
@@ -149,7 +151,7 @@ class Reach:
     def is_only_slow(self) -> bool:
         """Whether a plan gets there by as many updates as gain like its first ones: at the most."""
         gained = self.untouched - self.tuned
-        most = gained * (self.planned or 0) / self.updates
+        most = gained * (self.planned or 0) / self.own_updates
         return gained > 0 and most >= self.untouched - self.reached
 
     @property
@@ -190,15 +192,15 @@ class Reach:
 
 def _reach(run: RunView, models: LoadedModels | None) -> Reach:
     settings, parts = as_configured(run)
-    planned = updates_of(settings)
-    if planned < FEWEST_UPDATES:
-        raise NoSuchThing(f"the run is {planned} updates long: too few to be held against any")
+    if settings.iters < FEWEST_UPDATES:
+        raise NoSuchThing(f"the run is {settings.iters} batches long: too few to tell anything")
     if models is None:
         # A warm-up may well be longer than what is tried.
         settings = replace(settings, lr_schedule=None, learning_rate=highest_rate(settings))
     # Asked before the time begins to run, of which it takes its own share.
     replay = run.get(Replay) if models is not None else None
-    updates = min(UPDATES, planned)
+    # Of the batches that it was given: with accumulation it made fewer updates of them.
+    updates = min(UPDATES, settings.iters)
     return _Measuring(run, models, settings, parts, replay, updates, deadline_of(run)).reach()
 
 
@@ -280,7 +282,8 @@ class _Measuring:
             raise Missing("the twin's own training on these rows does not stay finite")
         if other.mean < first.mean:
             found = self._found(untouched, tuned, other, fast)
-        found = replace(found, updates=self.updates, whole=whole)
+        own_updates = self._own_updates(self.settings)
+        found = replace(found, updates=self.updates, own_updates=own_updates, whole=whole)
         return self._explained(found, reference) if found.falls_short else found
 
     def _found(self, untouched: _Losses, tuned: _Losses, reached: _Losses, rate: float) -> Reach:
@@ -431,11 +434,16 @@ class _Measuring:
             self.updates = len(losses)
         return reached
 
+    def _own_updates(self, settings: Settings) -> int:
+        return min(self.updates, updates_of(settings))
+
     def _after_own(self, settings: Settings) -> _Losses | None:
         """The same with these settings, as far as mlx-lm takes them."""
+        # No more than a run of these settings makes.
+        updates = self._own_updates(settings)
         try:
-            with self._trials(settings, self.updates) as trials:
-                return self._after(trials)
+            with self._trials(settings, updates) as trials:
+                return self._after(trials, updates=updates)
         except InputError:
             return None
 
@@ -474,6 +482,10 @@ class _Measuring:
     ) -> Iterator[tuple[str, Settings, tuple[str, str]]]:
         """Settings with one of them changed back: its name, and the value before and after."""
         own = self.settings
+        # First, since all others take as many batches an update.
+        if own.grad_accumulation_steps > 1:
+            changed = replace(own, grad_accumulation_steps=1)
+            yield "grad_accumulation_steps", changed, (str(own.grad_accumulation_steps), "1")
         if own.lr_schedule is not None:
             peak = highest_rate(own)
             before = str(own.lr_schedule.get("name", "")) + (

@@ -230,6 +230,10 @@ def damaged_in(count, answer, prompt="Where?"):
         (damaged_in(20, "\ufffd" + "x" * 99), "damaged-answers", "error"),
         (damaged_in(20, "\ufffd" + "x" * 100), "damaged-answers", "warning"),
         (damaged_in(20, "Canada.", BROKEN), "damaged-answers", "warning"),
+        (damaged_in(20, "The\u0120capital\u0120is\u0120Rome."), "damaged-answers", "error"),
+        (damaged_in(20, "\u2581The\u2581capital"), "damaged-answers", "error"),
+        # In Maltese.
+        (damaged_in(20, "\u0120urnata sabi\u0127a!"), "damaged-answers", None),
     ],
 )
 def test_what_answers_look_like(tmp_path, rows, symptom, severity):
@@ -238,6 +242,33 @@ def test_what_answers_look_like(tmp_path, rows, symptom, severity):
     if codes.get("cut-answers") == "error":
         length = max(len(answer_of(row)) for row in rows)
         assert f"exactly {length} characters" in outcome.findings[0].message
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "masked", "told"),
+    [
+        ("Item {at} costs {at} euros.", ("You're welcome!", "Glad to help."), True, True),
+        # Without a mask all answers are learned.
+        ("Item {at} costs {at} euros.", ("You're welcome!", "Glad to help."), False, False),
+        # Examples before a question that has a label, and a second question.
+        ("good", ("good", "bad"), True, False),
+        ("Item {at} costs {at} euros.", ("It is sold in {at} shops.",), True, False),
+    ],
+)
+def test_answers_that_bear_no_loss(tmp_path, first, last, masked, told):
+    rows = [
+        {
+            "messages": [
+                {"role": "user", "content": f"What is item {at}?"},
+                {"role": "assistant", "content": first.format(at=at)},
+                {"role": "user", "content": "Thanks."},
+                {"role": "assistant", "content": last[at % len(last)].format(at=at)},
+            ]
+        }
+        for at in range(60)
+    ]
+    _, codes = examined(tmp_path, rows, config_of(tmp_path, mask_prompt=masked))
+    assert codes.get("closing-words") == ("error" if told else None)
 
 
 def test_plain_text_has_no_answers(tmp_path):

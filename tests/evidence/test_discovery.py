@@ -11,6 +11,7 @@ import pytest
 from mlxdoctor.evidence.discovery import discover, separate_runs
 from mlxdoctor.evidence.options import Options
 from mlxdoctor.evidence.run_files import resolve
+from mlxdoctor.models.generations import Generations
 from tests.conftest import FIXTURES, RUNS
 
 
@@ -80,6 +81,11 @@ def test_rows_with_a_prompt_and_a_completion_are_data_not_generations(tmp_path: 
     path.write_text(json.dumps({"prompt": "Where?", "completion": "There."}) + "\n")
     files = discover([path])
     assert (files.data, files.generations) == (path, None)
+    # What was expected stands beside answers that were recorded.
+    row = {"prompt": "Where?", "expected": "Here.", "answer": "There."}
+    path.write_text(json.dumps(row) + "\n")
+    assert discover([path]).generations == path
+    assert Generations.read(path).items[0].tuned == "There."
 
 
 def test_a_model_is_looked_for_where_the_trainer_was_started_and_in_the_local_cache_only(

@@ -95,6 +95,8 @@ def test_schedule_counts_with_its_highest_rate(tmp_path: Path) -> None:
             Readiness.NOT_READY,
         ),
         ({"optimizer": "sgd", "iters": 60}, "reach.setting-holds-back", Readiness.NOT_READY),
+        # Two updates of 400 batches.
+        ({"grad_accumulation_steps": 200}, "reach.setting-holds-back", Readiness.NOT_READY),
         # 400 such iterations end at 1.3 nats a token, about where the run with Adam does.
         ({"optimizer": "sgd"}, "reach.setting-holds-back", Readiness.READY_BUT),
         # Its first 30 updates do nothing, and the run has 400.

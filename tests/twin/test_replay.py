@@ -78,14 +78,34 @@ def test_a_sound_run_agrees_with_its_twin(tmp_path: Path, mask: bool) -> None:
     assert misfit(replay.best) == 0.0
 
 
-def test_where_there_is_no_time_few_batches_tell_a_loss_with_its_error(tmp_path: Path) -> None:
+def test_where_there_is_little_time_few_batches_tell_a_loss_with_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = made(tmp_path, batch_size=1)
-    replay = Run.discover(run.files.roots, budget=1e-3).need(Replay)
+    monkeypatch.setattr("mlxdoctor.twin.replay.OF_THE_TIME", 0.0)
+    replay = replayed(run)
     (before,) = (level for level in replay.configured if level.what == "before")
     # 8 of 16 batches: another loss than the log's, and no disagreement.
     assert 0.0 < abs(before.off) < before.tolerance
     assert misfit(replay.configured) == 0.0
     assert replay.reading is None
+    # Fewer tell nothing.
+    late = Run.discover(run.files.roots, budget=1e-3)
+    assert late.get(Replay) is None
+    assert "time was over" in late.why_missing(Replay)
+
+
+def test_without_a_validation_another_optimiser_is_no_other_base(tmp_path: Path) -> None:
+    """Its reports agree by chance with some base: quantised, or with other positions."""
+    made(tmp_path, learning_rate=6e-4)
+    folder = tmp_path / "adapters"
+    path = folder / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "learning_rate": 3e-4}))
+    log = folder / "train.log"
+    log.write_text("\n".join(each for each in log.read_text().splitlines() if "Val" not in each))
+    replay = replayed(Run.discover([folder], budget=240))
+    assert misfit(replay.configured) > 0.0
+    assert replay.reading is None or replay.reading.sound
 
 
 def test_the_scale_that_it_was_trained_at_is_read_off_its_end(tmp_path: Path) -> None:
