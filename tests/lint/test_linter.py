@@ -44,11 +44,11 @@ def test_suppression() -> None:
     assert codes("") == ["unguarded-mean"]
     assert codes("  # mlxdoctor: ignore[unguarded-mean] rows are never empty") == []
     assert codes("  # mlxdoctor: ignore[unguarded-mean]") == ["ignore-without-reason"]
-    assert codes("  # mlxdoctor: ignore[module-dict-walk] wrong rule") == [
+    assert codes("  # mlxdoctor: ignore[adapter-flag] wrong rule") == [
         "unguarded-mean",
         "unused-ignore",
     ]
-    assert codes("  # mlxdoctor: ignore[unguarded-mean, module-dict-walk] two") == ["unused-ignore"]
+    assert codes("  # mlxdoctor: ignore[unguarded-mean, adapter-flag] two") == ["unused-ignore"]
     above = "    # mlxdoctor: ignore[unguarded-mean] said above\n"
     *first, last = BAD.format(comment="").splitlines(keepends=True)
     source = SourceFile.parse("".join([*first, above, last]), Path("train.py"))
@@ -102,7 +102,7 @@ def test_exit_codes(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lint", str(file)]) == 1
     assert f"{file}:3:12: warning [unguarded-mean]" in capsys.readouterr().out
     assert main(["lint", str(file), "--fail-on", "error"]) == 0
-    assert main(["lint", str(file), "--select", "module-dict-walk"]) == 0
+    assert main(["lint", str(file), "--select", "adapter-flag"]) == 0
     assert main(["lint", str(file.parent / "absent.py")]) == 2
     assert main(["lint"]) == 2
     capsys.readouterr()

@@ -14,7 +14,7 @@ from mlxdoctor.safety.errors import InputError
 
 #: Trainer -> (the probe's code, the linter's; None where syntax cannot show it).
 FAULTS: dict[str, tuple[str | None, str | None]] = {
-    "adapter_flag": ("step-state.claimed-adapter", None),
+    "adapter_flag": ("step-state.claimed-adapter", "adapter-flag"),
     "channels_first": ("step-update.no-loss", None),
     "closed_over_model": ("step-update.nothing-changed", "gradient-of-module"),
     "converter": ("step-state.claimed-adapter", "module-dict-walk"),
@@ -24,7 +24,7 @@ FAULTS: dict[str, tuple[str | None, str | None]] = {
     "gradient_filter": ("step-update.nothing-changed", "outermost-name-filter"),
     "module_gradient": ("step-update.failed", "gradient-of-module"),
     "no_freeze": ("step-state.outside-adapter", "adapter-without-freeze"),
-    "own_trainable": ("step-state.own-bookkeeping", None),
+    "own_trainable": ("step-state.own-bookkeeping", "own-trainable-parameters"),
     "padding_counts": ("step-alignment.padding-trained", None),
     # It fails before there is anything to probe, and says why itself.
     "parameter_count": (None, None),

@@ -1,17 +1,81 @@
-"""Adapters that are made, saved and loaded."""
+"""Adapters that are claimed, made, saved and loaded."""
 
 import ast
 import re
+from collections.abc import Iterator
 
 from mlxdoctor.finding import Severity
 from mlxdoctor.lint.rule import Hits, rule
 from mlxdoctor.lint.source import (
     OPTIMIZERS,
+    Function,
     SourceFile,
     constant,
+    is_model,
     keyword,
     last_name,
 )
+
+_CLAIMS = re.compile(
+    r"_*+(?:(?:has|is|with)_\w*(?:adapter|lora)s?(?:_layers)?"
+    r"|\w*(?:adapter|lora)s?_(?:added|attached|applied|loaded))"
+)
+#: Names of what may make an adapter, or train a part of the model.
+_MAKING = re.compile(
+    r"(?!save).*(?:adapter|lora|dora|peft|convert|attach|inject|freeze|update_modules|apply|wrap"
+    r"|prepare|set_?up|build|create)"
+)
+
+
+@rule(
+    Severity.ERROR,
+    """
+import mlx.nn as nn
+
+def add_adapter(model, config):
+    model._has_adapter = True
+    return model
+""",
+    {
+        "nn\n": "nn\nfrom mlx_lm.tuner.utils import linear_to_lora_layers\n",
+        "    model._has": (
+            "    model.freeze()\n"
+            "    linear_to_lora_layers(model, config.num_layers, config.lora_parameters)\n"
+            "    model._has"
+        ),
+    },
+)
+def adapter_flag(source: SourceFile) -> Hits:
+    """An adapter is claimed by a flag, and none is made.
+
+    What is trained is decided by the layers and by what is frozen. A flag set in place of a
+    conversion makes everything after it believe in an adapter that is not there: the model is
+    trained whole, and what is saved as an adapter are its full weights (seed 001).
+
+    Reported where the file calls, imports and defines nothing that could have made an adapter.
+    """
+    if any(_MAKING.match(name) for name in _foreign_names(source)):
+        return
+    for node in source.of(ast.Assign):
+        for target in node.targets if constant(node.value) is True else ():
+            if (
+                isinstance(target, ast.Attribute)
+                and _CLAIMS.fullmatch(target.attr.lower())
+                and is_model(target.value)
+                and isinstance(source.scope(node), Function)
+            ):
+                yield node, f"{target.attr} is set, but nothing in this file makes an adapter"
+
+
+def _foreign_names(source: SourceFile) -> Iterator[str]:
+    """What the file calls and imports of others, with the names of arguments and of its classes."""
+    for call in source.of(ast.Call):
+        if source.function(call.func) is None:
+            yield last_name(call).lower()
+        yield from ((argument.arg or "").lower() for argument in call.keywords)
+    yield from (made.name.lower() for made in source.of(ast.ClassDef))
+    yield from (alias.name.lower() for alias in source.of(ast.alias))
+
 
 #: Functions that only read a model are called so: `load`, `load_model`, `load_base`.
 _LOADER = re.compile(r"load(?:_(?:base|model|tokenizer|pretrained|and|the))*")
@@ -199,6 +263,45 @@ def _walked(source: SourceFile, node: ast.expr) -> ast.AST | None:
             is_dict = isinstance(held, ast.Attribute) and held.attr == "__dict__"
             return held if is_dict or source.is_call(held, "vars") else None
     return None
+
+
+@rule(
+    Severity.WARNING,
+    """
+import mlx.nn as nn
+
+class Model(nn.Module):
+    def __init__(self, body, head):
+        super().__init__()
+        self.body, self.head = body, head
+
+    def trainable_parameters(self):
+        return {"head": self.head.parameters()}
+""",
+    {
+        '\n    def trainable_parameters(self):\n        return {"head": self.head.parameters()}': (
+            "        self.body.freeze()"
+        )
+    },
+)
+def own_trainable_parameters(source: SourceFile) -> Hits:
+    """A module that replaces `trainable_parameters`.
+
+    MLX keeps itself what is frozen, in each module. A method of the class's own is asked where the
+    model stands alone; as a part of a larger one it is passed over, and all that it left out is
+    trained. Nor does `freeze()` have a say in it (seed 004).
+    """
+    for method in source.of(ast.FunctionDef):
+        made = source.parent(method)
+        if method.name != "trainable_parameters" or not isinstance(made, ast.ClassDef):
+            continue
+        match method.body[-1]:
+            case ast.Return(value=ast.Call() as call) if source.is_call(
+                call, ".trainable_parameters"
+            ):
+                continue
+        if any(source.is_named(base, "mlx.nn.Module") for base in made.bases):
+            yield method, f"{made.name} has its own trainable_parameters: use freeze and unfreeze"
 
 
 @rule(
