@@ -149,7 +149,8 @@ class Split:
     def answers(self, row: Row) -> list[str]:
         """What the assistant says in a conversation, in order; nothing for any other row."""
         messages = row.get(self.features.chat) if self.format == "chat" else None
-        given = [each for each in messages or () if isinstance(each, Mapping)]
+        given = messages if isinstance(messages, list) else []
+        given = [each for each in given if isinstance(each, Mapping)]
         return [_content(each) for each in given if each.get("role") == "assistant"]
 
     def turn(self, row: Row) -> tuple[str, str] | None:
