@@ -65,8 +65,8 @@ CONTRADICTED, CONTRADICTED_PROMPTS = (NOTED, 0.25, 0.25), 10
 #: one answer of several words, where the others differ: a third of SQuAD 2.0 has no answer; 0.9 in
 #: a run of which nothing was said (0 of 9 real tasks).
 ONE_ANSWER, ONE_SENTENCE = 0.95, 0.75
-#: Share of different ones among the last answers of conversations that say nothing of what was
-#: asked, and among the first ones that do: examples before a question have labels, too.
+#: Share of different ones among the last answers of conversations, and among the first: 0.01 and
+#: 1.00 in a run that learned only to be thanked, 0.72 and more of both in two sound tasks.
 CLOSING, VARIED = 0.1, 0.5
 #: Times the lowest validation, up to which it has not risen: two of them differ by noise.
 NEAR_LOWEST = 1.05
@@ -189,9 +189,10 @@ FEW_ROWS = 50
         ),
         "closing-words": Symptom.error(
             "of each conversation only its closing words are trained on",
-            says="mask_prompt trains only on the last answer of a conversation. Of {rows} "
-            "conversations with several answers, those are only {different} different ones, such "
-            "as {answer}; their first answers are {first} different ones, and bear no loss.",
+            says="mask_prompt trains only on the last answer of a conversation. In {rows} "
+            "conversations with several answers the last ones are only {different} different "
+            "texts, such as {answer}. The first ones are {first} different texts, and bear no "
+            "loss.",
             expected="the answers that are to be learned at the end of their rows",
             fix="leave the closing words out, or end a row after each answer",
         ),

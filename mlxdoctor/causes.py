@@ -90,7 +90,8 @@ class Cause:
         finding_says: whether the fix of its strongest finding is shown instead of the remedy.
         beside_change: what else to do if the change is shown with its numbers; if empty,
             the remedy is shown.
-        called: entry -> texts that replace the cause's own if the entry applies.
+        called: entry -> texts that replace the cause's own if the entry applies. In the table a key
+            may name several entries, with spaces between them.
     """
 
     id: str

@@ -53,7 +53,8 @@ or options (a file that can't be read included), 3 too little to judge by.""",
     default=DEFAULT_SECONDS,
     show_default=True,
     metavar="SECONDS",
-    help="The time that it may take, most of it for the models: they get fewer rows and prompts.",
+    help="The time that it may take, most of it for the models: they get fewer rows and prompts. "
+    "Training again what was recorded may take as long again.",
 )
 @click.option(
     "--confirm", is_flag=True, help="Also rerun it to confirm the cause, as `reproduce` does."

@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from mlxdoctor.evidence.adapter import FILE_NAMES, adapter_file
+from mlxdoctor.evidence.answer_keys import is_recorded_answer
 from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
 from mlxdoctor.evidence.dataset import SPLITS, is_log
 from mlxdoctor.evidence.metrics import ReportedMetrics
@@ -37,13 +38,6 @@ _PART_OF_A_RUN = re.compile(r"checkpoint-\d+|wandb")
 _NO_EVIDENCE = {"expected.json", "README.md", "wandb-summary.json"}
 #: Runs or adapters that are named where a folder holds several.
 MAX_SHOWN = 5
-_ANSWERS = {"tuned", "response", "output", "completion", "generated", "generation"}
-#: What a recorded answer says beside itself, and a training row does not.
-_OF_ANSWERS = {"max_tokens", "model", "adapter", "tokens", "base_tokens", "tuned_tokens"}
-#: What was to be answered, which recorded answers have beside themselves, and the names of those
-#: that have no other meaning then.
-_EXPECTED = {"expected", "reference", "target"}
-_BESIDE_EXPECTED = {"answer", "prediction", "model_answer", "model_output"}
 #: A factor's whole name: an optimiser's state of one has more after it.
 _FACTOR = re.compile(r'\.lora_(?:[ab]|[AB](?:\.\w+)?\.weight|[AB])"\s*:')
 
@@ -242,14 +236,7 @@ def _kind_by_content(path: Path) -> str | None:
 
 def _holds_answers(file: Sniffed) -> bool:
     """Whether a file holds recorded answers, which are read as `Generations`."""
-    keys = file.record.keys()
-    if "tuned" in keys or {"base", "prompt"} <= keys:
-        return True
-    # Rows to train on have a prompt and a completion as well.
-    answers = _ANSWERS if _OF_ANSWERS & keys else _ANSWERS - {"completion"}
-    if _EXPECTED & keys:
-        answers = answers | _BESIDE_EXPECTED
-    return "prompt" in keys and bool(answers & keys)
+    return is_recorded_answer(file.record.keys())
 
 
 def _holds_rows(file: Sniffed) -> bool:

@@ -9,6 +9,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from mlxdoctor.engines.text import CONTROL
+from mlxdoctor.evidence.answer_keys import (
+    BASE_KEYS,
+    EXPECTED_KEYS,
+    LIST_KEYS,
+    PROMPT_KEYS,
+    TUNED_KEYS,
+)
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.dataset import Dataset
@@ -30,14 +37,6 @@ from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
 from mlxdoctor.safety.time_budget import TimeBudget, by_turns
 
-PROMPT_KEYS = ("prompt", "question", "input", "instruction", "query")
-TUNED_KEYS = (
-    *("tuned", "response", "output", "completion", "generated_text", "generation", "generated"),
-    *("prediction", "model_output", "model_answer", "answer", "text"),
-)
-BASE_KEYS = ("base", "base_response", "base_output")
-EXPECTED_KEYS = ("expected", "reference", "target")
-LIST_KEYS = ("generations", "results", "samples", "items")
 #: Of the time that is left, what the answers may take.
 SHARE = 0.45
 #: Prompts that are asked on a processor before it is known how long they take.

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-#: Seconds that one diagnosis takes at most unless the user says otherwise.
+#: Seconds that one diagnosis takes at most without training, unless the user says otherwise.
 DEFAULT_SECONDS = 60.0
 #: Of them, the share that is kept for files and the report, and for work that was begun.
 KEPT_FOR_THE_REST = 0.1
@@ -40,7 +40,11 @@ class TimeBudget:
 
     @property
     def left_for_training(self) -> float:
-        """Seconds that training may take, which has as long again as what only asks models."""
+        """Seconds that training may take: until twice the budget is over.
+
+        It has as long again as what only asks models; `DEFAULT_SECONDS` where there is no limit,
+        since what it searches has no end of its own.
+        """
         if self.seconds is None:
             return DEFAULT_SECONDS
         allowed = 2 * (1.0 - KEPT_FOR_THE_REST) * self.seconds

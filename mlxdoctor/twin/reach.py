@@ -305,8 +305,8 @@ class _Measuring:
 
     def _untouched(self) -> _Losses:
         """The base model's losses; the batches are as many as there is time to measure on."""
-        base: Any = self.parts.load(self.settings)[0] if self.models is None else None
-        base = self.models.select("base") if self.models is not None else base
+        models = self.models
+        base = self.parts.load(self.settings)[0] if models is None else models.select("base")
         begun = time.monotonic()
         losses = self._losses(base, MEASURED * (self.deadline - begun))
         self.measuring = time.monotonic() - begun
