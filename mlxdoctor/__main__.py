@@ -11,23 +11,24 @@ import sys
 
 def main() -> int:
     """Run the program with the arguments of the process; returns its exit code."""
+    if all(argument.startswith("-") for argument in sys.argv[1:2]):
+        return _run()
     from mlxdoctor.safety.stages import attach
 
     if attach():
         return _watched()
-    if any(not one.startswith("-") for one in sys.argv[1:2]):
-        from mlxdoctor.safety.watched import can_supervise, supervise
+    from mlxdoctor.safety.watched import can_supervise, supervise
 
-        if can_supervise():
-            try:
-                ended = supervise([sys.executable, *sys.orig_argv[1:]])
-            except OSError:
-                return _run()
-            if isinstance(ended, int):
-                return ended
-            from mlxdoctor.cli import refuse
+    if can_supervise():
+        try:
+            ended = supervise([sys.executable, *sys.orig_argv[1:]])
+        except OSError:
+            return _run()
+        if isinstance(ended, int):
+            return ended
+        from mlxdoctor.cli import refuse
 
-            return refuse(ended)
+        return refuse(ended)
     return _run()
 
 

@@ -47,9 +47,9 @@ PATH = 0.05
 #: Of a disagreement, what a reading leaves at most. Tolerances by which a report is off that only
 #: another training explains.
 EXPLAINED, CLEAR = 1 / 3, 2.0
-#: Batches on which it is seen that a reading is far off, and by how many nats beyond what they
-#: differ from the rest.
-SCREENED, SLACK = 3, 0.2
+#: Batches on which it is seen that a reading is far off -> nats beyond what they differ from the
+#: rest.
+SCREENED = {1: 0.4, 3: 0.2}
 #: LoRA scales that people set: alpha over rank, alpha, mlx-lm's defaults.
 SCALES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 16.0, 20.0, 32.0, 40.0, 64.0, 128.0)
 #: Readings whose first reports are made again, at most: those that fit the validations best.
@@ -317,7 +317,7 @@ class _Bench:
         if self.is_cut or scale is not None:
             return self._result(configured, None, configured, scale)
         if self.recorded.misfit(configured) == 0.0:
-            return self._result(configured, *self._exactly(configured))
+            return self._result(configured, *self._exactly(self.usual, configured))
         alone = list(self._under(self.usual, sound=True))
         both = [ground for shape in alone for ground in self._under(shape, sound=True, after=shape)]
         shapes = [shape for shape in (*alone, *both) if shape.shape is None]
@@ -325,8 +325,11 @@ class _Bench:
         agreeing = [self.usual] if is_usual else list(filter(self._fits_exactly, shapes))
         if agreeing and not is_usual:
             shape = agreeing[0]
-            if (scale := self._other_scale(shape, self._validations(shape))) is not None:
-                return self._result(configured, shape, self.levels(shape), scale)
+            fitting = self.levels(shape)
+            if (scale := self._other_scale(shape, fitting)) is not None:
+                return self._result(configured, shape, fitting, scale)
+            if len(fitting) > 1 and self.recorded.misfit(fitting) == 0.0:
+                return self._result(configured, *self._exactly(shape, fitting))
         trained = [ground for shape in agreeing for ground in self._trained_otherwise(shape)]
         of_single = (self.usual, *(shape for shape in alone if shape.shape is None))
         faulty = (ground for shape in of_single for ground in self._under(shape, sound=False))
@@ -336,14 +339,19 @@ class _Bench:
             ground, levels = agreeing[0], self.levels(agreeing[0])
         return self._result(configured, ground, levels)
 
-    def _exactly(self, configured: Sequence[Level]) -> tuple[_Ground | None, Sequence[Level]]:
-        """What a trainer did whose reports are within noise of mlx-lm's, and exact if read so.
+    def _exactly(
+        self, shape: _Ground, near: Sequence[Level]
+    ) -> tuple[_Ground | None, Sequence[Level]]:
+        """What a trainer did whose reports are within noise of a shape's, and exact if read so.
 
         Several reports to three digits are no chance: other batches never give them.
+
+        Args:
+            near: what was recorded, computed again under the shape.
         """
-        before, reports = _off(configured)
-        if sum(level.what == "report" for level in configured) > 1 and reports > READ:
-            grounds = self._trained_otherwise(self.usual)
+        before, reports = _off(near)
+        if sum(level.what == "report" for level in near) > 1 and reports > READ:
+            grounds = self._trained_otherwise(shape)
             if before > READ:
                 # Another loss, too, may be within the noise of few batches.
                 both = (self._under(self.usual, sound=sound) for sound in (True, False))
@@ -354,10 +362,10 @@ class _Bench:
                     break
                 levels = self.levels(ground)
                 start = before_the_end(levels)
-                is_whole = len(start) == len(before_the_end(configured))
+                is_whole = len(start) == len(before_the_end(near))
                 if is_whole and all(level.beyond(EXACT) == 0.0 for level in start):
                     return ground, levels
-        return None, configured
+        return (None if shape is self.usual else shape), near
 
     def _fits_exactly(self, shape: _Ground) -> bool:
         return (
@@ -524,18 +532,19 @@ class _Bench:
         return self.recorded.misfit(levels)
 
     @cached_property
-    def _few(self) -> float:
+    def _few(self) -> dict[int, float]:
         """The loss as configured over the batches on which readings are screened, nats."""
-        return self._before(self.usual, SCREENED)[0]
+        return {count: self._before(self.usual, count)[0] for count in SCREENED}
 
     def _screened(self, ground: _Ground) -> float:
         """The misfit of the validations; infinite where a few batches show that it is large."""
         usual = [each for each in self._validations(self.usual) if each.what == "before"]
         try:
             if usual and ground.shape is not self.usual:
-                shift = self._before(ground.shape or ground, SCREENED)[0] - self._few
-                if not abs(usual[0].off - shift) <= SLACK + abs(shift) / 2:
-                    return math.inf
+                for count, slack in SCREENED.items():
+                    shift = self._before(ground.shape or ground, count)[0] - self._few[count]
+                    if not abs(usual[0].off - shift) <= slack + abs(shift) / 2:
+                        return math.inf
             return self._left(ground, self._validations(ground))
         except InputError:
             # Rows of text have no prompt to mask.
