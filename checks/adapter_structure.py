@@ -263,24 +263,21 @@ def _names_of_no_architecture(adapter: Adapter) -> Iterator[Sign]:
     stacked = [module for module, name in patterns if name in experts and module.experts is None]
     unknown = [module for module, name in patterns if name not in architectures]
     sets = [architectures[name] for _, name in patterns if name in architectures]
-    if not stacked and not unknown and frozenset.intersection(*sets):
-        return
-    examples = stacked or unknown
-    figures: dict[str, Measurement] = {
-        "modules": len(patterns),
-        "stacked": len(stacked) or None,
-        "unknown": len(unknown) or None,
-        "example": examples[0].name if examples else None,
-    }
-    yield _sign("unknown-names", examples or adapter.modules, figures)
+    figures: dict[str, Measurement] = {"modules": len(patterns)}
+    for kind, examples in {"stacked": stacked, "unknown": unknown}.items():
+        if examples:
+            figures |= {kind: len(examples), "example": examples[0].name}
+            yield _sign("unknown-names", examples, figures)
+            return
+    if not frozenset.intersection(*sets):
+        yield _sign("unknown-names", adapter.modules, figures)
 
 
 def _unmatched(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:
-    if config.origin == "peft" and isinstance(config.values.get("target_modules"), str):
-        return  # one pattern for all names
     keys = config.keys or ()
     unmatched = unmatched_keys(config, [module.name for module in adapter.modules])
-    if not unmatched:
+    is_pattern = config.origin == "peft" and isinstance(config.values.get("target_modules"), str)
+    if not unmatched or is_pattern:
         return
     nothing_matches = base is not None and len(unmatched) == len(keys) == len(
         unmatched_keys(config, base.linear_shapes)
@@ -312,12 +309,9 @@ def _missing(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -
         what, expected = "layers", 0 if config.is_default("num_layers") else config.num_layers or 0
         missing = max(expected - len(layers), 0) if layers else 0
     if missing:
-        yield Sign(
-            "missing-modules",
-            {"missing": missing, "expected": expected, "what": what},
-            where=some_of(names) or None,
-            severity=Severity.ERROR if is_certain else None,
-        )
+        figures = {"missing": missing, "expected": expected, "what": what}
+        severity = Severity.ERROR if is_certain else None
+        yield Sign("missing-modules", figures, some_of(names) or None, severity=severity)
 
 
 def _missing_targets(
