@@ -198,12 +198,13 @@ def _validation(
     split = dataset.splits.get("valid")
     count = len(split.rows) if split is not None else 0
     batch_size = config.batch_size if config is not None else None
-    validations = len(log.main.finite("val_loss")) if log is not None else 0
+    validations, reports = 0, None
+    if log is not None:
+        validations, training = len(log.main.finite("val_loss")), log.main.get("train_loss")
+        if not log.is_preference and log.main.get("val_loss") is None and training is not None:
+            reports = len(training)
     # If the data are a single file, its folder was not searched for a validation split.
     if count == 0 and dataset.path.is_dir():
-        training = log.main.get("train_loss") if log is not None else None
-        is_validated = log is None or log.is_preference or log.main.get("val_loss") is not None
-        reports = None if is_validated or training is None else len(training)
         counts = {"reports": reports, "validations": validations or None}
         severity = None if reports is None else Severity.WARNING
         yield Sign("no-validation-split", counts, where="valid.jsonl", severity=severity)
@@ -320,9 +321,8 @@ def _sign(
     **measured: Measurement,
 ) -> Sign:
     """A sign about lines of a file, with their count and the first line numbers."""
-    name = split.path.name
+    where = name = split.path.name
     figures: dict[str, Measurement] = {"file": name, "lines": len(lines), "rows": len(split.rows)}
     if lines:
-        figures["first_lines"] = tuple(lines[:5])
-    where = f"{name}, line {lines[0]}" if lines else name
+        where, figures["first_lines"] = f"{name}, line {lines[0]}", tuple(lines[:5])
     return Sign(symptom, figures | measured, where=where, severity=severity)
