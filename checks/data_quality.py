@@ -450,8 +450,10 @@ def _marked(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
         }
         closed = {row for row, text in answers.items() if _ENDS_IN_CONTROL.search(text[-TAIL:])}
         # A special token after the answer alone is learned twice, and the first ends it.
-        sure = {"is_sure": len(opened) >= enough, "quotes": True}
-        yield from graded("wrapped-answers", rows=sorted(opened | closed), steps=WRAPPED, **sure)
+        wrapped, is_sure = sorted(opened | closed), len(opened) >= enough
+        yield from graded(
+            "wrapped-answers", rows=wrapped, steps=WRAPPED, is_sure=is_sure, quotes=True
+        )
     for symptom, mark, of_prompts, steps in _BY_MISTAKE[split.format == "text" :]:
         marked = [row for row, text in answers.items() if mark.search(text)]
         asking = sum(of_prompts.search(pairs[row].prompt) is not None for row in answers)
