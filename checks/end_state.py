@@ -122,15 +122,10 @@ def end_state(replay: Replay, *, reach: Reach | None) -> Iterator[Sign | Seen]:
         raise Inconclusive(
             "no first loss of the log could be computed again: its last may be of another kind"
         )
-    if replay.scale is not None:
-        scale = replay.scale
-        figures: dict[str, Measurement] = {
-            "scale": scale.agreeing,
-            "advised_scale": scale.agreeing,
-            "configured": scale.configured,
-            "loss": scale.loss,
-        }
-        yield Sign("other-scale", measured | figures, where="lora_parameters.scale")
+    if (scale := replay.scale) is not None:
+        agreeing = {"scale": scale.agreeing, "advised_scale": scale.agreeing, "loss": scale.loss}
+        figures = measured | agreeing | {"configured": scale.configured}
+        yield Sign("other-scale", figures, where="lora_parameters.scale")
         return
     if replay.is_turned:
         yield Sign("factors-turned", measured)
