@@ -257,11 +257,8 @@ def _against_the_band(rate: float, scale: float, band: Band, *, is_alpha: bool) 
     # No rate is advised where the scale is to be corrected first.
     if scale and not (is_alpha and is_above):
         low, high = band.low / abs(scale), band.high / abs(scale)
-        measured |= {
-            "slowest": low,
-            "fastest": high,
-            "advised_learning_rate": better_rate(rate, low, high, lower=is_above),
-        }
+        advised = better_rate(rate, low, high, lower=is_above)
+        measured |= {"slowest": low, "fastest": high, "advised_learning_rate": advised}
     return Sign(
         f"{'above' if is_above else 'below'}-guideline",
         measured,
