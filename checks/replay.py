@@ -40,6 +40,7 @@ _COMPARED = (
     "|the log has no validation before training][; at iteration {iteration}, {recorded_report:.3f} "
     "and {report:.3f}]"
 )
+_AS_COMPUTED = f"Computed again, the first losses are the log's: {_COMPARED}."
 _AS_GOOD = (
     f"The log's first losses are of another kind than mlx-lm's: {_COMPARED}. The model is as good "
     "as mlx-lm's trainer makes it with the same settings."
@@ -57,7 +58,7 @@ _SAID = f"The log's losses are those {{clause}}. As configured, {_COMPARED}."
         ),
         "as-computed": Symptom.info(
             "the trainer computes mlx-lm's loss",
-            says=f"Computed again, the first losses are the log's: {_COMPARED}.",
+            says=_AS_COMPUTED,
             expected="the losses that mlx-lm computes",
         ),
         "trains-otherwise": Symptom.info(
@@ -102,8 +103,7 @@ def replay(
         yield Sign(replay.reading.code, measured | {"clause": replay.reading.clause})
         return
     if off == 0.0:
-        said = f"Computed again, the first losses are the log's: {_COMPARED}."
-        yield Seen(said, measured)
+        yield Seen(_AS_COMPUTED, measured)
         # Losses within the noise of batches prove nothing against all updates made again.
         is_worse = reach is not None and reach.lacks_something
         if any(level.what == "report" for level in start) and not is_worse:
@@ -127,13 +127,13 @@ def _figures(start: list[Level]) -> dict[str, Measurement]:
     before = next((level for level in start if level.what == "before"), None)
     reports = [level for level in start if level.what == "report"]
     worst = max(reports, key=lambda level: (level.misfit, abs(level.off)), default=None)
-    return {
-        "recorded_before": before.recorded if before is not None else None,
-        "before": before.computed if before is not None else None,
-        "iteration": worst.iteration if worst is not None else None,
-        "recorded_report": worst.recorded if worst is not None else None,
-        "report": worst.computed if worst is not None else None,
-    }
+    figures: dict[str, Measurement] = {}
+    if before is not None:
+        figures |= {"recorded_before": before.recorded, "before": before.computed}
+    if worst is not None:
+        figures |= {"recorded_report": worst.recorded, "report": worst.computed}
+        figures["iteration"] = worst.iteration
+    return figures
 
 
 def _curve(replay: Replay) -> ReplayCurve:
