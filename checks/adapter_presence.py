@@ -205,12 +205,9 @@ def _whole_weights(adapter: Adapter, config: TrainingConfig | None) -> Iterator[
         severity = Severity.INFO if adapter.naming == "peft" else None
     if others:
         counts = {"tensors": len(others), "parameters": sum(tensor.size for tensor in others)}
-        yield Sign(
-            "full-weights",
-            {**counts, "file": adapter.path.name},
-            where=some_of([tensor.name for tensor in others]),
-            severity=severity,
-        )
+        figures: dict[str, Measurement] = {**counts, "file": adapter.path.name}
+        where = some_of([tensor.name for tensor in others])
+        yield Sign("full-weights", figures, where=where, severity=severity)
 
 
 def _unusable(adapter: Adapter) -> Iterator[Sign]:
