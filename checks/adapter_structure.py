@@ -184,12 +184,9 @@ def adapter_structure(
     if (config is None or config.path.name != CONFIG_NAME) and not has_file:
         name, is_loose = adapter.path.name, adapter.is_loose
         rest = "mlx-lm loads a folder that has both" if is_loose else None
-        yield Sign(
-            "no-configuration",
-            {"file": name, "modules": len(adapter.modules), "rest": rest},
-            where=name,
-            severity=Severity.INFO if is_loose else None,
-        )
+        figures: dict[str, Measurement] = {"file": name, "modules": len(adapter.modules)}
+        severity = Severity.INFO if is_loose else None
+        yield Sign("no-configuration", {**figures, "rest": rest}, where=name, severity=severity)
     if base is None:
         against = ("modules-not-in-base", "shape-mismatch")
         yield Unsought(against, "the base model is not at hand; name its folder with --base")
