@@ -392,11 +392,10 @@ def _number_of_rows(
 
 
 def _contradictions(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
-    wrong = contradictions(pairs)
+    symptom, wrong = "contradictory-answers", contradictions(pairs)
     is_exclusive = wrong.exclusive / len(pairs) >= CONTRADICTED[-1]
     is_sure = is_exclusive and wrong.prompts >= CONTRADICTED_PROMPTS
     counts = {"exclusive": wrong.exclusive, "prompts": wrong.prompts}
-    symptom = "contradictory-answers"
     yield from _graded(symptom, split, wrong.outvoted, CONTRADICTED, counts, is_sure=is_sure)
 
 
