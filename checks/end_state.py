@@ -21,8 +21,6 @@ is as good as mlx-lm's trainer makes it (`reach`), the log's losses are of anoth
 What to do. Evaluate the saved adapter with `mlx_lm.lora --test` on the base that it was trained on.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 
