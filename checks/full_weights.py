@@ -34,7 +34,7 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
-from mlxdoctor.finding import Seen, Severity, Sign, Symptom, Unsought, some_of
+from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought, some_of
 from mlxdoctor.measure.weights.changed_tensors import WeightChange, component, weight_changes
 
 _OF_FULL = ("non-finite", "unchanged", "exploded")
@@ -166,18 +166,12 @@ def _frozen(changes: Sequence[WeightChange], tuned: TunedModel) -> Iterator[Sign
         return
     names = sorted(relative, key=lambda name: -relative[name])
     parts = Counter(component(name) for name in names).most_common()
-    yield Sign(
-        "frozen-changed",
-        {
-            "changed": len(names),
-            "compared": len(changes),
-            "largest_relative_change": relative[names[0]],
-            "components": tuple(f"{part}: {count}" for part, count in parts),
-        },
-        where=some_of(names),
-        # A model may have been fused from another revision of the base.
-        severity=None if tuned.from_adapter else Severity.WARNING,
-    )
+    figures: dict[str, Measurement] = {"changed": len(names), "compared": len(changes)}
+    figures["components"] = tuple(f"{part}: {count}" for part, count in parts)
+    figures["largest_relative_change"] = relative[names[0]]
+    # A model may have been fused from another revision of the base.
+    severity = None if tuned.from_adapter else Severity.WARNING
+    yield Sign("frozen-changed", figures, where=some_of(names), severity=severity)
 
 
 def _relative_change(change: WeightChange) -> float | None:
