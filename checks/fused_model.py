@@ -109,18 +109,10 @@ def fused_model(
         # Noise that is small beside the weights is what any quantised model bears.
         is_coarse = noise > _LOST and coarseness > _COARSE
         symptom, severity = "update-lost", Severity.ERROR if is_coarse else None
-    yield Sign(
-        symptom,
-        {
-            "modules": len(modules),
-            "gain": round(gain, 4),
-            "swallowed": round(gain, 4) if is_lost else None,
-            "noise": round(noise, 4),
-            "rounding": round(rounding, 4),
-            "noise_over_weight": round(coarseness, 4),
-            "modules_without": len(absent) or None,
-            "most": _DEGRADED,
-        },
-        where=some_of([module.name for module in examples]),
-        severity=severity,
-    )
+    shares = {"gain": gain, "noise": noise, "rounding": rounding, "noise_over_weight": coarseness}
+    if is_lost:
+        shares["swallowed"] = gain
+    counts = {"modules": len(modules), "modules_without": len(absent) or None, "most": _DEGRADED}
+    figures = counts | {name: round(share, 4) for name, share in shares.items()}
+    where = some_of([module.name for module in examples])
+    yield Sign(symptom, figures, where=where, severity=severity)
