@@ -24,8 +24,6 @@ What to do. High at the start: see whether labels, tokenizer and base model belo
 High at the end: see when it rose. Low at once: see how the targets are shifted.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 
