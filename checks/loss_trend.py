@@ -172,10 +172,8 @@ def _never_learned(segment: Segment, curve: SeriesFacts, *, is_fresh: bool) -> I
     if not segment.shows_start or is_short or curve.start < _ALREADY_LOW:
         return
     losses, (start, is_base) = segment.series["train_loss"], start_of(segment)
-    validation = segment.get("val_loss")
-    constant = None
-    if validation is not None and len(validation) >= 3 and np.ptp(validation.values) == 0.0:
-        constant = float(validation.values[0])
+    validation = segment.finite("val_loss").facts
+    constant = validation.first if validation.is_constant and validation.points > 2 else None
     # The slope of a curve that falls only at its start is zero: the levels show that it fell.
     fell = curve.start - curve.end > 4.0 * curve.noise / math.sqrt(curve.edge)
     learned = 1.0 - curve.end / start if is_base else 0.0
