@@ -20,8 +20,6 @@ as good as mlx-lm's trainer makes it in as many updates, it is no fault.
 What to do. Ask `mlxdoctor probe FILE:FUNCTION` what one step of the trainer does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from mlxdoctor.check import Inconclusive, check
