@@ -240,7 +240,7 @@ def _zeros(facts: Sequence[ModuleFacts], config: TrainingConfig | None) -> Itera
     is_every = len(zero) == len(facts)
     start = config.values.get("init_lora_weights") if config is not None else None
     is_uniform = start in (None, True, "true")
-    moved = [module.name for module in zero if is_uniform and module.a_left_draw]
+    moved = {module.name: None for module in zero if is_uniform and module.a_left_draw}
     drawn = sum(module.a_is_drawn for module in zero)
     counts = {"modules": len(facts), "zero_b": len(zero), "a_as_drawn": drawn}
     if is_every:
@@ -250,7 +250,7 @@ def _zeros(facts: Sequence[ModuleFacts], config: TrainingConfig | None) -> Itera
         yield Sign(
             "a-moved-zero-b",
             {**counts, "a_moved": len(moved)},
-            where=some_of(moved),
+            where=some_of(list(moved)),
             severity=Severity.WARNING if is_every else None,
         )
     idle = {module.name: module.layer for module in zero if module.name not in moved}
@@ -261,10 +261,10 @@ def _zeros(facts: Sequence[ModuleFacts], config: TrainingConfig | None) -> Itera
     layers = [module.layer for module in facts if module.layer is not None and not module.b.is_zero]
     first = min(layers, default=0)
     is_below = all((layer := idle[name]) is not None and layer < first for name in untrained)
-    figures = {**counts, "untrained": len(untrained), "below": is_below}
-    if is_below:
-        figures |= {"first_trained": first, "last_untrained": first - 1}
-    yield Sign("some-zero-b", figures, where=some_of(untrained))
+    measured: dict[str, Measurement] = {**counts, "untrained": len(untrained), "below": is_below}
+    measured["first_trained"] = first if is_below else None
+    measured["last_untrained"] = first - 1 if is_below else None
+    yield Sign("some-zero-b", measured, where=some_of(untrained))
 
 
 def _untrained_values(facts: Sequence[ModuleFacts]) -> Iterator[Sign]:
