@@ -260,14 +260,16 @@ def _names_of_no_architecture(adapter: Adapter) -> Iterator[Sign]:
     stacked = [module for module, name in patterns if name in experts and module.experts is None]
     unknown = [module for module, name in patterns if name not in architectures]
     sets = [architectures[name] for _, name in patterns if name in architectures]
-    figures: dict[str, Measurement] = {"modules": len(patterns)}
-    for kind, examples in {"stacked": stacked, "unknown": unknown}.items():
-        if examples:
-            figures |= {kind: len(examples), "example": examples[0].name}
-            yield _sign("unknown-names", examples, figures)
-            return
-    if not frozenset.intersection(*sets):
-        yield _sign("unknown-names", adapter.modules, figures)
+    if not stacked and not unknown and frozenset.intersection(*sets):
+        return
+    examples = stacked or unknown
+    figures: dict[str, Measurement] = {
+        "modules": len(patterns),
+        "stacked": len(stacked) or None,
+        "unknown": len(unknown) or None,
+        "example": examples[0].name if examples else None,
+    }
+    yield _sign("unknown-names", examples or adapter.modules, figures)
 
 
 def _unmatched(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:
