@@ -124,11 +124,11 @@ def checkpoint_history(
 def _nonfinite(saves: Sequence[Save]) -> Sign:
     bad = [place for place, save in enumerate(saves) if save.nonfinite]
     first = saves[bad[0]].checkpoint
+    sound = saves[bad[0] - 1].checkpoint if bad[0] else None
     figures: dict[str, Measurement] = {"saves": len(bad), "all_saves": len(saves)}
-    if bad[0]:
-        before = saves[bad[0] - 1].checkpoint
-        figures |= {"last_finite": before.iteration, "sound_file": before.path.name}
-    return Sign("non-finite", {**figures, "save": first.label}, first.path.name, first.iteration)
+    figures |= {"save": first.label, "last_finite": sound.iteration if sound else None}
+    figures["sound_file"] = sound.path.name if sound else None
+    return Sign("non-finite", figures, first.path.name, first.iteration)
 
 
 def _of_another_run(
