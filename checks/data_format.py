@@ -246,8 +246,8 @@ def _refused(train: Split, rows: SupervisedRows, severity: Severity | None) -> I
         renames = of_messages(train.rows[refused[0]].get(train.features.chat))
         repairs = (fix for words, fix in _REPAIRS.items() if re.search(words, reason))
         repair = f"rename {renames}" if renames else next(repairs, None)
-        figures: dict[str, Measurement] = {"reason": reason, "repair": repair}
-        figures["examined"] = rows.examined_rows
+        figures: dict[str, Measurement] = {"examined": rows.examined_rows, "reason": reason}
+        figures["repair"] = repair
         yield _sign("rows-refused", train, lines, severity, **figures)
 
 
