@@ -345,10 +345,10 @@ def _graded(
         "all_rows": len(split.rows),
         "share": len(rows) / len(split.rows),
         "first_lines": lines,
-        **measured,
     }
     if examined:
         figures["examined"] = examined
+    figures |= measured
     if quotes:
         figures["answer"] = quoted(split.pair(split.rows[rows[0]]).answer, SHOWN)
     is_doubtful = reached[-1] is Severity.ERROR and not is_sure
@@ -442,7 +442,6 @@ def _marked(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
     answers = {row: pairs[row].answer for row in sampled(len(pairs))}
     graded = partial(_graded, split=split, examined=len(answers))
     enough = SPOILT * len(answers)
-    # A text alone has no roles.
     if split.format != "text":
         opened = {
             row for row, text in answers.items() if ROLE.match(text) or CONTROL.match(text.lstrip())
@@ -453,7 +452,10 @@ def _marked(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
         yield from graded(
             "wrapped-answers", rows=wrapped, steps=WRAPPED, is_sure=is_sure, quotes=True
         )
-    for symptom, mark, of_prompts, steps in _BY_MISTAKE[split.format == "text" :]:
+    for symptom, mark, of_prompts, steps in _BY_MISTAKE:
+        if symptom == "exchanged-roles" and split.format == "text":
+            # A text alone has no roles.
+            continue
         marked = [row for row, text in answers.items() if mark.search(text)]
         asking = sum(of_prompts.search(pairs[row].prompt) is not None for row in answers)
         if 5 * asking <= len(marked):
