@@ -139,7 +139,7 @@ def _fully_tuned(
     if broken := [change for change in changed if change.nonfinite]:
         values = {"nonfinite": sum(change.nonfinite for change in broken), "tensors": len(broken)}
         where = some_of([change.name for change in broken])
-        yield Sign("non-finite", {**counts, **values}, where=where)
+        yield Sign("non-finite", {**values, "compared": len(compared)}, where=where)
     else:
         yield Seen("Training changed {changed} of {compared} weights, and all are finite.", counts)
     matrices = [
@@ -167,8 +167,8 @@ def _frozen(changes: Sequence[WeightChange], tuned: TunedModel) -> Iterator[Sign
     names = sorted(relative, key=lambda name: -relative[name])
     parts = Counter(component(name) for name in names).most_common()
     figures: dict[str, Measurement] = {"changed": len(names), "compared": len(changes)}
-    figures["components"] = tuple(f"{part}: {count}" for part, count in parts)
     figures["largest_relative_change"] = relative[names[0]]
+    figures["components"] = tuple(f"{part}: {count}" for part, count in parts)
     # A model may have been fused from another revision of the base.
     severity = None if tuned.from_adapter else Severity.WARNING
     yield Sign("frozen-changed", figures, where=some_of(names), severity=severity)
