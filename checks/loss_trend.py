@@ -274,7 +274,7 @@ def _where_to_stop(log: TrainingLog, iteration: int) -> dict[str, Measurement]:
     first = min(int(series.iterations[0]) for series in segment.series.values())
     if segment.axis not in ("iteration", "step") or iteration <= first or iteration >= end:
         return {}
-    stop: dict[str, Measurement] = {"advised_iters": iteration}
+    stop: dict[str, Measurement] = {"advised_iters": iteration, "nearest_save": None}
     stop["stop_at"] = f"{segment.unit} {iteration}"
     saves = {save.iteration: save.files for save in log.saves if save.iteration is not None}
     nearest = min(saves, key=lambda saved_at: abs(saved_at - iteration), default=end)
