@@ -148,9 +148,9 @@ def _of_the_rows(worth: Worth, training_rows: int) -> Sign | Unsought | None:
         return None
     is_many = train.gain < MANY_UNRELATED * held_out.gain
     which, severity = ("many", None) if is_many else ("some", Severity.WARNING)
-    measured = _described(worth)[1] | {"which": which, "reference": SPLITS[reference]}
+    measured = _described(worth)[1] | {"reference": SPLITS[reference]}
     measured["reference_gain"] = round(held_out.gain, 4)
-    measured["reference_rows"] = len(held_out.gains)
+    measured |= {"reference_rows": len(held_out.gains), "which": which}
     return Sign(symptom, measured, severity=severity)
 
 
