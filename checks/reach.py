@@ -52,10 +52,6 @@ _TRAINED = (
 _HELD_BACK = (
     f"{_REACHED}{_OWN}, and {{cured:.2f}} with {{setting}} {{after}} in place of {{before}}."
 )
-_AS_MEASURED = (
-    *("rows", "split", "untouched", "reached", "tuned_on_trained", "reached_on_trained"),
-    *("updates", "rate", "whole", "cured"),
-)
 _CHANGE = "Set {setting} to {after} in place of {before}."
 _EXPECTED = "at most {reached:.2f}"
 
@@ -103,13 +99,24 @@ def reach(reach: Reach) -> Iterator[Sign | Seen]:
         )
     is_lost = reach.own is not None and not math.isfinite(reach.own)
     measured: dict[str, Measurement] = {
-        **{name: getattr(reach, name) for name in _AS_MEASURED},
+        "rows": reach.rows,
+        "split": reach.split,
+        "untouched": reach.untouched,
         "tuned": reach.tuned if reach.planned is None else None,
+        "reached": reach.reached,
+        "tuned_on_trained": reach.tuned_on_trained,
+        "reached_on_trained": reach.reached_on_trained,
+        "updates": reach.updates,
+        "rate": reach.rate,
         "own": None if is_lost else reach.own,
         "own_updates": reach.own_updates if reach.own_updates < reach.updates else None,
+        "whole": reach.whole,
         "lost": "settings leave no finite loss" if is_lost else None,
         "shortfall": reach.shortfall if math.isfinite(reach.shortfall) else None,
-        **{name: getattr(reach, name) or None for name in ("setting", "before", "after")},
+        "setting": reach.setting or None,
+        "before": reach.before or None,
+        "after": reach.after or None,
+        "cured": reach.cured,
     }
     if reach.lacks_something and reach.tuned - (reach.whole or 0.0) > ERRORS * reach.noise:
         severity = Severity.WARNING if reach.lacking <= FAR else None
