@@ -125,13 +125,13 @@ def _figures(start: list[Level]) -> dict[str, Measurement]:
     before = next((level for level in start if level.what == "before"), None)
     reports = [level for level in start if level.what == "report"]
     worst = max(reports, key=lambda level: (level.misfit, abs(level.off)), default=None)
-    figures: dict[str, Measurement] = {}
-    if before is not None:
-        figures |= {"recorded_before": before.recorded, "before": before.computed}
-    if worst is not None:
-        figures |= {"recorded_report": worst.recorded, "report": worst.computed}
-        figures["iteration"] = worst.iteration
-    return figures
+    return {
+        "recorded_before": before.recorded if before is not None else None,
+        "before": before.computed if before is not None else None,
+        "iteration": worst.iteration if worst is not None else None,
+        "recorded_report": worst.recorded if worst is not None else None,
+        "report": worst.computed if worst is not None else None,
+    }
 
 
 def _curve(replay: Replay) -> ReplayCurve:
