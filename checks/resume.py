@@ -130,7 +130,7 @@ def resume(
     if lost := sorted(resumed.tensors.keys() - taken):
         loaded, where = len(resumed.tensors) - len(lost), lost[0]
         measured: dict[str, Measurement] = {"resumed_tensors": len(resumed.tensors)}
-        measured |= {"loaded": loaded, "file": resumed.path.name}
+        measured |= {"loaded": loaded, "file": resumed.path.name, "planned": None}
         if planned is not None:
             measured["planned"], where = lost[0].rpartition(".")[0], "resume_adapter_file"
         yield Sign("partly-loaded" if loaded else "nothing-loaded", measured, where)
