@@ -171,7 +171,7 @@ def _markers(tokenizer: Tokenizer) -> Iterator[Sign]:
             pieces[marker] = len(ids)
     for first, count in list(pieces.items())[:1]:
         figures: dict[str, Measurement] = {"unknown": len(pieces), "of": len(markers)}
-        figures |= {"marker": repr(first), "pieces": count, "markers": tuple(pieces)}
+        figures |= {"marker": repr(first), "markers": tuple(pieces), "pieces": count}
         yield Sign("template-markers-unknown", figures, where=str(tokenizer.path))
 
 
