@@ -27,7 +27,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
+from mlxdoctor.finding import Severity, Sign, Symptom
 
 #: Updates and passes over the rows below which a run has hardly begun: a sound run at a usual rate
 #: has lost a tenth of its loss by then. 0 of 5 sound fixture and ward runs, which make 120 or more.
@@ -100,12 +100,18 @@ def training_length(
         return
     # Of a plan no loss will tell that it learned all the same.
     is_certain = at_once or planned is not None
-    figures: dict[str, Measurement] = {"iterations": iterations, "batch_size": batch}
-    figures |= {"rows_seen": seen, "updates": updates}
-    if is_certain:
-        figures["at_once"] = updates
-    if fell:
-        figures["unseen_of"] = rows
-    if split is not None and rows:
-        figures |= {"rows": rows, "file": split.path.name, "advised_iters": -(-rows // batch)}
-    yield Sign("few-rows-seen", figures, severity=Severity.ERROR if is_certain else None)
+    yield Sign(
+        "few-rows-seen",
+        {
+            "at_once": updates if is_certain else None,
+            "unseen_of": rows if fell else None,
+            "iterations": iterations,
+            "batch_size": batch,
+            "rows_seen": seen,
+            "rows": rows or None,
+            "file": split.path.name if split is not None and rows else None,
+            "updates": updates,
+            "advised_iters": -(-rows // batch) if rows else None,
+        },
+        severity=Severity.ERROR if is_certain else None,
+    )
