@@ -27,7 +27,7 @@ from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.engines.text import is_finished
 from mlxdoctor.finding import Measurement, Seen, Sign, Symptom
 from mlxdoctor.measure.text.outputs import answer_words
-from mlxdoctor.models.generations import Asked, AskedAgain
+from mlxdoctor.models.generations import Asked, AskedAgain, Generation
 
 #: Fewest first words that two answers have in common: fewer agree by chance.
 _WORDS = 3
@@ -95,12 +95,7 @@ def recorded_answers(asked: AskedAgain) -> Iterator[Sign | Seen]:
         why = f"only {len(apart)} of {len(items)} recorded prompts are answered differently by"
         raise Inconclusive(f"{why} the two models")
     # Either model may give the expected answer.
-    telling = [
-        item
-        for item in apart
-        if not item.recorded.expected
-        or answer_words(item.recorded.tuned) != answer_words(item.recorded.expected)
-    ]
+    telling = [item for item in apart if not _is_as_expected(item.recorded)]
     of_tuned = sum(_is_of(item, item.own.tuned, item.own.base or "") for item in apart)
     of_base = sum(_is_of(item, item.own.base or "", item.own.tuned) for item in telling)
     measured: dict[str, Measurement] = {"prompts": len(apart), "telling": len(telling)}
@@ -155,6 +150,10 @@ def _is_cut(item: Asked) -> bool:
     is_shorter = len(answer_words(recorded)) <= _CUT_TO * len(answer_words(own))
     is_part = bool(recorded) and own.startswith(recorded)
     return is_part and is_shorter and is_finished(own) > is_finished(recorded)
+
+
+def _is_as_expected(item: Generation) -> bool:
+    return bool(item.expected) and answer_words(item.tuned) == answer_words(item.expected or "")
 
 
 def _is_of(item: Asked, own: str, other: str) -> bool:
