@@ -188,16 +188,10 @@ def _nonfinite(adapter: Adapter) -> Iterator[Sign]:
 def _no_factors(adapter: Adapter, config: TrainingConfig | None) -> Sign:
     if config is not None and config.fine_tune_type not in ("lora", "dora"):
         raise NotApplicable(f"the adapter is of the type {config.fine_tune_type}, not LoRA")
-    return Sign(
-        "no-lora-tensors",
-        {
-            "tensors": len(adapter.tensors),
-            "parameters": adapter.parameter_count,
-            "stated": config.fine_tune_type if config is not None else None,
-        },
-        where=adapter.path.name,
-        severity=Severity.WARNING if config is None and adapter.tensors else None,
-    )
+    counts = {"tensors": len(adapter.tensors), "parameters": adapter.parameter_count}
+    figures = {**counts, "stated": config.fine_tune_type if config is not None else None}
+    severity = Severity.WARNING if config is None and adapter.tensors else None
+    return Sign("no-lora-tensors", figures, where=adapter.path.name, severity=severity)
 
 
 def _whole_weights(adapter: Adapter, config: TrainingConfig | None) -> Iterator[Sign]:
@@ -206,19 +200,14 @@ def _whole_weights(adapter: Adapter, config: TrainingConfig | None) -> Iterator[
     others = [
         tensor for tensor in adapter.others if not any(key in tensor.name for key in intended)
     ]
-    severity = None
-    if adapter.modules and adapter.naming == "peft":
-        severity = Severity.INFO
-    elif not adapter.modules and config is not None:
-        severity = Severity.ERROR
+    severity = None if config is None else Severity.ERROR
+    if adapter.modules:
+        severity = Severity.INFO if adapter.naming == "peft" else None
     if others:
         counts = {"tensors": len(others), "parameters": sum(tensor.size for tensor in others)}
-        yield Sign(
-            "full-weights",
-            {**counts, "file": adapter.path.name},
-            where=some_of([tensor.name for tensor in others]),
-            severity=severity,
-        )
+        figures: dict[str, Measurement] = {**counts, "file": adapter.path.name}
+        where = some_of([tensor.name for tensor in others])
+        yield Sign("full-weights", figures, where=where, severity=severity)
 
 
 def _unusable(adapter: Adapter) -> Iterator[Sign]:
@@ -272,17 +261,10 @@ def _zeros(facts: Sequence[ModuleFacts], config: TrainingConfig | None) -> Itera
     layers = [module.layer for module in facts if module.layer is not None and not module.b.is_zero]
     first = min(layers, default=0)
     is_below = all((layer := idle[name]) is not None and layer < first for name in untrained)
-    yield Sign(
-        "some-zero-b",
-        {
-            **counts,
-            "untrained": len(untrained),
-            "below": is_below,
-            "first_trained": first if is_below else None,
-            "last_untrained": first - 1 if is_below else None,
-        },
-        where=some_of(untrained),
-    )
+    measured: dict[str, Measurement] = {**counts, "untrained": len(untrained), "below": is_below}
+    measured["first_trained"] = first if is_below else None
+    measured["last_untrained"] = first - 1 if is_below else None
+    yield Sign("some-zero-b", measured, where=some_of(untrained))
 
 
 def _untrained_values(facts: Sequence[ModuleFacts]) -> Iterator[Sign]:
@@ -319,21 +301,19 @@ def _same(facts: Sequence[ModuleFacts]) -> Iterator[Sign]:
 
 def _magnitudes(modules: Sequence[LoraModule], base: BaseModel | None) -> Iterator[Sign]:
     """Most modules' magnitudes of DoRA are not norms, or those of another weight."""
-    having = [module for module in modules if module.magnitude is not None]
-    odd = [module.name for module in having if _are_no_norms(module, base)]
-    if 2 * len(odd) > len(having):
-        figures = {"odd": len(odd), "modules": len(having)}
-        yield Sign("untrained-values", figures, where=some_of(odd))
-
-
-def _are_no_norms(module: LoraModule, base: BaseModel | None) -> bool:
-    if module.magnitude is None or not module.magnitude.is_float or not module.magnitude.size:
-        return False
-    values = module.magnitude.load().astype(np.float64).ravel()
-    if not np.isfinite(values).all():
-        return False
-    if (values < 0).mean() >= 0.5 or (len(values) >= _VALUES and np.ptp(values) == 0):
-        return True
-    norm = base_norm(module, base)
-    times = float(np.linalg.norm(values)) / norm if norm else 1.0
-    return not 1 / _MAGNITUDES_APART < times < _MAGNITUDES_APART
+    odd, having = [], 0
+    for module in modules:
+        if module.magnitude is None:
+            continue
+        having += 1
+        values = module.magnitude.load().astype(np.float64).ravel()
+        if not values.size or not np.isfinite(values).all():
+            continue
+        norm = base_norm(module, base)
+        times = float(np.linalg.norm(values)) / norm if norm else 1.0
+        are_alike = len(values) >= _VALUES and np.ptp(values) == 0
+        is_off = not 1 / _MAGNITUDES_APART < times < _MAGNITUDES_APART
+        if (values < 0).mean() >= 0.5 or are_alike or is_off:
+            odd.append(module.name)
+    if 2 * len(odd) > having:
+        yield Sign("untrained-values", {"odd": len(odd), "modules": having}, where=some_of(odd))

@@ -184,12 +184,9 @@ def adapter_structure(
     if (config is None or config.path.name != CONFIG_NAME) and not has_file:
         name, is_loose = adapter.path.name, adapter.is_loose
         rest = "mlx-lm loads a folder that has both" if is_loose else None
-        yield Sign(
-            "no-configuration",
-            {"file": name, "modules": len(adapter.modules), "rest": rest},
-            where=name,
-            severity=Severity.INFO if is_loose else None,
-        )
+        figures: dict[str, Measurement] = {"file": name, "modules": len(adapter.modules)}
+        severity = Severity.INFO if is_loose else None
+        yield Sign("no-configuration", {**figures, "rest": rest}, where=name, severity=severity)
     if base is None:
         against = ("modules-not-in-base", "shape-mismatch")
         yield Unsought(against, "the base model is not at hand; name its folder with --base")
@@ -276,11 +273,10 @@ def _names_of_no_architecture(adapter: Adapter) -> Iterator[Sign]:
 
 
 def _unmatched(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:
-    if config.origin == "peft" and isinstance(config.values.get("target_modules"), str):
-        return  # one pattern for all names
     keys = config.keys or ()
     unmatched = unmatched_keys(config, [module.name for module in adapter.modules])
-    if not unmatched:
+    is_pattern = config.origin == "peft" and isinstance(config.values.get("target_modules"), str)
+    if not unmatched or is_pattern:
         return
     nothing_matches = base is not None and len(unmatched) == len(keys) == len(
         unmatched_keys(config, base.linear_shapes)
@@ -312,12 +308,9 @@ def _missing(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -
         what, expected = "layers", 0 if config.is_default("num_layers") else config.num_layers or 0
         missing = max(expected - len(layers), 0) if layers else 0
     if missing:
-        yield Sign(
-            "missing-modules",
-            {"missing": missing, "expected": expected, "what": what},
-            where=some_of(names) or None,
-            severity=Severity.ERROR if is_certain else None,
-        )
+        figures = {"missing": missing, "expected": expected, "what": what}
+        severity = Severity.ERROR if is_certain else None
+        yield Sign("missing-modules", figures, some_of(names) or None, severity=severity)
 
 
 def _missing_targets(

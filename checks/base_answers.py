@@ -24,14 +24,14 @@ What to do. Generate a few answers with the base model alone. If they are garbag
 download or convert it again.
 """
 
-import unicodedata
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 
 import numpy as np
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check
+from mlxdoctor.engines.text import run_share
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.finding import Sign, Symptom
 from mlxdoctor.judge.collapse import is_single
@@ -45,6 +45,8 @@ from mlxdoctor.models.generations import Generations
 FEWEST, ENOUGH = 5, 8
 #: Times one word in a row: three are emphasis.
 STUTTER = 4
+#: Broken characters, and those of control but tabs and ends of lines.
+GARBLED = re.compile("[\N{REPLACEMENT CHARACTER}\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f]")
 #: Lower end of the interval of the share of prompts: certainly more than half of the answers (0 of
 #: 4 sound base models).
 SHARE_LOW = 0.5
@@ -109,16 +111,11 @@ def base_answers(generations: Generations, dataset: Dataset | None) -> Iterator[
 
 def _is_degenerate(answer: Output) -> bool:
     # The length limit may cut the last character in two.
-    whole = answer.text.rstrip("\N{REPLACEMENT CHARACTER}")
-    is_garbled = any(
-        sign == "\N{REPLACEMENT CHARACTER}"
-        or (unicodedata.category(sign) == "Cc" and sign not in "\n\t\r")
-        for sign in whole
-    )
-    runs = ((word, len(list(run))) for word, run in groupby(answer.text.split()))
-    stutters = any(
-        length >= STUTTER and any(letter.isalpha() for letter in word) for word, length in runs
-    )
+    is_garbled = GARBLED.search(answer.text.rstrip("\N{REPLACEMENT CHARACTER}")) is not None
+    # Signs without a letter, such as the lines of a table, are all taken for different ones.
+    words = enumerate(answer.text.split())
+    units = [word if any(map(str.isalpha, word)) else place for place, word in words]
+    stutters = run_share(units, STUTTER) > 0
     return not answer.content or is_garbled or stutters or is_single(answer.content)
 
 

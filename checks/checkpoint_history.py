@@ -27,7 +27,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Exhibit, Sign, Symptom, some_of
+from mlxdoctor.finding import Exhibit, Measurement, Sign, Symptom, some_of
 from mlxdoctor.judge.save_flaws import examine
 from mlxdoctor.measure.weights.save_norms import Save, heat_map
 
@@ -91,8 +91,7 @@ def checkpoint_history(
     """Follow the adapter through its saves."""
     is_shown = len(history.checkpoints) >= _MIN_SHOWN
     # The base's norms are read for the figure alone.
-    weights = base if is_shown else None
-    _, verdicts = examine(history, config, weights, log)
+    _, verdicts = examine(history, config, base if is_shown else None, log)
     examined = [verdict.save for verdict in verdicts]
     broken = [not verdict.is_good for verdict in verdicts]
     if is_shown and (figure := heat_map(examined, broken)) is not None:
@@ -106,7 +105,8 @@ def checkpoint_history(
     numbered = [save for save in saves if save.checkpoint.iteration is not None]
     if not numbered:
         raise Inconclusive("no numbered checkpoint can be read")
-    yield from _nonfinite(saves)
+    if any(save.nonfinite for save in saves):
+        yield _nonfinite(saves)
     first, last = numbered[0].checkpoint, numbered[-1].checkpoint
     digests = {save.checkpoint.source.sha256 for save in numbered}
     is_same = len(digests) == 1 and None not in digests
@@ -121,24 +121,14 @@ def checkpoint_history(
         yield Sign("zero-b-throughout", {"checkpoints": len(numbered)})
 
 
-def _nonfinite(saves: Sequence[Save]) -> Iterator[Sign]:
+def _nonfinite(saves: Sequence[Save]) -> Sign:
     bad = [place for place, save in enumerate(saves) if save.nonfinite]
-    if not bad:
-        return
     first = saves[bad[0]].checkpoint
     sound = saves[bad[0] - 1].checkpoint if bad[0] else None
-    yield Sign(
-        "non-finite",
-        {
-            "saves": len(bad),
-            "all_saves": len(saves),
-            "save": first.label,
-            "last_finite": sound.iteration if sound else None,
-            "sound_file": sound.path.name if sound else None,
-        },
-        where=first.path.name,
-        onset=first.iteration,
-    )
+    figures: dict[str, Measurement] = {"saves": len(bad), "all_saves": len(saves)}
+    figures |= {"save": first.label, "last_finite": sound.iteration if sound else None}
+    figures["sound_file"] = sound.path.name if sound else None
+    return Sign("non-finite", figures, first.path.name, first.iteration)
 
 
 def _of_another_run(

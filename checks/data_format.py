@@ -23,6 +23,7 @@ which lines to repair or remove.
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from mlxdoctor.check import check
 from mlxdoctor.evidence.config import TrainingConfig
@@ -39,6 +40,8 @@ _MAX_ROLE = 20
 _MAX_KEY = 40
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function", "ipython"})
 _ROWS = "one row a line, all in the first row's format"
+_error = partial(Symptom.error, expected=_ROWS)
+_warning = partial(Symptom.warning, expected=_ROWS)
 _FILL_IN = "remove these rows, or fill them in"
 #: Patterns of the reason why a row is refused, with the repair; the first match counts.
 _REPAIRS = {
@@ -62,37 +65,32 @@ _EMPTY_ROWS = 8
 
 @check(
     codes={
-        "bad-lines": Symptom.error(
+        "bad-lines": _error(
             "lines are not JSON objects",
             says="{lines:* line} of {file} cannot be read as rows: line {first_line} {reason}.",
-            expected=_ROWS,
             fix="write one JSON object a line, in UTF-8, and no blank line",
         ),
-        "no-rows": Symptom.error(
+        "no-rows": _error(
             "the training file has no rows",
             says="{file} has no rows: there is nothing to train on.",
-            expected=_ROWS,
             fix="write the rows again; the file was probably not written to the end",
         ),
-        "unknown-format": Symptom.error(
+        "unknown-format": _error(
             "the rows have none of the keys that mlx-lm looks for",
             says="The first row of {file} has the keys {keys}, and mlx-lm looks for messages, "
             "prompt and completion, or text.",
-            expected=_ROWS,
             fix="[{rename}|rename the keys, or name them with prompt_feature and "
             "completion_feature]",
         ),
-        "mixed-formats": Symptom.error(
+        "mixed-formats": _error(
             "rows are in another format than the first row",
             says="{lines} of {rows} rows of {file} lack the keys of the first row's format "
             "({format}), which mlx-lm expects of every row.",
-            expected=_ROWS,
             fix="put every row into one format",
         ),
-        "rows-refused": Symptom.error(
+        "rows-refused": _error(
             "rows cannot be tokenized",
             says="{lines} of {examined} rows cannot be tokenized: {reason}.",
-            expected=_ROWS,
             fix="[{repair}|mlx-lm stops at such a row: repair or remove it]",
         ),
         "no-template": Symptom.error(
@@ -110,31 +108,27 @@ _EMPTY_ROWS = 8
             expected="rows with messages, or with a prompt and a completion",
             fix="convert the rows to messages, or leave mask_prompt out",
         ),
-        "no-answer": Symptom.warning(
+        "no-answer": _warning(
             "conversations do not end with an answer by the assistant",
             says="{lines} of {rows} rows do not end with an answer by the assistant: mlx-lm trains "
             "on whatever comes last.",
-            expected=_ROWS,
             fix="end every conversation with the assistant's answer",
         ),
-        "unknown-roles": Symptom.warning(
+        "unknown-roles": _warning(
             "messages have roles that chat templates do not know",
             says="{lines} of {rows} rows have messages with unusual roles ({roles}), which chat "
             "templates leave out or write as they are.",
-            expected=_ROWS,
             fix="[rename the roles {renames}|use the roles system, user, assistant and tool]",
         ),
-        "empty-answers": Symptom.warning(
+        "empty-answers": _warning(
             "answers are empty",
             says="{lines} of {rows} rows have an empty answer[, {share:.0%} of all: after their "
             "prompts the end token is all that is to be learned].",
-            expected=_ROWS,
             fix=_FILL_IN,
         ),
-        "empty-prompts": Symptom.warning(
+        "empty-prompts": _warning(
             "prompts are empty",
             says="{lines} of {rows} rows have an empty prompt.",
-            expected=_ROWS,
             fix=_FILL_IN,
         ),
         "no-validation-split": Symptom.info(
@@ -198,12 +192,13 @@ def _validation(
     split = dataset.splits.get("valid")
     count = len(split.rows) if split is not None else 0
     batch_size = config.batch_size if config is not None else None
-    validations = len(log.main.finite("val_loss")) if log is not None else 0
+    validations, reports = 0, None
+    if log is not None:
+        validations, training = len(log.main.finite("val_loss")), log.main.get("train_loss")
+        if not log.is_preference and log.main.get("val_loss") is None and training is not None:
+            reports = len(training)
     # If the data are a single file, its folder was not searched for a validation split.
     if count == 0 and dataset.path.is_dir():
-        training = log.main.get("train_loss") if log is not None else None
-        is_validated = log is None or log.is_preference or log.main.get("val_loss") is not None
-        reports = None if is_validated or training is None else len(training)
         counts = {"reports": reports, "validations": validations or None}
         severity = None if reports is None else Severity.WARNING
         yield Sign("no-validation-split", counts, where="valid.jsonl", severity=severity)
@@ -247,18 +242,13 @@ def _refused(train: Split, rows: SupervisedRows, severity: Severity | None) -> I
         if train.features.format_of(train.rows[index]) == train.format
     ]
     if refused:
-        reason = rows.refused[refused[0]]
+        reason, lines = rows.refused[refused[0]], [train.line_numbers[index] for index in refused]
         renames = of_messages(train.rows[refused[0]].get(train.features.chat))
         repairs = (fix for words, fix in _REPAIRS.items() if re.search(words, reason))
-        yield _sign(
-            "rows-refused",
-            train,
-            [train.line_numbers[index] for index in refused],
-            severity,
-            examined=rows.examined_rows,
-            reason=reason,
-            repair=f"rename {renames}" if renames else next(repairs, None),
-        )
+        repair = f"rename {renames}" if renames else next(repairs, None)
+        figures: dict[str, Measurement] = {"examined": rows.examined_rows, "reason": reason}
+        figures["repair"] = repair
+        yield _sign("rows-refused", train, lines, severity, **figures)
 
 
 def _conversations(split: Split, tokenizer: Tokenizer | None) -> Iterator[Sign]:
@@ -320,9 +310,8 @@ def _sign(
     **measured: Measurement,
 ) -> Sign:
     """A sign about lines of a file, with their count and the first line numbers."""
-    name = split.path.name
+    where = name = split.path.name
     figures: dict[str, Measurement] = {"file": name, "lines": len(lines), "rows": len(split.rows)}
     if lines:
-        figures["first_lines"] = tuple(lines[:5])
-    where = f"{name}, line {lines[0]}" if lines else name
+        where, figures["first_lines"] = f"{name}, line {lines[0]}", tuple(lines[:5])
     return Sign(symptom, figures | measured, where=where, severity=severity)

@@ -29,6 +29,8 @@ key, never by their place in two lists.
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
 
 import numpy as np
 
@@ -111,8 +113,9 @@ MISPLACED = 0.05
 #: Mean rank of the own answer among all: 0.42 to 0.62 where answers were shuffled, higher where
 #: they belong; in none of 1240 samples of sound data below.
 RANK = 0.65
-#: Characters at the end of an answer that are searched for a mark of a chat.
-TAIL = 200
+#: Characters at the end of an answer that are searched for a mark of a chat, and of one that are
+#: shown.
+TAIL, SHOWN = 200, 60
 
 _ENDS_IN_CONTROL = re.compile(rf"(?:{CONTROL.pattern})\s*\Z")
 _OF_ANSWERS = ("cut-answers", "wrapped-answers", "words-out-of-order", "misplaced-answers")
@@ -290,7 +293,7 @@ def data_quality(
     if valid is not None:
         theirs = map(valid.pair, valid.rows)
         leaked = [row for row, pair in enumerate(theirs) if pair in first]
-        yield from _graded("leaked-validation", valid, leaked, LEAKED, {})
+        yield from _graded("leaked-validation", valid, leaked, LEAKED)
     if train.format in ("tokens", "unknown"):
         yield Unsought(_OF_ANSWERS, "the rows are in no format of one prompt and one answer")
         return
@@ -313,14 +316,8 @@ def _closing_words(train: Split) -> Iterator[Sign]:
     first, last = (len(set(each)) for each in zip(*ends, strict=True)) if ends else (0, 0)
     is_most = len(ends) >= max(PAIRED_ROWS, len(train.rows) / 2)
     if is_most and last <= CLOSING * len(ends) and first >= VARIED * len(ends):
-        answer = quoted(ends[0][1], 60)
-        figures: dict[str, Measurement] = {
-            "rows": len(ends),
-            "different": last,
-            "first": first,
-            "answer": answer,
-        }
-        yield Sign("closing-words", figures)
+        counts = {"rows": len(ends), "different": last, "first": first}
+        yield Sign("closing-words", {**counts, "answer": quoted(ends[0][1], SHOWN)})
 
 
 def _graded(
@@ -328,12 +325,16 @@ def _graded(
     split: Split,
     rows: Sequence[int],
     steps: tuple[float, float, float],
-    measured: Mapping[str, Measurement],
+    measured: Mapping[str, Measurement] = MappingProxyType({}),
     *,
     is_sure: bool = True,
     examined: int = 0,
+    quotes: bool = False,
 ) -> Iterator[Sign]:
-    """A sign about rows: a note, a warning and, where it is sure, an error from a share on."""
+    """A sign about rows: a note, a warning and, where it is sure, an error from a share on.
+
+    With `quotes` the first row's answer is shown.
+    """
     share = len(rows) / (examined or max(1, len(split.rows)))
     reached = [severity for severity, step in zip(Severity, steps, strict=True) if share >= step]
     if not rows or not reached:
@@ -344,9 +345,12 @@ def _graded(
         "all_rows": len(split.rows),
         "share": len(rows) / len(split.rows),
         "first_lines": lines,
-        **({"examined": examined} if examined else {}),
-        **measured,
     }
+    if examined:
+        figures["examined"] = examined
+    figures |= measured
+    if quotes:
+        figures["answer"] = quoted(split.pair(split.rows[rows[0]]).answer, SHOWN)
     is_doubtful = reached[-1] is Severity.ERROR and not is_sure
     severity = Severity.WARNING if is_doubtful else reached[-1]
     yield Sign(symptom, figures, f"{split.path.name}, line {lines[0]}", severity=severity)
@@ -388,11 +392,10 @@ def _number_of_rows(
 
 
 def _contradictions(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
-    wrong = contradictions(pairs)
+    symptom, wrong = "contradictory-answers", contradictions(pairs)
     is_exclusive = wrong.exclusive / len(pairs) >= CONTRADICTED[-1]
     is_sure = is_exclusive and wrong.prompts >= CONTRADICTED_PROMPTS
     counts = {"exclusive": wrong.exclusive, "prompts": wrong.prompts}
-    symptom = "contradictory-answers"
     yield from _graded(symptom, split, wrong.outvoted, CONTRADICTED, counts, is_sure=is_sure)
 
 
@@ -419,9 +422,9 @@ def _cut(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Iterator[Sign
     if cut.share < CUT or not looks_cut or facts.distinct < CUT_ANSWERS:
         return
     rows = [row for row, pair in enumerate(pairs) if len(pair.answer) == cut.length]
-    steps, answer = (math.inf, 0.0, MANY_CUT), quoted(pairs[rows[0]].answer, 60)
     measured = {"length": cut.length, "unfinished": cut.unfinished}
-    yield from _graded("cut-answers", split, rows, steps, {**measured, "answer": answer})
+    steps = (math.inf, 0.0, MANY_CUT)
+    yield from _graded("cut-answers", split, rows, steps, measured, quotes=True)
 
 
 def _given_away(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
@@ -430,29 +433,24 @@ def _given_away(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
         for row, pair in enumerate(pairs)
         if len(pair.answer.split()) >= GIVEN_WORDS and pair.answer.strip() in pair.prompt
     ]
-    answer = {"answer": quoted(pairs[rows[0]].answer, 60)} if rows else {}
-    yield from _graded("given-away-answers", split, rows, (math.inf, GIVEN, math.inf), answer)
+    steps = (math.inf, GIVEN, math.inf)
+    yield from _graded("given-away-answers", split, rows, steps, quotes=True)
 
 
 def _marked(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
     """The marks that a chat template and a wrong encoding leave, in a sample of the rows."""
     answers = {row: pairs[row].answer for row in sampled(len(pairs))}
-    examined, enough = len(answers), SPOILT * len(answers)
-    opened = {
-        row for row, text in answers.items() if ROLE.match(text) or CONTROL.match(text.lstrip())
-    }
-    closed = {row for row, text in answers.items() if _ENDS_IN_CONTROL.search(text[-TAIL:])}
-    wrapped = sorted(opened | closed)
-    if wrapped and split.format != "text":
+    graded = partial(_graded, split=split, examined=len(answers))
+    enough = SPOILT * len(answers)
+    if split.format != "text":
+        opened = {
+            row for row, text in answers.items() if ROLE.match(text) or CONTROL.match(text.lstrip())
+        }
+        closed = {row for row, text in answers.items() if _ENDS_IN_CONTROL.search(text[-TAIL:])}
         # A special token after the answer alone is learned twice, and the first ends it.
-        yield from _graded(
-            "wrapped-answers",
-            split,
-            wrapped,
-            WRAPPED,
-            {"answer": quoted(answers[wrapped[0]], 60)},
-            is_sure=len(opened) >= enough,
-            examined=examined,
+        wrapped, is_sure = sorted(opened | closed), len(opened) >= enough
+        yield from graded(
+            "wrapped-answers", rows=wrapped, steps=WRAPPED, is_sure=is_sure, quotes=True
         )
     for symptom, mark, of_prompts, steps in _BY_MISTAKE:
         if symptom == "exchanged-roles" and split.format == "text":
@@ -460,33 +458,27 @@ def _marked(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
             continue
         marked = [row for row, text in answers.items() if mark.search(text)]
         asking = sum(of_prompts.search(pairs[row].prompt) is not None for row in answers)
-        if marked and 5 * asking <= len(marked):
-            shown = quoted(answers[marked[0]], 60)
-            figures: dict[str, Measurement] = {"answer": shown, "asking": asking}
-            yield from _graded(symptom, split, marked, steps, figures, examined=examined)
+        if 5 * asking <= len(marked):
+            yield from graded(
+                symptom, rows=marked, steps=steps, measured={"asking": asking}, quotes=True
+            )
     damaged = [row for row in answers if DAMAGE.search(pairs[row].text)]
     shares = [len(DAMAGE.findall(text)) / len(text) for text in answers.values() if text]
     badly = sum(share >= DAMAGED_ANSWER for share in shares)
-    yield from _graded(
-        "damaged-answers",
-        split,
-        damaged,
-        DAMAGED,
-        {"badly": badly or None},
-        is_sure=badly >= enough,
-        examined=examined,
+    more = {"badly": badly or None}
+    yield from graded(
+        "damaged-answers", rows=damaged, steps=DAMAGED, measured=more, is_sure=badly >= enough
     )
 
 
 def _order(split: Split, facts: TextFacts) -> Iterator[Sign | Seen | Unsought]:
     order = facts.order
     can_tell = DEALT <= order.dealt <= MOST_DEALT * (order.words - order.texts)
-    if order.function_words < FUNCTION_WORDS:
-        why = "the answers are no sentences of a language whose small words are known here"
-        yield Unsought(("words-out-of-order",), why)
-        return
-    if order.shared < SHARED_WORDS or not can_tell:
-        yield Unsought(("words-out-of-order",), "too few different words stand side by side")
+    is_text = order.function_words >= FUNCTION_WORDS
+    if not is_text or order.shared < SHARED_WORDS or not can_tell:
+        why = "too few different words stand side by side"
+        small = "the answers are no sentences of a language whose small words are known here"
+        yield Unsought(("words-out-of-order",), why if is_text else small)
         return
     counts = {"again": order.again, "by_chance": order.dealt, "examined": order.texts}
     measured = {**counts, "ratio": order.ratio}

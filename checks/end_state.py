@@ -21,8 +21,6 @@ is as good as mlx-lm's trainer makes it (`reach`), the log's losses are of anoth
 What to do. Evaluate the saved adapter with `mlx_lm.lora --test` on the base that it was trained on.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 
@@ -122,15 +120,10 @@ def end_state(replay: Replay, *, reach: Reach | None) -> Iterator[Sign | Seen]:
         raise Inconclusive(
             "no first loss of the log could be computed again: its last may be of another kind"
         )
-    if replay.scale is not None:
-        scale = replay.scale
-        figures: dict[str, Measurement] = {
-            "scale": scale.agreeing,
-            "advised_scale": scale.agreeing,
-            "configured": scale.configured,
-            "loss": scale.loss,
-        }
-        yield Sign("other-scale", measured | figures, where="lora_parameters.scale")
+    if (scale := replay.scale) is not None:
+        agreeing = {"scale": scale.agreeing, "advised_scale": scale.agreeing, "loss": scale.loss}
+        figures = measured | agreeing | {"configured": scale.configured}
+        yield Sign("other-scale", figures, where="lora_parameters.scale")
         return
     if replay.is_turned:
         yield Sign("factors-turned", measured)

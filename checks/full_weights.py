@@ -34,7 +34,7 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
-from mlxdoctor.finding import Seen, Severity, Sign, Symptom, Unsought, some_of
+from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought, some_of
 from mlxdoctor.measure.weights.changed_tensors import WeightChange, component, weight_changes
 
 _OF_FULL = ("non-finite", "unchanged", "exploded")
@@ -109,8 +109,7 @@ def full_weights(
             if (module := name.rpartition(".")[0]) in fused or module.endswith(endings)
         }
     elif not was_full:
-        why = "which weights of the model should differ is not known"
-        yield Unsought(("frozen-changed",), why)
+        yield Unsought(("frozen-changed",), "which weights of the model should differ is not known")
     changes = [
         change
         for change in weight_changes(base, tuned, leave_out=trained)
@@ -129,23 +128,20 @@ def _fully_tuned(
 ) -> Iterator[Sign | Seen]:
     compared = [change for change in changes if not change.is_requantized]
     changed = [change for change in compared if change.status == "changed"]
+    counts = {"compared": len(compared), "changed": len(changed)}
     if not changed and len(compared) < len(changes):
         raise Inconclusive("the matrices were quantised after training, which hides what it did")
     if not changed:
-        measured = {"compared": len(compared), "changed": 0}
         # Without a configuration of a full fine-tune, the model may be untrained on purpose.
         severity = None if was_full else Severity.WARNING
-        yield Sign("unchanged", measured, where=tuned.path.name, severity=severity)
+        yield Sign("unchanged", counts, where=tuned.path.name, severity=severity)
         return
     if broken := [change for change in changed if change.nonfinite]:
-        count = sum(change.nonfinite for change in broken)
-        measured = {"nonfinite": count, "tensors": len(broken), "compared": len(compared)}
-        yield Sign("non-finite", measured, where=some_of([change.name for change in broken]))
+        values = {"nonfinite": sum(change.nonfinite for change in broken), "tensors": len(broken)}
+        where = some_of([change.name for change in broken])
+        yield Sign("non-finite", {**values, "compared": len(compared)}, where=where)
     else:
-        yield Seen(
-            "Training changed {changed} of {compared} weights, and all are finite.",
-            {"changed": len(changed), "compared": len(compared)},
-        )
+        yield Seen("Training changed {changed} of {compared} weights, and all are finite.", counts)
     matrices = [
         (change.relative, change.name)
         for change in changed
@@ -165,25 +161,17 @@ def _frozen(changes: Sequence[WeightChange], tuned: TunedModel) -> Iterator[Sign
         change.name: moved for change in changes if (moved := _relative_change(change)) is not None
     }
     if not relative:
-        yield Seen(
-            "The {compared} weights that were to stay frozen are the base model's.",
-            {"compared": len(changes)},
-        )
+        said = "The {compared} weights that were to stay frozen are the base model's."
+        yield Seen(said, {"compared": len(changes)})
         return
     names = sorted(relative, key=lambda name: -relative[name])
     parts = Counter(component(name) for name in names).most_common()
-    yield Sign(
-        "frozen-changed",
-        {
-            "changed": len(names),
-            "compared": len(changes),
-            "largest_relative_change": relative[names[0]],
-            "components": tuple(f"{part}: {count}" for part, count in parts),
-        },
-        where=some_of(names),
-        # A model may have been fused from another revision of the base.
-        severity=None if tuned.from_adapter else Severity.WARNING,
-    )
+    figures: dict[str, Measurement] = {"changed": len(names), "compared": len(changes)}
+    figures["largest_relative_change"] = relative[names[0]]
+    figures["components"] = tuple(f"{part}: {count}" for part, count in parts)
+    # A model may have been fused from another revision of the base.
+    severity = None if tuned.from_adapter else Severity.WARNING
+    yield Sign("frozen-changed", figures, where=some_of(names), severity=severity)
 
 
 def _relative_change(change: WeightChange) -> float | None:

@@ -28,7 +28,7 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
-from mlxdoctor.finding import Severity, Sign, Symptom, some_of
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, some_of
 from mlxdoctor.measure.weights.changed_tensors import fusions
 
 _AGAIN = "fuse again from the base and this adapter, with `mlx_lm.fuse --dequantize`"
@@ -109,18 +109,10 @@ def fused_model(
         # Noise that is small beside the weights is what any quantised model bears.
         is_coarse = noise > _LOST and coarseness > _COARSE
         symptom, severity = "update-lost", Severity.ERROR if is_coarse else None
-    yield Sign(
-        symptom,
-        {
-            "modules": len(modules),
-            "gain": round(gain, 4),
-            "swallowed": round(gain, 4) if is_lost else None,
-            "noise": round(noise, 4),
-            "rounding": round(rounding, 4),
-            "noise_over_weight": round(coarseness, 4),
-            "modules_without": len(absent) or None,
-            "most": _DEGRADED,
-        },
-        where=some_of([module.name for module in examples]),
-        severity=severity,
-    )
+    shares = {"gain": gain, "noise": noise, "rounding": rounding, "noise_over_weight": coarseness}
+    figures: dict[str, Measurement] = {"modules": len(modules)}
+    figures |= {name: round(share, 4) for name, share in shares.items()}
+    figures |= {"swallowed": figures["gain"] if is_lost else None, "most": _DEGRADED}
+    figures["modules_without"] = len(absent) or None
+    where = some_of([module.name for module in examples])
+    yield Sign(symptom, figures, where=where, severity=severity)

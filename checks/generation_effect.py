@@ -114,11 +114,9 @@ def generation_effect(
     if not answered:
         raise Inconclusive("the base model's answers to the same prompts are not known")
     if all(pair.base and pair.base.units == pair.tuned.units for pair in answered):
-        has_update = adapter is not None and (
-            any(np.any(module.b.load()) for module in adapter.modules)
-            if adapter.modules
-            else bool(adapter.others)
-        )
+        modules, others = (adapter.modules, adapter.others) if adapter is not None else ((), ())
+        has_update = any(np.any(module.b.load()) for module in modules)
+        has_update |= bool(others and not modules)
         count = len(answered)
         update = {"update": "not zero" if has_update else None}
         severity = Severity.ERROR if has_update and count >= _PROMPTS else None

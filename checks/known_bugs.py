@@ -73,9 +73,8 @@ def known_bugs(
         sign = _message(bug.id, bug.error, log) if bug.error else traces[bug.id]
         if sign is not None:
             shown = f"{version} ({source})" if version is not None else None
-            yield replace(
-                sign, measured={**sign.measured, "versions": bug.versions, "version": shown}
-            )
+            versions = {"versions": bug.versions, "version": shown}
+            yield replace(sign, measured={**sign.measured, **versions})
 
 
 def _version(

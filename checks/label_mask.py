@@ -191,16 +191,11 @@ def _empty_batches(
     # A trainer that guards the division survives such a batch, and its log shows it.
     losses = log.main.get("train_loss") if log is not None else None
     stayed_finite = losses is not None and len(losses) > 0 and np.isfinite(losses.values).all()
-    return _sign(
-        "empty-batch",
-        rows,
-        [rows.rows[place] for batch in empty for place in batch],
-        None if chance >= _CERTAIN and not stayed_finite else Severity.WARNING,
-        empty_batches=len(empty),
-        batches=len(rows.batches),
-        batch_size=rows.batch_size,
-        probability_of_meeting_one=chance,
-    )
+    severity = None if chance >= _CERTAIN and not stayed_finite else Severity.WARNING
+    affected = [rows.rows[place] for batch in empty for place in batch]
+    counts = {"empty_batches": len(empty), "batches": len(rows.batches)}
+    more = {"batch_size": rows.batch_size, "probability_of_meeting_one": chance}
+    return _sign("empty-batch", rows, affected, severity, **counts, **more)
 
 
 def _sign(

@@ -344,13 +344,10 @@ def _answers(rows: Sequence[RowLosses]) -> Iterator[Sign | Seen]:
         yield Sign("memorised", {**kept.measured, **figures})
     for split, change_of_split in (("held out", kept), ("trained on", trained)):
         if not is_harmed and change_of_split.is_enough and change_of_split.fell(CHANGED):
-            yield Seen(
-                f"The loss on answers {split} is {{tuned_loss}}, the base model's {{base_loss}} "
-                "({rows:* row}).",
-                change_of_split.measured,
-                # Rows trained on get better by heart, too.
-                learned=split == "held out" or not held_out,
-            )
+            said = f"The loss on answers {split} is {{tuned_loss}}, the base model's {{base_loss}} "
+            # Rows trained on get better by heart, too.
+            learned = split == "held out" or not held_out
+            yield Seen(f"{said}({{rows:* row}}).", change_of_split.measured, learned)
     moved = float(np.mean([np.abs(row.of("tuned").next - row.base.next).mean() for row in train]))
     if moved < UNCHANGED and mean_of(trained.base) >= TO_LEARN:
         measured = {**trained.measured, "rows": len(train), "mean_difference": moved}

@@ -27,6 +27,7 @@ see the loss fall before a long run.
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -51,7 +52,6 @@ from mlxdoctor.judge.rate import (
 )
 
 _ADVICE = "set learning_rate to {advised_learning_rate:g}"
-_NO_RATE = "a positive number"
 _BAND = (
     "[a learning rate of {slowest:.1e} to {fastest:.1e} at this scale"
     "|rate × scale up to {highest:.2g}]"
@@ -59,6 +59,8 @@ _BAND = (
 _STEP = "Rate × scale is {rate_times_scale:.2g} ({learning_rate:g} × {scale:g})"
 _SIZE = "a model of {size}"
 _FIX = f"[{_ADVICE}|correct the scale first]"
+_no_rate_at_all = partial(Symptom.error, expected="a positive number", fix=_ADVICE)
+_off_the_band = partial(Symptom.warning, expected=_BAND, fix=_FIX, in_a_plan=Severity.ERROR)
 
 #: Least step of a plan without warm-up for an error, in highest usual steps: 18 plans of the ward
 #: at 2.2 and more fail; 263 sound plans take at most 1.4, or 2.1 with a warm-up.
@@ -83,37 +85,25 @@ _MOVED = 0.25
 
 @check(
     codes={
-        "zero": Symptom.error(
+        "zero": _no_rate_at_all(
             "the learning rate is zero",
-            _NO_RATE,
-            _ADVICE,
             says="The learning rate is 0: no step changes anything.",
         ),
-        "negative": Symptom.error(
+        "negative": _no_rate_at_all(
             "the learning rate is negative",
-            _NO_RATE,
-            _ADVICE,
             says="The learning rate is {learning_rate:g}: each step goes up the loss, not down.",
         ),
-        "not-a-rate": Symptom.error(
+        "not-a-rate": _no_rate_at_all(
             "the learning rate is no number",
-            _NO_RATE,
-            _ADVICE,
             says="The learning rate is {learning_rate}, which is no rate to learn at.",
         ),
-        "above-guideline": Symptom.warning(
+        "above-guideline": _off_the_band(
             "rate × scale is above what is usual for the model's size",
-            _BAND,
-            _FIX,
-            in_a_plan=Severity.ERROR,
             says=f"{_STEP}: {{times:,.3g}} times the highest usual value for {_SIZE}, "
             "{highest:.2g}.",
         ),
-        "below-guideline": Symptom.warning(
+        "below-guideline": _off_the_band(
             "rate × scale is below what is usual for the model's size",
-            _BAND,
-            _FIX,
-            in_a_plan=Severity.ERROR,
             says=f"{_STEP}: the lowest usual value for {_SIZE} is {{lowest:.2g}}[, {{times:,.3g}} "
             "times as much].[ The training loss fell by {lost:.0%}, and still fell at the end.]",
         ),
@@ -257,11 +247,8 @@ def _against_the_band(rate: float, scale: float, band: Band, *, is_alpha: bool) 
     # No rate is advised where the scale is to be corrected first.
     if scale and not (is_alpha and is_above):
         low, high = band.low / abs(scale), band.high / abs(scale)
-        measured |= {
-            "slowest": low,
-            "fastest": high,
-            "advised_learning_rate": better_rate(rate, low, high, lower=is_above),
-        }
+        advised = better_rate(rate, low, high, lower=is_above)
+        measured |= {"slowest": low, "fastest": high, "advised_learning_rate": advised}
     return Sign(
         f"{'above' if is_above else 'below'}-guideline",
         measured,

@@ -24,8 +24,6 @@ What to do. High at the start: see whether labels, tokenizer and base model belo
 High at the end: see when it rose. Low at once: see how the targets are shifted.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 
@@ -43,6 +41,7 @@ from mlxdoctor.judge.model_facts import MAX_VOCABULARY, blind_guess, model_facts
 from mlxdoctor.judge.series_table import Columns, SeriesTable
 
 _TABLE = SeriesTable.read("loss_level.toml")
+_FIRST_IS = {True: "validation loss before the first update", False: "first training loss"}
 _OF_THE_START = ("starts-above-uniform", "sum-over-accumulation", "summed")
 #: Nats above a uniform guess that an untrained model may have.
 _UNTRAINED = 0.2
@@ -90,10 +89,9 @@ def loss_level(
     vocabulary = model_facts(config, log, base).vocabulary
     uniform = blind_guess(vocabulary)
     steps = (config.grad_accumulation_steps if config is not None else None) or 1
-    before = segment.base_val_loss
+    before, summed_over = segment.base_val_loss, ""
     is_base = before is not None and math.isfinite(before)
     start = before if before is not None and is_base else float(losses.values[0])
-    summed_over = ""
     named: dict[str, Measurement] = {"level_of": level_of(curve), "uniform_guess": uniform}
     if not segment.shows_start or segment.axis == "epoch" or not math.isfinite(start):
         why = "the log does not show the loss at the run's start; the whole log would"
@@ -107,9 +105,7 @@ def loss_level(
             "is_known": vocabulary is not None,
             "is_unknown": vocabulary is None,
             "first_loss": start,
-            "first_is": "validation loss before the first update"
-            if is_base
-            else "first training loss",
+            "first_is": _FIRST_IS[is_base],
             "first_at": int(segment.series[first].iterations[0]),
             "excess": start - uniform,
             "end_of_guess": curve.end / uniform,
@@ -161,9 +157,7 @@ def _chance(
     segment: Segment, curve: SeriesFacts, vocabulary: int | None, steps: int
 ) -> dict[str, Measurement]:
     """The last losses beside the level of a blind guess."""
-    low = _CHANCE_LOW
-    if vocabulary:
-        low = min(low, math.log(vocabulary) - _CHANCE_BELOW)
+    low = min(_CHANCE_LOW, math.log(vocabulary) - _CHANCE_BELOW) if vocabulary else _CHANCE_LOW
     validation = segment.finite("val_loss").values[-1:]
     is_nearer = np.abs(validation - curve.end) < np.abs(validation - curve.end / steps)
     # Unless the last validation loss is nearer to the loss itself, it may be a sum over steps.
@@ -188,10 +182,5 @@ def _too_low(losses: Series, start: float) -> dict[str, Measurement]:
         hits = np.flatnonzero((values > 0) & (is_low | is_lower))
     if not len(hits):
         return {}
-    loss = float(values[hits[0]])
-    return {
-        "low_at": int(iterations[hits[0]]),
-        "low_loss": loss,
-        "low_from": start,
-        "next_to_nothing": loss < _LOW,
-    }
+    at, loss = int(iterations[hits[0]]), float(values[hits[0]])
+    return {"low_at": at, "low_loss": loss, "low_from": start, "next_to_nothing": loss < _LOW}

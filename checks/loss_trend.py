@@ -121,11 +121,8 @@ def _unsought(log: TrainingLog) -> Iterator[Unsought]:
         yield Unsought(("repeats", "never-learned", "overfitting"), why)
         return
     if segment.shows_start and _opens_late(segment):
-        yield Unsought(
-            ("never-learned",),
-            "what was learned before the first report is not in the log; "
-            "a validation before training would show it",
-        )
+        why = "what was learned before the first report is not in the log"
+        yield Unsought(("never-learned",), f"{why}; a validation before training would show it")
     if len(segment.finite("val_loss")) < 2:
         why = "the log has no two validation losses to compare; validate while training"
         yield Unsought(("overfitting",), why)
@@ -175,10 +172,8 @@ def _never_learned(segment: Segment, curve: SeriesFacts, *, is_fresh: bool) -> I
     if not segment.shows_start or is_short or curve.start < _ALREADY_LOW:
         return
     losses, (start, is_base) = segment.series["train_loss"], start_of(segment)
-    validation = segment.get("val_loss")
-    constant = None
-    if validation is not None and len(validation) >= 3 and np.ptp(validation.values) == 0.0:
-        constant = float(validation.values[0])
+    validation = segment.finite("val_loss").facts
+    constant = validation.first if validation.is_constant and validation.points > 2 else None
     # The slope of a curve that falls only at its start is zero: the levels show that it fell.
     fell = curve.start - curve.end > 4.0 * curve.noise / math.sqrt(curve.edge)
     learned = 1.0 - curve.end / start if is_base else 0.0
@@ -279,15 +274,12 @@ def _where_to_stop(log: TrainingLog, iteration: int) -> dict[str, Measurement]:
     first = min(int(series.iterations[0]) for series in segment.series.values())
     if segment.axis not in ("iteration", "step") or iteration <= first or iteration >= end:
         return {}
-    saves = [save for save in log.saves if save.iteration is not None]
-    nearest = min(saves, key=lambda save: abs((save.iteration or 0) - iteration), default=None)
-    name = None
-    if nearest is not None and (nearest.iteration or 0) < end:
-        names = [PurePath(file).name for file in nearest.files]
-        numbered = [file for file in names if str(nearest.iteration) in file]
-        name = quoted(numbered[0]) if numbered else f"the save of iteration {nearest.iteration}"
-    return {
-        "advised_iters": iteration,
-        "stop_at": f"{segment.unit} {iteration}",
-        "nearest_save": name,
-    }
+    stop: dict[str, Measurement] = {"advised_iters": iteration, "nearest_save": None}
+    stop["stop_at"] = f"{segment.unit} {iteration}"
+    saves = {save.iteration: save.files for save in log.saves if save.iteration is not None}
+    nearest = min(saves, key=lambda saved_at: abs(saved_at - iteration), default=end)
+    if nearest < end:
+        names = [PurePath(file).name for file in saves[nearest]]
+        numbered = next((file for file in names if str(nearest) in file), None)
+        stop["nearest_save"] = quoted(numbered) if numbered else f"the save of iteration {nearest}"
+    return stop

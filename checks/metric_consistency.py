@@ -101,30 +101,19 @@ def metric_consistency(
         yield from _before_and_after(metrics)
     of_rows = next((figure for figure in reported if figure.split in (None, "valid")), None)
     if of_rows is not None and rows is not None:
-        losses = _on_the_rows(rows, config)
-        if any(of_rows.is_of_the_tuned(each) for each in losses):
-            measured = of_rows.measured | {"measured_by": losses[0].measured_by}
+        by = f"{len(rows.split('valid'))} validation rows"
+        losses = list(_on_the_rows(rows, config))
+        if any(of_rows.is_of_the_tuned(*each) for each in losses):
             said = "The reported {figure} is {reported:.4g}, a loss of {reported_loss:.3f}, as the "
-            yield Seen(f"{said}tuned model has it on {{measured_by}}.", measured)
+            said += "tuned model has it on {measured_by}."
+            yield Seen(said, of_rows.measured | {"measured_by": by})
             return
-        signs = [sign for each in losses if (sign := _of_the_base(of_rows, each)) is not None]
+        signs = [sign for each in losses if (sign := _of_the_base(of_rows, *each, by)) is not None]
         if signs:
             yield signs[-1]
             return
     if log is not None and reported:
         yield from _against_the_log(reported, log)
-
-
-@dataclass(frozen=True)
-class _Losses:
-    """Both models' losses on the same rows, in nats; the tuned one's may not be finite."""
-
-    base: float
-    tuned: float
-    #: By which a figure of the same model may be off.
-    tolerance: float
-    #: What measured them, for the message.
-    measured_by: str
 
 
 @dataclass(frozen=True)
@@ -141,9 +130,9 @@ class _Reported:
         """The figures that messages name it with."""
         return {"figure": self.name, "reported": self.value, "reported_loss": self.loss}
 
-    def is_of_the_tuned(self, losses: _Losses) -> bool:
-        off = abs(self.loss - losses.tuned)
-        return off <= losses.tolerance and off < abs(self.loss - losses.base)
+    def is_of_the_tuned(self, base: float, tuned: float, tolerance: float) -> bool:
+        off = abs(self.loss - tuned)
+        return off <= tolerance and off < abs(self.loss - base)
 
 
 def _reported(metrics: ReportedMetrics | None, log: TrainingLog | None) -> list[_Reported]:
@@ -159,11 +148,7 @@ def _reported(metrics: ReportedMetrics | None, log: TrainingLog | None) -> list[
 
 def _before_and_after(metrics: ReportedMetrics) -> Iterator[Sign]:
     """What the run's owner measured of the base and of the tuned model."""
-    pairs = [
-        (before, after)
-        for before, after in metrics.compared
-        if math.isfinite(before.value) and math.isfinite(after.value)
-    ]
+    pairs = [pair for pair in metrics.compared if all(math.isfinite(one.value) for one in pair)]
     same = [after for before, after in pairs if before.value == after.value]
     # A score of 0 or 1 may well stay there.
     telling = [metric for metric in same if metric.value not in (0.0, 1.0)]
@@ -185,18 +170,21 @@ def _before_and_after(metrics: ReportedMetrics) -> Iterator[Sign]:
         yield Sign("worse-than-before", figures, where=after.source.path.name)
 
 
-def _on_the_rows(measured: TokenLosses, config: TrainingConfig | None) -> list[_Losses]:
-    """Both models' losses on validation rows, in each way in which sound trainers count targets."""
+def _on_the_rows(
+    measured: TokenLosses, config: TrainingConfig | None
+) -> Iterator[tuple[float, float, float]]:
+    """Both models' losses on validation rows, in each way in which sound trainers count targets.
+
+    With each by how much a figure of the same model may be off.
+    """
     rows = measured.split("valid")
     if len(rows) < ENOUGH_ROWS or any(row.tuned is None for row in rows):
-        return []
-    losses, total = [], measured.totals.get("valid", len(rows))
+        return
+    total = measured.totals.get("valid", len(rows))
     for targets in usual_targets(config):
         base, tuned = (mean_loss(rows, which, targets) for which in get_args(Which))
         error = max(mean.uncertainty(total) for mean in (base, tuned))
-        tolerance = max(SAME, ERRORS * error)
-        losses.append(_Losses(base.value, tuned.value, tolerance, f"{len(rows)} validation rows"))
-    return losses
+        yield base.value, tuned.value, max(SAME, ERRORS * error)
 
 
 def _against_the_log(reported: Sequence[_Reported], log: TrainingLog) -> Iterator[Sign]:
@@ -209,8 +197,7 @@ def _against_the_log(reported: Sequence[_Reported], log: TrainingLog) -> Iterato
         fall = base - after if math.isfinite(after) else 0.0
         tolerance = max(SAME, fall / CLOSER) if fall >= FALL else SAME
         by = "the log, before the first update and at the end,"
-        losses = _Losses(base, after, tolerance, by)
-        signs = (_of_the_base(figure, losses) for figure in reported)
+        signs = (_of_the_base(figure, base, after, tolerance, by) for figure in reported)
         if (sign := next(filter(None, signs), None)) is not None:
             yield sign
             return
@@ -229,18 +216,19 @@ def _against_the_log(reported: Sequence[_Reported], log: TrainingLog) -> Iterato
         raise Inconclusive("the log has no finite validation loss from before the first update")
 
 
-def _of_the_base(figure: _Reported, losses: _Losses) -> Sign | None:
+def _of_the_base(
+    figure: _Reported, base: float, after: float, tolerance: float, measured_by: str
+) -> Sign | None:
     """A figure that is near the untouched model's loss, and far from the tuned model's."""
-    after = losses.tuned
-    off_base = abs(figure.loss - losses.base)
+    off_base = abs(figure.loss - base)
     off_tuned = abs(figure.loss - after) if math.isfinite(after) else math.inf
-    if off_base > losses.tolerance or off_tuned < APART or off_base * CLOSER >= off_tuned:
+    if off_base > tolerance or off_tuned < APART or off_base * CLOSER >= off_tuned:
         return None
     measured = figure.measured | {
-        "first_val_loss": losses.base,
+        "first_val_loss": base,
         "last_val_loss": after,
         "last_perplexity": math.exp(min(after, LARGEST)) if math.isfinite(after) else after,
-        "measured_by": losses.measured_by,
+        "measured_by": measured_by,
     }
     # Rows of another file may be as hard for the tuned model as these for the base.
     is_sure = off_base <= SAME or figure.split == "valid"

@@ -60,8 +60,5 @@ def predicted_memory(cost: RunCost) -> Iterator[Sign | Seen]:
         return
     if cost.checkpointed is not None and cost.checkpointed <= SAFE_SHARE * cost.memory:
         measured |= {"checkpointed_gb": cost.checkpointed / 1e9, "advised_grad_checkpoint": True}
-    yield Sign(
-        "does-not-fit",
-        measured,
-        severity=Severity.WARNING if cost.is_rough or cost.peak <= cost.memory else None,
-    )
+    is_unsure = cost.is_rough or cost.peak <= cost.memory
+    yield Sign("does-not-fit", measured, severity=Severity.WARNING if is_unsure else None)

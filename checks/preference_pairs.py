@@ -145,13 +145,10 @@ def _lost(curves: PolicyCurves) -> dict[str, Measurement]:
     start = 0.0 if curves.has_reference else max(first)
     # The median of three: one batch among others may be unlike them.
     lost = (start - smoothed(rewards.values, 3)) / curves.beta
-    bearable = A_TOKEN if is_mean else AN_ANSWER
-    return {
-        "most_lost": float(lost.max()),
-        "of": "a token" if is_mean else "an answer",
-        "most_lost_share": float(lost.max()) / bearable,
-        "last_lost_share": float(lost[-1]) / bearable,
-    }
+    bearable, of = (A_TOKEN, "a token") if is_mean else (AN_ANSWER, "an answer")
+    most, last = float(lost.max()), float(lost[-1])
+    shares = {"most_lost_share": most / bearable, "last_lost_share": last / bearable}
+    return {"most_lost": most, "of": of, **shares}
 
 
 def _learned(curves: PolicyCurves, trained: SeriesFacts, held_out: Series | None) -> Iterator[Seen]:
@@ -175,9 +172,7 @@ def _learned(curves: PolicyCurves, trained: SeriesFacts, held_out: Series | None
         return
     likely = chosen.facts
     if likely.end - likely.start >= max(TAUGHT * abs(likely.start), NOISES * likely.noise):
-        yield Seen(
-            "The reward of the chosen answers, which is their log-likelihood, went from "
-            "{first_chosen:.3f} to {last_chosen:.3f}.",
-            {"first_chosen": likely.start, "last_chosen": likely.end},
-            learned=True,
-        )
+        said = "The reward of the chosen answers, which is their log-likelihood, went from "
+        said += "{first_chosen:.3f} to {last_chosen:.3f}."
+        figures = {"first_chosen": likely.start, "last_chosen": likely.end}
+        yield Seen(said, figures, learned=True)

@@ -53,13 +53,10 @@ def preference_rows(dataset: Dataset, log: TrainingLog | None) -> Iterator[Sign]
         same = [place for place, (chosen, other) in enumerate(pairs, 1) if chosen == other]
         if split is None or not same or (share := len(same) / len(pairs)) < FEW:
             continue
-        is_most = split is train and share >= MOSTLY
-        yield Sign(
-            "alike",
-            {"alike": len(same), "pairs": len(pairs), "file": split.path.name},
-            where=f"{split.path.name}, pair {some_of([str(place) for place in same])}",
-            severity=Severity.ERROR if is_most else None,
-        )
+        counts = {"alike": len(same), "pairs": len(pairs)}
+        where = f"{split.path.name}, pair {some_of([str(place) for place in same])}"
+        severity = Severity.ERROR if split is train and share >= MOSTLY else None
+        yield Sign("alike", {**counts, "file": split.path.name}, where=where, severity=severity)
 
 
 def _pairs(split: Split) -> list[tuple[str, str]]:

@@ -128,11 +128,10 @@ def _is_decided(worth: Worth) -> bool:
 
 def _of_the_rows(worth: Worth, training_rows: int) -> Sign | Unsought | None:
     """What the base model says of the rows, whatever was trained on them."""
-    symptom = "unrelated-answers"
-    reference = _held_out(worth)
+    symptom, reference = "unrelated-answers", _held_out(worth)
     if "train" not in worth or not worth["train"]["base"].is_enough:
-        why = "too few training rows have a prompt and an answer of their own"
-        return Unsought((symptom,), why if training_rows < ENOUGH_ROWS else SPENT)
+        few = "too few training rows have a prompt and an answer of their own"
+        return Unsought((symptom,), few if training_rows < ENOUGH_ROWS else SPENT)
     train = worth["train"]["base"]
     held_out = worth[reference]["base"] if reference in worth else LossChange.of(())
     is_less = _is_below(train, held_out, SOME_UNRELATED)
@@ -147,15 +146,12 @@ def _of_the_rows(worth: Worth, training_rows: int) -> Sign | Unsought | None:
     is_learned = all(len(each.gains) > 1 and each.gain >= least for each in tuned)
     if not is_less or is_learned:
         return None
-    is_most = train.gain < MANY_UNRELATED * held_out.gain
-    measured: dict[str, Measurement] = {
-        **_described(worth)[1],
-        "reference": SPLITS[reference],
-        "reference_gain": round(held_out.gain, 4),
-        "reference_rows": len(held_out.gains),
-        "which": "many" if is_most else "some",
-    }
-    return Sign(symptom, measured, severity=None if is_most else Severity.WARNING)
+    is_many = train.gain < MANY_UNRELATED * held_out.gain
+    which, severity = ("many", None) if is_many else ("some", Severity.WARNING)
+    measured = _described(worth)[1] | {"reference": SPLITS[reference]}
+    measured["reference_gain"] = round(held_out.gain, 4)
+    measured |= {"reference_rows": len(held_out.gains), "which": which}
+    return Sign(symptom, measured, severity=severity)
 
 
 def _described(worth: Worth) -> tuple[str, dict[str, Measurement]]:

@@ -63,14 +63,14 @@ _KEY_ERROR = "mlx-lm can't load it (KeyError: 'quant_method')"
 )
 def quantization_consistency(base: BaseModel | None, tuned: TunedModel | None) -> Iterator[Sign]:
     """Compare what config.json says with the tensors, of the base and of a fused model."""
-    has_folder = tuned is not None and not tuned.from_adapter
-    if base is None and not has_folder:
+    fused = tuned if tuned is not None and not tuned.from_adapter else None
+    if base is None and fused is None:
         raise NotApplicable("there is no model folder to look at")
     if base is not None:
         yield from _compared("base model", base.path, base.config, base.tensors)
-    if tuned is not None and has_folder and (base is None or tuned.path != base.path):
-        config, _ = read_json_object(tuned.path / "config.json")
-        yield from _compared("fused model", tuned.path, config, tuned.tensors)
+    if fused is not None and (base is None or fused.path != base.path):
+        config, _ = read_json_object(fused.path / "config.json")
+        yield from _compared("fused model", fused.path, config, fused.tensors)
 
 
 def _compared(

@@ -22,8 +22,6 @@ learn little. Rows that were edited after the run are other rows.
 What to do. Change the setting that is named. Where none is, look at the trainer and at the file.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

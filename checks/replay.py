@@ -20,8 +20,6 @@ as good as mlx-lm's trainer makes it in as many updates, it is no fault.
 What to do. Ask `mlxdoctor probe FILE:FUNCTION` what one step of the trainer does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from mlxdoctor.check import Inconclusive, check
@@ -40,6 +38,7 @@ _COMPARED = (
     "|the log has no validation before training][; at iteration {iteration}, {recorded_report:.3f} "
     "and {report:.3f}]"
 )
+_AS_COMPUTED = f"Computed again, the first losses are the log's: {_COMPARED}."
 _AS_GOOD = (
     f"The log's first losses are of another kind than mlx-lm's: {_COMPARED}. The model is as good "
     "as mlx-lm's trainer makes it with the same settings."
@@ -57,7 +56,7 @@ _SAID = f"The log's losses are those {{clause}}. As configured, {_COMPARED}."
         ),
         "as-computed": Symptom.info(
             "the trainer computes mlx-lm's loss",
-            says=f"Computed again, the first losses are the log's: {_COMPARED}.",
+            says=_AS_COMPUTED,
             expected="the losses that mlx-lm computes",
         ),
         "trains-otherwise": Symptom.info(
@@ -102,8 +101,7 @@ def replay(
         yield Sign(replay.reading.code, measured | {"clause": replay.reading.clause})
         return
     if off == 0.0:
-        said = f"Computed again, the first losses are the log's: {_COMPARED}."
-        yield Seen(said, measured)
+        yield Seen(_AS_COMPUTED, measured)
         # Losses within the noise of batches prove nothing against all updates made again.
         is_worse = reach is not None and reach.lacks_something
         if any(level.what == "report" for level in start) and not is_worse:

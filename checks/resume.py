@@ -128,14 +128,11 @@ def resume(
             raise NotApplicable(why)
         return
     if lost := sorted(resumed.tensors.keys() - taken):
-        loaded = len(resumed.tensors) - len(lost)
-        measured: dict[str, Measurement] = {
-            "resumed_tensors": len(resumed.tensors),
-            "loaded": loaded,
-            "file": resumed.path.name,
-            "planned": lost[0].rpartition(".")[0] if planned is not None else None,
-        }
-        where = "resume_adapter_file" if planned is not None else lost[0]
+        loaded, where = len(resumed.tensors) - len(lost), lost[0]
+        measured: dict[str, Measurement] = {"resumed_tensors": len(resumed.tensors)}
+        measured |= {"loaded": loaded, "file": resumed.path.name, "planned": None}
+        if planned is not None:
+            measured["planned"], where = lost[0].rpartition(".")[0], "resume_adapter_file"
         yield Sign("partly-loaded" if loaded else "nothing-loaded", measured, where)
 
 

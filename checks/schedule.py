@@ -68,11 +68,8 @@ def schedule(config: TrainingConfig) -> Iterator[Sign]:
     if iters < 1 or batches < 1:
         return
     if batches > iters:
-        yield Sign(
-            "no-update",
-            {"grad_accumulation_steps": batches, "iters": iters, "most": max(iters // 50, 1)},
-            where="grad_accumulation_steps",
-        )
+        figures = {"grad_accumulation_steps": batches, "iters": iters, "most": max(iters // 50, 1)}
+        yield Sign("no-update", figures, where="grad_accumulation_steps")
         return
     if config.lr_schedule is None:
         return
@@ -81,21 +78,15 @@ def schedule(config: TrainingConfig) -> Iterator[Sign]:
     if batches > 1:
         measured |= {"iters": iters, "batches": batches}
     if warmup >= updates:
-        yield Sign(
-            "rate-not-reached",
-            {**measured, "warmup": warmup, "advised_warmup": max(updates // 10, 1)},
-            where="lr_schedule.warmup",
-            severity=Severity.ERROR if updates < TENTH * warmup else None,
-        )
+        measured |= {"warmup": warmup, "advised_warmup": max(updates // 10, 1)}
+        severity = Severity.ERROR if updates < TENTH * warmup else None
+        yield Sign("rate-not-reached", measured, where="lr_schedule.warmup", severity=severity)
         return
     rates = planned_rates(config, updates)
     if rates is None or not rates.max() > 0:
         return
     last = int(np.flatnonzero(rates > NOTHING * rates.max())[-1]) + 1
     if last <= MOST * updates:
-        yield Sign(
-            "rate-ends-early",
-            {**measured, "last": last, "rest": updates - warmup},
-            where="lr_schedule.arguments",
-            severity=Severity.ERROR if last < TENTH * updates else None,
-        )
+        measured |= {"last": last, "rest": updates - warmup}
+        severity = Severity.ERROR if last < TENTH * updates else None
+        yield Sign("rate-ends-early", measured, where="lr_schedule.arguments", severity=severity)

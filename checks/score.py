@@ -26,8 +26,6 @@ from mlxdoctor.safety.quoting import quoted
 
 #: Prompts scored for both models: 7 pairs cannot reach p < 0.01 by flipping signs.
 PROMPTS = 8
-
-
 _SAYS = (
     "By {name}, the tuned model scores {tuned_score:.3g} on {prompts:* prompt}, the base model "
     "{base_score:.3g}."

@@ -69,9 +69,8 @@ def _computed(log: TrainingLog) -> dict[str, Series]:
     steps = np.diff(tokens.iterations)
     # The coloured table abbreviates (133.8k), and hides how counts differ.
     if segment.axis == "iteration" and (steps > 0).all() and "table" not in log.format:
-        found["tokens_per_iteration"] = Series(
-            tokens.iterations[1:], np.diff(tokens.values) / steps
-        )
+        rates = np.diff(tokens.values) / steps
+        found["tokens_per_iteration"] = Series(tokens.iterations[1:], rates)
     skipped = segment.get("skipped") or segment.get("skipped_batch_loss")
     if skipped is not None:
         counts = skipped.finite.values

@@ -180,14 +180,11 @@ def _refused(config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:
     yield from _incomplete(values, is_lora=is_lora)
     there_are = base.num_layers if base is not None else None
     if there_are is not None and (config.num_layers or 0) > there_are:
-        by_default = ", mlx-lm's default" if config.is_default("num_layers") else ""
-        yield _refusal(
-            "num_layers",
-            f"{config.num_layers}{by_default}",
-            f"no more than the {there_are} layers of the base model",
-            fix="set num_layers to -1, which is all of them",
-            advised_num_layers=-1,
-        )
+        stated = f"{config.num_layers}"
+        stated += ", mlx-lm's default" if config.is_default("num_layers") else ""
+        needed = f"no more than the {there_are} layers of the base model"
+        fix = "set num_layers to -1, which is all of them"
+        yield _refusal("num_layers", stated, needed, fix, advised_num_layers=-1)
 
 
 def _incomplete(values: Mapping[str, Any], *, is_lora: bool) -> Iterator[Sign]:
@@ -251,9 +248,6 @@ def _targets(config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:
     meant = some_of([names[key] for key in unmatched if key in names]) or None
     no_targets = len(unmatched) == len(keys) and not target_modules(config, base)
     counts = {"keys": len(keys), "unmatched": None if no_targets else len(unmatched)}
-    yield Sign(
-        "no-target",
-        {**counts, "names": some_of(unmatched), "meant": meant},
-        where="lora_parameters.keys",
-        severity=None if no_targets else Severity.WARNING,
-    )
+    figures = {**counts, "names": some_of(unmatched), "meant": meant}
+    severity = None if no_targets else Severity.WARNING
+    yield Sign("no-target", figures, where="lora_parameters.keys", severity=severity)

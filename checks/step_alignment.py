@@ -216,22 +216,15 @@ def _padding(alignment: Alignment, *, planned: bool) -> Iterator[Sign]:
     pad_tokens = alignment.inputs[rows, alignment.widths - 1]
     is_pad = (alignment.targets == pad_tokens[:, None]) & padded[:, None]
     by_row = (is_pad & alignment.trained & ~_before(alignment, alignment.row_lengths)).sum(axis=1)
-    padding = int(by_row.sum())
-    measured: dict[str, Measurement] = {
-        "padding": padding,
-        "trained": int(alignment.trained.sum()),
-        "rows": len(rows),
-    }
+    padding, trained = int(by_row.sum()), int(alignment.trained.sum())
+    measured = {"padding": padding, "trained": trained, "rows": len(rows)}
     if by_row.max() == 1:
         last = alignment.inputs[rows, np.maximum(alignment.row_lengths - 1, 0)]
         follows = bool(np.isin(last[by_row == 1], alignment.end_ids).all())
-        yield Sign(
-            "padding-target",
-            {**measured, "after_end": padding if follows else None},
-            # No configuration of mlx-lm can change it.
-            severity=Severity.INFO if planned else None,
-            fix=_OF_MLX_LM if planned else None,
-        )
+        figures = {**measured, "after_end": padding if follows else None}
+        # No configuration of mlx-lm can change it.
+        severity, fix = (Severity.INFO, _OF_MLX_LM) if planned else (None, None)
+        yield Sign("padding-target", figures, severity=severity, fix=fix)
     elif padding:
         yield Sign("padding-trained", measured)
 

@@ -141,13 +141,10 @@ def _rewards(policy: Preferences, reversed_pushes: NDArray[np.float64]) -> Itera
     without = float(np.abs(pushes + reversed_pushes).max() / 2 / np.abs(own).max())
     # Labels of yes and no may weigh differently.
     if are_most or (without > WITHOUT and not policy.labels):
-        measured: dict[str, Measurement] = {
-            "name": name,
-            "rows": int(counts.sum()),
-            "kept": int(keeps.sum()) if are_most else None,
-            "kept_up": int((keeps & (pushes > 0)).sum()),
-            "without_rewards": without,
-        }
+        measured: dict[str, Measurement] = {"name": name, "rows": int(counts.sum())}
+        measured["kept"] = int(keeps.sum()) if are_most else None
+        measured["kept_up"] = int((keeps & (pushes > 0)).sum())
+        measured["without_rewards"] = without
         yield Sign("not-reversed", measured, severity=None if are_most else Severity.WARNING)
     # Rewards that are all the same say nothing of a loss that compares them.
     if rewards.shape == own.shape and not policy.all_same and np.cov(rewards, own)[0, 1] < 0:

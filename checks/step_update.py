@@ -222,11 +222,9 @@ def _start(step: TrainingStep, forward: Forward) -> Iterator[Sign | Unsought]:
         # Probably a sum over tokens, which a trainer may choose.
         yield Sign("not-a-mean", {**measured, "times": loss / uniform})
     elif uniform is not None and loss > uniform:
-        yield Sign(
-            "starts-above-uniform",
-            {**measured, "beyond": loss - uniform},
-            severity=None if loss - uniform > _ABOVE_UNIFORM else Severity.WARNING,
-        )
+        beyond = loss - uniform
+        severity = None if beyond > _ABOVE_UNIFORM else Severity.WARNING
+        yield Sign("starts-above-uniform", {**measured, "beyond": beyond}, severity=severity)
 
 
 def _gradients(update: Update) -> Iterator[Sign]:
@@ -235,6 +233,8 @@ def _gradients(update: Update) -> Iterator[Sign]:
         for parameter in update.parameters
         if parameter.gradient_norm is not None
     }
+    total = math.hypot(*norms.values())
+    measured: dict[str, Measurement] = {"gradient_norm": total, "parameters": len(norms)}
     if broken := [name for name, norm in norms.items() if not math.isfinite(norm)]:
         figures = {"broken": len(broken), "parameters": len(norms)}
         yield Sign("gradient-not-finite", figures, where=some_of(broken))
@@ -247,20 +247,14 @@ def _gradients(update: Update) -> Iterator[Sign]:
     }
     expected = norms.keys() - beside_zero_b
     zero = [name for name in norms if norms[name] == 0 and name in expected]
-    total = math.hypot(*norms.values())
-    measured: dict[str, Measurement] = {"gradient_norm": total, "parameters": len(norms)}
-    names = some_of(zero)
     if zero and len(zero) == len(expected):
-        yield Sign("no-gradient", measured, where=names)
+        yield Sign("no-gradient", measured, where=some_of(zero))
     elif zero:
         # A batch may not reach experts and embeddings.
         are_rare = all(any(word in name for word in ("expert", "switch", "embed")) for name in zero)
-        yield Sign(
-            "some-zero",
-            {**measured, "zero": len(zero), "expected": len(expected)},
-            where=names,
-            severity=Severity.WARNING if are_rare else None,
-        )
+        severity = Severity.WARNING if are_rare else None
+        figures = {"zero": len(zero), "expected": len(expected)}
+        yield Sign("some-zero", measured | figures, where=some_of(zero), severity=severity)
     if total > _EXPLODING:
         largest = sorted(norms, key=lambda name: -norms[name])
         yield Sign("exploding", measured, where=some_of(largest))
@@ -270,20 +264,13 @@ def _unchanged(update: Update, measured: Mapping[str, Measurement]) -> Iterator[
     with_gradient = [parameter for parameter in update.parameters if parameter.gradient_norm]
     unchanged = [parameter.name for parameter in with_gradient if parameter.change == 0]
     names = some_of(unchanged)
-    figures: dict[str, Measurement] = {
-        **measured,
-        "whose": "steps of the trainer's own" if update.own else "plain steps",
-        "pushed": len(with_gradient),
-        "still": len(unchanged),
-    }
+    whose = "steps of the trainer's own" if update.own else "plain steps"
+    counts = {"pushed": len(with_gradient), "still": len(unchanged)}
+    figures: dict[str, Measurement] = {**measured, "whose": whose, **counts}
     if unchanged and update.learning_rate == 0:
         if update.steps >= _WARM_UP and not measured["changed"]:
-            yield Sign(
-                "nothing-changed",
-                measured,
-                severity=Severity.WARNING,
-                fix="give the optimizer a learning rate, or a schedule that leaves zero",
-            )
+            fix = "give the optimizer a learning rate, or a schedule that leaves zero"
+            yield Sign("nothing-changed", measured, severity=Severity.WARNING, fix=fix)
     elif unchanged and not measured["changed"]:
         yield Sign("nothing-changed", figures, where=names)
     elif unchanged:

@@ -208,12 +208,9 @@ def _single_token(
         and not is_single(tuple(pair.item.expected or ""))
     ]
     if collapsed and 2 * len(collapsed) >= len(prompts):
-        measured: dict[str, Measurement] = {
-            "prompts": len(prompts),
-            "tuned_hits": len(collapsed),
-            "base_hits": None if collapsed[0].base is None else 0,
-            **_token(collapsed, tokenizer, rows),
-        }
+        counts = {"prompts": len(prompts), "tuned_hits": len(collapsed)}
+        base = {"base_hits": None if collapsed[0].base is None else 0}
+        measured = {**counts, **base, **_token(collapsed, tokenizer, rows)}
         where = f"prompt {quoted(collapsed[0].item.prompt)}"
         yield Sign("single-token", measured, where=where, severity=Severity.ERROR)
 
@@ -230,12 +227,8 @@ def _sign(
         measured |= _token(hits, tokenizer, rows)
     # Small models often loop: without the base model's answers a loop is only a warning.
     is_error = share.is_broken and (symptom != "repetition" or share.base is not None)
-    return Sign(
-        symptom,
-        measured,
-        where=f"prompt {quoted(hits[0].item.prompt)}",
-        severity=Severity.ERROR if is_error else None,
-    )
+    where, severity = f"prompt {quoted(hits[0].item.prompt)}", Severity.ERROR if is_error else None
+    return Sign(symptom, measured, where=where, severity=severity)
 
 
 def _token(
@@ -318,23 +311,16 @@ def _skips(outputs: Sequence[Output], rows: SupervisedRows | None) -> Iterator[S
         why = f"{len(pairs)} different pairs of tokens; {_PAIRS} are needed"
     if rows is None or why:
         yield Unsought(("skips-tokens",), why)
-    else:
-        adjacent, *others = (
-            len(pairs & _pairs(rows, distance)) / len(pairs) for distance in range(1, _DISTANCE + 1)
-        )
-        share = max(others)
-        if share >= _SKIPPED and share - adjacent >= _LEAD:
-            distance = 2 + others.index(share)
-            measured = {"distance": distance, "share": share, "adjacent_share": adjacent}
-            where = f"answer {quoted(outputs[0].text)}"
-            yield Sign("skips-tokens", {"pairs": len(pairs), **measured}, where=where)
-
-
-def _pairs(rows: SupervisedRows, distance: int) -> set[tuple[Hashable, Hashable]]:
-    """The pairs of tokens at a distance in the answers of the rows."""
-    pairs: set[tuple[Hashable, Hashable]] = set()
-    for row in rows.rows:
-        # The answer's first token is predicted from the last prompt token.
-        tokens = row.tokens[max(row.prompt_length - 1, 0) : row.length].tolist()
-        pairs.update(zip(tokens, tokens[distance:], strict=False))
-    return pairs
+        return
+    # The answer's first token is predicted from the last prompt token.
+    answers = [row.tokens[max(row.prompt_length - 1, 0) : row.length].tolist() for row in rows.rows]
+    shares: dict[int, float] = {}
+    for distance in range(1, _DISTANCE + 1):
+        taught = {pair for row in answers for pair in zip(row, row[distance:], strict=False)}
+        shares[distance] = len(pairs & taught) / len(pairs)
+    adjacent = shares.pop(1)
+    distance = max(shares, key=lambda distance: shares[distance])
+    if (share := shares[distance]) >= _SKIPPED and share - adjacent >= _LEAD:
+        measured = {"distance": distance, "share": share, "adjacent_share": adjacent}
+        where = f"answer {quoted(outputs[0].text)}"
+        yield Sign("skips-tokens", {"pairs": len(pairs), **measured}, where=where)

@@ -37,7 +37,7 @@ from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.finding import Severity, Sign, Symptom, Unsought
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought
 from mlxdoctor.measure.text.exchanges import exchange_in
 from mlxdoctor.safety.quoting import quoted
 
@@ -169,19 +169,10 @@ def _markers(tokenizer: Tokenizer) -> Iterator[Sign]:
         ids = tokenizer.encode(marker, add_special_tokens=False)
         if len(ids) != 1 or tokenizer.decode(ids).strip() != marker:
             pieces[marker] = len(ids)
-    if pieces:
-        first = next(iter(pieces))
-        yield Sign(
-            "template-markers-unknown",
-            {
-                "unknown": len(pieces),
-                "of": len(markers),
-                "marker": repr(first),
-                "markers": tuple(pieces),
-                "pieces": pieces[first],
-            },
-            where=str(tokenizer.path),
-        )
+    for first, count in list(pieces.items())[:1]:
+        figures: dict[str, Measurement] = {"unknown": len(pieces), "of": len(markers)}
+        figures |= {"marker": repr(first), "markers": tuple(pieces), "pieces": count}
+        yield Sign("template-markers-unknown", figures, where=str(tokenizer.path))
 
 
 def _written_by_hand(dataset: Dataset, tokenizer: Tokenizer) -> Iterator[Sign | Unsought]:

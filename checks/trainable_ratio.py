@@ -108,13 +108,15 @@ def trainable_ratio(
     figures: dict[str, Measurement] = {"trainable": trainable}
     if configured is None and stored is None:
         if logged.percent < 100 * _MODEL_SHARE:
-            why = "what LoRA should have cannot be told without its factors or the base"
-            raise Inconclusive(why)
+            raise Inconclusive(
+                "what LoRA should have cannot be told without its factors or the base"
+            )
         unsaid = None if config is not None else "the log does not say whether that was meant"
         figures |= {"percent": logged.percent, "unsaid": unsaid}
         yield Sign("unfrozen", figures, severity=Severity.WARNING if unsaid else None)
         return
     saved_all = adapter is not None and adapter.parameter_count >= trainable - _ROUNDING
+    is_configured = configured is not None and abs(trainable - configured) <= _ROUNDING
     if trainable > _EXCESS * expected + _ROUNDING:
         is_model = base is not None and trainable >= _MODEL_SHARE * base.parameter_count
         if not (is_model or saved_all) and _is_of_another_rank(trainable, modules):
@@ -125,12 +127,7 @@ def trainable_ratio(
         millions = {"trainable_millions": trainable / 1e6, "expected_millions": expected / 1e6}
         figures |= {"expected": expected, "ratio": trainable / expected, "whose": whose, **millions}
         yield Sign("unfrozen", figures, severity=None if is_certain else Severity.WARNING)
-    elif (
-        configured is not None
-        and adapter is not None
-        and not saved_all
-        and abs(trainable - configured) <= _ROUNDING
-    ):
+    elif is_configured and adapter is not None and not saved_all:
         figures |= {"saved": adapter.parameter_count}
         yield Sign("partly-saved", figures, where=adapter.path.name)
 

@@ -23,7 +23,7 @@ What to do. Compare `mlxdoctor labels` with what the trainer's loss masks.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,14 +61,12 @@ Floats = NDArray[np.float64]
 Families = dict[str, tuple[Floats, ...]]
 
 
-@dataclass(frozen=True)
-class _Logged:
-    """Tokens an iteration, and their rounding error, over the iterations counted."""
+class _Logged(NamedTuple):
+    """Tokens an iteration, their rounding error, iterations, and whether all counts are one."""
 
     per_iteration: float
     rounding: float
     iterations: float
-    #: Every report has the same count.
     is_fixed: bool
 
 

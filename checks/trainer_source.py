@@ -103,20 +103,16 @@ def trainer_source(
     for rule in rules():
         if not (hits := hits_of.get(rule.code)):
             continue
-        first = hits[0]
+        file, first = hits[0].path.name, hits[0]
         measured: dict[str, Measurement] = {
             "hits": len(hits),
-            "file": first.path.name,
+            "file": file,
             "line": first.line,
             "more": len(hits) - 1 or None,
             "message": first.message,
         }
-        yield Sign(
-            rule.code,
-            measured,
-            where=f"{first.path.name}:{first.line}",
-            # mlx-lm made the run: files that the user did not name may have no part in it.
-            severity=Severity.INFO if made_by_mlx_lm and not named else None,
-        )
+        # mlx-lm made the run: files that the user did not name may have no part in it.
+        severity = Severity.INFO if made_by_mlx_lm and not named else None
+        yield Sign(rule.code, measured, f"{file}:{first.line}", severity=severity)
     for hit in hits_of.get(UNREADABLE, ()):
         raise Inconclusive(f"{hit.path.name}: {hit.message}")
