@@ -1,7 +1,5 @@
 """The picture of all updates over all saves."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """There and back: every bit of the fixture runs, and what the configurations say."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """mlx-lm loads what was converted, and computes with it what it computed before."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

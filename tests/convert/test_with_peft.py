@@ -3,8 +3,6 @@
 To run it: `pip install torch transformers peft`.
 """
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A complete, realistic report to render: told as JSON has it, and made of it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from enum import EnumType

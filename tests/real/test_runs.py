@@ -1,7 +1,5 @@
 """The list of the real split is whole, and its halves have nothing in common."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """The rules that turn observations into verdicts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

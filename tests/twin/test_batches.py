@@ -1,7 +1,5 @@
 """Batches: every row once, as narrow as can be; and in parity those of mlx-lm."""
 
-from __future__ import annotations
-
 from itertools import islice
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A run from settings to files: what changes, what is written, how it ends and goes on."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
