@@ -6,13 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from mlxdoctor.bisect.behaviour import (
-    MEASURED,
-    Behaviour,
-    Floats,
-    broken_of,
-    measured_saves,
-)
+from mlxdoctor.bisect.behaviour import MEASURED, Behaviour, Floats, broken_of, measured_saves
 from mlxdoctor.measure.text.prompt_rates import rate
 
 BASE = 5.0

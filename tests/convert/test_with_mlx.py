@@ -6,15 +6,7 @@ import numpy as np
 import pytest
 
 from mlxdoctor.convert.conversion import convert
-from tests.convert.given import (
-    KINDS,
-    WRITTEN,
-    bits,
-    logits,
-    saved_by_mlx,
-    stated,
-    write_files,
-)
+from tests.convert.given import KINDS, WRITTEN, bits, logits, saved_by_mlx, stated, write_files
 
 pytestmark = pytest.mark.slow
 

@@ -7,13 +7,7 @@ import pytest
 
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin import Settings
-from mlxdoctor.twin.batches import (
-    collate,
-    exact_batches,
-    exact_order,
-    padded_width,
-    parity_batches,
-)
+from mlxdoctor.twin.batches import collate, exact_batches, exact_order, padded_width, parity_batches
 from mlxdoctor.twin.token_rows import TokenRow, TokenRows, only_supervised
 from tests.twin.small import row
 

@@ -13,14 +13,7 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin import Settings, StepRecord, TrainingResult, train
 from mlxdoctor.twin.records import to_line
-from tests.twin.small import (
-    row,
-    small_model,
-    small_moe,
-    small_parts,
-    small_rows,
-    small_settings,
-)
+from tests.twin.small import row, small_model, small_moe, small_parts, small_rows, small_settings
 
 pytestmark = pytest.mark.slow
 
