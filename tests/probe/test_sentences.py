@@ -5,21 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mlxdoctor.measure.training_step import values
 from mlxdoctor.measure.training_step.measurement import TrainingStep
-from mlxdoctor.measure.training_step.values import (
-    Alignment,
-    Forward,
-    ParameterStep,
-    Preferences,
-    State,
-    Update,
-)
 from mlxdoctor.probe.probing import judge
 
 TOKENS = np.arange(12, dtype=np.int32) + np.array([[20], [40]], np.int32)
 
 
-def aligned(offset: int = 1, **changed: Any) -> Alignment:
+def aligned(offset: int = 1, **changed: Any) -> values.Alignment:
     """Two rows of twelve tokens, each position trained on the token at that offset."""
     targets = np.roll(TOKENS, -offset, axis=1)
     targets[:, -max(offset, 1) :] = -1
@@ -35,23 +28,23 @@ def aligned(offset: int = 1, **changed: Any) -> Alignment:
         "forwards": np.zeros(2, np.int32),
         "end_ids": (31, 51),
     }
-    return Alignment(**values | changed)
+    return values.Alignment(**values | changed)
 
 
-def updated(*parameters: tuple[str, float | None, float], **changed: Any) -> Update:
+def updated(*parameters: tuple[str, float | None, float], **changed: Any) -> values.Update:
     """Two steps; each parameter by name, norm of its gradient, and change."""
-    made = tuple(ParameterStep(name, norm, 1.0, change) for name, norm, change in parameters)
-    return Update(2, False, "Adam", 1e-4, made, (), **{"losses": (2.0, 1.5, 1.0)} | changed)
+    made = tuple(values.ParameterStep(name, norm, 1.0, change) for name, norm, change in parameters)
+    return values.Update(2, False, "Adam", 1e-4, made, (), **{"losses": (2.0, 1.5, 1.0)} | changed)
 
 
-def stated(**changed: Any) -> State:
+def stated(**changed: Any) -> values.State:
     adapters = ("q_proj", "v_proj")
-    return State({"q_proj (adapter)": 10}, {"q_proj": 90}, adapters, **changed)
+    return values.State({"q_proj (adapter)": 10}, {"q_proj": 90}, adapters, **changed)
 
 
-def policy(*pushes: float) -> Preferences:
+def policy(*pushes: float) -> values.Preferences:
     """Two answers with rewards of 1 and -1, and their pushes by those and by the reverse."""
-    return Preferences(("rewards",), np.array([1.0, -1.0]), *np.array(pushes).reshape(2, 2))
+    return values.Preferences(("rewards",), np.array([1.0, -1.0]), *np.array(pushes).reshape(2, 2))
 
 
 def untrained(*rows: int) -> Any:
@@ -89,11 +82,11 @@ SENTENCES = {
     ),
     "step-update.no-loss": ({"forward": None}, "The loss cannot be computed on this batch."),
     "step-update.starts-not-finite": (
-        {"forward": Forward(float("nan"))},
+        {"forward": values.Forward(float("nan"))},
         "The loss of this batch is not finite before any update (loss nan, no logits).",
     ),
     "step-update.not-a-mean": (
-        {"forward": Forward(50.0, 5.0, "float32")},
+        {"forward": values.Forward(50.0, 5.0, "float32")},
         "The loss is 50.0, 10.0 times that of a uniform guess (5.00)",
     ),
     "step-update.failed": (
@@ -155,7 +148,7 @@ def test_sentence(code: str) -> None:
     changed, sentence = SENTENCES[code]
     sound: dict[str, Any] = {
         "state": stated(),
-        "forward": Forward(2.0, 5.0, "float32"),
+        "forward": values.Forward(2.0, 5.0, "float32"),
         "alignment": aligned(),
         "update": updated(("a", 1.0, 0.1)),
     }
