@@ -5,14 +5,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlxdoctor.measure.training_step import values
 from mlxdoctor.measure.training_step.measurement import TrainingStep
+from mlxdoctor.measure.training_step.values import (
+    Alignment,
+    Forward,
+    ParameterStep,
+    Preferences,
+    State,
+    Update,
+)
 from mlxdoctor.probe.probing import judge
 
 TOKENS = np.arange(12, dtype=np.int32) + np.array([[20], [40]], np.int32)
 
 
-def aligned(offset: int = 1, **changed: Any) -> values.Alignment:
+def aligned(offset: int = 1, **changed: Any) -> Alignment:
     """Two rows of twelve tokens, each position trained on the token at that offset."""
     targets = np.roll(TOKENS, -offset, axis=1)
     targets[:, -max(offset, 1) :] = -1
@@ -28,23 +35,23 @@ def aligned(offset: int = 1, **changed: Any) -> values.Alignment:
         "forwards": np.zeros(2, np.int32),
         "end_ids": (31, 51),
     }
-    return values.Alignment(**values | changed)
+    return Alignment(**values | changed)
 
 
-def updated(*parameters: tuple[str, float | None, float], **changed: Any) -> values.Update:
+def updated(*parameters: tuple[str, float | None, float], **changed: Any) -> Update:
     """Two steps; each parameter by name, norm of its gradient, and change."""
-    made = tuple(values.ParameterStep(name, norm, 1.0, change) for name, norm, change in parameters)
-    return values.Update(2, False, "Adam", 1e-4, made, (), **{"losses": (2.0, 1.5, 1.0)} | changed)
+    made = tuple(ParameterStep(name, norm, 1.0, change) for name, norm, change in parameters)
+    return Update(2, False, "Adam", 1e-4, made, (), **{"losses": (2.0, 1.5, 1.0)} | changed)
 
 
-def stated(**changed: Any) -> values.State:
+def stated(**changed: Any) -> State:
     adapters = ("q_proj", "v_proj")
-    return values.State({"q_proj (adapter)": 10}, {"q_proj": 90}, adapters, **changed)
+    return State({"q_proj (adapter)": 10}, {"q_proj": 90}, adapters, **changed)
 
 
-def policy(*pushes: float) -> values.Preferences:
+def policy(*pushes: float) -> Preferences:
     """Two answers with rewards of 1 and -1, and their pushes by those and by the reverse."""
-    return values.Preferences(("rewards",), np.array([1.0, -1.0]), *np.array(pushes).reshape(2, 2))
+    return Preferences(("rewards",), np.array([1.0, -1.0]), *np.array(pushes).reshape(2, 2))
 
 
 def untrained(*rows: int) -> Any:
@@ -82,11 +89,11 @@ SENTENCES = {
     ),
     "step-update.no-loss": ({"forward": None}, "The loss cannot be computed on this batch."),
     "step-update.starts-not-finite": (
-        {"forward": values.Forward(float("nan"))},
+        {"forward": Forward(float("nan"))},
         "The loss of this batch is not finite before any update (loss nan, no logits).",
     ),
     "step-update.not-a-mean": (
-        {"forward": values.Forward(50.0, 5.0, "float32")},
+        {"forward": Forward(50.0, 5.0, "float32")},
         "The loss is 50.0, 10.0 times that of a uniform guess (5.00)",
     ),
     "step-update.failed": (
@@ -148,7 +155,7 @@ def test_sentence(code: str) -> None:
     changed, sentence = SENTENCES[code]
     sound: dict[str, Any] = {
         "state": stated(),
-        "forward": values.Forward(2.0, 5.0, "float32"),
+        "forward": Forward(2.0, 5.0, "float32"),
         "alignment": aligned(),
         "update": updated(("a", 1.0, 0.1)),
     }
