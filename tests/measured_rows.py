@@ -1,7 +1,5 @@
 """Rows with made-up losses, for what compares losses without running a model."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Paths in, report out: what the report says of the evidence, the fix, and what comes next."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import math

@@ -3,8 +3,6 @@
 Read and not run, sound ones of a short run are inconclusive: their answers were not seen.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The founding incidents in the fragments that their authors had: each gets its right answer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Bad input gets one sentence that names the file, and exit code 2; what is readable is used."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The knowledge base as a file: one table adds a cause."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

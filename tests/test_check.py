@@ -1,7 +1,5 @@
 """What a check is: requirements from annotations, outcomes, discovery."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import threading

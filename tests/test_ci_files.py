@@ -1,7 +1,5 @@
 """The action and the hooks, run as GitHub and pre-commit would run them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

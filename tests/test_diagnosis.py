@@ -1,7 +1,5 @@
 """From findings to ranked causes: the arithmetic, and the knowledge base itself."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What the README says is what the tool does."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What happens when the world around fails: a full disk, a kill, Ctrl-C, a closed pipe, no home."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -1,7 +1,5 @@
 """What was once called healthy, or said with certainty and false."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

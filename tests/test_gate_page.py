@@ -1,7 +1,5 @@
 """The gate's page: its snippets for CI are valid, and the GitLab one does what it says."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

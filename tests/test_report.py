@@ -1,7 +1,5 @@
 """What a report is: its JSON, its pieces, and that it can be packed."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import FrozenInstanceError, replace
 

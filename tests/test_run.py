@@ -1,7 +1,5 @@
 """Evidence is read once, on first use, and what is missing has a reason."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
@@ -95,7 +93,7 @@ def test_a_device_without_memory_is_told_from_a_mistake(
         kind = "heavy"
 
         @classmethod
-        def find(cls, run: Run) -> Heavy:
+        def find(cls, run: Run) -> "Heavy":
             raise RuntimeError(said)
 
     with pytest.raises(raised):

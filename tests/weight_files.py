@@ -1,7 +1,5 @@
 """Small files of weights for tests, and runs of evidence for checks."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Mapping

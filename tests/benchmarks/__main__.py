@@ -8,8 +8,6 @@ temporary one by default). Machines are noisy: compare the figures of one run wi
 with those of another day. OpenBLAS is preloaded where Linux has it. Minutes in all, 5 GB of disk.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import platform

@@ -1,7 +1,5 @@
 """Start, logs, lint, answers, and the README's tests."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -5,8 +5,6 @@ with factors of its own, and are judged statically, as CI does it. Memory is tha
 largest process.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """What every benchmark uses: peers from PyPI, a command measured, a row of a table."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import statistics

@@ -1,7 +1,5 @@
 """Every benchmark runs to its end, as small as it can be; nothing is measured."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -7,8 +7,6 @@ all turns is, so that what else the machine does has little to say. Tokens are t
 the rows, not of the padding.
 """
 
-from __future__ import annotations
-
 import io
 import tempfile
 import time
@@ -48,7 +46,7 @@ class Pass:
     tokens: int
 
     @classmethod
-    def between(cls, ends: Sequence[float], tokens: int) -> Pass:
+    def between(cls, ends: Sequence[float], tokens: int) -> "Pass":
         """From the moments at which steps ended, the first being that before the pass."""
         return cls(tuple(after - before for before, after in pairwise(ends)), tokens)
 

@@ -4,8 +4,6 @@ The real base and its rows are those of the real split, made on demand and never
 -m fixtures.lab.real`): without them there is nothing to measure.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

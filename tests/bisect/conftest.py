@@ -1,7 +1,5 @@
 """A run that really broke between two of its checkpoints."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

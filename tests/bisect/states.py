@@ -1,7 +1,5 @@
 """Saves of a made-up run, for tests that need a certain course."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The best checkpoint: by the loss of held-out answers, or by the log's validations."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

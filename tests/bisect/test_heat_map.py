@@ -1,7 +1,5 @@
 """The picture of all updates over all saves."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 
@@ -13,13 +11,7 @@ from mlxdoctor.evidence.checkpoints import Checkpoint
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.exhibits import CheckpointSizes
 from mlxdoctor.formats.figures import captions
-from mlxdoctor.measure.weights.save_norms import (
-    MAX_COLUMNS,
-    MAX_ROWS,
-    Save,
-    follow,
-    heat_map,
-)
+from mlxdoctor.measure.weights.save_norms import MAX_COLUMNS, MAX_ROWS, Save, follow, heat_map
 from tests.bisect.states import changed, history, state
 from tests.conftest import RUNS
 

@@ -1,7 +1,5 @@
 """The last good checkpoint of real runs."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What exceptions mean: every one that mlx-lm raises while it loads and trains is known."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from importlib.util import find_spec

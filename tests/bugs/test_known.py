@@ -1,7 +1,5 @@
 """The list of known bugs: what it may say, and what `explain` prints of it."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

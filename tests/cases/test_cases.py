@@ -1,7 +1,5 @@
 """Reported failures: each that can be rebuilt gets the cause or the finding it should."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reported logs by themselves: each is judged as the table says, and the page shows the table."""
 
-from __future__ import annotations
-
 import pytest
 
 from fixtures.lab.cases.__main__ import PAGE

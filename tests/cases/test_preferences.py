@@ -1,7 +1,5 @@
 """The preference and reward runs of the lab: their data, their settings, and the page on them."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

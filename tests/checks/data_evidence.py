@@ -1,7 +1,5 @@
 """Evidence for the checks of data, configuration and tokenizer: real files, in a folder."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

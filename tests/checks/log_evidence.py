@@ -1,7 +1,5 @@
 """Logs for the checks that read them: text as a trainer prints it, or a real file."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The configuration of an adapter that is not there."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the adapter-presence check sees in files of factors."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

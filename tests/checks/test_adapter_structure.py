@@ -1,7 +1,5 @@
 """What the adapter-structure check sees in names and shapes, and what mlx-lm does with them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What the checks of answers say of the fixture runs, as their answers were recorded."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlxdoctor.api import run_checks

@@ -1,7 +1,5 @@
 """The base model's own answers. Real runs: test_answers_of_runs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

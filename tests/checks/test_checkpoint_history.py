@@ -1,7 +1,5 @@
 """What checkpoints say about the course of a run."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Data files that mlx-lm can't read, or reads as something nobody meant."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

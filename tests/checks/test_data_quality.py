@@ -1,7 +1,5 @@
 """Rows compared with each other, and their answers as texts."""
 
-from __future__ import annotations
-
 import json
 import random
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """What is said of the saved model's loss beside the one that the log ends with."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

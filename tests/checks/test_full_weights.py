@@ -1,7 +1,5 @@
 """What the full-weights check finds in full fine-tunes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

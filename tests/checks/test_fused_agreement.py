@@ -1,7 +1,5 @@
 """The fused model against base and adapter, on rows made to order and on a real model."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

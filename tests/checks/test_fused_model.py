@@ -1,7 +1,5 @@
 """Models fused by mlx-lm itself: sound, rounded, without the update, with it twice."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Signatures of known bugs: in real runs, in runs changed as the bug would have, in messages."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What the supervised tokens of real rows can and can't teach."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlxdoctor.evidence.dataset import Dataset

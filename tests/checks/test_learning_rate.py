@@ -1,7 +1,5 @@
 """Rate × scale against the guideline."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Runs that broke off."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.checks.log_evidence import LogWriter, errors, finding, judge

@@ -1,7 +1,5 @@
 """Losses that are no numbers, or stand for none."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.checks.log_evidence import LogWriter, finding, judge

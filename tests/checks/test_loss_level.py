@@ -1,7 +1,5 @@
 """Losses against the levels that can be known beforehand."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Where a loss goes: curves on either side of each limit."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

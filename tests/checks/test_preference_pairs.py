@@ -1,7 +1,5 @@
 """Margins and accuracies of pairs in logs: what the loss asks for, and what was learned."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

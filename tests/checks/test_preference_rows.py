@@ -1,7 +1,5 @@
 """Pairs of a data set, settings of their loss, and the reference they are measured against."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Whether answers depend on their prompts, from losses made to order."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

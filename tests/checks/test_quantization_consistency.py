@@ -1,7 +1,5 @@
 """Whether config.json and tensors agree on quantisation, and what mlx-lm makes of it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What is said of where a run ended beside what the twin reaches."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

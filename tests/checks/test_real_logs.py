@@ -1,7 +1,5 @@
 """Logs of users and of the fixture runs: what the checks of a log say of each."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlxdoctor.evidence.config import TrainingConfig

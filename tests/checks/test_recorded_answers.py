@@ -12,11 +12,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.answer import answer
-from mlxdoctor.models.generations import (
-    Asked,
-    AskedAgain,
-    Generation,
-)
+from mlxdoctor.models.generations import Asked, AskedAgain, Generation
 from mlxdoctor.models.load import load
 from mlxdoctor.models.prompts import Prompt, as_in_the_data, plain_prompt
 from tests.conftest import FIXTURES, RUNS, check_called

@@ -1,7 +1,5 @@
 """First losses beside those computed again; of real runs: tests/twin/test_replay.py."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

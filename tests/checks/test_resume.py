@@ -1,7 +1,5 @@
 """A resumed run that did not take up what it resumed from, and where its loss begins."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Rewards of answers in logs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

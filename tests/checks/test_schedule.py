@@ -1,7 +1,5 @@
 """The updates of a run, and the rate of each, before it and afterwards."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

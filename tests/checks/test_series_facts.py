@@ -1,7 +1,5 @@
 """Patterns in any column of a log."""
 
-from __future__ import annotations
-
 import math
 import re
 from functools import partial

@@ -1,7 +1,5 @@
 """What mlx-lm would do with a configuration, and the files that it names."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -3,8 +3,6 @@
 Real runs: test_answers_of_runs.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

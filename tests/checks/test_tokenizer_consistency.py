@@ -1,7 +1,5 @@
 """Whether tokenizer, model and template belong together."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

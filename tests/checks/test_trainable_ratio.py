@@ -1,7 +1,5 @@
 """What the trainable-ratio check counts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The log's token count, made by mlx-lm's own batches and loss, against the rows."""
 
-from __future__ import annotations
-
 import types
 
 import numpy as np

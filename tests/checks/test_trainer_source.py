@@ -1,7 +1,5 @@
 """Sources that lie beside a run: what lint finds in them is among the findings."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

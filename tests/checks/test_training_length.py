@@ -1,7 +1,5 @@
 """Runs that ended before they had begun."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

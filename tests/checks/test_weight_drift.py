@@ -1,7 +1,5 @@
 """How large an update may be, on real runs and either side of each limit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

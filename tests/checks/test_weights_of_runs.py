@@ -1,7 +1,5 @@
 """What the checks on weights find in every fixture run, and in no other."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlxdoctor.api import diagnose

@@ -1,7 +1,5 @@
 """`mlxdoctor convert`: what it writes, what it refuses to write, and what it loads."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

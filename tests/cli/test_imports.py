@@ -1,7 +1,5 @@
 """Commands that read files alone load no library that they do not need."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

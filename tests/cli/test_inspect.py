@@ -1,7 +1,5 @@
 """`mlxdoctor inspect`: the table, the exit codes, and what it loads."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

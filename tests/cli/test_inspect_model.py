@@ -1,7 +1,5 @@
 """`mlxdoctor inspect` of a whole model: the table of drift, and the exit codes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Options that several commands have mean and accept the same in all of them."""
 
-from __future__ import annotations
-
 import click
 
 from mlxdoctor.cli import COMMANDS, group

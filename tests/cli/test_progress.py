@@ -1,7 +1,5 @@
 """The progress line: what is drawn on a terminal, and said elsewhere."""
 
-from __future__ import annotations
-
 import io
 import sys
 

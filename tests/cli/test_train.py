@@ -1,7 +1,5 @@
 """`mlxdoctor train`: options, exit codes, what is printed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

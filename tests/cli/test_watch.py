@@ -1,7 +1,5 @@
 """`mlxdoctor watch`."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Adapters for the tests of the conversion: altered fixtures, and small ones made up."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

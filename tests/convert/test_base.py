@@ -1,7 +1,5 @@
 """What the base model decides: other names, shared weights, quantised ones."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What cannot be carried over is refused, with the reason."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """There and back: every bit of the fixture runs, and what the configurations say."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,19 +11,7 @@ from mlxdoctor.convert.conversion import convert
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.safety.errors import InputError
 from tests.conftest import RUNS, run_names
-from tests.convert.given import (
-    BASE,
-    SHAPES,
-    WRITTEN,
-    Q,
-    V,
-    bits,
-    mlx_adapter,
-    peft_adapter,
-    stated,
-    update,
-    write_files,
-)
+from tests.convert import given
 from tests.weight_files import lora, save, to_bfloat16, write_config
 
 #: Runs whose adapters no loader could use, and why they are refused.
@@ -39,17 +25,22 @@ UNUSABLE = {
 def there_and_back(source: Path, tmp_path: Path, model: str | None = None) -> dict[str, Any]:
     """The configurations of PEFT and of mlx-lm again; every bit of the tensors comes back."""
     there = convert(source)
-    peft = write_files(tmp_path / "peft", there.files)
-    back = write_files(tmp_path / "mlx", (again := convert(peft, model=model)).files)
+    peft = given.write_files(tmp_path / "peft", there.files)
+    back = given.write_files(tmp_path / "mlx", (again := convert(peft, model=model)).files)
     assert (there.target, again.target) == ("peft", "mlx")
-    assert bits(back / "adapters.safetensors") == bits(source / "adapters.safetensors")
-    return {"there": there, "peft": stated(there.files), "mlx": stated(again.files), "folder": peft}
+    assert given.bits(back / "adapters.safetensors") == given.bits(source / "adapters.safetensors")
+    return {
+        "there": there,
+        "peft": given.stated(there.files),
+        "mlx": given.stated(again.files),
+        "folder": peft,
+    }
 
 
 @pytest.mark.parametrize("name", sorted(set(run_names()) - set(UNUSABLE)))
 def test_a_run_comes_back_bit_for_bit(name: str, tmp_path: Path) -> None:
-    both = there_and_back(RUNS / name, tmp_path, str(BASE))
-    assert both["there"].base == BASE
+    both = there_and_back(RUNS / name, tmp_path, str(given.BASE))
+    assert both["there"].base == given.BASE
     adapter = Adapter.read(RUNS / name)
     assert both["mlx"]["lora_parameters"]["rank"] == adapter.modules[0].rank == 8
     assert f"scale {both['mlx']['lora_parameters']['scale']:g}," in both["there"].summary
@@ -64,7 +55,7 @@ def test_an_adapter_that_no_loader_could_use_is_refused(name: str, why: str) -> 
 
 def test_the_adapter_is_turned_and_named_as_peft_does(tmp_path: Path) -> None:
     both = there_and_back(RUNS / "healthy-ordinary", tmp_path)
-    ours, theirs = Adapter.read(both["folder"]), Adapter.read(WRITTEN)
+    ours, theirs = Adapter.read(both["folder"]), Adapter.read(given.WRITTEN)
     assert ours.naming == "peft"
     assert set(ours.tensors) == set(theirs.tensors)
     same = [n for n in ours.tensors if "down_proj" not in n]
@@ -75,37 +66,37 @@ def test_the_adapter_is_turned_and_named_as_peft_does(tmp_path: Path) -> None:
 
 
 def test_modules_are_named_in_full(tmp_path: Path) -> None:
-    names = [Q, "model.layers.2.self_attn.q_proj"]
+    names = [given.Q, "model.layers.2.self_attn.q_proj"]
     save(tmp_path / "a" / "adapters.safetensors", lora(dict.fromkeys(names, (96, 96))))
     parameters = {"rank": 4, "scale": 1.0, "keys": ["self_attn.q_proj"]}
-    write_config(tmp_path / "a", num_layers=3, model=str(BASE), lora_parameters=parameters)
-    both = there_and_back(tmp_path / "a", tmp_path, str(BASE))
+    write_config(tmp_path / "a", num_layers=3, model=str(given.BASE), lora_parameters=parameters)
+    both = there_and_back(tmp_path / "a", tmp_path, str(given.BASE))
     assert (both["peft"]["target_modules"], both["peft"]["layers_to_transform"]) == (names, None)
     assert (both["mlx"]["lora_parameters"]["keys"], both["mlx"]["num_layers"]) == (names, 2)
 
 
 def test_without_the_base_it_is_said(tmp_path: Path) -> None:
-    folder = peft_adapter(tmp_path / "a")
+    folder = given.peft_adapter(tmp_path / "a")
     for model in (None, "someone/no-such-model-here"):
         converted = convert(folder, model=model)
         assert converted.base is None
-        assert stated(converted.files)["lora_parameters"]["keys"] == [Q, V]
+        assert given.stated(converted.files)["lora_parameters"]["keys"] == [given.Q, given.V]
         # A hub name is not looked for online.
-        assert stated(converted.files)["model"] == model
+        assert given.stated(converted.files)["model"] == model
         assert any("no base model was found" in note for note in converted.notes)
 
 
 @pytest.mark.parametrize("dtype", ["F16", "BF16"])
 def test_half_precision_keeps_its_bits(dtype: str, tmp_path: Path) -> None:
     turn: Callable[[Any], Any] = to_bfloat16 if dtype == "BF16" else lambda v: v.astype("f2")
-    tensors = {name: turn(values) for name, values in lora(SHAPES, b=0.3).items()}
+    tensors = {name: turn(values) for name, values in lora(given.SHAPES, b=0.3).items()}
     save(tmp_path / "a" / "adapters.safetensors", tensors, dict.fromkeys(tensors, dtype))
     write_config(tmp_path / "a")
     there_and_back(tmp_path / "a", tmp_path)
 
 
 def test_a_checkpoint_is_read(tmp_path: Path) -> None:
-    folder = mlx_adapter(tmp_path / "a")
+    folder = given.mlx_adapter(tmp_path / "a")
     expected = convert(folder).files
     (folder / "adapters.safetensors").rename(folder / "0000100_adapters.safetensors")
     assert convert(folder / "0000100_adapters.safetensors").files == expected
@@ -117,31 +108,31 @@ def test_values_that_are_not_finite_are_carried_over_and_said() -> None:
 
 
 def with_magnitudes(tensors: dict[str, Any]) -> None:
-    for name, (_, outputs) in SHAPES.items():
+    for name, (_, outputs) in given.SHAPES.items():
         tensors[f"{name}.m"] = np.linspace(0.5, 2, outputs, dtype="f4")
 
 
 def test_dora_comes_back_bit_for_bit(tmp_path: Path) -> None:
-    folder = mlx_adapter(tmp_path / "a", with_magnitudes, fine_tune_type="dora")
+    folder = given.mlx_adapter(tmp_path / "a", with_magnitudes, fine_tune_type="dora")
     both = there_and_back(folder, tmp_path)
     assert (both["peft"]["use_dora"], both["mlx"]["fine_tune_type"]) == (True, "dora")
-    name = f"base_model.model.{Q}.lora_magnitude_vector"
-    assert bits(both["folder"] / "adapter_model.safetensors")[name][1] == (96,)
+    name = f"base_model.model.{given.Q}.lora_magnitude_vector"
+    assert given.bits(both["folder"] / "adapter_model.safetensors")[name][1] == (96,)
 
 
 @pytest.mark.parametrize("scale", [20.0, 0.1, 1 / 3, 2.0**0.5, -1.5, 1e-3, 7.7])
 @pytest.mark.parametrize("rank", [1, 3, 4, 5, 6, 7, 12])
 def test_the_scale_is_the_same_in_single_precision(scale: float, rank: int, tmp_path: Path) -> None:
-    save(tmp_path / "a" / "adapters.safetensors", lora(SHAPES, rank=rank))
+    save(tmp_path / "a" / "adapters.safetensors", lora(given.SHAPES, rank=rank))
     write_config(tmp_path / "a", lora_parameters={"rank": rank, "scale": scale, "dropout": 0.25})
-    config = stated(convert(tmp_path / "a").files)
+    config = given.stated(convert(tmp_path / "a").files)
     assert np.float32(config["lora_alpha"] / config["r"]) == np.float32(scale)
     assert config["lora_dropout"] == 0.25
 
 
 def test_rslora_divides_by_the_root_of_the_rank(tmp_path: Path) -> None:
-    converted = convert(peft_adapter(tmp_path / "a", use_rslora=True))
-    assert stated(converted.files)["lora_parameters"]["scale"] == 4.0
+    converted = convert(given.peft_adapter(tmp_path / "a", use_rslora=True))
+    assert given.stated(converted.files)["lora_parameters"]["scale"] == 4.0
 
 
 def dense(folder: Path, name: str, alpha: float) -> Any:
@@ -151,24 +142,24 @@ def dense(folder: Path, name: str, alpha: float) -> Any:
 
 
 def of_rank_two(tensors: dict[str, Any]) -> None:
-    prefix = f"base_model.model.{V}"
+    prefix = f"base_model.model.{given.V}"
     tensors[f"{prefix}.lora_A.weight"] = tensors[f"{prefix}.lora_A.weight"][:2].copy()
     tensors[f"{prefix}.lora_B.weight"] = tensors[f"{prefix}.lora_B.weight"][:, :2].copy()
 
 
 def test_another_rank_is_filled_up_and_its_scale_multiplied_in(tmp_path: Path) -> None:
-    folder = peft_adapter(tmp_path / "a", of_rank_two, rank_pattern={"v_proj": 2})
+    folder = given.peft_adapter(tmp_path / "a", of_rank_two, rank_pattern={"v_proj": 2})
     converted = convert(folder)
     assert "rank 2/4, scale 2/4" in converted.summary
-    assert stated(converted.files)["lora_parameters"]["rank"] == 4
-    for name in (Q, V):
-        assert np.array_equal(update(converted.files, tmp_path, name), dense(folder, name, 8))
+    assert given.stated(converted.files)["lora_parameters"]["rank"] == 4
+    for name in (given.Q, given.V):
+        assert np.array_equal(given.update(converted.files, tmp_path, name), dense(folder, name, 8))
     assert len(converted.notes) == 3
 
 
 def in_half_precision(tensors: dict[str, Any]) -> None:
     # 60,000 is near the largest half: doubled it is infinite.
-    tensors[f"base_model.model.{V}.lora_B.weight"][:] = 60_000
+    tensors[f"base_model.model.{given.V}.lora_B.weight"][:] = 60_000
     tensors.update({name: values.astype("f2") for name, values in tensors.items()})
 
 
@@ -183,13 +174,13 @@ def in_half_precision(tensors: dict[str, Any]) -> None:
 def test_an_alpha_of_its_own_is_multiplied_in(
     tmp_path: Path, change: Callable[[dict[str, Any]], None] | None, pattern: Any, alpha: int
 ) -> None:
-    folder = peft_adapter(tmp_path / "a", change, alpha_pattern=pattern)
+    folder = given.peft_adapter(tmp_path / "a", change, alpha_pattern=pattern)
     files = convert(folder).files
-    assert np.array_equal(update(files, tmp_path, V), dense(folder, V, alpha))
-    assert np.array_equal(update(files, tmp_path, Q), dense(folder, Q, 8))
+    assert np.array_equal(given.update(files, tmp_path, given.V), dense(folder, given.V, alpha))
+    assert np.array_equal(given.update(files, tmp_path, given.Q), dense(folder, given.Q, 8))
 
 
 def test_an_alpha_that_would_round_is_refused(tmp_path: Path) -> None:
-    folder = peft_adapter(tmp_path / "a", alpha_pattern={"v_proj": 12})
+    folder = given.peft_adapter(tmp_path / "a", alpha_pattern={"v_proj": 12})
     with pytest.raises(InputError, match="one scale for all; their ratio cannot be"):
         convert(folder)

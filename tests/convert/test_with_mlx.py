@@ -1,22 +1,12 @@
 """mlx-lm loads what was converted, and computes with it what it computed before."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mlxdoctor.convert.conversion import convert
-from tests.convert.given import (
-    KINDS,
-    WRITTEN,
-    bits,
-    logits,
-    saved_by_mlx,
-    stated,
-    write_files,
-)
+from tests.convert.given import KINDS, WRITTEN, bits, logits, saved_by_mlx, stated, write_files
 
 pytestmark = pytest.mark.slow
 

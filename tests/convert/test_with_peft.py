@@ -3,8 +3,6 @@
 To run it: `pip install torch transformers peft`.
 """
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from typing import Any
@@ -15,14 +13,7 @@ from numpy.typing import NDArray
 
 from mlxdoctor.convert.conversion import convert
 from tests.conftest import RUNS
-from tests.convert.given import (
-    BASE,
-    KINDS,
-    TOKENS,
-    logits,
-    saved_by_mlx,
-    write_files,
-)
+from tests.convert.given import BASE, KINDS, TOKENS, logits, saved_by_mlx, write_files
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 

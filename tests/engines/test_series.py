@@ -1,7 +1,5 @@
 """The description of a series, against series whose truth is known."""
 
-from __future__ import annotations
-
 import math
 import operator
 import time

@@ -1,7 +1,5 @@
 """One description of modules, of changed weights, and of saves."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf, isnan, nan, sqrt
 from pathlib import Path

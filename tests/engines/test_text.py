@@ -1,7 +1,5 @@
 """The description of texts: what was seen in real runs, sound texts beside it, published values."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Sequence

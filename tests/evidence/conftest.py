@@ -1,7 +1,5 @@
 """A file to write logs into."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

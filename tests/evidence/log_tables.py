@@ -1,7 +1,5 @@
 """Logs to read, and their series as tables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

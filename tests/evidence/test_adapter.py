@@ -1,7 +1,5 @@
 """Names, orientations and counts of adapters' tensors."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Base models: shapes, counts and norms, quantised or not."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

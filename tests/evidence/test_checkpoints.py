@@ -1,7 +1,5 @@
 """Finding a run's checkpoints, in order."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The coloured table of mlx-lm."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.conftest import RUNS

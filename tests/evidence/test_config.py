@@ -1,7 +1,5 @@
 """Configurations: mlx-lm's YAML and JSON, PEFT's JSON, and files that are neither."""
 
-from __future__ import annotations
-
 import json
 import math
 

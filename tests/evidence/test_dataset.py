@@ -1,7 +1,5 @@
 """Data files: formats, lines that are no rows, folders that are not complete."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

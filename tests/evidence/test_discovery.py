@@ -1,7 +1,5 @@
 """Which file is which kind of evidence."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

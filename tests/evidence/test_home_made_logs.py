@@ -1,7 +1,5 @@
 """Logs of trainers that nobody else has: every row read, with the right values."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

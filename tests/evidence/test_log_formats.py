@@ -1,7 +1,5 @@
 """Formats of logs are found: one file adds one, and everything that reads logs reads it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

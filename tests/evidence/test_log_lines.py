@@ -1,7 +1,5 @@
 """Lines, records and tables as trainers print them: the text, and all that is read in it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

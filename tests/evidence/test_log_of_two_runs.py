@@ -1,7 +1,5 @@
 """Which of a folder's logs is judged, and where a log of epochs begins."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from mlxdoctor.evidence.training_log import TrainingLog

@@ -1,7 +1,5 @@
 """Logs that were printed twice, emptied while they were written, or kept by others."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Lines that look alike are read by a pattern, to the same figures as each by itself."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

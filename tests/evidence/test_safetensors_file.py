@@ -1,7 +1,5 @@
 """The strict header of .safetensors files, and values against the safetensors library."""
 
-from __future__ import annotations
-
 import json
 import struct
 from pathlib import Path

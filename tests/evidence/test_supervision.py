@@ -1,7 +1,5 @@
 """The supervised rows are those of mlx-lm's own batches and loss."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import types

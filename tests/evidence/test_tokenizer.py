@@ -1,7 +1,5 @@
 """The tokenizer gives mlx-lm's tokens; templates are bounded."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

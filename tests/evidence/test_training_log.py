@@ -1,7 +1,5 @@
 """A training log: the runs in it, the messages around them, and what is no log."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Logs that users showed: no row lost, none invented."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """What the tests of the code hosts' formats share."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.conftest import ROOT

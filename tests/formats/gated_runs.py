@@ -1,7 +1,5 @@
 """Results of the gate, made from the fixture runs."""
 
-from __future__ import annotations
-
 import os
 from datetime import date
 from functools import cache

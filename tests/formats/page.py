@@ -1,7 +1,5 @@
 """An HTML page taken apart as a browser would, and what of a page does something."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser

@@ -1,26 +1,17 @@
 """A complete, realistic report to render: told as JSON has it, and made of it."""
 
-from __future__ import annotations
-
+import json
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from enum import EnumType
+from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from mlxdoctor.causes import Cause
-from mlxdoctor.confirmation import (
-    CauseTried,
-    Experiment,
-    Rerun,
-)
+from mlxdoctor.confirmation import CauseTried, Experiment, Rerun
 from mlxdoctor.diagnosis import Diagnosed
-from mlxdoctor.exhibits import (
-    CheckpointSizes,
-    DriftByLayer,
-    LossCurve,
-    SampleAnswer,
-)
+from mlxdoctor.exhibits import CheckpointSizes, DriftByLayer, LossCurve, SampleAnswer
 from mlxdoctor.finding import Finding, Outcome, Status
 from mlxdoctor.report import Report
 from mlxdoctor.verdict import Verdict
@@ -58,32 +49,9 @@ def outcome(check: str, status: str, *findings: dict[str, Any], reason: str = ""
     }
 
 
-def covered(cause: str, status: str, why: str, needs: str = "") -> dict[str, Any]:
-    """What is known of a cause."""
-    return {"cause": cause, "status": status, "why": why, "needs": needs}
-
-
 def file(kind: str, name: str, sha256: str | None, note: str = "") -> dict[str, Any]:
     """A file that was read."""
     return {"kind": kind, "source": f"runs/llama-commas/{name}", "sha256": sha256, "note": note}
-
-
-def term(code: str, group: str, weight: float) -> dict[str, Any]:
-    """A finding that counts in a score."""
-    return {"code": code, "group": group, "weight": weight, "note": "found"}
-
-
-def diagnosed(cause: str, score: float, **fields: Any) -> dict[str, Any]:
-    """A diagnosed cause with every key."""
-    rest: dict[str, Any] = {
-        "supporting": [],
-        "contradicting": [],
-        "unknown": [],
-        "arithmetic": [],
-        "confirmation": None,
-        "probability": None,
-    }
-    return {"cause": cause, "score": score, **rest, **fields}
 
 
 def rerun(**changes: Any) -> dict[str, Any]:
@@ -107,157 +75,8 @@ def rerun(**changes: Any) -> dict[str, Any]:
 
 def unhealthy() -> dict[str, Any]:
     """A run whose learning rate was too high: seed 000, as it would be reported."""
-    nan = float("nan")
-    away = "the base model 'mlx-community/Llama' is not on this machine"
-    steps = list(range(5, 205, 5))
-    train = [2.148, 2.609, 4.104, 10.965] + [10.2 - 0.001 * step for step in steps[4:]]
-    text = {
-        "learning-rate-too-high": {
-            "title": "The learning rate is too high",
-            "summary": "the step (rate × scale) destroys the model: loss rises or explodes",
-            "explanation": "Each update moves the adapter by about `learning_rate`.",
-            "remedy": "Lower `learning_rate` tenfold and add a warm-up of 50 updates.",
-        },
-        "scale-too-large": {
-            "title": "The LoRA scale is too large",
-            "summary": "The LoRA scale multiplies the update by too much.",
-            "explanation": "`scale` is a plain multiplier in mlx-lm.",
-            "remedy": "Divide `scale` by the rank.",
-        },
-    }
-    return {
-        "schema_version": 3,
-        "coverage": [
-            covered("learning-rate-too-high", "named", "loss-trend.diverged"),
-            covered("bad-data", "ruled-out", "data-quality.duplicates"),
-            covered("wrong-base-model", "open", away, "name its folder with --base"),
-        ],
-        "tool": {"name": "mlxdoctor", "version": "0.1.0"},
-        "name": "llama-commas",
-        "verdict": "unhealthy",
-        "run": {
-            "evidence": [
-                file("training configuration", "adapter_config.json", "ab" * 32),
-                file("training log", "train.log", "cd" * 32),
-                file("adapter", "adapters.safetensors", None, "not hashed: 700,000,000 bytes"),
-            ],
-            "missing": [
-                {
-                    "kind": "base model",
-                    "why": "'mlx-community/Llama' is not on this machine; name it with --base",
-                }
-            ],
-            "left_out": [],
-        },
-        "diagnosis": [
-            diagnosed(
-                "learning-rate-too-high",
-                5.25,
-                supporting=["loss-trend.diverged", "loss-floors.worse-than-unigram"],
-                unknown=["adapter-drift.exploded"],
-                arithmetic=[
-                    term("loss-trend.diverged", "loss", 4.0),
-                    term("loss-floors.worse-than-unigram", "floor", 2.25),
-                ],
-            ),
-            diagnosed(
-                "scale-too-large",
-                1.5,
-                supporting=["loss-trend.diverged"],
-                contradicting=["loss-trend.fell-first"],
-                arithmetic=[term("loss-trend.diverged", "loss", 4.0)],
-            ),
-        ],
-        "outcomes": [
-            outcome(
-                "loss-trend",
-                "found",
-                finding(
-                    "loss-trend.diverged",
-                    "error",
-                    "The training loss rose from 2.148 to 10.97 within 20 iterations.",
-                    measured={"first": 2.148, "peak": 10.965, "last": 10.0, "reports": 40},
-                    expected="the loss falls, or at least ends below where it began",
-                    onset=10,
-                    fix="Lower the learning rate.",
-                ),
-            ),
-            outcome(
-                "loss-floors",
-                "found",
-                finding(
-                    "loss-floors.worse-than-unigram",
-                    "error",
-                    "The last loss, 10.0, is worse than always guessing by token frequency (6.9).",
-                    measured={"last": 10.0, "unigram": 6.9, "worst": nan},
-                ),
-            ),
-            outcome("adapter-presence", "passed"),
-            outcome(
-                "config-sanity",
-                "found",
-                finding("config-sanity.no-seed", "info", "No seed is stated; mlx-lm uses 0."),
-            ),
-            outcome(
-                "adapter-drift",
-                "skipped",
-                reason=away,
-            ),
-        ],
-        "experiments": [],
-        "causes": text,
-        "fix": {
-            "before": {"learning_rate": 0.0002},
-            "after": {"learning_rate": 2e-05},
-            "diff": (
-                "--- adapter_config.json\n+++ adapter_config.json\n"
-                '-  "learning_rate": 0.0002,\n+  "learning_rate": 2e-05,\n'
-            ),
-        },
-        "figures": {
-            "loss": {
-                "train": {"iterations": steps, "values": train},
-                "val": {"iterations": [1, 100, 200], "values": [1.858, 10.4, 9.997]},
-                "onset": 10,
-                "floors": [
-                    {"label": "uniform guess, ln(128,256)", "value": 11.762},
-                    {"label": "best constant guess", "value": 6.9},
-                    {"label": "base model", "value": 1.858},
-                ],
-                "axis": "iteration",
-            },
-            "replay": None,
-            "drift": {
-                "rows": [f"layer {index}" for index in range(16)],
-                "columns": ["self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj"],
-                "values": [[0.1 * 1.2**row, 0.3, nan] for row in range(16)],
-                "quantity": "‖update‖ / ‖weight‖",
-            },
-            "checkpoints": {
-                "rows": ["layer 0", "layer 1"],
-                "columns": ["50", "100", "150", "final"],
-                "values": [[0.1, 0.2, nan, nan], [0.0, 0.3, 9.0, 9.0]],
-                "broken": [False, False, True, True],
-                "quantity": "‖ΔW‖/‖W‖",
-            },
-        },
-        "next": {
-            "why": away,
-            "how": "name its folder with --base",
-            "settles": ["wrong-base-model", "adapter-not-loaded"],
-            "command": "",
-        },
-        "commands": ["mlxdoctor diagnose runs/llama-commas"],
-        "versions": {"mlxdoctor": "0.1.0", "mlx": "0.32.4", "mlx-lm": "0.32.2"},
-        "sample": {
-            "prompt": "What is 2 + 2?",
-            "base": "2 + 2 is 4.",
-            "tuned": "," * 80,
-        },
-        "unreadable": [],
-        "withheld": False,
-        "planned": None,
-    }
+    told: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
+    return told
 
 
 def healthy() -> dict[str, Any]:

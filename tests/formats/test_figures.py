@@ -1,7 +1,5 @@
 """Pictures: any data can be drawn, the same each time, and hostile text is only text."""
 
-from __future__ import annotations
-
 import copy
 import math
 import struct

@@ -1,7 +1,5 @@
 """Formats are found: one file adds one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A run made by an enemy: text in every place a run has for text, in every format."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -4,8 +4,6 @@ Skipped where Playwright or a Chromium is missing; `MLXDOCTOR_CHROMIUM` names on
 not on the path.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What is printed as JSON is strict, and as the schemas in docs/ say."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 

@@ -1,7 +1,5 @@
 """Reports that leave the house: no training row and no output in any format."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

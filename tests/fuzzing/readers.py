@@ -5,8 +5,6 @@ that `diagnose` uses, then asks for everything that class offers: a hostile valu
 met long after the file was parsed. `InputError` is the only way in which it may refuse.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 from collections.abc import Callable, Iterator, Sequence

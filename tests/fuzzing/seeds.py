@@ -1,7 +1,5 @@
 """Sound inputs that fuzzing starts from: pieces of the fixture runs, and small files like them."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

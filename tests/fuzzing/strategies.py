@@ -1,7 +1,5 @@
 """Inputs for hypothesis: mutations of sound files, JSON of a format's own words, tensor headers."""
 
-from __future__ import annotations
-
 import json
 import struct
 from typing import Any

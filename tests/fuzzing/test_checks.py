@@ -1,7 +1,5 @@
 """Every check on runs whose files say odd things: an outcome each, and never a crash."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """More than that nothing breaks: the same thing, written otherwise, is read as the same."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

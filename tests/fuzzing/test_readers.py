@@ -1,7 +1,5 @@
 """Every reader on damaged, made-up and random input: it reads it, or refuses with its own error."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

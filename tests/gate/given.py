@@ -1,7 +1,5 @@
 """Reports, policies and workers for tests of the gate."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

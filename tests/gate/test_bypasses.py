@@ -1,7 +1,5 @@
 """What slips through the gate: the measured table, and some of its edits made anew."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The gate on a Dask scheduler of its own, with four worker processes."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`gate --init`: a policy from healthy runs."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files and code that kill or hang the process that reads them, and what is said then."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Logs of any size and any content: read in pieces, in bounded memory and time."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys

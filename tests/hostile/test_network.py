@@ -1,7 +1,5 @@
 """No command opens a connection unless it is asked to."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Names that lead elsewhere: out of the run, to a pipe, to a device, in a circle."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

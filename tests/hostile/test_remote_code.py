@@ -1,7 +1,5 @@
 """Code that came with a model: reported, never run, wherever a model is loaded."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Sizes of a base model, and of an adapter, of which nothing can be built."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """Chat templates made to fill the memory or the day: stopped, and small ones unharmed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """JSON, JSON lines and YAML that say more than a configuration may."""
 
-from __future__ import annotations
-
 import inspect
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tokenizers that panic, explode or never answer: one sentence, whoever loads them."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

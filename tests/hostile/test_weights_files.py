@@ -1,7 +1,5 @@
 """Weight files that lie: refused in one sentence, before anything large is made of them."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Mapping

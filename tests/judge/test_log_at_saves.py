@@ -1,7 +1,5 @@
 """What a log says of the model at each save."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is known of a model without its folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """The step that is usual for a model's size, and planned rates against mlx-lm's schedules."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

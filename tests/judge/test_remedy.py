@@ -1,7 +1,5 @@
 """The configuration change that cures a cause, on real configurations."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

@@ -16,15 +16,7 @@ import pytest
 from mlx import nn
 
 from mlxdoctor.lint.rule import rules
-from tests.lint.tiny import (
-    TOKENS,
-    TinyModel,
-    changed,
-    loss_fn,
-    raised,
-    run,
-    weights,
-)
+from tests.lint.tiny import TOKENS, TinyModel, changed, loss_fn, raised, run, weights
 from tests.probe.test_trainers import FAULTS
 
 PROBED = {rule for _, rule in FAULTS.values() if rule}

@@ -1,7 +1,5 @@
 """Metrics of preference and reward training under the names that trainers give them."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlxdoctor.measure.policy_curves import policy_curves

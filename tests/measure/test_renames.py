@@ -1,7 +1,5 @@
 """What rows of other formats have to be renamed to."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlxdoctor.measure.text.renames import how_to_rename

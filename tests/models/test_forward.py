@@ -1,7 +1,5 @@
 """What forward passes give: the same as the whole model at once, however it is computed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import mlx.core as mx

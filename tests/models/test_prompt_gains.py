@@ -1,7 +1,5 @@
 """Answers after their own and other prompts, measured with the fixture's base model."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

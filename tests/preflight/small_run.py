@@ -1,7 +1,5 @@
 """Planned runs: a sound one, and one small enough to be tried in a moment."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

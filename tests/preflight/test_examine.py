@@ -1,7 +1,5 @@
 """A configuration in, an answer out."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

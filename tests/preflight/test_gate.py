@@ -1,7 +1,5 @@
 """Configurations under the gate."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

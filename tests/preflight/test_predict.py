@@ -10,13 +10,7 @@ import pytest
 
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.preflight.configuration import planned_config
-from mlxdoctor.twin.predict import (
-    Device,
-    Memory,
-    TimedBatch,
-    predict_memory,
-    predict_time,
-)
+from mlxdoctor.twin.predict import Device, Memory, TimedBatch, predict_memory, predict_time
 
 BASE = Path(__file__).resolve().parents[2] / "fixtures" / "base"
 LORA = {"rank": 8, "scale": 20.0, "dropout": 0.0}

@@ -1,7 +1,5 @@
 """A planned run's steps: the model restored, batches timed, and settings that harm or hold back."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

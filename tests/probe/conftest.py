@@ -1,7 +1,5 @@
 """The small base with an adapter, and what its probes are asked."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import mlx.optimizers as optim

@@ -1,7 +1,5 @@
 """What the probe says of the tokens that a model is given, and of what it is expected to train."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import mlx.core as mx

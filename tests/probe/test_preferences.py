@@ -1,7 +1,5 @@
 """Losses of pairs and of policies: sound ones pass, each fault is found."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any

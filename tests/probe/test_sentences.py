@@ -1,7 +1,5 @@
 """What is said of steps that no trainer of the other tests makes, from made-up measurements."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

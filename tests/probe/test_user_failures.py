@@ -1,7 +1,5 @@
 """Code of a user's that raises, or ends the program: what is said, and which exit code."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

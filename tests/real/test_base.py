@@ -13,20 +13,8 @@ from mlx_lm.utils import load_model
 from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer
 
-from fixtures.lab.real.base import (
-    KINDS,
-    fully_tuned,
-    make_base,
-    with_needed,
-)
-from fixtures.lab.real.gguf import (
-    GROUP,
-    bits,
-    dequantized,
-    half_by_half,
-    kept_quantized,
-    renamed,
-)
+from fixtures.lab.real.base import KINDS, fully_tuned, make_base, with_needed
+from fixtures.lab.real.gguf import GROUP, bits, dequantized, half_by_half, kept_quantized, renamed
 from fixtures.lab.real.texts.sources import chat
 
 FIXTURE = Path(__file__).resolve().parents[2] / "fixtures" / "base"

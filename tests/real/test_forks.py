@@ -1,7 +1,5 @@
 """Every fork trains, or fails as it should, and leaves what it says."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

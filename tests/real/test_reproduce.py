@@ -1,7 +1,5 @@
 """Which real runs are reproduced, and what the page says of what came of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from fixtures.lab.real.runs import HALVES, Half

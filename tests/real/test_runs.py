@@ -1,17 +1,12 @@
 """The list of the real split is whole, and its halves have nothing in common."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 
 import pytest
 
 from fixtures.lab.real.faults import FAULTS
-from fixtures.lab.real.rows import (
-    answer_of,
-    shuffled,
-)
+from fixtures.lab.real.rows import answer_of, shuffled
 from fixtures.lab.real.runs import HALVES, all_runs, bases_needed, named, tasks_of
 from fixtures.lab.real.study import cause_of, label_of, learned
 from fixtures.lab.real.tasks import TASKS

@@ -8,7 +8,7 @@ import pytest
 
 from fixtures.lab.real import tasks
 from fixtures.lab.real.tasks import ROWS, TASKS, Task, digest, split, write_task
-from fixtures.lab.real.texts import prose, records
+from fixtures.lab.real.texts import records, sources
 from fixtures.lab.real.texts.sources import chat, completion
 
 Debian = Callable[[str, str], None]
@@ -17,8 +17,7 @@ Debian = Callable[[str, str], None]
 @pytest.fixture
 def debian(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Debian:
     """Writes a file of a package; every package is the same folder."""
-    for module in (prose, records):
-        monkeypatch.setattr(module, "debian", lambda _: tmp_path)
+    monkeypatch.setattr(sources, "debian", lambda _: tmp_path)
 
     def write(path: str, text: str) -> None:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)

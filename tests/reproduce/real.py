@@ -1,7 +1,5 @@
 """Short real runs for the tests of experiments."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every cause has an experiment or a reason; which changes a cause asks for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

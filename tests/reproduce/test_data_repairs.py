@@ -1,7 +1,5 @@
 """Which rows a repair leaves out, and what it writes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Which experiments are made and what follows from them: canned reruns of a real run's recipe."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

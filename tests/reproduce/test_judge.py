@@ -1,7 +1,5 @@
 """The rules that turn observations into verdicts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -12,14 +10,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.reproduce.bench import length_of, usual_values
 from mlxdoctor.reproduce.investigate import resolve
 from mlxdoctor.reproduce.observe import Observation
-from mlxdoctor.reproduce.rules import (
-    Question,
-    Ruling,
-    judge_change,
-    judge_injection,
-    needed,
-    signs,
-)
+from mlxdoctor.reproduce.rules import Question, Ruling, judge_change, judge_injection, needed, signs
 from mlxdoctor.run import Run
 from mlxdoctor.twin.rerun import recipe_of
 from tests.conftest import RUNS

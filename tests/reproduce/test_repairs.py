@@ -1,7 +1,5 @@
 """Rows that are ended, and batches that are padded as findings say."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What is remembered of a rerun, and when it stops."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Text of a run in our sentences: marked, and quoted by nothing but the one function."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Texts changed wherever they stand, and folders cut off the paths in them."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlxdoctor.finding import Finding, Severity

@@ -1,7 +1,5 @@
 """How a budget of time divides work: what fits, in an order whose beginnings are fair."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -8,8 +8,6 @@ their digits. Processes of their own, because gradient checkpointing in mlx-lm c
 layers' class for good (such runs come last), and so that both have the same BLAS.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A model small enough to train in a moment, and rows to train it on."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path

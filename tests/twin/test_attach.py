@@ -1,7 +1,5 @@
 """The model: frozen, converted, verified; whatever else would be trained is an error."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Batches: every row once, as narrow as can be; and in parity those of mlx-lm."""
 
-from __future__ import annotations
-
 from itertools import islice
 
 import numpy as np
@@ -9,13 +7,7 @@ import pytest
 
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin import Settings
-from mlxdoctor.twin.batches import (
-    collate,
-    exact_batches,
-    exact_order,
-    padded_width,
-    parity_batches,
-)
+from mlxdoctor.twin.batches import collate, exact_batches, exact_order, padded_width, parity_batches
 from mlxdoctor.twin.token_rows import TokenRow, TokenRows, only_supervised
 from tests.twin.small import row
 

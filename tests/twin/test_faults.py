@@ -1,7 +1,5 @@
 """Each fault does what it says: to the settings, to what a step supervises, or to the files."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Seed 002's criteria, on the fixture base and fifty rows of geography."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run from settings to files: what changes, what is written, how it ends and goes on."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
@@ -15,14 +13,7 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin import Settings, StepRecord, TrainingResult, train
 from mlxdoctor.twin.records import to_line
-from tests.twin.small import (
-    row,
-    small_model,
-    small_moe,
-    small_parts,
-    small_rows,
-    small_settings,
-)
+from tests.twin.small import row, small_model, small_moe, small_parts, small_rows, small_settings
 
 pytestmark = pytest.mark.slow
 

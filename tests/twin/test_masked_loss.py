@@ -1,7 +1,5 @@
 """The loss: its mask against a plain loop, its gradient against finite differences."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

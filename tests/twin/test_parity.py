@@ -1,7 +1,5 @@
 """Parity: step for step the losses of a real `mlx_lm.lora` run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """Settings: mlx-lm's keys and defaults, and nothing it does not know."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

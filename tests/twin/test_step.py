@@ -1,7 +1,5 @@
 """One step: accumulation, clipping, and what is left alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

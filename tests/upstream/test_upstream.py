@@ -1,7 +1,5 @@
 """The runs of published packages: what is listed, what was found, and the page made of it."""
 
-from __future__ import annotations
-
 import ast
 import json
 import zipfile

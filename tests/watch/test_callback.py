@@ -1,7 +1,5 @@
 """The watch inside mlx-lm's own trainer."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Questions and answers in plain text."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlxdoctor.measure.text.exchanges import exchange_in

@@ -1,7 +1,5 @@
 """Ties between prompts and answers; tests/checks/test_data_quality.py has sound and mixed rows."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

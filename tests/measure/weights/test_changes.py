@@ -1,7 +1,5 @@
 """What is reported of two models' weights, however they are stored."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from itertools import product

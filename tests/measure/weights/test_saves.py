@@ -1,7 +1,5 @@
 """Norms over a run's saves, from the files alone."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from statistics import median
