@@ -63,6 +63,15 @@ _OTHER_KIND = (
             says=_SAME,
             expected="{logged:.3f}, give or take {tolerance:.3f}",
         ),
+        "saved-earlier": Symptom.error(
+            "the saved model is that of an earlier iteration",
+            says="The tuned model's loss is {tuned_loss:.3f} on the validation rows. That is what "
+            "the log has at iteration {iteration}; at {when} it has {logged:.3f}. So the file "
+            "holds the model of iteration {iteration}.",
+            expected="{logged:.3f}, give or take {tolerance:.3f}",
+            fix="Save at the end, or where the validation loss is lowest: look at how the trainer "
+            "compares it with the best one before.",
+        ),
         "other-scale": Symptom.error(
             "the adapter has the log's loss at another scale",
             says="As configured, with a LoRA scale of {configured:g}, the tuned model's loss on "
@@ -116,6 +125,9 @@ def end_state(replay: Replay, *, reach: Reach | None) -> Iterator[Sign | Seen]:
         return
     if worse < 0:
         raise Inconclusive("the log's losses are over other targets than these rows have")
+    if replay.saved_at is not None:
+        yield Sign("saved-earlier", measured | {"iteration": replay.saved_at})
+        return
     if before is None and replay.level("report") is None:
         raise Inconclusive(
             "no first loss of the log could be computed again: its last may be of another kind"

@@ -38,6 +38,7 @@ _TRAINING_KEYS = frozenset({"batch_size", "iters", "learning_rate", "lr_schedule
 _OWN_KEYS = frozenset(
     {"fine_tune_type", "iters", "lora_parameters", "num_layers", "steps_per_report"}
 )
+_ALWAYS_WRITTEN = frozenset({"iters", "seed"})
 _MLX_LM_KEYS = (
     _TRAINING_KEYS | _OWN_KEYS | {"grad_accumulation_steps", "lora_layers", "mask_prompt"}
 )
@@ -178,7 +179,10 @@ class TrainingConfig:
                 "is not a training configuration that mlx-lm or PEFT would write",
                 "name the adapter_config.json or the file given to `mlx_lm.lora --config`",
             )
-        has_defaults = not of_wandb or not _OWN_KEYS.isdisjoint(values)
+        # mlx-lm writes all of its settings into this file; another trainer those it has a name for.
+        is_of_another = path.name == CONFIG_NAME and not values.keys() >= _ALWAYS_WRITTEN
+        of_mlx_lm = not of_wandb or not _OWN_KEYS.isdisjoint(values)
+        has_defaults = of_mlx_lm and not is_of_another
         return cls((source,), path, MappingProxyType(values), origin, has_defaults)
 
     @classmethod
@@ -222,6 +226,11 @@ class TrainingConfig:
     def describes_training(self) -> bool:
         """Whether the file states how the run was trained, not only the adapter's shape."""
         return self.origin == "mlx-lm" and bool(_TRAINING_KEYS & self.values.keys())
+
+    @property
+    def states_steps(self) -> bool:
+        """Whether it says how weights were changed: another trainer's may lack the optimizer."""
+        return self.describes_training and (self.has_defaults or "optimizer" in self.values)
 
     @property
     def of_preferences(self) -> bool:

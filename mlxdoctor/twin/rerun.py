@@ -94,7 +94,7 @@ def recipe_of(run: RunView) -> Recipe:
         Missing: it left too little for that.
     """
     config, model, dataset = run.need(TrainingConfig), run.need(BaseModel), run.need(Dataset)
-    if not config.describes_training:
+    if not config.states_steps:
         raise Missing(
             f"{config.path.name} does not say how the run was trained; "
             "a configuration of mlx_lm.lora does"

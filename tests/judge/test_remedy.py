@@ -92,7 +92,7 @@ def test_every_advice_for_a_key_is_the_one_number_of_the_fix(run: str) -> None:
 def test_a_nested_key_and_a_default_are_changed_too(tmp_path: Path) -> None:
     fix = fixed(Change("lora_parameters.scale", "set", 20.0), config("scale-too-large"))
     assert fix.before == {"lora_parameters.scale": 256.0}
-    configuration = written(tmp_path, '{"iters": 100, "learning_rate": 1e-4}')
+    configuration = written(tmp_path, '{"iters": 100, "seed": 0, "learning_rate": 1e-4}')
     fix = fixed(Change("batch_size", "divide", 2), configuration)
     assert (fix.before, fix.after) == ({"batch_size": 4}, {"batch_size": 2})
 
