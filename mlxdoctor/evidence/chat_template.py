@@ -27,6 +27,8 @@ BYTES_A_CHARACTER = 64
 _STAGE = Stage("the chat template", Kind.LIBRARY, limit="template_seconds")
 # A message's reasoning goes by several names; templates read the first, gpt-oss the second.
 _REASONING = ("reasoning_content", "thinking", "reasoning")
+#: What a template raises that is at fault.
+_FAULTS = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, NameError)
 
 
 class TemplateFailure(Exception):  # noqa: N818 - what happened to one row, not a bug
@@ -134,14 +136,7 @@ class ChatTemplate:
                 f"the template refuses it ({quoted(str(error), MAX_LINE)})"
             ) from None
         # Jinja writes 1e999 as the name inf.
-        except (
-            TypeError,
-            ValueError,
-            ArithmeticError,
-            LookupError,
-            AttributeError,
-            NameError,
-        ) as error:
+        except _FAULTS as error:
             reason = f"{type(error).__name__}: {quoted(str(error), MAX_LINE)}"
             raise TemplateFailure(f"the template fails on it ({reason})") from None
         except RecursionError:

@@ -46,11 +46,6 @@ EXAMINED_ROWS = 512
 PAD_MULTIPLE = 32
 
 
-def _is_of_preferences(run: RunView) -> bool:
-    config, log = run.get(TrainingConfig), run.get(TrainingLog)
-    return (config is not None and config.of_preferences) or (log is not None and log.is_preference)
-
-
 @dataclass(frozen=True)
 class SupervisedRows:
     """A split as the trainer sees it.
@@ -96,10 +91,12 @@ class SupervisedRows:
     def find(cls, run: RunView) -> SupervisedRows:
         dataset = run.need(Dataset)
         split = "train" if "train" in dataset.splits else next(iter(dataset.splits))
-        if dataset.splits[split].format == "unknown" and _is_of_preferences(run):
+        config, log = run.get(TrainingConfig), run.get(TrainingLog)
+        of_preferences = (config and config.of_preferences) or (log and log.is_preference)
+        if dataset.splits[split].format == "unknown" and of_preferences:
             why = "the run was trained on pairs or rewards, and not on rows of one answer"
             raise NoSuchThing(why)
-        return build(dataset, run.need(Tokenizer), run.get(TrainingConfig), split=split)
+        return build(dataset, run.need(Tokenizer), config, split=split)
 
     def frequencies(self) -> Counter[int]:
         """How often each token is a target, padding left out."""
@@ -130,7 +127,7 @@ class SupervisedRows:
         Args:
             batch: positions in `rows`.
         """
-        longest = max(self.rows[position].full_length for position in batch)
+        longest = max(len(self.rows[position].tokens) for position in batch)
         return min(1 + PAD_MULTIPLE * -(-longest // PAD_MULTIPLE), self.max_seq_length)
 
 

@@ -58,9 +58,9 @@ def read_rows(texts: Iterable[str], log: LogSoFar) -> None:
         log: where the rows and the notes go.
     """
     pieces = iter(texts)
-    head = list(islice(pieces, 1))
-    rest: Iterator[str] = chain(head, pieces)
-    if head and may_be_document(head[0]):
+    head = next(pieces, "")
+    rest: Iterator[str] = chain([head], pieces)
+    if may_be_document(head):
         text, rest = _up_to(rest, current().json_bytes)
         if text and (inner := read_document(text, log)) is not None:
             rest = iter((inner,))
