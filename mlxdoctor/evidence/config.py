@@ -112,8 +112,6 @@ class TrainingConfig:
     """A run's configuration, as stated and as mlx-lm completes it.
 
     Attributes:
-        sources: the file it was read from.
-        path: that file.
         values: the file's keys and values, as stated.
         origin: whose format it is; decides what a missing key means.
         has_defaults: whether mlx-lm was started with it, so that its defaults hold.

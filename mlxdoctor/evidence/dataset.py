@@ -191,7 +191,6 @@ class Dataset:
     """The data of a run.
 
     Attributes:
-        sources: the files it was read from.
         path: the folder, or the file where only one was named.
         splits: by name; a single file counts as `train` unless its name says otherwise.
         features: the keys under which rows hold their parts.
@@ -219,7 +218,6 @@ class Dataset:
         """Read a data folder as mlx-lm does, or a single JSON-lines file.
 
         Args:
-            path: a folder with at least one of the three files, or a file.
             config: names the rows' keys where they are not the usual ones.
 
         Raises:

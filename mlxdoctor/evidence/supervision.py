@@ -52,19 +52,14 @@ class SupervisedRows:
 
     Attributes:
         sources: the data file and the tokenizer's files.
-        split: the split's name.
-        format: how mlx-lm reads the rows.
         rows: those examined, in training order.
         batches: for each whole batch examined, positions in `rows`.
         refused: rows examined that mlx-lm can't tokenize, by their position in the split: why, as
             a clause. Training stops when it gets there.
-        mask_prompt: whether the prompt is masked.
-        masking_is_default: whether that was not stated, so that mlx-lm's default applies.
+        masking_is_default: whether `mask_prompt` was not stated, so that mlx-lm's default applies.
         max_seq_length: tokens after which rows are cut.
-        batch_size: rows a batch.
         eos_token_ids: the tokens that end generation.
         terminator: what the template puts after an answer; empty for plain text.
-        total_rows: rows in the split.
         examined_rows: rows looked at, those refused included.
         pad_id: the token mlx-lm pads with, whatever the tokenizer says.
     """
@@ -179,10 +174,7 @@ def build(
     """The rows of a split as mlx-lm would train on them.
 
     Args:
-        dataset: the data.
-        tokenizer: the base model's.
         config: for masking, sequence limit and batch size; mlx-lm's defaults without it.
-        split: which split.
         limit: examine about this many rows, in whole batches evenly spaced; None for all.
 
     Raises:

@@ -63,7 +63,6 @@ class Tokenizer:
     """A tokenizer and its chat template.
 
     Attributes:
-        sources: the files it was read from.
         path: the model folder.
         vocab_size: tokens it knows, added ones included (not the model's padded vocabulary).
         eos_token_id: the token mlx-lm puts after a text row; None where none is named.

@@ -165,14 +165,7 @@ def _judged(segments: Sequence[Segment]) -> Segment:
 def _remarks(
     runs: Sequence[Segment], unread: Sequence[int], main: Segment, *, is_alone: bool
 ) -> Iterator[str]:
-    """What of a file is not judged as it stands, a clause each.
-
-    Args:
-        runs: in the file.
-        unread: numbers of the lines that may be reports.
-        main: the run that is judged.
-        is_alone: whether there is no other file.
-    """
+    """What of a file is not judged as it stands, a clause each; `main` is what is judged."""
 
     def count(number: int, what: str) -> str:
         return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -38,13 +38,7 @@ _B = TypeVar("_B", bound=ast.AST)
 
 @dataclass(frozen=True, eq=False)
 class SourceFile:
-    """One parsed file.
-
-    Attributes:
-        path: the file; as the user named it.
-        text: its source.
-        tree: its syntax tree.
-    """
+    """One parsed file; `path` is as the user named it."""
 
     path: Path
     text: str
@@ -52,7 +46,7 @@ class SourceFile:
 
     @classmethod
     def parse(cls, text: str, path: Path) -> SourceFile:
-        """Parse source text; `path` is what it is called.
+        """Parse source text.
 
         Raises:
             InputError: this Python cannot parse it, or it has more nodes than `source_nodes`.
@@ -62,10 +56,13 @@ class SourceFile:
                 # What Python says of the style of a literal is for whoever runs it.
                 warnings.simplefilter("ignore")
                 tree = ast.parse(text)
-        except SyntaxError as error:
-            raise _invalid(path, f": {error.msg} (line {error.lineno})") from None
-        except (ValueError, RecursionError, MemoryError):
-            raise _invalid(path, "") from None
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            python = f"{sys.version_info.major}.{sys.version_info.minor}"
+            reason = (
+                f": {error.msg} (line {error.lineno})" if isinstance(error, SyntaxError) else ""
+            )
+            problem = f"is not valid Python {python}{reason}"
+            raise InputError(path, problem, "name Python files") from None
         source = cls(path, text, tree)
         _ = source.index
         return source
@@ -253,12 +250,9 @@ class SourceFile:
             if binding.value is not None and self.scope(binding.node) is scope
         ]
 
-    def names_of(self, value: ast.expr) -> list[ast.expr]:
-        """The names and attributes that may stand for an expression."""
-        return self._names_by_value.get(value, [])
-
     @cached_property
-    def _names_by_value(self) -> Mapping[ast.expr, list[ast.expr]]:
+    def names_of(self) -> Mapping[ast.expr, list[ast.expr]]:
+        """Expression -> the names and attributes that may stand for it."""
         names: dict[ast.expr, list[ast.expr]] = {}
         for name in self.of(ast.Name, ast.Attribute):
             if isinstance(name.ctx, ast.Load):
@@ -419,11 +413,7 @@ class SourceFile:
 
     def uses_of(self, made: ast.Call) -> Iterator[ast.Call]:
         """Where a function that a call returns is called: at once, or by the name it was given."""
-        parent = self.parent(made)
-        if isinstance(parent, ast.Call) and parent.func is made:
-            yield parent
-            return
-        for name in self.names_of(made):
+        for name in (made, *self.names_of.get(made, ())):
             parent = self.parent(name)
             if isinstance(parent, ast.Call) and parent.func is name:
                 yield parent
@@ -495,8 +485,3 @@ def _element(sequence: ast.expr, place: int) -> ast.expr | None:
         return None
     inside = -len(sequence.elts) <= place < len(sequence.elts)
     return sequence.elts[place] if inside else None
-
-
-def _invalid(path: Path, reason: str) -> InputError:
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return InputError(path, f"is not valid Python {python}{reason}", "name Python files")
