@@ -96,41 +96,31 @@ class ChatTemplate:
                 f"the template took over {sum(self._slow):.0f} seconds for {len(self._slow)} "
                 "conversations, and is not rendered any more (limit template_seconds)"
             )
+        given = {
+            "messages": [_normalised(message) for message in messages],
+            "tools": tools,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+        }
         begun = time.monotonic()
         try:
-            return _limited(
-                limits, lambda: self._rendered(messages, tools, add_generation_prompt, limits)
-            )
+            return _limited(limits, lambda: self._rendered(given, limits.template_characters))
         finally:
             if (took := time.monotonic() - begun) > QUICK_SECONDS:
                 self._slow.append(took)
 
-    def _rendered(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None,
-        add_generation_prompt: bool,
-        limits: ReadingLimits,
-    ) -> str:
+    def _rendered(self, given: Mapping[str, Any], most: int) -> str:
         import jinja2
 
         parts: list[str] = []
         characters = 0
         try:
-            for part in self._compiled.generate(
-                messages=[_normalised(message) for message in messages],
-                tools=tools,
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-                **self.variables,
-            ):
+            for part in self._compiled.generate(**given, **self.variables):
                 parts.append(part)
                 characters += len(part)
-                if characters > limits.template_characters:
-                    raise TemplateTooMuch(
-                        f"the text is over {limits.template_characters:,} characters "
-                        "(limit template_characters)"
-                    )
+                if characters > most:
+                    limit = "limit template_characters"
+                    raise TemplateTooMuch(f"the text is over {most:,} characters ({limit})")
         except jinja2.TemplateError as error:
             raise TemplateFailure(
                 f"the template refuses it ({quoted(str(error), MAX_LINE)})"
