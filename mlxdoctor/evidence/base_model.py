@@ -33,7 +33,6 @@ class BaseModel:
     """A model folder, read without its values.
 
     Attributes:
-        path: the folder.
         sources: configuration and weight files; the weights are not hashed.
         config: `config.json`, as stated.
         tensors: every stored tensor by name.

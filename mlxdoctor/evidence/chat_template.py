@@ -135,11 +135,7 @@ class ChatTemplate:
 
 
 def _limited(limits: ReadingLimits, work: Callable[[], T]) -> T:
-    """What a template's work gives, within limits of time and memory.
-
-    Raises:
-        TemplateTooMuch: it takes more.
-    """
+    """What a template's work gives; TemplateTooMuch over its limits of time and memory."""
     memory = memory_limit(BYTES_A_CHARACTER * limits.template_characters)
     try:
         with _STAGE, time_limit(limits.template_seconds), memory, warnings.catch_warnings():

@@ -150,8 +150,7 @@ class TrainingConfig:
     def read(cls, path: Path) -> TrainingConfig:
         """Read `adapter_config.json` (mlx-lm or PEFT) or an mlx-lm YAML or JSON configuration.
 
-        Args:
-            path: the file, or a folder with an `adapter_config.json`.
+        Of a folder its `adapter_config.json` is read.
 
         Raises:
             InputError: the file can't be read, or is not a training configuration.

@@ -88,7 +88,6 @@ class Split:
 
     Attributes:
         name: `train`, `valid` or `test`.
-        source: the file.
         rows: its rows, in the file's order, lines that are no rows left out.
         line_numbers: the line in the file, from 1, of each row.
         format: what the first row is: mlx-lm treats every row like the first.

@@ -117,11 +117,7 @@ class SupervisedRows:
         )
 
     def width(self, batch: Sequence[int]) -> int:
-        """Columns of a batch's token array, as mlx-lm pads it.
-
-        Args:
-            batch: positions in `rows`.
-        """
+        """Columns of the token array of a batch of positions in `rows`, as mlx-lm pads it."""
         longest = max(len(self.rows[position].tokens) for position in batch)
         return min(1 + PAD_MULTIPLE * -(-longest // PAD_MULTIPLE), self.max_seq_length)
 

@@ -99,10 +99,7 @@ class Tokenizer:
 
     @classmethod
     def read(cls, path: Path) -> Tokenizer:
-        """Read the tokenizer of a model folder.
-
-        Args:
-            path: the folder, or its `tokenizer.json`.
+        """Read the tokenizer of a model folder, or a `tokenizer.json` and what is beside it.
 
         Raises:
             InputError: there is no `tokenizer.json`, or it is damaged.

@@ -102,10 +102,8 @@ class TrainingLog:
     def find(cls, run: RunView) -> TrainingLog:
         if not run.files.logs:
             named = (path for path in run.files.unrecognised if _LOG_NAME.search(path.name))
-            empty = next(
-                (path for path in named if path.is_file() and not path.stat().st_size), None
-            )
-            why = f"{empty.name} is empty, and no other" if empty is not None else "no"
+            empty = [path.name for path in named if path.is_file() and not path.stat().st_size]
+            why = f"{empty[0]} is empty, and no other" if empty else "no"
             raise Missing(f"{why} training log was found; name it with --log")
         return cls.read(run.files.logs)
 

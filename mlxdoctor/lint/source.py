@@ -126,10 +126,6 @@ class SourceFile:
         """The function that a node is in, or the module."""
         return self.index.above(node, Function) or self.tree
 
-    def class_of(self, node: ast.AST) -> ast.AST | None:
-        """The class that a node is in."""
-        return self.index.above(node, ast.ClassDef)
-
     # What names mean.
 
     @cached_property
@@ -153,7 +149,7 @@ class SourceFile:
         Nothing where it is not bound in this file, or is something else.
         """
         if isinstance(name, ast.Attribute) and ast.unparse(name.value) == "self":
-            made = self.class_of(name)
+            made = self.index.above(name, ast.ClassDef)
             return [] if made is None else self.index.attributes.get(made, {}).get(name.attr, [])
         if not isinstance(name, ast.Name):
             return []
@@ -265,8 +261,7 @@ class SourceFile:
     ) -> Iterator[ast.expr]:
         """Every expression that a value is computed from in its function, itself first.
 
-        Args:
-            stop: nodes that are not looked into.
+        Nodes that `stop` is true of are left out, and what is below them.
         """
         waiting, seen = [node], set[ast.AST]()
         while waiting:
@@ -314,11 +309,7 @@ class SourceFile:
     # Calls and functions.
 
     def calls(self, *names: str, within: ast.AST | None = None) -> Iterator[ast.Call]:
-        """Calls of any of these: `mlx.core.eval`, `.freeze` for a method, `*.train` from anywhere.
-
-        Args:
-            within: only those below this node.
-        """
+        """Calls of these names: `mlx.core.eval`, `.freeze` for a method, `*.train` from anywhere."""
         calls = {call for name in names for call in self._calls_by_name.get(canonical(name), ())}
         for call in sorted(calls, key=self.index.number.__getitem__):
             if within is None or self.is_within(call, within):
@@ -378,7 +369,7 @@ class SourceFile:
         if node.value.id in self.imports:
             return []
         own = node.value.id in {"self", "cls"}
-        classes = [self.class_of(node)] if own else list(self.of(ast.ClassDef))
+        classes = [self.index.above(node, ast.ClassDef)] if own else list(self.of(ast.ClassDef))
         methods = [self.index.names.get(m, {}).get(node.attr, [])[-1:] for m in classes if m]
         methods = [method for method in methods if method]
         return methods[0] if len(methods) == 1 else []

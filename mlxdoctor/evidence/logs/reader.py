@@ -51,12 +51,7 @@ def read_log(texts: Iterable[str], path: Path) -> tuple[list[Segment], Notes]:
 
 
 def read_rows(texts: Iterable[str], log: LogSoFar) -> None:
-    """Read a log, whatever its format, without making runs of its rows.
-
-    Args:
-        texts: as for `read_log`.
-        log: where the rows and the notes go.
-    """
+    """Read a log, its text given as to `read_log`, without making runs of its rows."""
     pieces = iter(texts)
     head = next(pieces, "")
     rest: Iterator[str] = chain([head], pieces)
