@@ -309,7 +309,7 @@ class SourceFile:
     # Calls and functions.
 
     def calls(self, *names: str, within: ast.AST | None = None) -> Iterator[ast.Call]:
-        """Calls of these names: `mlx.core.eval`, `.freeze` for a method, `*.train` from anywhere."""
+        """Calls of these: `mlx.core.eval`, `.freeze` for a method, `*.train` from anywhere."""
         calls = {call for name in names for call in self._calls_by_name.get(canonical(name), ())}
         for call in sorted(calls, key=self.index.number.__getitem__):
             if within is None or self.is_within(call, within):
