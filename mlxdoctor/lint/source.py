@@ -10,7 +10,7 @@ import sys
 import warnings
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TypeGuard, TypeVar, overload
@@ -43,6 +43,8 @@ class SourceFile:
     path: Path
     text: str
     tree: ast.Module
+    #: Names that lead to each other are followed once, so that they come to an end.
+    _values_known: dict[tuple[ast.expr, int], list[ast.expr]] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str, path: Path) -> SourceFile:
@@ -210,11 +212,6 @@ class SourceFile:
         if known is None:
             known = self._values_known[node, steps] = self._follow(node, steps)
         return known
-
-    @cached_property
-    def _values_known(self) -> dict[tuple[ast.expr, int], list[ast.expr]]:
-        """Names that lead to each other are followed once, so that they come to an end."""
-        return {}
 
     def _follow(self, node: ast.expr, steps: int) -> list[ast.expr]:
         if not steps:
