@@ -156,7 +156,7 @@ def label_mask(
         figures: dict[str, Measurement] = {}
         examined = len(rows.rows)
         if symptom == "end-token-missing":
-            examined = sum(row.length == row.full_length and row.count() > 0 for row in rows.rows)
+            examined = sum(row.length == len(row.tokens) and row.count() > 0 for row in rows.rows)
             name = tokenizer.token if tokenizer else str
             last = quoted(name(int(with_problem[0].targets[-1]))) if tokenizer else None
             figures = {"last": last, "ends": tuple(map(name, rows.eos_token_ids))}
@@ -206,7 +206,7 @@ def _sign(
     **measured: Measurement,
 ) -> Sign:
     """A sign about some of the rows, with their number and the limit that they need."""
-    longest = max(row.full_length for row in affected)
+    longest = max(len(row.tokens) for row in affected)
     figures: dict[str, Measurement] = {
         "rows": len(affected),
         "examined": len(rows.rows),

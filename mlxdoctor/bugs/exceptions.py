@@ -45,25 +45,6 @@ class KnownException:
     within: str = ""
     code: re.Pattern[str] | None = None
 
-    def filled_from(self, failure: LogFailure) -> KnownException | None:
-        """A copy with sentences filled from a failure; None if the failure does not match."""
-        last_line = _LAST_LINE.match(failure.text)
-        if last_line is None:
-            return None
-        name, message = last_line["type"].rpartition(".")[2], last_line["message"] or ""
-        match = self.message.search(message) if self.message is not None else None
-        fits = (
-            (not self.type or name in self.type)
-            and (self.message is None or match is not None)
-            and (not self.within or self.within in failure.functions)
-            and (self.code is None or self.code.search(failure.code) is not None)
-        )
-        if not fits:
-            return None
-        groups = match.groupdict(default="") if match is not None else {}
-        texts = {group: _printed(group, text) for group, text in groups.items()}
-        return replace(self, says=self.says.format(**texts), remedy=self.remedy.format(**texts))
-
 
 def _printed(group: str, text: str) -> str:
     is_word = re.fullmatch(r"[\w.+-]*", text) is not None
@@ -72,9 +53,24 @@ def _printed(group: str, text: str) -> str:
 
 def meaning_of(failure: LogFailure) -> KnownException | None:
     """The known exception that ended a run, with its sentences filled; None if it is unknown."""
+    last_line = _LAST_LINE.match(failure.text)
+    if last_line is None:
+        return None
+    name, message = last_line["type"].rpartition(".")[2], last_line["message"] or ""
     # The first match counts: exceptions.toml lists special exceptions before general ones.
-    matches = (exception.filled_from(failure) for exception in known_exceptions().values())
-    return next((match for match in matches if match is not None), None)
+    for known in known_exceptions().values():
+        match = known.message.search(message) if known.message is not None else None
+        if (
+            (not known.type or name in known.type)
+            and (known.message is None or match is not None)
+            and (not known.within or known.within in failure.functions)
+            and (known.code is None or known.code.search(failure.code) is not None)
+        ):
+            groups = match.groupdict(default="") if match is not None else {}
+            texts = {group: _printed(group, text) for group, text in groups.items()}
+            says, remedy = known.says.format(**texts), known.remedy.format(**texts)
+            return replace(known, says=says, remedy=remedy)
+    return None
 
 
 @cache

@@ -81,16 +81,12 @@ def load_known_bugs() -> Mapping[str, KnownBug]:
     Raises:
         InputError: a table has an unknown key or lacks one.
     """
-    return {
-        name: _bug(file, name, table)
-        for file in _FILES
-        for name, table in shipped("mlxdoctor.bugs", file).items()
-    }
-
-
-def _bug(file: str, name: str, table: Mapping[str, Any]) -> KnownBug:
-    keys = ("since", "fixed", "verified")
-    versions = {key: Version(table[key]) for key in keys if key in table}
-    error = pattern(file, name, table, "error")
-    says = _ENDS_WITH_MESSAGE if error else ""
-    return record(KnownBug, file, name, {"says": says, **table}, id=name, error=error, **versions)
+    bugs: dict[str, KnownBug] = {}
+    for file in _FILES:
+        for name, table in shipped("mlxdoctor.bugs", file).items():
+            keys = ("since", "fixed", "verified")
+            given: dict[str, Any] = {key: Version(table[key]) for key in keys if key in table}
+            given["error"] = pattern(file, name, table, "error")
+            stated = {"says": _ENDS_WITH_MESSAGE if given["error"] else "", **table}
+            bugs[name] = record(KnownBug, file, name, stated, id=name, **given)
+    return bugs

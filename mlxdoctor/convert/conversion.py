@@ -18,6 +18,7 @@ from mlxdoctor.convert.refusals import require_convertible
 from mlxdoctor.evidence.adapter import Adapter, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.quantized import quantization_stated
 from mlxdoctor.evidence.run_files import resolve
 from mlxdoctor.evidence.tensor import count_nonfinite
 from mlxdoctor.safety.errors import InputError
@@ -120,7 +121,7 @@ def _warnings(adapter: Adapter, base: BaseModel | None) -> tuple[str, ...]:
         )
     if base is None:
         warnings.append("no base model was found to compare names and shapes with; see --base")
-    elif base.quantization is not None:
+    elif quantization_stated(base.config) is not None:
         warnings.append(
             "the base model is quantised: on other weights the same adapter gives other answers"
         )

@@ -137,10 +137,6 @@ class Adapter:
     def read(cls, path: Path, *, is_loose: bool = False) -> Self:
         """Read the names and shapes in an adapter's file, or in the folder that holds it.
 
-        Args:
-            path: the file or the folder.
-            is_loose: see the attribute.
-
         Raises:
             InputError: there is no such file, it is not a sound .safetensors, or its modules or
                 their factors are over a limit.

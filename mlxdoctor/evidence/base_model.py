@@ -14,11 +14,7 @@ import numpy as np
 
 from mlxdoctor.evidence.adapter import layer_of
 from mlxdoctor.evidence.kind import Missing, RunView
-from mlxdoctor.evidence.quantized import (
-    QuantizedTensor,
-    quantization_stated,
-    quantized_tensors,
-)
+from mlxdoctor.evidence.quantized import QuantizedTensor, quantized_tensors
 from mlxdoctor.evidence.safetensors_file import merged_tensors, model_files, read_safetensors
 from mlxdoctor.evidence.source import Source, read_json_object
 from mlxdoctor.evidence.tensor import TensorRef
@@ -37,7 +33,6 @@ class BaseModel:
     """A model folder, read without its values.
 
     Attributes:
-        path: the folder.
         sources: configuration and weight files; the weights are not hashed.
         config: `config.json`, as stated.
         tensors: every stored tensor by name.
@@ -97,11 +92,6 @@ class BaseModel:
     def _integer(self, *keys: str) -> int | None:
         return next((value for key in keys if type(value := self.stated(key)) is int), None)
 
-    @property
-    def model_type(self) -> str:
-        """The architecture, as `config.json` calls it; empty if it does not say."""
-        return str(self.config.get("model_type") or self.stated("model_type") or "")
-
     @cached_property
     def num_layers(self) -> int | None:
         """How many layers there are, as stated, or else as the tensors show."""
@@ -120,11 +110,6 @@ class BaseModel:
     def vocab_size(self) -> int | None:
         """Rows of the embedding, as stated."""
         return self._integer("vocab_size", "n_vocab")
-
-    @property
-    def quantization(self) -> Mapping[str, Any] | None:
-        """The quantisation's settings, as stated; None for an unquantised model."""
-        return quantization_stated(self.config)
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:

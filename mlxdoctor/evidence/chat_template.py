@@ -27,6 +27,8 @@ BYTES_A_CHARACTER = 64
 _STAGE = Stage("the chat template", Kind.LIBRARY, limit="template_seconds")
 # A message's reasoning goes by several names; templates read the first, gpt-oss the second.
 _REASONING = ("reasoning_content", "thinking", "reasoning")
+#: What a template raises that is at fault.
+_FAULTS = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, NameError)
 
 
 class TemplateFailure(Exception):  # noqa: N818 - what happened to one row, not a bug
@@ -94,54 +96,37 @@ class ChatTemplate:
                 f"the template took over {sum(self._slow):.0f} seconds for {len(self._slow)} "
                 "conversations, and is not rendered any more (limit template_seconds)"
             )
+        given = {
+            "messages": [_normalised(message) for message in messages],
+            "tools": tools,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+        }
         begun = time.monotonic()
         try:
-            return _limited(
-                limits, lambda: self._rendered(messages, tools, add_generation_prompt, limits)
-            )
+            return _limited(limits, lambda: self._rendered(given, limits.template_characters))
         finally:
             if (took := time.monotonic() - begun) > QUICK_SECONDS:
                 self._slow.append(took)
 
-    def _rendered(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None,
-        add_generation_prompt: bool,
-        limits: ReadingLimits,
-    ) -> str:
+    def _rendered(self, given: Mapping[str, Any], most: int) -> str:
         import jinja2
 
         parts: list[str] = []
         characters = 0
         try:
-            for part in self._compiled.generate(
-                messages=[_normalised(message) for message in messages],
-                tools=tools,
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-                **self.variables,
-            ):
+            for part in self._compiled.generate(**given, **self.variables):
                 parts.append(part)
                 characters += len(part)
-                if characters > limits.template_characters:
-                    raise TemplateTooMuch(
-                        f"the text is over {limits.template_characters:,} characters "
-                        "(limit template_characters)"
-                    )
+                if characters > most:
+                    limit = "limit template_characters"
+                    raise TemplateTooMuch(f"the text is over {most:,} characters ({limit})")
         except jinja2.TemplateError as error:
             raise TemplateFailure(
                 f"the template refuses it ({quoted(str(error), MAX_LINE)})"
             ) from None
         # Jinja writes 1e999 as the name inf.
-        except (
-            TypeError,
-            ValueError,
-            ArithmeticError,
-            LookupError,
-            AttributeError,
-            NameError,
-        ) as error:
+        except _FAULTS as error:
             reason = f"{type(error).__name__}: {quoted(str(error), MAX_LINE)}"
             raise TemplateFailure(f"the template fails on it ({reason})") from None
         except RecursionError:
@@ -150,11 +135,7 @@ class ChatTemplate:
 
 
 def _limited(limits: ReadingLimits, work: Callable[[], T]) -> T:
-    """What a template's work gives, within limits of time and memory.
-
-    Raises:
-        TemplateTooMuch: it takes more.
-    """
+    """What a template's work gives; TemplateTooMuch over its limits of time and memory."""
     memory = memory_limit(BYTES_A_CHARACTER * limits.template_characters)
     try:
         with _STAGE, time_limit(limits.template_seconds), memory, warnings.catch_warnings():

@@ -113,8 +113,6 @@ class TrainingConfig:
     """A run's configuration, as stated and as mlx-lm completes it.
 
     Attributes:
-        sources: the file it was read from.
-        path: that file.
         values: the file's keys and values, as stated.
         origin: whose format it is; decides what a missing key means.
         has_defaults: whether mlx-lm was started with it, so that its defaults hold.
@@ -153,8 +151,7 @@ class TrainingConfig:
     def read(cls, path: Path) -> TrainingConfig:
         """Read `adapter_config.json` (mlx-lm or PEFT) or an mlx-lm YAML or JSON configuration.
 
-        Args:
-            path: the file, or a folder with an `adapter_config.json`.
+        Of a folder its `adapter_config.json` is read.
 
         Raises:
             InputError: the file can't be read, or is not a training configuration.

@@ -88,7 +88,6 @@ class Split:
 
     Attributes:
         name: `train`, `valid` or `test`.
-        source: the file.
         rows: its rows, in the file's order, lines that are no rows left out.
         line_numbers: the line in the file, from 1, of each row.
         format: what the first row is: mlx-lm treats every row like the first.
@@ -191,7 +190,6 @@ class Dataset:
     """The data of a run.
 
     Attributes:
-        sources: the files it was read from.
         path: the folder, or the file where only one was named.
         splits: by name; a single file counts as `train` unless its name says otherwise.
         features: the keys under which rows hold their parts.
@@ -219,7 +217,6 @@ class Dataset:
         """Read a data folder as mlx-lm does, or a single JSON-lines file.
 
         Args:
-            path: a folder with at least one of the three files, or a file.
             config: names the rows' keys where they are not the usual ones.
 
         Raises:

@@ -234,11 +234,6 @@ def _kind_by_content(path: Path) -> str | None:
     return "unrecognised" if kind is None and path.suffix in _TEXT_SUFFIXES else kind
 
 
-def _holds_answers(file: Sniffed) -> bool:
-    """Whether a file holds recorded answers, which are read as `Generations`."""
-    return is_recorded_answer(file.record.keys())
-
-
 def _holds_rows(file: Sniffed) -> bool:
     keys = file.record.keys()
     return "messages" in keys or "text" in keys or {"prompt", "completion"} <= keys
@@ -268,7 +263,7 @@ _BY_NAME: tuple[tuple[str, Callable[[Path], bool]], ...] = (
 #: so; in the order in which they are asked.
 _BY_CONTENT: tuple[tuple[str, frozenset[str], Callable[[Sniffed], bool]], ...] = (
     ("adapter", frozenset((".safetensors",)), lambda file: bool(_FACTOR.search(file.head))),
-    ("generations", _TEXT_SUFFIXES, _holds_answers),
+    ("generations", _TEXT_SUFFIXES, lambda file: is_recorded_answer(file.record.keys())),
     ("data", _TEXT_SUFFIXES, _holds_rows),
     ("config", _SETTINGS_SUFFIXES, TrainingConfig.is_held_by),
     ("metrics", _TEXT_SUFFIXES, ReportedMetrics.is_held_by),

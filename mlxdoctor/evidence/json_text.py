@@ -7,6 +7,7 @@ nesting up to the stack, and half a surrogate pair, which nothing can be written
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -57,6 +58,16 @@ def json_values(text: str) -> tuple[list[Any], int]:
         except (ValueError, RecursionError):
             unreadable += 1
     return values, unreadable
+
+
+def as_float(value: Any) -> float | None:
+    """A number as a float, infinite where it has over 308 digits; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def too_deep(value: Any, levels: int) -> bool:

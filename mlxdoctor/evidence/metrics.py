@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mlxdoctor.evidence.json_text import json_values
+from mlxdoctor.evidence.json_text import as_float, json_values
 from mlxdoctor.evidence.kind import NoSuchThing, RunView
 from mlxdoctor.evidence.source import Sniffed, Source, read_text
 from mlxdoctor.safety.errors import InputError
@@ -37,7 +37,6 @@ class ReportedMetric:
         name: its key, with the keys above it: `valid.perplexity`.
         value: the figure; losses in nats.
         split: "train", "valid", "test", or None where the file does not say.
-        source: the file.
     """
 
     name: str
@@ -71,12 +70,7 @@ class ReportedMetric:
 
 @dataclass(frozen=True)
 class ReportedMetrics:
-    """All figures found in the evaluation files of a run.
-
-    Attributes:
-        sources: the files.
-        values: the figures, in the order of the files.
-    """
+    """All figures found in the evaluation files of a run, in the order of the files."""
 
     kind: ClassVar[str] = "reported figures"
 
@@ -162,14 +156,8 @@ class ReportedMetrics:
 def _numbers(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
     for key, value in content.items():
         name = f"{prefix}{key}"
-        if isinstance(value, bool):
-            continue
-        if isinstance(value, int | float):
-            try:
-                yield name, float(value)
-            except OverflowError:
-                # A whole number of over 308 digits, which JSON allows.
-                yield name, math.inf if value > 0 else -math.inf
+        if (number := as_float(value)) is not None:
+            yield name, number
         elif isinstance(value, dict) and prefix.count(".") < 4:
             yield from _numbers(value, f"{name}.")
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from mlxdoctor.tables import shipped
@@ -17,16 +16,14 @@ _KEYS = shipped("mlxdoctor.evidence", "mlx_lm_keys.toml")
 _LORA = "lora_parameters."
 
 #: Under `lora_parameters`; the whole is used where it is not stated, and nothing of it elsewhere.
-MLX_LM_LORA_DEFAULTS: Mapping[str, Any] = MappingProxyType(
-    {
-        name.removeprefix(_LORA): key["default"]
-        for name, key in _KEYS.items()
-        if "default" in key and name.startswith(_LORA)
-    }
-)
-MLX_LM_DEFAULTS: Mapping[str, Any] = MappingProxyType(
-    {name: key["default"] for name, key in _KEYS.items() if "default" in key and "." not in name}
-)
+MLX_LM_LORA_DEFAULTS: Mapping[str, Any] = {
+    name.removeprefix(_LORA): key["default"]
+    for name, key in _KEYS.items()
+    if "default" in key and name.startswith(_LORA)
+}
+MLX_LM_DEFAULTS: Mapping[str, Any] = {
+    name: key["default"] for name, key in _KEYS.items() if "default" in key and "." not in name
+}
 #: Where an adapter is written where nothing is stated.
 MLX_LM_ADAPTER_PATH = "adapters"
 #: Every key that `mlx_lm.lora` reads of a configuration; it passes over any other in silence.

@@ -25,11 +25,8 @@ class PlannedRun:
     kind: ClassVar[str] = ""
 
     config: TrainingConfig
-
-    @property
-    def sources(self) -> tuple[Source, ...]:
-        """None of its own: the configuration is listed as that."""
-        return ()
+    #: None of its own: the configuration is listed as that.
+    sources: tuple[Source, ...] = ()
 
     @classmethod
     def find(cls, run: RunView) -> PlannedRun:

@@ -66,11 +66,6 @@ class SupervisedRow:
     problems: tuple[str, ...]
 
     @property
-    def full_length(self) -> int:
-        """Tokens before the cut."""
-        return len(self.tokens)
-
-    @property
     def targets(self) -> NDArray[np.int32]:
         """The supervised tokens, int32 (n,), the padding token left out."""
         return self.tokens[max(self.offset, 1) : self.length]

@@ -46,7 +46,7 @@ class RunFiles:
     def found(self) -> bool:
         """Whether anything in it is evidence."""
         single = (self.config, self.adapter, self.tuned, self.base, self.data, self.generations)
-        return any(single) or any((self.checkpoints, self.logs, self.metrics))
+        return any((*single, self.checkpoints, self.logs, self.metrics))
 
     def having(self, kind: str, path: Path) -> RunFiles:
         """With one more path under the field `kind`: added to several, or the first of one."""

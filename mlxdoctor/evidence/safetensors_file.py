@@ -36,7 +36,6 @@ class SafetensorsFile:
     """What the header of a .safetensors file says.
 
     Attributes:
-        path: the file.
         tensors: every tensor by name, in the order of their bytes.
         metadata: the free text pairs that the writer left.
     """

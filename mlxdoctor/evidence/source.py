@@ -33,7 +33,6 @@ class Source:
     """A file that evidence was read from.
 
     Attributes:
-        path: the file.
         sha256: of the whole file; None where only a part was read.
         note: what was read where it was not everything.
     """

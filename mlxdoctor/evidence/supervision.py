@@ -46,30 +46,20 @@ EXAMINED_ROWS = 512
 PAD_MULTIPLE = 32
 
 
-def _is_of_preferences(run: RunView) -> bool:
-    config, log = run.get(TrainingConfig), run.get(TrainingLog)
-    return (config is not None and config.of_preferences) or (log is not None and log.is_preference)
-
-
 @dataclass(frozen=True)
 class SupervisedRows:
     """A split as the trainer sees it.
 
     Attributes:
         sources: the data file and the tokenizer's files.
-        split: the split's name.
-        format: how mlx-lm reads the rows.
         rows: those examined, in training order.
         batches: for each whole batch examined, positions in `rows`.
         refused: rows examined that mlx-lm can't tokenize, by their position in the split: why, as
             a clause. Training stops when it gets there.
-        mask_prompt: whether the prompt is masked.
-        masking_is_default: whether that was not stated, so that mlx-lm's default applies.
+        masking_is_default: whether `mask_prompt` was not stated, so that mlx-lm's default applies.
         max_seq_length: tokens after which rows are cut.
-        batch_size: rows a batch.
         eos_token_ids: the tokens that end generation.
         terminator: what the template puts after an answer; empty for plain text.
-        total_rows: rows in the split.
         examined_rows: rows looked at, those refused included.
         pad_id: the token mlx-lm pads with, whatever the tokenizer says.
     """
@@ -96,10 +86,12 @@ class SupervisedRows:
     def find(cls, run: RunView) -> SupervisedRows:
         dataset = run.need(Dataset)
         split = "train" if "train" in dataset.splits else next(iter(dataset.splits))
-        if dataset.splits[split].format == "unknown" and _is_of_preferences(run):
+        config, log = run.get(TrainingConfig), run.get(TrainingLog)
+        of_preferences = (config and config.of_preferences) or (log and log.is_preference)
+        if dataset.splits[split].format == "unknown" and of_preferences:
             why = "the run was trained on pairs or rewards, and not on rows of one answer"
             raise NoSuchThing(why)
-        return build(dataset, run.need(Tokenizer), run.get(TrainingConfig), split=split)
+        return build(dataset, run.need(Tokenizer), config, split=split)
 
     def frequencies(self) -> Counter[int]:
         """How often each token is a target, padding left out."""
@@ -125,12 +117,8 @@ class SupervisedRows:
         )
 
     def width(self, batch: Sequence[int]) -> int:
-        """Columns of a batch's token array, as mlx-lm pads it.
-
-        Args:
-            batch: positions in `rows`.
-        """
-        longest = max(self.rows[position].full_length for position in batch)
+        """Columns of the token array of a batch of positions in `rows`, as mlx-lm pads it."""
+        longest = max(len(self.rows[position].tokens) for position in batch)
         return min(1 + PAD_MULTIPLE * -(-longest // PAD_MULTIPLE), self.max_seq_length)
 
 
@@ -182,10 +170,7 @@ def build(
     """The rows of a split as mlx-lm would train on them.
 
     Args:
-        dataset: the data.
-        tokenizer: the base model's.
         config: for masking, sequence limit and batch size; mlx-lm's defaults without it.
-        split: which split.
         limit: examine about this many rows, in whole batches evenly spaced; None for all.
 
     Raises:

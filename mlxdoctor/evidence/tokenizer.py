@@ -63,7 +63,6 @@ class Tokenizer:
     """A tokenizer and its chat template.
 
     Attributes:
-        sources: the files it was read from.
         path: the model folder.
         vocab_size: tokens it knows, added ones included (not the model's padded vocabulary).
         eos_token_id: the token mlx-lm puts after a text row; None where none is named.
@@ -100,10 +99,7 @@ class Tokenizer:
 
     @classmethod
     def read(cls, path: Path) -> Tokenizer:
-        """Read the tokenizer of a model folder.
-
-        Args:
-            path: the folder, or its `tokenizer.json`.
+        """Read the tokenizer of a model folder, or a `tokenizer.json` and what is beside it.
 
         Raises:
             InputError: there is no `tokenizer.json`, or it is damaged.

@@ -17,7 +17,7 @@ from typing import ClassVar
 from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.log_formats.json_records import DATA_KEYS
 from mlxdoctor.evidence.logs.log_format import DocumentFormat, LogFormat, LogSoFar, formats
-from mlxdoctor.evidence.logs.reader import may_be_document, read_lines, read_log, read_rows
+from mlxdoctor.evidence.logs.reader import read_log, read_rows
 from mlxdoctor.evidence.logs.series import LogFailure, Notes, Save, Segment, Series, Trainable
 from mlxdoctor.evidence.logs.text_stream import LogStream
 from mlxdoctor.evidence.source import Source, open_file, read_text, text_encoding
@@ -102,10 +102,8 @@ class TrainingLog:
     def find(cls, run: RunView) -> TrainingLog:
         if not run.files.logs:
             named = (path for path in run.files.unrecognised if _LOG_NAME.search(path.name))
-            empty = next(
-                (path for path in named if path.is_file() and not path.stat().st_size), None
-            )
-            why = f"{empty.name} is empty, and no other" if empty is not None else "no"
+            empty = [path.name for path in named if path.is_file() and not path.stat().st_size]
+            why = f"{empty[0]} is empty, and no other" if empty else "no"
             raise Missing(f"{why} training log was found; name it with --log")
         return cls.read(run.files.logs)
 
@@ -165,14 +163,7 @@ def _judged(segments: Sequence[Segment]) -> Segment:
 def _remarks(
     runs: Sequence[Segment], unread: Sequence[int], main: Segment, *, is_alone: bool
 ) -> Iterator[str]:
-    """What of a file is not judged as it stands, a clause each.
-
-    Args:
-        runs: in the file.
-        unread: numbers of the lines that may be reports.
-        main: the run that is judged.
-        is_alone: whether there is no other file.
-    """
+    """What of a file is not judged as it stands, a clause each; `main` is what is judged."""
 
     def count(number: int, what: str) -> str:
         return f"{number:,} {what}{'' if number == 1 else 's'}"
@@ -206,13 +197,13 @@ def looks_like_log(path: Path) -> bool:
     if path.suffix == NOTEBOOK:
         # Pictures stand between the outputs: its beginning and its end tell nothing.
         try:
-            return _shows_log(read_text(path, "json_bytes")[0], path, is_whole=True)
+            return _shows_log(read_text(path, "json_bytes")[0], path)
         except InputError:
             return False
-    texts, is_whole = _ends(path)
+    texts = _ends(path)
     if texts and _holds_data(texts[0]):
         return False
-    return any(_shows_log(text, path, is_whole=is_whole) for text in texts)
+    return any(_shows_log(text, path) for text in texts)
 
 
 def looks_like_unread_log(path: Path) -> bool:
@@ -223,17 +214,16 @@ def looks_like_unread_log(path: Path) -> bool:
     """
     if not (path.suffix in _LOG_SUFFIXES or _LOG_NAME.search(path.name)):
         return False
-    texts, is_whole = _ends(path)
+    texts = _ends(path)
     if not "".join(texts).strip() or (texts and _holds_data(texts[0])):
         return False
     if _LOG_NAME.search(path.name) and path.suffix in (".log", ".out"):
         return True
-    unread = (len(_notes(text, path, is_whole=is_whole).unread) for text in texts)
-    return sum(unread) >= MIN_LIKE_REPORTS
+    return sum(len(_notes(text, path).unread) for text in texts) >= MIN_LIKE_REPORTS
 
 
-def _ends(path: Path) -> tuple[list[str], bool]:
-    """How a file begins and ends, as text; and whether that is all of it. None for a binary."""
+def _ends(path: Path) -> list[str]:
+    """How a file begins and ends, as text; empty for a binary file."""
     with open_file(path) as stream:
         head = stream.read(SNIFFED_BYTES)
         size = stream.seek(0, 2)
@@ -242,29 +232,24 @@ def _ends(path: Path) -> tuple[list[str], bool]:
     try:
         encoding = text_encoding(path, head)
     except InputError:
-        return [], False
+        return []
     if encoding == "utf-16":
         tail = head[:2] + tail[len(tail) % 2 :] if tail else tail
-    texts = [part.decode(encoding, errors="replace") for part in (head, tail) if part]
-    return texts, size <= SNIFFED_BYTES
+    return [part.decode(encoding, errors="replace") for part in (head, tail) if part]
 
 
-def _shows_log(text: str, path: Path, *, is_whole: bool) -> bool:
+def _shows_log(text: str, path: Path) -> bool:
     """Whether the text, or a part of it, speaks of training."""
     if any(mark in text for kind in formats(DocumentFormat) for mark in kind.marks):
         return True
-    notes = _notes(text, path, is_whole=is_whole)
+    notes = _notes(text, path)
     return bool(notes.formats or notes.failures or notes.trainable or notes.test_loss is not None)
 
 
-def _notes(text: str, path: Path, *, is_whole: bool) -> Notes:
+def _notes(text: str, path: Path) -> Notes:
     """What a log's text, or a part of it, says beside its rows."""
     log = LogSoFar(path)
-    # The beginning of a document can't be read as one.
-    if is_whole or not may_be_document(text):
-        read_rows([text], log)
-    else:
-        read_lines([text], log)
+    read_rows([text], log)
     return log.notes
 
 

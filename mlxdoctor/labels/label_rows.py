@@ -46,8 +46,8 @@ class Totals:
         if isinstance(row, str):
             self.problems[REFUSED].append(line)
             return
-        self.tokens += row.full_length
-        self.longest = max(self.longest, row.full_length)
+        self.tokens += len(row.tokens)
+        self.longest = max(self.longest, len(row.tokens))
         self.targets += len(row.targets)
         self.padding_targets += int(row.padded)
         roles, counts = np.unique(row.target_roles, return_counts=True)

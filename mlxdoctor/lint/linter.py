@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import io
 import os
 import re
@@ -118,21 +117,17 @@ def lint_source(source: SourceFile, chosen: Sequence[Rule], *, whole: bool = Tru
 def _hits(source: SourceFile, rule: Rule) -> Iterator[Hit]:
     """The hits of one rule; if it raises, those before that, and one that says so."""
     try:
-        for place in rule.find(source):
-            yield _hit(source, rule, *place)
+        for node, message in rule.find(source):
+            line = getattr(node, "lineno", 1)
+            end = getattr(node, "end_lineno", None) or line
+            column = getattr(node, "col_offset", 0) + 1
+            text = source.lines[line - 1].strip() if line <= len(source.lines) else ""
+            yield Hit(rule.code, rule.severity, source.path, line, column, end, message, text)
     except (MemoryError, RecursionError):
         raise
     except Exception as error:  # one rule's bug must not hide the others' hits
         message = f"the rule {rule.code} failed on this file ({failure_of(error).sentence})"
         yield Hit(UNREADABLE, Severity.WARNING, source.path, 1, 1, 1, message, "")
-
-
-def _hit(source: SourceFile, rule: Rule, node: ast.AST, message: str) -> Hit:
-    line = getattr(node, "lineno", 1)
-    end = getattr(node, "end_lineno", None) or line
-    column = getattr(node, "col_offset", 0) + 1
-    text = source.lines[line - 1].strip() if line <= len(source.lines) else ""
-    return Hit(rule.code, rule.severity, source.path, line, column, end, message, text)
 
 
 def _ignores(source: SourceFile) -> Mapping[int, Mapping[str, str]]:

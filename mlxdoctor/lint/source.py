@@ -10,7 +10,7 @@ import sys
 import warnings
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TypeGuard, TypeVar, overload
@@ -38,21 +38,17 @@ _B = TypeVar("_B", bound=ast.AST)
 
 @dataclass(frozen=True, eq=False)
 class SourceFile:
-    """One parsed file.
-
-    Attributes:
-        path: the file; as the user named it.
-        text: its source.
-        tree: its syntax tree.
-    """
+    """One parsed file; `path` is as the user named it."""
 
     path: Path
     text: str
     tree: ast.Module
+    #: Names that lead to each other are followed once, so that they come to an end.
+    _values_known: dict[tuple[ast.expr, int], list[ast.expr]] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str, path: Path) -> SourceFile:
-        """Parse source text; `path` is what it is called.
+        """Parse source text.
 
         Raises:
             InputError: this Python cannot parse it, or it has more nodes than `source_nodes`.
@@ -62,10 +58,13 @@ class SourceFile:
                 # What Python says of the style of a literal is for whoever runs it.
                 warnings.simplefilter("ignore")
                 tree = ast.parse(text)
-        except SyntaxError as error:
-            raise _invalid(path, f": {error.msg} (line {error.lineno})") from None
-        except (ValueError, RecursionError, MemoryError):
-            raise _invalid(path, "") from None
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            python = f"{sys.version_info.major}.{sys.version_info.minor}"
+            reason = (
+                f": {error.msg} (line {error.lineno})" if isinstance(error, SyntaxError) else ""
+            )
+            problem = f"is not valid Python {python}{reason}"
+            raise InputError(path, problem, "name Python files") from None
         source = cls(path, text, tree)
         _ = source.index
         return source
@@ -129,10 +128,6 @@ class SourceFile:
         """The function that a node is in, or the module."""
         return self.index.above(node, Function) or self.tree
 
-    def class_of(self, node: ast.AST) -> ast.AST | None:
-        """The class that a node is in."""
-        return self.index.above(node, ast.ClassDef)
-
     # What names mean.
 
     @cached_property
@@ -156,7 +151,7 @@ class SourceFile:
         Nothing where it is not bound in this file, or is something else.
         """
         if isinstance(name, ast.Attribute) and ast.unparse(name.value) == "self":
-            made = self.class_of(name)
+            made = self.index.above(name, ast.ClassDef)
             return [] if made is None else self.index.attributes.get(made, {}).get(name.attr, [])
         if not isinstance(name, ast.Name):
             return []
@@ -218,11 +213,6 @@ class SourceFile:
             known = self._values_known[node, steps] = self._follow(node, steps)
         return known
 
-    @cached_property
-    def _values_known(self) -> dict[tuple[ast.expr, int], list[ast.expr]]:
-        """Names that lead to each other are followed once, so that they come to an end."""
-        return {}
-
     def _follow(self, node: ast.expr, steps: int) -> list[ast.expr]:
         if not steps:
             return [node]
@@ -253,12 +243,9 @@ class SourceFile:
             if binding.value is not None and self.scope(binding.node) is scope
         ]
 
-    def names_of(self, value: ast.expr) -> list[ast.expr]:
-        """The names and attributes that may stand for an expression."""
-        return self._names_by_value.get(value, [])
-
     @cached_property
-    def _names_by_value(self) -> Mapping[ast.expr, list[ast.expr]]:
+    def names_of(self) -> Mapping[ast.expr, list[ast.expr]]:
+        """Expression -> the names and attributes that may stand for it."""
         names: dict[ast.expr, list[ast.expr]] = {}
         for name in self.of(ast.Name, ast.Attribute):
             if isinstance(name.ctx, ast.Load):
@@ -271,8 +258,7 @@ class SourceFile:
     ) -> Iterator[ast.expr]:
         """Every expression that a value is computed from in its function, itself first.
 
-        Args:
-            stop: nodes that are not looked into.
+        Nodes that `stop` is true of are left out, and what is below them.
         """
         waiting, seen = [node], set[ast.AST]()
         while waiting:
@@ -320,11 +306,7 @@ class SourceFile:
     # Calls and functions.
 
     def calls(self, *names: str, within: ast.AST | None = None) -> Iterator[ast.Call]:
-        """Calls of any of these: `mlx.core.eval`, `.freeze` for a method, `*.train` from anywhere.
-
-        Args:
-            within: only those below this node.
-        """
+        """Calls of these: `mlx.core.eval`, `.freeze` for a method, `*.train` from anywhere."""
         calls = {call for name in names for call in self._calls_by_name.get(canonical(name), ())}
         for call in sorted(calls, key=self.index.number.__getitem__):
             if within is None or self.is_within(call, within):
@@ -384,7 +366,7 @@ class SourceFile:
         if node.value.id in self.imports:
             return []
         own = node.value.id in {"self", "cls"}
-        classes = [self.class_of(node)] if own else list(self.of(ast.ClassDef))
+        classes = [self.index.above(node, ast.ClassDef)] if own else list(self.of(ast.ClassDef))
         methods = [self.index.names.get(m, {}).get(node.attr, [])[-1:] for m in classes if m]
         methods = [method for method in methods if method]
         return methods[0] if len(methods) == 1 else []
@@ -419,11 +401,7 @@ class SourceFile:
 
     def uses_of(self, made: ast.Call) -> Iterator[ast.Call]:
         """Where a function that a call returns is called: at once, or by the name it was given."""
-        parent = self.parent(made)
-        if isinstance(parent, ast.Call) and parent.func is made:
-            yield parent
-            return
-        for name in self.names_of(made):
+        for name in (made, *self.names_of.get(made, ())):
             parent = self.parent(name)
             if isinstance(parent, ast.Call) and parent.func is name:
                 yield parent
@@ -495,8 +473,3 @@ def _element(sequence: ast.expr, place: int) -> ast.expr | None:
         return None
     inside = -len(sequence.elts) <= place < len(sequence.elts)
     return sequence.elts[place] if inside else None
-
-
-def _invalid(path: Path, reason: str) -> InputError:
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return InputError(path, f"is not valid Python {python}{reason}", "name Python files")

@@ -212,7 +212,7 @@ class _Job:
         padding += [other.losses[:, 0] for other in others]
         answer = np.flatnonzero(row.roles[:n] == Role.ANSWER)
         start = row.prompt_length - 1 if 0 < row.prompt_length < n else None
-        over = int(answer[-1]) if len(answer) and n == row.full_length else None
+        over = int(answer[-1]) if len(answer) and n == len(row.tokens) else None
         return RowPass(
             shifted={
                 shift: losses[: max(n - shift, 0)]

@@ -123,7 +123,7 @@ def _cost_of(
     if base is None or rows is None or not rows.batches or not longest or not batch_size:
         return None
     widths = [
-        padded_width(max(rows.rows[place].full_length for place in batch), longest) - 1
+        padded_width(max(len(rows.rows[place].tokens) for place in batch), longest) - 1
         for batch in rows.batches
     ]
     tokens = max(widths)
@@ -243,8 +243,8 @@ def _facts(run: Run, config: TrainingConfig) -> Iterator[str]:
             f"{passes:.2g} passes over them."
         )
     if rows is not None and rows.rows:
-        longest = max(row.full_length for row in rows.rows)
-        cut = sum(row.full_length > rows.max_seq_length for row in rows.rows)
+        longest = max(len(row.tokens) for row in rows.rows)
+        cut = sum(len(row.tokens) > rows.max_seq_length for row in rows.rows)
         part = "" if rows.examined_rows == rows.total_rows else f" of {rows.examined_rows:,}"
         how_many = f"and {cut:,} are cut" if cut else "none is cut"
         yield (

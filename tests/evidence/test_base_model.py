@@ -65,8 +65,8 @@ def test_a_layers_own_quantisation_overrides(tmp_path: Path) -> None:
 
 def test_the_fixture_base() -> None:
     base = BaseModel.read(FIXTURES / "base")
-    assert (base.model_type, base.num_layers, base.hidden_size) == ("llama", 4, 96)
-    assert (base.vocab_size, base.eos_token_ids, base.quantization) == (768, (767,), None)
+    assert (base.num_layers, base.hidden_size) == (4, 96)
+    assert (base.vocab_size, base.eos_token_ids, base.quantized) == (768, (767,), {})
     assert base.parameter_count == 480_096
     assert base.linear_shapes["model.layers.0.mlp.down_proj"] == (256, 96)
     assert base.linear_shapes["model.embed_tokens"] == (768, 96)

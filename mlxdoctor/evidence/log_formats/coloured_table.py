@@ -37,21 +37,36 @@ _INSIDE = re.compile(r"\s*[│|]\s(.*)$")
 MAX_VALUE = 4096
 
 
-class Panel(LineFormat):
-    """`│ batch · iters   4 · 1,040 │` between `╭` and `╰`: the header, and where a run begins."""
+class ColouredTable(LineFormat):
+    """The panel, which is the header and shows where a run begins, and the rows of the table.
+
+    The saves between them are read with other messages.
+    """
 
     name = "table"
-    priority = 35
+    priority = 5
     example = (
         "╭─ mlx_lm.lora ─╮\n│ model           a/b │\n│ batch · iters   4 · 40 │\n╰──╯\n"
-        "iter   train_loss     tok/s     tokens\n  10    2.5 ▼      161      3.3k\n"
+        "iter   train_loss     tok/s     tokens\n   1    val 2.936    5.26s\n"
+        "  10    2.5 ▼      161      3.3k\n  20    2.25 ▼      161      6.6k\n"
     )
 
     def __init__(self, log: LogSoFar) -> None:
         super().__init__(log)
         self._label = ""
+        self._has_begun = False
 
     def read(self, number: int, line: str) -> bool:
+        is_head = "tok/s" in line and line.split()[:2] == ["iter", "train_loss"]
+        self._has_begun = self._has_begun or is_head
+        is_marked = "▼" in line or "▲" in line or " val " in line
+        is_row = is_head or ((self._has_begun or is_marked) and self._row(number, line))
+        is_read = is_row or self._panel(number, line)
+        self.count += is_read
+        return is_read
+
+    def _panel(self, number: int, line: str) -> bool:
+        """Read a line of the panel, `│ batch · iters   4 · 1,040 │` between `╭` and `╰`."""
         was_open = self.is_open
         if "╭" in line and "┬" not in line:
             was_open = self.is_open = True
@@ -63,7 +78,6 @@ class Panel(LineFormat):
             self._enter(number, inside[1].strip().removesuffix("│").removesuffix("|").rstrip())
         else:
             return False
-        self.count += was_open
         return was_open
 
     def _enter(self, number: int, row: str) -> None:
@@ -83,29 +97,6 @@ class Panel(LineFormat):
             header[snake_case(name)] = text.strip()
             if snake_case(name) == "iters" and (count := to_number(text)) is not None:
                 self.notes.announce(number, count)
-
-
-class ColouredTable(LineFormat):
-    """Its rows; the saves between them are read with other messages."""
-
-    name = "table"
-    priority = 5
-    example = (
-        "iter   train_loss     tok/s     tokens\n   1    val 2.936    5.26s\n"
-        "  10    2.5 ▼      161      3.3k\n  20    2.25 ▼      161      6.6k\n"
-    )
-
-    def __init__(self, log: LogSoFar) -> None:
-        super().__init__(log)
-        self._has_begun = False
-
-    def read(self, number: int, line: str) -> bool:
-        is_head = "tok/s" in line and line.split()[:2] == ["iter", "train_loss"]
-        self._has_begun = self._has_begun or is_head
-        is_marked = "▼" in line or "▲" in line or " val " in line
-        is_read = is_head or ((self._has_begun or is_marked) and self._row(number, line))
-        self.count += is_read
-        return is_read
 
     def _row(self, number: int, line: str) -> bool:
         for columns, pattern in _ROWS if self._has_begun else _ROWS[:-1]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import re
-from dataclasses import dataclass, replace
 
 from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar, messages
 from mlxdoctor.evidence.logs.series import LogFailure
@@ -44,21 +43,6 @@ _HINT = re.compile(
 _FAILURES = messages("failures")
 
 
-@dataclass(frozen=True)
-class _Frame:
-    """One frame: file, line and function, with the source line as far as it was shown."""
-
-    file: str
-    line: str
-    name: str = ""
-    code: str = ""
-
-    @property
-    def is_own(self) -> bool:
-        """Whether it is the user's own code: no library's, and no program's that starts one."""
-        return _LIBRARY.search(self.file) is None
-
-
 class Failures(LineFormat):
     """Tracebacks, and what a system or a library says when it ends a process."""
 
@@ -69,7 +53,10 @@ class Failures(LineFormat):
         super().__init__(log)
         #: The first line of the traceback that is being read, while there is one.
         self._begun = 0
-        self._frames: list[_Frame] = []
+        #: The functions of its frames, outermost first.
+        self._functions: list[str] = []
+        #: Place of the innermost frame; place and source of the innermost in the user's own code.
+        self._place, self._own = "", ("", "")
         self._before = ""
 
     def read(self, number: int, line: str) -> bool:
@@ -110,22 +97,19 @@ class Failures(LineFormat):
         match = next((match for style in _STYLES if (match := style.match(line))), None)
         if match is not None:
             # IPython names a method with its class.
-            name = (match["name"] or "").rpartition(".")[2]
-            self._frames.append(_Frame(match["file"].strip(), match["line"], name))
-            del self._frames[:-MAX_FRAMES]
-        elif self._frames and text:
-            last = self._frames[-1]
+            self._functions.append((match["name"] or "").rpartition(".")[2])
+            del self._functions[:-MAX_FRAMES]
+            self._place = f"{match['file'].strip()}:{match['line']}"
+            if not _LIBRARY.search(match["file"].strip()):
+                self._own = (self._place, "")
+        elif text and self._place == self._own[0]:
             if pointed := _POINTED.match(line):
-                last = replace(last, code=pointed["code"][:MAX_TEXT])
-            elif not last.code and _PYTHON.match(before):
-                last = replace(last, code=text[:MAX_TEXT])
-            self._frames[-1] = last
+                self._own = (self._place, pointed["code"][:MAX_TEXT])
+            elif not self._own[1] and _PYTHON.match(before):
+                self._own = (self._place, text[:MAX_TEXT])
 
     def _add(self, number: int, kind: str, text: str) -> None:
-        frames, self._frames, self.is_open, self._before = self._frames, [], False, ""
-        # The innermost frame in the user's own code, else the innermost.
-        deciding = next((frame for frame in reversed(frames) if frame.is_own), None)
-        shown = deciding or (frames[-1] if frames else None)
+        place, code = self._own
         # The last one is what ended the run: it is kept in any case.
         del self.notes.failures[MAX_FAILURES - 1 :]
         self.notes.failures.append(
@@ -133,8 +117,10 @@ class Failures(LineFormat):
                 line_number=number,
                 kind=kind,
                 text=text.strip()[:MAX_TEXT],
-                place=f"{shown.file}:{shown.line}" if shown else "",
-                code=deciding.code if deciding else "",
-                functions=tuple(frame.name for frame in frames),
+                place=place or self._place,
+                code=code,
+                functions=tuple(self._functions),
             )
         )
+        self.is_open, self._functions, self._place, self._own = False, [], "", ("", "")
+        self._before = ""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
+from mlxdoctor.evidence.json_text import as_float
 from mlxdoctor.evidence.logs.log_format import (
     LIKE_NUMBER,
     DocumentFormat,
@@ -108,7 +108,11 @@ def _add(reader: LogFormat, number: int, record: Mapping[str, Any]) -> Shape | N
     """
     if not (DATA_KEYS.isdisjoint(record) and SUMMARY_KEYS.isdisjoint(record)):
         return None
-    numbers = {key: value for key, raw in record.items() if (value := _number(raw)) is not None}
+    stated = (
+        (key, to_number(value) if isinstance(value, str) else as_float(value))
+        for key, value in record.items()
+    )
+    numbers = {key: number for key, number in stated if number is not None}
     columns, steps = _meaning(tuple(numbers))
     if not columns:
         return None
@@ -130,17 +134,6 @@ def _meaning(
     columns = unique(metrics, keys)
     steps = tuple((names.index(name), name) for name in STEPS if name in names)
     return (columns if is_report(filter(None, columns)) else ()), steps
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, str):
-        return to_number(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
 
 
 def _records(document: Any) -> Iterator[Mapping[str, Any]]:

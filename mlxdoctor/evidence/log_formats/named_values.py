@@ -20,6 +20,7 @@ import re
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -53,8 +54,6 @@ _REPORT = re.compile(r"Iter|iter|step|Step|epoch|Epoch|\{['\"]")
 _SPEEDS = frozenset(("iterations_per_second", "seconds_per_iteration"))
 #: A dictionary that a trainer prints: its epoch is a metric, and its lines are in order.
 _DICTIONARY = re.compile(r"[^{}]*\{.*['\"]", re.DOTALL)
-#: What is in a line on a batch that was left out.
-_LEFT_OUT = "SKIPPED"
 #: A line that says nothing but that an epoch begins.
 _EPOCH = re.compile(
     r"^\W{0,20}(?:(?:start(?:ing|ed)?|begin(?:ning|s)?|training|running)\s(?:of\s)?)?"
@@ -103,7 +102,7 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
 
     def __init__(self, log: LogSoFar) -> None:
         super().__init__(log)
-        self._plans: dict[tuple[tuple[str, ...], bool], _Plan | None] = {}
+        self._plan = lru_cache(maxsize=MAX_PLANS)(self._understand)
         self._epochs = log.shape(("epoch",), None, "row", nature=Nature.MARK)
         self._total = 0.0
         self._last: list[float] = []
@@ -178,20 +177,13 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
         self._epochs.append(number, [float(match[1])])
         return True
 
-    def _plan(self, texts: tuple[str, ...], is_bar: bool) -> _Plan | None:
-        if (texts, is_bar) in self._plans:
-            return self._plans[texts, is_bar]
-        plan = self._understand(texts, is_bar)
-        if len(self._plans) < MAX_PLANS:
-            self._plans[texts, is_bar] = plan
-        return plan
-
     def _understand(self, texts: tuple[str, ...], is_bar: bool) -> _Plan | None:
         """How lines with these texts are read; None where they are no reports."""
         words = understand(texts)
         step = words.counters.get("step", words.counters.get("batch"))
         epoch = words.counters.get("epoch")
-        if any(_LEFT_OUT in text for text in texts):
+        if any("SKIPPED" in text for text in texts):
+            # A line on a batch that was left out.
             words = replace(
                 words, names=tuple(name and f"skipped_batch_{name}" for name in words.names)
             )

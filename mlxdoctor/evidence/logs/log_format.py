@@ -119,7 +119,6 @@ class LogSoFar:
     """What was read of one log.
 
     Attributes:
-        path: its file.
         notes: what it says beside its rows.
         by_form: the rows, by what they carry.
         patterns: of lines that were understood, with the shape that their values go into and

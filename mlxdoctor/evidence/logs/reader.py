@@ -51,16 +51,11 @@ def read_log(texts: Iterable[str], path: Path) -> tuple[list[Segment], Notes]:
 
 
 def read_rows(texts: Iterable[str], log: LogSoFar) -> None:
-    """Read a log, whatever its format, without making runs of its rows.
-
-    Args:
-        texts: as for `read_log`.
-        log: where the rows and the notes go.
-    """
+    """Read a log, its text given as to `read_log`, without making runs of its rows."""
     pieces = iter(texts)
-    head = list(islice(pieces, 1))
-    rest: Iterator[str] = chain(head, pieces)
-    if head and may_be_document(head[0]):
+    head = next(pieces, "")
+    rest: Iterator[str] = chain([head], pieces)
+    if may_be_document(head):
         text, rest = _up_to(rest, current().json_bytes)
         if text and (inner := read_document(text, log)) is not None:
             rest = iter((inner,))

@@ -246,9 +246,7 @@ def _of_split(before: Sequence[str], names: Sequence[str | None]) -> list[str | 
         if name and "loss" in name.lower():
             break
     part = next((part for part, sign in _SPLITS.items() if sign.search(" ".join(around))), "")
-    if not part:
-        return list(names)
-    return [name and f"{part} {name}" for name in names]
+    return [name and f"{part} {name}".lstrip() for name in names]
 
 
 def _named(text: str, after: str, *, is_first: bool, is_prefix: bool) -> str | None:
@@ -274,8 +272,6 @@ def _named(text: str, after: str, *, is_first: bool, is_prefix: bool) -> str | N
 
 
 def _name(text: str, *, is_first: bool) -> str | None:
-    if match := _KEY.search(text):
-        return match.group(1)
     if not is_first and (unit := _UNIT.match(text)):
         text = text[unit.end() :]
     text = text.rstrip(" :=\t'\"~≈@*_`#→>")

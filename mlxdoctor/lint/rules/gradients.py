@@ -61,7 +61,9 @@ def _wrong_gradient(
     """
     if not {name, "locals"} & source.names_in(function):
         yield None, f"the loss never uses {name!r}, and its gradient is zero"
-    if _are_by_parameters(source, uses):
+    given = [use.args[0] for use in uses if use.args]
+    # They are given what `parameters()` returns.
+    if given and all(source.are_parameters(argument) for argument in given):
         for used in source.of(ast.Name, within=function):
             parent = source.parent(used) if used.id == name else None
             called = isinstance(parent, ast.Call) and parent.func is used
@@ -71,7 +73,6 @@ def _wrong_gradient(
     # In other files a gradient by everything is meant.
     text = source.text.lower()
     is_partly_frozen = any(word in text for word in ("freeze", "lora", "adapter", "mlx_lm"))
-    given = [use.args[0] for use in uses if use.args]
     is_model_used = any(map(is_model, given)) and name in source.names_in(function)
     if is_partly_frozen and is_model_used:
         yield (
@@ -79,12 +80,6 @@ def _wrong_gradient(
             f"the gradient is by all that {name!r} holds, frozen or not, and fails where that is "
             "more than arrays",
         )
-
-
-def _are_by_parameters(source: SourceFile, uses: list[ast.Call]) -> bool:
-    """Whether calls are given what `parameters()` returns."""
-    given = [use.args[0] for use in uses if use.args]
-    return bool(given) and all(source.are_parameters(argument) for argument in given)
 
 
 @rule(

@@ -175,7 +175,7 @@ def _is_used(source: SourceFile, name: str, made: ast.ClassDef) -> bool:
     for node in source.of(ast.Attribute, ast.Name):
         if last_name(node).lstrip("_") != wanted or isinstance(node.ctx, ast.Store):
             continue
-        place = source.class_of(node)
+        place = source.index.above(node, ast.ClassDef)
         counts = place is made or (place is None and isinstance(node, ast.Attribute))
         if counts and not _is_shown_or_stored(source, node, name):
             return True

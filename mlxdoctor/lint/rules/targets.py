@@ -75,7 +75,7 @@ def _factors(source: SourceFile, call: ast.Call) -> Iterator[ast.expr]:
                 yield above.right if above.left is below else above.left
             below, above = above, source.parent(above)
         if isinstance(above, ast.Assign):
-            names = source.names_of(above.value)
+            names = source.names_of.get(above.value, ())
             losses += [name for name in names if name not in losses]
 
 
