@@ -32,6 +32,7 @@ from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, some_of
+from mlxdoctor.measure.logged_levels import rows_gone_over
 from mlxdoctor.measure.text.renames import how_to_rename, of_messages, roles_renamed
 from mlxdoctor.safety.quoting import quoted
 
@@ -59,6 +60,8 @@ _EMPTY_NOTE = 0.02
 #: With 0.3, models left 0 of 30 prompts unanswered, with 0.4 9 and 12 (two bases), with 0.7 all.
 #: 0 of 46 sound runs of real text and 0 of 33 of a small base reach it.
 _EMPTY_ERROR = 0.35
+#: Times that training goes over its rows, up to which most reports are of rows not learned yet.
+ONCE = 1.5
 #: Empty answers for an error: fewer may be examples.
 _EMPTY_ROWS = 8
 
@@ -142,6 +145,13 @@ _EMPTY_ROWS = 8
             "other rows: these can't show|: nothing would show] whether the model only "
             "learned its rows by heart.",
         ),
+        "met-once": Symptom.info(
+            "there is no validation split, and each row was met about once",
+            "a valid.jsonl with about a tenth of the rows",
+            "move a tenth of the rows to valid.jsonl before training for longer",
+            says="There is no validation data. Training went over its rows {passes:.1f} times, so "
+            "that the loss of most reports is of rows that were not learned yet.",
+        ),
         "no-validation-batches": Symptom.warning(
             "there is no batch to validate on: the validation loss is 0/0",
             "[at least {batch_size} rows|a positive val_batches, or -1 for all]",
@@ -199,6 +209,11 @@ def _validation(
             reports = len(training)
     # If the data are a single file, its folder was not searched for a validation split.
     if count == 0 and dataset.path.is_dir():
+        train = dataset.splits.get("train")
+        passes = rows_gone_over(config, log) / max(len(train.rows) if train is not None else 0, 1)
+        if reports and 0.0 < passes <= ONCE:
+            yield Sign("met-once", {"passes": passes, "reports": reports})
+            return
         counts = {"reports": reports, "validations": validations or None}
         severity = None if reports is None else Severity.WARNING
         yield Sign("no-validation-split", counts, where="valid.jsonl", severity=severity)

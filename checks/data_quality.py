@@ -41,6 +41,7 @@ from mlxdoctor.evidence.dataset import Dataset, Pair, Split
 from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
+from mlxdoctor.measure.logged_levels import rows_gone_over
 from mlxdoctor.measure.text.exchanges import exchange_in
 from mlxdoctor.measure.text.pairing import contradictions, pairing
 from mlxdoctor.measure.text.statistics import wilson
@@ -280,7 +281,7 @@ def data_quality(
     train, valid = dataset.splits.get("train"), dataset.splits.get("valid")
     if train is None or not train.rows:
         raise NotApplicable("there are no training rows")
-    gone_over = _gone_over(config, log)
+    gone_over = rows_gone_over(config, log)
     yield from _number_of_rows(train, gone_over, config, log, planned)
     pairs = list(map(train.pair, train.rows))
     first: dict[Pair, int] = {}
@@ -354,15 +355,6 @@ def _graded(
     is_doubtful = reached[-1] is Severity.ERROR and not is_sure
     severity = Severity.WARNING if is_doubtful else reached[-1]
     yield Sign(symptom, figures, f"{split.path.name}, line {lines[0]}", severity=severity)
-
-
-def _gone_over(config: TrainingConfig | None, log: TrainingLog | None) -> int:
-    """How many rows training has seen, each time counted; 0 where that is unknown."""
-    losses = log.main.get("train_loss") if log is not None else None
-    iterations = config.iters or 0 if config is not None else 0
-    if log is not None and losses is not None and log.main.axis in ("iteration", "step"):
-        iterations = int(losses.iterations[-1])
-    return iterations * (config.batch_size or 0) if config is not None else 0
 
 
 def _number_of_rows(

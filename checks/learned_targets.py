@@ -131,6 +131,11 @@ _END = (
             expected="the end token after the answer",
             fix="Put the end token at the end of every row, and do not mask it.",
         ),
+        "end-token-learned": Symptom.info(
+            "the end token is expected after the answer",
+            says=_END,
+            expected="the end token after the answer",
+        ),
         "end-token-everywhere": Symptom.error(
             "the end token is expected before the answer",
             says="Where the answer should begin, the adapter expects the end token with "
@@ -311,6 +316,8 @@ def _end_after_answer(rows: Sequence[RowLosses]) -> Iterator[Sign | Seen]:
     is_certain = forgot or (learned and is_unsure and after.rose(TO_LEARN))
     if not is_certain and not (learned and is_unlikely and after.gain <= 0):
         yield Seen(_END, after.measured)
+        if not is_unsure:
+            yield Sign("end-token-learned", after.measured)
         return
     severity = None if is_certain else Severity.WARNING
     yield Sign("end-token-unlearned", after.measured, severity=severity)

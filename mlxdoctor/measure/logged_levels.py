@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import Series, TrainingLog
 
 #: Last training reports whose median stands for the end of training.
@@ -57,6 +58,15 @@ def logged_loss(log: TrainingLog, planned: int | None = None) -> LoggedLoss | No
         return None
     after, drift = float(np.median(values[-LAST_REPORTS:])), float(np.ptp(values))
     return LoggedLoss(None, after, drift, int(train.iterations[until][-1]), "train")
+
+
+def rows_gone_over(config: TrainingConfig | None, log: TrainingLog | None) -> int:
+    """How many rows training has seen, each time counted; 0 where that is unknown."""
+    losses = log.main.get("train_loss") if log is not None else None
+    iterations = config.iters or 0 if config is not None else 0
+    if log is not None and losses is not None and log.main.axis in ("iteration", "step"):
+        iterations = int(losses.iterations[-1])
+    return iterations * (config.batch_size or 0) if config is not None else 0
 
 
 def _validation(series: Series, before: float | None, end: int | None) -> LoggedLoss | None:
