@@ -8,8 +8,6 @@ Levels are medians of the first and of the last reports, so that no single batch
 shape of a long series matters, it is reduced to the medians of `MAX_BLOCKS` blocks.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@
 one text, as characters, words or token ids. What needs every word is measured on an even sample.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter

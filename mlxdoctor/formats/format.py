@@ -1,7 +1,5 @@
 """What a format of reports is; each module of this package that has a `FORMAT` adds one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache

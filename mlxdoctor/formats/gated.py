@@ -1,7 +1,5 @@
 """What several formats say of a gate's result: counts, causes, lists, and where an item lies."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Mapping

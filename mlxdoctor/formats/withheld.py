@@ -12,8 +12,6 @@ Text of a run gets into a report in three ways, and leaves it in as many:
 File names, configuration, log figures and token ids stay.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain

@@ -4,8 +4,6 @@ The checks ask it of a run's answers, bisect of the answers of every save.
 `measure.text.prompt_rates` compares the share of such answers with the base model's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 
 from mlxdoctor.engines.text import distinct_n, run_share, seq_rep_n, tail_loop, top_share

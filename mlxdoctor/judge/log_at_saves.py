@@ -1,7 +1,5 @@
 """What the training log says of the model at the iterations at which it was saved."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite

@@ -1,7 +1,5 @@
 """The step that a configuration takes: how large it may be, and the rate of every update."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

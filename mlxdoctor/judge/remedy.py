@@ -1,7 +1,5 @@
 """The configuration change that cures a cause, applied to a run's own configuration."""
 
-from __future__ import annotations
-
 import copy
 import difflib
 import json

@@ -1,7 +1,5 @@
 """Which saves are broken, as their files and the log show."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """The losses that a log reports for the untouched model and for the one that was saved."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Limits on how long something in this process may run, and on the memory that it may take."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import threading

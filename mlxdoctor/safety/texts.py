@@ -1,7 +1,5 @@
 """Every text in a value changed alike, and the folders of this machine cut off the paths in it."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence

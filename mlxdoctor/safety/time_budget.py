@@ -1,7 +1,5 @@
 """How long models may run in one diagnosis, and how much of a list of work fits into that."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence

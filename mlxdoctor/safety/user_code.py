@@ -1,7 +1,5 @@
 """Functions of the user's own, named on the command line. Nothing in a run is ever loaded."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import inspect

@@ -9,8 +9,6 @@ what it is doing and what that may take. It ends the child where a stage takes m
 from the page in which stage a child died that nobody ended.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

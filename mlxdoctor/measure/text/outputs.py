@@ -1,7 +1,5 @@
 """One model output as a sequence of units: its token ids, or words where ids are unknown."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass

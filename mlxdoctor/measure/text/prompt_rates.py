@@ -1,7 +1,5 @@
 """How often something happens per prompt, in the tuned model against the base model."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

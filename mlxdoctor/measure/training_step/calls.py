@@ -6,8 +6,6 @@ logits. The gradient of the loss with respect to those zeros is its gradient wit
 the logits, wherever in the loss the model is called.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ Arrays of a batch are known by their names: that of the loss function's paramete
 a dict, with dots between the levels: "rewards", "chosen.input_ids".
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import mlx.core as mx

@@ -1,7 +1,5 @@
 """The loss of a forward pass, and real steps: what gets a gradient, and what changes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

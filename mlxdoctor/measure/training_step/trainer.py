@@ -1,7 +1,5 @@
 """A user's trainer, as a function of theirs hands it over."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import suppress

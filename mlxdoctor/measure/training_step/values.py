@@ -1,7 +1,5 @@
 """What is measured of one training step, as values: facts, no judgement. Imports no MLX."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The description of every module of an adapter, with its scale and the weight that it changes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
