@@ -105,8 +105,6 @@ def _environment() -> Environment:
         # The knowledge base is part of the program, and may use Markdown.
         return trusted(text.strip())
 
-    def fenced(text: str, language: str = "") -> Markup:
-        return trusted(escape.fenced(text, language))
 
     environment = templates(
         lambda value: value if isinstance(value, Markup) else trusted(escape.markdown(str(value)))
@@ -115,7 +113,7 @@ def _environment() -> Environment:
     environment.filters |= {
         "code": lambda text: trusted(escape.code(str(text))),
         "codes": lambda names: trusted(_codes(names)),
-        "fenced": fenced,
+        "fenced": lambda text, language="": trusted(escape.fenced(text, language)),
         "lowered": summary.lowered,
         "number": summary.number,
         "plain": summary.plain,
