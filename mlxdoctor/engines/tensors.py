@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite, nan, sqrt
-
 from typing import Any, Literal
 
 import numpy as np

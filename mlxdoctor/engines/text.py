@@ -266,7 +266,6 @@ def distinct_n(units: Sequence[Hashable], n: int) -> float:
     return len(set(grams)) / len(grams) if grams else 1.0
 
 
-
 def top_share(units: Sequence[Hashable]) -> tuple[Hashable | None, float]:
     """The most frequent unit and the share of all units that it makes up."""
     if not units:

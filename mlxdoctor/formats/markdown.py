@@ -105,7 +105,6 @@ def _environment() -> Environment:
         # The knowledge base is part of the program, and may use Markdown.
         return trusted(text.strip())
 
-
     environment = templates(
         lambda value: value if isinstance(value, Markup) else trusted(escape.markdown(str(value)))
     )

@@ -18,7 +18,6 @@ from itertools import chain
 from typing import TypeVar
 
 from mlxdoctor.confirmation import Rerun
-
 from mlxdoctor.report import Report
 from mlxdoctor.safety.quoting import WITHHELD, without_quotations
 from mlxdoctor.safety.texts import OWN, mapped
@@ -82,7 +81,6 @@ def taken_out(value: T, texts: Iterable[str]) -> T:
     mapped(marked, noted, _OWN_WORDS)
     found = _pieces_in(left, chain((first,), texts))
     return mapped(marked, lambda one: _without(one, found), _OWN_WORDS) if found else marked
-
 
 
 def _pieces_in(shown: Iterable[str], texts: Iterable[str]) -> frozenset[str]:

@@ -4,11 +4,9 @@ A table lies beside the check that asks it; `checks/series_facts.toml` says what
 The watch holds each new report against the same entries.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -116,7 +114,7 @@ class SeriesTable:
     words: Mapping[str, str]
 
     @classmethod
-    def read(cls, name: str) -> SeriesTable:
+    def read(cls, name: str) -> Self:
         """Read a table that lies beside the checks: "series_facts.toml"."""
         document = dict(shipped("mlxdoctor.checks", name))
         words = document.pop("words", {})

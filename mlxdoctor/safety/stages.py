@@ -9,8 +9,6 @@ What the parent stopped may be left out when the work is begun again: entering t
 raises `StageStopped` with the parent's sentence.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import mmap
@@ -57,12 +55,6 @@ class Kind(IntEnum):
 
 class StageStopped(InputError):  # noqa: N818 - what became of a stage
     """A stage that was stopped when this work was first done, and is now left out."""
-
-    def __init__(self, sentence: str) -> None:
-        super().__init__(None, sentence)
-
-    def __reduce__(self) -> tuple[type[StageStopped], tuple[str]]:
-        return StageStopped, (self.problem,)
 
 
 class Frame(NamedTuple):
@@ -200,7 +192,7 @@ class _Watched:
             items = (frame.name for frame in self.notes.frames if frame.kind == Kind.ITEM)
             item = next(items, "")
         if (sentence := self.left_out.get((item, name))) is not None:
-            raise StageStopped(sentence)
+            raise StageStopped(None, sentence)
 
 
 _watched: _Watched | None = None

@@ -220,7 +220,7 @@ class Child:
         import psutil
 
         if memory > MOST_OF_MEMORY * psutil.virtual_memory().total:
-            why = f"it took over {_gigabytes(memory)}, nearly all memory of this machine"
+            why = f"it took over {memory / 1e9:.2g} GB, nearly all memory of this machine"
             return _stopped(notes, notes.frames, why)
         for depth in range(len(notes.frames), 0, -1):
             frame = notes.frames[depth - 1]
@@ -263,13 +263,14 @@ def _grown(notes: Notes, frame: Frame, growth: float) -> str:
     allowed = notes.growth + 2 * notes.weights
     if growth <= allowed or (notes.has_models and frame.kind != Kind.LIBRARY):
         return ""
-    most = _gigabytes(allowed)
-    return f"took over {most} of memory; if that is sound, {_raised('stage_bytes')}"
+    most = f"took over {allowed / 1e9:.2g} GB of memory"
+    return f"{most}; if that is sound, raise the limit with --limit stage_bytes=N"
 
 
 def _late(frame: Frame, account: _Account) -> str:
     """That a stage has taken too long, as a clause; empty where it has not."""
-    raised = f"; if that is sound, {_raised(frame.limit)}" if frame.limit else ""
+    raised = f"; if that is sound, raise the limit with --limit {frame.limit}=N"
+    raised = raised if frame.limit else ""
     if account.busy > frame.busy + GRACE:
         return f"took over {frame.busy:g} s{raised}"
     # What waits for something is not busy. A library is never waited for, a check has its own time.
@@ -278,14 +279,6 @@ def _late(frame: Frame, account: _Account) -> str:
     if account.seconds > frame.wall + GRACE:
         return f"took over {frame.wall:g} s; allow more with --time-limit"
     return ""
-
-
-def _raised(limit: str) -> str:
-    return f"raise the limit with --limit {limit}=N"
-
-
-def _gigabytes(count: float) -> str:
-    return f"{count / 1e9:.2g} GB"
 
 
 def _stopped(notes: Notes, frames: Sequence[Frame], why: str) -> Stopped:

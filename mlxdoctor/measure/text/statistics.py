@@ -1,10 +1,9 @@
 """Tests and intervals that compare two models on the same prompts."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -107,7 +106,7 @@ class Paired:
     p_value: float
 
     @classmethod
-    def of(cls, base: ArrayLike, tuned: ArrayLike) -> Paired:
+    def of(cls, base: ArrayLike, tuned: ArrayLike) -> Self:
         """Compare float (prompts,) of both models.
 
         Raises:
