@@ -112,7 +112,7 @@ def _environment() -> Environment:
     environment.filters |= {
         "code": lambda text: trusted(escape.code(str(text))),
         "codes": lambda names: trusted(_codes(names)),
-        "fenced": lambda text, language="": trusted(escape.fenced(text, language)),
+        "fenced": lambda *text: trusted(escape.fenced(*text)),
         "lowered": summary.lowered,
         "number": summary.number,
         "plain": summary.plain,
