@@ -62,7 +62,6 @@ class FactorFacts:
 
     @property
     def is_zero(self) -> bool:
-        """Every value is exactly zero."""
         return self.peak == 0
 
     @property

@@ -28,7 +28,6 @@ def render(report: Report, paths: Mapping[str, str] | None = None) -> str:
     """The report as Markdown.
 
     Args:
-        report: the report.
         paths: name of a figure -> relative path of its picture; without it
             the figures are described in words only.
     """

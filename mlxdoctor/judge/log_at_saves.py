@@ -52,7 +52,6 @@ def course(log: TrainingLog | None, iterations: Sequence[int]) -> LoggedCourse |
     """What the log says at each of the saves.
 
     Args:
-        log: the run's log.
         iterations: rising, of the saves; a save may be made twice at the same.
 
     Returns:

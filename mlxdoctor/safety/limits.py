@@ -14,9 +14,6 @@ class TimeLimitExceeded(BaseException):
     """What was running took longer than it may.
 
     No `Exception`, so that code in between that catches everything lets it through.
-
-    Attributes:
-        seconds: the limit.
     """
 
     def __init__(self, seconds: float) -> None:

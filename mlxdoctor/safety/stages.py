@@ -62,7 +62,6 @@ class Frame(NamedTuple):
 
     Attributes:
         serial: different whenever a stage is entered.
-        kind: what it is, a `Kind`.
         name: a clause: "reading the tokenizer of base".
         limit: the reading limit that raises its seconds; empty where none does.
         busy, wall: seconds that it may be busy, and that it may take.
@@ -134,7 +133,6 @@ class Stage:
 
     Attributes:
         name: a clause that begins a sentence: "reading the tokenizer of base".
-        kind: what it is.
         limit: the name of the reading limit that says how many seconds it may be busy.
         wall: seconds that it may take whether it is busy or not.
     """

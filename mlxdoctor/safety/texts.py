@@ -24,7 +24,6 @@ def mapped(value: T, change: Callable[[str], str], kept: frozenset[str] = OWN) -
 
     Args:
         value: texts, numbers, frozen dataclasses, and mappings, lists and tuples of them.
-        change: of one text.
         kept: names of fields and keys, wherever they are, whose values are left alone.
     """
     return cast("T", _mapped(value, change, kept))
@@ -74,7 +73,6 @@ def without_folders(value: T, folders: Sequence[str], home: str = "") -> T:
     A report is passed on: it must not show where on a machine it was made.
 
     Args:
-        value: as `mapped` takes it.
         folders: cut off; the longest first. A folder itself becomes ".".
         home: the user's folder, which becomes "~" where nothing else was cut off.
     """

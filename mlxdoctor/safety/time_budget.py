@@ -127,7 +127,6 @@ class Pace:
 
     @property
     def is_enough(self) -> bool:
-        """Whether the steps that are needed were made."""
         return self._done >= self._needed
 
 

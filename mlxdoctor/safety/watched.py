@@ -23,17 +23,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from mlxdoctor.safety.stages import (
-    MODELS,
-    PAGE,
-    SAME_INTERRUPT,
-    VARIABLE,
-    Frame,
-    Kind,
-    LeftOut,
-    Notes,
-    Page,
-)
+from mlxdoctor.safety import stages
+from mlxdoctor.safety.stages import Frame, Kind, LeftOut, Notes, Page
 
 #: How often a child is looked at (seconds): at 2 GB a second it gets 0.1 GB too far.
 POLL = 0.05
@@ -103,7 +94,6 @@ def begin_again(left_out: dict[tuple[str, str], str], stopped: Stopped) -> bool:
 
     Args:
         left_out: what was left out before; this is added.
-        stopped: what was stopped now.
     """
     item = stopped.item
     if item is None or (item, item) in left_out:
@@ -146,7 +136,6 @@ class Child:
         inherited: file descriptors that it gets besides.
 
     Attributes:
-        process: the program.
         line: can be read from, and holds nothing, when the child has ended.
 
     Raises:
@@ -165,7 +154,7 @@ class Child:
             self.process = subprocess.Popen(
                 command,
                 pass_fds=(page, line.fileno(), *inherited),
-                env={**os.environ, VARIABLE: handed},
+                env={**os.environ, stages.VARIABLE: handed},
             )
             self._page = Page(page)
         except OSError:
@@ -289,7 +278,8 @@ def _stopped(notes: Notes, frames: Sequence[Frame], why: str) -> Stopped:
     if last.kind == Kind.CODE:
         item = None
     elif last.kind == Kind.WORK and notes.has_models:
-        return Stopped(item, MODELS, f"{MODELS} was stopped in {last.name}: {why}")
+        sentence = f"{stages.MODELS} was stopped in {last.name}: {why}"
+        return Stopped(item, stages.MODELS, sentence)
     return Stopped(item, last.name, f"{last.name} was stopped: {why}")
 
 
@@ -302,7 +292,7 @@ def _page() -> int:
 
         with tempfile.TemporaryFile() as file:
             descriptor = os.dup(file.fileno())
-    os.truncate(descriptor, PAGE)
+    os.truncate(descriptor, stages.PAGE)
     return descriptor
 
 
@@ -350,7 +340,7 @@ def _run(command: Sequence[str], left_out: LeftOut) -> int | Stopped:
         if number == signal.SIGINT:
             now = time.monotonic()
             first_interrupt = min(first_interrupt, now)
-            if is_ended := now - first_interrupt > SAME_INTERRUPT:
+            if is_ended := now - first_interrupt > stages.SAME_INTERRUPT:
                 number = signal.SIGKILL
         if child is not None:
             child.process.send_signal(number)

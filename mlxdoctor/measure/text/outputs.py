@@ -38,7 +38,6 @@ class Output:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the end token was chosen."""
         return any(unit in self.ends for unit in self.units)
 
     @property

@@ -33,7 +33,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def forward_pass(loss: OfModel, model: nn.Module) -> Forward:
-    """The loss of one forward pass."""
     with heard(model) as calls:
         value = loss(model)
     logits = calls[0].logits if calls else None
