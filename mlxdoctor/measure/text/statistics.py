@@ -84,6 +84,8 @@ def mean_interval(values: ArrayLike) -> Interval:
         ValueError: there is no value.
     """
     sample = np.asarray(values, dtype=np.float64)
+    if len(sample) == 0:
+        raise ValueError("the mean of nothing")
     picked = np.random.default_rng(0).integers(0, len(sample), size=(RESAMPLED, len(sample)))
     low, high = np.quantile(sample[picked].mean(axis=1), (0.025, 0.975))
     return Interval(float(sample.mean()), float(low), float(high))
