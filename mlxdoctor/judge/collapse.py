@@ -1,7 +1,7 @@
 """Whether an answer is one token, a handful of tokens, or a loop.
 
 The checks ask it of a run's answers, bisect of the answers of every save.
-`measure.text.prompt_rates` compares the share of such answers with the base model's.
+`measure.text.statistics` compares the share of such answers with the base model's.
 """
 
 from collections.abc import Hashable, Sequence

@@ -15,7 +15,7 @@ from mlxdoctor.bisect.behaviour import (
     broken_of,
     measured_saves,
 )
-from mlxdoctor.measure.text.prompt_rates import rate
+from mlxdoctor.measure.text.statistics import rate
 
 BASE = 5.0
 

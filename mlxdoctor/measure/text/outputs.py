@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from mlxdoctor.check import Inconclusive
 from mlxdoctor.engines.text import END_TEXTS, LONGEST, words
-from mlxdoctor.measure.text.prompt_rates import Rate, rate
+from mlxdoctor.measure.text.statistics import Rate, rate
 from mlxdoctor.models.generations import Generation, Generations
 
 #: A special token written out: `<|im_end|>`, `</s>`, `<end_of_turn>`, `[PAD]`.
