@@ -63,6 +63,12 @@ class Pattern:
         """Whether it is about every column that nothing else looks at."""
         return self.series == ("*",)
 
+    @property
+    def shown(self) -> frozenset[str]:
+        """The names of the values that its sentences show."""
+        symptom = self.symptom
+        return names_in(symptom.says) | names_in(symptom.expected) | names_in(symptom.fix)
+
 
 class Columns:
     """Columns of a log, each described when its figures are first asked for.
@@ -169,9 +175,7 @@ class SeriesTable:
         elif reaches_any(own, pattern.warning):
             severity = Severity.WARNING
         values = {**own, "series": self._words(name), "unit": unit, "onset": onset}
-        sentences = pattern.symptom.says, pattern.symptom.expected, pattern.symptom.fix
-        shown = {figure for text in sentences for figure in names_in(text)}
-        shown |= {figure for figure in own if figure.startswith(ADVISED)}
+        shown = pattern.shown | {figure for figure in own if figure.startswith(ADVISED)}
         for other in columns.names - {name}:
             if any(figure.startswith(f"{other}_") for figure in shown - values.keys()):
                 theirs = columns.figures(other).items()
