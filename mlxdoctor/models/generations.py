@@ -56,7 +56,7 @@ class Generation:
         base_tokens: the ids of `base`, the end token included where it was chosen.
         tuned_tokens: the ids of `tuned`, likewise.
         max_tokens: the limit both were generated under, in tokens.
-        origin: where the prompt came from: a split of the data, or "general".
+
     """
 
     prompt: str
@@ -66,7 +66,6 @@ class Generation:
     tuned_tokens: tuple[int, ...] | None = None
     max_tokens: int | None = None
     expected: str | None = None
-    origin: str | None = None
 
 
 @dataclass(frozen=True)
@@ -341,7 +340,6 @@ def produce(
                 tuned_tokens=after,
                 max_tokens=max_tokens,
                 expected=prompt.expected,
-                origin=prompt.origin,
             )
     if not items:
         raise Missing(budget.spent)
@@ -366,7 +364,7 @@ def _generation(row: Any) -> Generation | None:
     tuned = _text(row, answer_keys.TUNED_KEYS)
     if tuned is None:
         return None
-    limit, origin = row.get("max_tokens"), row.get("origin")
+    limit = row.get("max_tokens")
     return Generation(
         prompt=_text(row, answer_keys.PROMPT_KEYS) or _last_user_message(row.get("messages")),
         base=_text(row, answer_keys.BASE_KEYS),
@@ -375,7 +373,6 @@ def _generation(row: Any) -> Generation | None:
         tuned_tokens=_tokens(row.get("tuned_tokens")),
         max_tokens=limit if isinstance(limit, int) and limit > 0 else None,
         expected=_text(row, answer_keys.EXPECTED_KEYS),
-        origin=origin if isinstance(origin, str) else None,
     )
 
 
