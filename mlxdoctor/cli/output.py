@@ -84,7 +84,7 @@ def deliver(
     Raises:
         InputError: a file can't be written, or its folder is inspected.
     """
-    from mlxdoctor.formats.figures import FIGURES, path_of
+    from mlxdoctor.formats.figures import all_paths
 
     if printed is None:
         target = folder / slug(report.name)
@@ -94,7 +94,7 @@ def deliver(
         files: dict[str, bytes] = {}
         for name in names:
             files |= files_of(report, name)
-        written = [*written, *write_files(target, files, stale=list(map(path_of, FIGURES)))]
+        written = [*written, *write_files(target, files, stale=all_paths())]
     if printed in (None, "text"):
         shown = [str(path) for path in written if path.suffix != ".png"]
         click.echo(terminal.render(report, width=width(), style=style, written=shown), nl=False)

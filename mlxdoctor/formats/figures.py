@@ -101,6 +101,11 @@ def path_of(name: str) -> str:
     return f"figures/{name}.png"
 
 
+def all_paths() -> list[str]:
+    """The files of all figures that a report can have."""
+    return [path_of(name) for name in FIGURES]
+
+
 def captions(report: Report) -> dict[str, str]:
     """What each figure shows, in words with its figures, for those that have data."""
     return {
