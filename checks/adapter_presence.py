@@ -160,7 +160,7 @@ def adapter_presence(
         yield _no_factors(adapter, config)
     yield from _whole_weights(adapter, config)
     yield from unusable
-    facts = factor_facts(adapter)
+    facts = factor_facts(adapter, spectrum=False)
     yield from _zeros(facts, config)
     yield from _untrained_values(facts)
     yield from _same(facts)

@@ -36,8 +36,7 @@ from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.finding import Sign, Symptom
 from mlxdoctor.judge.collapse import is_single
 from mlxdoctor.measure.text.outputs import Output, OutputPair, answer_words, pairs
-from mlxdoctor.measure.text.prompt_rates import rate
-from mlxdoctor.measure.text.statistics import paired_permutation
+from mlxdoctor.measure.text.statistics import paired_permutation, rate
 from mlxdoctor.models.generations import Generations
 
 #: Prompts of which 5 of 5 leave a Wilson interval from 0.57 upwards; and of which p-values are low

@@ -40,8 +40,7 @@ from mlxdoctor.judge.learned import (
     mean_of,
     region,
 )
-from mlxdoctor.measure.text.prompt_rates import rate
-from mlxdoctor.measure.text.statistics import SIGNIFICANCE, sign_test
+from mlxdoctor.measure.text.statistics import SIGNIFICANCE, rate, sign_test
 from mlxdoctor.models.losses import RowLosses, RowPass, TokenLosses
 from mlxdoctor.safety.quoting import quoted
 

@@ -54,13 +54,7 @@ from mlxdoctor.measure.text.outputs import (
     is_special,
     rate_of,
 )
-from mlxdoctor.measure.text.prompt_rates import (
-    AGAINST_BASE,
-    BROKEN_SHARE,
-    Rate,
-    is_raised,
-    too_few,
-)
+from mlxdoctor.measure.text.statistics import AGAINST_BASE, BROKEN_SHARE, Rate, is_raised, too_few
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.models.losses import TokenLosses
 from mlxdoctor.safety.quoting import quoted

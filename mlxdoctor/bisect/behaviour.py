@@ -20,8 +20,7 @@ from mlxdoctor.evidence.supervision import Role, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.judge import collapse
 from mlxdoctor.judge.log_at_saves import LOST_SHARE
-from mlxdoctor.measure.text.prompt_rates import Rate, is_raised, rate
-from mlxdoctor.measure.text.statistics import SIGNIFICANCE, sign_test
+from mlxdoctor.measure.text.statistics import SIGNIFICANCE, Rate, is_raised, rate, sign_test
 
 if TYPE_CHECKING:
     from mlxdoctor.models.load import LoadedModels

@@ -8,8 +8,6 @@ Levels are medians of the first and of the last reports, so that no single batch
 shape of a long series matters, it is reduced to the medians of `MAX_BLOCKS` blocks.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -85,8 +83,6 @@ class Spike:
     """The value that stands furthest above its neighbours on both sides.
 
     Attributes:
-        iteration: where it was reported.
-        value: as it was.
         around: the higher of the medians of the three values before it and the three after it.
         count: how many values stand twice as high as that, and eight noises above it.
     """
@@ -127,9 +123,7 @@ class SeriesFacts:
         is_constant: whether there are two values or more, and all are the same.
         repeats: whether the whole series repeats to the last digit, beyond chance.
         edge: how many values `start`, `end` and `minimum` are medians of.
-        first, last: the first and the last value.
         start, end: medians of the first and of the last values.
-        median: of all.
         minimum: the lowest median of `edge` values in a row; a single lucky batch does not count.
         minimum_at: the iteration in the middle of them.
         lowest, lowest_at: the lowest single value, and its iteration.
@@ -298,9 +292,7 @@ def repeats(values: Floats, digits: int) -> Repeats | None:
 
 def blocks(x: Iterations, y: Floats) -> tuple[Iterations, Floats]:
     """At most about `MAX_BLOCKS` points: each the first iteration and the median of a block."""
-    width = -(-len(y) // MAX_BLOCKS)
-    if width <= 1:
-        return x, y
+    width = max(-(-len(y) // MAX_BLOCKS), 1)
     whole = len(y) // width * width
     medians = np.median(y[:whole].reshape(-1, width), axis=1)
     if whole < len(y):

@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite, nan, sqrt
-from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -63,7 +62,6 @@ class FactorFacts:
 
     @property
     def is_zero(self) -> bool:
-        """Every value is exactly zero."""
         return self.peak == 0
 
     @property
@@ -234,13 +232,11 @@ def straight_way(updates: int, *, bias_correction: bool = False) -> float:
 #: it without the base model; or ‖A·B‖/sqrt(min(in, out)), where the scale is not known.
 Quantity = Literal["relative", "nominal", "unscaled"]
 #: What they are called in a table or a figure.
-QUANTITIES: Mapping[Quantity, str] = MappingProxyType(
-    {
-        "relative": "‖ΔW‖/‖W‖",
-        "nominal": "‖ΔW‖/usual ‖W‖",
-        "unscaled": "‖A·B‖/usual ‖W‖, scale not known",
-    }
-)
+QUANTITIES: Mapping[Quantity, str] = {
+    "relative": "‖ΔW‖/‖W‖",
+    "nominal": "‖ΔW‖/usual ‖W‖",
+    "unscaled": "‖A·B‖/usual ‖W‖, scale not known",
+}
 
 
 def quantity_of(modules: Sequence[ModuleFacts]) -> Quantity:

@@ -4,8 +4,6 @@
 one text, as characters, words or token ids. What needs every word is measured on an even sample.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter
@@ -123,10 +121,7 @@ class TextFacts:
 
     Attributes:
         distinct: how many different texts there are, white space at both ends aside.
-        cut: whether many stop at one length.
-        order: of the words. *
-
-    What is marked with * is measured on an even sample of 400 texts, 4,000 characters of each.
+        order: of the words of an even sample of 400 texts, 4,000 characters of each.
     """
 
     distinct: int
@@ -269,11 +264,6 @@ def distinct_n(units: Sequence[Hashable], n: int) -> float:
     """Unique n-grams over n-grams (Li et al. 2016, distinct-n); 1.0 where there is none."""
     grams = ngrams(units, n)
     return len(set(grams)) / len(grams) if grams else 1.0
-
-
-def seq_rep_n(units: Sequence[Hashable], n: int = 4) -> float:
-    """Share of n-grams that repeat an earlier one (Welleck et al. 2020, seq-rep-n)."""
-    return 1.0 - distinct_n(units, n)
 
 
 def top_share(units: Sequence[Hashable]) -> tuple[Hashable | None, float]:

@@ -4,8 +4,6 @@ GitHub shows ten errors and ten warnings of a step, and drops the rest without a
 is one annotation, so that the ten are ten items, and the tenth says how many more there are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from mlxdoctor.finding import Finding, Severity

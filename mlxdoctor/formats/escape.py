@@ -5,8 +5,6 @@ lose the power to become markup, links, escape sequences or invisible text,
 and stay as readable as they were otherwise.
 """
 
-from __future__ import annotations
-
 import re
 
 from mlxdoctor.safety.quoting import cut, visible

@@ -1,10 +1,9 @@
 """What a format of reports is; each module of this package that has a `FORMAT` adds one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from mlxdoctor.gate_result import GateResult
 from mlxdoctor.members import modules_of
@@ -58,11 +57,7 @@ def files_of(shown: Report | GateResult, name: str, stem: str = "report") -> dic
 def text_of(shown: Report | GateResult, name: str) -> str:
     """A report or a gate's result in one format, with a line break at its end."""
     chosen = formats()[name]
-    if isinstance(shown, Report):
-        render = chosen.report
-        text = render(shown) if render is not None else None
-    else:
-        text = chosen.gate(shown) if chosen.gate is not None else None
-    if text is None:
+    render: Any = chosen.report if isinstance(shown, Report) else chosen.gate
+    if render is None:
         raise ValueError(f"the format {name} shows no {type(shown).__name__}")
-    return text
+    return str(render(shown))

@@ -1,12 +1,9 @@
 """What several formats say of a gate's result: counts, causes, lists, and where an item lies."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 from mlxdoctor.formats.summary import headline, lowered
 from mlxdoctor.gate_result import GatedFinding, GateItem, GateResult, ItemStatus
@@ -22,14 +19,12 @@ MAIN_KINDS = (
 #: Variables in which GitHub and GitLab name the folder of the checkout.
 CHECKOUT_VARIABLES = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
 #: Status -> its colour; the worst first, as a reader wants to see them.
-COLOURS: Mapping[ItemStatus, str] = MappingProxyType(
-    {
-        ItemStatus.FAILED: "red",
-        ItemStatus.UNUSABLE: "red",
-        ItemStatus.INCONCLUSIVE: "yellow",
-        ItemStatus.PASSED: "green",
-    }
-)
+COLOURS: Mapping[ItemStatus, str] = {
+    ItemStatus.FAILED: "red",
+    ItemStatus.UNUSABLE: "red",
+    ItemStatus.INCONCLUSIVE: "yellow",
+    ItemStatus.PASSED: "green",
+}
 
 
 def counts(result: GateResult) -> dict[ItemStatus, int]:

@@ -8,8 +8,6 @@ and `null` would lose it. `float("NaN")` and `Number("NaN")` read them back.
 A gate's result is described in docs/gate.schema.json, a report in docs/report.schema.json.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

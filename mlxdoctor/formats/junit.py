@@ -5,8 +5,6 @@ an item is red in the page exactly where it is red in the exit code; a check tha
 is shown as skipped, with the reason, and never as passed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 

@@ -28,7 +28,6 @@ def render(report: Report, paths: Mapping[str, str] | None = None) -> str:
     """The report as Markdown.
 
     Args:
-        report: the report.
         paths: name of a figure -> relative path of its picture; without it
             the figures are described in words only.
     """
@@ -105,9 +104,6 @@ def _environment() -> Environment:
         # The knowledge base is part of the program, and may use Markdown.
         return trusted(text.strip())
 
-    def fenced(text: str, language: str = "") -> Markup:
-        return trusted(escape.fenced(text, language))
-
     environment = templates(
         lambda value: value if isinstance(value, Markup) else trusted(escape.markdown(str(value)))
     )
@@ -115,7 +111,7 @@ def _environment() -> Environment:
     environment.filters |= {
         "code": lambda text: trusted(escape.code(str(text))),
         "codes": lambda names: trusted(_codes(names)),
-        "fenced": fenced,
+        "fenced": lambda *text: trusted(escape.fenced(*text)),
         "lowered": summary.lowered,
         "number": summary.number,
         "plain": summary.plain,

@@ -5,8 +5,6 @@ gate's. A level says what the policy decided: only what fails an item is an "err
 rule of the host on errors agrees with the gate's exit code.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

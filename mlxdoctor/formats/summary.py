@@ -1,7 +1,5 @@
 """What a report says first: headline, facts, change, what is open, and how to confirm it."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Sequence

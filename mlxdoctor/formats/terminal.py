@@ -1,7 +1,5 @@
 """What a terminal shows: a report's verdict, what to change, where the report is; and a gate."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 

@@ -12,15 +12,12 @@ Text of a run gets into a report in three ways, and leaves it in as many:
 File names, configuration, log figures and token ids stay.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 from typing import TypeVar
 
 from mlxdoctor.confirmation import Rerun
-from mlxdoctor.finding import Outcome
 from mlxdoctor.report import Report
 from mlxdoctor.safety.quoting import WITHHELD, without_quotations
 from mlxdoctor.safety.texts import OWN, mapped
@@ -55,7 +52,10 @@ def without_text(report: R, texts: Iterable[str]) -> R:
     emptied = replace(
         report,
         withheld=True,
-        outcomes=tuple(map(_outcome, report.outcomes)),
+        outcomes=tuple(
+            replace(outcome, exhibits=tuple(one for one in outcome.exhibits if not one.holds_text))
+            for outcome in report.outcomes
+        ),
         experiments=tuple(
             replace(tried, samples=()) if isinstance(tried, Rerun) else tried
             for tried in report.experiments
@@ -81,11 +81,6 @@ def taken_out(value: T, texts: Iterable[str]) -> T:
     mapped(marked, noted, _OWN_WORDS)
     found = _pieces_in(left, chain((first,), texts))
     return mapped(marked, lambda one: _without(one, found), _OWN_WORDS) if found else marked
-
-
-def _outcome(outcome: Outcome) -> Outcome:
-    kept = tuple(exhibit for exhibit in outcome.exhibits if not exhibit.holds_text)
-    return replace(outcome, exhibits=kept)
 
 
 def _pieces_in(shown: Iterable[str], texts: Iterable[str]) -> frozenset[str]:

@@ -1,14 +1,12 @@
 """Whether an answer is one token, a handful of tokens, or a loop.
 
 The checks ask it of a run's answers, bisect of the answers of every save.
-`measure.text.prompt_rates` compares the share of such answers with the base model's.
+`measure.text.statistics` compares the share of such answers with the base model's.
 """
-
-from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from mlxdoctor.engines.text import distinct_n, run_share, seq_rep_n, tail_loop, top_share
+from mlxdoctor.engines.text import distinct_n, run_share, tail_loop, top_share
 
 #: Tokens of the shortest answer and of the shortest loop that are judged: shorter ones can be one
 #: repeated token by chance; and the first tokens in which distinct ones are counted, because in
@@ -26,7 +24,8 @@ DOMINANT = 0.5
 #: Distinct tokens over tokens up to which an answer is poor: 0.35 at least in sound fixture runs,
 #: 0.02 to 0.19 in collapsed ones.
 DISTINCT = 0.25
-#: Share of 4-grams that repeat an earlier one: 0.44 in greedy text of GPT-2 (Welleck et al. 2020).
+#: Share of 4-grams that repeat an earlier one (Welleck et al. 2020, seq-rep-4): 0.44 in greedy text
+#: of GPT-2.
 REPEATED = 0.5
 #: Least share of an answer that the loop at its end covers, and least number of times that it
 #: repeats: twice is emphasis.
@@ -66,7 +65,7 @@ def ends_in_loop(content: Content) -> bool:
 
 def is_loop(content: Content) -> bool:
     """Whether it ends in a loop, or repeats itself all over, and is more than one token."""
-    repeats = _is_long(content) and seq_rep_n(content) >= REPEATED
+    repeats = _is_long(content) and 1.0 - distinct_n(content, 4) >= REPEATED
     return (ends_in_loop(content) or repeats) and not is_single(content)
 
 

@@ -4,8 +4,6 @@
 bounds for; `diagnose` and the watch share them.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

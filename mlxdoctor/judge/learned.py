@@ -1,11 +1,9 @@
 """What a model learned, by how the losses of rows differ between base and tuned model."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +32,7 @@ class LossChange:
     tuned: NDArray[np.float64]
 
     @classmethod
-    def of(cls, pairs: Iterable[tuple[float, float]]) -> LossChange:
+    def of(cls, pairs: Iterable[tuple[float, float]]) -> Self:
         """The base model's and the tuned model's loss of each row; those not finite left out."""
         values = np.array(list(pairs), dtype=np.float64).reshape(-1, 2)
         values = values[np.isfinite(values).all(axis=1)]

@@ -1,7 +1,5 @@
 """What the training log says of the model at the iterations at which it was saved."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -54,7 +52,6 @@ def course(log: TrainingLog | None, iterations: Sequence[int]) -> LoggedCourse |
     """What the log says at each of the saves.
 
     Args:
-        log: the run's log.
         iterations: rising, of the saves; a save may be made twice at the same.
 
     Returns:

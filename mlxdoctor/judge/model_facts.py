@@ -1,7 +1,5 @@
 """A base model's size and vocabulary: from its folder, from the log, or from its name."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The step that a configuration takes: how large it may be, and the rate of every update."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,8 +36,6 @@ class Band:
     """The steps, in rate × scale, that are usual for a model.
 
     Attributes:
-        low: the lower edge.
-        high: the upper edge.
         parameters: of the base model; None where a size was assumed.
         size_from: what says how many: "its files", "the log" or "its name".
     """
@@ -61,7 +57,6 @@ def better_rate(rate: float, low: float, high: float, *, lower: bool) -> float:
     to become lower never becomes higher by that, nor the other way round.
 
     Args:
-        rate: the run's.
         low: the lowest usual rate at the run's scale; 0 where none is known.
         high: the highest; infinity where none is known.
         lower: whether it is to become lower.

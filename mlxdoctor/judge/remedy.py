@@ -1,7 +1,5 @@
 """The configuration change that cures a cause, applied to a run's own configuration."""
 
-from __future__ import annotations
-
 import copy
 import difflib
 import json
@@ -26,8 +24,6 @@ def fix_for(
     """`change` applied to `config`; None where there is no key to change or nothing changes.
 
     Args:
-        change: what cures the cause.
-        config: the run's.
         usual: last part of a key -> the range of values that is usual; a change goes into it.
             Of a range of one value, it is that.
     """

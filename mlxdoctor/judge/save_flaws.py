@@ -1,7 +1,5 @@
 """Which saves are broken, as their files and the log show."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -65,8 +63,6 @@ class SaveVerdict:
     """What is known of one save: from its file and the log, and in `bisect` from its answers.
 
     Attributes:
-        save: the save.
-        standing: what it is worth.
         flaws: what is wrong with it -> a clause with its figures, the worst first.
         same_as: the place of the earlier save whose file is the same, byte for byte.
     """
@@ -78,7 +74,6 @@ class SaveVerdict:
 
     @property
     def path(self) -> Path:
-        """Where its file is."""
         return self.save.checkpoint.path
 
     @property

@@ -4,11 +4,9 @@ A table lies beside the check that asks it; `checks/series_facts.toml` says what
 The watch holds each new report against the same entries.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -76,7 +74,6 @@ class Columns:
     """Columns of a log, each described when its figures are first asked for.
 
     Args:
-        series: the columns, by name.
         more: figures of a column beside those of its values.
     """
 
@@ -116,7 +113,7 @@ class SeriesTable:
     words: Mapping[str, str]
 
     @classmethod
-    def read(cls, name: str) -> SeriesTable:
+    def read(cls, name: str) -> Self:
         """Read a table that lies beside the checks: "series_facts.toml"."""
         document = dict(shipped("mlxdoctor.checks", name))
         words = document.pop("words", {})
@@ -143,7 +140,6 @@ class SeriesTable:
         """Hold columns against the table.
 
         Args:
-            columns: of a log.
             unit: what the log counts: "iteration".
             looked_at: columns that the general patterns leave to other checks.
         """

@@ -1,7 +1,5 @@
 """What checks have measured, as the exhibits that a report shows of it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 

@@ -1,6 +1,4 @@
-"""The losses that a log reports for the untouched model and for the one that was saved."""
-
-from __future__ import annotations
+"""The loss that a log reports for the model that was saved."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -16,17 +14,15 @@ LAST_REPORTS = 3
 
 @dataclass(frozen=True)
 class LoggedLoss:
-    """What the log says of the model before and after training.
+    """What the log says of the model after training.
 
     Attributes:
-        before: validation loss before the first update, nats; None where it is not known.
         after: the loss nearest to the save, nats.
         drift: how far the loss may have moved between that report and the save, nats.
         iteration: of that report.
         split: the rows it is over: those of the validation, or those trained on.
     """
 
-    before: float | None
     after: float
     drift: float
     iteration: int
@@ -57,7 +53,7 @@ def logged_loss(log: TrainingLog, planned: int | None = None) -> LoggedLoss | No
     if not len(values) or not np.isfinite(values).all():
         return None
     after, drift = float(np.median(values[-LAST_REPORTS:])), float(np.ptp(values))
-    return LoggedLoss(None, after, drift, int(train.iterations[until][-1]), "train")
+    return LoggedLoss(after, drift, int(train.iterations[until][-1]), "train")
 
 
 def rows_gone_over(config: TrainingConfig | None, log: TrainingLog | None) -> int:
@@ -85,5 +81,4 @@ def _validation(series: Series, before: float | None, end: int | None) -> Logged
     if place > 0 and np.isfinite(series.values[place - 1]):
         interval = max(int(series.iterations[place] - series.iterations[place - 1]), 1)
         drift = abs(after - float(series.values[place - 1])) * missed / interval
-    start = before if before is not None and np.isfinite(before) else None
-    return LoggedLoss(start, after, drift, int(series.iterations[place]), "valid")
+    return LoggedLoss(after, drift, int(series.iterations[place]), "valid")

@@ -4,8 +4,6 @@ Trainers have names of their own for one thing: a margin is `margin`, `rewards/m
 `eval_rewards/margins`. Here each has one, and training rows are told apart from held-out ones.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

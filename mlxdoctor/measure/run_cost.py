@@ -1,9 +1,7 @@
 """What a planned run would take: memory at its peak, and time to its end."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from mlxdoctor.evidence.kind import Missing, NoSuchThing, RunView
 from mlxdoctor.evidence.other_runs import PlannedRun
@@ -29,6 +27,7 @@ class RunCost:
     """
 
     kind: ClassVar[str] = "what the run takes"
+    sources: ClassVar[tuple[Source, ...]] = ()
 
     peak: int
     memory: int | None
@@ -39,13 +38,8 @@ class RunCost:
     checkpointed: int | None = None
     seconds: tuple[float, float, float] | None = None
 
-    @property
-    def sources(self) -> tuple[Source, ...]:
-        """None of its own."""
-        return ()
-
     @classmethod
-    def find(cls, run: RunView) -> RunCost:
+    def find(cls, run: RunView) -> Self:
         """What a preflight gives the run."""
         if run.get(PlannedRun) is None:
             raise NoSuchThing("the run was made, and not only planned")

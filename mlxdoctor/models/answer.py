@@ -1,7 +1,5 @@
 """A model's greedy answers to prompts, in batches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Forward passes: what a model predicts at chosen places of token sequences, in batches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property

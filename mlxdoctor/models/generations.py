@@ -9,13 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from mlxdoctor.engines.text import CONTROL
-from mlxdoctor.evidence.answer_keys import (
-    BASE_KEYS,
-    EXPECTED_KEYS,
-    LIST_KEYS,
-    PROMPT_KEYS,
-    TUNED_KEYS,
-)
+from mlxdoctor.evidence import answer_keys
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.dataset import Dataset
@@ -62,7 +56,7 @@ class Generation:
         base_tokens: the ids of `base`, the end token included where it was chosen.
         tuned_tokens: the ids of `tuned`, likewise.
         max_tokens: the limit both were generated under, in tokens.
-        origin: where the prompt came from: a split of the data, or "general".
+
     """
 
     prompt: str
@@ -72,7 +66,6 @@ class Generation:
     tuned_tokens: tuple[int, ...] | None = None
     max_tokens: int | None = None
     expected: str | None = None
-    origin: str | None = None
 
 
 @dataclass(frozen=True)
@@ -127,7 +120,8 @@ class Generations:
         ends: tuple[int, ...] | None = None
         if len(values) == 1 and isinstance(whole := values[0], dict):
             ends = _tokens(whole.get("end_token_ids"))
-            lists = (whole[key] for key in LIST_KEYS if isinstance(whole.get(key), list))
+            keys = answer_keys.LIST_KEYS
+            lists = (whole[key] for key in keys if isinstance(whole.get(key), list))
             values = next(lists, values)
         items = tuple(filter(None, map(_generation, values)))
         texts = [text for item in items for text in (item.prompt, item.base or "", item.tuned)]
@@ -346,7 +340,6 @@ def produce(
                 tuned_tokens=after,
                 max_tokens=max_tokens,
                 expected=prompt.expected,
-                origin=prompt.origin,
             )
     if not items:
         raise Missing(budget.spent)
@@ -368,19 +361,18 @@ def _generation(row: Any) -> Generation | None:
         return Generation("", None, mended(row))
     if not isinstance(row, dict):
         return None
-    tuned = _text(row, TUNED_KEYS)
+    tuned = _text(row, answer_keys.TUNED_KEYS)
     if tuned is None:
         return None
-    limit, origin = row.get("max_tokens"), row.get("origin")
+    limit = row.get("max_tokens")
     return Generation(
-        prompt=_text(row, PROMPT_KEYS) or _last_user_message(row.get("messages")),
-        base=_text(row, BASE_KEYS),
+        prompt=_text(row, answer_keys.PROMPT_KEYS) or _last_user_message(row.get("messages")),
+        base=_text(row, answer_keys.BASE_KEYS),
         tuned=tuned,
         base_tokens=_tokens(row.get("base_tokens")),
         tuned_tokens=_tokens(row.get("tuned_tokens")),
         max_tokens=limit if isinstance(limit, int) and limit > 0 else None,
-        expected=_text(row, EXPECTED_KEYS),
-        origin=origin if isinstance(origin, str) else None,
+        expected=_text(row, answer_keys.EXPECTED_KEYS),
     )
 
 

@@ -85,7 +85,6 @@ class LoadedModels:
         return load(base, tuned)
 
     def has_answered(self, question: Any) -> bool:
-        """Whether all models were asked it before."""
         return all(question.key in self.answers[which] for which in self.names)
 
     @contextmanager

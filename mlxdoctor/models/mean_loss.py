@@ -1,7 +1,5 @@
 """The mean loss of some rows, over the targets that a trainer counts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

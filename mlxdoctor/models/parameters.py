@@ -3,8 +3,6 @@
 Imports MLX.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from typing import Any

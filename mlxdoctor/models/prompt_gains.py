@@ -1,15 +1,12 @@
 """What its prompt is worth to an answer: its loss after another row's prompt, and after its own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import SPLITS, Dataset
@@ -53,7 +50,7 @@ class PromptGains:
     unmeasured: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def find(cls, run: RunView) -> PromptGains:
+    def find(cls, run: RunView) -> Self:
         """The run's rows, with both models or the base alone."""
         dataset, tokenizer = run.need(Dataset), run.need(Tokenizer)
         if run.get(SupervisedRows) is None and run.cannot_have(SupervisedRows):
@@ -139,7 +136,7 @@ def _cut(row: SupervisedRow) -> SupervisedRow:
     end = row.prompt_length + int(over[0]) if len(over) else end
     roles = row.roles[:end].copy()
     roles[: row.prompt_length] = Role.PROMPT
-    return _with_tokens(row, row.tokens[:end], roles)
+    return replace(row, tokens=row.tokens[:end], roles=roles, length=end)
 
 
 def _after(partner: SupervisedRow, row: SupervisedRow) -> SupervisedRow:
@@ -149,13 +146,7 @@ def _after(partner: SupervisedRow, row: SupervisedRow) -> SupervisedRow:
         np.concatenate([values[:start], own[row.prompt_length :]])
         for values, own in ((partner.tokens, row.tokens), (partner.roles, row.roles))
     )
-    return replace(_with_tokens(row, tokens, roles), prompt_length=start)
-
-
-def _with_tokens(
-    row: SupervisedRow, tokens: NDArray[np.int32], roles: NDArray[np.int8]
-) -> SupervisedRow:
-    return replace(row, tokens=tokens, roles=roles, length=len(tokens))
+    return replace(row, tokens=tokens, roles=roles, length=len(tokens), prompt_length=start)
 
 
 def _partner(row: SupervisedRow, others: Iterable[SupervisedRow]) -> SupervisedRow | None:

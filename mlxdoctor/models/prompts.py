@@ -1,7 +1,5 @@
 """The prompts that both models are asked: the run's own, and a few general ones."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Files written whole or not at all: a kill at any moment leaves the old content or the new."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path

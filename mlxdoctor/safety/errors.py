@@ -1,9 +1,6 @@
 """The one exception a user's input can cause."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 
 class InputError(Exception):
@@ -15,13 +12,12 @@ class InputError(Exception):
     """
 
     def __init__(self, path: Path | str | None, problem: str, remedy: str = "") -> None:
+        super().__init__(path, problem, remedy)
         self.path = Path(path) if path is not None else None
         self.problem = problem
         self.remedy = remedy
-        text = f"{path}: {problem}" if path is not None else problem
-        if remedy:
-            text = f"{text}; {remedy}"
-        super().__init__(text)
 
-    def __reduce__(self) -> tuple[type[InputError], tuple[Any, ...]]:
-        return InputError, (self.path, self.problem, self.remedy)
+    def __str__(self) -> str:
+        path = self.args[0]
+        text = f"{path}: {self.problem}" if path is not None else self.problem
+        return f"{text}; {self.remedy}" if self.remedy else text

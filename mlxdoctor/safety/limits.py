@@ -1,7 +1,5 @@
 """Limits on how long something in this process may run, and on the memory that it may take."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import threading
@@ -16,9 +14,6 @@ class TimeLimitExceeded(BaseException):
     """What was running took longer than it may.
 
     No `Exception`, so that code in between that catches everything lets it through.
-
-    Attributes:
-        seconds: the limit.
     """
 
     def __init__(self, seconds: float) -> None:

@@ -4,8 +4,6 @@ Whatever a check quotes of training rows, outputs or log lines goes through `quo
 report that leaves the house then has it taken out by its marks (`--no-text`).
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 

@@ -5,8 +5,6 @@ from here, and its error names the limit. `--limit NAME=VALUE` raises one for a 
 environment variable `MLXDOCTOR_LIMITS` for all of them (`NAME=VALUE,NAME=VALUE`).
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re

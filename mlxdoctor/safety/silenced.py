@@ -1,7 +1,5 @@
 """Libraries and code that write to the standard outputs by themselves."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

@@ -9,8 +9,6 @@ What the parent stopped may be left out when the work is begun again: entering t
 raises `StageStopped` with the parent's sentence.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import mmap
@@ -58,19 +56,12 @@ class Kind(IntEnum):
 class StageStopped(InputError):  # noqa: N818 - what became of a stage
     """A stage that was stopped when this work was first done, and is now left out."""
 
-    def __init__(self, sentence: str) -> None:
-        super().__init__(None, sentence)
-
-    def __reduce__(self) -> tuple[type[StageStopped], tuple[str]]:
-        return StageStopped, (self.problem,)
-
 
 class Frame(NamedTuple):
     """A stage as the parent reads it.
 
     Attributes:
         serial: different whenever a stage is entered.
-        kind: what it is, a `Kind`.
         name: a clause: "reading the tokenizer of base".
         limit: the reading limit that raises its seconds; empty where none does.
         busy, wall: seconds that it may be busy, and that it may take.
@@ -142,7 +133,6 @@ class Stage:
 
     Attributes:
         name: a clause that begins a sentence: "reading the tokenizer of base".
-        kind: what it is.
         limit: the name of the reading limit that says how many seconds it may be busy.
         wall: seconds that it may take whether it is busy or not.
     """
@@ -200,7 +190,7 @@ class _Watched:
             items = (frame.name for frame in self.notes.frames if frame.kind == Kind.ITEM)
             item = next(items, "")
         if (sentence := self.left_out.get((item, name))) is not None:
-            raise StageStopped(sentence)
+            raise StageStopped(None, sentence)
 
 
 _watched: _Watched | None = None

@@ -13,8 +13,6 @@ whole numbers are refused here.
 Imports Jinja2, which most runs do without.
 """
 
-from __future__ import annotations
-
 import json
 from datetime import datetime
 from functools import partial

@@ -1,10 +1,9 @@
 """Every text in a value changed alike, and the folders of this machine cut off the paths in it."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
@@ -25,7 +24,6 @@ def mapped(value: T, change: Callable[[str], str], kept: frozenset[str] = OWN) -
 
     Args:
         value: texts, numbers, frozen dataclasses, and mappings, lists and tuples of them.
-        change: of one text.
         kept: names of fields and keys, wherever they are, whose values are left alone.
     """
     return cast("T", _mapped(value, change, kept))
@@ -61,17 +59,12 @@ def _names(kind: type[Any]) -> tuple[str, ...] | None:
     return tuple(one.name for one in fields(kind)) if is_dataclass(kind) else None
 
 
-def home_folder() -> str:
-    """The user's folder; empty for a user who has none."""
-    try:
-        return str(Path.home())
-    except RuntimeError:  # a container's user that no list of users knows
-        return ""
-
-
 def as_seen_here(value: T) -> T:
     """`value` with paths from the current folder, or from the user's."""
-    return without_folders(value, [str(Path.cwd())], home_folder())
+    home = ""
+    with suppress(RuntimeError):  # a container's user that no list of users knows
+        home = str(Path.home())
+    return without_folders(value, [str(Path.cwd())], home)
 
 
 def without_folders(value: T, folders: Sequence[str], home: str = "") -> T:
@@ -80,26 +73,24 @@ def without_folders(value: T, folders: Sequence[str], home: str = "") -> T:
     A report is passed on: it must not show where on a machine it was made.
 
     Args:
-        value: as `mapped` takes it.
         folders: cut off; the longest first. A folder itself becomes ".".
         home: the user's folder, which becomes "~" where nothing else was cut off.
     """
     shown = {folder.rstrip("/"): ("", ".") for folder in folders}
     if home:
         shown[home.rstrip("/")] = ("~/", "~")
+    shown.pop("", None)
     substitutions: list[tuple[re.Pattern[str], str]] = []
-    for folder in sorted(shown.keys() - {""}, key=len, reverse=True):
+    for folder in sorted(shown, key=len, reverse=True):
         # "/work" must not be cut out of "/workshop" or "/mnt/work".
         start = rf"(?<![\w.\-/~]){re.escape(folder)}"
         below, itself = shown[folder]
         substitutions.append((re.compile(rf"{start}/(?=[^\s/:;,'\")])"), below))
         substitutions.append((re.compile(rf"{start}/?(?![\w.\-/])"), itself))
 
-    roots = sorted(shown.keys() - {""})
-
     def cleaned(text: str) -> str:
         # Most texts name no file.
-        if os.sep not in text or not any(root in text for root in roots):
+        if os.sep not in text or not any(folder in text for folder in shown):
             return text
         for pattern, replacement in substitutions:
             text = pattern.sub(replacement, text)

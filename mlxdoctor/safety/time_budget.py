@@ -1,7 +1,5 @@
 """How long models may run in one diagnosis, and how much of a list of work fits into that."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -129,7 +127,6 @@ class Pace:
 
     @property
     def is_enough(self) -> bool:
-        """Whether the steps that are needed were made."""
         return self._done >= self._needed
 
 

@@ -1,7 +1,5 @@
 """Functions of the user's own, named on the command line. Nothing in a run is ever loaded."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import inspect
@@ -60,9 +58,8 @@ def load_named(name: str, what: str) -> tuple[Callable[..., Any], tuple[Path, ..
             if not is_file:
                 problem = f"the module {place!r} cannot be imported"
                 remedy = "install it, or name a file as FILE.py:FUNCTION"
-            raise UserCodeError(
-                f"{problem} ({failure.sentence})", remedy, failure.frames
-            ) from error
+            problem = f"{problem} ({failure.sentence})"
+            raise UserCodeError(None, problem, remedy, failure.frames) from error
     function = getattr(module, attribute, None)
     if not callable(function):
         raise InputError(place, f"has no function {attribute!r}", "check the name")

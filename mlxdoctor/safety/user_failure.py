@@ -1,7 +1,5 @@
 """What went wrong in a user's own code, and where: type, sentence, file, line, last frames."""
 
-from __future__ import annotations
-
 import os
 import traceback
 from collections.abc import Iterator
@@ -9,7 +7,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.limits import TimeLimitExceeded
@@ -23,12 +20,11 @@ _OURS = str(Path(__file__).resolve().parents[1]) + os.sep
 class UserCodeError(InputError):
     """A user's own code that could not be used; `frames` are the last of its lines."""
 
-    def __init__(self, problem: str, remedy: str, frames: tuple[str, ...] = ()) -> None:
-        super().__init__(None, problem, remedy)
+    def __init__(
+        self, path: None, problem: str, remedy: str = "", frames: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(path, problem, remedy)
         self.frames = frames
-
-    def __reduce__(self) -> tuple[type[UserCodeError], tuple[Any, ...]]:
-        return UserCodeError, (self.problem, self.remedy, self.frames)
 
 
 @dataclass(frozen=True)
@@ -86,6 +82,7 @@ def kept_running(what: str) -> Iterator[None]:
         failure = failure_of(error)
         called = f"SystemExit: {error.code}" if isinstance(error, SystemExit) else failure.what
         raise UserCodeError(
+            None,
             f"{what} ends the program ({called}, at {failure.place})",
             "let it return, or raise an error",
             failure.frames,

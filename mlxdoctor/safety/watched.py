@@ -9,8 +9,6 @@ what it is doing and what that may take. It ends the child where a stage takes m
 from the page in which stage a child died that nobody ended.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -25,17 +23,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from mlxdoctor.safety.stages import (
-    MODELS,
-    PAGE,
-    SAME_INTERRUPT,
-    VARIABLE,
-    Frame,
-    Kind,
-    LeftOut,
-    Notes,
-    Page,
-)
+from mlxdoctor.safety import stages
+from mlxdoctor.safety.stages import Frame, Kind, LeftOut, Notes, Page
 
 #: How often a child is looked at (seconds): at 2 GB a second it gets 0.1 GB too far.
 POLL = 0.05
@@ -105,7 +94,6 @@ def begin_again(left_out: dict[tuple[str, str], str], stopped: Stopped) -> bool:
 
     Args:
         left_out: what was left out before; this is added.
-        stopped: what was stopped now.
     """
     item = stopped.item
     if item is None or (item, item) in left_out:
@@ -148,7 +136,6 @@ class Child:
         inherited: file descriptors that it gets besides.
 
     Attributes:
-        process: the program.
         line: can be read from, and holds nothing, when the child has ended.
 
     Raises:
@@ -167,7 +154,7 @@ class Child:
             self.process = subprocess.Popen(
                 command,
                 pass_fds=(page, line.fileno(), *inherited),
-                env={**os.environ, VARIABLE: handed},
+                env={**os.environ, stages.VARIABLE: handed},
             )
             self._page = Page(page)
         except OSError:
@@ -222,7 +209,7 @@ class Child:
         import psutil
 
         if memory > MOST_OF_MEMORY * psutil.virtual_memory().total:
-            why = f"it took over {_gigabytes(memory)}, nearly all memory of this machine"
+            why = f"it took over {memory / 1e9:.2g} GB, nearly all memory of this machine"
             return _stopped(notes, notes.frames, why)
         for depth in range(len(notes.frames), 0, -1):
             frame = notes.frames[depth - 1]
@@ -265,13 +252,14 @@ def _grown(notes: Notes, frame: Frame, growth: float) -> str:
     allowed = notes.growth + 2 * notes.weights
     if growth <= allowed or (notes.has_models and frame.kind != Kind.LIBRARY):
         return ""
-    most = _gigabytes(allowed)
-    return f"took over {most} of memory; if that is sound, {_raised('stage_bytes')}"
+    most = f"took over {allowed / 1e9:.2g} GB of memory"
+    return f"{most}; if that is sound, raise the limit with --limit stage_bytes=N"
 
 
 def _late(frame: Frame, account: _Account) -> str:
     """That a stage has taken too long, as a clause; empty where it has not."""
-    raised = f"; if that is sound, {_raised(frame.limit)}" if frame.limit else ""
+    raised = f"; if that is sound, raise the limit with --limit {frame.limit}=N"
+    raised = raised if frame.limit else ""
     if account.busy > frame.busy + GRACE:
         return f"took over {frame.busy:g} s{raised}"
     # What waits for something is not busy. A library is never waited for, a check has its own time.
@@ -282,14 +270,6 @@ def _late(frame: Frame, account: _Account) -> str:
     return ""
 
 
-def _raised(limit: str) -> str:
-    return f"raise the limit with --limit {limit}=N"
-
-
-def _gigabytes(count: float) -> str:
-    return f"{count / 1e9:.2g} GB"
-
-
 def _stopped(notes: Notes, frames: Sequence[Frame], why: str) -> Stopped:
     if not frames:
         return Stopped(None, "", f"the work was stopped: {why}")
@@ -298,7 +278,8 @@ def _stopped(notes: Notes, frames: Sequence[Frame], why: str) -> Stopped:
     if last.kind == Kind.CODE:
         item = None
     elif last.kind == Kind.WORK and notes.has_models:
-        return Stopped(item, MODELS, f"{MODELS} was stopped in {last.name}: {why}")
+        sentence = f"{stages.MODELS} was stopped in {last.name}: {why}"
+        return Stopped(item, stages.MODELS, sentence)
     return Stopped(item, last.name, f"{last.name} was stopped: {why}")
 
 
@@ -311,7 +292,7 @@ def _page() -> int:
 
         with tempfile.TemporaryFile() as file:
             descriptor = os.dup(file.fileno())
-    os.truncate(descriptor, PAGE)
+    os.truncate(descriptor, stages.PAGE)
     return descriptor
 
 
@@ -359,7 +340,7 @@ def _run(command: Sequence[str], left_out: LeftOut) -> int | Stopped:
         if number == signal.SIGINT:
             now = time.monotonic()
             first_interrupt = min(first_interrupt, now)
-            if is_ended := now - first_interrupt > SAME_INTERRUPT:
+            if is_ended := now - first_interrupt > stages.SAME_INTERRUPT:
                 number = signal.SIGKILL
         if child is not None:
             child.process.send_signal(number)

@@ -5,8 +5,6 @@ installed, of which neither has any use here. It takes ten seconds on a machine 
 for the whole diagnosis of a 135 M model.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from importlib.machinery import ModuleSpec

@@ -1,13 +1,21 @@
 """Which saves are measured, and what counts as a broken model."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
-from mlxdoctor.bisect.behaviour import MEASURED, Behaviour, Floats, broken_of, measured_saves
-from mlxdoctor.measure.text.prompt_rates import rate
+from mlxdoctor.bisect.behaviour import (
+    MEASURED,
+    Behaviour,
+    Floats,
+    broken_of,
+    measured_saves,
+)
+from mlxdoctor.measure.text.statistics import rate
 
 BASE = 5.0
 

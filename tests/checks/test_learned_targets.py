@@ -42,7 +42,14 @@ def made(
 
 
 def codes_of(losses: TokenLosses) -> dict[str, str]:
-    return severities(outcome(learned_targets, losses))
+    """What is wrong: severity by code."""
+    found = severities(outcome(learned_targets, losses))
+    return {code: severity for code, severity in found.items() if code != "end-token-learned"}
+
+
+def test_an_end_token_that_is_expected_is_said() -> None:
+    found = severities(outcome(learned_targets, made(SOUND)))
+    assert found == {"end-token-learned": "info"}
 
 
 PADDED = {0: (0.1, 0.1)}

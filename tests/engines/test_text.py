@@ -79,8 +79,8 @@ def test_words(text: str, expected: list[str]) -> None:
 
 def test_how_units_repeat() -> None:
     # a b c d a b c d: 5 4-grams, 4 of them distinct.
-    assert engine.seq_rep_n("abcdabcd", 4) == pytest.approx(1 / 5)
-    assert engine.seq_rep_n("abc", 4) == 0.0
+    assert engine.distinct_n("abcdabcd", 4) == pytest.approx(4 / 5)
+    assert engine.distinct_n("abc", 4) == 1.0
     assert engine.distinct_n("aaaa", 1) == 0.25
     assert engine.top_share([11, 11, 11, 5]) == (11, 0.75)
     assert engine.top_share([]) == (None, 0.0)

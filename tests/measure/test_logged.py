@@ -1,4 +1,4 @@
-"""The losses that a log reports for the untouched model and for the saved one."""
+"""The loss that a log reports for the saved model."""
 
 from pathlib import Path
 
@@ -18,12 +18,12 @@ RESUMED = ["Loading fine-tuned weights from before/adapters.safetensors"]
     ("val", "head", "levels", "split", "drift"),
     [
         # The last validation is the saved model; one update came after it, at the pace before.
-        (VAL, [], (4.0, 0.9, 60), "valid", 0.6 / 30),
+        (VAL, [], (0.9, 60), "valid", 0.6 / 30),
         # Training losses serve where nothing was validated, or only before the first update.
-        ({}, [], (None, 0.8, 60), "train", 2.3),
-        ({1: 4.0}, [], (None, 0.8, 60), "train", 2.3),
+        ({}, [], (0.8, 60), "train", 2.3),
+        ({1: 4.0}, [], (0.8, 60), "train", 2.3),
         # A resumed run does not begin with the base model.
-        ({1: 1.0, 30: 0.9, 60: 0.8}, RESUMED, (None, 0.8, 60), "valid", 0.1 / 30),
+        ({1: 1.0, 30: 0.9, 60: 0.8}, RESUMED, (0.8, 60), "valid", 0.1 / 30),
     ],
 )
 def test_levels(
@@ -31,19 +31,19 @@ def test_levels(
     *,
     val: dict[int, float],
     head: list[str],
-    levels: tuple[float | None, float, int],
+    levels: tuple[float, int],
     split: str,
     drift: float,
 ) -> None:
     logged = logged_loss(LogWriter(tmp_path).losses(TRAIN, val, head=head))
     assert logged is not None
-    assert (logged.before, logged.after, logged.iteration) == levels
+    assert (logged.after, logged.iteration) == levels
     assert (logged.split, logged.drift) == (split, pytest.approx(drift))
 
 
 def test_real_logs() -> None:
     logged = logged_loss(TrainingLog.read([RUNS / "healthy-ordinary" / "train.log"]))
     assert logged is not None
-    assert (logged.before, logged.after, logged.iteration) == (4.15, 0.183, 600)
+    assert (logged.after, logged.iteration) == (0.183, 600)
     # A loss that is not finite is none.
     assert logged_loss(TrainingLog.read([RUNS / "rate-far-too-high-nan" / "train.log"])) is None

@@ -1,7 +1,5 @@
 """Texts that hold a question and its answer under names of their own, outside any template."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """One model output as a sequence of units: its token ids, or words where ids are unknown."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -9,7 +7,7 @@ from itertools import takewhile
 
 from mlxdoctor.check import Inconclusive
 from mlxdoctor.engines.text import END_TEXTS, LONGEST, words
-from mlxdoctor.measure.text.prompt_rates import Rate, rate
+from mlxdoctor.measure.text.statistics import Rate, rate
 from mlxdoctor.models.generations import Generation, Generations
 
 #: A special token written out: `<|im_end|>`, `</s>`, `<end_of_turn>`, `[PAD]`.
@@ -40,7 +38,6 @@ class Output:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the end token was chosen."""
         return any(unit in self.ends for unit in self.units)
 
     @property

@@ -8,13 +8,12 @@ if nothing is merely copied word for word. Whether the rows can tell is measured
 are dealt out at random, and most rows must then be misplaced.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,7 +73,7 @@ class RareWords:
     bits: Mapping[str, float]
 
     @classmethod
-    def of(cls, prompts: Sequence[str], answers: Sequence[str]) -> RareWords:
+    def of(cls, prompts: Sequence[str], answers: Sequence[str]) -> Self:
         """Index different prompts and different answers, of which there may be fewer."""
         sides = []
         for texts in (prompts, answers):
@@ -92,11 +91,6 @@ class RareWords:
                 bits[word] = round(-math.log2(share) / _GRAIN) * _GRAIN
         kept = [[text & bits.keys() for text in side] for side in sides]
         return cls((prompts, answers), kept, [_places(side) for side in kept], bits)
-
-    def tie(self, prompt: int, answer: int) -> float:
-        """Bits of the words that a prompt shares with an answer."""
-        asked, answered = self.words[PROMPT][prompt], self.words[ANSWER][answer]
-        return sum(self.bits[word] for word in asked if word in answered)
 
     def ties(self, side: int, text: int) -> Scores:
         """Bits that a prompt shares with each answer, or an answer with each prompt: float64."""
@@ -185,7 +179,8 @@ class _Dealt:
 
     def own(self, row: int) -> float:
         """Bits that the prompt and the answer of a row share."""
-        return self.ties.tie(self.held[PROMPT][row], self.held[ANSWER][row])
+        asked, answered = (self.ties.words[side][self.held[side][row]] for side in (PROMPT, ANSWER))
+        return sum(self.ties.bits[word] for word in asked if word in answered)
 
     def misplaced(self, row: int) -> Misplaced | None:
         """Whether both halves of a row fit far better elsewhere, where the others do not fit.

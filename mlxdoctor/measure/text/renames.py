@@ -1,7 +1,5 @@
 """What rows of other trainers' formats have to be renamed to, for mlx-lm to read them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -6,8 +6,6 @@ logits. The gradient of the loss with respect to those zeros is its gradient wit
 the logits, wherever in the loss the model is called.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -152,16 +150,16 @@ def as_called(loss: Callable[..., Any], model: Any, batch: Any) -> OfModel:
         InputError: as `bound`; from the function itself, where it returns no scalar array.
     """
     call = bound(loss, model, batch)
-    return lambda model: _scalar(call(model))
 
+    def scalar(model: Any) -> mx.array:
+        value = call(model)
+        first = value[0] if isinstance(value, tuple | list) and len(value) else value
+        if isinstance(first, Mapping):
+            first = first.get("loss")
+        if isinstance(first, mx.array) and first.size == 1:
+            return first.reshape(())
+        got = f"an array of shape {first.shape}" if isinstance(first, mx.array) else type(first)
+        problem = f"the loss function returned {got} where a scalar is needed"
+        raise InputError(None, problem, "return the mean loss")
 
-def _scalar(value: Any) -> mx.array:
-    """The loss in what a loss function returned."""
-    first = value[0] if isinstance(value, tuple | list) and len(value) else value
-    if isinstance(first, Mapping):
-        first = first.get("loss")
-    if isinstance(first, mx.array) and first.size == 1:
-        return first.reshape(())
-    got = f"an array of shape {first.shape}" if isinstance(first, mx.array) else type(first)
-    problem = f"the loss function returned {got} where a scalar is needed"
-    raise InputError(None, problem, "return the mean loss")
+    return scalar

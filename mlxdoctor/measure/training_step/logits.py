@@ -5,12 +5,10 @@ being the softmax of the logits: negative at the target and nowhere else, and ze
 position does not count. So target and weight can be read off it, whatever the code looked like.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import mlx.core as mx
 import numpy as np
@@ -216,7 +214,7 @@ class SpecialTokens:
     answer: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, tokenizer: Any | None) -> SpecialTokens:
+    def of(cls, tokenizer: Any | None) -> Self:
         """What is known; without a tokenizer only mlx-lm's padding."""
         ends = _ids(tokenizer, "eos_token_ids") or _ids(tokenizer, "eos_token_id")
         pads = (MLX_LM_PAD, *_ids(tokenizer, "pad_token_id"), *ends)

@@ -63,8 +63,8 @@ class TrainingStep:
     @property
     def policy(self) -> Preferences | None:
         """The rewarded answers; None where there are pairs, or nothing is named."""
-        preferences = self.preferences
-        return preferences if preferences is not None and preferences.is_policy else None
+        is_policy = self.preferences is not None and self.preferences.reversed is not None
+        return self.preferences if is_policy else None
 
     @property
     def unread(self) -> str:

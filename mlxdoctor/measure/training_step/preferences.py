@@ -4,8 +4,6 @@ Arrays of a batch are known by their names: that of the loss function's paramete
 a dict, with dots between the levels: "rewards", "chosen.input_ids".
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -109,8 +107,7 @@ def read_preferences(
     Raises:
         InputError: the batch has no arrays of the names that the trainer gave.
     """
-    pairs = _pairs(trainer, alignment)
-    return _policy(trainer, gradients, alignment) if pairs is None else pairs
+    return _pairs(trainer, alignment) or _policy(trainer, gradients, alignment)
 
 
 def _pairs(trainer: Trainer, alignment: Alignment) -> Preferences | None:

@@ -1,7 +1,5 @@
 """The model before the step: what is trainable, and whether it is what it says it is."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any

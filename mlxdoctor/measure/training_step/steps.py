@@ -1,7 +1,5 @@
 """The loss of a forward pass, and real steps: what gets a gradient, and what changes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -35,7 +33,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def forward_pass(loss: OfModel, model: nn.Module) -> Forward:
-    """The loss of one forward pass."""
     with heard(model) as calls:
         value = loss(model)
     logits = calls[0].logits if calls else None

@@ -1,7 +1,5 @@
 """A user's trainer, as a function of theirs hands it over."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -68,7 +66,7 @@ def load_trainer(name: str) -> tuple[Trainer, tuple[Source, ...]]:
     except Exception as error:  # a user's code may raise anything
         failure = failure_of(error)
         problem = f"{name} fails ({failure.sentence})"
-        raise UserCodeError(problem, "run it by hand", failure.frames) from error
+        raise UserCodeError(None, problem, "run it by hand", failure.frames) from error
     return _trainer(name, given), tuple(map(hash_file, files))
 
 

@@ -1,7 +1,5 @@
 """What is measured of one training step, as values: facts, no judgement. Imports no MLX."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -45,7 +43,6 @@ class State:
 
     @property
     def parameters(self) -> int:
-        """How many parameters there are."""
         return sum(self.trainable.values()) + sum(self.frozen.values())
 
     @property
@@ -194,13 +191,7 @@ class Preferences:
     labels: bool = False
 
     @property
-    def is_policy(self) -> bool:
-        """Whether these are rewards, and no pairs."""
-        return self.reversed is not None
-
-    @property
     def all_same(self) -> bool:
-        """Whether all rewards of the batch are the same."""
         return self.rewards.size > 0 and bool((self.rewards == self.rewards.flat[0]).all())
 
 

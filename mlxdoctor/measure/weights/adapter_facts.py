@@ -1,7 +1,5 @@
 """The description of every module of an adapter, with its scale and the weight that it changes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -17,6 +15,7 @@ from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
 
 
+@lru_cache(maxsize=16)  # several checks ask for those of one adapter
 def factor_facts(adapter: Adapter, *, spectrum: bool = False) -> tuple[ModuleFacts, ...]:
     """Every module of an adapter without a scale, in its order. Reads every factor.
 
@@ -25,11 +24,6 @@ def factor_facts(adapter: Adapter, *, spectrum: bool = False) -> tuple[ModuleFac
     Raises:
         InputError: the file changed or cannot be read, or a rank is over the limit.
     """
-    return _described(adapter, spectrum)
-
-
-@lru_cache(maxsize=16)  # several checks ask for those of one adapter
-def _described(adapter: Adapter, spectrum: bool) -> tuple[ModuleFacts, ...]:
     highest = max((module.rank for module in adapter.modules), default=0)
     if highest > current().rank:
         raise exceeded(None, f"a module has factors of rank {highest:,}", "rank")
@@ -70,7 +64,7 @@ def nonfinite_values(
     `described` are the adapter's modules, where they were described already.
     """
     counts: dict[str, int] = {}
-    described = factor_facts(adapter) if described is None else described
+    described = factor_facts(adapter, spectrum=False) if described is None else described
     for module, facts in zip(adapter.modules, described, strict=True):
         counts |= {module.a.name: facts.a.nonfinite, module.b.name: facts.b.nonfinite}
     for name, tensor in adapter.tensors.items():

@@ -4,8 +4,6 @@ Both files are read in blocks, by two threads; a tensor that is the same byte fo
 arithmetic. The memory needed does not grow with the models.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 What mlx-lm refuses follows its `load_adapters` (0.32.2, `tuner/utils.py`); nothing is loaded.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping

@@ -1,11 +1,10 @@
 """One description of a run's saves: every module's update over time, from the files alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite, nan
 from statistics import median
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +55,7 @@ class Save:
         """No module is changed at all."""
         return bool(self.sizes) and not any(self.sizes.values())
 
-    def likeness(self, other: Save) -> float:
+    def likeness(self, other: Self) -> float:
         """How alike the starts of two saves are: the median cosine of A over their modules.
 
         LoRA draws A at random and training moves it little: the cosine of two saves of one run is

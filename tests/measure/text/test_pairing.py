@@ -4,19 +4,21 @@ import math
 
 import pytest
 
-from mlxdoctor.measure.text.pairing import RareWords, copied, pairing
+from mlxdoctor.measure.text.pairing import PROMPT, RareWords, copied, pairing
 
 PROMPTS = [f"ask n{place}" for place in range(40)]
 ANSWERS = [f"n{place} said" for place in range(40)]
 
 
 def test_a_word_counts_as_common_as_on_its_commoner_side() -> None:
-    ties = RareWords.of(PROMPTS, ANSWERS)
-    assert ties.tie(3, 3) == pytest.approx(math.log2(40), abs=1e-6)
-    assert ties.tie(3, 4) == 0.0
+    ties = RareWords.of(PROMPTS, ANSWERS).ties(PROMPT, 3)
+    assert ties[3] == pytest.approx(math.log2(40), abs=1e-6)
+    assert ties[4] == 0.0
     answers = [f"{answer} n3" if place < 5 else answer for place, answer in enumerate(ANSWERS)]
-    assert RareWords.of(PROMPTS, answers).tie(3, 0) == pytest.approx(math.log2(40 / 5), abs=1e-6)
-    assert RareWords.of(PROMPTS, [f"{answer} n3" for answer in ANSWERS]).tie(3, 3) == 0.0
+    ties = RareWords.of(PROMPTS, answers).ties(PROMPT, 3)
+    assert ties[0] == pytest.approx(math.log2(40 / 5), abs=1e-6)
+    ties = RareWords.of(PROMPTS, [f"{answer} n3" for answer in ANSWERS]).ties(PROMPT, 3)
+    assert ties[3] == 0.0
 
 
 def test_two_answers_that_changed_places() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlxdoctor.measure.text.prompt_rates import AGAINST_BASE, is_raised, rate, too_few
+from mlxdoctor.measure.text.statistics import AGAINST_BASE, is_raised, rate, too_few
 from mlxdoctor.template import fill
 
 
