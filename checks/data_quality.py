@@ -143,6 +143,8 @@ _BY_MISTAKE = (
 #: Share of prompts that hold their answer (at most 0.05 in 12 real tasks), and words of an answer:
 #: what is read off a text is shorter.
 GIVEN, GIVEN_WORDS = 0.8, 3
+#: Different answers, up to which they are labels to choose from.
+LABELS = 30
 #: Rows below which there are too few: LoRA guides start at 50 to 100, and fixtures with 12 overfit.
 FEW_ROWS = 50
 
@@ -420,11 +422,19 @@ def _cut(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Iterator[Sign
 
 
 def _given_away(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
-    rows = [
-        row
-        for row, pair in enumerate(pairs)
-        if len(pair.answer.split()) >= GIVEN_WORDS and pair.answer.strip() in pair.prompt
-    ]
+    labels = {pair.answer.strip() for pair in pairs}
+    is_choice = 2 <= len(labels) <= min(LABELS, len(pairs) / 10) and all(labels)
+    words = {label: re.compile(rf"\b{re.escape(label)}\b") for label in labels} if is_choice else {}
+
+    def is_given(pair: Pair) -> bool:
+        if words:
+            # A prompt that lists all labels gives none away.
+            return {pair.answer.strip()} == {
+                label for label, word in words.items() if word.search(pair.prompt)
+            }
+        return len(pair.answer.split()) >= GIVEN_WORDS and pair.answer.strip() in pair.prompt
+
+    rows = [row for row, pair in enumerate(pairs) if is_given(pair)]
     steps = (math.inf, GIVEN, math.inf)
     yield from _graded("given-away-answers", split, rows, steps, quotes=True)
 

@@ -199,6 +199,14 @@ def test_no_split(tmp_path, series, severity):
     assert run(data_format, Dataset.read(dataset.path / "train.jsonl"))[1] == {}
 
 
+@pytest.mark.parametrize(("rows", "code"), [(60, "met-once"), (20, "no-validation-split")])
+def test_rows_that_were_met_once_need_no_split(tmp_path, rows, code):
+    dataset = write_data(tmp_path, train=[ROW] * rows)
+    log = log_of(train_loss=([10, 20], [2.0, 1.0]))
+    codes = run(data_format, dataset, config_of(tmp_path, batch_size=4), log)[1]
+    assert f"data-format.{code}" in codes
+
+
 @pytest.mark.parametrize(
     ("count", "values", "loss", "severity"),
     [

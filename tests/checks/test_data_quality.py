@@ -525,6 +525,24 @@ def test_many_rows(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("asked", "share", "is_given"),
+    [
+        ("Note {n}. [closed, queue: {label}]", 1.0, True),
+        ("Note {n}. [closed, queue: {label}]", 0.5, False),
+        # Labels to choose from.
+        ("Note {n}: billing, orders or access?", 1.0, False),
+    ],
+)
+def test_a_prompt_that_holds_its_label_and_no_other(tmp_path, asked, share, is_given):
+    labels = [("billing", "orders", "access")[n % 3] for n in range(60)]
+    rows = [
+        chat((asked if n < 60 * share else "Note {n}.").format(n=n, label=label), label)
+        for n, label in enumerate(labels)
+    ]
+    assert ("given-away-answers" in found(tmp_path, rows)) is is_given
+
+
+@pytest.mark.parametrize(
     ("asked", "answered", "expected"),
     [
         ("Question {}?", "Answer {}.", {}),

@@ -159,6 +159,16 @@ def test_what_is_said_of_an_epoch_is_told_apart_from_its_steps(tmp_path: Path) -
     same(segment, "epoch_skipped_batches_of", [20], [50])
 
 
+@pytest.mark.parametrize("line", ["train 1.{e} valid 0.{e} *", "train: 1.{e}, validation: 0.{e}"])
+def test_losses_may_be_named_by_their_rows(line: str, tmp_path: Path) -> None:
+    steps = [f"step {n} loss {5 / n:.4f}" for n in range(1, 5)]
+    ends = [f"epoch {e}: {line.format(e=e)}" for e in (1, 2)]
+    text = "\n".join(("train 100 valid 20", *steps[:2], ends[0], *steps[2:], ends[1]))
+    (segment,) = read(tmp_path / "train.log", text).segments
+    same(segment, "val_loss", [2, 4], [0.1, 0.2])
+    same(segment, "epoch_train_loss", [2, 4], [1.1, 1.2])
+
+
 def test_steps_that_each_epoch_counts_anew_go_on(tmp_path: Path) -> None:
     text = "".join(
         f"Epoch {epoch}/2\n"

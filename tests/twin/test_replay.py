@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,47 @@ def test_the_scale_is_read_off_the_end_of_a_trainer_of_its_own(tmp_path: Path) -
     assert replay.scale.configured == 160.0
     # As above.
     assert 16.0 <= replay.scale.agreeing <= 32.0
+
+
+def test_of_a_log_that_has_the_end_alone_three_digits_tell_its_kind(tmp_path: Path) -> None:
+    """Of a trainer of its own, whose file does not state how it trained: nothing is assumed."""
+    masked = next(each for each in readings() if each.code == "answers-alone")
+    made(tmp_path, masked)
+    folder = tmp_path / "adapters"
+    config = {"num_layers": -1, "learning_rate": 3e-4, "batch_size": 4}
+    config["lora_parameters"] = {"rank": 4, "scale": 20.0, "dropout": 0.0}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    named = {"base": FIXTURES / "base", "data": tmp_path / "data", "budget": 240}
+
+    def logged(*validations: float) -> Replay:
+        steps = [f"step {step} loss 2.5" for step in (10, 20, 30)]
+        ends = [f"epoch {at}: train 2.5 valid {loss:.4f}" for at, loss in enumerate(validations, 1)]
+        lines = [line for pair in zip(steps, ends, strict=False) for line in pair]
+        (folder / "train.log").write_text("\n".join(lines) + "\n")
+        return replayed(Run.discover([folder], **named))
+
+    # No sound reading gives it.
+    replay = logged(3.0, 2.0, 0.5)
+    assert replay.reading is None
+    assert replay.saved_at is None
+    (level,) = logged(3.0, 2.0, ended := _loss_of_answers(folder, **named)).best
+    assert abs(level.off) < 1e-3
+    replay = logged(3.0, ended, 0.5)
+    assert replay.saved_at == 20
+
+
+def _loss_of_answers(folder: Path, **named: Any) -> float:
+    """The tuned model's loss on the answers of the validation rows, nats a token."""
+    from mlxdoctor.models.load import LoadedModels
+    from mlxdoctor.twin.masked_loss import evaluate, exact_loss
+    from mlxdoctor.twin.rerun import as_configured
+
+    run = Run.discover([folder], **named)
+    settings, parts = as_configured(run)
+    settings = replace(settings, mask_prompt=True)
+    rows = parts.encode(settings, None).valid
+    model = run.need(LoadedModels).select("tuned")
+    return evaluate(model, parts.batches(settings).evaluation(rows, -1), exact_loss)
 
 
 @pytest.mark.parametrize("mask", [False, True])
