@@ -47,7 +47,8 @@ _TOTAL_DIFFERENCE = 0.05
     codes={
         "none-trainable": Symptom.error(
             "the log says that nothing was trainable",
-            says="The log says that none of {total_millions:g} million parameters was trainable.",
+            says="The log says that [none of {total_millions:g} million parameters|no parameter] "
+            "was trainable.",
             expected="the LoRA factors are trainable",
             fix="convert the layers to LoRA after freezing the model, and count again",
         ),
@@ -94,7 +95,8 @@ def trainable_ratio(
     if (stated or "").startswith("full"):
         raise NotApplicable("a full fine-tune trains whole weights")
     # Of a model that sees, the log counts the language model alone.
-    if base is not None and not {"text_config", "vision_config"} & base.config.keys():
+    sees = base is not None and {"text_config", "vision_config"} & base.config.keys()
+    if base is not None and logged.total_millions is not None and not sees:
         total, count = logged.total_millions * 1e6, base.parameter_count
         if count and abs(total - count) > _TOTAL_DIFFERENCE * count + _ROUNDING:
             yield Sign("total-mismatch", {"log": total, "base": count}, where=base.path.name)

@@ -95,8 +95,8 @@ class TrainingLog:
         """Whether training began from an earlier adapter; None where the log can't tell."""
         if "resumed_from" in self.header:
             return True
-        # The trainer names the adapter it resumes from before it counts parameters.
-        return False if self.trainable is not None else None
+        # mlx-lm names the adapter it resumes from before it counts all parameters.
+        return False if self.trainable and self.trainable.total_millions is not None else None
 
     @classmethod
     def find(cls, run: RunView) -> TrainingLog:

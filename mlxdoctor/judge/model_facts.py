@@ -51,7 +51,7 @@ def model_facts(
     """Size and vocabulary of the model that a run was trained on, from the best that says so."""
     named = facts_of_name(model_name(config, log) or "")
     parameters, size_from = named.parameters, named.size_from
-    if log is not None and log.trainable is not None and log.trainable.total_millions > 0:
+    if log is not None and log.trainable is not None and log.trainable.total_millions:
         parameters, size_from = log.trainable.total_millions * 1e6, "the log"
     vocabulary = named.vocabulary
     if base is not None:

@@ -214,9 +214,10 @@ def test_bare_losses_are_numbered(tmp_path: Path) -> None:
         ("trainable params: 4,000,000 || all params: 8,000,000 || trainable%: 50.0", (50, 4, 8)),
         ("Trainable parameters: 3,000,000\nFrozen parameters: 9,000,000", (25, 3, 12)),
         ("Total params: 1.2B\nTrainable params: 12 million", (1, 12, 1200)),
+        ("trainable parameters: 590688", (0, 0.590688, None)),
     ],
 )
-def test_counts_of_parameters(line: str, share: tuple[float, ...], tmp_path: Path) -> None:
+def test_counts_of_parameters(line: str, share: tuple[float | None, ...], tmp_path: Path) -> None:
     log = read(tmp_path / "a.log", f"{line}\nStep 1 | loss 2.5\n")
     assert log.trainable is not None
     found = log.trainable

@@ -118,9 +118,9 @@ class Events(LineFormat):
         if few_millions is not None:
             if total_millions is None and "frozen" in counts:
                 total_millions = few_millions + counts["frozen"]
-            if total_millions is not None:
-                percent = percent or (100 * few_millions / total_millions if total_millions else 0)
-                self.notes.trainable = Trainable(percent, few_millions, total_millions)
+            if total_millions:
+                percent = percent or 100 * few_millions / total_millions
+            self.notes.trainable = Trainable(percent, few_millions, total_millions)
         return True
 
     def _started(self, number: int, line: str) -> bool:

@@ -147,11 +147,14 @@ class Save:
 
 @dataclass(frozen=True)
 class Trainable:
-    """The line on trainable parameters: percent, and both counts in millions."""
+    """The line on trainable parameters: percent, and both counts in millions.
+
+    Where the log does not say how many there are in all, percent is 0.
+    """
 
     percent: float
     trainable_millions: float
-    total_millions: float
+    total_millions: float | None
 
 
 @dataclass(frozen=True)
