@@ -34,6 +34,7 @@ def render(report: Report, paths: Mapping[str, str] | None = None) -> str:
     files = examined(report)
     view = {
         "report": report,
+        "is_poor": summary.is_poor(report),
         "figure_paths": paths or {},
         "captions": figures.captions(report),
         "titles": {name: figure.title for name, figure in figures.FIGURES.items()},

@@ -14,6 +14,10 @@ from mlxdoctor.verdict import CauseStatus, Readiness, Verdict
 #: By how much the first cause has to lead the second one to be called the root cause (log-odds).
 #: Of 856 runs of ward and real where it does, the first is right in 97%; of the others in 79%.
 CLEAR_MARGIN = 1.5
+#: Signs that what was recorded was computed again, and agrees.
+AGREEING = frozenset({"replay.as-computed", "end-state.as-logged"})
+#: What to do where the training is sound and the answers are not.
+MORE = "Train for longer or on more rows, or take a larger base model."
 #: Characters of an answer that are shown on the first screen.
 SAMPLE_CHARACTERS = 36
 
@@ -82,7 +86,7 @@ def screen(report: Report, prose: Callable[[str], str] = str) -> Screen:
             remarks.append(f"Name what is elsewhere with {' and '.join(named)}.")
     else:
         known = coverage(report) if report.root is None else ""
-        remarks = [known, left_out(report), most_useful(report)]
+        remarks = [_of_poor_answers(report), known, left_out(report), most_useful(report)]
     return Screen(
         headline(report),
         tuple(_facts(report)),
@@ -106,7 +110,7 @@ def _facts(report: Report) -> list[str]:
     if report.root is not None:
         return facts
     # The headline of a healthy run is the first of what was seen; a suspicion comes first.
-    first = 1 if report.verdict is Verdict.HEALTHY else 0
+    first = 1 if report.verdict is Verdict.HEALTHY and not is_poor(report) else 0
     last = 1 if report.suspected is not None else SEEN
     return [*facts, *(seen.message for seen in report.seen[first:last])]
 
@@ -119,6 +123,20 @@ def is_clear(report: Report) -> bool:
     return len(report.diagnosis) == 1 or first.score - report.diagnosis[1].score >= CLEAR_MARGIN
 
 
+def is_poor(report: Report) -> bool:
+    """Whether answers show an error that no fault of the training explains."""
+    errors = (finding for finding in report.findings if finding.severity is Severity.ERROR)
+    return report.verdict is Verdict.HEALTHY and any(errors)
+
+
+def _of_poor_answers(report: Report) -> str:
+    if not is_poor(report):
+        return ""
+    agrees = not AGREEING.isdisjoint(finding.code for finding in report.findings)
+    known = "was computed again, and agrees" if agrees else "shows no fault"
+    return f"What the training recorded {known}. {MORE}"
+
+
 def headline(report: Report) -> str:
     """The title: the root cause, or what else there is to say first."""
     if report.planned is not None:
@@ -128,6 +146,8 @@ def headline(report: Report) -> str:
         return f"{'Root cause' if is_clear(report) else 'Probable cause'}: {title}"
     if report.suspected is not None:
         return f"Suspect: perhaps {lowered(report.suspected.cause.title)}"
+    if is_poor(report):
+        return "Healthy training, but the tuned model's answers are poor"
     if report.verdict is Verdict.HEALTHY:
         learned = next((one.message for one in report.seen), "nothing points to a failure")
         return f"Healthy: {lowered(learned.rstrip('.'))}"

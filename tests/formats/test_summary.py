@@ -192,6 +192,28 @@ def test_what_the_time_did_not_allow_is_told_with_what_to_do() -> None:
     assert summary.left_out(clear) == ""
 
 
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ([], "What the training recorded shows no fault."),
+        (["replay.as-computed"], "What the training recorded was computed again, and agrees."),
+    ],
+)
+def test_poor_answers_of_a_sound_training_are_said_first(more: list[str], said: str) -> None:
+    data = sample.healthy()
+    loops = sample.finding("token-collapse.repetition", "error", "16 of 30 answers loop.")
+    agreeing = [sample.finding(code, "info", "As computed.") for code in more]
+    data["outcomes"].append(sample.outcome("token-collapse", "found", loops, *agreeing))
+    report = sample.made(data)
+    for name in ("text", "markdown", "html"):
+        shown = " ".join(text_of(report, name).split())
+        assert "Healthy training, but the tuned model's answers are poor" in shown
+        assert "16 of 30 answers loop." in shown
+        assert said in shown
+    plain = sample.made(sample.healthy())
+    assert summary.headline(plain).startswith("Healthy: ")
+
+
 def test_the_name_of_a_file_gets_no_capital() -> None:
     assert summary.sentence("it was cut off") == "It was cut off."
     assert summary.sentence("adapters/a: is empty") == "adapters/a: is empty."
