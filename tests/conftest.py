@@ -26,8 +26,23 @@ LOGS = FIXTURES / "logs"
 Call = Callable[..., tuple[int, str, str]]
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that take longest are begun first, so that no worker is left alone with one."""
+    """Files that take longest are begun first, so that no worker is left alone with one.
+
+    Of a function marked `sweep(n)`, all cases but n, spread over the whole, are marked `long`.
+    """
+    swept: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sweep") is not None:
+            swept.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in swept.values():
+        marker = cases[0].get_closest_marker("sweep")
+        kept = min(marker.args[0], len(cases)) if marker is not None else 0
+        places = {place * len(cases) // kept for place in range(kept)}
+        for place, item in enumerate(cases):
+            if place not in places:
+                item.add_marker("long")
 
     def stated(item: pytest.Item) -> int:
         marker = item.get_closest_marker("slow")

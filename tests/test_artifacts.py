@@ -53,6 +53,7 @@ def edited(run: Path, out: Path, change: Callable[[dict[str, Any]], dict[str, An
     return out
 
 
+@pytest.mark.long
 def test_a_quantised_base(tmp_path: Path) -> None:
     from mlx_lm import convert
 
@@ -69,6 +70,7 @@ def test_a_quantised_base(tmp_path: Path) -> None:
     assert first_cause(zeroed) == "adapter-not-trained"
 
 
+@pytest.mark.long
 def test_dora(tmp_path: Path) -> None:
     dora = trained(tmp_path / "dora", fine_tune_type="dora", **LONG_ENOUGH)
     assert first_cause(dora) == "inconclusive"

@@ -127,6 +127,7 @@ def findings_of(report: Report, check: str) -> dict[str, str]:
     return {finding.code: finding.severity.value for finding in outcome.findings}
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.slow(60)
 @pytest.mark.parametrize("name", run_names())
 def test_the_known_cause_comes_first_when_models_are_run(name: str) -> None:

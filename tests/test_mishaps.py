@@ -43,6 +43,7 @@ def test_the_first_screen_says_what_happened_and_what_to_do(
     assert places == sorted(places), text
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",

@@ -146,6 +146,7 @@ def test_exit_codes(changes: dict[str, Any], fail_on: str, code: int) -> None:
     assert exit_code(sample.made(sample.healthy() | changes), fail_on) == code
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_files_alone_speak_first_and_the_models_have_the_last_word(call: Call) -> None:
     arguments = ["diagnose", RUNS / "b-never-trained", "--stdout", "json"]

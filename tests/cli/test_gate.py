@@ -220,6 +220,7 @@ EDITS: dict[str, Edit] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.slow(60)
 def test_an_adapter_that_lost_what_it_learned_does_not_pass(project: Path, call: Call) -> None:
     """Without its log and its checkpoints, too."""

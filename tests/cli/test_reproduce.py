@@ -102,6 +102,7 @@ def reproduced(tmp_path_factory: pytest.TempPathFactory) -> Reproduced:
     return Reproduced(run, out, before, (process.returncode, said), finished, late, done, again)
 
 
+@pytest.mark.long
 @pytest.mark.slow(50)
 def test_the_collapse_is_confirmed_and_the_run_is_left_alone(reproduced: Reproduced) -> None:
     code, printed, _ = reproduced.done
@@ -118,6 +119,7 @@ def test_the_collapse_is_confirmed_and_the_run_is_left_alone(reproduced: Reprodu
     assert "Computed again, the first losses are the log's" in report
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_stopped_reproduction_goes_on_and_redoes_nothing(reproduced: Reproduced) -> None:
     code, said = reproduced.stopped

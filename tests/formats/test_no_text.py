@@ -301,6 +301,7 @@ def test_labels_without_rows_show_no_text(
 # --- reruns ---
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_reproduction_withholds_text_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -68,6 +68,7 @@ def test_the_first_table_lists_every_item_the_worst_first() -> None:
     assert names == [COLLAPSED, "absent", "", HEALTHY, OVERFITTED]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_job_summary_of_thousands_stays_below_a_megabyte() -> None:
     def page_of(data: dict[str, object]) -> GateResult:

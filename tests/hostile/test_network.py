@@ -37,6 +37,7 @@ COMMANDS = (
 )
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda one: " ".join(one)[:24])
 def test_without_a_network(command: tuple[str, ...], tmp_path: Path) -> None:

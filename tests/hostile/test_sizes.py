@@ -54,6 +54,7 @@ def test_factors_of_a_hundred_gigabytes_are_refused_by_their_header(tmp_path: Pa
         Adapter.read(path)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_adapter_of_every_expert_is_judged_in_seconds(tmp_path: Path) -> None:
     layers, experts, names = 94, 128, ("gate_proj", "up_proj", "down_proj")

@@ -52,6 +52,7 @@ print(int(status.split("VmHWM:")[1].split()[0]) >> 10)
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="no limit of a process's addresses")
 def test_no_template_fills_the_memory() -> None:

@@ -193,6 +193,7 @@ def test_memory_that_is_not_there_and_the_cheapest_way(plan: Callable[..., Path]
     assert readiness(mlxdoctor.preflight(path, elsewhere=True)) is Readiness.READY
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_steps_find_a_rate_that_only_the_model_and_its_rows_can_tell(
     plan: Callable[..., Path],

@@ -80,6 +80,7 @@ def test_schedule_counts_with_its_highest_rate(tmp_path: Path) -> None:
     assert highest_rate(settings) == pytest.approx(4e-3)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     ("change", "code", "readiness"),
     [

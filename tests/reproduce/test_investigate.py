@@ -375,6 +375,7 @@ def test_reruns_are_no_shorter_than_the_onset() -> None:
     )
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("cause", "name", "verdict"),

@@ -126,6 +126,7 @@ def test_what_was_trained_along_is_left_out_of_what_is_saved(tmp_path: Path) -> 
         assert load_file(tmp_path / name).keys() == {f"{layer}.lora_a", f"{layer}.lora_b"}
 
 
+@pytest.mark.long
 @pytest.mark.slow(30)
 def test_a_template_without_an_end_token_is_confirmed_by_one_that_has_it(tmp_path: Path) -> None:
     base = tmp_path / "base"

@@ -135,6 +135,7 @@ def test_work_is_begun_again_without(left_out: str, tmp_path: Path) -> None:
     assert supervised(tmp_path, program) == (outcome, said)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("body", "limit", "why"),
     [

@@ -96,6 +96,7 @@ def test_where_there_is_little_time_few_batches_tell_a_loss_with_its_error(
     assert "time was over" in late.why_missing(Replay)
 
 
+@pytest.mark.long
 def test_without_a_validation_another_optimiser_is_no_other_base(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,6 +218,7 @@ FAULTY = [each for each in readings() if not each.sound and each.code != "adapte
 CASES = list({each.code: each for each in FAULTY if "<|im_start|>" not in each.clause}.values())
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     "reading", [each for each in readings() if each.sound], ids=lambda each: each.clause
 )
@@ -228,6 +230,7 @@ def test_a_sound_trainer_of_another_kind_is_sound(tmp_path: Path, reading: Readi
     assert {finding.severity.value for finding in findings} <= {"info"}
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("reading", CASES, ids=lambda each: each.clause)
 def test_what_a_trainer_did_is_read_off_its_log(tmp_path: Path, reading: Reading) -> None:
     run = made(tmp_path, reading, mask_prompt=reading.code == "prompt-in-the-loss")

@@ -46,6 +46,7 @@ def said_of(cache: Path, kind: str) -> dict[str, tuple[str, str | None]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.slow(100)
 @pytest.mark.skipif(
     sys.platform == "linux"
