@@ -128,15 +128,15 @@ def end_state(replay: Replay, *, reach: Reach | None) -> Iterator[Sign | Seen]:
     if replay.saved_at is not None:
         yield Sign("saved-earlier", measured | {"iteration": replay.saved_at})
         return
-    if before is None and replay.level("report") is None:
-        raise Inconclusive(
-            "no first loss of the log could be computed again: its last may be of another kind"
-        )
     if (scale := replay.scale) is not None:
         agreeing = {"scale": scale.agreeing, "advised_scale": scale.agreeing, "loss": scale.loss}
         figures = measured | agreeing | {"configured": scale.configured}
         yield Sign("other-scale", figures, where="lora_parameters.scale")
         return
+    if before is None and replay.level("report") is None:
+        raise Inconclusive(
+            "no first loss of the log could be computed again: its last may be of another kind"
+        )
     if replay.is_turned:
         yield Sign("factors-turned", measured)
         return

@@ -359,8 +359,19 @@ class _Bench:
             if is_exact or self._saved_at(levels) is not None:
                 return self._result(configured, shape, levels)
             if self.is_late:
-                break
+                return self._result(configured, None, configured)
+        for shape in filter(self._is_plain, shapes):
+            levels = self._validations(shape)
+            if (scale := self._other_scale(shape, levels, EXACT)) is not None:
+                return self._result(configured, shape, levels, scale)
         return self._result(configured, None, configured)
+
+    def _is_plain(self, shape: _Ground) -> bool:
+        """Whether it is the loss as most trainers write it, over whole rows or answers alone."""
+        from mlxdoctor.twin.masked_loss import exact_loss
+
+        is_usual = shape.parts.encode is self.usual.parts.encode
+        return is_usual and shape.parts.loss is exact_loss
 
     def _saved_at(self, levels: Sequence[Level]) -> int | None:
         """The iteration of an earlier validation, which the saved model has instead of the last."""
@@ -439,8 +450,14 @@ class _Bench:
             else "",
         )
 
-    def _other_scale(self, ground: _Ground, levels: Sequence[Level]) -> Scale | None:
-        """The scale at which the saved adapter has the log's last loss, where it has another."""
+    def _other_scale(
+        self, ground: _Ground, levels: Sequence[Level], allowed: float | None = None
+    ) -> Scale | None:
+        """The scale at which the saved adapter has the log's last loss, where it has another.
+
+        Args:
+            allowed: nats by which it may be off, if not by its tolerance.
+        """
         if (after := _worse_end(levels)) is None:
             return None
         model, modules = self._adapted()
@@ -458,9 +475,10 @@ class _Bench:
         for module, configured in zip(modules, scales, strict=True):
             module.scale = configured
         off, scale, loss = min(tried)
-        # Training may have gone on to a lower loss after the last validation.
-        learned = self.recorded.before - after.recorded if self.recorded.before else 0.0
-        allowed = max(after.tolerance, PATH * learned) if loss < after.recorded else after.tolerance
+        if allowed is None:
+            # Training may have gone on to a lower loss after the last validation.
+            learned = self.recorded.before - after.recorded if self.recorded.before else 0.0
+            allowed = max(after.tolerance, PATH * learned if loss < after.recorded else 0.0)
         return Scale(own, scale, loss) if off <= allowed else None
 
     def _adapted(self) -> tuple[Any, list[Any]]:

@@ -159,6 +159,14 @@ def test_what_is_said_of_an_epoch_is_told_apart_from_its_steps(tmp_path: Path) -
     same(segment, "epoch_skipped_batches_of", [20], [50])
 
 
+def test_records_that_count_batches_and_updates(tmp_path: Path) -> None:
+    rows = [f'{{"micro": {2 * n}, "updates": {n}, "loss": {5 / n:.4f}}}' for n in (10, 20)]
+    text = "\n".join((*rows, '{"epoch": 1, "val": 0.5}'))
+    (segment,) = read(tmp_path / "train.log", text).segments
+    same(segment, "train_loss", [10, 20], [0.5, 0.25])
+    same(segment, "val_loss", [20], [0.5])
+
+
 @pytest.mark.parametrize("line", ["train 1.{e} valid 0.{e} *", "train: 1.{e}, validation: 0.{e}"])
 def test_losses_may_be_named_by_their_rows(line: str, tmp_path: Path) -> None:
     steps = [f"step {n} loss {5 / n:.4f}" for n in range(1, 5)]

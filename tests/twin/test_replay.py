@@ -155,9 +155,14 @@ def test_of_a_log_that_has_the_end_alone_three_digits_tell_its_kind(tmp_path: Pa
     masked = next(each for each in readings() if each.code == "answers-alone")
     made(tmp_path, masked)
     folder = tmp_path / "adapters"
-    config = {"num_layers": -1, "learning_rate": 3e-4, "batch_size": 4}
-    config["lora_parameters"] = {"rank": 4, "scale": 20.0, "dropout": 0.0}
-    (folder / "adapter_config.json").write_text(json.dumps(config))
+
+    def configured(scale: float) -> None:
+        lora = {"rank": 4, "scale": scale, "dropout": 0.0}
+        stated = {"num_layers": -1, "learning_rate": 3e-4, "batch_size": 4}
+        text = json.dumps({**stated, "lora_parameters": lora})
+        (folder / "adapter_config.json").write_text(text)
+
+    configured(20.0)
     named = {"base": FIXTURES / "base", "data": tmp_path / "data", "budget": 240}
 
     def logged(*validations: float) -> Replay:
@@ -175,6 +180,10 @@ def test_of_a_log_that_has_the_end_alone_three_digits_tell_its_kind(tmp_path: Pa
     assert abs(level.off) < 1e-3
     replay = logged(3.0, ended, 0.5)
     assert replay.saved_at == 20
+    configured(160.0)
+    scale = logged(3.0, 2.0, ended).scale
+    assert scale is not None
+    assert (scale.configured, scale.agreeing) == (160.0, 20.0)
 
 
 def _loss_of_answers(folder: Path, **named: Any) -> float:

@@ -16,7 +16,17 @@ STAND_INS: Mapping[str, list[str]] = _TABLES["stand-ins"]
 _ALIASES = {alias: name for name, aliases in CANONICAL.items() for alias in (*aliases, name)}
 
 #: Names of the column that counts updates, best first.
-STEPS = ("iteration", "iter", "it", "global_step", "train_global_step", "step", "steps", "iters")
+STEPS = (
+    "iteration",
+    "iter",
+    "it",
+    "global_step",
+    "train_global_step",
+    "step",
+    "steps",
+    "iters",
+    "updates",
+)
 
 #: Keys of a trainer's closing summary, which repeats names with another meaning.
 SUMMARY_KEYS = frozenset(("train_runtime", "total_flos", "train_samples_per_second"))
