@@ -117,7 +117,14 @@ def end_state(replay: Replay, *, reach: Reach | None) -> Iterator[Sign | Seen]:
     }
     start = before.recorded if before is not None else math.inf
     is_lost = worse > LOST * (start - after.recorded)
-    if abs(worse) <= max(tolerance, SHARE * after.recorded):
+    # The best model was kept, and not the last.
+    is_best = replay.saved_at is not None and worse < 0.0
+    best: dict[str, Measurement] = {
+        "logged": after.computed,
+        "when": f"iteration {replay.saved_at}",
+    }
+    measured |= best if is_best else {}
+    if is_best or abs(worse) <= max(tolerance, SHARE * after.recorded):
         if is_lost and worse > SHARE * after.recorded:
             raise Inconclusive("its last validation is over too few batches of the rows")
         yield Seen(_SAME, measured)

@@ -351,7 +351,8 @@ class _Bench:
     def _by_its_end(self, configured: Sequence[Level], shapes: Sequence[_Ground]) -> Replay:
         """The sound reading under which the end is exact, where nothing of the start is recorded.
 
-        One figure agrees within its noise with many a reading, and to three digits with few.
+        Or the one under which it is with another LoRA scale. One figure agrees within its noise
+        with many a reading, and to three digits with few.
         """
         for shape in shapes:
             levels = self._validations(shape)
@@ -374,11 +375,10 @@ class _Bench:
         return is_usual and shape.parts.loss is exact_loss
 
     def _saved_at(self, levels: Sequence[Level]) -> int | None:
-        """The iteration of an earlier validation, which the saved model has instead of the last."""
-        after = _worse_end(levels)
-        earlier = self.recorded.validations if after is not None else ()
-        same = (at for at, loss in earlier if after and abs(loss - after.computed) <= EXACT)
-        return next(same, None)
+        """The iteration of an earlier validation, the loss of which it has instead of the last."""
+        ends = [level.computed for level in levels if level.what == "after" and level.misfit > 0.0]
+        earlier = self.recorded.validations if ends else ()
+        return next((at for at, loss in earlier if abs(loss - ends[0]) <= EXACT), None)
 
     def _exactly(
         self, shape: _Ground, near: Sequence[Level]

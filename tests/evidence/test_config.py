@@ -32,6 +32,21 @@ def test_yaml_rate_without_a_point_is_a_number_and_pyyaml_is_left_alone(write):
     assert yaml.safe_load("1e-5") == before
 
 
+@pytest.mark.parametrize(
+    ("name", "more", "optimizer"),
+    [
+        ("config.yaml", {}, "adam"),
+        ("adapter_config.json", {}, None),
+        ("adapter_config.json", {"iters": 100, "seed": 0}, "adam"),
+        ("adapter_config.json", {"optimizer": "sgd"}, "sgd"),
+    ],
+)
+def test_what_another_trainer_leaves_out_is_no_default_of_mlx_lm(write, name, more, optimizer):
+    config = TrainingConfig.read(write({"learning_rate": 1e-4, "num_layers": 8, **more}, name))
+    assert config.optimizer == optimizer
+    assert config.states_steps is (optimizer is not None)
+
+
 def test_defaults_are_those_of_mlx_lm_and_marked():
     from mlx_lm.lora import CONFIG_DEFAULTS
 

@@ -178,8 +178,13 @@ def test_of_a_log_that_has_the_end_alone_three_digits_tell_its_kind(tmp_path: Pa
     assert replay.saved_at is None
     (level,) = logged(3.0, 2.0, ended := _loss_of_answers(folder, **named)).best
     assert abs(level.off) < 1e-3
-    replay = logged(3.0, ended, 0.5)
-    assert replay.saved_at == 20
+    # The model of the second validation was saved: to be the best one, or by mistake.
+    for last, code in ((2.0 * ended, "as-logged"), (0.5, "saved-earlier")):
+        assert logged(3.0, ended, last).saved_at == 20
+        run = Run.discover([folder], **named)
+        assert [each.code for each in check_called("end-state").run(run).findings] == [
+            f"end-state.{code}"
+        ]
     configured(160.0)
     scale = logged(3.0, 2.0, ended).scale
     assert scale is not None
