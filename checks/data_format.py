@@ -212,7 +212,7 @@ def _validation(
         train = dataset.splits.get("train")
         passes = rows_gone_over(config, log) / max(len(train.rows) if train is not None else 0, 1)
         if reports and 0.0 < passes <= ONCE:
-            yield Sign("met-once", {"passes": passes, "reports": reports})
+            yield Sign("met-once", {"passes": passes})
             return
         counts = {"reports": reports, "validations": validations or None}
         severity = None if reports is None else Severity.WARNING

@@ -143,7 +143,8 @@ _BY_MISTAKE = (
 #: Share of prompts that hold their answer (at most 0.05 in 12 real tasks), and words of an answer:
 #: what is read off a text is shorter.
 GIVEN, GIVEN_WORDS = 0.8, 3
-#: Different answers, up to which they are labels to choose from.
+#: Different answers, up to which they are labels to choose from: the prompt held its own label and
+#: no other in at most 0.06 of the rows of 19 tasks, and in all of one that was given away.
 LABELS = 30
 #: Rows below which there are too few: LoRA guides start at 50 to 100, and fixtures with 12 overfit.
 FEW_ROWS = 50

@@ -315,7 +315,7 @@ def _end_after_answer(rows: Sequence[RowLosses]) -> Iterator[Sign | Seen]:
     is_certain = forgot or (learned and is_unsure and after.rose(TO_LEARN))
     if not is_certain and not (learned and is_unlikely and after.gain <= 0):
         yield Seen(_END, after.measured)
-        if not is_unsure:
+        if learned and not is_unsure:
             yield Sign("end-token-learned", after.measured)
         return
     severity = None if is_certain else Severity.WARNING

@@ -16,6 +16,8 @@ from mlxdoctor.verdict import CauseStatus, Readiness, Verdict
 CLEAR_MARGIN = 1.5
 #: Signs that what was recorded was computed again, and agrees.
 AGREEING = frozenset({"replay.as-computed", "end-state.as-logged"})
+#: The check of what models answer.
+OF_ANSWERS = "token-collapse."
 #: What to do where the training is sound and the answers are not.
 MORE = "Train for longer or on more rows, or take a larger base model."
 #: Characters of an answer that are shown on the first screen.
@@ -125,8 +127,9 @@ def is_clear(report: Report) -> bool:
 
 def is_poor(report: Report) -> bool:
     """Whether answers show an error that no fault of the training explains."""
-    errors = (finding for finding in report.findings if finding.severity is Severity.ERROR)
-    return report.verdict is Verdict.HEALTHY and any(errors)
+    errors = (finding.code for finding in report.findings if finding.severity is Severity.ERROR)
+    is_of_answers = any(code.startswith(OF_ANSWERS) for code in errors)
+    return report.verdict is Verdict.HEALTHY and is_of_answers
 
 
 def _of_poor_answers(report: Report) -> str:

@@ -48,7 +48,7 @@ PATH = 0.05
 #: another training explains.
 EXPLAINED, CLEAR = 1 / 3, 2.0
 #: Batches on which it is seen that a reading is far off -> nats beyond what they differ from the
-#: rest.
+#: rest. One batch first: of 403 readings of a fixture the same are left, in two thirds of the time.
 SCREENED = {1: 0.4, 3: 0.2}
 #: LoRA scales that people set: alpha over rank, alpha, mlx-lm's defaults.
 SCALES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 16.0, 20.0, 32.0, 40.0, 64.0, 128.0)

@@ -161,7 +161,7 @@ def test_what_is_said_of_an_epoch_is_told_apart_from_its_steps(tmp_path: Path) -
 
 def test_records_that_count_batches_and_updates(tmp_path: Path) -> None:
     rows = [f'{{"micro": {2 * n}, "updates": {n}, "loss": {5 / n:.4f}}}' for n in (10, 20)]
-    text = "\n".join((*rows, '{"epoch": 1, "val": 0.5}'))
+    text = "\n".join(('{"train": 240, "valid": 24}', *rows, '{"epoch": 1, "val": 0.5}'))
     (segment,) = read(tmp_path / "train.log", text).segments
     same(segment, "train_loss", [10, 20], [0.5, 0.25])
     same(segment, "val_loss", [20], [0.5])

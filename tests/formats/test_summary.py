@@ -210,8 +210,12 @@ def test_poor_answers_of_a_sound_training_are_said_first(more: list[str], said: 
         assert "Healthy training, but the tuned model's answers are poor" in shown
         assert "16 of 30 answers loop." in shown
         assert said in shown
-    plain = sample.made(sample.healthy())
-    assert summary.headline(plain).startswith("Healthy: ")
+    # What the healthy run shows beside its answers is no word on them.
+    data = sample.healthy()
+    padding = sample.finding("learned-targets.padding-learned", "error", "It goes on with padding.")
+    data["outcomes"].append(sample.outcome("learned-targets", "found", padding))
+    for plain in (data, sample.healthy()):
+        assert summary.headline(sample.made(plain)).startswith("Healthy: ")
 
 
 def test_the_name_of_a_file_gets_no_capital() -> None:

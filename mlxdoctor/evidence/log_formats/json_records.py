@@ -33,6 +33,8 @@ DATA_KEYS = frozenset(
     ("text", "messages", "prompt", "completion", "response", "tuned", "base", "chosen", "rejected")
 )
 #: Keys under which trainers keep a list of records.
+#: Parts of the rows that losses are named by, too: whole numbers are how many rows they have.
+SPLIT_NAMES = ("train", "val", "valid", "validation")
 _HISTORIES = ("log_history", "history", "logs", "metrics", "records")
 
 
@@ -107,6 +109,8 @@ def _add(reader: LogFormat, number: int, record: Mapping[str, Any]) -> Shape | N
     The columns of its shape are in the order of the record.
     """
     if not (DATA_KEYS.isdisjoint(record) and SUMMARY_KEYS.isdisjoint(record)):
+        return None
+    if any(type(record.get(split)) is int for split in SPLIT_NAMES):
         return None
     stated = (
         (key, to_number(value) if isinstance(value, str) else as_float(value))
