@@ -1,8 +1,8 @@
 """Whether the answers depend on their prompts.
 
 What it finds. Training answers that their prompts do not make any likelier, while prompts do
-that on the validation rows: answers that were shuffled, or that belong to something else. And a tuned model to
-which the prompts of the rows that it learned matter no more than another row's.
+that on the validation rows: answers that were shuffled, or that belong to something else. And a
+tuned model to which its rows' own prompts matter no more than those of other rows.
 
 Why it matters. Shuffled answers are sound sentences: the loss falls, and the model learns to say
 what is said in general, whatever it is asked. The base model alone shows it, before training.

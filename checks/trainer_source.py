@@ -16,8 +16,6 @@ are notes. What the training step really does is measured by the checks of a ste
 What to do. `mlxdoctor explain RULE` shows a bad example and a good one.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -52,7 +50,7 @@ class SourcesBeside:
     sources: tuple[Source, ...]
 
     @classmethod
-    def find(cls, run: RunView) -> SourcesBeside:
+    def find(cls, run: RunView) -> "SourcesBeside":
         """The first `_MAX_FILES` Python files of the run, without those that do not use MLX."""
         paths = [path for path in run.files.unrecognised if path.suffix == ".py"]
         sources = [source for path in paths[:_MAX_FILES] if (source := _source(path)) is not None]

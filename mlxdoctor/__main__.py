@@ -4,8 +4,6 @@ What a command reads may kill or hang the process that reads it. So the program 
 command as a watched child of itself, and imports next to nothing for that.
 """
 
-from __future__ import annotations
-
 import sys
 
 

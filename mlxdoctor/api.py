@@ -1,7 +1,5 @@
 """`diagnose`: paths in, report out. The command line and the gate are thin layers over it."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """The knowledge base in causes.toml: causes, and what speaks for and against each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -114,7 +112,7 @@ class Cause:
     beside_change: str = ""
     called: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
-    def seen_with(self, severities: Mapping[str, Severity]) -> Cause:
+    def seen_with(self, severities: Mapping[str, Severity]) -> "Cause":
         """The cause with one weight for each code, given the severities of the findings by code.
 
         It has the texts of the first entry in `called` that applies.

@@ -23,8 +23,6 @@ The check's name is its module's name with dashes; its module docstring is the
 text that `mlxdoctor explain` prints.
 """
 
-from __future__ import annotations
-
 import inspect
 import sys
 import time

@@ -1,7 +1,5 @@
 """What experiments said of a report's causes: one frozen dataclass for each kind of entry."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -9,8 +9,6 @@ what it could have said is listed as unknown. The score orders causes; of an
 unhealthy run the knowledge base's calibration makes it a probability.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace

@@ -1,7 +1,5 @@
 """What checks measured that a report can show: the data of its figures."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

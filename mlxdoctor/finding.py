@@ -1,7 +1,5 @@
 """What a check reports: findings, and the outcome they belong to."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -72,17 +70,17 @@ class Symptom:
     in_a_plan: Severity | None = None
 
     @classmethod
-    def error(cls, meaning: str, expected: str = "", fix: str = "", **more: Any) -> Symptom:
+    def error(cls, meaning: str, expected: str = "", fix: str = "", **more: Any) -> "Symptom":
         """One that a run does not survive, as a rule; `more` are fields, by name."""
         return cls(meaning, Severity.ERROR, expected, fix, **more)
 
     @classmethod
-    def warning(cls, meaning: str, expected: str = "", fix: str = "", **more: Any) -> Symptom:
+    def warning(cls, meaning: str, expected: str = "", fix: str = "", **more: Any) -> "Symptom":
         """One that does harm, or may; likewise."""
         return cls(meaning, Severity.WARNING, expected, fix, **more)
 
     @classmethod
-    def info(cls, meaning: str, expected: str = "", fix: str = "", **more: Any) -> Symptom:
+    def info(cls, meaning: str, expected: str = "", fix: str = "", **more: Any) -> "Symptom":
         """One that is worth knowing; likewise."""
         return cls(meaning, Severity.INFO, expected, fix, **more)
 

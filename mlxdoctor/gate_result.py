@@ -3,8 +3,6 @@
 What the policy made of a report's findings stands beside it, in the findings' order.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal

@@ -1,7 +1,5 @@
 """Which versions of packages are installed here."""
 
-from __future__ import annotations
-
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 

@@ -1,7 +1,5 @@
 """The modules of a package: how everything that one file adds is found."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from types import ModuleType

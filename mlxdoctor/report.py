@@ -3,8 +3,6 @@
 Numbers may be NaN or infinite here; `formats.json_format` says how they are written.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
@@ -174,7 +172,7 @@ class Report:
         )
 
     @property
-    def alone(self) -> Report:
+    def alone(self) -> "Report":
         """The report without the run that it may come with: what can be pickled."""
         return Report(**{one.name: getattr(self, one.name) for one in fields(Report)})
 

@@ -1,7 +1,5 @@
 """A run: its paths, what the user said of it, and the evidence in it, read on first use."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -67,7 +65,7 @@ class Run:
         *,
         progress: Progress | None = None,
         **changes: Any,
-    ) -> Run:
+    ) -> "Run":
         """The run in `paths`.
 
         Args:
@@ -88,7 +86,7 @@ class Run:
         config: TrainingConfig,
         options: Options | None = None,
         progress: Progress | None = None,
-    ) -> Run:
+    ) -> "Run":
         """The run that a configuration describes and that was not begun.
 
         Args:
@@ -99,7 +97,7 @@ class Run:
         run = cls(files, options, progress, budget=TimeBudget(options.budget))
         return run.having(config, PlannedRun(config))._followed()
 
-    def _followed(self) -> Run:
+    def _followed(self) -> "Run":
         """The run with base and data looked up where its configuration or log names them."""
         config = self.get(TrainingConfig)
         log = self.get(TrainingLog) if config is None else None
@@ -113,7 +111,7 @@ class Run:
             files = replace(files, data=resolve(data, roots, model=False), data_named=data)
         return replace(self, files=files)
 
-    def having(self, *evidence: Any) -> Run:
+    def having(self, *evidence: Any) -> "Run":
         """The run with these pieces of evidence, each in place of what would be found of its kind.
 
         What was read before stays read.
@@ -197,7 +195,7 @@ class Run:
         """Whether a run of its kind has no such evidence, so that nothing is lacking."""
         return isinstance(self._cache.get(kind, _NOT_ASKED).problem, NoSuchThing)
 
-    def other(self, path: Path) -> Run:
+    def other(self, path: Path) -> "Run":
         """The run in another folder, of which no model is run."""
         return Run.discover([path], allow_model=False)
 

@@ -1,7 +1,5 @@
 """All text of a run that may be nobody else's business: its rows, and what the model said."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

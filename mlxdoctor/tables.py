@@ -1,7 +1,5 @@
 """Tables of TOML files that ship with the package, read into dataclasses."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Mapping

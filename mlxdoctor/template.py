@@ -10,8 +10,6 @@
 - `{{`, `}}`, `[[` and `]]` stand for the sign itself.
 """
 
-from __future__ import annotations
-
 import re
 import string
 from collections.abc import Iterator, Mapping

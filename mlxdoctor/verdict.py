@@ -1,7 +1,5 @@
 """The answer in one word, and what was learned of every cause."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 

@@ -1,7 +1,5 @@
 """The answer of a bisection in words, and its table."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import isfinite
 from pathlib import Path

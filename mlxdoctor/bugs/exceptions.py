@@ -1,7 +1,5 @@
 """What exceptions that end a run mean, from exceptions.toml."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The list of known bugs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The command line: one file a command, loaded when that command is called."""
 
-from __future__ import annotations
-
 import errno
 import importlib
 import io

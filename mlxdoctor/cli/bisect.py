@@ -1,7 +1,5 @@
 """`mlxdoctor bisect`: which saved checkpoint is the last good one, and which the best."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

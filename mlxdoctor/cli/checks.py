@@ -1,7 +1,5 @@
 """`mlxdoctor checks`: what can be found."""
 
-from __future__ import annotations
-
 import click
 
 from mlxdoctor.cli import EXIT_CLEAN, options, output

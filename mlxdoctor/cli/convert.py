@@ -1,7 +1,5 @@
 """`mlxdoctor convert`: an adapter from PEFT's format to mlx-lm's and back."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

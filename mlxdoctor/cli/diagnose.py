@@ -1,7 +1,5 @@
 """`mlxdoctor diagnose`: why a fine-tune failed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`mlxdoctor gate`: many adapters or runs under one policy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -1,7 +1,5 @@
 """`mlxdoctor inspect`: an adapter as a table."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`mlxdoctor lint`: known MLX training mistakes in source code."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -1,7 +1,5 @@
 """Where a command's results go: files written whole or not at all, and the terminal."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """`mlxdoctor preflight`: would this run fail, before it is made?"""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

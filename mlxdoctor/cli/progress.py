@@ -1,7 +1,5 @@
 """Progress on standard error: a bar on a terminal, and a line now and then elsewhere."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable
@@ -36,7 +34,7 @@ class ProgressLine:
         self._written = self._started
         self._columns = 0
 
-    def __enter__(self) -> ProgressLine:
+    def __enter__(self) -> "ProgressLine":
         return self
 
     def __exit__(

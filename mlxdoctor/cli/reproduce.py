@@ -1,7 +1,5 @@
 """`mlxdoctor reproduce`: the failure made again, and the one change that cures it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -1,7 +1,5 @@
 """One adapter in, the files of the other library's adapter folder out."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

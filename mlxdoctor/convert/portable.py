@@ -1,7 +1,5 @@
 """A LoRA adapter in no library's format, its numbers, and how each library writes them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import frexp
@@ -43,7 +41,7 @@ class LibraryFormat:
     magnitude: str
     is_turned: bool
 
-    def tensors(self, modules: Iterable[PortableModule]) -> dict[str, Stored]:
+    def tensors(self, modules: Iterable["PortableModule"]) -> dict[str, Stored]:
         """The tensors of an adapter by name."""
         tensors: dict[str, Stored] = {}
         for module in modules:
@@ -91,7 +89,7 @@ class PortableModule:
     scale: float
 
     @classmethod
-    def of(cls, module: LoraModule, config: TrainingConfig) -> PortableModule:
+    def of(cls, module: LoraModule, config: TrainingConfig) -> "PortableModule":
         """The module as its own library would apply it.
 
         Raises:

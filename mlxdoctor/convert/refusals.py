@@ -1,7 +1,5 @@
 """What of an adapter can't be carried over, and why: the reason instead of a file that differs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from math import isfinite

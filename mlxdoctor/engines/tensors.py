@@ -6,8 +6,6 @@ trace((AᵀA)(BBᵀ)), and its singular values are those of an r × r product of
 Gram matrices, so that the cost is linear in the sizes of A and B.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -284,7 +282,7 @@ class Change:
     base_square: float = 0.0
     nonfinite: int = 0
 
-    def __add__(self, other: Change) -> Change:
+    def __add__(self, other: "Change") -> "Change":
         return Change(
             self.square + other.square,
             self.base_square + other.base_square,

@@ -1,7 +1,5 @@
 """The tensors of an adapter: LoRA factors by module, and whatever else is in the file."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What the keys of recorded answers are called, and whether a row of a file is one."""
 
-from __future__ import annotations
-
 from collections.abc import Set
 
 PROMPT_KEYS = ("prompt", "question", "input", "instruction", "query")

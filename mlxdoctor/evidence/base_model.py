@@ -1,7 +1,5 @@
 """The base model: its configuration and the headers of its weights, values on demand."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -51,7 +49,7 @@ class BaseModel:
     is_mlx: bool
 
     @classmethod
-    def find(cls, run: RunView) -> BaseModel:
+    def find(cls, run: RunView) -> "BaseModel":
         files = run.files
         if files.base is not None:
             return cls.read(files.base)
@@ -61,7 +59,7 @@ class BaseModel:
         raise Missing("nothing names the base model; name its folder with --base")
 
     @classmethod
-    def read(cls, path: Path) -> BaseModel:
+    def read(cls, path: Path) -> "BaseModel":
         """Read `config.json` and the headers of the weight files.
 
         Raises:

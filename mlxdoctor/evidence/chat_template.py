@@ -3,8 +3,6 @@
 Templates come with a model and are not trusted: `safety.template_sandbox` runs them.
 """
 
-from __future__ import annotations
-
 import gc
 import time
 import warnings
@@ -52,7 +50,7 @@ class ChatTemplate:
     _slow: list[float] = field(default_factory=list, repr=False, compare=False)
 
     @classmethod
-    def compile(cls, text: str, variables: Mapping[str, Any]) -> ChatTemplate:
+    def compile(cls, text: str, variables: Mapping[str, Any]) -> "ChatTemplate":
         """Compile a template.
 
         Raises:

@@ -1,7 +1,5 @@
 """The numbered checkpoints of a run, oldest first."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -67,13 +65,13 @@ class CheckpointHistory:
     checkpoints: tuple[Checkpoint, ...]
 
     @classmethod
-    def find(cls, run: RunView) -> CheckpointHistory:
+    def find(cls, run: RunView) -> "CheckpointHistory":
         if not run.files.checkpoints:
             raise Missing("no numbered checkpoints were found")
         return cls.read(run.files.checkpoints[0].parent)
 
     @classmethod
-    def read(cls, path: Path) -> CheckpointHistory:
+    def read(cls, path: Path) -> "CheckpointHistory":
         """Find the checkpoints in a run's folder, mlx-lm's or PEFT's.
 
         Raises:

@@ -1,7 +1,5 @@
 """Code and pickles that came with a run or its model: found by name, never opened or run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
@@ -61,13 +59,13 @@ class RemoteCode:
     pickles: tuple[Path, ...]
 
     @classmethod
-    def find(cls, run: RunView) -> RemoteCode:
+    def find(cls, run: RunView) -> "RemoteCode":
         files = run.files
         named = filter(None, (*files.roots, files.base, files.tuned, files.adapter))
         return cls.read((path if path.is_dir() else path.parent).resolve() for path in named)
 
     @classmethod
-    def read(cls, folders: Iterable[Path]) -> RemoteCode:
+    def read(cls, folders: Iterable[Path]) -> "RemoteCode":
         """Look through folders, each by itself, for what names or holds code."""
         folders = tuple(dict.fromkeys(folders))
         files = [folder / name for folder in folders for name in CONFIGURATIONS]

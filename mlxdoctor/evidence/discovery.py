@@ -4,8 +4,6 @@ Names are hints, contents decide: every trainer writes its log under another
 name. Only names and the first bytes of files are looked at here.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ Python's parser takes more than a configuration may say: a key twice, numbers of
 nesting up to the stack, and half a surrogate pair, which nothing can be written with.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

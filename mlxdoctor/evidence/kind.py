@@ -10,8 +10,6 @@ found as these are. A kind, usually a frozen dataclass, has
 - `needs_models = True` if it runs a model: a diagnosis looks at the files first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -64,4 +62,4 @@ class RunView(Protocol):
 
     def cannot_have(self, kind: type[Any]) -> bool: ...
 
-    def other(self, path: Path) -> RunView: ...
+    def other(self, path: Path) -> "RunView": ...

@@ -1,7 +1,5 @@
 """Figures that the run's owner reports for the tuned model, read from evaluation files."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -90,14 +88,14 @@ class ReportedMetrics:
         )
 
     @classmethod
-    def find(cls, run: RunView) -> ReportedMetrics:
+    def find(cls, run: RunView) -> "ReportedMetrics":
         if not run.files.metrics:
             # What was not reported is not the base's.
             raise NoSuchThing("no evaluation result was found")
         return cls.read(run.files.metrics)
 
     @classmethod
-    def read(cls, paths: Sequence[Path]) -> ReportedMetrics:
+    def read(cls, paths: Sequence[Path]) -> "ReportedMetrics":
         """The figures in evaluation files: JSON objects, nested or not, or JSON Lines.
 
         Raises:

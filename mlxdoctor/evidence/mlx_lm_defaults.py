@@ -4,8 +4,6 @@ Read from `mlx_lm_keys.toml`, so that configuration, rows, trainer, checks and a
 test compares the defaults (`CONFIG_DEFAULTS`) with the mlx-lm that is installed.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple

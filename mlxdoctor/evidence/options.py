@@ -1,7 +1,5 @@
 """What a user may say of a run beside its paths: one value, from the command line to the checks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Runs that the examined one has to do with: the plan, the one resumed from."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -29,7 +27,7 @@ class PlannedRun:
     sources: tuple[Source, ...] = ()
 
     @classmethod
-    def find(cls, run: RunView) -> PlannedRun:
+    def find(cls, run: RunView) -> "PlannedRun":
         raise NoSuchThing(f"the run {run.name} was made, and not only planned")
 
 
@@ -68,7 +66,7 @@ class EarlierRun:
     iteration: int | None
 
     @classmethod
-    def find(cls, run: RunView) -> EarlierRun:
+    def find(cls, run: RunView) -> "EarlierRun":
         path = run.need(ResumedAdapter).path
         numbered = CHECKPOINT_NAME.match(path.name)
         iteration = int(numbered[1]) if numbered else None

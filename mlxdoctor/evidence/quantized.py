@@ -6,8 +6,6 @@ mode. The block formats (MXFP4, MXFP8, NVFP4) have scales of eight bits and no b
 (OCP Microscaling Formats 1.0; E4M3 as in OCP 8-bit Floating Point 1.0).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Which file of a run is which kind of evidence, and where what it names lies on this machine."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -48,7 +46,7 @@ class RunFiles:
         single = (self.config, self.adapter, self.tuned, self.base, self.data, self.generations)
         return any((*single, self.checkpoints, self.logs, self.metrics))
 
-    def having(self, kind: str, path: Path) -> RunFiles:
+    def having(self, kind: str, path: Path) -> "RunFiles":
         """With one more path under the field `kind`: added to several, or the first of one."""
         before: tuple[Path, ...] | Path | None = getattr(self, kind)
         added: Any = (*before, path) if isinstance(before, tuple) else before or path

@@ -6,8 +6,6 @@ those of the format (github.com/huggingface/safetensors, "Format"): a length, a
 JSON object, then bytes that the tensors cover without overlap or hole.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

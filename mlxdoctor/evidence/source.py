@@ -1,7 +1,5 @@
 """Where evidence comes from: files, read-only, bounded, with their SHA-256."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

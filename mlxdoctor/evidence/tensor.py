@@ -1,7 +1,5 @@
 """A tensor in a file: its name, shape and type now, its values on demand."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod

@@ -3,8 +3,6 @@
 Nothing is invented: a row that names no iteration is numbered as a row, and says so.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -99,7 +97,7 @@ class TrainingLog:
         return False if self.trainable and self.trainable.total_millions is not None else None
 
     @classmethod
-    def find(cls, run: RunView) -> TrainingLog:
+    def find(cls, run: RunView) -> "TrainingLog":
         if not run.files.logs:
             named = (path for path in run.files.unrecognised if _LOG_NAME.search(path.name))
             empty = [path.name for path in named if path.is_file() and not path.stat().st_size]
@@ -108,7 +106,7 @@ class TrainingLog:
         return cls.read(run.files.logs)
 
     @classmethod
-    def read(cls, paths: Sequence[Path]) -> TrainingLog:
+    def read(cls, paths: Sequence[Path]) -> "TrainingLog":
         """Read the files of one run's log.
 
         Raises:

@@ -1,7 +1,5 @@
 """Full weights after training: a fused model, or an "adapter" that is a whole model."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,7 +36,7 @@ class TunedModel:
     from_adapter: bool
 
     @classmethod
-    def find(cls, run: RunView) -> TunedModel:
+    def find(cls, run: RunView) -> "TunedModel":
         if run.files.tuned is not None:
             return cls.read(run.files.tuned)
         tuned = cls.of(run.need(Adapter))
@@ -47,7 +45,7 @@ class TunedModel:
         return tuned
 
     @classmethod
-    def read(cls, path: Path) -> TunedModel:
+    def read(cls, path: Path) -> "TunedModel":
         """Read the headers of a model folder or of one .safetensors file.
 
         Raises:
@@ -62,7 +60,7 @@ class TunedModel:
         return tuned
 
     @classmethod
-    def of(cls, adapter: Adapter) -> TunedModel | None:
+    def of(cls, adapter: Adapter) -> "TunedModel | None":
         """The full weights in an adapter's file, or None where it holds only factors."""
         tensors = {base_name(tensor.name): tensor for tensor in adapter.others}
         return cls(adapter.path, tensors, from_adapter=True) if tensors else None

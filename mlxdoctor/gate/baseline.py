@@ -4,8 +4,6 @@ An entry accepts a finding in the same files and with about the same figures. If
 figures differ, the finding is judged anew.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -45,7 +43,7 @@ class Known:
         """Equal for two entries of the same finding, whatever their files and figures."""
         return self.path, self.code, self.fingerprint
 
-    def reopened_by(self, current: Known) -> str:
+    def reopened_by(self, current: "Known") -> str:
         """Why this entry does not accept the current finding, as a sentence; "" if it does."""
         if current.file != self.file:
             return f"the baseline accepts {self.code} of other files than those that are there"

@@ -1,7 +1,5 @@
 """One item examined: what a worker does, in whichever process or machine it is."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace

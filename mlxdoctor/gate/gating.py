@@ -1,7 +1,5 @@
 """The gate as a whole: paths and a policy in, a `GateResult` out."""
 
-from __future__ import annotations
-
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """`mlxdoctor gate --init`: a commented policy, from healthy runs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from pathlib import Path

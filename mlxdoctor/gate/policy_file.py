@@ -3,8 +3,6 @@
 What a key takes is what the field of its dataclass in `policy.py` is annotated with.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import tomllib

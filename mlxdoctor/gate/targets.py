@@ -1,7 +1,5 @@
 """Which adapters and runs a gate's arguments name."""
 
-from __future__ import annotations
-
 import glob
 import os
 from collections.abc import Iterable, Iterator

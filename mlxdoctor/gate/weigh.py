@@ -1,7 +1,5 @@
 """What the policy makes of what was examined."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ A watched process that an item kills is replaced, and the item is examined again
 killed it, so that its other findings are there.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

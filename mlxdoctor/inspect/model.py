@@ -1,7 +1,5 @@
 """A fully fine-tuned or fused model in figures: what it changed of its base."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path

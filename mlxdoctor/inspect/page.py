@@ -1,7 +1,5 @@
 """What `inspect` says of a file of weights: figures for programs, and a page for people."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite

@@ -1,7 +1,5 @@
 """Every row's labels: what is a target, what is not, and what goes wrong on the way."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field

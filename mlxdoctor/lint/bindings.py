@@ -4,8 +4,6 @@ One walk without recursion numbers the nodes; functions, classes, comprehensions
 names of their own. What a name means where it is used is asked of `source.SourceFile`.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field

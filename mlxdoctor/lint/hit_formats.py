@@ -1,7 +1,5 @@
 """Hits as text, JSON, SARIF 2.1.0 and GitHub annotations."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Files in, hits out; suppressions are read here, and those that suppress nothing are reported."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

@@ -5,8 +5,6 @@ parsed file and yields the nodes at fault. Its docstring is the rule's documenta
 a bad and a good one, are shown with it and run by a test.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 from collections.abc import Callable, Iterator, Mapping

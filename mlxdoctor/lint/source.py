@@ -3,8 +3,6 @@
 Nothing is followed into other files, and nothing is imported or run.
 """
 
-from __future__ import annotations
-
 import ast
 import sys
 import warnings
@@ -47,7 +45,7 @@ class SourceFile:
     _values_known: dict[tuple[ast.expr, int], list[ast.expr]] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, text: str, path: Path) -> SourceFile:
+    def parse(cls, text: str, path: Path) -> "SourceFile":
         """Parse source text.
 
         Raises:

@@ -1,7 +1,5 @@
 """What the base model and the tuned model answered to the same prompts."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -91,7 +89,7 @@ class Generations:
     left_out: str = ""
 
     @classmethod
-    def find(cls, run: RunView) -> Generations:
+    def find(cls, run: RunView) -> "Generations":
         """Both models' own, or else recorded ones, which may have been made in another way."""
         recorded = run.files.generations
         if (produced := run.get(ProducedGenerations)) is not None:
@@ -148,7 +146,7 @@ class ProducedGenerations(Generations):
     kind: ClassVar[str] = ""
 
     @classmethod
-    def find(cls, run: RunView) -> ProducedGenerations:
+    def find(cls, run: RunView) -> "ProducedGenerations":
         """Answered by the models here."""
         if run.files.generations is not None:
             # Where no model may be run there are others: nothing needs to be read first.
@@ -195,7 +193,7 @@ class AskedAgain:
     further: tuple[str, ...] = ()
 
     @classmethod
-    def find(cls, run: RunView) -> AskedAgain:
+    def find(cls, run: RunView) -> "AskedAgain":
         """The recorded answers' prompts, asked again."""
         if run.files.generations is None:
             raise NoSuchThing("no answers were recorded")

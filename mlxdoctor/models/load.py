@@ -1,7 +1,5 @@
 """Models and tokenizers in memory, loaded by mlx-lm: no code from their folders, no network."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -71,7 +69,7 @@ class LoadedModels:
     needs_models: ClassVar[bool] = True
 
     @classmethod
-    def find(cls, run: RunView) -> LoadedModels:
+    def find(cls, run: RunView) -> "LoadedModels":
         """The run's models, loaded into memory once."""
         # What is not at hand comes first: leaving the option out would not bring it.
         base = run.need(BaseModel)
@@ -106,7 +104,7 @@ class LoadedBase(LoadedModels):
     """The base model alone, before anything was trained."""
 
     @classmethod
-    def find(cls, run: RunView) -> LoadedBase:
+    def find(cls, run: RunView) -> "LoadedBase":
         """The base model, loaded into memory once."""
         if not run.options.allow_model:
             raise Missing(f"{NOT_ASKED}; leave that option out")

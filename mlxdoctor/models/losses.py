@@ -1,7 +1,5 @@
 """What the base and the tuned model predict on the run's own rows, token by token."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -136,7 +134,7 @@ class TokenLosses:
         return tuple(row for row in self.rows if row.tuned is not None)
 
     @classmethod
-    def find(cls, run: RunView) -> TokenLosses:
+    def find(cls, run: RunView) -> "TokenLosses":
         """Measured on training and validation rows."""
         return _measured_on_the_rows(run, run.need(LoadedModels), other_padding=True)
 
@@ -147,7 +145,7 @@ class LossesBeforeFusing(TokenLosses):
     kind: ClassVar[str] = "token losses before fusing"
 
     @classmethod
-    def find(cls, run: RunView) -> LossesBeforeFusing:
+    def find(cls, run: RunView) -> "LossesBeforeFusing":
         """Measured as those of the fused model are, on the same rows."""
         adapter = run.files.adapter
         if run.files.tuned is None or adapter is None:

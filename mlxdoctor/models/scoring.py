@@ -1,7 +1,5 @@
 """A user's own measure of an answer, compared between base and tuned model."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable
@@ -46,7 +44,7 @@ class Scores:
     unscored: tuple[int, str] = (0, "")
 
     @classmethod
-    def find(cls, run: RunView) -> Scores:
+    def find(cls, run: RunView) -> "Scores":
         """The answers, scored by the function that the user named."""
         if run.options.score is None:
             raise NotThere("no scoring function was named; name one with --score")

@@ -1,7 +1,5 @@
 """What is planned: a configuration with options over it, and the same with what is advised."""
 
-from __future__ import annotations
-
 import copy
 import io
 import json

@@ -1,7 +1,5 @@
 """What a planned run's own steps show: the first one measured, and some timed. Imports MLX."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """The probe: training steps, measured and judged by the checks of a step."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar

@@ -9,8 +9,6 @@ confirmed = reproduce(diagnose([run]), Path("reports/run/reproduction"), minutes
 a cause asks for, `rules` how it is judged. `investigate` tries the causes in turn.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Where the experiments of one run are made: the failure in question, and what was seen so far."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -174,7 +172,7 @@ class Bench:
             self.trials.append(rerun)
         return seen
 
-    def shortened(self) -> Bench:
+    def shortened(self) -> "Bench":
         """The same bench, its reruns no longer than the time for all of them allows.
 
         What a step and an examination take is measured by a trial of a few iterations.

@@ -6,8 +6,6 @@ the reference trainer is sound, `try_injection` puts the fault in, which has to 
 failure back.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from mlxdoctor.causes import Cause

@@ -1,7 +1,5 @@
 """Which experiments are made, in which order, and what they say of each cause."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

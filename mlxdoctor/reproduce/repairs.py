@@ -1,7 +1,5 @@
 """Rows repaired, left out or put in another order for a rerun: each a `Fault`, put in likewise."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

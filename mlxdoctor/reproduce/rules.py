@@ -3,8 +3,6 @@
 Findings that stem from one fact (a group of the knowledge base) are one sign.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -63,16 +61,16 @@ class Signs:
         most = max(weights.values(), default=0.0)
         return frozenset(group(code) for code, weight in weights.items() if 2 * weight >= most)
 
-    def likeness(self, other: Signs) -> float:
+    def likeness(self, other: "Signs") -> float:
         """Codes that both runs have, over those that either has: 1 where they are the same."""
         mine, theirs = self.codes.keys(), other.codes.keys()
         return len(mine & theirs) / len(mine | theirs) if mine | theirs else 1.0
 
-    def coverage(self, other: Signs) -> float:
+    def coverage(self, other: "Signs") -> float:
         """The share of the errors that the other run has as well; 1 where there are none."""
         return len(self.errors & other.all) / len(self.errors) if self.errors else 1.0
 
-    def foreign(self, other: Signs) -> frozenset[str]:
+    def foreign(self, other: "Signs") -> frozenset[str]:
         """Errors of the other run that this one has not, although they were looked for."""
         foreign: set[str] = set()
         for sign in other.errors - self.all:

@@ -1,7 +1,5 @@
 """The model: loaded by mlx-lm, frozen, given an adapter, and verified."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches

@@ -9,8 +9,6 @@ Inject into settings in parity mode where a run is to fail as it did under mlx-l
 mode refuses or skips some of what goes wrong.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The training loop: from settings to adapter files, one readable pass."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack

@@ -6,8 +6,6 @@ signature of mlx-lm's `default_loss`, so that one of mlx-lm's can be passed as w
 and the length of each row; `mean` float32 (), nats a token; `supervised` int32 ().
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """Losses that trainers compute in place of mlx-lm's: for readings of a log, and for experiments."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache

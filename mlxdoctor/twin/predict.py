@@ -11,8 +11,6 @@ attention's weights; gate, its sigmoid, their product, up, and what the down mat
 an adapter or a gradient of its own, a matrix's input is not kept.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A run before its first step: what it is put together from, loaded, and what it will do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice

@@ -1,7 +1,5 @@
 """What a run reports and writes: a record a step, a record a validation, metrics, adapter files."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

@@ -23,7 +23,7 @@ from mlxdoctor.evidence.kind import Missing, NoSuchThing, RunView
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.measure.logged_levels import LoggedLoss, logged_loss
-from mlxdoctor.models.load import LoadedModels, load_tokenizer
+from mlxdoctor.models.load import LoadedBase, LoadedModels, load_tokenizer
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.time_budget import Pace
 from mlxdoctor.twin.rerun import as_configured, deadline_of, says_how
@@ -299,7 +299,8 @@ class _Bench:
 
     @classmethod
     def of(cls, run: RunView, recorded: Recorded) -> _Bench:
-        base, models = run.need(BaseModel), run.need(LoadedModels)
+        is_saved = run.files.tuned or run.files.adapter
+        base, models = run.need(BaseModel), run.need(LoadedModels if is_saved else LoadedBase)
         deadline = deadline_of(run, SHARE)
         tokenizer = load_tokenizer(base.path, base.eos_token_ids)
         settings, parts = as_configured(run)

@@ -1,7 +1,5 @@
 """What a training run is told to do: the keys of `mlx_lm.lora`, and one table of our own."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -110,7 +108,7 @@ class Settings:
         return self.mode == "exact"
 
     @classmethod
-    def read(cls, path: Path, overrides: Iterable[str] = ()) -> Settings:
+    def read(cls, path: Path, overrides: Iterable[str] = ()) -> "Settings":
         """Read a training configuration of mlx-lm: YAML, JSON or an `adapter_config.json`.
 
         Args:
@@ -130,7 +128,7 @@ class Settings:
         return cls.from_values(values, config.path)
 
     @classmethod
-    def from_values(cls, values: Mapping[str, Any], path: Path | None = None) -> Settings:
+    def from_values(cls, values: Mapping[str, Any], path: Path | None = None) -> "Settings":
         """Settings from keys and values; a value of None stands for the default, as in mlx-lm.
 
         Args:

@@ -1,7 +1,5 @@
 """One training step, compiled: loss, gradient, accumulation, clipping, guard, update."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

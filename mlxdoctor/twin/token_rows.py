@@ -1,7 +1,5 @@
 """The training data as token rows, encoded by mlx-lm's own data sets."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -59,7 +57,7 @@ class TokenRows:
     test: tuple[TokenRow, ...]
     left_out: int = 0
 
-    def map(self, change: Callable[[TokenRow], TokenRow]) -> TokenRows:
+    def map(self, change: Callable[[TokenRow], TokenRow]) -> "TokenRows":
         """The same splits with every row of `train` and `valid` changed."""
         train, valid = (tuple(map(change, split)) for split in (self.train, self.valid))
         return replace(self, train=train, valid=valid)

@@ -1,7 +1,5 @@
 """Trials: some updates from a run's own start, what they did, and back to the start."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """What the watch gives out: alarms, what stopping saves, and the best validation."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -13,8 +13,6 @@ checkpoint that was saved stays; the final save is not made, and of a diverged m
 wanted.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

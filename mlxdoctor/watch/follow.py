@@ -1,7 +1,5 @@
 """Following a log until its training raises an alarm or is over."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """A log while it is being written: read anew, as `diagnose` reads it, whenever it has changed."""
 
-from __future__ import annotations
-
 import os
 import select
 import time
@@ -43,7 +41,7 @@ class LogState:
     problems: tuple[str, ...] = ()
 
     @classmethod
-    def read(cls, texts: Iterable[str], path: Path) -> LogState:
+    def read(cls, texts: Iterable[str], path: Path) -> "LogState":
         """Read a log from pieces of text that each end where a line ends."""
         segments, notes = read_log(texts, path)
         trained = [segment for segment in segments if segment.get("train_loss") is not None]

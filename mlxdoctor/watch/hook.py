@@ -1,7 +1,5 @@
 """The user's command that is run at an alarm."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

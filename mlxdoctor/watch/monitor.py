@@ -6,8 +6,6 @@ the first and the last reports are kept. The levels of the last follow a change 
 reports: they are medians of three, so that a spike of one or two raises no alarm.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Iterator, Mapping

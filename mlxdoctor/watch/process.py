@@ -1,7 +1,5 @@
 """The process that trains: is it alive, and how to end it politely."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

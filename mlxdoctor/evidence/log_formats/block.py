@@ -1,7 +1,5 @@
 """Reports over several lines, as trainers of GRPO print them."""
 
-from __future__ import annotations
-
 import re
 
 from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar

@@ -9,8 +9,6 @@ iter   train_loss     tok/s     tokens
 save  0000010_adapters.safetensors
 """
 
-from __future__ import annotations
-
 import re
 
 from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar

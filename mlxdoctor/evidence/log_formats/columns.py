@@ -4,8 +4,6 @@
 in Markdown or drawn with lines; and columns that blanks hold together.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Lines around the reports: saves, parameters, versions, and what a trainer says of itself."""
 
-from __future__ import annotations
-
 import re
 
 from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar, messages

@@ -1,7 +1,5 @@
 """Lines that say that the run broke off, and the tracebacks of Python and IPython."""
 
-from __future__ import annotations
-
 import builtins
 import re
 

@@ -1,7 +1,5 @@
 """Metrics as JSON: one object a line, or one document that holds them all."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping

@@ -14,8 +14,6 @@ change: of the redraws at one step the last counts, and a step with the values o
 no report.
 """
 
-from __future__ import annotations
-
 import re
 from array import array
 from collections.abc import Sequence

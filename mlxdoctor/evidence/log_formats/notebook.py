@@ -1,7 +1,5 @@
 """Jupyter notebooks: what the cells printed is a log."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

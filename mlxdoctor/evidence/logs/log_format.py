@@ -5,8 +5,6 @@ one line at a time, a `DocumentFormat` about a log that is one JSON document. It
 reads into rows. Whoever reads logs, `diagnose`, `watch` or the fuzzing, finds it there.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 from abc import ABC, abstractmethod
@@ -90,8 +88,8 @@ class Shape:
     axis: Axis = "iteration"
     run: str = ""
     nature: Nature = Nature.PLAIN
-    lines: array[int] = field(default_factory=lambda: array("q"))
-    values: array[float] = field(default_factory=lambda: array("d"))
+    lines: "array[int]" = field(default_factory=lambda: array("q"))
+    values: "array[float]" = field(default_factory=lambda: array("d"))
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -128,7 +126,7 @@ class LogSoFar:
     path: Path
     notes: Notes = field(default_factory=Notes)
     by_form: dict[tuple[object, ...], Shape] = field(default_factory=dict)
-    patterns: list[tuple[re.Pattern[str], Shape, LogFormat]] = field(default_factory=list)
+    patterns: list[tuple[re.Pattern[str], Shape, "LogFormat"]] = field(default_factory=list)
 
     def shape(
         self,

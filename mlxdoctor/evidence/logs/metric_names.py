@@ -1,7 +1,5 @@
 """The canonical name of a metric, whatever a trainer calls it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache

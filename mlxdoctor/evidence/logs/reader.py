@@ -1,7 +1,5 @@
 """One log, whatever its format: its runs and notes, from a text that comes in pieces."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator

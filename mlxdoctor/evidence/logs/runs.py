@@ -1,7 +1,5 @@
 """The runs in a log: its rows in order, where each run begins, and the series of each."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence

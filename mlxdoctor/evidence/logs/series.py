@@ -1,7 +1,5 @@
 """What a training log says, as values: series, segments and the events around them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -47,7 +45,7 @@ class Series:
         return describe(self.iterations, self.values)
 
     @cached_property
-    def finite(self) -> Series:
+    def finite(self) -> "Series":
         """The reports whose value is finite."""
         known = np.isfinite(self.values)
         return self if known.all() else Series(self.iterations[known], self.values[known])
@@ -210,7 +208,7 @@ class Notes:
         if is_count(iterations) and iterations < MAX_ITERATIONS:
             self.announced.append((line, int(iterations)))
 
-    def add(self, other: Notes) -> None:
+    def add(self, other: "Notes") -> None:
         """Those of another file, which follows this one."""
         for one in fields(self):
             mine, more = getattr(self, one.name), getattr(other, one.name)

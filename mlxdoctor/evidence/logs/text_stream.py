@@ -1,7 +1,5 @@
 """The text of a log, read in pieces: its lines, and the numbers in them."""
 
-from __future__ import annotations
-
 import codecs
 import hashlib
 import math

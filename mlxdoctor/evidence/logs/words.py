@@ -4,8 +4,6 @@ Home-made trainers print `key = value`, `key: value` or `key value`, in any orde
 separators; `parse` takes such a line apart.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

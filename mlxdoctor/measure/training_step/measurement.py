@@ -1,7 +1,5 @@
 """A training step of a user's own trainer, made and measured; and the trainer's source."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -72,7 +70,7 @@ class TrainingStep:
         return self.unseen or f"the loss cannot be computed: {self.failure}"
 
     @classmethod
-    def find(cls, run: RunView) -> TrainingStep:
+    def find(cls, run: RunView) -> "TrainingStep":
         """A step of the trainer that the user named, which is run for it."""
         if run.options.trainer is None:
             raise NotThere(NO_TRAINER)
