@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -277,7 +277,9 @@ class _Measuring:
             found = self._found(untouched, tuned, first, slow)
             # Before the other rate, since it may take all of the time.
             whole = None if found.falls_short else self._whole()
-            other = self._after(trials, fast) or first
+            # A run that is where no twin can be much lower needs none.
+            is_there = tuned.mean <= SHORT * untouched.mean
+            other = first if is_there else self._after(trials, fast) or first
         if not math.isfinite(min(first.mean, other.mean)):
             raise Missing("the twin's own training on these rows does not stay finite")
         if other.mean < first.mean:
@@ -463,73 +465,62 @@ class _Measuring:
         if found.own is None or not found.is_of_the_settings:
             return found
         gap, gained = found.own - found.reached, found.untouched - found.reached
-        for name, changed, values in self._changes(reference, found.rate):
+        for name, changed in self._changes(reference, found.rate):
             after = self._after_own(changed)
             if after is None:
-                return replace(
-                    found,
-                    left_out="no time was left to try every change of the settings",
-                )
+                left_out = "no time was left to try every change of the settings"
+                return replace(found, left_out=left_out)
             # Where it ended above the untouched model, half of that way is still no learning.
             if after.mean - found.reached < CLOSED * min(gap, gained):
-                return replace(
-                    found, setting=name, before=values[0], after=values[1], cured=after.mean
-                )
+                values = _shown(self.settings, name), _shown(changed, name)
+                found = replace(found, setting=name, before=values[0], after=values[1])
+                return replace(found, cured=after.mean)
         return found
 
-    def _changes(
-        self, reference: Settings, rate: float
-    ) -> Iterator[tuple[str, Settings, tuple[str, str]]]:
-        """Settings with one of them changed back: its name, and the value before and after."""
-        own = self.settings
-        # First, since all others take as many batches an update.
-        if own.grad_accumulation_steps > 1:
-            changed = replace(own, grad_accumulation_steps=1)
-            yield "grad_accumulation_steps", changed, (str(own.grad_accumulation_steps), "1")
-        if own.lr_schedule is not None:
-            peak = highest_rate(own)
-            before = str(own.lr_schedule.get("name", "")) + (
-                f" with {own.lr_schedule['warmup']:,} warm-up updates"
-                if own.lr_schedule.get("warmup")
-                else ""
-            )
-            changed = replace(own, lr_schedule=None, learning_rate=peak)
-            yield "lr_schedule", changed, (before, f"a constant rate of {peak:.2g}")
-            scaled = scaled_schedule(own.lr_schedule, rate / peak) if peak > 0 else None
-            if scaled is not None:
-                changed = replace(own, lr_schedule={**own.lr_schedule, "arguments": scaled})
-                yield "learning_rate", changed, (f"{peak:g}", f"{rate:g}")
-            changed = replace(own, lr_schedule=None, learning_rate=rate)
-            yield "lr_schedule", changed, (before, f"a constant rate of {rate:.2g}")
+    def _changes(self, reference: Settings, rate: float) -> Iterator[tuple[str, Settings]]:
+        """The setting that is changed back, and all settings with it."""
+        own, peak = self.settings, highest_rate(self.settings)
+        schedule, lora = own.lr_schedule, own.lora_parameters
+        usual = MLX_LM_LORA_DEFAULTS
+        # The batches of an update first, since all others take as many.
+        changes: list[tuple[str, dict[str, Any]]] = [
+            ("grad_accumulation_steps", {"grad_accumulation_steps": 1}),
+            ("lr_schedule", {"lr_schedule": None, "learning_rate": peak}),
+        ]
+        if schedule and peak > 0 and (scaled := scaled_schedule(schedule, rate / peak)):
+            changes.append(("learning_rate", {"lr_schedule": {**schedule, "arguments": scaled}}))
         if own.optimizer != "adam" or own.optimizer_config.get("adam"):
-            changed = replace(own, optimizer="adam", optimizer_config={})
-            yield "optimizer", changed, (_shown(own.optimizer, own.optimizer_config), "adam")
-        if own.lr_schedule is None:
-            changed = replace(own, learning_rate=rate)
-            yield "learning_rate", changed, (f"{own.learning_rate:g}", f"{rate:g}")
-        if own.lora_parameters is not None:
-            if dropout := own.lora_parameters.get("dropout"):
-                changed = replace(own, lora_parameters={**own.lora_parameters, "dropout": 0.0})
-                yield "lora_parameters.dropout", changed, (f"{dropout:g}", "0.0")
-            scale, rank = (own.lora_parameters.get(key) for key in ("scale", "rank"))
-            usual = MLX_LM_LORA_DEFAULTS
-            if scale != usual["scale"]:
-                changed = replace(
-                    own, lora_parameters={**own.lora_parameters, "scale": usual["scale"]}
-                )
-                yield "lora_parameters.scale", changed, (f"{scale:g}", f"{usual['scale']:g}")
-            changed = replace(own, lora_parameters=reference.lora_parameters)
-            after = f"rank {usual['rank']}, scale {usual['scale']:g}"
-            yield "lora_parameters", changed, (f"rank {rank}, scale {scale}", after)
-        if own.num_layers != reference.num_layers:
-            changed = replace(own, num_layers=-1)
-            yield "num_layers", changed, (str(own.num_layers), "-1")
-        if own.max_seq_length != reference.max_seq_length:
-            changed = replace(own, max_seq_length=reference.max_seq_length)
-            values = f"{own.max_seq_length:,}", f"{reference.max_seq_length:,}"
-            yield "max_seq_length", changed, values
+            changes.append(("optimizer", {"optimizer": "adam", "optimizer_config": {}}))
+        name = "lr_schedule" if schedule else "learning_rate"
+        changes.append((name, {"lr_schedule": None, "learning_rate": rate}))
+        if lora is not None:
+            some = [{"dropout": 0.0}] if lora.get("dropout") else []
+            for values in (*some, {"scale": usual["scale"]}):
+                name = f"lora_parameters.{next(iter(values))}"
+                changes.append((name, {"lora_parameters": {**lora, **values}}))
+            changes.append(("lora_parameters", {"lora_parameters": reference.lora_parameters}))
+        changes += [("num_layers", {"num_layers": -1})]
+        changes += [("max_seq_length", {"max_seq_length": reference.max_seq_length})]
+        for name, values in changes:
+            if (changed := replace(own, **values)) != own:
+                yield name, changed
 
 
-def _shown(optimizer: str, options: Mapping[str, Mapping[str, Any]]) -> str:
-    stated = ", ".join(f"{key} {value}" for key, value in options.get(optimizer, {}).items())
-    return f"{optimizer} ({stated})" if stated else optimizer
+def _shown(settings: Settings, name: str) -> str:
+    """The value of a setting, as a sentence names it."""
+    table, _, key = name.rpartition(".")
+    value = getattr(settings, table)[key] if table else getattr(settings, key)
+    if name == "learning_rate":
+        return f"{highest_rate(settings):g}"
+    if name == "lr_schedule":
+        if value is None:
+            return f"a constant rate of {settings.learning_rate:.2g}"
+        warmup = value.get("warmup")
+        return f"{value.get('name', '')}" + (f" with {warmup:,} warm-up updates" if warmup else "")
+    if name == "optimizer":
+        options = settings.optimizer_config.get(settings.optimizer, {})
+        shown = ", ".join(f"{key} {value}" for key, value in options.items())
+        return f"{value} ({shown})" if shown else str(value)
+    if name == "lora_parameters":
+        return f"rank {value.get('rank')}, scale {value.get('scale')}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
