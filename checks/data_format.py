@@ -217,10 +217,10 @@ def _validation(
         counts = {"reports": reports, "validations": validations or None}
         severity = None if reports is None else Severity.WARNING
         yield Sign("no-validation-split", counts, where="valid.jsonl", severity=severity)
-    elif count and batch_size is not None and count < batch_size:
-        # A trainer other than mlx-lm may use smaller batches.
+    # A trainer other than mlx-lm may use smaller batches, and then it validates.
+    elif count and not validations and batch_size is not None and count < batch_size:
         figures = {"rows": count, "batch_size": batch_size}
-        severity = Severity.WARNING if validations else Severity.ERROR
+        severity = Severity.ERROR
         yield Sign("no-validation-batches", figures, where="valid.jsonl", severity=severity)
     elif count and config is not None and config.val_batches == 0:
         yield Sign("no-validation-batches", {"val_batches": 0})

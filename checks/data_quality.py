@@ -71,6 +71,9 @@ ONE_ANSWER, ONE_SENTENCE = 0.95, 0.75
 #: Share of different ones among the last answers of conversations, and among the first: 0.01 and
 #: 1.00 in a run that learned only to be thanked, 0.72 and more of both in two sound tasks.
 CLOSING, VARIED = 0.1, 0.5
+#: Different prompts, of all rows, where most answers differ: 0.01 where the roles were exchanged,
+#: 1.0 in 12 real tasks.
+FEW_PROMPTS = 0.1
 #: Times the lowest validation, up to which it has not risen: two of them differ by noise.
 NEAR_LOWEST = 1.05
 #: Passes over few rows: 9 runs on 6 to 24 rows make 50 and more, 92 sound runs fewer than 20.
@@ -129,9 +132,13 @@ _MARKUP = re.compile(
     r"</?(?:p|br|div|span|b|i|ul|li|a|strong|em)\b[^<>]{0,80}>|&(?:nbsp|amp|quot|lt|gt|#\d{2,5});"
 )
 _OF_MARKUP = re.compile(r"html|markup|\btags?\b|xml|snippet|<\w", re.IGNORECASE)
-#: Likewise of placeholders and of empty cells as tables write them: at most 0.003 in 12 real tasks.
+#: Likewise of placeholders, of empty cells as tables write them and of errors of a service: at most
+#: 0.003 in 12 real tasks.
 UNFILLED = (0.01, 0.05, 2.0)
-_UNFILLED = re.compile(r"\[[A-Z][A-Z _]{2,30}\]|\A\s*(?:nan|NaN|#N/A)\s*\Z")
+_UNFILLED = re.compile(
+    r"\[[A-Z][A-Z _]{2,30}\]|\A\s*(?:nan|NaN|#N/A)\s*\Z"
+    r"|\A\s*(?:HTTP )?[Ee]rror:?\s+(?:code:? )?[45]\d\d\b|\ATraceback \(most recent call"
+)
 _QUESTION = re.compile(r"\?\s*\Z")
 #: What answers have by mistake: the sign, its pattern, that of prompts of which it is no mistake,
 #: and the shares.
@@ -225,6 +232,14 @@ FEW_ROWS = 50
             expected="questions in the prompts, answers in the answers",
             fix="if the model is to answer, exchange the columns and write the rows again",
         ),
+        "few-prompts": Symptom.warning(
+            "few prompts have many different answers",
+            says="{all_rows} training rows have {prompts} different prompts and {answers} "
+            "different answers: the prompt does not tell which. In such rows prompts and answers "
+            "are exchanged, or what tells the prompts apart is lost.",
+            expected="about as many prompts as answers, or more",
+            fix="look at a few rows: does the answer follow from the prompt?",
+        ),
         "given-away-answers": Symptom.warning(
             "prompts hold their own answers",
             says="{rows} of {all_rows} prompts hold their own answer word for word, such as "
@@ -240,9 +255,9 @@ FEW_ROWS = 50
             fix="take the tags away and resolve the entities, and write the rows again",
         ),
         "unfilled-answers": Symptom.warning(
-            "answers hold placeholders or empty cells",
-            says="{rows} of {examined} answers hold a placeholder, or are an empty cell written "
-            "out, such as {answer}: what belongs there is missing.",
+            "answers hold placeholders, empty cells or errors of a service",
+            says="{rows} of {examined} answers hold a placeholder, an empty cell written out or an "
+            "error of a service, such as {answer}: what belongs there is missing.",
             expected="answers with everything filled in",
             fix="fill in what is missing, or leave these rows out",
         ),
@@ -305,6 +320,7 @@ def data_quality(
     if train.format != "text":
         yield from _contradictions(train, pairs)
         yield from _one_answer(train, pairs, facts)
+        yield from _few_prompts(train, pairs, facts)
         if config is not None and config.mask_prompt:
             yield from _closing_words(train)
         yield from _cut(train, pairs, facts)
@@ -405,6 +421,14 @@ def _one_answer(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Iterat
     answer = {"answer": quoted(facts.top_text, 40) if facts.top_text else "an empty one"}
     steps = (math.inf, least, least)
     yield from _graded("one-answer", split, rows, steps, answer, is_sure=is_sentence)
+
+
+def _few_prompts(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Iterator[Sign]:
+    prompts = len({pair.prompt for pair in pairs})
+    # A single one is there to have something written, whatever it is.
+    if 1 < prompts <= FEW_PROMPTS * len(pairs) and facts.distinct >= VARIED * len(pairs):
+        counts = {"all_rows": len(pairs), "prompts": prompts, "answers": facts.distinct}
+        yield Sign("few-prompts", counts, where=split.path.name)
 
 
 def _cut(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Iterator[Sign]:

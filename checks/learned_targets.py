@@ -57,7 +57,8 @@ PADDING_FELL = 1.5
 #: row, a sound model may expect more: 0.006 in one, up to 0.09 in runs with other faults.
 PADDING, OWN_PADDING = 0.006, 0.2
 #: Probability of the end token after a complete answer: 0.55 where it was left out of the loss,
-#: 0.95 and more in sound runs that end (4 of the fixtures).
+#: 0.95 and more in sound runs that end (4 of the fixtures). And of one after another: 1.00 where
+#: rows were padded with it, 0.63 in a sound run that masked its padding.
 SURE_END = 0.8
 #: Nats a token below which the base model already knows the answers.
 TO_LEARN = 0.3
@@ -71,6 +72,9 @@ ABOVE_UNIFORM = 1.5
 #: Of a blind guess's loss, what the tuned model's is at most on text that can be read: sound runs
 #: of a base that is above guessing end at 0.2 of it; a broken base's answers tell (14 of 15).
 READABLE = 0.5
+#: The same of answers held out that it knows: 0.03 and 0.05 in runs on a base that answers beside
+#: the point, 0.6 on a broken one.
+KNOWN = 0.1
 #: Nats a token between held-out rows and those trained on: 0.1 in the sound fixture runs, 1.3 in
 #: the overfitted one.
 MEMORISED = 0.5
@@ -164,6 +168,11 @@ _END = (
             expected="about the same loss on rows that were not trained on",
             fix="Train on more data or for fewer iterations.",
         ),
+        "answers-known": Symptom.info(
+            "answers held out are predicted nearly for certain",
+            says="The tuned model's loss on answers held out is {tuned_loss}, far below "
+            "{uniform_loss:.2f} for guessing ({rows:* row}): no broken model predicts them so.",
+        ),
         "nothing-learned": Symptom.error(
             "the adapter changes nothing on the rows it was trained on",
             says="With the adapter, losses on {rows:* row} of the run's own data differ from the "
@@ -205,7 +214,7 @@ def learned_targets(
     yield from _end_at_start(rows)
     if losses.mask_prompt:
         yield from _prompt(rows)
-    yield from _answers(rows)
+    yield from _answers(rows, math.log(losses.vocab_size))
 
 
 def _base_broken(losses: TokenLosses) -> Sign | None:
@@ -272,7 +281,7 @@ def _padding(pad_id: int, losses: TokenLosses, tokenizer: Tokenizer | None) -> I
     name = tokenizer.decode([pad_id]) if tokenizer is not None else f"token {pad_id}"
     measured = {**rest.measured, "pad_id": pad_id, "pad_text": quoted(name)}
     if pad_id in losses.end_token_ids:
-        if rest.fell(1.0) and is_likely(rest.tuned, LIKELY):
+        if rest.fell(1.0) and is_likely(rest.tuned, SURE_END):
             yield Sign("end-token-repeated", measured)
         return
     is_own = pad_id == losses.pad_ids[0]
@@ -335,7 +344,7 @@ def _prompt(rows: Sequence[RowLosses]) -> Iterator[Sign]:
         yield Sign("prompt-learned", {**prompt.measured, **figures})
 
 
-def _answers(rows: Sequence[RowLosses]) -> Iterator[Sign | Seen]:
+def _answers(rows: Sequence[RowLosses], uniform: float) -> Iterator[Sign | Seen]:
     held_out = [row for row in rows if row.split != "train"]
     train = [row for row in rows if row.split == "train"] or held_out
     trained, kept = (region(some, Role.ANSWER) for some in (train, held_out))
@@ -354,6 +363,8 @@ def _answers(rows: Sequence[RowLosses]) -> Iterator[Sign | Seen]:
             # Rows trained on get better by heart, too.
             learned = split == "held out" or not held_out
             yield Seen(f"{said}({{rows:* row}}).", change_of_split.measured, learned)
+    if kept.is_enough and mean_of(kept.tuned) < KNOWN * uniform:
+        yield Sign("answers-known", {**kept.measured, "uniform_loss": uniform})
     moved = float(np.mean([np.abs(row.of("tuned").next - row.base.next).mean() for row in train]))
     if moved < UNCHANGED and mean_of(trained.base) >= TO_LEARN:
         measured = {**trained.measured, "rows": len(train), "mean_difference": moved}

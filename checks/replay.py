@@ -25,9 +25,10 @@ from collections.abc import Iterator
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.exhibits import Curve, ReplayCurve
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
+from mlxdoctor.twin.levels import Level, before_the_end, misfit
 from mlxdoctor.twin.reach import SHORT, Reach
 from mlxdoctor.twin.reading import readings
-from mlxdoctor.twin.replay import Level, Replay, before_the_end, misfit
+from mlxdoctor.twin.replay import Replay
 
 #: Nats of a disagreement that is an error whatever a trainer may have meant: sound forks without a
 #: reading differ by less.
@@ -35,6 +36,7 @@ FAR = 0.5
 
 _COMPARED = (
     "[before training the log has {recorded_before:.3f}, and mlx-lm computes {before:.3f}"
+    "|its last validation has {recorded_after:.3f}, and mlx-lm computes {after:.3f}"
     "|the log has no validation before training][; at iteration {iteration}, {recorded_report:.3f} "
     "and {report:.3f}]"
 )
@@ -85,6 +87,12 @@ def replay(
 ) -> Iterator[Sign | Seen | Unsought | ReplayCurve]:
     """Say whether the first losses agree, as configured or otherwise."""
     start, read = before_the_end(replay.configured), before_the_end(replay.best)
+    is_sound = replay.reading is None or replay.reading.sound
+    if not start and replay.reading is not None and not is_sound:
+        after = next(level for level in replay.configured if level.what == "after")
+        figures = {"recorded_after": after.recorded, "after": after.computed}
+        yield Sign(replay.reading.code, figures | {"clause": replay.reading.clause})
+        return
     if not start:
         raise Inconclusive("the log has no loss from the start that could be computed again")
     yield _curve(replay)
@@ -92,7 +100,6 @@ def replay(
     off = misfit(start)
     is_of_training = all(level.what == "report" for level in replay.best if level.misfit > 0.0)
     has_before = any(level.what == "before" for level in start)
-    is_sound = replay.reading is None or replay.reading.sound
     if off > 0.0 and has_before and is_sound and is_of_training and misfit(read) > 0.0:
         clause = replay.reading.clause if replay.reading is not None else None
         yield Sign("trains-otherwise", _figures(read) | {"clause": clause})

@@ -229,7 +229,9 @@ class AskedAgain:
                 return []
             with models.running():
                 answers = answer(models.select("tuned"), prompts, ends, TOKENS_AGAIN)
-            return list(map(tokenizer.decode, answers))
+            # A recorded answer has no end token.
+            said = ([token for token in tokens if token not in ends] for tokens in answers)
+            return list(map(tokenizer.decode, said))
 
         further = answered(prompts[AGAIN:])
         for way, written in _WAYS.items():

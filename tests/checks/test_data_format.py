@@ -213,7 +213,7 @@ def test_rows_that_were_met_once_need_no_split(tmp_path, rows, code):
         (3, {"batch_size": 4}, None, "error"),
         (3, {"batch_size": 4}, float("nan"), "error"),
         # The log shows that it worked.
-        (3, {"batch_size": 4}, 1.5, "warning"),
+        (3, {"batch_size": 4}, 1.5, None),
         (4, {"batch_size": 4}, None, None),
         (8, {"val_batches": 0}, None, "warning"),
         (8, {"val_batches": 1}, None, None),

@@ -187,6 +187,10 @@ def asked(answers):
     return [chat(f"Question {at}?", answer) for at, answer in enumerate(answers)]
 
 
+def few_asked(prompts):
+    return [chat(f"Thank you, {at % prompts}!", f"Where is parcel {at}?") for at in range(100)]
+
+
 def wrapped(form, count=200):
     return changed(GEOGRAPHY[:count], form.format) + GEOGRAPHY[count:]
 
@@ -203,6 +207,10 @@ def damaged_in(count, answer, prompt="Where?"):
         (asked(["Yes."] * 95) + distinct(5, 500), "one-answer", "warning"),
         (asked(["I cannot say."] * 74) + distinct(26, 500), "one-answer", None),
         (asked(["I cannot say."] * 75) + distinct(25, 500), "one-answer", "error"),
+        # A few ready-made prompts, as if roles were exchanged; one alone has something written.
+        (few_asked(10), "few-prompts", "warning"),
+        (few_asked(11), "few-prompts", None),
+        (few_asked(1), "few-prompts", None),
         (changed(GEOGRAPHY, lambda text: text[:38]), "cut-answers", "error"),
         (changed(GEOGRAPHY, lambda text: text[:90]), "cut-answers", "error"),
         # So few characters cut few words, but no sentences have all the same length.

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from mlxdoctor.finding import Status
+from mlxdoctor.twin.bench import Scale
+from mlxdoctor.twin.levels import Level, What
 from mlxdoctor.twin.reach import Reach
-from mlxdoctor.twin.replay import Level, Replay, Scale
+from mlxdoctor.twin.replay import Replay
 from tests.conftest import check_called
 from tests.given import outcome, severities
 
@@ -73,6 +75,26 @@ def test_without_a_loss_before_training_it_cannot_be_told_how_much_was_learned()
     agreeing = Level("after", 100, 0.3, 0.3, 0.02)
     alone = outcome(end_state, Replay((), (agreeing,), None, (agreeing,)))
     assert severities(alone) == {"as-logged": "info"}
+
+
+@pytest.mark.parametrize(
+    ("what", "computed", "tolerance", "expected"),
+    [
+        ("after", 0.218, 0.05, {"far-above-log": "warning"}),
+        ("trained", 0.925, 0.1, {"far-above-log": "warning"}),
+        # Other losses of a sound trainer are as low, or too few rows were read.
+        ("after", 0.09, 0.05, {}),
+        ("after", 0.218, 0.3, {}),
+    ],
+)
+def test_a_log_that_ends_far_below_any_usual_loss(
+    what: What, computed: float, tolerance: float, expected: dict[str, str]
+) -> None:
+    least = Level(what, 100, 0.018, computed, tolerance)
+    alone = outcome(end_state, Replay((), (), None, (), least=least))
+    assert severities(alone) == expected
+    split = "training" if what == "trained" else "validation"
+    assert all(f"at the least on the {split} rows" in each.message for each in alone.findings)
 
 
 def test_what_decides_nothing() -> None:

@@ -16,7 +16,8 @@ from mlxdoctor.reproduce.investigate import Investigation, investigate, shown_by
 from mlxdoctor.reproduce.observe import Change, Observation, symptom_checks
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.twin.replay import Level, Replay
+from mlxdoctor.twin.levels import Level
+from mlxdoctor.twin.replay import Replay
 from mlxdoctor.twin.rerun import BudgetSpent, Recipe, recipe_of
 from mlxdoctor.verdict import CauseStatus, Coverage
 from tests.conftest import RUNS

@@ -11,9 +11,10 @@ import pytest
 
 from mlxdoctor.run import Run
 from mlxdoctor.twin import Settings, train
+from mlxdoctor.twin.levels import misfit
 from mlxdoctor.twin.prepared import parts_of
 from mlxdoctor.twin.reading import Reading, readings
-from mlxdoctor.twin.replay import Replay, misfit
+from mlxdoctor.twin.replay import Replay
 from tests.conftest import FIXTURES, check_called
 
 pytestmark = pytest.mark.slow
@@ -83,7 +84,7 @@ def test_where_there_is_little_time_few_batches_tell_a_loss_with_its_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = made(tmp_path, batch_size=1)
-    monkeypatch.setattr("mlxdoctor.twin.replay.OF_THE_TIME", 0.0)
+    monkeypatch.setattr("mlxdoctor.twin.bench.OF_THE_TIME", 0.0)
     replay = replayed(run)
     (before,) = (level for level in replay.configured if level.what == "before")
     # 8 of 16 batches: another loss than the log's, and no disagreement.

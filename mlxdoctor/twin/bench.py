@@ -1,0 +1,302 @@
+"""The losses of a run's log, computed again under one reading of what its trainer did."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.kind import RunView
+from mlxdoctor.models.load import LoadedBase, LoadedModels, load_tokenizer
+from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.time_budget import Pace
+from mlxdoctor.twin.levels import EXACT, Level, Recorded
+from mlxdoctor.twin.rerun import as_configured, deadline_of, says_how
+from mlxdoctor.twin.settings import Settings
+
+if TYPE_CHECKING:
+    from mlxdoctor.twin.prepared import Parts
+    from mlxdoctor.twin.reading import Reading
+    from mlxdoctor.twin.token_rows import TokenRow
+
+#: Nats by which the same loss differs: rounding in half precision and in the log is below.
+SAME = 0.02
+#: Standard errors of losses over other rows, or over the same rows in another order.
+ERRORS = 4.0
+#: Of the nats by which a loss fell, by which another start or another order makes it differ.
+PATH = 0.05
+#: LoRA scales that people set: alpha over rank, alpha, mlx-lm's defaults.
+SCALES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 16.0, 20.0, 32.0, 40.0, 64.0, 128.0)
+#: Of the time left, what one validation may take: the reports on training need most of it where
+#: models are slow. And batches of one that is cut: fewer do not tell how they differ.
+OF_THE_TIME, FEWEST_BATCHES = 1 / 4, 8
+#: Of the time to train, what the replay takes: the rest is for what the rows teach.
+SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Another LoRA scale: the one in force, the one that agrees, and the loss with it, nats."""
+
+    configured: float
+    agreeing: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Settings and parts of a run, and the reading that they stand for; None as configured.
+
+    Attributes:
+        shape: the ground whose validations this one has, where only its training is another.
+    """
+
+    settings: Settings
+    parts: Parts
+    reading: Reading | None = None
+    shape: Ground | None = None
+
+    def under(self, reading: Reading) -> Ground | None:
+        """The same under one more reading; None where that is no other run."""
+        changed = reading.apply(self.settings, self.parts)
+        if changed is None:
+            return None
+        shape = self if reading.in_training else None
+        if self.reading is not None:
+            clause = f"{reading.clause}, and {self.reading.clause}"
+            reading = replace(reading, clause=clause)
+        return Ground(*changed, reading, shape)
+
+
+@dataclass
+class Bench:
+    """Where a run's losses are computed again, until the deadline.
+
+    Attributes:
+        is_cut: whether a validation was cut short: batches of it tell a loss, and no reading.
+    """
+
+    models: LoadedModels
+    recorded: Recorded
+    usual: Ground
+    tokenizer: Any
+    deadline: float
+    is_cut: bool = False
+    _measured: list[tuple[Ground, tuple[Level, ...]]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, run: RunView, recorded: Recorded) -> Bench:
+        is_saved = run.files.tuned or run.files.adapter
+        base, models = run.need(BaseModel), run.need(LoadedModels if is_saved else LoadedBase)
+        deadline = deadline_of(run, SHARE)
+        tokenizer = load_tokenizer(base.path, base.eos_token_ids)
+        settings, parts = as_configured(run)
+        if not says_how(run):
+            # Validations alone can be computed again.
+            recorded = replace(recorded, reports=())
+        return cls(models, recorded, Ground(settings, parts), tokenizer, deadline)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time is over."""
+        return time.monotonic() > self.deadline
+
+    def levels(self, ground: Ground) -> tuple[Level, ...]:
+        """All that was recorded, computed again."""
+        return (*self.validations(ground), *self._reports(ground))
+
+    def validations(self, ground: Ground) -> tuple[Level, ...]:
+        """The validations before and after training, as far as they were recorded."""
+        ground = ground.shape or ground
+        for measured, levels in self._measured:
+            if measured is ground:
+                return levels
+        self._measured.append((ground, tuple(self._validated(ground))))
+        return self._measured[-1][1]
+
+    def _validated(self, ground: Ground) -> Iterator[Level]:
+        recorded, after = self.recorded, self.recorded.after
+        rows = ground.parts.encode(ground.settings, self.tokenizer)
+        if not rows.valid:
+            return
+        if recorded.before is not None:
+            mean, error = self.before(ground)
+            if not math.isfinite(error):
+                return
+            yield Level("before", 0, recorded.before, mean, max(SAME, ERRORS * error))
+        if after is not None and self._has_usual_model(ground) and "tuned" in self.models.names:
+            mean, error = self._loss(self.models.select("tuned"), ground)
+            tolerance = max(SAME, ERRORS * error) + after.drift
+            if math.isfinite(error):
+                yield Level("after", after.iteration, after.after, mean, tolerance)
+
+    def _has_usual_model(self, ground: Ground) -> bool:
+        usual = self.usual.parts
+        return ground.parts.load is usual.load and ground.parts.prepare is usual.prepare
+
+    def before(self, ground: Ground, count: int | None = None) -> tuple[float, float]:
+        """The loss before training over the first validation, or some batches of it."""
+        if self._has_usual_model(ground) and ground.settings.resume_adapter_file is None:
+            return self._loss(self.models.select("base"), ground, count)
+        model, _ = ground.parts.load(ground.settings)
+        ground.parts.prepare(model, ground.settings)
+        return self._loss(model, ground, count)
+
+    def trained(self, ground: Ground) -> Iterator[Level]:
+        """The last reports on training, beside what the tuned model has on those rows."""
+        recorded = self.recorded.trained
+        if recorded is None or "tuned" not in self.models.names:
+            return
+        rows = ground.parts.encode(ground.settings, self.tokenizer).train
+        model = self.models.select("tuned")
+        mean, error = self._loss(model, ground, FEWEST_BATCHES, rows)
+        tolerance = max(SAME, ERRORS * error) + recorded.drift
+        if math.isfinite(mean + tolerance):
+            yield Level("trained", recorded.iteration, recorded.after, mean, tolerance)
+
+    def _loss(
+        self,
+        model: Any,
+        ground: Ground,
+        count: int | None = None,
+        over: Sequence[TokenRow] | None = None,
+    ) -> tuple[float, float]:
+        """The loss of a validation, nats a token; its standard error beside one of other rows.
+
+        Zero where both are over all rows (Cochran 1977, finite populations, ratio estimator);
+        infinite where there was no time for enough of them.
+
+        Args:
+            count: of its batches, if not all.
+            over: rows, if not those of the validation split.
+        """
+        from mlxdoctor.twin.masked_loss import losses_of
+
+        settings, parts = ground.settings, ground.parts
+        rows = parts.encode(settings, self.tokenizer)
+        held = rows.valid if over is None else over
+        # mlx-lm refuses rows that fill no batch; others take what there is.
+        settings = replace(settings, batch_size=max(min(settings.batch_size, len(held)), 1))
+        made, total = parts.batches(settings), len(held) / settings.batch_size
+        # Drawn before the validation, as in mlx-lm: both draw from one generator there.
+        next(made.train(rows.train))
+        batches = list(made.evaluation(held, settings.val_batches))
+        planned, batches = len(batches), batches[:count]
+        now = time.monotonic()
+        until = now + OF_THE_TIME * (self.deadline - now)
+        pace = Pace(min(FEWEST_BATCHES, len(batches)), self.deadline, until)
+        each = losses_of(model, batches, parts.loss, pace.is_over)
+        sums, counts = (np.array(values) for values in each)
+        self.is_cut = self.is_cut or len(sums) < len(batches)
+        if not pace.is_enough:
+            return math.nan, math.inf
+        if not counts.sum():
+            return math.nan, 0.0
+        mean = float(sums.sum() / counts.sum())
+        residuals = (sums - mean * counts) / counts.mean()
+        spread = math.sqrt(float((residuals**2).sum()) / max(len(sums) - 1, 1))
+        shares = [max(1 / size - 1 / max(total, size), 0.0) for size in (len(sums), planned)]
+        return mean, spread * math.sqrt(sum(shares))
+
+    def _reports(self, ground: Ground) -> tuple[Level, ...]:
+        """The first reports on training, made again."""
+        reports = self.recorded.reports
+        if not reports or self.is_late:
+            return ()
+        from mlxdoctor.twin.loop import first_losses
+        from mlxdoctor.twin.prepared import prepared
+
+        try:
+            start = prepared(ground.settings, ground.parts)
+            pace = Pace(reports[0][1], self.deadline)
+            losses = first_losses(start, reports[-1][1], pace.is_over)
+        except InputError:
+            return ()
+        noise, levels = _noise(losses), []
+        for last, iteration, recorded in reports:
+            own = losses[last:iteration]
+            if len(own) < iteration - last:
+                break
+            mean, error = float(np.mean(own)), noise * math.sqrt(2 / len(own))
+            tolerance = max(SAME, ERRORS * error, PATH * abs(losses[0] - mean))
+            levels.append(Level("report", iteration, recorded, mean, tolerance))
+        return tuple(levels)
+
+    def other_scale(
+        self, ground: Ground, levels: Sequence[Level], allowed: float | None = None
+    ) -> Scale | None:
+        """The scale at which the saved adapter has the log's last loss, where it has another.
+
+        Args:
+            allowed: nats by which it may be off, if not by its tolerance.
+        """
+        if (after := _worse_end(levels)) is None:
+            return None
+        model, modules = self._adapted()
+        scales = [float(module.scale) for module in modules]
+        if not scales:
+            return None
+        own, tried = scales[0], []
+        for scale in (*SCALES, -own):
+            for module, configured in zip(modules, scales, strict=True):
+                module.scale = configured * scale / own if own else scale
+            loss = self._loss(model, ground)[0]
+            tried.append((abs(loss - after.recorded), scale, loss))
+            if self.is_late:
+                break
+        for module, configured in zip(modules, scales, strict=True):
+            module.scale = configured
+        off, scale, loss = min(tried)
+        if allowed is None:
+            # Training may have gone on to a lower loss after the last validation.
+            learned = self.recorded.before - after.recorded if self.recorded.before else 0.0
+            allowed = max(after.tolerance, PATH * learned if loss < after.recorded else 0.0)
+        return Scale(own, scale, loss) if off <= allowed else None
+
+    def _adapted(self) -> tuple[Any, list[Any]]:
+        """The tuned model, and its modules with factors."""
+        model = self.models.select("tuned")
+        return model, [each for _, each in model.named_modules() if hasattr(each, "lora_a")]
+
+    def is_turned(self, ground: Ground, levels: Sequence[Level]) -> bool:
+        """Whether the saved adapter has the log's last loss with its factors transposed."""
+        if (after := _worse_end(levels)) is None:
+            return False
+        model, modules = self._adapted()
+        factors = [factor for module in modules for factor in (module.lora_a, module.lora_b)]
+        if not factors or any(factor.ndim != 2 or len(set(factor.shape)) > 1 for factor in factors):
+            return False
+
+        def turn() -> None:
+            for module in modules:
+                module.lora_a, module.lora_b = module.lora_a.T, module.lora_b.T
+
+        turn()
+        loss = self._loss(model, ground)[0]
+        turn()
+        return abs(loss - after.recorded) <= after.tolerance
+
+    def saved_at(self, levels: Sequence[Level]) -> int | None:
+        """The iteration of an earlier validation, the loss of which it has instead of the last."""
+        ends = [level.computed for level in levels if level.what == "after" and level.misfit > 0.0]
+        earlier = self.recorded.validations if ends else ()
+        return next((at for at, loss in earlier if abs(loss - ends[0]) <= EXACT), None)
+
+
+def _worse_end(levels: Sequence[Level]) -> Level | None:
+    """The end of a run, where the saved model is worse than the log has it."""
+    ends = (level for level in levels if level.what == "after" and level.misfit > 0.0)
+    return next((level for level in ends if not level.computed < level.recorded), None)
+
+
+def _noise(losses: Sequence[float]) -> float:
+    """What one batch's loss differs by from the next, trend aside: from second differences."""
+    if len(losses) < 3:
+        return 0.0
+    bends = np.diff(np.asarray(losses, np.float64), 2)
+    return math.sqrt(float(np.mean(bends**2)) / 6)
