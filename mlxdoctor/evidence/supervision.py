@@ -14,13 +14,12 @@ rules of mlx-lm 0.32.2:
   last message, generation prompt included; otherwise 0.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -29,14 +28,10 @@ from mlxdoctor.evidence.dataset import Dataset, RowFormat, Split
 from mlxdoctor.evidence.kind import NoSuchThing, RunView
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS
 from mlxdoctor.evidence.row_encoder import Role, RowEncoder, SupervisedRow
+from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.safety.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from mlxdoctor.evidence.source import Source
 
 __all__ = ["Role", "SupervisedRow", "SupervisedRows", "build", "encoder_of"]
 
@@ -83,7 +78,7 @@ class SupervisedRows:
     pad_id: int = 0
 
     @classmethod
-    def find(cls, run: RunView) -> SupervisedRows:
+    def find(cls, run: RunView) -> "SupervisedRows":
         dataset = run.need(Dataset)
         split = "train" if "train" in dataset.splits else next(iter(dataset.splits))
         config, log = run.get(TrainingConfig), run.get(TrainingLog)

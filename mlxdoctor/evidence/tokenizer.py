@@ -4,15 +4,14 @@ Read from `tokenizer.json` with the `tokenizers` library and from the chat
 template with Jinja2, which takes a tenth of the time of importing transformers.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.chat_template import ChatTemplate, TemplateFailure
@@ -22,9 +21,6 @@ from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
 from mlxdoctor.safety.silenced import silenced
 from mlxdoctor.safety.stages import Kind, Stage, StageStopped
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _NAMED = (
     "bos_token",
@@ -90,7 +86,7 @@ class Tokenizer:
     _slow: list[float] = field(default_factory=list, repr=False, compare=False)
 
     @classmethod
-    def find(cls, run: RunView) -> Tokenizer:
+    def find(cls, run: RunView) -> "Tokenizer":
         folder = run.files.base or run.files.tuned
         if folder is None:
             run.get(BaseModel)
@@ -98,7 +94,7 @@ class Tokenizer:
         return cls.read(folder)
 
     @classmethod
-    def read(cls, path: Path) -> Tokenizer:
+    def read(cls, path: Path) -> "Tokenizer":
         """Read the tokenizer of a model folder, or a `tokenizer.json` and what is beside it.
 
         Raises:
