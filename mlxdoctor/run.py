@@ -203,8 +203,10 @@ class Run:
         find = getattr(kind, "find", None)
         if find is None:
             raise TypeError(f"{kind.__name__} is not a kind of evidence: it has no `find`")
+        # `LoadedModels` as "loaded models".
+        spelled = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind.__name__).lower()
         try:
-            with Stage(f"examining the {kind.kind or _spelled(kind.__name__)}"):
+            with Stage(f"examining the {kind.kind or spelled}"):
                 return _Read(find(self))
         except (Missing, InputError) as problem:
             # Without the frames that it was raised in, which hold what was read.
@@ -219,8 +221,3 @@ class Run:
             if out_of_memory:
                 raise MemoryError(str(error)) from None
             raise
-
-
-def _spelled(name: str) -> str:
-    """`LoadedModels` as "loaded models"."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()

@@ -134,7 +134,12 @@ def load(
         in_float32(model)
         return LoadedModels(base, base.sources, ("base",), None, lambda _: model)
     if (adapter_path / "config.json").is_file() and not (adapter_path / ADAPTER_FILE).is_file():
-        return _with_whole_model(base, model, adapter_path)
+        tuned = BaseModel.read(adapter_path)
+        both = {"base": model, "tuned": load_weights(adapter_path, lazy=True)}
+        for loaded in both.values():
+            in_float32(loaded)
+        sources = (*base.sources, *tuned.sources)
+        return LoadedModels(base, sources, ("base", "tuned"), None, lambda which: both[which])
     file = adapter_path / ADAPTER_FILE if adapter_path.is_dir() else adapter_path
     adapter = Adapter.read(file)
     if adapter.naming == "peft":
@@ -224,15 +229,6 @@ def _with_weights(model: Any, file: Path) -> tuple[str | None, Callable[[Which],
         return model
 
     return failure, select
-
-
-def _with_whole_model(base: BaseModel, model: Any, folder: Path) -> LoadedModels:
-    tuned = BaseModel.read(folder)
-    models = {"base": model, "tuned": load_weights(folder, lazy=True)}
-    for loaded in models.values():
-        in_float32(loaded)
-    sources = (*base.sources, *tuned.sources)
-    return LoadedModels(base, sources, ("base", "tuned"), None, lambda which: models[which])
 
 
 def on_cpu() -> bool:
