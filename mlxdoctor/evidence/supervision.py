@@ -174,7 +174,13 @@ def build(
     data, encode = encoder_of(dataset, tokenizer, config, split)
     batch_size = max((config and config.batch_size) or MLX_LM_DEFAULTS["batch_size"], 1)
     order = sorted(range(len(data.rows)), key=lambda index: len(data.rows[index]))
-    blocks = _sampled_blocks(order, batch_size, limit)
+    whole = len(order) - len(order) % batch_size
+    # With fewer rows than a batch mlx-lm does not start; the rows are still worth a look.
+    blocks = [order[start : start + batch_size] for start in range(0, whole or 1, batch_size)]
+    wanted = len(blocks) if limit is None else max(1, limit // batch_size)
+    if wanted < len(blocks):
+        picked = np.unique(np.linspace(0, len(blocks) - 1, wanted).round().astype(np.int64))
+        blocks = [blocks[number] for number in picked.tolist()]
     rows: list[SupervisedRow] = []
     refused: dict[int, str] = {}
     batches: list[tuple[int, ...]] = []
@@ -204,14 +210,3 @@ def build(
         total_rows=len(data.rows),
         examined_rows=len(rows) + len(refused),
     )
-
-
-def _sampled_blocks(order: list[int], batch_size: int, limit: int | None) -> list[list[int]]:
-    whole = len(order) - len(order) % batch_size
-    # With fewer rows than a batch mlx-lm does not start; the rows are still worth a look.
-    blocks = [order[start : start + batch_size] for start in range(0, whole or 1, batch_size)]
-    wanted = len(blocks) if limit is None else max(1, limit // batch_size)
-    if wanted >= len(blocks):
-        return blocks
-    picked = np.unique(np.linspace(0, len(blocks) - 1, wanted).round().astype(np.int64))
-    return [blocks[int(number)] for number in picked]

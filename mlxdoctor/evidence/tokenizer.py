@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.chat_template import ChatTemplate, TemplateFailure
-from mlxdoctor.evidence.kind import Missing, RunView
+from mlxdoctor.evidence.kind import RunView
 from mlxdoctor.evidence.source import Source, read_bytes, read_json_object, read_text
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
@@ -87,11 +87,7 @@ class Tokenizer:
 
     @classmethod
     def find(cls, run: RunView) -> "Tokenizer":
-        folder = run.files.base or run.files.tuned
-        if folder is None:
-            run.get(BaseModel)
-            raise Missing(run.why_missing(BaseModel))
-        return cls.read(folder)
+        return cls.read(run.files.base or run.files.tuned or run.need(BaseModel).path)
 
     @classmethod
     def read(cls, path: Path) -> "Tokenizer":

@@ -114,11 +114,9 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
         has_bar, end = False, 0
         for bar in _BAR.finditer(line) if "[" in line and "%" in line else ():
             before, end = before_bar(line[end : bar.start()]), bar.end()
-            shown = f"step {bar[1]}/{bar[2]} | {bar[3]}"
-            if not _STEP.search(before):
-                has_bar |= self._read(number, f"{before} | {shown}", is_bar=True)
-            elif "oss" in bar[3]:
-                has_bar |= self._read(number, shown, is_bar=True)
+            named = "" if _STEP.search(before) else before
+            shown = f"{named} | step {bar[1]}/{bar[2]} | {bar[3]}"
+            has_bar |= self._read(number, shown, is_bar=True)
         if has_bar and not _REPORT.search(line[end:]):
             return True
         return self._read(number, _GLUED.sub("", line) if "%|" in line else line)
