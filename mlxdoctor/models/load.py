@@ -192,10 +192,7 @@ def _load_adapter(model: Any, file: Path) -> None:
 
     from mlxdoctor.models.parameters import ADAPTER_LEAVES
 
-    if file.name == ADAPTER_FILE:
-        load_adapters(model, str(file.parent))
-        return
-    # mlx-lm loads folders only: a checkpoint is shown to it under the usual name.
+    # mlx-lm loads folders only: each file, a checkpoint too, is shown to it under the usual name.
     stated, _ = read_json_object(file.parent / CONFIG_NAME)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / ADAPTER_FILE).symlink_to(file.resolve())
