@@ -61,9 +61,8 @@ def usual_targets(config: TrainingConfig | None) -> list[Targets]:
 
 def mean_loss(rows: Sequence[RowLosses], which: Which, targets: Targets) -> MeanLoss:
     """The loss of one model on some rows: over targets, not over rows."""
-    if which == "tuned" and any(row.tuned is None for row in rows):
-        return MeanLoss(math.nan, math.nan, 0, 0)
-    losses = [_of(row, row.of(which), targets) for row in rows]
+    is_measured = which == "base" or all(row.tuned is not None for row in rows)
+    losses = [_of(row, row.of(which), targets) for row in rows] if is_measured else []
     losses = [values for values in losses if len(values)]
     if not losses:
         return MeanLoss(math.nan, math.nan, 0, 0)
