@@ -60,7 +60,6 @@ class Tokenizer:
 
     Attributes:
         path: the model folder.
-        vocab_size: tokens it knows, added ones included (not the model's padded vocabulary).
         eos_token_id: the token mlx-lm puts after a text row; None where none is named.
         eos_token_ids: every token that ends generation in mlx-lm, the tokenizer's own included.
         bos_token_id, pad_token_id: None where none is named.
@@ -73,7 +72,6 @@ class Tokenizer:
 
     sources: tuple[Source, ...]
     path: Path
-    vocab_size: int
     eos_token_id: int | None
     eos_token_ids: tuple[int, ...]
     bos_token_id: int | None
@@ -124,7 +122,6 @@ class Tokenizer:
         return cls(
             sources=tuple(sources),
             path=folder,
-            vocab_size=backend.get_vocab_size(with_added_tokens=True),
             eos_token_id=ids.get("eos_token"),
             eos_token_ids=tuple(ends),
             bos_token_id=ids.get("bos_token"),
