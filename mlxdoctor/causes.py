@@ -1,14 +1,16 @@
 """The knowledge base in causes.toml: causes, and what speaks for and against each."""
 
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from importlib.resources import files
 from itertools import chain
 from typing import Any
 
 from mlxdoctor.finding import Severity
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.tables import record, shipped, tables_in
+from mlxdoctor.tables import record
 
 FILE = "causes.toml"
 #: The weight of a finding for a cause: three strengths, or evidence against the cause.
@@ -220,19 +222,16 @@ def load_causes() -> KnowledgeBase:
     Raises:
         InputError: causes.toml has an unknown or a missing key.
     """
-    return _knowledge(shipped("mlxdoctor", FILE))
+    return parse_causes(files("mlxdoctor").joinpath(FILE).read_text("utf-8"))
 
 
 def parse_causes(text: str) -> KnowledgeBase:
     """A knowledge base from TOML text.
 
     Raises:
-        InputError: the text is not TOML, or has an unknown or a missing key.
+        InputError: the text has an unknown or a missing key.
     """
-    return _knowledge(tables_in(text, FILE))
-
-
-def _knowledge(document: Mapping[str, Any]) -> KnowledgeBase:
+    document = tomllib.loads(text)
     if unknown := document.keys() - {"groups", "causes", "calibration", "tiers"}:
         raise InputError(FILE, f"has the unknown table {sorted(unknown)[0]!r}")
     groups = {

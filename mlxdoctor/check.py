@@ -154,7 +154,28 @@ class Check:
         """
         start = time.perf_counter()
         got = _Gathered()
-        status, reason = self._limited(source, got)
+        try:
+            with Stage(f"the check {self.name}"), time_limit(current().check_seconds):
+                status, reason = self._ask(source, got)
+        except Inconclusive as error:
+            # A fact found before the check gave up is still a fact; the rest was not looked for.
+            found = {finding.code for finding in got.findings}
+            unsought = {code: str(error) for code in self.symptoms if code not in found}
+            got.unsought = unsought | got.unsought
+            status, reason = Status.FOUND if found else Status.INCONCLUSIVE, str(error)
+        except (StageStopped, NotImported) as error:
+            status, reason = Status.CRASHED, str(error)
+        except (NotApplicable, InputError) as error:
+            got.arises = not isinstance(error, DoesNotArise)
+            status, reason = Status.SKIPPED, str(error)
+        except TimeLimitExceeded as error:
+            # Not inconclusive: evidence made to keep a check busy must not pass.
+            remedy = "raise it with --limit check_seconds=N if the evidence is sound"
+            status, reason = Status.CRASHED, f"{error}, the limit check_seconds; {remedy}"
+        except MemoryError:
+            status, reason = Status.CRASHED, "needed more memory than there is"
+        except Exception as error:  # one check's bug must not hide the others' findings
+            status, reason = Status.CRASHED, failure_of(error).sentence
         return Outcome(
             check=self.name,
             status=status,
@@ -167,33 +188,6 @@ class Check:
             unsought=got.unsought,
             arises=got.arises,
         )
-
-    def _limited(self, source: EvidenceSource, got: _Gathered) -> tuple[Status, str]:
-        """As `_ask`, within the limits, and whatever happens."""
-        try:
-            with Stage(f"the check {self.name}"), time_limit(current().check_seconds):
-                return self._ask(source, got)
-        except Inconclusive as error:
-            # A fact found before the check gave up is still a fact; the rest was not looked for.
-            found = {finding.code for finding in got.findings}
-            unsought = dict.fromkeys(
-                (code for code in self.symptoms if code not in found), str(error)
-            )
-            got.unsought = unsought | got.unsought
-            return Status.FOUND if got.findings else Status.INCONCLUSIVE, str(error)
-        except (StageStopped, NotImported) as error:
-            return Status.CRASHED, str(error)
-        except (NotApplicable, InputError) as error:
-            got.arises = not isinstance(error, DoesNotArise)
-            return Status.SKIPPED, str(error)
-        except TimeLimitExceeded as error:
-            # Not inconclusive: evidence made to keep a check busy must not pass.
-            remedy = "raise it with --limit check_seconds=N if the evidence is sound"
-            return Status.CRASHED, f"{error}, the limit check_seconds; {remedy}"
-        except MemoryError:
-            return Status.CRASHED, "needed more memory than there is"
-        except Exception as error:  # one check's bug must not hide the others' findings
-            return Status.CRASHED, failure_of(error).sentence
 
     def _ask(self, source: EvidenceSource, got: _Gathered) -> tuple[Status, str]:
         """Call the function with its evidence; what it yields goes into `got` as it comes."""

@@ -26,15 +26,9 @@ _OUT_OF_MEMORY = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class _Read:
-    """What reading one kind of evidence came to: the evidence, or why there is none."""
-
-    value: Any = None
-    problem: Missing | InputError | None = None
-
-
-_NOT_ASKED = _Read(None, NotThere("it was not asked for"))
+#: What reading one kind of evidence came to: the evidence, or why there is none.
+_Read = tuple[Any, Missing | InputError | None]
+_NOT_ASKED: _Read = (None, NotThere("it was not asked for"))
 
 
 @dataclass(frozen=True)
@@ -116,7 +110,9 @@ class Run:
 
         What was read before stays read.
         """
-        return replace(self, _cache=self._cache | {type(piece): _Read(piece) for piece in evidence})
+        return replace(
+            self, _cache=self._cache | {type(piece): (piece, None) for piece in evidence}
+        )
 
     @property
     def is_planned(self) -> bool:
@@ -150,29 +146,28 @@ class Run:
     def missing(self) -> tuple[MissingEvidence, ...]:
         """The evidence that was asked for and is lacking."""
         return tuple(
-            MissingEvidence(kind.kind, str(read.problem))
-            for kind, read in self._cache.items()
-            if read.problem is not None and not isinstance(read.problem, NotThere) and kind.kind
+            MissingEvidence(kind.kind, str(problem))
+            for kind, (_, problem) in self._cache.items()
+            if problem is not None and not isinstance(problem, NotThere) and kind.kind
         )
 
     @property
     def unreadable(self) -> tuple[InputError, ...]:
         """Files that should have been evidence and could not be read, or not to their end."""
-        problems = [read.problem for read in self._cache.values()]
-        errors = [problem for problem in problems if isinstance(problem, InputError)]
-        log = self._cache.get(TrainingLog, _NOT_ASKED).value
+        errors = [error for _, error in self._cache.values() if isinstance(error, InputError)]
+        log, _ = self._cache.get(TrainingLog, _NOT_ASKED)
         every = (*self.files.problems, *errors, *(log.problems if log is not None else ()))
         return tuple({str(error): error for error in every}.values())
 
     @property
     def _values(self) -> list[Any]:
-        return [read.value for read in self._cache.values() if read.value is not None]
+        return [value for value, _ in self._cache.values() if value is not None]
 
     def get(self, kind: type[T]) -> T | None:
         """The evidence of that kind, read on first use; None where there is none."""
         if kind not in self._cache:
             self._cache[kind] = self._read(kind)
-        value: T | None = self._cache[kind].value
+        value: T | None = self._cache[kind][0]
         return value
 
     def need(self, kind: type[T]) -> T:
@@ -189,11 +184,11 @@ class Run:
 
     def why_missing(self, kind: type[Any]) -> str:
         """Why `get(kind)` gave None."""
-        return str(self._cache.get(kind, _NOT_ASKED).problem)
+        return str(self._cache.get(kind, _NOT_ASKED)[1])
 
     def cannot_have(self, kind: type[Any]) -> bool:
         """Whether a run of its kind has no such evidence, so that nothing is lacking."""
-        return isinstance(self._cache.get(kind, _NOT_ASKED).problem, NoSuchThing)
+        return isinstance(self._cache.get(kind, _NOT_ASKED)[1], NoSuchThing)
 
     def other(self, path: Path) -> "Run":
         """The run in another folder, of which no model is run."""
@@ -203,24 +198,21 @@ class Run:
         find = getattr(kind, "find", None)
         if find is None:
             raise TypeError(f"{kind.__name__} is not a kind of evidence: it has no `find`")
+        # `LoadedModels` as "loaded models".
+        spelled = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind.__name__).lower()
         try:
-            with Stage(f"examining the {kind.kind or _spelled(kind.__name__)}"):
-                return _Read(find(self))
+            with Stage(f"examining the {kind.kind or spelled}"):
+                return find(self), None
         except (Missing, InputError) as problem:
             # Without the frames that it was raised in, which hold what was read.
-            return _Read(None, problem.with_traceback(None))
+            return None, problem.with_traceback(None)
         except (TimeLimitExceeded, MemoryError, RuntimeError) as error:
             out_of_memory = isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(str(error))
             if isinstance(error, RuntimeError) and not out_of_memory:
                 raise
             # Remembered, so that the next check does not spend as much on it in vain.
             why = "needed more memory than there is" if out_of_memory else str(error)
-            self._cache[kind] = _Read(None, Missing(f"reading it {why}"))
+            self._cache[kind] = None, Missing(f"reading it {why}")
             if out_of_memory:
                 raise MemoryError(str(error)) from None
             raise
-
-
-def _spelled(name: str) -> str:
-    """`LoadedModels` as "loaded models"."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()

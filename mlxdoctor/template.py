@@ -12,7 +12,7 @@
 
 import re
 import string
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -67,24 +67,22 @@ def duration(seconds: float) -> str:
 @lru_cache(maxsize=4096)
 def _parts(template: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """The template cut into plain text, and alternatives for each part in brackets."""
-    return tuple(_cut(template))
-
-
-def _cut(template: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    parts: list[tuple[str, tuple[str, ...]]] = []
     position = 0
     for part in _PART.finditer(template):
         if part.start() != position:
             break
         position = part.end()
         if part[0] in ("[[", "]]"):
-            yield part[0][0], ()
+            parts.append((part[0][0], ()))
         elif part[1] is not None:
             inside = part[1].replace("[[", "[").replace("]]", "]")
-            yield "", tuple(inside.split("|"))
+            parts.append(("", tuple(inside.split("|"))))
         else:
-            yield part[0], ()
+            parts.append((part[0], ()))
     if position != len(template):
         raise ValueError(f"a square bracket is not closed in {template!r}")
+    return tuple(parts)
 
 
 def _filled(text: str, values: Mapping[str, Any]) -> str:

@@ -13,7 +13,6 @@ from mlxdoctor.check import discover
 from mlxdoctor.cli import main
 from mlxdoctor.diagnosis import judge, rank
 from mlxdoctor.finding import Finding, Outcome, Seen, Severity, Status
-from mlxdoctor.tables import tables_in
 from mlxdoctor.twin.reading import readings
 from mlxdoctor.verdict import Verdict
 from tests.conftest import RUNS
@@ -34,8 +33,7 @@ proof = ["loss-trend.diverged"]
 @pytest.fixture
 def _added(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The shipped file with one table more."""
-    longer = tables_in(SHIPPED + ADDED, "causes.toml")
-    monkeypatch.setattr(mlxdoctor.causes, "shipped", lambda package, file: longer)
+    monkeypatch.setattr(mlxdoctor.causes, "parse_causes", lambda text: parse_causes(text + ADDED))
     load_causes.cache_clear()
     yield
     load_causes.cache_clear()

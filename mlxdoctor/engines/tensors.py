@@ -87,7 +87,6 @@ class ModuleFacts:
 
     name: str
     layer: int | None
-    rank: int
     width: int
     a: FactorFacts
     b: FactorFacts
@@ -143,7 +142,7 @@ def describe(
         spectrum: whether the singular values are asked for, which take as long as the rest.
     """
     experts_a, experts_b = (x if x.ndim == 3 else x[None] for x in (a, b))
-    experts, inputs, rank = experts_a.shape
+    experts, inputs, _ = experts_a.shape
     # What overflows or is no number is counted, and no reason for a warning.
     with np.errstate(all="ignore"):
         gram_a, gram_b = _gram(np.swapaxes(experts_a, -1, -2)), _gram(experts_b)
@@ -165,7 +164,6 @@ def describe(
         return ModuleFacts(
             name=name,
             layer=layer,
-            rank=rank,
             width=min(inputs, experts_b.shape[-1]) * experts,
             a=facts_a,
             b=facts_b,

@@ -1,6 +1,7 @@
 """The numbered checkpoints of a run, oldest first."""
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -90,12 +91,10 @@ class CheckpointHistory:
         if not numbered:
             raise InputError(path, "holds no numbered checkpoint", "save them with `save_every`")
         numbered.sort(key=lambda save: (save.iteration or 0, save.path.name))
-        try:
+        with suppress(InputError):
             final = adapter_file(path)
-        except InputError:
-            final = numbered[-1].path
-        if all(final != save.path for save in numbered):
-            numbered.append(Checkpoint(None, final))
+            if all(final != save.path for save in numbered):
+                numbered.append(Checkpoint(None, final))
         return cls(path, tuple(numbered))
 
     @cached_property

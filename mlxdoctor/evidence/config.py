@@ -1,24 +1,18 @@
 """What a run was told to do: an mlx-lm or PEFT configuration."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS, MLX_LM_LORA_DEFAULTS
-from mlxdoctor.evidence.source import Source, read_json_object
+from mlxdoctor.evidence.source import Sniffed, Source, read_json_object
 from mlxdoctor.evidence.yaml_file import read_yaml_object
 from mlxdoctor.safety.errors import InputError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from mlxdoctor.evidence.source import Sniffed
 
 T = TypeVar("T")
 #: A key that W&B adds to a run's configuration, in which each key stands for `{value: ...}`.
@@ -103,7 +97,7 @@ class Setting(Generic[T]):
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
-    def __get__(self, config: TrainingConfig, owner: type) -> T | None:
+    def __get__(self, config: "TrainingConfig", owner: type) -> T | None:
         value = config._lora(self.name) if self.of_lora else config._value(self.name)
         return None if value is None else self.parse(value)
 
@@ -135,7 +129,7 @@ class TrainingConfig:
         return file.path.suffix == ".json" and not _SNIFFED_KEYS.isdisjoint(file.record)
 
     @classmethod
-    def find(cls, run: RunView) -> TrainingConfig:
+    def find(cls, run: RunView) -> "TrainingConfig":
         if run.files.config is None:
             raise Missing("no adapter_config.json and no training configuration was found")
         config = cls.read(run.files.config)
@@ -148,7 +142,7 @@ class TrainingConfig:
         return replace(training, sources=sources, values=values, origin=config.origin)
 
     @classmethod
-    def read(cls, path: Path) -> TrainingConfig:
+    def read(cls, path: Path) -> "TrainingConfig":
         """Read `adapter_config.json` (mlx-lm or PEFT) or an mlx-lm YAML or JSON configuration.
 
         Of a folder its `adapter_config.json` is read.
@@ -183,7 +177,7 @@ class TrainingConfig:
         return cls((source,), path, MappingProxyType(values), origin, has_defaults)
 
     @classmethod
-    def beside(cls, weights: Path) -> TrainingConfig | None:
+    def beside(cls, weights: Path) -> "TrainingConfig | None":
         """The `adapter_config.json` in the folder of a file of weights, if there is one.
 
         Raises:

@@ -1,13 +1,12 @@
 """The rows a run was trained on: `train.jsonl`, `valid.jsonl`, `test.jsonl`."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.json_text import mended, too_deep
@@ -15,9 +14,6 @@ from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.source import Sniffed, Source, read_bytes, require_file
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SPLITS = ("train", "valid", "test")
 
@@ -39,7 +35,7 @@ class Features:
     text: str = "text"
 
     @classmethod
-    def of(cls, config: TrainingConfig | None) -> Features:
+    def of(cls, config: TrainingConfig | None) -> "Features":
         """The keys that `config` names, mlx-lm's own otherwise."""
         values = config.values if config is not None else {}
         stated = {field.name: values.get(f"{field.name}_feature") for field in fields(cls)}
@@ -203,7 +199,7 @@ class Dataset:
     features: Features
 
     @classmethod
-    def find(cls, run: RunView) -> Dataset:
+    def find(cls, run: RunView) -> "Dataset":
         files = run.files
         if files.data is not None:
             return cls.read(files.data, run.get(TrainingConfig))
@@ -213,7 +209,7 @@ class Dataset:
         raise Missing("nothing names the training data; name its folder with --data")
 
     @classmethod
-    def read(cls, path: Path, config: TrainingConfig | None = None) -> Dataset:
+    def read(cls, path: Path, config: TrainingConfig | None = None) -> "Dataset":
         """Read a data folder as mlx-lm does, or a single JSON-lines file.
 
         Args:
@@ -279,8 +275,6 @@ def _read_split(name: str, path: Path, features: Features) -> Split:
 def _row(line: bytes) -> dict[str, Any] | str:
     if not line.strip():
         return "is blank"
-    if line.startswith(b"\xef\xbb\xbf"):
-        return "starts with a byte-order mark"
     try:
         value = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError:

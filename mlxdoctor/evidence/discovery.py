@@ -220,8 +220,6 @@ def _kind_by_name(path: Path) -> str | None:
 
 def _kind_by_content(path: Path) -> str | None:
     """The field of `RunFiles` that a file belongs in; None where it is no text to look at."""
-    if path.name in _NO_EVIDENCE:
-        return None
     file = Sniffed(path)
     kinds = [(kind, holds) for kind, suffixes, holds in _BY_CONTENT if path.suffix in suffixes]
     try:

@@ -134,5 +134,4 @@ def _as_type(codes: NDArray[Any], name: str) -> NDArray[np.float32]:
     """Codes of eight bits as the values of a type of `ml_dtypes`."""
     import ml_dtypes
 
-    values: NDArray[np.float32] = codes.view(getattr(ml_dtypes, name)).astype(np.float32)
-    return values
+    return np.asarray(codes.view(getattr(ml_dtypes, name)), np.float32)

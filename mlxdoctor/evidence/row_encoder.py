@@ -1,22 +1,16 @@
 """One row of a dataset as tokens, with the part each token plays."""
 
-from __future__ import annotations
-
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mlxdoctor.evidence.chat_template import TemplateFailure
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from mlxdoctor.evidence.dataset import Row, Split
-    from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.evidence.dataset import Row, Split
+from mlxdoctor.evidence.tokenizer import Tokenizer
 
 #: Ids of tokens are below this, as mlx-lm keeps them in 32 bits.
 MAX_TOKEN_ID = 2**31

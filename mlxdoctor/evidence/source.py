@@ -98,10 +98,7 @@ def open_file(path: Path) -> Iterator[FileIO]:
 
 def link_note(path: Path) -> str:
     """Where a link leads, for the list of what was read; empty for a file that is none."""
-    try:
-        return f"a link to {path.readlink()}" if path.is_symlink() else ""
-    except OSError:
-        return ""
+    return f"a link to {path.readlink()}" if path.is_symlink() else ""
 
 
 def read_bytes(path: Path, limit: str = "text_bytes") -> tuple[bytes, Source]:

@@ -14,13 +14,12 @@ rules of mlx-lm 0.32.2:
   last message, generation prompt included; otherwise 0.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -29,14 +28,10 @@ from mlxdoctor.evidence.dataset import Dataset, RowFormat, Split
 from mlxdoctor.evidence.kind import NoSuchThing, RunView
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS
 from mlxdoctor.evidence.row_encoder import Role, RowEncoder, SupervisedRow
+from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.safety.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from mlxdoctor.evidence.source import Source
 
 __all__ = ["Role", "SupervisedRow", "SupervisedRows", "build", "encoder_of"]
 
@@ -83,7 +78,7 @@ class SupervisedRows:
     pad_id: int = 0
 
     @classmethod
-    def find(cls, run: RunView) -> SupervisedRows:
+    def find(cls, run: RunView) -> "SupervisedRows":
         dataset = run.need(Dataset)
         split = "train" if "train" in dataset.splits else next(iter(dataset.splits))
         config, log = run.get(TrainingConfig), run.get(TrainingLog)
@@ -179,7 +174,13 @@ def build(
     data, encode = encoder_of(dataset, tokenizer, config, split)
     batch_size = max((config and config.batch_size) or MLX_LM_DEFAULTS["batch_size"], 1)
     order = sorted(range(len(data.rows)), key=lambda index: len(data.rows[index]))
-    blocks = _sampled_blocks(order, batch_size, limit)
+    whole = len(order) - len(order) % batch_size
+    # With fewer rows than a batch mlx-lm does not start; the rows are still worth a look.
+    blocks = [order[start : start + batch_size] for start in range(0, whole or 1, batch_size)]
+    wanted = len(blocks) if limit is None else max(1, limit // batch_size)
+    if wanted < len(blocks):
+        picked = np.unique(np.linspace(0, len(blocks) - 1, wanted).round().astype(np.int64))
+        blocks = [blocks[number] for number in picked.tolist()]
     rows: list[SupervisedRow] = []
     refused: dict[int, str] = {}
     batches: list[tuple[int, ...]] = []
@@ -209,14 +210,3 @@ def build(
         total_rows=len(data.rows),
         examined_rows=len(rows) + len(refused),
     )
-
-
-def _sampled_blocks(order: list[int], batch_size: int, limit: int | None) -> list[list[int]]:
-    whole = len(order) - len(order) % batch_size
-    # With fewer rows than a batch mlx-lm does not start; the rows are still worth a look.
-    blocks = [order[start : start + batch_size] for start in range(0, whole or 1, batch_size)]
-    wanted = len(blocks) if limit is None else max(1, limit // batch_size)
-    if wanted >= len(blocks):
-        return blocks
-    picked = np.unique(np.linspace(0, len(blocks) - 1, wanted).round().astype(np.int64))
-    return [blocks[int(number)] for number in picked]

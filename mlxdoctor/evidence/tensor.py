@@ -130,8 +130,7 @@ class TensorRef:
         if self.dtype == "BF16":
             import ml_dtypes
 
-            wide: NDArray[np.float32] = raw.view(ml_dtypes.bfloat16).astype(np.float32)
-            return wide
+            return np.asarray(raw.view(ml_dtypes.bfloat16), np.float32)
         if self.dtype not in NUMPY_TYPES:
             raise InputError(self.path, f"{self.name} is {self.dtype}, whose values are not read")
         values: NDArray[Any] = raw.view(NUMPY_TYPES[self.dtype])

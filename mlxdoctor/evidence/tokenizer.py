@@ -4,27 +4,23 @@ Read from `tokenizer.json` with the `tokenizers` library and from the chat
 template with Jinja2, which takes a tenth of the time of importing transformers.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.chat_template import ChatTemplate, TemplateFailure
-from mlxdoctor.evidence.kind import Missing, RunView
+from mlxdoctor.evidence.kind import RunView
 from mlxdoctor.evidence.source import Source, read_bytes, read_json_object, read_text
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
 from mlxdoctor.safety.silenced import silenced
 from mlxdoctor.safety.stages import Kind, Stage, StageStopped
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _NAMED = (
     "bos_token",
@@ -64,7 +60,6 @@ class Tokenizer:
 
     Attributes:
         path: the model folder.
-        vocab_size: tokens it knows, added ones included (not the model's padded vocabulary).
         eos_token_id: the token mlx-lm puts after a text row; None where none is named.
         eos_token_ids: every token that ends generation in mlx-lm, the tokenizer's own included.
         bos_token_id, pad_token_id: None where none is named.
@@ -77,7 +72,6 @@ class Tokenizer:
 
     sources: tuple[Source, ...]
     path: Path
-    vocab_size: int
     eos_token_id: int | None
     eos_token_ids: tuple[int, ...]
     bos_token_id: int | None
@@ -90,15 +84,11 @@ class Tokenizer:
     _slow: list[float] = field(default_factory=list, repr=False, compare=False)
 
     @classmethod
-    def find(cls, run: RunView) -> Tokenizer:
-        folder = run.files.base or run.files.tuned
-        if folder is None:
-            run.get(BaseModel)
-            raise Missing(run.why_missing(BaseModel))
-        return cls.read(folder)
+    def find(cls, run: RunView) -> "Tokenizer":
+        return cls.read(run.files.base or run.files.tuned or run.need(BaseModel).path)
 
     @classmethod
-    def read(cls, path: Path) -> Tokenizer:
+    def read(cls, path: Path) -> "Tokenizer":
         """Read the tokenizer of a model folder, or a `tokenizer.json` and what is beside it.
 
         Raises:
@@ -132,7 +122,6 @@ class Tokenizer:
         return cls(
             sources=tuple(sources),
             path=folder,
-            vocab_size=backend.get_vocab_size(with_added_tokens=True),
             eos_token_id=ids.get("eos_token"),
             eos_token_ids=tuple(ends),
             bos_token_id=ids.get("bos_token"),

@@ -55,7 +55,6 @@ class TrainingLog:
         unvalidated: numbers of the lines that say that there is nothing to validate on.
         versions: package -> version, where the log names them.
         problems: the limits at which reading ended, where a log goes beyond them.
-        unread: numbers of lines that look like reports and could not be read, at most 1,000.
         remarks: what of the log was not judged, or not as it stands there, a clause each.
     """
 
@@ -73,7 +72,6 @@ class TrainingLog:
     unvalidated: tuple[int, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     problems: tuple[InputError, ...] = ()
-    unread: tuple[int, ...] = ()
     remarks: tuple[str, ...] = ()
 
     @cached_property
@@ -147,7 +145,6 @@ class TrainingLog:
             unvalidated=tuple(notes.unvalidated),
             versions=notes.versions,
             problems=tuple(notes.problems),
-            unread=tuple(notes.unread),
             remarks=tuple(dict.fromkeys(chain.from_iterable(remarks))),
         )
 

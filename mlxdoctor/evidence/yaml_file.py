@@ -1,17 +1,13 @@
 """YAML, as mlx-lm reads it, with bounds."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from mlxdoctor.evidence.source import Source, read_text
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # YAML 1.1 reads 1e-5 as a text; mlx-lm adds this rule so that it is a number.
 _FLOAT = re.compile(
@@ -23,6 +19,7 @@ _FLOAT = re.compile(
     |\.(?:nan|NaN|NAN))$""",
     re.VERBOSE,
 )
+_TOO_DEEP = "is nested more deeply than a configuration"
 _FLOAT_TAG = "tag:yaml.org,2002:float"
 #: Characters of a number, by its tag: 64 bits take 20 digits, and a fraction has 17.
 #: Python's whole numbers, which 1:30:00.5 is made of too, would grow huge.
@@ -55,14 +52,10 @@ def read_yaml_object(path: Path) -> tuple[dict[str, Any], Source]:
         reason = " ".join(str(error).split())
         raise InputError(path, f"is not valid YAML ({reason})", "check its syntax") from None
     except RecursionError:
-        raise _too_deep(path) from None
+        raise exceeded(path, _TOO_DEEP, "json_depth") from None
     if not isinstance(value, dict):
         raise InputError(path, "holds no `key: value` lines", "name a training configuration")
     return {str(key): entry for key, entry in value.items()}, source
-
-
-def _too_deep(path: Path) -> InputError:
-    return exceeded(path, "is nested more deeply than a configuration", "json_depth")
 
 
 def _count(node: Any, path: Path, counts: dict[int, int], levels: int) -> int:
@@ -81,7 +74,7 @@ def _count(node: Any, path: Path, counts: dict[int, int], levels: int) -> int:
             raise InputError(path, "has a YAML alias that contains itself")
         return known
     if levels < 0:
-        raise _too_deep(path)
+        raise exceeded(path, _TOO_DEEP, "json_depth")
     counts[id(node)] = 0
     children: list[Any] = []
     if isinstance(node.value, str):

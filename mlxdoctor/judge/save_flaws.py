@@ -115,8 +115,11 @@ def examine(
         zero = {name for name, size in save.sizes.items() if size == 0}
         flaws = _of_file(save, zero & trained) or _of_size(save, good)
         trained |= save.sizes.keys() - zero
-        if logged is not None and flaws.keys().isdisjoint({Flaw.UNREADABLE, Flaw.ZERO}):
-            flaws |= _of_log(logged, place)
+        is_trained = flaws.keys().isdisjoint({Flaw.UNREADABLE, Flaw.ZERO})
+        if logged is not None and logged.lost[place] and is_trained:
+            loss = logged.losses[place]
+            state = f"{loss:.3g}" if loss is not None and isfinite(loss) else "not finite"
+            flaws[Flaw.BLOWN_UP] = f"saved while the log's loss was {state}"
         digest = None if save.problem else save.checkpoint.source.sha256
         same = place if digest is None else first_with.setdefault(digest, place)
         standing = Standing.BROKEN if flaws else Standing.GOOD
@@ -158,11 +161,3 @@ def _of_size(save: Save, good: Save | None) -> dict[Flaw, str]:
     if growth * (last.iteration or 1) / max(iteration, 1) < JUMP:
         return {}
     return {Flaw.JUMPED: f"update {growth:.3g} times as large as at {last.label}"}
-
-
-def _of_log(logged: LoggedCourse, place: int) -> dict[Flaw, str]:
-    if not logged.lost[place]:
-        return {}
-    loss = logged.losses[place]
-    state = f"{loss:.3g}" if loss is not None and isfinite(loss) else "not finite"
-    return {Flaw.BLOWN_UP: f"saved while the log's loss was {state}"}

@@ -4,9 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mlxdoctor.engines.series import Floats
 from mlxdoctor.engines.tensors import QUANTITIES, ModuleFacts, quantity_of, size_of
 from mlxdoctor.evidence.adapter import layer_of
 from mlxdoctor.evidence.base_model import BaseModel
@@ -38,26 +36,22 @@ def losses_shown(
 
 
 def _curve(segment: Segment, name: str) -> Curve | None:
-    series = segment.get(name)
-    if series is None:
-        return None
-    kept = _thinned(series.values)
-    return Curve(tuple(series.iterations[kept].tolist()), tuple(series.values[kept].tolist()))
-
-
-def _thinned(values: Floats) -> NDArray[np.intp]:
-    """Indices of the points to draw: all, or the lowest and highest of each stretch.
+    """The points to draw: all, or the lowest and highest of each stretch.
 
     A stretch with a value that is not finite keeps the first of those too.
     """
-    if len(values) <= MAX_POINTS:
-        return np.arange(len(values))
-    kept = [np.array([0, len(values) - 1])]
-    for stretch in np.array_split(np.arange(len(values)), MAX_POINTS // 2):
-        is_finite = np.isfinite(values[stretch])
-        by_size = stretch[is_finite][values[stretch[is_finite]].argsort()]
-        kept += [by_size[:1], by_size[-1:], stretch[~is_finite][:1]]
-    return np.unique(np.concatenate(kept))
+    series = segment.get(name)
+    if series is None:
+        return None
+    values, points = series.values, np.arange(len(series))
+    if len(points) > MAX_POINTS:
+        kept = [points[[0, -1]]]
+        for stretch in np.array_split(points, MAX_POINTS // 2):
+            is_finite = np.isfinite(values[stretch])
+            by_size = stretch[is_finite][values[stretch[is_finite]].argsort()]
+            kept += [by_size[:1], by_size[-1:], stretch[~is_finite][:1]]
+        points = np.unique(np.concatenate(kept))
+    return Curve(tuple(series.iterations[points].tolist()), tuple(values[points].tolist()))
 
 
 def drift_shown(facts: Sequence[ModuleFacts]) -> DriftByLayer:

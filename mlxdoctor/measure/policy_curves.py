@@ -145,8 +145,7 @@ def policy_curves(log: TrainingLog | None, config: TrainingConfig | None = None)
     sides: tuple[dict[str, Series], dict[str, Series]] = ({}, {})
     for name, series in log.main.series.items() if log is not None else ():
         is_held_out = _HELD_OUT.match(name) is not None
-        if len(series):
-            sides[is_held_out].setdefault(_SPLIT.sub("", name), series)
+        sides[is_held_out].setdefault(_SPLIT.sub("", name), series)
     trained, held_out = map(_by_role, sides)
     values = config.values if config is not None else {}
     beta: float | None = None

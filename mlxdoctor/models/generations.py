@@ -54,7 +54,6 @@ class Generation:
         base_tokens: the ids of `base`, the end token included where it was chosen.
         tuned_tokens: the ids of `tuned`, likewise.
         max_tokens: the limit both were generated under, in tokens.
-
     """
 
     prompt: str

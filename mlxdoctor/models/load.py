@@ -134,7 +134,12 @@ def load(
         in_float32(model)
         return LoadedModels(base, base.sources, ("base",), None, lambda _: model)
     if (adapter_path / "config.json").is_file() and not (adapter_path / ADAPTER_FILE).is_file():
-        return _with_whole_model(base, model, adapter_path)
+        tuned = BaseModel.read(adapter_path)
+        both = {"base": model, "tuned": load_weights(adapter_path, lazy=True)}
+        for loaded in both.values():
+            in_float32(loaded)
+        sources = (*base.sources, *tuned.sources)
+        return LoadedModels(base, sources, ("base", "tuned"), None, lambda which: both[which])
     file = adapter_path / ADAPTER_FILE if adapter_path.is_dir() else adapter_path
     adapter = Adapter.read(file)
     if adapter.naming == "peft":
@@ -187,10 +192,7 @@ def _load_adapter(model: Any, file: Path) -> None:
 
     from mlxdoctor.models.parameters import ADAPTER_LEAVES
 
-    if file.name == ADAPTER_FILE:
-        load_adapters(model, str(file.parent))
-        return
-    # mlx-lm loads folders only: a checkpoint is shown to it under the usual name.
+    # mlx-lm loads folders only: each file, a checkpoint too, is shown to it under the usual name.
     stated, _ = read_json_object(file.parent / CONFIG_NAME)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / ADAPTER_FILE).symlink_to(file.resolve())
@@ -224,15 +226,6 @@ def _with_weights(model: Any, file: Path) -> tuple[str | None, Callable[[Which],
         return model
 
     return failure, select
-
-
-def _with_whole_model(base: BaseModel, model: Any, folder: Path) -> LoadedModels:
-    tuned = BaseModel.read(folder)
-    models = {"base": model, "tuned": load_weights(folder, lazy=True)}
-    for loaded in models.values():
-        in_float32(loaded)
-    sources = (*base.sources, *tuned.sources)
-    return LoadedModels(base, sources, ("base", "tuned"), None, lambda which: models[which])
 
 
 def on_cpu() -> bool:

@@ -45,7 +45,6 @@ class MeanLoss:
     value: float
     spread: float
     rows: int
-    tokens: int
 
     def uncertainty(self, total: int) -> float:
         """The standard error of this mean beside that of all `total` rows (Cochran 1977)."""
@@ -61,18 +60,17 @@ def usual_targets(config: TrainingConfig | None) -> list[Targets]:
 
 def mean_loss(rows: Sequence[RowLosses], which: Which, targets: Targets) -> MeanLoss:
     """The loss of one model on some rows: over targets, not over rows."""
-    if which == "tuned" and any(row.tuned is None for row in rows):
-        return MeanLoss(math.nan, math.nan, 0, 0)
-    losses = [_of(row, row.of(which), targets) for row in rows]
+    is_measured = which == "base" or all(row.tuned is not None for row in rows)
+    losses = [_of(row, row.of(which), targets) for row in rows] if is_measured else []
     losses = [values for values in losses if len(values)]
     if not losses:
-        return MeanLoss(math.nan, math.nan, 0, 0)
+        return MeanLoss(math.nan, math.nan, 0)
     sums = np.array([values.sum(dtype=np.float64) for values in losses])
     counts = np.array([len(values) for values in losses])
     mean = float(sums.sum() / counts.sum())
     residuals = (sums - mean * counts) / counts.mean()
     spread = math.sqrt(float((residuals**2).sum()) / max(len(losses) - 1, 1))
-    return MeanLoss(mean, spread, len(losses), int(counts.sum()))
+    return MeanLoss(mean, spread, len(losses))
 
 
 def _of(row: RowLosses, losses: RowPass, targets: Targets) -> Floats:

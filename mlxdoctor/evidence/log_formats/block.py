@@ -26,7 +26,6 @@ class Block(LineFormat):
         self._step = ("", 0.0)
         self._line = 0
         self._row: dict[str, float] = {}
-        self._length = 0
 
     def read(self, number: int, line: str) -> bool:
         if match := _OPEN.match(line):
@@ -37,9 +36,8 @@ class Block(LineFormat):
         # A progress bar between the lines is another format's.
         if not self.is_open or "%|" in line:
             return False
-        self._length += 1
         text = line.strip()
-        if self._length > MAX_BLOCK or (self._row and text and not text.strip("=")):
+        if number - self._line > MAX_BLOCK or (self._row and text and not text.strip("=")):
             self.finish()
             return False
         entry = _ENTRY.match(line)
@@ -56,4 +54,4 @@ class Block(LineFormat):
     def finish(self) -> None:
         if is_report(self._row):
             self.add(self._line, self._step, self._row)
-        self.is_open, self._row, self._length = False, {}, 0
+        self.is_open, self._row = False, {}

@@ -6,9 +6,6 @@ from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar, messages
 from mlxdoctor.evidence.logs.series import MAX_HEADER, Save, Trainable
 from mlxdoctor.evidence.logs.text_stream import to_number
 
-#: Warnings of one kind that are kept.
-MAX_WARNINGS = 10_000
-
 #: What every line below has.
 _HINT = re.compile(
     r"[Ss]av(?:ed|ing|e\s)|aram(?:eter)?s|[Mm]odel|[Ss]tarting|Test loss|Loading|[Tt]rainer"
@@ -140,9 +137,7 @@ class Events(LineFormat):
         """Whether the trainer says what the run goes without."""
         for field, pattern in _WARNINGS.items():
             if pattern.search(line):
-                warned: list[int] = getattr(self.notes, field)
-                if len(warned) < MAX_WARNINGS:
-                    warned.append(number)
+                getattr(self.notes, field).append(number)
                 return True
         return False
 

@@ -30,9 +30,9 @@ from mlxdoctor.evidence.logs.text_stream import MAX_RECORD, is_count, to_number
 DATA_KEYS = frozenset(
     ("text", "messages", "prompt", "completion", "response", "tuned", "base", "chosen", "rejected")
 )
-#: Keys under which trainers keep a list of records.
 #: Parts of the rows that losses are named by, too: whole numbers are how many rows they have.
 SPLIT_NAMES = ("train", "val", "valid", "validation")
+#: Keys under which trainers keep a list of records.
 _HISTORIES = ("log_history", "history", "logs", "metrics", "records")
 
 

@@ -14,9 +14,9 @@ change: of the redraws at one step the last counts, and a step with the values o
 no report.
 """
 
+import math
 import re
 from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -107,15 +107,16 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
 
     def read(self, number: int, line: str) -> bool:
         if not _HINT.search(line):
-            return self._begins_epoch(number, line)
+            match = _EPOCH.match(cleaned(line)) if "poch" in line or "POCH" in line else None
+            if match is not None:
+                self._epochs.append(number, [float(match[1])])
+            return match is not None
         has_bar, end = False, 0
         for bar in _BAR.finditer(line) if "[" in line and "%" in line else ():
             before, end = before_bar(line[end : bar.start()]), bar.end()
-            shown = f"step {bar[1]}/{bar[2]} | {bar[3]}"
-            if not _STEP.search(before):
-                has_bar |= self._read(number, f"{before} | {shown}", is_bar=True)
-            elif "oss" in bar[3]:
-                has_bar |= self._read(number, shown, is_bar=True)
+            named = "" if _STEP.search(before) else before
+            shown = f"{named} | step {bar[1]}/{bar[2]} | {bar[3]}"
+            has_bar |= self._read(number, shown, is_bar=True)
         if has_bar and not _REPORT.search(line[end:]):
             return True
         return self._read(number, _GLUED.sub("", line) if "%|" in line else line)
@@ -139,7 +140,10 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
             plan.held.append((number, row))
             plan.missing = max(plan.missing - 1, 0)
         self._last = row
-        self._announce(number, [values[place] or 1.0 for place in plan.total])
+        total = math.prod(values[place] or 1.0 for place in plan.total)
+        if plan.total and total != self._total:
+            self._total = total
+            self.notes.announce(number, total)
         if not plan.missing and not is_bar:
             for held in plan.held:
                 plan.shape.append(*held)
@@ -161,19 +165,6 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
             self.count += 1
         elif is_other:
             shape.values[-len(row) :] = array("d", row)
-
-    def _announce(self, number: int, totals: Sequence[float]) -> None:
-        total = float(np.prod(totals)) if totals else self._total
-        if total != self._total:
-            self._total = total
-            self.notes.announce(number, total)
-
-    def _begins_epoch(self, number: int, line: str) -> bool:
-        match = _EPOCH.match(cleaned(line)) if "poch" in line or "POCH" in line else None
-        if match is None:
-            return False
-        self._epochs.append(number, [float(match[1])])
-        return True
 
     def _understand(self, texts: tuple[str, ...], is_bar: bool) -> _Plan | None:
         """How lines with these texts are read; None where they are no reports."""

@@ -53,19 +53,14 @@ def read_rows(texts: Iterable[str], log: LogSoFar) -> None:
     pieces = iter(texts)
     head = next(pieces, "")
     rest: Iterator[str] = chain([head], pieces)
-    if may_be_document(head):
+    first, _, second = head.lstrip().partition("\n")
+    # Not where each line is an object.
+    has_lines = first.rstrip().endswith("}") and second.lstrip().startswith("{")
+    if first[:1] in ("{", "[") and not has_lines:
         text, rest = _up_to(rest, current().json_bytes)
         if text and (inner := read_document(text, log)) is not None:
             rest = iter((inner,))
     read_lines(rest, log)
-
-
-def may_be_document(head: str) -> bool:
-    """Whether a log that begins so may be one JSON document, and not a line of JSON an object."""
-    first, _, second = head.lstrip().partition("\n")
-    return first[:1] in ("{", "[") and not (
-        first.rstrip().endswith("}") and second.lstrip().startswith("{")
-    )
 
 
 def read_document(text: str, log: LogSoFar) -> str | None:

@@ -51,21 +51,17 @@ def exchange_in(text: str) -> Exchange | None:
     text = _CLOSING.sub("", text)
     if "[/INST]" in text and (instructions := list(_INSTRUCTION.finditer(text))):
         last = instructions[-1]
-        return _exchange(text, last["asked"], last.end(), ("[INST]", "[/INST]"))
-    markers = [(match, next(filter(None, match.groups()), "")) for match in _MARKER.finditer(text)]
-    answering = next((match for match, name in reversed(markers) if _ANSWERS.fullmatch(name)), None)
-    before = answering.start() if answering is not None else 0
-    asks = [match for match, name in markers if _ASKS.fullmatch(name) and match.start() < before]
-    if answering is None or not asks:
-        return None
-    asking = asks[-1]
-    asked = _CLOSING.sub("", text[asking.end() : answering.start()])
-    marks = (asking.group().strip(), answering.group().strip())
-    return _exchange(text, asked, answering.end(), marks)
-
-
-def _exchange(text: str, asked: str, start: int, marks: tuple[str, str]) -> Exchange | None:
+        asked, start, marks = last["asked"], last.end(), ("[INST]", "[/INST]")
+    else:
+        named = [
+            (match, next(filter(None, match.groups()), "")) for match in _MARKER.finditer(text)
+        ]
+        answers = [match for match, name in named if _ANSWERS.fullmatch(name)]
+        before = answers[-1].start() if answers else 0
+        asks = [match for match, name in named if _ASKS.fullmatch(name) and match.start() < before]
+        if not asks:
+            return None
+        asked = _CLOSING.sub("", text[asks[-1].end() : before])
+        start, marks = answers[-1].end(), (asks[-1].group().strip(), answers[-1].group().strip())
     asked, answered = asked.strip(), text[start:].strip()
-    if not asked or not answered:
-        return None
-    return Exchange(asked, text[:start].rstrip(), answered, marks)
+    return Exchange(asked, text[:start].rstrip(), answered, marks) if asked and answered else None

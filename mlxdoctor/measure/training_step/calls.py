@@ -65,7 +65,11 @@ def heard(model: Any, offsets: Sequence[mx.array] = ()) -> Iterator[list[Call]]:
         calls.append(Call(_first((*arguments, *options.values()), 2, mx.integer), logits))
         if len(calls) > len(offsets):
             return output
-        return _replaced(output, logits, logits + offsets[len(calls) - 1].astype(logits.dtype))
+        moved = logits + offsets[len(calls) - 1].astype(logits.dtype)
+        if getattr(output, "logits", None) is logits and not hasattr(output, "_fields"):
+            output.logits = moved
+            return output
+        return tree_map(lambda value: moved if value is logits else value, output)
 
     model.__class__ = type(kind.__name__, (kind,), {"__call__": call})
     mx.disable_compile()
@@ -83,14 +87,6 @@ def _first(values: Iterable[Any], dimensions: int, kind: mx.DtypeCategory) -> An
         if is_array and mx.issubdtype(value.dtype, kind):
             return value
     return None
-
-
-def _replaced(output: Any, old: mx.array, new: mx.array) -> Any:
-    """A model's output with one of its arrays replaced."""
-    if getattr(output, "logits", None) is old and not hasattr(output, "_fields"):
-        output.logits = new
-        return output
-    return tree_map(lambda value: new if value is old else value, output)
 
 
 def bound(function: Callable[..., Any], model: Any, batch: Any) -> OfModel:

@@ -72,8 +72,6 @@ def load_trainer(name: str) -> tuple[Trainer, tuple[Source, ...]]:
 
 def _trainer(name: str, given: Any) -> Trainer:
     names = [field.name for field in fields(Trainer)]
-    if isinstance(given, Trainer):
-        return given
     if isinstance(given, Mapping):
         foreign = sorted(set(given) - set(names))
         missing = [needed for needed in names[:3] if needed not in given]
