@@ -9,7 +9,7 @@ from mlxdoctor.bisect.behaviour import HELD_OUT
 from mlxdoctor.bisect.table import Bisection
 from mlxdoctor.engines.tensors import QUANTITIES
 from mlxdoctor.formats import escape
-from mlxdoctor.judge.save_flaws import Flaw, SaveVerdict, Standing
+from mlxdoctor.judge.save_flaws import Flaw, Standing
 from mlxdoctor.template import fill
 
 #: Keys of a save in `as_object`, with the headers of their columns.
@@ -74,20 +74,17 @@ def sentence(table: Bisection) -> str:
         "names": ", ".join(names if len(names) <= 3 else [*names[:3], "…"]),
     }
     if first is not None:
+        # The log's story, if there is one, replaces the loss at the save.
+        story = table.logged.story if table.logged is not None else ""
+        flaws = rows[first].flaws.items()
+        clauses = [text for flaw, text in flaws if flaw is not Flaw.BLOWN_UP or not story]
         values |= {
             "broken_path": rows[first].path,
             "broken_name": rows[first].path.name,
             "path_before": rows[first - 1].path,
-            "why": _why(table, rows[first]) or None,
+            "why": "; ".join(filter(None, (*clauses, story))) or None,
         }
     return fill(_ANSWERS[case], values)
-
-
-def _why(table: Bisection, row: SaveVerdict) -> str:
-    """What breaks a save: the log's story, if there is one, replaces the loss at the save."""
-    story = table.logged.story if table.logged is not None else ""
-    clauses = [text for flaw, text in row.flaws.items() if flaw is not Flaw.BLOWN_UP or not story]
-    return "; ".join([*clauses, story] if story else clauses)
 
 
 def best_sentence(table: Bisection) -> str:

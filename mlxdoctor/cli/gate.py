@@ -63,11 +63,7 @@ what was done is reported all the same.""",
     [one.name for one in formats().values() if one.gate is not None], default="text"
 )
 @options.written([one.name for one in formats().values() if one.suffix and one.gate])
-@options.output_folder(
-    "Folder for gate.md, gate.json, gate.sarif, gate.junit.xml.",
-    default=Path("reports"),
-    show_default=True,
-)
+@options.output_folder("Folder for gate.md, gate.json, gate.sarif, gate.junit.xml.")
 @click.option(
     "--init",
     is_flag=True,
@@ -127,7 +123,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
         known = read_baseline(known_file)
     options = Options(generate, jobs, cluster, time_limit, with_text=not no_text)
     with ProgressLine() as progress:
-        gated = run_gate(
+        result, known = run_gate(
             paths,
             policy,
             known=known,
@@ -135,9 +131,8 @@ def command(  # noqa: PLR0917 - click passes every option by name
             options=options,
             progress=progress,
         )
-    result = gated.result
     if new_file is not None:
-        content = baseline_text(gated.known).encode()
+        content = baseline_text(known).encode()
         output.write_files(new_file.parent, {new_file.name: content})
     _deliver(result, printed, names, folder)
     code = exit_code(result.items)

@@ -87,11 +87,10 @@ def reported(command: F) -> F:
     from mlxdoctor.formats.format import formats
 
     shown = [each for each in formats().values() if each.report is not None]
-    folder = "The report goes into a folder in here that has the run's name."
     for option in (
         no_text,
         printed_instead([each.name for each in shown]),
-        output_folder(folder, default=Path("reports"), show_default=True),
+        output_folder("The report goes into a folder in here that has the run's name."),
         written([each.name for each in shown if each.suffix], ("markdown",)),
     ):
         command = option(command)
@@ -105,9 +104,11 @@ def base_model(
     return click.option("--base", "--model", "base", type=PATH, help=text, **more)
 
 
-def output_folder(text: str, **more: Any) -> Callable[[F], F]:
+def output_folder(text: str) -> Callable[[F], F]:
     """`-o`: the folder that is written."""
-    return click.option("-o", "--output", "folder", type=PATH, help=text, **more)
+    return click.option(
+        "-o", "--output", "folder", type=PATH, default=Path("reports"), show_default=True, help=text
+    )
 
 
 def with_limit(command: click.Command) -> click.Command:

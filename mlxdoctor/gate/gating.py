@@ -46,14 +46,6 @@ class Options:
     with_text: bool = True
 
 
-@dataclass(frozen=True)
-class Gated:
-    """The result, and the known findings that it was judged by."""
-
-    result: GateResult
-    known: frozenset[Known]
-
-
 def run_gate(
     paths: Iterable[str],
     policy: Policy,
@@ -61,19 +53,20 @@ def run_gate(
     known: frozenset[Known] = frozenset(),
     accept_all: bool = False,
     options: Options | None = None,
-    today: date | None = None,
     progress: Progress | None = None,
-) -> Gated:
+) -> tuple[GateResult, frozenset[Known]]:
     """Examine everything that `paths` names, and judge it by the policy.
 
     Args:
         accept_all: what fails an item becomes known, and what is gone is forgotten.
-        today: the day by which ignores expire.
+
+    Returns:
+        The result, and the known findings that it was judged by.
 
     Raises:
         InputError: the cluster can't be used. Whatever is wrong with an item is in the result.
     """
-    options, today = options or Options(), today or date.today()
+    options, today = options or Options(), date.today()
     if options.generate:
         policy = replace(policy, rules=replace(policy.rules, require_generate=True))
     items = targets(paths)
@@ -110,7 +103,7 @@ def run_gate(
         notices=notices(policy, done, today),
         unfinished=tuple(item.path for item, result in reached if result is None),
     )
-    return Gated(result, accepted)
+    return result, accepted
 
 
 def _judged(

@@ -135,8 +135,17 @@ def _item(
     undecided = _undecided(report, rules)
     # What fails is not asked for more: no models are run for what its files failed.
     if rules.require_generate and not fails and _is_adapter(report):
-        undecided += [*_not_learned(report), *_not_as_logged(gated)]
-    suspicion = _suspicion(report, gated)
+        undecided += _not_learned(report)
+        undecided += [
+            f"it is not what its log says: {held.finding.message}"
+            for held in gated
+            if held.ruling == "noted"
+            and held.finding.severity is Severity.WARNING
+            and held.finding.code.startswith("end-state.")
+        ]
+    held_against = (held.finding for held in gated if held.ruling != "suppressed")
+    is_open = any(finding.severity is not Severity.INFO for finding in held_against)
+    suspicion = headline(report) if report.suspected is not None and is_open else ""
     if fails or (suspicion and rules.suspect == "fail"):
         status = ItemStatus.FAILED
     elif report.unreadable:
@@ -147,15 +156,7 @@ def _item(
     unexplained = (*reopened, *suspect, *report.unreadable, *undecided)
     item = GateItem(path, status, unexplained, report, tuple(gated))
     passed = status is ItemStatus.PASSED
-    return replace(item, suspicion=suspicion, unseen=unseen(report)) if passed else item
-
-
-def _suspicion(report: Report, gated: Sequence[GatedFinding]) -> str:
-    """What the run is suspected of, where that is not suppressed; "" for nothing."""
-    is_open = any(
-        held.ruling != "suppressed" and held.finding.severity is not Severity.INFO for held in gated
-    )
-    return headline(report) if report.suspected is not None and is_open else ""
+    return replace(item, suspicion=suspicion, unseen=_unseen(report)) if passed else item
 
 
 def _undecided(report: Report, rules: Rules) -> list[str]:
@@ -195,19 +196,11 @@ def _not_learned(report: Report) -> Iterator[str]:
     yield f"no model shows that it is better than its base at its own rows: {why}"
 
 
-def _not_as_logged(gated: Iterable[GatedFinding]) -> Iterator[str]:
-    """What is less than certain of an adapter that has not the loss that its log ends with."""
-    for held in gated:
-        is_of_the_end = held.finding.code.startswith("end-state.")
-        if is_of_the_end and held.ruling == "noted" and held.finding.severity is Severity.WARNING:
-            yield f"it is not what its log says: {held.finding.message}"
-
-
 def _is_adapter(report: Report) -> bool:
     return any(file.kind == ADAPTER for file in report.evidence)
 
 
-def unseen(report: Report) -> tuple[str, ...]:
+def _unseen(report: Report) -> tuple[str, ...]:
     """What was not seen of an adapter, and what it takes, a clause each."""
     if not _is_adapter(report):
         return ()

@@ -114,14 +114,14 @@ def known() -> str:
 
 
 @contextmanager
-def using(stated: Iterable[str], where: str = "--limit") -> Iterator[ReadingLimits]:
+def using(stated: Iterable[str]) -> Iterator[None]:
     """Set limits while something is read, here and in processes started meanwhile.
 
     Raises:
         InputError: as `with_values`.
     """
     before = os.environ.get(VARIABLE)
-    limits = with_values(current(), stated, where)
+    limits = with_values(current(), stated, "--limit")
     changed = (
         f"{one.name}={value}"
         for one in fields(limits)
@@ -129,7 +129,7 @@ def using(stated: Iterable[str], where: str = "--limit") -> Iterator[ReadingLimi
     )
     os.environ[VARIABLE] = ",".join(changed)
     try:
-        yield limits
+        yield
     finally:
         if before is None:
             del os.environ[VARIABLE]

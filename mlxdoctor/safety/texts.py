@@ -26,31 +26,28 @@ def mapped(value: T, change: Callable[[str], str], kept: frozenset[str] = OWN) -
         value: texts, numbers, frozen dataclasses, and mappings, lists and tuples of them.
         kept: names of fields and keys, wherever they are, whose values are left alone.
     """
-    return cast("T", _mapped(value, change, kept))
-
-
-def _mapped(value: Any, change: Callable[[str], str], kept: frozenset[str]) -> Any:
     kind: Any = type(value)
+    given: Any = value
     if kind in _WITHOUT_TEXT:
         return value
     if isinstance(value, str):
-        return value if isinstance(value, Enum) else change(value)
+        return value if isinstance(value, Enum) else cast("T", change(value))
     if isinstance(value, list | tuple):
-        items = [_mapped(one, change, kept) for one in value]
-        return value if all(map(is_, items, value)) else kind(items)
+        items = [mapped(one, change, kept) for one in value]
+        return value if all(map(is_, items, value)) else cast("T", kind(items))
     names = _names(kind)
     if names is None and not isinstance(value, Mapping):
         return value
-    parts = value.items() if names is None else [(one, getattr(value, one)) for one in names]
+    parts = given.items() if names is None else [(one, getattr(value, one)) for one in names]
     changed = {}
     for name, old in parts:
         # A check names what it measured as it likes: none of those names is ours.
         inside = frozenset() if name == "measured" else kept
-        if name not in kept and (new := _mapped(old, change, inside)) is not old:
+        if name not in kept and (new := mapped(old, change, inside)) is not old:
             changed[name] = new
     if not changed:
         return value
-    return {**value, **changed} if names is None else replace(value, **changed)
+    return cast("T", {**given, **changed} if names is None else replace(given, **changed))
 
 
 @cache

@@ -60,7 +60,7 @@ def test_the_verdicts_are_those_of_one_process(
     (broken / "adapters.safetensors").write_bytes(b"\x10" + bytes(40))
     paths = [*PATHS, str(broken), str(tmp_path / "none")]
     alone, spread = (
-        run_gate(paths, Policy(tmp_path), options=options).result
+        run_gate(paths, Policy(tmp_path), options=options)[0]
         for options in (Options(jobs=1), Options(cluster=scheduler))
     )
     assert len({one.status for one in alone.items}) > 2
