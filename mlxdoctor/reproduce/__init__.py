@@ -112,13 +112,12 @@ def reproduce(
     budget = math.inf if minutes is None or iterations is not None else 60 * minutes
     bench = Bench(Laboratory(recipe, folder, deadline, progress, budget), failure)
     tried = candidates(failure, recipe.config, report.diagnosis, asked)
-    state = investigate(bench, run, tried, asked)
-    shown = _folded(report, state.rulings, knowledge.causes, bench.trials)
+    rulings, length = investigate(bench, run, tried, asked)
+    shown = _folded(report, rulings, knowledge.causes, bench.trials)
     if not with_text:
         shown = without_text(shown, row_texts(run))
     experiments = shown.to_dict()["experiments"]
-    summary = {"experiments": experiments, "iterations": state.iterations}
-    write_json(folder / SUMMARY_FILE, summary)
+    write_json(folder / SUMMARY_FILE, {"experiments": experiments, "iterations": length})
     return shown
 
 
