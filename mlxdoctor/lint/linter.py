@@ -179,20 +179,11 @@ def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
         if path.is_file():
             yield path, True
             continue
-        files = sorted(_below(path))
+        files: list[Path] = []
+        for root, folders, names in os.walk(path):
+            folders[:] = [n for n in folders if not n.startswith(".") and n not in _SKIPPED]
+            scripts = [n for n in names if n.endswith(".py") and not n.startswith(".")]
+            files += [file for name in scripts if (file := Path(root, name)).is_file()]
         if not files:
             raise InputError(path, "has no Python file in it", "name files, or a folder with some")
-        yield from ((file, False) for file in files)
-
-
-def _below(folder: Path) -> Iterator[Path]:
-    for root, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not _is_hidden(name)]
-        for name in names:
-            path = Path(root, name)
-            if name.endswith(".py") and not _is_hidden(name) and path.is_file():
-                yield path
-
-
-def _is_hidden(name: str) -> bool:
-    return name.startswith(".") or name in _SKIPPED
+        yield from ((file, False) for file in sorted(files))

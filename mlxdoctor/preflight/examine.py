@@ -132,13 +132,9 @@ def _cost_of(
     checkpointed = predict_memory(base, replace(config, values=values), tokens, device)
     if predicted is None or checkpointed is None:
         return None
-    peak, is_measured = predicted.peak, False
-    if (
-        timed is not None
-        and timed.longest is not None
-        and timed.longest[:2] == (batch_size, tokens)
-    ):
-        peak, is_measured = timed.longest[2], True
+    measured = timed.longest if timed is not None else None
+    if measured is not None and measured[:2] != (batch_size, tokens):
+        measured = None
     seconds, iterations = None, config.iters
     if timed is not None and timed.trained and timed.validated and iterations:
         dataset = run.get(Dataset)
@@ -158,12 +154,12 @@ def _cost_of(
             validated=timed.validated,
         )
     return RunCost(
-        peak=peak,
+        peak=predicted.peak if measured is None else measured[2],
         memory=memory,
         batch_size=batch_size,
         tokens=tokens,
-        is_rough=predicted.is_rough and not is_measured,
-        is_measured=is_measured,
+        is_rough=predicted.is_rough and measured is None,
+        is_measured=measured is not None,
         checkpointed=None if predicted == checkpointed else checkpointed.peak,
         seconds=seconds,
     )

@@ -92,7 +92,8 @@ def with_values(limits: ReadingLimits, stated: Iterable[str], where: str) -> Rea
         name, equals, value = one.partition("=")
         name = name.strip()
         if name not in NAMES or not equals:
-            raise InputError(None, f"{where} {one!r} names no limit", f"there are {known()}")
+            known = ", ".join(f"{each.name}={each.default:,}" for each in fields(ReadingLimits))
+            raise InputError(None, f"{where} {one!r} names no limit", f"there are {known}")
         changed: dict[str, Any] = {name: _number(name, value, where)}
         limits = replace(limits, **changed)
     return limits
@@ -106,11 +107,6 @@ def _number(name: str, text: str, where: str) -> int | float:
             None, f"{where} {name}={text} is no positive number", "write it as 300, 64M or 2G"
         )
     return value if isinstance(getattr(ReadingLimits, name), float) else max(1, round(value))
-
-
-def known() -> str:
-    """Every limit with its default, for an error or a help text."""
-    return ", ".join(f"{one.name}={one.default:,}" for one in fields(ReadingLimits))
 
 
 @contextmanager
