@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import partial
 from itertools import count, zip_longest
 from typing import Any
 
@@ -70,17 +71,7 @@ def run_gate(
     if options.generate:
         policy = replace(policy, rules=replace(policy.rules, require_generate=True))
     items = targets(paths)
-
-    def judged(
-        examined: Sequence[Examined | None],
-    ) -> tuple[list[Weighed | None], frozenset[Known]]:
-        accepted = known
-        done = _judged(items, examined, policy, accepted, today)
-        if accept_all:
-            accepted = renewed(accepted, list(filter(None, done)))
-            done = _judged(items, examined, policy, accepted, today)
-        return done, accepted
-
+    judged = partial(_judged, items, policy=policy, known=known, today=today, accept_all=accept_all)
     examined = _examined(items, replace(options, generate=False), progress)
     weighed, accepted = judged(examined)
     if options.generate:
@@ -109,20 +100,26 @@ def run_gate(
 def _judged(
     items: Sequence[Target],
     examined: Sequence[Examined | None],
+    *,
     policy: Policy,
     known: frozenset[Known],
     today: date,
-) -> list[Weighed | None]:
-    """What the policy makes of each item; None of one that was not reached."""
+    accept_all: bool,
+) -> tuple[list[Weighed | None], frozenset[Known]]:
+    """What the policy makes of each item, None of one that was not reached; and what is known."""
     own: defaultdict[str, set[Known]] = defaultdict(set)
     for entry in known:
         own[entry.path].add(entry)
-    return [
+    weighed = [
         None
         if result is None
         else judge(item.path, result, policy, frozenset(own[policy.key(item.path)]), today)
         for item, result in zip(items, examined, strict=True)
     ]
+    if accept_all:
+        known = renewed(known, list(filter(None, weighed)))
+        return _judged(items, examined, policy=policy, known=known, today=today, accept_all=False)
+    return weighed, known
 
 
 def exit_code(items: Sequence[GateItem]) -> int:

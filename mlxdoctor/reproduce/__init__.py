@@ -93,8 +93,7 @@ def reproduce(
         )
         names = [one.cause.id for one in report.diagnosis[:1]]
         rulings = dict.fromkeys((*names, *asked), ruling)
-        shown = _folded(report, rulings, knowledge.causes, ())
-        return shown if with_text else without_text(shown, row_texts(run))
+        return _folded(report, rulings, knowledge.causes, (), with_text)
     leading = report.diagnosis[0].cause if report.diagnosis else None
     length = length_of(onset_of(report.outcomes), leading, recipe.iterations)
     failure = Failure(
@@ -113,9 +112,7 @@ def reproduce(
     bench = Bench(Laboratory(recipe, folder, deadline, progress, budget), failure)
     tried = candidates(failure, recipe.config, report.diagnosis, asked)
     rulings, length = investigate(bench, run, tried, asked)
-    shown = _folded(report, rulings, knowledge.causes, bench.trials)
-    if not with_text:
-        shown = without_text(shown, row_texts(run))
+    shown = _folded(report, rulings, knowledge.causes, bench.trials, with_text)
     experiments = shown.to_dict()["experiments"]
     write_json(folder / SUMMARY_FILE, {"experiments": experiments, "iterations": length})
     return shown
@@ -126,6 +123,7 @@ def _folded(
     rulings: Mapping[str, Ruling],
     causes: Mapping[str, Cause],
     reruns: Sequence[Experiment],
+    with_text: bool,
 ) -> RunReport:
     """The report with the verdicts, confirmed causes first and refuted ones last."""
     tried = [
@@ -136,7 +134,8 @@ def _folded(
     diagnosis = _diagnosis(report, rulings, causes)
     fix = _fix(report, diagnosis, rulings)
     experiments = (*tried, *reruns)
-    return as_seen_here(replace(report, diagnosis=diagnosis, fix=fix, experiments=experiments))
+    shown = as_seen_here(replace(report, diagnosis=diagnosis, fix=fix, experiments=experiments))
+    return shown if with_text else without_text(shown, row_texts(report.run))
 
 
 def _diagnosis(
