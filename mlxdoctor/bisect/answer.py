@@ -1,7 +1,6 @@
 """The answer of a bisection in words, and its table."""
 
 from collections.abc import Iterator
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ from mlxdoctor.bisect.behaviour import HELD_OUT
 from mlxdoctor.bisect.table import Bisection
 from mlxdoctor.engines.tensors import QUANTITIES
 from mlxdoctor.formats import escape
+from mlxdoctor.formats.json_format import finite
 from mlxdoctor.judge.save_flaws import Flaw, Standing
 from mlxdoctor.template import fill
 
@@ -214,12 +214,8 @@ def _save(table: Bisection, place: int) -> dict[str, Any]:
         "standing": row.standing.value,
         "symptoms": [flaw.value for flaw in row.flaws],
         "why": row.why,
-        "size": _finite(row.save.size),
+        "size": finite(row.save.size),
         "logged_validation_loss": logged.validations[place] if logged is not None else None,
-        "logged_loss": _finite(logged.losses[place]) if logged is not None else None,
-        "answer_loss": _finite(behaviour.loss) if behaviour is not None else None,
+        "logged_loss": finite(logged.losses[place]) if logged is not None else None,
+        "answer_loss": finite(behaviour.loss) if behaviour is not None else None,
     }
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and isfinite(value) else None

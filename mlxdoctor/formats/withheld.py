@@ -67,10 +67,6 @@ def without_text(report: R, texts: Iterable[str]) -> R:
 def taken_out(value: T, texts: Iterable[str]) -> T:
     """`value`, as `mapped` takes it, with quotations and stretches of `texts` taken out."""
     marked = mapped(value, without_quotations, _OWN_FIELDS)
-    texts = iter(texts)
-    first = next(texts, None)
-    if first is None:
-        return marked
     left: list[str] = []
 
     def noted(text: str) -> str:
@@ -79,7 +75,7 @@ def taken_out(value: T, texts: Iterable[str]) -> T:
 
     # Collects what is left; nothing is changed.
     mapped(marked, noted, _OWN_WORDS)
-    found = _pieces_in(left, chain((first,), texts))
+    found = _pieces_in(left, texts)
     return mapped(marked, lambda one: _without(one, found), _OWN_WORDS) if found else marked
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from mlxdoctor.engines.tensors import ModuleFacts
 from mlxdoctor.evidence.adapter import Adapter, LoraModule
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.inspect.page import Column, Inspection, Row, figure, finite
+from mlxdoctor.formats.json_format import finite
+from mlxdoctor.inspect.page import Column, Inspection, Row, figure
 from mlxdoctor.measure.weights.adapter_facts import adapter_facts, nonfinite_values
 
 if TYPE_CHECKING:

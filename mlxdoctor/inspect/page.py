@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any, Literal
 
 from mlxdoctor.formats import escape
@@ -60,11 +59,6 @@ class Inspection:
             colalign=[column.align for column in self.columns],
         )
         return f"{summary}\n\n{table}"
-
-
-def finite(value: float | None) -> float | None:
-    """A figure for JSON, which has none that is not finite."""
-    return value if value is not None and isfinite(value) else None
 
 
 def figure(value: float | None) -> str:
