@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.finding import Severity
 from mlxdoctor.safety.reading_limits import using
-
-if TYPE_CHECKING:
-    from mlxdoctor.lint.linter import Hit
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -75,11 +72,6 @@ def fails_on(default: str = "error") -> Callable[[F], F]:
         show_default=True,
         help="The least finding that makes the exit code 1.",
     )
-
-
-def fails(findings: Iterable[Finding | Hit], fail_on: str) -> bool:
-    """Whether one of the findings, or of the linter's hits, is as bad as `--fail-on` says."""
-    return any(finding.severity.reaches(fail_on) for finding in findings)
 
 
 def reported(command: F) -> F:

@@ -84,7 +84,7 @@ def command(
         click.echo(json_format.render(result.to_dict()), nl=False)
     else:
         click.echo(_text(function, result), nl=False)
-    if options.fails(result.findings, fail_on):
+    if any(finding.severity.reaches(fail_on) for finding in result.findings):
         return EXIT_FOUND
     return EXIT_INCONCLUSIVE if result.unjudged else EXIT_CLEAN
 

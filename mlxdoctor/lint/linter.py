@@ -59,7 +59,14 @@ def lint(paths: Iterable[Path], select: Sequence[str] = ()) -> list[Hit]:
     Raises:
         InputError: a path does not exist, or a folder has no Python file, or a code no rule.
     """
-    chosen = _chosen(select)
+    by_code = {rule.code: rule for rule in rules()}
+    for code in select:
+        if code not in by_code:
+            close = get_close_matches(code, by_code, n=1)
+            listed = "`mlxdoctor lint --rules` lists them"
+            remedy = f"did you mean {close[0]!r}?" if close else listed
+            raise InputError(None, f"{code!r} is no rule", remedy)
+    chosen = tuple(by_code[code] for code in select) or rules()
     files = _files(paths)
     hits = [hit for path, named in files for hit in _lint_file(path, named, chosen, not select)]
     return sorted(hits, key=lambda hit: (str(hit.path), hit.line, hit.column, hit.code))
@@ -158,17 +165,6 @@ def _about_ignores(
             elif not reason:
                 message = f"ignore[{code}] gives no reason"
                 yield Hit(WITHOUT_REASON, Severity.WARNING, *place, message, text)
-
-
-def _chosen(select: Sequence[str]) -> tuple[Rule, ...]:
-    by_code = {rule.code: rule for rule in rules()}
-    for code in select:
-        if code not in by_code:
-            close = get_close_matches(code, by_code, n=1)
-            listed = "`mlxdoctor lint --rules` lists them"
-            remedy = f"did you mean {close[0]!r}?" if close else listed
-            raise InputError(None, f"{code!r} is no rule", remedy)
-    return tuple(by_code[code] for code in select) or rules()
 
 
 def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
