@@ -105,7 +105,8 @@ def command(  # noqa: PLR0917 - click passes every option by name
         raise click.UsageError("--jobs is for processes on this machine, --cluster for another")
 
     from mlxdoctor.gate.baseline import Known, baseline_text, read_baseline
-    from mlxdoctor.gate.gating import Options, exit_code, run_gate
+    from mlxdoctor.gate.examine import Options
+    from mlxdoctor.gate.gating import exit_code, run_gate
     from mlxdoctor.gate.policy import Policy
     from mlxdoctor.gate.policy_file import find_policy, read_policy
 

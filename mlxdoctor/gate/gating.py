@@ -3,7 +3,7 @@
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from functools import partial
 from itertools import count, zip_longest
@@ -11,7 +11,7 @@ from typing import Any
 
 from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.gate.baseline import Known
-from mlxdoctor.gate.examine import Examined, Task
+from mlxdoctor.gate.examine import Examined, Options, Task
 from mlxdoctor.gate.policy import Policy
 from mlxdoctor.gate.targets import Target, targets
 from mlxdoctor.gate.weigh import Weighed, judge, notices, renewed
@@ -23,28 +23,6 @@ from mlxdoctor.safety.texts import as_seen_here
 #: A pool of processes is not worth its start below as many items. Measured on two cores: it takes
 #: 0.35 s to start, an adapter of 1 MB 6 ms, a whole run 0.11 s.
 FEW_ITEMS = 8
-#: Seconds an item may take: static checks read a 1 GB adapter in a few.
-TIME_LIMIT = 300.0
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a gate works.
-
-    Attributes:
-        generate: run models too, of what its files do not fail; what passes was seen to learn,
-            as the rule `require_generate` of a policy has it.
-        jobs: processes; None for one a core, and one in all where models run.
-        cluster: the address of a Dask scheduler, in place of processes.
-        seconds: the time an item may take.
-        with_text: let findings quote training rows and outputs.
-    """
-
-    generate: bool = False
-    jobs: int | None = None
-    cluster: str | None = None
-    seconds: float = TIME_LIMIT
-    with_text: bool = True
 
 
 def run_gate(
@@ -139,8 +117,7 @@ def _examined(
         return results
     # Workers elsewhere have another current folder.
     place: Callable[[str], str] = os.path.abspath if options.cluster else str
-    how = options.generate, options.seconds, options.with_text
-    tasks = [Task(place(items[number].path), *how) for number in numbers]
+    tasks = [Task(place(items[number].path), options) for number in numbers]
     shared: dict[Any, Any] = {}
     done = count(len(items) - len(numbers) + 1)
 

@@ -51,13 +51,5 @@ def preflight(
     from mlxdoctor.evidence.options import Options
     from mlxdoctor.preflight.examine import examine
 
-    return examine(
-        config,
-        options or {},
-        Options(**changes),
-        steps=steps,
-        seconds=seconds,
-        elsewhere=elsewhere,
-        memory=memory,
-        progress=progress,
-    )
+    how = Options(**{**changes, "allow_model": steps, "replay": steps, "budget": seconds})
+    return examine(config, options or {}, how, progress, elsewhere=elsewhere, memory=memory)

@@ -45,18 +45,15 @@ def examine(
     config: Any,
     keys: Mapping[str, Any],
     options: Options,
+    progress: Progress | None,
     *,
-    steps: bool,
-    seconds: float,
     elsewhere: bool,
     memory: int | None,
-    progress: Progress | None,
 ) -> RunReport:
     """What `mlxdoctor.preflight` does; `keys` are mlx-lm's, before those of the file."""
-    begun = time.perf_counter()
+    begun, steps, seconds = time.perf_counter(), options.allow_model, options.budget or 0.0
     file, values = _stated(config)
     plan = planned_config(file, {**values, **keys})
-    options = replace(options, allow_model=steps, replay=steps, budget=seconds)
     run = Run.planned(plan, options, progress=progress)
     run, steps_timed, problem = _make_steps(run, plan, seconds) if steps else (run, None, "")
     device: Device = "metal"

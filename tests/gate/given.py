@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxdoctor.gate.baseline import Known
-from mlxdoctor.gate.examine import Examined, Task, stage_of
+from mlxdoctor.gate.examine import Examined, Options, Task, stage_of
 from mlxdoctor.gate.policy import Policy
 from mlxdoctor.gate.policy_file import read_policy
 from mlxdoctor.gate.weigh import Weighed, judge
@@ -58,7 +58,7 @@ def judged(
 
 def task(path: str, seconds: float = 60.0) -> Task:
     """A task that a worker below understands."""
-    return Task(path, False, seconds)
+    return Task(path, Options(seconds=seconds))
 
 
 def by_name(one: Task) -> Examined:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.formats.format import text_of
-from mlxdoctor.gate.examine import Examined
-from mlxdoctor.gate.gating import Options, run_gate
+from mlxdoctor.gate.examine import Examined, Options
+from mlxdoctor.gate.gating import run_gate
 from mlxdoctor.gate.policy import Policy
 from mlxdoctor.gate.workers import cluster, examine_all
 from mlxdoctor.gate_result import GateResult

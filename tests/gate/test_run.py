@@ -7,8 +7,8 @@ import pytest
 
 from mlxdoctor.formats.format import text_of
 from mlxdoctor.gate import gating as run
-from mlxdoctor.gate.examine import Examined, Task, examine
-from mlxdoctor.gate.gating import Options, exit_code, run_gate
+from mlxdoctor.gate.examine import Examined, Options, Task, examine
+from mlxdoctor.gate.gating import exit_code, run_gate
 from mlxdoctor.gate.policy import Policy
 from mlxdoctor.gate.workers import Finished, Workers, processes
 from mlxdoctor.gate_result import GateResult, ItemStatus
@@ -38,9 +38,9 @@ class Examining:
         del workers
         for number, task in enumerate(tasks):
             name = Path(task.path).name
-            if name == "late.log" and self.late is task.generate:
+            if name == "late.log" and self.late is task.options.generate:
                 return False
-            self.asked += [name] if task.generate else []
+            self.asked += [name] if task.options.generate else []
             told = report(found("loss-trend.exploded")) if name == "broken.log" else report()
             finished(number, Examined(sample.made(told), "", 0.0))
         return True
@@ -103,8 +103,8 @@ def test_the_first_exit_code_that_holds(statuses: str, code: int) -> None:
 @pytest.mark.slow
 def test_an_item_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     slow, sound = (
-        examine(Task(str(HEALTHY), False, 1e-9)),
-        examine(Task(str(HEALTHY), False, 60.0)),
+        examine(Task(str(HEALTHY), Options(seconds=1e-9))),
+        examine(Task(str(HEALTHY), Options(seconds=60.0))),
     )
     assert slow.report is None
     assert "took longer than 1e-09 s; allow more with --time-limit" in slow.problem
@@ -115,7 +115,7 @@ def test_an_item_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -
             pass
 
     monkeypatch.setattr("mlxdoctor.run.Run.get", never_ends)
-    assert "took longer than 0.2 s" in examine(Task(str(HEALTHY), False, 0.2)).problem
+    assert "took longer than 0.2 s" in examine(Task(str(HEALTHY), Options(seconds=0.2))).problem
 
 
 @pytest.mark.slow
