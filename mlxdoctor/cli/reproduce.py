@@ -99,8 +99,6 @@ def command(
                 seeds=seeds,
                 iterations=iters,
                 minutes=budget,
-                with_text=not no_text,
-                progress=progress,
             )
         except KeyboardInterrupt:
             progress.clear()

@@ -20,7 +20,7 @@ from mlxdoctor.causes import Cause, load_causes
 from mlxdoctor.confirmation import CauseTried, Confirmation, Experiment
 from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.kind import Missing, Progress
+from mlxdoctor.evidence.kind import Missing
 from mlxdoctor.formats.withheld import without_text
 from mlxdoctor.report import Fix
 from mlxdoctor.reproduce.bench import (
@@ -56,10 +56,10 @@ def reproduce(
     seeds: int = 3,
     iterations: int | None = None,
     minutes: float | None = None,
-    with_text: bool = True,
-    progress: Progress | None = None,
 ) -> RunReport:
     """Make the failure again, try its likeliest causes, and say in the report what came of it.
+
+    It tells of its progress, and quotes text, as the diagnosis of the report did.
 
     Args:
         folder: where experiments are written; one that was stopped goes on there.
@@ -93,7 +93,7 @@ def reproduce(
         )
         names = [one.cause.id for one in report.diagnosis[:1]]
         rulings = dict.fromkeys((*names, *asked), ruling)
-        return _folded(report, rulings, knowledge.causes, (), with_text)
+        return _folded(report, rulings, knowledge.causes, ())
     leading = report.diagnosis[0].cause if report.diagnosis else None
     length = length_of(onset_of(report.outcomes), leading, recipe.iterations)
     failure = Failure(
@@ -109,10 +109,10 @@ def reproduce(
     deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
     # A length that was named is kept to, whatever the time.
     budget = math.inf if minutes is None or iterations is not None else 60 * minutes
-    bench = Bench(Laboratory(recipe, folder, deadline, progress, budget), failure)
+    bench = Bench(Laboratory(recipe, folder, deadline, run.progress, budget), failure)
     tried = candidates(failure, recipe.config, report.diagnosis, asked)
     rulings, length = investigate(bench, run, tried, asked)
-    shown = _folded(report, rulings, knowledge.causes, bench.trials, with_text)
+    shown = _folded(report, rulings, knowledge.causes, bench.trials)
     experiments = shown.to_dict()["experiments"]
     write_json(folder / SUMMARY_FILE, {"experiments": experiments, "iterations": length})
     return shown
@@ -123,7 +123,6 @@ def _folded(
     rulings: Mapping[str, Ruling],
     causes: Mapping[str, Cause],
     reruns: Sequence[Experiment],
-    with_text: bool,
 ) -> RunReport:
     """The report with the verdicts, confirmed causes first and refuted ones last."""
     tried = [
@@ -135,7 +134,9 @@ def _folded(
     fix = _fix(report, diagnosis, rulings)
     experiments = (*tried, *reruns)
     shown = as_seen_here(replace(report, diagnosis=diagnosis, fix=fix, experiments=experiments))
-    return shown if with_text else without_text(shown, row_texts(report.run))
+    if report.run.options.with_text:
+        return shown
+    return without_text(shown, row_texts(report.run))
 
 
 def _diagnosis(
