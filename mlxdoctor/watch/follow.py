@@ -140,7 +140,8 @@ class Follower:
             best = watch.best
             if best is not None:
                 best = replace(best, save=state.nearest_save(best.step))
-            trained_to = max(trained_to, watch.last_step)
+            trained = (row.step for row in rows if "train_loss" in row.values)
+            trained_to = max((trained_to, *trained))
             now = Ending("", step=rows[-1].step, unit=run.unit, iterations=total, best=best)
         best = now.best
         if state.runs:

@@ -116,7 +116,6 @@ class Watch:
 
     Attributes:
         best: the best validation; None before the first.
-        last_step: the step of the last training report; -1 before the first.
     """
 
     def __init__(
@@ -128,7 +127,6 @@ class Watch:
         run: str = "",
     ) -> None:
         self.best: Best | None = None
-        self.last_step = -1
         self._iterations, self._patience = iterations, patience
         self._unit, self._run = unit, run
         self._columns: dict[str, _Kept] = {}
@@ -145,8 +143,6 @@ class Watch:
                 newest[name] = kept.kinds(value, base)
             kept.add(row.step, value)
         self._clock.see(row)
-        if "train_loss" in row.values:
-            self.last_step = row.step
         not_improving = self._not_improving(row)
         alarm = next(self._alarms(row, newest), not_improving)
         if alarm is None:
