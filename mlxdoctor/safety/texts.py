@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
@@ -61,21 +61,19 @@ def as_seen_here(value: T) -> T:
     home = ""
     with suppress(RuntimeError):  # a container's user that no list of users knows
         home = str(Path.home())
-    return without_folders(value, [str(Path.cwd())], home)
+    return without_folders(value, str(Path.cwd()), home)
 
 
-def without_folders(value: T, folders: Sequence[str], home: str = "") -> T:
-    """`value` with the given absolute folders cut off every path in its texts.
+def without_folders(value: T, here: str, home: str = "") -> T:
+    """`value` with two absolute folders cut off every path in its texts, the longer one first.
 
     A report is passed on: it must not show where on a machine it was made.
 
     Args:
-        folders: cut off; the longest first. A folder itself becomes ".".
-        home: the user's folder, which becomes "~" where nothing else was cut off.
+        here: the folder that paths are relative to; itself it becomes ".".
+        home: the user's folder, which becomes "~".
     """
-    shown = {folder.rstrip("/"): ("", ".") for folder in folders}
-    if home:
-        shown[home.rstrip("/")] = ("~/", "~")
+    shown = {here.rstrip("/"): ("", "."), home.rstrip("/"): ("~/", "~")}
     shown.pop("", None)
     substitutions: list[tuple[re.Pattern[str], str]] = []
     for folder in sorted(shown, key=len, reverse=True):
