@@ -69,7 +69,7 @@ def run_gate(
     result = GateResult(
         items=tuple(weighed.item for weighed in done),
         policy=as_seen_here(str(policy.source)) if policy.source is not None else None,
-        notices=notices(policy, done, today),
+        notices=tuple(notices(policy, done, today)),
         unfinished=tuple(item.path for item, result in reached if result is None),
     )
     return result, accepted

@@ -1,7 +1,7 @@
 """What the policy makes of what was examined."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 
@@ -94,26 +94,24 @@ def judge(
     return Weighed(item, frozenset(used), frozenset(idle), frozenset(failing))
 
 
-def notices(policy: Policy, judgements: Iterable[Weighed], today: date) -> tuple[str, ...]:
-    """What is wrong with the policy, as far as the items tell."""
-    judged = list(judgements)
+def notices(policy: Policy, judged: Sequence[Weighed], today: date) -> Iterator[str]:
+    """What is wrong with the policy, as far as the items tell, a sentence each."""
     idle = {suppression for judgement in judged for suppression in judgement.idle}
     idle -= {suppression for judgement in judged for suppression in judgement.used}
     expired = [ignore for ignore in policy.ignores if ignore.has_expired(today)]
-    unused = [ignore for ignore in policy.ignores if ignore in idle and ignore not in expired]
-    gone = sorted(entry for entry in idle if isinstance(entry, Known))
-    said = [
-        f"{_called(ignore)} expired on {ignore.expires} and suppresses nothing any more: "
-        "remove it, or renew it with its reason"
-        for ignore in expired
-    ]
-    said += [f"{_called(ignore)} suppresses nothing: remove it" for ignore in unused]
-    said += [
-        f"the baseline knows {entry.code} in {entry.path}, where it is gone: "
-        "renew the baseline with --write-baseline"
-        for entry in gone
-    ]
-    return tuple(said)
+    for ignore in expired:
+        yield (
+            f"{_called(ignore)} expired on {ignore.expires} and suppresses nothing any more: "
+            "remove it, or renew it with its reason"
+        )
+    for ignore in policy.ignores:
+        if ignore in idle and ignore not in expired:
+            yield f"{_called(ignore)} suppresses nothing: remove it"
+    for entry in sorted(entry for entry in idle if isinstance(entry, Known)):
+        yield (
+            f"the baseline knows {entry.code} in {entry.path}, where it is gone: "
+            "renew the baseline with --write-baseline"
+        )
 
 
 def renewed(known: frozenset[Known], judgements: Sequence[Weighed]) -> frozenset[Known]:
