@@ -68,11 +68,12 @@ def examine(task: Task) -> Examined:
         if time.perf_counter() - start > options.seconds:
             raise TimeLimitExceeded(options.seconds)
 
+    stage = Stage(f"examining {task.path}", Kind.ITEM, limit="", wall=options.seconds)
     report: Report | None = None
     problem = ""
     path = Path(task.path)
     try:
-        with stage_of(task), time_limit(options.seconds):
+        with stage, time_limit(options.seconds):
             given: dict[str, Any] = {"with_text": options.with_text, "progress": in_time}
             if is_plan(path):
                 # Nobody trains in CI.
@@ -100,8 +101,3 @@ def examine(task: Task) -> Examined:
     if not options.with_text:
         problem = without_quotations(problem)
     return Examined(report, problem, time.perf_counter() - start)
-
-
-def stage_of(task: Task) -> Stage:
-    """The whole of the work on an item."""
-    return Stage(f"examining {task.path}", Kind.ITEM, limit="", wall=task.options.seconds)

@@ -130,7 +130,7 @@ def _item(
     reopened: Sequence[str],
 ) -> GateItem:
     fails = any(held.ruling == "fails" for held in gated)
-    undecided = _undecided(report, rules)
+    undecided = list(_undecided(report, rules))
     # What fails is not asked for more: no models are run for what its files failed.
     if rules.require_generate and not fails and _is_adapter(report):
         undecided += _not_learned(report)
@@ -157,30 +157,28 @@ def _item(
     return replace(item, suspicion=suspicion, unseen=_unseen(report)) if passed else item
 
 
-def _undecided(report: Report, rules: Rules) -> list[str]:
+def _undecided(report: Report, rules: Rules) -> Iterator[str]:
     """Why the item can't pass although nothing fails it, a sentence each."""
     by_check = {outcome.check: outcome for outcome in report.outcomes}
-    reasons = []
     # What a policy requires to be looked at is what a run leaves.
     for name in rules.require if report.planned is None else ():
         outcome = by_check[name]
         if outcome.status not in LOOKED:
             why = f": {outcome.reason}" if outcome.reason else ""
-            reasons.append(f"the required check {name} is {outcome.status}{why}")
-    reasons += [
-        f"the check {outcome.check} crashed: {outcome.reason}"
-        for outcome in report.outcomes
-        if outcome.status is Status.CRASHED and outcome.check not in rules.require
-    ]
+            yield f"the required check {name} is {outcome.status}{why}"
+    for outcome in report.outcomes:
+        if outcome.status is Status.CRASHED and outcome.check not in rules.require:
+            yield f"the check {outcome.check} crashed: {outcome.reason}"
+    # What could not be read is a reason of its own.
+    if report.unreadable:
+        return
     if report.planned is not None:
-        unknown = report.planned.readiness is Readiness.UNKNOWN and not report.unreadable
-        return [*reasons, report.planned.open_because] if unknown else reasons
-    # An adapter that is sound as far as files can tell passes: nobody trains in CI. What could
-    # not be read is a reason of its own.
-    if report.verdict is Verdict.INCONCLUSIVE and not report.seen and not report.unreadable:
+        if report.planned.readiness is Readiness.UNKNOWN:
+            yield report.planned.open_because
+    # An adapter that is sound as far as files can tell passes: nobody trains in CI.
+    elif report.verdict is Verdict.INCONCLUSIVE and not report.seen:
         lacking = "; ".join(list(missing(report))[:_MISSING])
-        reasons.append(f"there was too little to judge it by{': ' if lacking else ''}{lacking}")
-    return reasons
+        yield f"there was too little to judge it by{': ' if lacking else ''}{lacking}"
 
 
 def _not_learned(report: Report) -> Iterator[str]:
