@@ -14,7 +14,7 @@ from typing import Any, get_args, get_type_hints
 
 from mlxdoctor.check import Check, discover
 from mlxdoctor.evidence.source import read_bytes, require_file
-from mlxdoctor.gate.policy import Ignore, Override, Patterns, Policy, Rules
+from mlxdoctor.gate.policy import Ignore, Patterns, Policy, Rules
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.quoting import MAX_QUOTED, cut
 
@@ -111,7 +111,7 @@ def _policy(path: Path, table: Mapping[str, Any]) -> Policy:
         changed = _parsed(part, {**rules, "paths": Patterns}, checks, where, ("paths",))
         if len(changed) == 1:
             raise Wrong(f"{where}changes nothing", "state a rule beside paths, or remove it")
-        overrides.append(Override(changed.pop("paths"), changed))
+        overrides.append((changed.pop("paths"), changed))
     ignores = [
         _parsed(part, _kinds(Ignore), checks, f"ignore {number}: ", ("code", "reason"))
         for number, part in enumerate(values.pop("ignore", ()), 1)
