@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from mlxdoctor.api import RunReport
     from mlxdoctor.evidence.kind import Progress
 
-__all__ = ["preflight"]
-
 
 def preflight(
     config: Any,

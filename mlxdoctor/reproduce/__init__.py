@@ -40,8 +40,6 @@ from mlxdoctor.safety.texts import as_seen_here
 from mlxdoctor.twin.rerun import Laboratory, recipe_of
 from mlxdoctor.verdict import Verdict
 
-__all__ = ["reproduce"]
-
 #: The summary, beside the experiments' own folders.
 SUMMARY_FILE = "reproduction.json"
 #: Verdicts in the order in which they are listed; causes that were not tried are undecided.
