@@ -1,7 +1,6 @@
 """The answer of a bisection in words, and its table."""
 
 from collections.abc import Iterator
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,8 @@ from mlxdoctor.bisect.behaviour import HELD_OUT
 from mlxdoctor.bisect.table import Bisection
 from mlxdoctor.engines.tensors import QUANTITIES
 from mlxdoctor.formats import escape
-from mlxdoctor.judge.save_flaws import Flaw, SaveVerdict, Standing
+from mlxdoctor.formats.json_format import finite
+from mlxdoctor.judge.save_flaws import Flaw, Standing
 from mlxdoctor.template import fill
 
 #: Keys of a save in `as_object`, with the headers of their columns.
@@ -74,20 +74,17 @@ def sentence(table: Bisection) -> str:
         "names": ", ".join(names if len(names) <= 3 else [*names[:3], "…"]),
     }
     if first is not None:
+        # The log's story, if there is one, replaces the loss at the save.
+        story = table.logged.story if table.logged is not None else ""
+        flaws = rows[first].flaws.items()
+        clauses = [text for flaw, text in flaws if flaw is not Flaw.BLOWN_UP or not story]
         values |= {
             "broken_path": rows[first].path,
             "broken_name": rows[first].path.name,
             "path_before": rows[first - 1].path,
-            "why": _why(table, rows[first]) or None,
+            "why": "; ".join(filter(None, (*clauses, story))) or None,
         }
     return fill(_ANSWERS[case], values)
-
-
-def _why(table: Bisection, row: SaveVerdict) -> str:
-    """What breaks a save: the log's story, if there is one, replaces the loss at the save."""
-    story = table.logged.story if table.logged is not None else ""
-    clauses = [text for flaw, text in row.flaws.items() if flaw is not Flaw.BLOWN_UP or not story]
-    return "; ".join([*clauses, story] if story else clauses)
 
 
 def best_sentence(table: Bisection) -> str:
@@ -217,12 +214,8 @@ def _save(table: Bisection, place: int) -> dict[str, Any]:
         "standing": row.standing.value,
         "symptoms": [flaw.value for flaw in row.flaws],
         "why": row.why,
-        "size": _finite(row.save.size),
+        "size": finite(row.save.size),
         "logged_validation_loss": logged.validations[place] if logged is not None else None,
-        "logged_loss": _finite(logged.losses[place]) if logged is not None else None,
-        "answer_loss": _finite(behaviour.loss) if behaviour is not None else None,
+        "logged_loss": finite(logged.losses[place]) if logged is not None else None,
+        "answer_loss": finite(behaviour.loss) if behaviour is not None else None,
     }
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and isfinite(value) else None

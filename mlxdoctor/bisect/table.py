@@ -18,7 +18,7 @@ from mlxdoctor.bisect.behaviour import (
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.kind import Missing, Progress
+from mlxdoctor.evidence.kind import Missing
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.judge.log_at_saves import LoggedCourse
 from mlxdoctor.judge.save_flaws import Flaw, SaveVerdict, Standing, examine
@@ -108,7 +108,7 @@ class Bisection:
         return has_sizes or (self.logged is not None and self.logged.covers)
 
 
-def bisect(run: Run, progress: Progress | None = None) -> Bisection:
+def bisect(run: Run) -> Bisection:
     """Find the last good checkpoint of a run, and the best one.
 
     Raises:
@@ -116,7 +116,7 @@ def bisect(run: Run, progress: Progress | None = None) -> Bisection:
     """
     history = _history(run)
     config, base, log = run.get(TrainingConfig), run.get(BaseModel), run.get(TrainingLog)
-    logged, verdicts = examine(history, config, base, log, progress)
+    logged, verdicts = examine(history, config, base, log, run.progress)
     if all(verdict.save.problem for verdict in verdicts):
         raise InputError(
             history.path,

@@ -103,8 +103,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: without the program's name; those of the process by default.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    _escape_what_cannot_be_shown()
     stdout = sys.stdout
+    if isinstance(stdout, io.TextIOWrapper) and stdout.errors == "strict":
+        # Write `\u2192` where the terminal's encoding has no arrow, rather than fail.
+        stdout.reconfigure(errors="backslashreplace")
     try:
         code = group.main(args=arguments, prog_name="mlxdoctor", standalone_mode=False)
         sys.stdout.flush()
@@ -136,12 +138,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return refuse(f"a library cannot take what it was given ({error})")
     return code if isinstance(code, int) else EXIT_CLEAN
-
-
-def _escape_what_cannot_be_shown() -> None:
-    """Write `\\u2192` where the terminal's encoding has no arrow, rather than fail."""
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _output_failed(error: OSError) -> int:

@@ -41,7 +41,7 @@ def command(*, run: Path, base: Path | None, no_generate: bool, output_format: s
 
     with ProgressLine() as progress:
         evidence = Run.discover([run], base=base, allow_model=not no_generate, progress=progress)
-        table = bisect(evidence, progress)
+        table = bisect(evidence)
     if output_format == "json":
         click.echo(json.dumps(answer.as_object(table), indent=2, allow_nan=False))
     else:

@@ -132,6 +132,6 @@ def command(  # noqa: PLR0917 - click passes every option by name
 
             work = folder / slug(report.name) / "reproduction"
             output.refuse_inside(work, inspected)
-            report = reproduce(report, work, with_text=what.with_text, progress=progress)
+            report = reproduce(report, work)
     output.deliver(report, names, folder, printed, inspected=inspected)
     return output.exit_code(report, fail_on)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -39,8 +40,10 @@ def command(name: str) -> int:
     """
     pages = _pages()
     if name not in pages:
-        problem = f"no check, code or cause is called {name!r}"
-        raise InputError(None, problem, _suggestion(name, pages))
+        close = get_close_matches(name, sorted(pages), n=3, cutoff=0.5)
+        listed = "`mlxdoctor checks` lists the codes"
+        remedy = f"did you mean {', '.join(close)}?" if close else listed
+        raise InputError(None, f"no check, code or cause is called {name!r}", remedy)
     click.echo(pages[name]())
     return EXIT_CLEAN
 
@@ -62,13 +65,6 @@ def _pages() -> Mapping[str, Callable[[], str]]:
         **{name: partial(_bug, bug) for name, bug in bugs.items()},
         **{name: partial(_cause, cause) for name, cause in knowledge.causes.items()},
     }
-
-
-def _suggestion(name: str, known: Iterable[str]) -> str:
-    from difflib import get_close_matches
-
-    close = get_close_matches(name, sorted(known), n=3, cutoff=0.5)
-    return f"did you mean {', '.join(close)}?" if close else "`mlxdoctor checks` lists the codes"
 
 
 def _rule(rule: Rule) -> str:

@@ -63,11 +63,7 @@ what was done is reported all the same.""",
     [one.name for one in formats().values() if one.gate is not None], default="text"
 )
 @options.written([one.name for one in formats().values() if one.suffix and one.gate])
-@options.output_folder(
-    "Folder for gate.md, gate.json, gate.sarif, gate.junit.xml.",
-    default=Path("reports"),
-    show_default=True,
-)
+@options.output_folder("Folder for gate.md, gate.json, gate.sarif, gate.junit.xml.")
 @click.option(
     "--init",
     is_flag=True,
@@ -109,7 +105,8 @@ def command(  # noqa: PLR0917 - click passes every option by name
         raise click.UsageError("--jobs is for processes on this machine, --cluster for another")
 
     from mlxdoctor.gate.baseline import Known, baseline_text, read_baseline
-    from mlxdoctor.gate.gating import Options, exit_code, run_gate
+    from mlxdoctor.gate.examine import Options
+    from mlxdoctor.gate.gating import exit_code, run_gate
     from mlxdoctor.gate.policy import Policy
     from mlxdoctor.gate.policy_file import find_policy, read_policy
 
@@ -127,7 +124,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
         known = read_baseline(known_file)
     options = Options(generate, jobs, cluster, time_limit, with_text=not no_text)
     with ProgressLine() as progress:
-        gated = run_gate(
+        result, known = run_gate(
             paths,
             policy,
             known=known,
@@ -135,9 +132,8 @@ def command(  # noqa: PLR0917 - click passes every option by name
             options=options,
             progress=progress,
         )
-    result = gated.result
     if new_file is not None:
-        content = baseline_text(gated.known).encode()
+        content = baseline_text(known).encode()
         output.write_files(new_file.parent, {new_file.name: content})
     _deliver(result, printed, names, folder)
     code = exit_code(result.items)

@@ -32,7 +32,6 @@ def command(
       mlxdoctor lint src/ --format github
       mlxdoctor lint src/ --format sarif > lint.sarif
     """
-
     from mlxdoctor.lint.hit_formats import FORMATS
     from mlxdoctor.lint.linter import lint
     from mlxdoctor.lint.rule import rules
@@ -45,4 +44,5 @@ def command(
         raise click.UsageError("Missing argument 'FILE...'.")
     hits = lint(paths, select)
     click.echo(FORMATS[output_format](hits), nl=False)
-    return EXIT_FOUND if options.fails(hits, fail_on) else EXIT_CLEAN
+    fails = any(hit.severity.reaches(fail_on) for hit in hits)
+    return EXIT_FOUND if fails else EXIT_CLEAN

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.finding import Severity
 from mlxdoctor.safety.reading_limits import using
-
-if TYPE_CHECKING:
-    from mlxdoctor.lint.linter import Hit
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -77,21 +74,15 @@ def fails_on(default: str = "error") -> Callable[[F], F]:
     )
 
 
-def fails(findings: Iterable[Finding | Hit], fail_on: str) -> bool:
-    """Whether one of the findings, or of the linter's hits, is as bad as `--fail-on` says."""
-    return any(finding.severity.reaches(fail_on) for finding in findings)
-
-
 def reported(command: F) -> F:
     """`--format`, `--output`, `--stdout` and `--no-text` of a command that writes a report."""
     from mlxdoctor.formats.format import formats
 
     shown = [each for each in formats().values() if each.report is not None]
-    folder = "The report goes into a folder in here that has the run's name."
     for option in (
         no_text,
         printed_instead([each.name for each in shown]),
-        output_folder(folder, default=Path("reports"), show_default=True),
+        output_folder("The report goes into a folder in here that has the run's name."),
         written([each.name for each in shown if each.suffix], ("markdown",)),
     ):
         command = option(command)
@@ -105,9 +96,11 @@ def base_model(
     return click.option("--base", "--model", "base", type=PATH, help=text, **more)
 
 
-def output_folder(text: str, **more: Any) -> Callable[[F], F]:
+def output_folder(text: str) -> Callable[[F], F]:
     """`-o`: the folder that is written."""
-    return click.option("-o", "--output", "folder", type=PATH, help=text, **more)
+    return click.option(
+        "-o", "--output", "folder", type=PATH, default=Path("reports"), show_default=True, help=text
+    )
 
 
 def with_limit(command: click.Command) -> click.Command:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, EXIT_UNUSABLE, options
+from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, EXIT_UNUSABLE
 from mlxdoctor.finding import Status
 from mlxdoctor.formats import escape, terminal
 from mlxdoctor.formats.format import files_of, text_of
@@ -113,7 +113,7 @@ def exit_code(report: Report, fail_on: str) -> int:
     plan = report.planned
     state = report.verdict if plan is None else plan.readiness
     is_bad = state in (Verdict.UNHEALTHY, Readiness.NOT_READY) and fail_on != "never"
-    if is_bad or options.fails(report.findings, fail_on):
+    if is_bad or any(finding.severity.reaches(fail_on) for finding in report.findings):
         return EXIT_FOUND
     crashed = any(outcome.status is Status.CRASHED for outcome in report.outcomes)
     is_open = state in (Verdict.INCONCLUSIVE, Readiness.UNKNOWN)

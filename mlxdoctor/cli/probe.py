@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ import click
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, options, output
 from mlxdoctor.cli.progress import ProgressLine
 from mlxdoctor.formats.escape import terminal
+from mlxdoctor.formats.terminal import Page
 
 if TYPE_CHECKING:
     from mlxdoctor.finding import Outcome
@@ -84,26 +84,26 @@ def command(
         click.echo(json_format.render(result.to_dict()), nl=False)
     else:
         click.echo(_text(function, result), nl=False)
-    if options.fails(result.findings, fail_on):
+    if any(finding.severity.reaches(fail_on) for finding in result.findings):
         return EXIT_FOUND
     return EXIT_INCONCLUSIVE if result.unjudged else EXIT_CLEAN
 
 
 def _text(name: str, result: ProbeResult) -> str:
-    columns = min(max(output.width(), 40), 100)
+    page = Page(output.width(), output.style)
     colour = "green" if result.sound else "red" if result.counts["error"] else "yellow"
     facts = _facts(result.measured)
-    lines = [output.style(f"{terminal(name)}: {result.headline}", colour, True), ""]
+    page.lines += [output.style(f"{terminal(name)}: {result.headline}", colour, True), ""]
     for outcome in result.asked:
-        lines += _checked(outcome, facts.get(outcome.check, ""), columns)
+        _add_check(page, outcome, facts.get(outcome.check, ""))
         if outcome.check == "step-state":
             modules = list(result.measured.state.trainable.items())[:MODULES]
-            lines += [f"  {count:>15,} in {terminal(name)}" for name, count in modules]
-    lines += ["", f"{result.measured.seconds:.1f} s; the model was put back as it was."]
-    return "\n".join(lines) + "\n"
+            page.lines += [f"  {count:>15,} in {terminal(name)}" for name, count in modules]
+    page.lines += ["", f"{result.measured.seconds:.1f} s; the model was put back as it was."]
+    return page.ended()
 
 
-def _checked(outcome: Outcome, facts: str, columns: int) -> list[str]:
+def _add_check(page: Page, outcome: Outcome, facts: str) -> None:
     """What one check measured and found."""
     status = outcome.status.value
     mark, colour = ("ok", "green") if status == "passed" else (status, "yellow")
@@ -111,20 +111,14 @@ def _checked(outcome: Outcome, facts: str, columns: int) -> list[str]:
         mark, colour = "wrong", "red"
     title = outcome.check.removeprefix("step-").capitalize()
     head = output.style(f"{title:<12} {mark:<12}", colour, True)
-    lines = [f"{head} {terminal(outcome.reason or facts)}"]
+    page.lines.append(f"{head} {terminal(outcome.reason or facts)}")
     for finding in outcome.findings:
-        message = _wrapped(f"{finding.message} [{finding.code}]", columns, "  - ")
-        colour = _COLOURS[finding.severity.value]
-        lines += [output.style(line, colour, False) for line in message]
-        lines += _wrapped(f"Fix: {finding.fix}.", columns, "    ")
+        message = f"{finding.message} [{finding.code}]"
+        page.paragraph(message, "  - ", _COLOURS[finding.severity.value])
+        page.paragraph(f"Fix: {finding.fix}.", "    ")
         frames = finding.measured.get("frames")
         if isinstance(frames, tuple):
-            lines += [f"      {terminal(str(frame))}" for frame in frames]
-    return lines
-
-
-def _wrapped(text: str, columns: int, first: str) -> list[str]:
-    return textwrap.wrap(terminal(text), columns, initial_indent=first, subsequent_indent="    ")
+            page.lines += [f"      {terminal(str(frame))}" for frame in frames]
 
 
 def _facts(step: TrainingStep) -> dict[str, str]:

@@ -99,22 +99,16 @@ def command(
                 seeds=seeds,
                 iterations=iters,
                 minutes=budget,
-                with_text=not no_text,
-                progress=progress,
             )
         except KeyboardInterrupt:
             progress.clear()
-            return _stopped(target / FOLDER)
+            finished = len(list((target / FOLDER).glob("*-seed-*.json")))
+            click.echo(
+                f"Stopped. {finished} finished experiments are kept in {target / FOLDER}; the same "
+                "command goes on from there.",
+                err=True,
+            )
+            return EXIT_INTERRUPTED
     output.deliver(report, names, folder, printed, inspected=inspected)
     confirmed = any(one.confirmation == "confirmed" for one in report.diagnosis)
     return EXIT_FOUND if confirmed else EXIT_INCONCLUSIVE
-
-
-def _stopped(folder: Path) -> int:
-    finished = len(list(folder.glob("*-seed-*.json")))
-    click.echo(
-        f"Stopped. {finished} finished experiments are kept in {folder}; the same command goes on "
-        "from there.",
-        err=True,
-    )
-    return EXIT_INTERRUPTED

@@ -62,7 +62,8 @@ def _train(settings: Settings, dry_run: bool) -> Alarm | None:
     from mlxdoctor.twin import train
     from mlxdoctor.watch.monitor import Watch
 
-    reports, watch = _Reports(settings), Watch(settings.iters)
+    watch = Watch(settings.iters)
+    unreported: list[StepRecord] = []
     alarm: Alarm | None = None
 
     def tell(told: Told) -> str | None:
@@ -72,7 +73,7 @@ def _train(settings: Settings, dry_run: bool) -> Alarm | None:
             for line in (*told, *start):
                 click.echo(line)
             return "a dry run" if dry_run else None
-        row = reports.row(told)
+        row = _report(told, unreported, settings)
         if row is not None:
             click.echo(_line(row))
             if settings.is_exact:
@@ -89,38 +90,31 @@ def _train(settings: Settings, dry_run: bool) -> Alarm | None:
     return alarm
 
 
-class _Reports:
-    """The steps taken together, `steps_per_report` a report, and validations as they come."""
+def _report(
+    told: StepRecord | ValidationRecord, steps: list[StepRecord], settings: Settings
+) -> LogRow | None:
+    """The report due after a validation, or after a step: of all `steps` since the last one."""
+    from mlxdoctor.twin import ValidationRecord
+    from mlxdoctor.watch.monitor import LogRow
 
-    def __init__(self, settings: Settings) -> None:
-        self._every = settings.steps_per_report
-        self._last = settings.iters
-        self._steps: list[StepRecord] = []
-
-    def row(self, told: StepRecord | ValidationRecord) -> LogRow | None:
-        """The report due after a step or a validation."""
-        from mlxdoctor.twin import ValidationRecord
-        from mlxdoctor.watch.monitor import LogRow
-
-        if isinstance(told, ValidationRecord):
-            values = {"val_loss": told.val_loss, "val_seconds": told.val_seconds}
-            return LogRow(told.iteration, values)
-        self._steps.append(told)
-        if told.iteration % self._every and told.iteration != self._last:
-            return None
-        steps, self._steps = self._steps, []
-        seconds = sum(step.seconds for step in steps)
-        norms = [step.grad_norm for step in steps if step.grad_norm is not None]
-        values = {
-            "train_loss": sum(step.train_loss for step in steps) / len(steps),
-            "learning_rate": told.learning_rate,
-            **({"grad_norm": max(norms)} if norms else {}),
-            "iterations_per_second": len(steps) / seconds,
-            "tokens_per_second": sum(step.supervised_tokens for step in steps) / seconds,
-            "trained_tokens": told.trained_tokens,
-            "peak_memory_gb": told.peak_memory,
-        }
-        return LogRow(told.iteration, values)
+    if isinstance(told, ValidationRecord):
+        return LogRow(told.iteration, {"val_loss": told.val_loss, "val_seconds": told.val_seconds})
+    steps.append(told)
+    if told.iteration % settings.steps_per_report and told.iteration != settings.iters:
+        return None
+    seconds = sum(step.seconds for step in steps)
+    norms = [step.grad_norm for step in steps if step.grad_norm is not None]
+    values = {
+        "train_loss": sum(step.train_loss for step in steps) / len(steps),
+        "learning_rate": told.learning_rate,
+        **({"grad_norm": max(norms)} if norms else {}),
+        "iterations_per_second": len(steps) / seconds,
+        "tokens_per_second": sum(step.supervised_tokens for step in steps) / seconds,
+        "trained_tokens": told.trained_tokens,
+        "peak_memory_gb": told.peak_memory,
+    }
+    steps.clear()
+    return LogRow(told.iteration, values)
 
 
 def _line(row: LogRow) -> str:

@@ -17,8 +17,6 @@ from mlxdoctor.cli.progress import ProgressLine
 from mlxdoctor.formats.escape import terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from mlxdoctor.watch.alarms import Alarm
     from mlxdoctor.watch.follow import Ending
 
@@ -98,8 +96,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
             growing,
             iters,
             patience,
-            notify=lambda text: say.line("waiting", text, is_result=False),
-            remark=say.remark,
+            notify=partial(say.line, is_result=False),
             progress=progress,
         )
         lives = {"is_alive": partial(is_alive, follows)} if follows is not None else {}
@@ -131,10 +128,6 @@ class _Speaker:
             click.echo(json.dumps({"event": event, "message": text, **more}))
         else:
             click.echo(terminal(text), err=not is_result)
-
-    def remark(self, text: str, figures: Mapping[str, Any]) -> None:
-        """What is no alarm and worth knowing."""
-        self.line("remark", text, is_result=False, **figures)
 
     def alarm(self, alarm: Alarm, iterations: int | None) -> None:
         if self._is_json:

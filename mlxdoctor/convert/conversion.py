@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -111,19 +111,13 @@ def _base(model: str | None, config: TrainingConfig, adapter: Adapter) -> BaseMo
     return None
 
 
-def _warnings(adapter: Adapter, base: BaseModel | None) -> tuple[str, ...]:
-    warnings = []
+def _warnings(adapter: Adapter, base: BaseModel | None) -> Iterator[str]:
     if nonfinite := sum(map(count_nonfinite, adapter.tensors.values())):
-        warnings.append(
-            f"{nonfinite:,} values are NaN or infinite, and are carried over as they are"
-        )
+        yield f"{nonfinite:,} values are NaN or infinite, and are carried over as they are"
     if base is None:
-        warnings.append("no base model was found to compare names and shapes with; see --base")
+        yield "no base model was found to compare names and shapes with; see --base"
     elif quantization_stated(base.config) is not None:
-        warnings.append(
-            "the base model is quantised: on other weights the same adapter gives other answers"
-        )
-    return tuple(warnings)
+        yield "the base model is quantised: on other weights the same adapter gives other answers"
 
 
 def _to_mlx(before: Modules, config: TrainingConfig, model: str | None) -> Written:

@@ -50,7 +50,9 @@ def render(result: GateResult) -> str:
         warnings.append(("the policy", warning))
     for item in result.items:
         if item.status is not ItemStatus.PASSED:
-            errors.append((item.path, _about(item, "error", item.status, _reasons(item))))
+            lines = [f"{cause}."] if (cause := cause_of(item)) else []
+            lines += [*_lines(item.failing), *map(sentence, item.unexplained)]
+            errors.append((item.path, _about(item, "error", item.status, lines)))
         elif noted := [finding for finding in item.noted if finding.severity is not Severity.INFO]:
             warnings.append((item.path, _about(item, "warning", "passed, noted", _lines(noted))))
     return _shown("error", errors) + _shown("warning", warnings)
@@ -69,11 +71,6 @@ def _shown(kind: str, commands: Sequence[tuple[str, str]]) -> str:
 
 def _about(item: GateItem, kind: str, status: str, lines: Sequence[str]) -> str:
     return command(kind, lines, **_file(main_file(item)), title=f"{item.path}: {status}")
-
-
-def _reasons(item: GateItem) -> list[str]:
-    lines = [f"{cause}."] if (cause := cause_of(item)) else []
-    return [*lines, *_lines(item.failing), *map(sentence, item.unexplained)]
 
 
 def _lines(findings: Sequence[Finding]) -> list[str]:

@@ -73,6 +73,11 @@ def _item(item: GateItem) -> dict[str, Any]:
     }
 
 
+def finite(value: float | None) -> float | None:
+    """A figure of a table, and None for one that is not finite."""
+    return value if value is not None and math.isfinite(value) else None
+
+
 def strict(value: Any) -> Any:
     """The value with NaN and infinities spelled out."""
     if isinstance(value, float):

@@ -41,7 +41,7 @@ def unstyled(text: str, colour: str | None, bold: bool) -> str:
     return text
 
 
-class _Page:
+class Page:
     """Lines for a terminal, wrapped to its width before they are coloured."""
 
     def __init__(self, width: int, style: Style) -> None:
@@ -108,7 +108,7 @@ def render(
     `style` is called after wrapping, so that widths hold. `written` are the files that hold the
     whole report.
     """
-    page = _Page(width, style)
+    page = Page(width, style)
     plan = report.planned
     screen = summary.screen(report)
     colour = _COLOURS[plan.readiness if plan is not None else report.verdict]
@@ -136,7 +136,7 @@ def render(
     return page.ended(written)
 
 
-def _experiments(page: _Page, report: Report) -> None:
+def _experiments(page: Page, report: Report) -> None:
     """What `reproduce` tried: the verdicts, what they rest on, and what they cost."""
     page.lines += [""] if report.experiments else []
     verdicts = [tried.verdict for tried in report.experiments if isinstance(tried, CauseTried)]
@@ -160,7 +160,7 @@ def render_gate(
     result: GateResult, *, width: int = 80, style: Style = unstyled, written: Sequence[str] = ()
 ) -> str:
     """What did not pass and why, then how many did; `width`, `style`, `written` as above."""
-    page = _Page(width, style)
+    page = Page(width, style)
     worst = next((status for status, count in gated.counts(result).items() if count), None)
     page.title(f"gate: {gated.tally(result)}", gated.COLOURS[worst] if worst else "yellow")
     for item in gated.not_passed(result):

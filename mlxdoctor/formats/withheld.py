@@ -12,7 +12,7 @@ Text of a run gets into a report in three ways, and leaves it in as many:
 File names, configuration, log figures and token ids stay.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain
 from typing import TypeVar
@@ -67,10 +67,6 @@ def without_text(report: R, texts: Iterable[str]) -> R:
 def taken_out(value: T, texts: Iterable[str]) -> T:
     """`value`, as `mapped` takes it, with quotations and stretches of `texts` taken out."""
     marked = mapped(value, without_quotations, _OWN_FIELDS)
-    texts = iter(texts)
-    first = next(texts, None)
-    if first is None:
-        return marked
     left: list[str] = []
 
     def noted(text: str) -> str:
@@ -79,7 +75,7 @@ def taken_out(value: T, texts: Iterable[str]) -> T:
 
     # Collects what is left; nothing is changed.
     mapped(marked, noted, _OWN_WORDS)
-    found = _pieces_in(left, chain((first,), texts))
+    found = _pieces_in(left, texts)
     return mapped(marked, lambda one: _without(one, found), _OWN_WORDS) if found else marked
 
 
@@ -91,21 +87,14 @@ def _pieces_in(shown: Iterable[str], texts: Iterable[str]) -> frozenset[str]:
         pieces.update(one[at : at + PIECE] for at in range(len(one) - PIECE + 1))
         seeds.update(one[at : at + SEED] for at in range(len(one) - SEED + 1))
     found: set[str] = set()
-    for text in chain.from_iterable(map(_spellings, texts)):
-        for at in range(0, len(text) - SEED + 1, STRIDE):
-            if text[at : at + SEED] in seeds:
-                starts = range(max(0, at - STRIDE + 1), at + 1)
-                found.update({text[start : start + PIECE] for start in starts} & pieces)
+    for text in texts:
+        # As it is, and as it reads once somebody has joined its lines.
+        for read in {_spaced(text), " ".join(text.split())}:
+            for at in range(0, len(read) - SEED + 1, STRIDE):
+                if read[at : at + SEED] in seeds:
+                    starts = range(max(0, at - STRIDE + 1), at + 1)
+                    found.update({read[start : start + PIECE] for start in starts} & pieces)
     return frozenset(found)
-
-
-def _spellings(text: str) -> Iterator[str]:
-    """`text` as it is, and as it reads once somebody has joined its lines."""
-    spaced = _spaced(text)
-    yield spaced
-    joined = " ".join(text.split())
-    if joined != spaced:
-        yield joined
 
 
 def _spaced(text: str) -> str:

@@ -70,18 +70,13 @@ def read_baseline(path: Path) -> frozenset[Known]:
         document = json.loads(content.decode("utf-8"))
         if document["schema_version"] != SCHEMA_VERSION:
             raise ValueError
-        return frozenset(map(_known, document["known"]))
-    except (ValueError, TypeError, KeyError, RecursionError):
+        return frozenset(
+            Known(**{**entry, "figures": figures_of(entry["figures"])})
+            for entry in document["known"]
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         problem = "is not a baseline of this mlxdoctor"
         raise InputError(path, problem, "remove it and make it anew: --write-baseline") from None
-
-
-def _known(entry: Any) -> Known:
-    texts = [entry[name] for name in ("path", "code", "fingerprint", "file")]
-    if not all(isinstance(text, str) for text in texts):
-        raise TypeError
-    path, code, fingerprint, file = texts
-    return Known(path, code, fingerprint, file, figures_of(dict(entry["figures"])))
 
 
 def baseline_text(known: frozenset[Known]) -> str:

@@ -14,13 +14,31 @@ from mlxdoctor.safety.stages import Kind, Stage, StageStopped
 
 
 @dataclass(frozen=True)
+class Options:
+    """How a gate works.
+
+    Attributes:
+        generate: run models too, of what its files do not fail; what passes was seen to learn,
+            as the rule `require_generate` of a policy has it.
+        jobs: processes; None for one a core, and one in all where models run.
+        cluster: the address of a Dask scheduler, in place of processes.
+        seconds: the time an item may take; static checks read a 1 GB adapter in a few.
+        with_text: let findings quote training rows and outputs.
+    """
+
+    generate: bool = False
+    jobs: int | None = None
+    cluster: str | None = None
+    seconds: float = 300.0
+    with_text: bool = True
+
+
+@dataclass(frozen=True)
 class Task:
-    """An adapter, run or file to examine, in so many seconds, and how; see `gating.Options`."""
+    """An adapter, run or file to examine, and how."""
 
     path: str
-    generate: bool
-    seconds: float
-    with_text: bool = True
+    options: Options
 
 
 @dataclass(frozen=True)
@@ -43,26 +61,27 @@ def examine(task: Task) -> Examined:
     from mlxdoctor.preflight import preflight
     from mlxdoctor.preflight.configuration import is_plan
 
-    start = time.perf_counter()
+    start, options = time.perf_counter(), task.options
 
     def in_time(_: str, __: int, ___: int) -> None:
         # A check that ran into the alarm is an outcome like others; the next one is not begun.
-        if time.perf_counter() - start > task.seconds:
-            raise TimeLimitExceeded(task.seconds)
+        if time.perf_counter() - start > options.seconds:
+            raise TimeLimitExceeded(options.seconds)
 
+    stage = Stage(f"examining {task.path}", Kind.ITEM, limit="", wall=options.seconds)
     report: Report | None = None
     problem = ""
     path = Path(task.path)
     try:
-        with stage_of(task), time_limit(task.seconds):
-            given: dict[str, Any] = {"with_text": task.with_text, "progress": in_time}
+        with stage, time_limit(options.seconds):
+            given: dict[str, Any] = {"with_text": options.with_text, "progress": in_time}
             if is_plan(path):
                 # Nobody trains in CI.
                 whole = preflight(path, elsewhere=True, **given)
             else:
                 # What passes is held against its rows and its log even where a cause is clear: a
                 # policy may let that cause through.
-                whole = diagnose([path], allow_model=task.generate, replay=True, **given)
+                whole = diagnose([path], allow_model=options.generate, replay=True, **given)
         in_time("", 0, 0)
         # Without what only a page about one run shows: a gate holds thousands.
         outcomes = tuple(replace(outcome, exhibits=()) for outcome in whole.outcomes)
@@ -73,17 +92,12 @@ def examine(task: Task) -> Examined:
         problem = str(error)
     except TimeLimitExceeded:
         remedy = "allow more with --time-limit, or look at it with `mlxdoctor diagnose`"
-        problem = f"{task.path}: took longer than {task.seconds:g} s; {remedy}"
+        problem = f"{task.path}: took longer than {options.seconds:g} s; {remedy}"
     except MemoryError:
         problem = f"{task.path}: there was not enough memory to examine it"
     except Exception as error:  # one item's bug must not hide the others' findings
         bug = f"{type(error).__name__}: {quoted(str(error))}"
         problem = f"{task.path}: mlxdoctor itself failed on it ({bug}); please report this as a bug"
-    if not task.with_text:
+    if not options.with_text:
         problem = without_quotations(problem)
     return Examined(report, problem, time.perf_counter() - start)
-
-
-def stage_of(task: Task) -> Stage:
-    """The whole of the work on an item."""
-    return Stage(f"examining {task.path}", Kind.ITEM, limit="", wall=task.seconds)

@@ -3,14 +3,15 @@
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
+from functools import partial
 from itertools import count, zip_longest
 from typing import Any
 
 from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.gate.baseline import Known
-from mlxdoctor.gate.examine import Examined, Task
+from mlxdoctor.gate.examine import Examined, Options, Task
 from mlxdoctor.gate.policy import Policy
 from mlxdoctor.gate.targets import Target, targets
 from mlxdoctor.gate.weigh import Weighed, judge, notices, renewed
@@ -22,36 +23,6 @@ from mlxdoctor.safety.texts import as_seen_here
 #: A pool of processes is not worth its start below as many items. Measured on two cores: it takes
 #: 0.35 s to start, an adapter of 1 MB 6 ms, a whole run 0.11 s.
 FEW_ITEMS = 8
-#: Seconds an item may take: static checks read a 1 GB adapter in a few.
-TIME_LIMIT = 300.0
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a gate works.
-
-    Attributes:
-        generate: run models too, of what its files do not fail; what passes was seen to learn,
-            as the rule `require_generate` of a policy has it.
-        jobs: processes; None for one a core, and one in all where models run.
-        cluster: the address of a Dask scheduler, in place of processes.
-        seconds: the time an item may take.
-        with_text: let findings quote training rows and outputs.
-    """
-
-    generate: bool = False
-    jobs: int | None = None
-    cluster: str | None = None
-    seconds: float = TIME_LIMIT
-    with_text: bool = True
-
-
-@dataclass(frozen=True)
-class Gated:
-    """The result, and the known findings that it was judged by."""
-
-    result: GateResult
-    known: frozenset[Known]
 
 
 def run_gate(
@@ -61,33 +32,24 @@ def run_gate(
     known: frozenset[Known] = frozenset(),
     accept_all: bool = False,
     options: Options | None = None,
-    today: date | None = None,
     progress: Progress | None = None,
-) -> Gated:
+) -> tuple[GateResult, frozenset[Known]]:
     """Examine everything that `paths` names, and judge it by the policy.
 
     Args:
         accept_all: what fails an item becomes known, and what is gone is forgotten.
-        today: the day by which ignores expire.
+
+    Returns:
+        The result, and the known findings that it was judged by.
 
     Raises:
         InputError: the cluster can't be used. Whatever is wrong with an item is in the result.
     """
-    options, today = options or Options(), today or date.today()
+    options, today = options or Options(), date.today()
     if options.generate:
         policy = replace(policy, rules=replace(policy.rules, require_generate=True))
     items = targets(paths)
-
-    def judged(
-        examined: Sequence[Examined | None],
-    ) -> tuple[list[Weighed | None], frozenset[Known]]:
-        accepted = known
-        done = _judged(items, examined, policy, accepted, today)
-        if accept_all:
-            accepted = renewed(accepted, list(filter(None, done)))
-            done = _judged(items, examined, policy, accepted, today)
-        return done, accepted
-
+    judged = partial(_judged, items, policy=policy, known=known, today=today, accept_all=accept_all)
     examined = _examined(items, replace(options, generate=False), progress)
     weighed, accepted = judged(examined)
     if options.generate:
@@ -107,29 +69,35 @@ def run_gate(
     result = GateResult(
         items=tuple(weighed.item for weighed in done),
         policy=as_seen_here(str(policy.source)) if policy.source is not None else None,
-        notices=notices(policy, done, today),
+        notices=tuple(notices(policy, done, today)),
         unfinished=tuple(item.path for item, result in reached if result is None),
     )
-    return Gated(result, accepted)
+    return result, accepted
 
 
 def _judged(
     items: Sequence[Target],
     examined: Sequence[Examined | None],
+    *,
     policy: Policy,
     known: frozenset[Known],
     today: date,
-) -> list[Weighed | None]:
-    """What the policy makes of each item; None of one that was not reached."""
+    accept_all: bool,
+) -> tuple[list[Weighed | None], frozenset[Known]]:
+    """What the policy makes of each item, None of one that was not reached; and what is known."""
     own: defaultdict[str, set[Known]] = defaultdict(set)
     for entry in known:
         own[entry.path].add(entry)
-    return [
+    weighed = [
         None
         if result is None
         else judge(item.path, result, policy, frozenset(own[policy.key(item.path)]), today)
         for item, result in zip(items, examined, strict=True)
     ]
+    if accept_all:
+        known = renewed(known, list(filter(None, weighed)))
+        return _judged(items, examined, policy=policy, known=known, today=today, accept_all=False)
+    return weighed, known
 
 
 def exit_code(items: Sequence[GateItem]) -> int:
@@ -149,8 +117,7 @@ def _examined(
         return results
     # Workers elsewhere have another current folder.
     place: Callable[[str], str] = os.path.abspath if options.cluster else str
-    how = options.generate, options.seconds, options.with_text
-    tasks = [Task(place(items[number].path), *how) for number in numbers]
+    tasks = [Task(place(items[number].path), options) for number in numbers]
     shared: dict[Any, Any] = {}
     done = count(len(items) - len(numbers) + 1)
 

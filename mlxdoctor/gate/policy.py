@@ -44,14 +44,6 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Override:
-    """Other rules for some paths: fields of `Rules`, and what they are there."""
-
-    paths: Patterns
-    rules: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
 class Ignore:
     """A finding that is known and accepted.
 
@@ -74,12 +66,18 @@ class Ignore:
 
 @dataclass(frozen=True)
 class Policy:
-    """All of it; `root` is the folder that paths are relative to, `source` the file it is from."""
+    """All of it.
+
+    Attributes:
+        root: the folder that paths are relative to.
+        source: the file that it is from.
+        overrides: paths, and the fields of `Rules` that are others there.
+    """
 
     root: Path
     source: Path | None = None
     rules: Rules = field(default_factory=Rules)
-    overrides: tuple[Override, ...] = ()
+    overrides: tuple[tuple[Patterns, Mapping[str, Any]], ...] = ()
     ignores: tuple[Ignore, ...] = ()
     baseline: Path | None = None
 
@@ -93,9 +91,9 @@ class Policy:
     def rules_for(self, key: str) -> Rules:
         """The rules for the item of that key."""
         rules = self.rules
-        for override in self.overrides:
-            if matches(override.paths, key):
-                rules = replace(rules, **override.rules)
+        for paths, changed in self.overrides:
+            if matches(paths, key):
+                rules = replace(rules, **changed)
         return rules
 
 

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from mlxdoctor.check import Check, discover
-from mlxdoctor.evidence.source import open_file
-from mlxdoctor.gate.policy import Ignore, Override, Patterns, Policy, Rules
+from mlxdoctor.evidence.source import read_bytes, require_file
+from mlxdoctor.gate.policy import Ignore, Patterns, Policy, Rules
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.quoting import MAX_QUOTED, cut
-from mlxdoctor.safety.reading_limits import current, exceeded
 
 #: A policy of its own.
 POLICY_NAME = "mlxdoctor.toml"
@@ -112,7 +111,7 @@ def _policy(path: Path, table: Mapping[str, Any]) -> Policy:
         changed = _parsed(part, {**rules, "paths": Patterns}, checks, where, ("paths",))
         if len(changed) == 1:
             raise Wrong(f"{where}changes nothing", "state a rule beside paths, or remove it")
-        overrides.append(Override(changed.pop("paths"), changed))
+        overrides.append((changed.pop("paths"), changed))
     ignores = [
         _parsed(part, _kinds(Ignore), checks, f"ignore {number}: ", ("code", "reason"))
         for number, part in enumerate(values.pop("ignore", ()), 1)
@@ -219,11 +218,8 @@ def _table(path: Path) -> Mapping[str, Any] | None:
 def _text(path: Path) -> str:
     if not path.exists():
         raise InputError(path, "there is no such policy", "name the policy with --policy")
-    most = current().policy_bytes
-    with open_file(path) as stream:
-        content = stream.read(most + 1)
-    if len(content) > most:
-        raise exceeded(path, f"has more than {most:,} bytes", "policy_bytes")
+    # A project's file may be empty.
+    content = read_bytes(path, "policy_bytes")[0] if require_file(path) else b""
     try:
         text = content.decode("utf-8")
     except ValueError as error:

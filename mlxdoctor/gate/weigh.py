@@ -1,7 +1,7 @@
 """What the policy makes of what was examined."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 
@@ -94,26 +94,24 @@ def judge(
     return Weighed(item, frozenset(used), frozenset(idle), frozenset(failing))
 
 
-def notices(policy: Policy, judgements: Iterable[Weighed], today: date) -> tuple[str, ...]:
-    """What is wrong with the policy, as far as the items tell."""
-    judged = list(judgements)
+def notices(policy: Policy, judged: Sequence[Weighed], today: date) -> Iterator[str]:
+    """What is wrong with the policy, as far as the items tell, a sentence each."""
     idle = {suppression for judgement in judged for suppression in judgement.idle}
     idle -= {suppression for judgement in judged for suppression in judgement.used}
     expired = [ignore for ignore in policy.ignores if ignore.has_expired(today)]
-    unused = [ignore for ignore in policy.ignores if ignore in idle and ignore not in expired]
-    gone = sorted(entry for entry in idle if isinstance(entry, Known))
-    said = [
-        f"{_called(ignore)} expired on {ignore.expires} and suppresses nothing any more: "
-        "remove it, or renew it with its reason"
-        for ignore in expired
-    ]
-    said += [f"{_called(ignore)} suppresses nothing: remove it" for ignore in unused]
-    said += [
-        f"the baseline knows {entry.code} in {entry.path}, where it is gone: "
-        "renew the baseline with --write-baseline"
-        for entry in gone
-    ]
-    return tuple(said)
+    for ignore in expired:
+        yield (
+            f"{_called(ignore)} expired on {ignore.expires} and suppresses nothing any more: "
+            "remove it, or renew it with its reason"
+        )
+    for ignore in policy.ignores:
+        if ignore in idle and ignore not in expired:
+            yield f"{_called(ignore)} suppresses nothing: remove it"
+    for entry in sorted(entry for entry in idle if isinstance(entry, Known)):
+        yield (
+            f"the baseline knows {entry.code} in {entry.path}, where it is gone: "
+            "renew the baseline with --write-baseline"
+        )
 
 
 def renewed(known: frozenset[Known], judgements: Sequence[Weighed]) -> frozenset[Known]:
@@ -132,11 +130,20 @@ def _item(
     reopened: Sequence[str],
 ) -> GateItem:
     fails = any(held.ruling == "fails" for held in gated)
-    undecided = _undecided(report, rules)
+    undecided = list(_undecided(report, rules))
     # What fails is not asked for more: no models are run for what its files failed.
     if rules.require_generate and not fails and _is_adapter(report):
-        undecided += [*_not_learned(report), *_not_as_logged(gated)]
-    suspicion = _suspicion(report, gated)
+        undecided += _not_learned(report)
+        undecided += [
+            f"it is not what its log says: {held.finding.message}"
+            for held in gated
+            if held.ruling == "noted"
+            and held.finding.severity is Severity.WARNING
+            and held.finding.code.startswith("end-state.")
+        ]
+    held_against = (held.finding for held in gated if held.ruling != "suppressed")
+    is_open = any(finding.severity is not Severity.INFO for finding in held_against)
+    suspicion = headline(report) if report.suspected is not None and is_open else ""
     if fails or (suspicion and rules.suspect == "fail"):
         status = ItemStatus.FAILED
     elif report.unreadable:
@@ -147,41 +154,31 @@ def _item(
     unexplained = (*reopened, *suspect, *report.unreadable, *undecided)
     item = GateItem(path, status, unexplained, report, tuple(gated))
     passed = status is ItemStatus.PASSED
-    return replace(item, suspicion=suspicion, unseen=unseen(report)) if passed else item
+    return replace(item, suspicion=suspicion, unseen=_unseen(report)) if passed else item
 
 
-def _suspicion(report: Report, gated: Sequence[GatedFinding]) -> str:
-    """What the run is suspected of, where that is not suppressed; "" for nothing."""
-    is_open = any(
-        held.ruling != "suppressed" and held.finding.severity is not Severity.INFO for held in gated
-    )
-    return headline(report) if report.suspected is not None and is_open else ""
-
-
-def _undecided(report: Report, rules: Rules) -> list[str]:
+def _undecided(report: Report, rules: Rules) -> Iterator[str]:
     """Why the item can't pass although nothing fails it, a sentence each."""
     by_check = {outcome.check: outcome for outcome in report.outcomes}
-    reasons = []
     # What a policy requires to be looked at is what a run leaves.
     for name in rules.require if report.planned is None else ():
         outcome = by_check[name]
         if outcome.status not in LOOKED:
             why = f": {outcome.reason}" if outcome.reason else ""
-            reasons.append(f"the required check {name} is {outcome.status}{why}")
-    reasons += [
-        f"the check {outcome.check} crashed: {outcome.reason}"
-        for outcome in report.outcomes
-        if outcome.status is Status.CRASHED and outcome.check not in rules.require
-    ]
+            yield f"the required check {name} is {outcome.status}{why}"
+    for outcome in report.outcomes:
+        if outcome.status is Status.CRASHED and outcome.check not in rules.require:
+            yield f"the check {outcome.check} crashed: {outcome.reason}"
+    # What could not be read is a reason of its own.
+    if report.unreadable:
+        return
     if report.planned is not None:
-        unknown = report.planned.readiness is Readiness.UNKNOWN and not report.unreadable
-        return [*reasons, report.planned.open_because] if unknown else reasons
-    # An adapter that is sound as far as files can tell passes: nobody trains in CI. What could
-    # not be read is a reason of its own.
-    if report.verdict is Verdict.INCONCLUSIVE and not report.seen and not report.unreadable:
+        if report.planned.readiness is Readiness.UNKNOWN:
+            yield report.planned.open_because
+    # An adapter that is sound as far as files can tell passes: nobody trains in CI.
+    elif report.verdict is Verdict.INCONCLUSIVE and not report.seen:
         lacking = "; ".join(list(missing(report))[:_MISSING])
-        reasons.append(f"there was too little to judge it by{': ' if lacking else ''}{lacking}")
-    return reasons
+        yield f"there was too little to judge it by{': ' if lacking else ''}{lacking}"
 
 
 def _not_learned(report: Report) -> Iterator[str]:
@@ -195,19 +192,11 @@ def _not_learned(report: Report) -> Iterator[str]:
     yield f"no model shows that it is better than its base at its own rows: {why}"
 
 
-def _not_as_logged(gated: Iterable[GatedFinding]) -> Iterator[str]:
-    """What is less than certain of an adapter that has not the loss that its log ends with."""
-    for held in gated:
-        is_of_the_end = held.finding.code.startswith("end-state.")
-        if is_of_the_end and held.ruling == "noted" and held.finding.severity is Severity.WARNING:
-            yield f"it is not what its log says: {held.finding.message}"
-
-
 def _is_adapter(report: Report) -> bool:
     return any(file.kind == ADAPTER for file in report.evidence)
 
 
-def unseen(report: Report) -> tuple[str, ...]:
+def _unseen(report: Report) -> tuple[str, ...]:
     """What was not seen of an adapter, and what it takes, a clause each."""
     if not _is_adapter(report):
         return ()

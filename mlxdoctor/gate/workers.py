@@ -15,7 +15,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
-from queue import SimpleQueue
 
 from mlxdoctor.gate.examine import Examined, Function, Task, examine
 from mlxdoctor.safety.errors import InputError
@@ -26,6 +25,9 @@ from mlxdoctor.safety.without_torch import leave_torch_out
 #: Containers that a worker makes before it looks for garbage among them: an item leaves about a
 #: thousand, beside what is imported. With Python's 700 that took 7% of the time, so it takes 3%.
 COLLECTED_EVERY = 10_000
+
+#: The watched process that a thread leads.
+_own = threading.local()
 
 #: Takes the number of an item and what came of it.
 Finished = Callable[[int, Examined], None]
@@ -99,18 +101,13 @@ def here(function: Function = examine) -> Workers:
 
 def processes(jobs: int, function: Function = examine) -> Workers:
     """So many watched processes on this machine, each led by a thread."""
-    threads = ThreadPoolExecutor(jobs)
     workers = [_Worker() for _ in range(jobs)]
-    free: SimpleQueue[_Worker] = SimpleQueue()
-    for worker in workers:
-        free.put(worker)
+    unled = iter(workers)
 
-    def examined(task: Task) -> Examined:
-        worker = free.get()
-        try:
-            return worker.examine(function, task)
-        finally:
-            free.put(worker)
+    def lead() -> None:
+        _own.worker = next(unled)
+
+    threads = ThreadPoolExecutor(jobs, initializer=lead)
 
     def end() -> None:
         for worker in workers:
@@ -120,7 +117,7 @@ def processes(jobs: int, function: Function = examine) -> Workers:
             worker.close()
 
     # So that no thread waits for its next item.
-    return Workers(lambda task: threads.submit(examined, task), 2 * jobs, end)
+    return Workers(lambda task: threads.submit(in_a_child, function, task), 2 * jobs, end)
 
 
 def cluster(address: str, function: Function = examine) -> Workers:
@@ -227,11 +224,8 @@ class _Worker:
             return self._child, self._connection
 
 
-_own = threading.local()
-
-
 def in_a_child(function: Function, task: Task) -> Examined:
-    """Examine an item in a watched process of this thread's own, which is kept for the next."""
+    """Examine an item in the watched process that this thread leads, and keeps for the next."""
     if not hasattr(_own, "worker"):
         _own.worker = _Worker()
     worker: _Worker = _own.worker

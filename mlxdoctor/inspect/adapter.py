@@ -10,14 +10,8 @@ from typing import TYPE_CHECKING, Any
 from mlxdoctor.engines.tensors import ModuleFacts
 from mlxdoctor.evidence.adapter import Adapter, LoraModule
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.inspect.page import (
-    Column,
-    Inspection,
-    Row,
-    figure,
-    finite,
-    or_blank,
-)
+from mlxdoctor.formats.json_format import finite
+from mlxdoctor.inspect.page import Column, Inspection, Row, figure
 from mlxdoctor.measure.weights.adapter_facts import adapter_facts, nonfinite_values
 
 if TYPE_CHECKING:
@@ -116,7 +110,7 @@ def _verdict(module: LoraModule, facts: ModuleFacts, base: BaseModel | None) -> 
 def _columns(rows: Sequence[Row]) -> list[Column]:
     is_scaled = all(row["scale"] is not None for row in rows)
     columns = [
-        Column("layer", "layer", or_blank),
+        Column("layer", "layer"),
         Column("module", "projection", align="left"),
         Column("rank", "rank"),
         Column("scale", "scale", figure),

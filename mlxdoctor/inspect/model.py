@@ -8,16 +8,17 @@ from mlxdoctor.evidence.adapter import Adapter, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
-from mlxdoctor.inspect.page import Column, Inspection, Row, figure, finite, or_blank
+from mlxdoctor.formats.json_format import finite
+from mlxdoctor.inspect.page import Column, Inspection, Row, figure
 from mlxdoctor.measure.weights.changed_tensors import WeightChange, weight_changes
 from mlxdoctor.safety.errors import InputError
 
 _TENSORS = (
-    Column("layer", "layer", or_blank),
+    Column("layer", "layer"),
     Column("tensor", "tensor", align="left"),
     Column("shape", "shape", lambda shape: " x ".join(map(str, shape))),
-    Column("base stored as", "base_stored", or_blank, "left"),
-    Column("stored as", "stored", or_blank, "left"),
+    Column("base stored as", "base_stored", align="left"),
+    Column("stored as", "stored", align="left"),
     Column("status", "status", align="left"),
     Column("‖W'−W‖/‖W‖", "relative", figure),
     Column("NaN or infinite", "nonfinite", lambda count: count or ""),

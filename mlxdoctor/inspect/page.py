@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any, Literal
 
 from mlxdoctor.formats import escape
@@ -13,11 +12,14 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table: its header, the key of its cells, how they are shown, and the side."""
+    """One column of a table: its header, the key of its cells, how they are shown, and the side.
+
+    A cell without a value, outside the layers, say, is blank.
+    """
 
     header: str
     key: str
-    show: Callable[[Any], object] = lambda value: value
+    show: Callable[[Any], object] = lambda value: "" if value is None else value
     align: Literal["left", "right"] = "right"
 
 
@@ -59,16 +61,6 @@ class Inspection:
         return f"{summary}\n\n{table}"
 
 
-def finite(value: float | None) -> float | None:
-    """A figure for JSON, which has none that is not finite."""
-    return value if value is not None and isfinite(value) else None
-
-
 def figure(value: float | None) -> str:
     """A figure in a table's cell, to four digits; a dash where there is none."""
     return "–" if value is None else f"{value:.4g}"
-
-
-def or_blank(value: object) -> object:
-    """A cell that is blank where there is nothing: outside the layers, say."""
-    return "" if value is None else value

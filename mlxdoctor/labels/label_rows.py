@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -85,14 +86,11 @@ def spans(row: SupervisedRow) -> list[tuple[str, bool, list[int]]]:
     Returns:
         (role, whether it is trained on, token ids); what the limit cuts off has the role `cut`.
     """
-    first = max(row.offset, 1)
-    runs: list[tuple[str, bool, list[int]]] = []
-    tokens = zip(row.tokens.tolist(), row.roles.tolist(), strict=True)
-    for place, (token, role) in enumerate(tokens):
-        name = "cut" if place >= row.length else Role(role).name.lower()
-        trained = first <= place < row.length
-        if runs and runs[-1][:2] == (name, trained):
-            runs[-1][2].append(token)
-        else:
-            runs.append((name, trained, [token]))
-    return runs
+    first, tokens = max(row.offset, 1), row.tokens.tolist()
+
+    def kind(place: int) -> tuple[str, bool]:
+        name = "cut" if place >= row.length else Role(row.roles[place]).name.lower()
+        return name, first <= place < row.length
+
+    runs = groupby(range(len(tokens)), kind)
+    return [(name, trained, [tokens[p] for p in places]) for (name, trained), places in runs]

@@ -35,11 +35,17 @@ def to_json(hits: Sequence[Hit]) -> str:
 
 def sarif(hits: Sequence[Hit]) -> str:
     """A SARIF 2.1.0 log, with every rule's documentation."""
-    return document(
-        "mlxdoctor lint",
-        [_sarif_rule(each) for each in rules()],
-        [_sarif_result(hit) for hit in hits],
-    )
+    results = []
+    for hit in hits:
+        region = {"startLine": hit.line, "startColumn": hit.column, "endLine": hit.end_line}
+        result = {
+            "ruleId": hit.code,
+            "level": LEVELS[hit.severity.value],
+            "message": {"text": sarif_message(hit.message)},
+            "locations": [place(hit.path, region)],
+        }
+        results.append(result)
+    return document("mlxdoctor lint", [_sarif_rule(each) for each in rules()], results)
 
 
 def _sarif_rule(documented: Rule) -> dict[str, Any]:
@@ -54,16 +60,6 @@ def _sarif_rule(documented: Rule) -> dict[str, Any]:
         markdown=markdown,
         level=LEVELS[documented.severity.value],
     )
-
-
-def _sarif_result(hit: Hit) -> dict[str, Any]:
-    region = {"startLine": hit.line, "startColumn": hit.column, "endLine": hit.end_line}
-    return {
-        "ruleId": hit.code,
-        "level": LEVELS[hit.severity.value],
-        "message": {"text": sarif_message(hit.message)},
-        "locations": [place(hit.path, region)],
-    }
 
 
 def github(hits: Sequence[Hit]) -> str:

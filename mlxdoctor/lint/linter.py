@@ -59,7 +59,14 @@ def lint(paths: Iterable[Path], select: Sequence[str] = ()) -> list[Hit]:
     Raises:
         InputError: a path does not exist, or a folder has no Python file, or a code no rule.
     """
-    chosen = _chosen(select)
+    by_code = {rule.code: rule for rule in rules()}
+    for code in select:
+        if code not in by_code:
+            close = get_close_matches(code, by_code, n=1)
+            listed = "`mlxdoctor lint --rules` lists them"
+            remedy = f"did you mean {close[0]!r}?" if close else listed
+            raise InputError(None, f"{code!r} is no rule", remedy)
+    chosen = tuple(by_code[code] for code in select) or rules()
     files = _files(paths)
     hits = [hit for path, named in files for hit in _lint_file(path, named, chosen, not select)]
     return sorted(hits, key=lambda hit: (str(hit.path), hit.line, hit.column, hit.code))
@@ -160,17 +167,6 @@ def _about_ignores(
                 yield Hit(WITHOUT_REASON, Severity.WARNING, *place, message, text)
 
 
-def _chosen(select: Sequence[str]) -> tuple[Rule, ...]:
-    by_code = {rule.code: rule for rule in rules()}
-    for code in select:
-        if code not in by_code:
-            close = get_close_matches(code, by_code, n=1)
-            listed = "`mlxdoctor lint --rules` lists them"
-            remedy = f"did you mean {close[0]!r}?" if close else listed
-            raise InputError(None, f"{code!r} is no rule", remedy)
-    return tuple(by_code[code] for code in select) or rules()
-
-
 def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
     """The files, and whether each was named."""
     for path in paths:
@@ -179,20 +175,11 @@ def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
         if path.is_file():
             yield path, True
             continue
-        files = sorted(_below(path))
+        files: list[Path] = []
+        for root, folders, names in os.walk(path):
+            folders[:] = [n for n in folders if not n.startswith(".") and n not in _SKIPPED]
+            scripts = [n for n in names if n.endswith(".py") and not n.startswith(".")]
+            files += [file for name in scripts if (file := Path(root, name)).is_file()]
         if not files:
             raise InputError(path, "has no Python file in it", "name files, or a folder with some")
-        yield from ((file, False) for file in files)
-
-
-def _below(folder: Path) -> Iterator[Path]:
-    for root, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not _is_hidden(name)]
-        for name in names:
-            path = Path(root, name)
-            if name.endswith(".py") and not _is_hidden(name) and path.is_file():
-                yield path
-
-
-def _is_hidden(name: str) -> bool:
-    return name.startswith(".") or name in _SKIPPED
+        yield from ((file, False) for file in sorted(files))

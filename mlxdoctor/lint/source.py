@@ -41,6 +41,7 @@ class SourceFile:
     path: Path
     text: str
     tree: ast.Module
+    index: Index
     #: Names that lead to each other are followed once, so that they come to an end.
     _values_known: dict[tuple[ast.expr, int], list[ast.expr]] = field(default_factory=dict)
 
@@ -63,17 +64,10 @@ class SourceFile:
             )
             problem = f"is not valid Python {python}{reason}"
             raise InputError(path, problem, "name Python files") from None
-        source = cls(path, text, tree)
-        _ = source.index
-        return source
-
-    @cached_property
-    def index(self) -> Index:
-        """The nodes in source order, and what they bind."""
-        made = index_of(self.tree, current().source_nodes)
-        if made is None:
-            raise exceeded(self.path, "has more code than a trainer", "source_nodes")
-        return made
+        index = index_of(tree, current().source_nodes)
+        if index is None:
+            raise exceeded(path, "has more code than a trainer", "source_nodes")
+        return cls(path, text, tree, index)
 
     @cached_property
     def lines(self) -> tuple[str, ...]:

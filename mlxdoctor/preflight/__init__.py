@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from mlxdoctor.api import RunReport
     from mlxdoctor.evidence.kind import Progress
 
-__all__ = ["preflight"]
-
 
 def preflight(
     config: Any,
@@ -51,13 +49,5 @@ def preflight(
     from mlxdoctor.evidence.options import Options
     from mlxdoctor.preflight.examine import examine
 
-    return examine(
-        config,
-        options or {},
-        Options(**changes),
-        steps=steps,
-        seconds=seconds,
-        elsewhere=elsewhere,
-        memory=memory,
-        progress=progress,
-    )
+    how = Options(**{**changes, "allow_model": steps, "replay": steps, "budget": seconds})
+    return examine(config, options or {}, how, progress, elsewhere=elsewhere, memory=memory)

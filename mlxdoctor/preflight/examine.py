@@ -45,18 +45,15 @@ def examine(
     config: Any,
     keys: Mapping[str, Any],
     options: Options,
+    progress: Progress | None,
     *,
-    steps: bool,
-    seconds: float,
     elsewhere: bool,
     memory: int | None,
-    progress: Progress | None,
 ) -> RunReport:
     """What `mlxdoctor.preflight` does; `keys` are mlx-lm's, before those of the file."""
-    begun = time.perf_counter()
+    begun, steps, seconds = time.perf_counter(), options.allow_model, options.budget or 0.0
     file, values = _stated(config)
     plan = planned_config(file, {**values, **keys})
-    options = replace(options, allow_model=steps, replay=steps, budget=seconds)
     run = Run.planned(plan, options, progress=progress)
     run, steps_timed, problem = _make_steps(run, plan, seconds) if steps else (run, None, "")
     device: Device = "metal"
@@ -132,13 +129,9 @@ def _cost_of(
     checkpointed = predict_memory(base, replace(config, values=values), tokens, device)
     if predicted is None or checkpointed is None:
         return None
-    peak, is_measured = predicted.peak, False
-    if (
-        timed is not None
-        and timed.longest is not None
-        and timed.longest[:2] == (batch_size, tokens)
-    ):
-        peak, is_measured = timed.longest[2], True
+    measured = timed.longest if timed is not None else None
+    if measured is not None and measured[:2] != (batch_size, tokens):
+        measured = None
     seconds, iterations = None, config.iters
     if timed is not None and timed.trained and timed.validated and iterations:
         dataset = run.get(Dataset)
@@ -158,12 +151,12 @@ def _cost_of(
             validated=timed.validated,
         )
     return RunCost(
-        peak=peak,
+        peak=predicted.peak if measured is None else measured[2],
         memory=memory,
         batch_size=batch_size,
         tokens=tokens,
-        is_rough=predicted.is_rough and not is_measured,
-        is_measured=is_measured,
+        is_rough=predicted.is_rough and measured is None,
+        is_measured=measured is not None,
         checkpointed=None if predicted == checkpointed else checkpointed.peak,
         seconds=seconds,
     )

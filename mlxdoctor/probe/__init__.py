@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from mlxdoctor.evidence.kind import Progress
     from mlxdoctor.probe.probing import ProbeResult
 
-__all__ = ["assert_training_step_sound", "probe"]
-
 
 def probe(  # noqa: PLR0917 the order is the one in which a training script has them
     model: nn.Module,

@@ -20,7 +20,7 @@ from mlxdoctor.causes import Cause, load_causes
 from mlxdoctor.confirmation import CauseTried, Confirmation, Experiment
 from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.kind import Missing, Progress
+from mlxdoctor.evidence.kind import Missing
 from mlxdoctor.formats.withheld import without_text
 from mlxdoctor.report import Fix
 from mlxdoctor.reproduce.bench import (
@@ -40,8 +40,6 @@ from mlxdoctor.safety.texts import as_seen_here
 from mlxdoctor.twin.rerun import Laboratory, recipe_of
 from mlxdoctor.verdict import Verdict
 
-__all__ = ["reproduce"]
-
 #: The summary, beside the experiments' own folders.
 SUMMARY_FILE = "reproduction.json"
 #: Verdicts in the order in which they are listed; causes that were not tried are undecided.
@@ -56,10 +54,10 @@ def reproduce(
     seeds: int = 3,
     iterations: int | None = None,
     minutes: float | None = None,
-    with_text: bool = True,
-    progress: Progress | None = None,
 ) -> RunReport:
     """Make the failure again, try its likeliest causes, and say in the report what came of it.
+
+    It tells of its progress, and quotes text, as the diagnosis of the report did.
 
     Args:
         folder: where experiments are written; one that was stopped goes on there.
@@ -93,8 +91,7 @@ def reproduce(
         )
         names = [one.cause.id for one in report.diagnosis[:1]]
         rulings = dict.fromkeys((*names, *asked), ruling)
-        shown = _folded(report, rulings, knowledge.causes, ())
-        return shown if with_text else without_text(shown, row_texts(run))
+        return _folded(report, rulings, knowledge.causes, ())
     leading = report.diagnosis[0].cause if report.diagnosis else None
     length = length_of(onset_of(report.outcomes), leading, recipe.iterations)
     failure = Failure(
@@ -110,15 +107,12 @@ def reproduce(
     deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
     # A length that was named is kept to, whatever the time.
     budget = math.inf if minutes is None or iterations is not None else 60 * minutes
-    bench = Bench(Laboratory(recipe, folder, deadline, progress, budget), failure)
+    bench = Bench(Laboratory(recipe, folder, deadline, run.progress, budget), failure)
     tried = candidates(failure, recipe.config, report.diagnosis, asked)
-    state = investigate(bench, run, tried, asked)
-    shown = _folded(report, state.rulings, knowledge.causes, bench.trials)
-    if not with_text:
-        shown = without_text(shown, row_texts(run))
+    rulings, length = investigate(bench, run, tried, asked)
+    shown = _folded(report, rulings, knowledge.causes, bench.trials)
     experiments = shown.to_dict()["experiments"]
-    summary = {"experiments": experiments, "iterations": state.iterations}
-    write_json(folder / SUMMARY_FILE, summary)
+    write_json(folder / SUMMARY_FILE, {"experiments": experiments, "iterations": length})
     return shown
 
 
@@ -137,7 +131,10 @@ def _folded(
     diagnosis = _diagnosis(report, rulings, causes)
     fix = _fix(report, diagnosis, rulings)
     experiments = (*tried, *reruns)
-    return as_seen_here(replace(report, diagnosis=diagnosis, fix=fix, experiments=experiments))
+    shown = as_seen_here(replace(report, diagnosis=diagnosis, fix=fix, experiments=experiments))
+    if report.run.options.with_text:
+        return shown
+    return without_text(shown, row_texts(report.run))
 
 
 def _diagnosis(

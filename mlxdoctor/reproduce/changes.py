@@ -56,8 +56,7 @@ class Cure:
         strict: whether a cured rerun must be free of every other error, too.
         premise: what was counted before, as a clause before the reason.
         leaves_open: why a failure to cure refutes nothing, and what would decide it; None
-            where it refutes.
-        only_if_gone: the former holds only where the symptom went away all the same.
+            where it refutes. Where the loss is compared, too, the symptom has to have gone.
     """
 
     changes: tuple[Change, ...]
@@ -66,7 +65,6 @@ class Cure:
     strict: bool = True
     premise: str = ""
     leaves_open: tuple[str, str] | None = None
-    only_if_gone: bool = False
 
 
 def try_cure(bench: Bench, cause: Cause, question: Question, plain: Trials) -> Ruling | None:
@@ -94,7 +92,7 @@ def try_cure(bench: Bench, cause: Cause, question: Question, plain: Trials) -> R
             ruling = judge_change(question, plain, alike, changed, cure.better, **words)
             break
     is_gone = not any(map(question.shows, changed.values()))
-    if ruling.verdict == "refuted" and cure.leaves_open and (is_gone or not cure.only_if_gone):
+    if ruling.verdict == "refuted" and cure.leaves_open and (is_gone or cure.better is None):
         why, wanted = cure.leaves_open
         ruling = undecided(f"{ruling.reason}; {why}", wanted)
     return replace(ruling, fix=change.fix, reason=f"{cure.premise}{ruling.reason}")
@@ -128,7 +126,6 @@ def _change_of_configuration(bench: Bench, cause: Cause) -> Cure | None:
         tuple(_with_fix(recipe, failure, fix) for fix in fixes),
         _other_order(failure.iterations),
         better=None if key in _OTHER_TOKENS else BETTER,
-        only_if_gone=True,
     )
     if key != "iters":
         return cure

@@ -1,7 +1,6 @@
 """Which experiments are made, in which order, and what they say of each cause."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from mlxdoctor.causes import Cause
 from mlxdoctor.diagnosis import Diagnosed, rank, severities
@@ -25,19 +24,6 @@ CAUSES = 3
 MARGIN = 2.2
 _MORE_TIME = "more time (--budget): the same command goes on from there"
 _REMEDY = "the remedy tried where the run was made, and that run diagnosed"
-
-
-@dataclass(frozen=True)
-class Investigation:
-    """What was tried and what came of it.
-
-    Attributes:
-        rulings: cause -> the verdict on it.
-        iterations: of each rerun.
-    """
-
-    rulings: Mapping[str, Ruling]
-    iterations: int
 
 
 def candidates(
@@ -73,10 +59,13 @@ def candidates(
 
 def investigate(
     bench: Bench, run: Run, causes: Sequence[Diagnosed], asked: Sequence[str]
-) -> Investigation:
+) -> tuple[dict[str, Ruling], int]:
     """Try each cause: those that need no training first, the others most likely first.
 
     Those whose ids were `asked` for are tried in any case.
+
+    Returns:
+        Cause -> the verdict on it, and the iterations of each rerun.
     """
     failure = bench.failure
     wanted = [ranked.cause for ranked in causes]
@@ -107,7 +96,7 @@ def investigate(
         if shown and ruling.verdict == "confirmed":
             reason = f"{ruling.reason}; but {shown} was shown directly"
             rulings[name] = undecided(reason, "that cured first, and the run diagnosed again")
-    return Investigation(settled | rulings, bench.failure.iterations)
+    return settled | rulings, bench.failure.iterations
 
 
 def shown_by_diagnosis(failure: Failure, cause: Cause) -> Ruling:

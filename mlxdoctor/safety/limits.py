@@ -17,7 +17,6 @@ class TimeLimitExceeded(BaseException):
     """
 
     def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
         super().__init__(f"took longer than {seconds:g} s")
 
 

@@ -92,7 +92,8 @@ def with_values(limits: ReadingLimits, stated: Iterable[str], where: str) -> Rea
         name, equals, value = one.partition("=")
         name = name.strip()
         if name not in NAMES or not equals:
-            raise InputError(None, f"{where} {one!r} names no limit", f"there are {known()}")
+            known = ", ".join(f"{each.name}={each.default:,}" for each in fields(ReadingLimits))
+            raise InputError(None, f"{where} {one!r} names no limit", f"there are {known}")
         changed: dict[str, Any] = {name: _number(name, value, where)}
         limits = replace(limits, **changed)
     return limits
@@ -108,20 +109,15 @@ def _number(name: str, text: str, where: str) -> int | float:
     return value if isinstance(getattr(ReadingLimits, name), float) else max(1, round(value))
 
 
-def known() -> str:
-    """Every limit with its default, for an error or a help text."""
-    return ", ".join(f"{one.name}={one.default:,}" for one in fields(ReadingLimits))
-
-
 @contextmanager
-def using(stated: Iterable[str], where: str = "--limit") -> Iterator[ReadingLimits]:
+def using(stated: Iterable[str]) -> Iterator[None]:
     """Set limits while something is read, here and in processes started meanwhile.
 
     Raises:
         InputError: as `with_values`.
     """
     before = os.environ.get(VARIABLE)
-    limits = with_values(current(), stated, where)
+    limits = with_values(current(), stated, "--limit")
     changed = (
         f"{one.name}={value}"
         for one in fields(limits)
@@ -129,7 +125,7 @@ def using(stated: Iterable[str], where: str = "--limit") -> Iterator[ReadingLimi
     )
     os.environ[VARIABLE] = ",".join(changed)
     try:
-        yield limits
+        yield
     finally:
         if before is None:
             del os.environ[VARIABLE]

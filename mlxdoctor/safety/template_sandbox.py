@@ -42,7 +42,11 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
             optimized=False,
         )
         self.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
-        self.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
+        self.globals |= {
+            "raise_exception": _raise_exception,
+            # Templates ask for the user's own date.
+            "strftime_now": lambda layout: datetime.now().astimezone().strftime(layout),
+        }
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """The product or the power.
@@ -71,8 +75,3 @@ class GenerationBlock(jinja2.ext.Extension):
 
 def _raise_exception(message: str) -> None:
     raise jinja2.TemplateError(message)
-
-
-def _strftime_now(layout: str) -> str:
-    # Templates ask for the user's own date.
-    return datetime.now().astimezone().strftime(layout)

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
@@ -26,31 +26,28 @@ def mapped(value: T, change: Callable[[str], str], kept: frozenset[str] = OWN) -
         value: texts, numbers, frozen dataclasses, and mappings, lists and tuples of them.
         kept: names of fields and keys, wherever they are, whose values are left alone.
     """
-    return cast("T", _mapped(value, change, kept))
-
-
-def _mapped(value: Any, change: Callable[[str], str], kept: frozenset[str]) -> Any:
     kind: Any = type(value)
+    given: Any = value
     if kind in _WITHOUT_TEXT:
         return value
     if isinstance(value, str):
-        return value if isinstance(value, Enum) else change(value)
+        return value if isinstance(value, Enum) else cast("T", change(value))
     if isinstance(value, list | tuple):
-        items = [_mapped(one, change, kept) for one in value]
-        return value if all(map(is_, items, value)) else kind(items)
+        items = [mapped(one, change, kept) for one in value]
+        return value if all(map(is_, items, value)) else cast("T", kind(items))
     names = _names(kind)
     if names is None and not isinstance(value, Mapping):
         return value
-    parts = value.items() if names is None else [(one, getattr(value, one)) for one in names]
+    parts = given.items() if names is None else [(one, getattr(value, one)) for one in names]
     changed = {}
     for name, old in parts:
         # A check names what it measured as it likes: none of those names is ours.
         inside = frozenset() if name == "measured" else kept
-        if name not in kept and (new := _mapped(old, change, inside)) is not old:
+        if name not in kept and (new := mapped(old, change, inside)) is not old:
             changed[name] = new
     if not changed:
         return value
-    return {**value, **changed} if names is None else replace(value, **changed)
+    return cast("T", {**given, **changed} if names is None else replace(given, **changed))
 
 
 @cache
@@ -64,21 +61,19 @@ def as_seen_here(value: T) -> T:
     home = ""
     with suppress(RuntimeError):  # a container's user that no list of users knows
         home = str(Path.home())
-    return without_folders(value, [str(Path.cwd())], home)
+    return without_folders(value, str(Path.cwd()), home)
 
 
-def without_folders(value: T, folders: Sequence[str], home: str = "") -> T:
-    """`value` with the given absolute folders cut off every path in its texts.
+def without_folders(value: T, here: str, home: str = "") -> T:
+    """`value` with two absolute folders cut off every path in its texts, the longer one first.
 
     A report is passed on: it must not show where on a machine it was made.
 
     Args:
-        folders: cut off; the longest first. A folder itself becomes ".".
-        home: the user's folder, which becomes "~" where nothing else was cut off.
+        here: the folder that paths are relative to; itself it becomes ".".
+        home: the user's folder, which becomes "~".
     """
-    shown = {folder.rstrip("/"): ("", ".") for folder in folders}
-    if home:
-        shown[home.rstrip("/")] = ("~/", "~")
+    shown = {here.rstrip("/"): ("", "."), home.rstrip("/"): ("~/", "~")}
     shown.pop("", None)
     substitutions: list[tuple[re.Pattern[str], str]] = []
     for folder in sorted(shown, key=len, reverse=True):

@@ -188,7 +188,10 @@ class Child:
             if self._measured is None:
                 self._measured = psutil.Process(self.process.pid)
             notes = self._page.read()
-            memory, worked = _private(self._measured), sum(self._measured.cpu_times()[:2])
+            # What the process has for itself: pages of files can be had again.
+            had = self._measured.memory_info()
+            memory = float(had.rss - getattr(had, "shared", 0))
+            worked = sum(self._measured.cpu_times()[:2])
         except (psutil.Error, OSError):
             return None
         is_first = self._looked is None
@@ -239,12 +242,6 @@ class Child:
         if code < 0:
             why = _DEATHS.get(signal.Signals(-code), f"it was ended by a signal ({-code})")
         return _stopped(notes, notes.frames, why)
-
-
-def _private(process: Any) -> float:
-    """Bytes that a process has for itself: pages of files can be had again."""
-    memory = process.memory_info()
-    return float(memory.rss - getattr(memory, "shared", 0))
 
 
 def _grown(notes: Notes, frame: Frame, growth: float) -> str:

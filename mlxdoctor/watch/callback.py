@@ -117,7 +117,9 @@ class WatchCallback:
         )
 
     def _write(self, row: Mapping[str, Any]) -> None:
-        if self._record is None or not _is_first_process():
+        core = sys.modules.get("mlx.core")
+        is_first_process = core is None or core.distributed.init().rank() == 0
+        if self._record is None or not is_first_process:
             return
         self._record.parent.mkdir(parents=True, exist_ok=True)
         with self._record.open("a", encoding="utf-8") as file:
@@ -138,8 +140,3 @@ def _plain(value: Any) -> Any:
     """A number of Python's own, where mlx or NumPy gave one of theirs."""
     item = getattr(value, "item", None)
     return item() if callable(item) else value
-
-
-def _is_first_process() -> bool:
-    core = sys.modules.get("mlx.core")
-    return core is None or core.distributed.init().rank() == 0

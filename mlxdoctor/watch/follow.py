@@ -2,9 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from mlxdoctor.formats.summary import sentence
 from mlxdoctor.safety.errors import InputError
@@ -50,8 +49,8 @@ class Follower:
         log: where the text comes from.
         iterations: how long the training is to be; None for what the log says.
         patience: as for `Watch`.
-        notify: told in a sentence what is waited for, and what could not be read.
-        remark: told in a sentence what is no alarm and worth knowing, and its figures.
+        notify: told in a sentence what is no alarm and worth knowing: "waiting" for what is not
+            there or could not be read, or a "remark", with its figures by name.
         progress: called with a label, the iterations done and the iterations to be done.
         clock: seconds that only ever rise.
     """
@@ -62,14 +61,13 @@ class Follower:
         iterations: int | None = None,
         patience: int | None = None,
         *,
-        notify: Callable[[str], None] = lambda _: None,
-        remark: Callable[[str, Mapping[str, Any]], None] = lambda _text, _figures: None,
+        notify: Callable[..., None] = lambda _event, _text, **_figures: None,
         progress: Callable[[str, int, int], None] = lambda _label, _done, _total: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._log = log
         self._iterations, self._patience = iterations, patience
-        self._notify, self._remark, self._progress = notify, remark, progress
+        self._notify, self._progress = notify, progress
         self._clock = clock
         self._remarked_at = -1
         self._told: set[str] = set()
@@ -99,7 +97,7 @@ class Follower:
             stamp = self._log.stamp()
             begun = self._clock()
             if stamp is None and seen is None and not has_waited and not at_once:
-                self._notify(f"{self._log.path} is not there yet; waiting for it")
+                self._notify("waiting", f"{self._log.path} is not there yet; waiting for it")
                 has_waited = True
             is_last = at_once or self._log.is_closed or not was_alive
             if stamp is not None and (stamp != seen or not is_whole):
@@ -130,7 +128,7 @@ class Follower:
             return before
         for problem in state.problems:
             if problem not in self._told:
-                self._notify(problem)
+                self._notify("waiting", problem)
         self._told.update(state.problems)
         now, trained_to = before, 0
         alarms = list[Alarm]()
@@ -142,31 +140,26 @@ class Follower:
             best = watch.best
             if best is not None:
                 best = replace(best, save=state.nearest_save(best.step))
-            trained_to = max(trained_to, watch.last_step)
+            trained = (row.step for row in rows if "train_loss" in row.values)
+            trained_to = max((trained_to, *trained))
             now = Ending("", step=rows[-1].step, unit=run.unit, iterations=total, best=best)
+        best = now.best
         if state.runs:
             now = replace(now, reports=sum(run.reports for run in state.runs))
-            self._tell(now)
+            if best and best.since >= REMARKED_AFTER and best.step != self._remarked_at:
+                self._remarked_at = best.step
+                self._notify("remark", sentence(str(best)), best=best.to_dict())
+            self._progress("watching", now.step, now.iterations or now.step)
         if state.begins_anew:
             return now
         if alarms:
-            return replace(now, reason="an alarm was raised", alarm=_with_save(alarms[0], now.best))
+            alarm = alarms[0]
+            if alarm.verdict is AlarmKind.NOT_IMPROVING and best is not None:
+                # It names the save nearest to the best validation.
+                alarm = replace(alarm, message=sentence(str(best)))
+            return replace(now, reason="an alarm was raised", alarm=alarm)
         if state.failure is not None:
             reason = f"the training broke off ({state.failure.kind}): {state.failure.text}"
             return replace(now, reason=reason, is_broken_off=True)
         has_finished = now.iterations and trained_to >= now.iterations
         return replace(now, reason="the training finished") if has_finished else now
-
-    def _tell(self, now: Ending) -> None:
-        best = now.best
-        if best is not None and best.since >= REMARKED_AFTER and best.step != self._remarked_at:
-            self._remarked_at = best.step
-            self._remark(sentence(str(best)), {"best": best.to_dict()})
-        self._progress("watching", now.step, now.iterations or now.step)
-
-
-def _with_save(alarm: Alarm, best: Best | None) -> Alarm:
-    """The alarm; one on validations that do not improve names the save nearest to the best."""
-    if alarm.verdict is not AlarmKind.NOT_IMPROVING or best is None:
-        return alarm
-    return replace(alarm, message=sentence(str(best)))

@@ -15,10 +15,10 @@ from statistics import median
 import numpy as np
 
 from mlxdoctor.evidence.logs.series import Axis, Segment, Series, is_preference
-from mlxdoctor.finding import Measurement, Sign
+from mlxdoctor.finding import Measurement
 from mlxdoctor.formats.summary import sentence
 from mlxdoctor.judge.curve import loss_figures
-from mlxdoctor.judge.series_table import AlarmRule, Columns, Pattern, SeriesTable, reaches_any
+from mlxdoctor.judge.series_table import Columns, SeriesTable, reaches_any
 from mlxdoctor.template import fill
 from mlxdoctor.watch.alarms import Alarm, AlarmKind, Best
 
@@ -116,7 +116,6 @@ class Watch:
 
     Attributes:
         best: the best validation; None before the first.
-        last_step: the step of the last training report; -1 before the first.
     """
 
     def __init__(
@@ -128,7 +127,6 @@ class Watch:
         run: str = "",
     ) -> None:
         self.best: Best | None = None
-        self.last_step = -1
         self._iterations, self._patience = iterations, patience
         self._unit, self._run = unit, run
         self._columns: dict[str, _Kept] = {}
@@ -145,8 +143,6 @@ class Watch:
                 newest[name] = kept.kinds(value, base)
             kept.add(row.step, value)
         self._clock.see(row)
-        if "train_loss" in row.values:
-            self.last_step = row.step
         not_improving = self._not_improving(row)
         alarm = next(self._alarms(row, newest), not_improving)
         if alarm is None:
@@ -163,9 +159,15 @@ class Watch:
             if rule.newest not in newest.get(name, ()):
                 continue
             columns = columns or self._described_columns()
-            sign = table.sign(pattern, name, columns, self._unit)
-            if sign is not None and reaches_any(columns.figures(name), rule.least):
-                yield self._alarm(row, pattern, rule, sign, columns.figures(name))
+            sign, figures = table.sign(pattern, name, columns, self._unit), columns.figures(name)
+            if sign is None or not reaches_any(figures, rule.least):
+                continue
+            values = {**sign.measured, "onset": sign.onset}
+            message = fill(pattern.symptom.says, values)
+            advice = f"Stop it. {sentence(fill(pattern.symptom.fix, values))}"
+            onset = figures.get(rule.onset)
+            since = onset if isinstance(onset, int) else row.step
+            yield Alarm(AlarmKind(rule.kind), row.step, since, message, advice, sign.measured)
 
     def _described_columns(self) -> Columns:
         series = {name: kept.series() for name, kept in self._columns.items()}
@@ -179,21 +181,6 @@ class Watch:
             return {**figures, "jump_seconds": self._clock.seconds_since(jump.iteration)}
 
         return Columns(series, more)
-
-    def _alarm(
-        self,
-        row: LogRow,
-        pattern: Pattern,
-        rule: AlarmRule,
-        sign: Sign,
-        figures: Mapping[str, Measurement],
-    ) -> Alarm:
-        kind, onset = AlarmKind(rule.kind), figures.get(rule.onset)
-        values = {**sign.measured, "onset": sign.onset}
-        message = fill(pattern.symptom.says, values)
-        advice = f"Stop it. {sentence(fill(pattern.symptom.fix, values))}"
-        since = onset if isinstance(onset, int) else row.step
-        return Alarm(kind, row.step, since, message, advice, sign.measured)
 
     def _not_improving(self, row: LogRow) -> Alarm | None:
         """An alarm if the validation loss has not improved for too long; updates `best`."""

@@ -73,7 +73,7 @@ def test_a_format_that_raises_is_named_and_the_rest_is_read(log: Path) -> None:
     (problem,) = read.problems
     assert "the log format angles failed on it (ZeroDivisionError: “" in str(problem)
     told: list[str] = []
-    Follower(GrowingLog(log), notify=told.append).run(at_once=True)
+    Follower(GrowingLog(log), notify=lambda _, text: told.append(text)).run(at_once=True)
     assert told == [str(problem)]
     log.write_text("hello\n")
     with pytest.raises(InputError, match="the log format angles failed"):

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from mlxdoctor.gate.baseline import Known
-from mlxdoctor.gate.examine import Examined, Task, stage_of
+from mlxdoctor.gate.examine import Examined, Options, Task
 from mlxdoctor.gate.policy import Policy
 from mlxdoctor.gate.policy_file import read_policy
 from mlxdoctor.gate.weigh import Weighed, judge
+from mlxdoctor.safety.stages import Kind, Stage
 from tests.formats import sample
 
 TODAY = date(2026, 6, 15)
@@ -58,7 +59,7 @@ def judged(
 
 def task(path: str, seconds: float = 60.0) -> Task:
     """A task that a worker below understands."""
-    return Task(path, False, seconds)
+    return Task(path, Options(seconds=seconds))
 
 
 def by_name(one: Task) -> Examined:
@@ -66,7 +67,7 @@ def by_name(one: Task) -> Examined:
     if one.path.startswith("killer"):
         os._exit(9)
     if one.path.startswith("endless"):
-        with stage_of(one):
+        with Stage(f"examining {one.path}", Kind.ITEM, limit="", wall=one.options.seconds):
             time.sleep(600)
     if one.path.startswith("slow"):
         time.sleep(0.3)

@@ -72,7 +72,7 @@ def test_an_edit(tmp_path: Path, name: str, status: ItemStatus, code: str | None
     folder = tmp_path / name
     make(edits()[name], folder, start=RUNS / "healthy-ordinary")
     set_of(folder, model="someone/elsewhere", data="rows")
-    (item,) = run_gate([str(folder)], Policy(tmp_path)).result.items
+    (item,) = run_gate([str(folder)], Policy(tmp_path))[0].items
     assert item.status is status
     found = [one.finding.code for one in item.findings if one.finding.severity != "info"]
     assert found[:1] == ([code] if code else [])

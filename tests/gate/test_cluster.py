@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.formats.format import text_of
-from mlxdoctor.gate.examine import Examined
-from mlxdoctor.gate.gating import Options, run_gate
+from mlxdoctor.gate.examine import Examined, Options
+from mlxdoctor.gate.gating import run_gate
 from mlxdoctor.gate.policy import Policy
 from mlxdoctor.gate.workers import cluster, examine_all
 from mlxdoctor.gate_result import GateResult
@@ -60,7 +60,7 @@ def test_the_verdicts_are_those_of_one_process(
     (broken / "adapters.safetensors").write_bytes(b"\x10" + bytes(40))
     paths = [*PATHS, str(broken), str(tmp_path / "none")]
     alone, spread = (
-        run_gate(paths, Policy(tmp_path), options=options).result
+        run_gate(paths, Policy(tmp_path), options=options)[0]
         for options in (Options(jobs=1), Options(cluster=scheduler))
     )
     assert len({one.status for one in alone.items}) > 2

@@ -92,7 +92,7 @@ def test_an_ignore_suppresses_and_shows_its_reason(tmp_path: Path) -> None:
         "a test of ours",
     )
     assert judgement.item.findings[1].ruling == "noted"
-    assert notices(rules, [judgement], TODAY) == ()
+    assert tuple(notices(rules, [judgement], TODAY)) == ()
 
 
 def test_an_ignore_holds_for_its_paths_only(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_an_ignore_ends_after_its_last_day(tmp_path: Path, day: str, status: Ite
     rules = policy(tmp_path, IGNORE + f"expires = {day}")
     judgement = judged(rules, "a", report(ZERO))
     assert judgement.item.status is status
-    said = notices(rules, [judgement], TODAY)
+    said = tuple(notices(rules, [judgement], TODAY))
     assert [f"expired on {day}" in one for one in said] == [True] * (status is ItemStatus.FAILED)
 
 
@@ -121,15 +121,15 @@ def test_a_suppression_that_suppresses_nothing_is_named(tmp_path: Path) -> None:
     rules = policy(tmp_path, IGNORE + 'paths = ["old/*"]')
     old, new = str(tmp_path / "old/a"), str(tmp_path / "new/a")
     looked = report(outcome("learning-rate", "passed"))
-    said = notices(rules, [judged(rules, old, looked)], TODAY)
+    said = tuple(notices(rules, [judged(rules, old, looked)], TODAY))
     assert said == ("the ignore of learning-rate.zero in old/* suppresses nothing: remove it",)
     # Neither another path nor a check that did not look says anything about it.
-    assert notices(rules, [judged(rules, new, looked)], TODAY) == ()
+    assert tuple(notices(rules, [judged(rules, new, looked)], TODAY)) == ()
     blind = report(outcome("learning-rate", "skipped"))
-    assert notices(rules, [judged(rules, old, blind)], TODAY) == ()
+    assert tuple(notices(rules, [judged(rules, old, blind)], TODAY)) == ()
     # One item in which it is needed is enough.
     needed = [judged(rules, old, looked), judged(rules, old, report(ZERO))]
-    assert notices(rules, needed, TODAY) == ()
+    assert tuple(notices(rules, needed, TODAY)) == ()
 
 
 def of(weights: str, ratio: float = 2.0, settings: str = "a") -> dict[str, Any]:
@@ -153,7 +153,7 @@ def test_a_baseline_accepts_a_finding_of_these_files_and_of_this_size(tmp_path: 
         assert anew.item.status is ItemStatus.FAILED
         assert anew.item.reasons[1].startswith("the baseline accepts weight-drift.exploded")
         # It is no entry that is gone; and accepting it again replaces the old one.
-        assert notices(rules, [anew], TODAY) == ()
+        assert tuple(notices(rules, [anew], TODAY)) == ()
         assert len(renewed(known, [anew])) == 1
         assert renewed(known, [anew]) != known
     worse = report(found("log-failures.oom"))
@@ -260,6 +260,6 @@ def test_a_baseline_entry_that_is_gone_is_named_and_left_out_of_the_next(tmp_pat
     known = frozenset({gone, blind, elsewhere})
     data = report(outcome("learning-rate", "passed"), outcome("memory", "skipped"))
     judgement = judged(rules, path, data, known)
-    [said] = notices(rules, [judgement], TODAY)
+    [said] = tuple(notices(rules, [judgement], TODAY))
     assert said.startswith("the baseline knows learning-rate.zero in a, where it is gone")
     assert renewed(known, [judgement]) == {blind, elsewhere}

@@ -32,7 +32,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     assert read.rules.fail_on == "warning"
     assert read.rules.fail == {"weight-drift.large", "score"}
     assert read.baseline == tmp_path / "known.json"
-    assert read.overrides[0].rules == {"fail_on": "never"}
+    assert read.overrides[0][1] == {"fail_on": "never"}
     assert read.ignores[0].expires == date(2030, 1, 31)
     assert read.ignores[0].reason == "known"
     assert read.root == tmp_path

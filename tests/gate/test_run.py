@@ -7,11 +7,11 @@ import pytest
 
 from mlxdoctor.formats.format import text_of
 from mlxdoctor.gate import gating as run
-from mlxdoctor.gate.examine import Examined, Task, examine
-from mlxdoctor.gate.gating import Options, exit_code, run_gate
+from mlxdoctor.gate.examine import Examined, Options, Task, examine
+from mlxdoctor.gate.gating import exit_code, run_gate
 from mlxdoctor.gate.policy import Policy
 from mlxdoctor.gate.workers import Finished, Workers, processes
-from mlxdoctor.gate_result import ItemStatus
+from mlxdoctor.gate_result import GateResult, ItemStatus
 from tests.conftest import RUNS, expected, run_names
 from tests.formats import sample
 from tests.gate.given import found, report
@@ -19,10 +19,9 @@ from tests.gate.given import found, report
 HEALTHY = RUNS / "healthy-ordinary"
 
 
-def gate(*paths: object, policy: Policy | None = None, **options: Any) -> run.Gated:
-    return run_gate(
-        [str(one) for one in paths], policy or Policy(Path.cwd()), options=Options(**options)
-    )
+def gate(*paths: object, policy: Policy | None = None, **options: Any) -> GateResult:
+    policy = policy or Policy(Path.cwd())
+    return run_gate([str(one) for one in paths], policy, options=Options(**options))[0]
 
 
 @dataclass
@@ -39,9 +38,9 @@ class Examining:
         del workers
         for number, task in enumerate(tasks):
             name = Path(task.path).name
-            if name == "late.log" and self.late is task.generate:
+            if name == "late.log" and self.late is task.options.generate:
                 return False
-            self.asked += [name] if task.generate else []
+            self.asked += [name] if task.options.generate else []
             told = report(found("loss-trend.exploded")) if name == "broken.log" else report()
             finished(number, Examined(sample.made(told), "", 0.0))
         return True
@@ -67,7 +66,7 @@ def test_models_are_not_run_for_what_the_files_failed(
         path.write_text("nothing\n")
     examining = Examining(late)
     monkeypatch.setattr(run, "examine_all", examining)
-    result = gate(*paths, generate=True).result
+    result = gate(*paths, generate=True)
     assert examining.asked == asked
     assert [Path(path).name for path in result.unfinished] == unfinished
     statuses = {Path(item.path).name: item.status for item in result.items}
@@ -78,7 +77,7 @@ def test_models_are_not_run_for_what_the_files_failed(
 @pytest.mark.slow
 def test_every_fixture_run_is_judged_as_it_is_known_to_be() -> None:
     """Static checks, in processes: in order, and as `diagnose` says of each alone."""
-    result = gate(f"{RUNS}/*/", jobs=2).result
+    result = gate(f"{RUNS}/*/", jobs=2)
     assert [Path(one.path).name for one in result.items] == run_names()
     for item in result.items:
         healthy = expected(Path(item.path).name)["cause"] is None
@@ -104,8 +103,8 @@ def test_the_first_exit_code_that_holds(statuses: str, code: int) -> None:
 @pytest.mark.slow
 def test_an_item_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     slow, sound = (
-        examine(Task(str(HEALTHY), False, 1e-9)),
-        examine(Task(str(HEALTHY), False, 60.0)),
+        examine(Task(str(HEALTHY), Options(seconds=1e-9))),
+        examine(Task(str(HEALTHY), Options(seconds=60.0))),
     )
     assert slow.report is None
     assert "took longer than 1e-09 s; allow more with --time-limit" in slow.problem
@@ -116,13 +115,13 @@ def test_an_item_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -
             pass
 
     monkeypatch.setattr("mlxdoctor.run.Run.get", never_ends)
-    assert "took longer than 0.2 s" in examine(Task(str(HEALTHY), False, 0.2)).problem
+    assert "took longer than 0.2 s" in examine(Task(str(HEALTHY), Options(seconds=0.2))).problem
 
 
 @pytest.mark.slow
 def test_no_training_row_and_no_output_is_quoted_if_so_asked() -> None:
     path = RUNS / "collapse-frequent-token"
-    quoted, withheld = (gate(path, with_text=one).result for one in (True, False))
+    quoted, withheld = (gate(path, with_text=one) for one in (True, False))
     assert "(withheld)" not in text_of(quoted, "json")
     assert "(withheld)" in text_of(withheld, "json")
     assert withheld.items[0].report is not None
@@ -138,7 +137,7 @@ def test_a_bug_of_ours_is_named_and_stops_nothing(
         raise ValueError("cannot encode 'the narwhal'")
 
     monkeypatch.setattr("mlxdoctor.api.diagnose", fails)
-    [item] = gate(HEALTHY, with_text=with_text).result.items
+    [item] = gate(HEALTHY, with_text=with_text).items
     assert item.status is ItemStatus.UNUSABLE
     assert "healthy-ordinary: mlxdoctor itself failed on it (ValueError: " in item.reasons[0]
     assert "please report this as a bug" in item.reasons[0]
@@ -169,7 +168,7 @@ def test_processes_are_started_only_where_they_pay(
 
 
 def test_a_held_report_keeps_what_formats_need_and_drops_what_a_page_shows() -> None:
-    [item] = gate(HEALTHY).result.items
+    [item] = gate(HEALTHY).items
     assert item.report is not None
     assert item.report.figures == {}
     assert item.report.sample is None

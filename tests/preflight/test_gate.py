@@ -27,7 +27,7 @@ def test_configurations_are_items_beside_runs(tmp_path: Path) -> None:
         str(RUNS / "healthy-ordinary"),
     ]
     policy = Policy(tmp_path, rules=Rules(require=frozenset({"weight-drift"})))
-    result = run_gate(items, policy).result
+    result = run_gate(items, policy)[0]
     assert [str(one.status) for one in result.items] == [
         *("passed", "failed", "inconclusive", "passed"),
     ]

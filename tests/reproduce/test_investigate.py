@@ -12,8 +12,9 @@ from mlxdoctor.causes import load_causes
 from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
 from mlxdoctor.reproduce.bench import Bench, Failure
-from mlxdoctor.reproduce.investigate import Investigation, investigate, shown_by_diagnosis
+from mlxdoctor.reproduce.investigate import investigate, shown_by_diagnosis
 from mlxdoctor.reproduce.observe import Change, Observation, symptom_checks
+from mlxdoctor.reproduce.rules import Ruling
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.levels import Level
@@ -78,16 +79,16 @@ def case_with(*codes: str) -> Failure:
 
 def tried(
     lab: Canned, case: Failure, *causes: str, asked: tuple[str, ...] = (), run: Run = RUN
-) -> Investigation:
+) -> dict[str, Ruling]:
     """What comes of trying these causes, all as likely."""
     ranked = [Diagnosed(KNOWLEDGE.causes[name], 3.0, (), (), (), ()) for name in causes]
     bench: Any = Bench(lab, case, lab.rerun)  # type: ignore[arg-type]
-    return investigate(bench, run, ranked, asked)
+    return investigate(bench, run, ranked, asked)[0]
 
 
-def fix_of(found: Investigation, cause: str) -> Any:
+def fix_of(found: dict[str, Ruling], cause: str) -> Any:
     """The values that were tried for a cause."""
-    fix = found.rulings[cause].fix
+    fix = found[cause].fix
     assert fix is not None
     return fix.after
 
@@ -109,7 +110,7 @@ DIVERGED = case_with("loss-trend.diverged")
 def test_the_mildest_change_that_cures_is_kept() -> None:
     lab = Canned(cured_by("learning_rate", lambda rate: rate < 1e-3))
     found = tried(lab, DIVERGED, "learning-rate-too-high")
-    judgement = found.rulings["learning-rate-too-high"]
+    judgement = found["learning-rate-too-high"]
     assert judgement.verdict == "confirmed"
     assert "learning_rate 0.005 → 0.0005 cures it with 2 of 2 seeds" in judgement.reason
     assert fix_of(found, "learning-rate-too-high") == {"learning_rate": 0.0005}
@@ -129,7 +130,7 @@ def test_a_rate_of_zero_is_put_into_the_usual_range() -> None:
         case_with("generation-effect.identical-to-base"), usual={"learning_rate": (1e-4, 1e-2)}
     )
     found = tried(lab, case, "learning-rate-too-low")
-    assert found.rulings["learning-rate-too-low"].verdict == "confirmed"
+    assert found["learning-rate-too-low"].verdict == "confirmed"
     assert fix_of(found, "learning-rate-too-low") == {"learning_rate": 1e-3}
 
 
@@ -151,7 +152,7 @@ def test_what_no_rerun_can_show_is_no_symptom(code: str) -> None:
 def test_a_change_that_cures_nothing_is_refuted_and_has_no_placebo() -> None:
     lab = Canned(lambda change, seed: BAD)
     found = tried(lab, DIVERGED, "learning-rate-too-high")
-    assert found.rulings["learning-rate-too-high"].verdict == "refuted"
+    assert found["learning-rate-too-high"].verdict == "refuted"
     assert "another order" not in [one.kind for one in lab.asked]
 
 
@@ -162,10 +163,10 @@ def test_an_earlier_stop_that_is_no_better_does_not_refute(loss: float, verdict:
     late, early = seen("loss-trend.overfitting", loss=1.0), replace(GOOD, loss=loss)
     lab = Canned(lambda change, _: early if change.kind == "change" else late)
     found = tried(lab, case_with("loss-trend.overfitting"), "overfitting")
-    assert found.rulings["overfitting"].verdict == verdict
+    assert found["overfitting"].verdict == verdict
     same = Canned(lambda change, _: late)
     again = tried(same, case_with("loss-trend.overfitting"), "overfitting")
-    assert again.rulings["overfitting"].verdict == "refuted"
+    assert again["overfitting"].verdict == "refuted"
 
 
 @pytest.mark.parametrize(
@@ -204,7 +205,7 @@ def test_what_no_change_is_tried_for(
     cause: str, code: str, rerun: Observation, verdict: str, said: str
 ) -> None:
     lab = Canned(lambda change, seed: rerun)
-    ruling = tried(lab, case_with(code), cause).rulings[cause]
+    ruling = tried(lab, case_with(code), cause)[cause]
     assert (ruling.verdict, said in ruling.sentence) == (verdict, True)
     assert {change.kind for change in lab.asked} <= {"as recorded"}
 
@@ -218,7 +219,7 @@ def test_a_fault_that_is_re_created_is_confirmed_by_its_first_form_that_does() -
 
     lab = Canned(answer)
     found = tried(lab, case_with("adapter-presence.zero-b"), "adapter-not-trained")
-    assert found.rulings["adapter-not-trained"].verdict == "confirmed"
+    assert found["adapter-not-trained"].verdict == "confirmed"
     assert [one.severity for one in lab.asked if one.kind == "injection"] == ["all", "all"]
 
 
@@ -234,7 +235,7 @@ def test_a_fault_that_shows_in_the_losses_is_refuted_by_the_same_losses(
     replay = Replay((), (Level("report", 10, 2.0 + off, 2.0, 0.3),), None, ())
     case = case_with("learned-targets.wrong-shift-learned")
     found = tried(lab, case, "labels-misaligned", run=RUN.having(replay))
-    assert found.rulings["labels-misaligned"].verdict == verdict
+    assert found["labels-misaligned"].verdict == verdict
     assert ("injection" in [one.kind for one in lab.asked]) is (verdict == "confirmed")
 
 
@@ -253,7 +254,7 @@ def test_rows_left_out_cure_only_if_any_rows_do_not(
     answers = {"repair": repaired, "random rows": at_random}
     lab = Canned(lambda change, seed: answers.get(change.kind, BAD))
     case = case_with("loss-trend.diverged", "data-quality.damaged-answers")
-    found = tried(lab, case, "bad-data").rulings["bad-data"]
+    found = tried(lab, case, "bad-data")["bad-data"]
     assert found.verdict == verdict
     assert said in found.reason
     assert {one.severity for one in lab.asked if one.kind == "repair"} == {("damaged",)}
@@ -263,13 +264,13 @@ def test_rows_left_out_cure_only_if_any_rows_do_not(
 def test_out_of_time_nothing_is_confirmed_and_what_is_missing_is_named(after: int) -> None:
     lab = Canned(cured_by("learning_rate", lambda rate: rate < 1e-3), spent_after=after)
     found = tried(lab, DIVERGED, "learning-rate-too-high", "bad-data")
-    assert {one.verdict for one in found.rulings.values()} == {"undecided"}
-    first = found.rulings["learning-rate-too-high"].reason
+    assert {one.verdict for one in found.values()} == {"undecided"}
+    first = found["learning-rate-too-high"].reason
     labels = ["rerun as recorded", "learning_rate 0.005 → 0.0005", "placebo: another order of the"]
     label = labels[after // 2]
     assert f"the time was over before this could be done: {label}" in first
     assert "not tried" not in first
-    assert "over before it was tried" in found.rulings["bad-data"].reason
+    assert "over before it was tried" in found["bad-data"].reason
 
 
 @pytest.mark.slow
@@ -277,7 +278,7 @@ def test_what_was_confirmed_before_the_time_was_over_waits_for_its_rivals() -> N
     lab = Canned(cured_by("learning_rate", lambda rate: rate < 1e-3), spent_after=7)
     case = case_with("loss-trend.diverged", "data-quality.damaged-answers")
     found = tried(lab, case, "learning-rate-too-high", "bad-data")
-    judgement = found.rulings["learning-rate-too-high"]
+    judgement = found["learning-rate-too-high"]
     assert judgement.verdict == "undecided"
     assert "cures it with 2 of 2 seeds" in judgement.reason
     assert "before bad-data could be tried" in judgement.reason
@@ -288,10 +289,10 @@ def test_what_is_shown_directly_settles_it() -> None:
     case = case_with("loss-trend.diverged", "adapter-structure.modules-not-in-base")
     names = ("adapter-not-loaded", "learning-rate-too-high")
     found = tried(lab, case, *names)
-    assert found.rulings.keys() == {"adapter-not-loaded"}
+    assert found.keys() == {"adapter-not-loaded"}
     assert not lab.asked
     both = tried(lab, case, *names, asked=names[1:])
-    judgement = both.rulings["learning-rate-too-high"]
+    judgement = both["learning-rate-too-high"]
     assert judgement.verdict == "undecided"
     assert "adapter-not-loaded was shown directly" in judgement.reason
 
@@ -300,7 +301,7 @@ def test_a_report_that_is_spoiled_settles_nothing_else() -> None:
     lab = Canned(cured_by("learning_rate", lambda rate: rate < 1e-3))
     case = case_with("loss-trend.diverged", "loss-finite.validation-non-finite")
     found = tried(lab, case, "no-validation-data", "learning-rate-too-high")
-    assert {one.verdict for one in found.rulings.values()} == {"confirmed"}
+    assert {one.verdict for one in found.values()} == {"confirmed"}
 
 
 @pytest.mark.parametrize(
@@ -325,7 +326,7 @@ def test_what_facts_prove_needs_no_rerun(
     coverage = Coverage(cause, CauseStatus(status), "no file", "the file")
     case = replace(case_with(*codes), coverage={cause: coverage})
     lab = Canned(lambda change, seed: BAD)
-    ruling = tried(lab, case, cause).rulings[cause]
+    ruling = tried(lab, case, cause)[cause]
     assert (ruling.verdict, said in ruling.sentence) == (verdict, True)
     assert not lab.asked
 
@@ -347,8 +348,8 @@ def test_a_run_that_is_refused_leaves_every_cause_undecided() -> None:
         raise InputError(None, "the data are unreadable")
 
     found = tried(Canned(answer), DIVERGED, "learning-rate-too-high", "scale-too-large")
-    assert {one.verdict for one in found.rulings.values()} == {"undecided"}
-    assert all("data are unreadable" in one.reason for one in found.rulings.values())
+    assert {one.verdict for one in found.values()} == {"undecided"}
+    assert all("data are unreadable" in one.reason for one in found.values())
 
 
 @pytest.mark.parametrize(
@@ -359,8 +360,7 @@ def test_a_run_that_is_refused_leaves_every_cause_undecided() -> None:
 def test_reruns_are_as_short_as_the_time_asks_for(budget: float, iterations: int) -> None:
     slow = replace(BAD, seconds=12.5, step_seconds=0.5)
     lab = Canned(lambda change, seed: slow, budget=budget)
-    found = tried(lab, DIVERGED, "learning-rate-too-high")
-    assert found.iterations == iterations
+    tried(lab, DIVERGED, "learning-rate-too-high")
     reruns = [one for one in lab.asked if one.kind != "trial"]
     assert {one.iterations for one in reruns} == {iterations}
     assert len(lab.asked) - len(reruns) == (budget < math.inf)
@@ -371,9 +371,9 @@ def test_reruns_are_no_shorter_than_the_onset() -> None:
     found = Outcome("loss-trend", Status.FOUND, findings=(late,), marks_onset=True)
     case = replace(DIVERGED, outcomes=(found,))
     slow = replace(BAD, seconds=12.5, step_seconds=0.5)
-    assert (
-        tried(Canned(lambda *_: slow, budget=1.0), case, "learning-rate-too-high").iterations == 40
-    )
+    lab = Canned(lambda *_: slow, budget=1.0)
+    tried(lab, case, "learning-rate-too-high")
+    assert lab.asked[-1].iterations == 40
 
 
 @pytest.mark.sweep(2)

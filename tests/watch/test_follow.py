@@ -167,7 +167,7 @@ def test_a_validation_loss_that_no_longer_improves_is_remarked_on(tmp_path: Path
     path = tmp_path / "train.log"
     path.write_text(validated([1.9, 1.5, 1.6, 1.7, 1.8, 1.9]))
     remarks: list[str] = []
-    follower = Follower(GrowingLog(path), remark=lambda text, _: remarks.append(text))
+    follower = Follower(GrowingLog(path), notify=lambda _, text, **__: remarks.append(text))
     ending = follower.run(at_once=True)
     assert ending.alarm is None
     assert remarks == [
