@@ -41,6 +41,9 @@ ERRORS = 3.0
 #: Nats a token above which a prompt clearly matters: 0.21 to 1.95 in sound tasks of a real model.
 #: To the tuned model: 0.13 to 4.2 in 45 sound runs, 0.05 where all answers belong to other prompts.
 CLEAR = 0.1
+#: Of the base model's loss, what one that learned has at the most: 0.1 to 0.4 where answers belong
+#: to other prompts, 0.9 in a run that collapsed.
+LEARNED = 0.5
 #: What prompts are worth in the training rows, as a share of their worth in the validation rows:
 #: below the first, many answers belong to other prompts (0.40 where 70% were shuffled); below the
 #: second, some do (sound tasks of a real model had 0.70 to 1.3; none of 10, nor of 4 sound runs of
@@ -150,7 +153,9 @@ def _of_the_rows(worth: Worth, training_rows: int) -> Sign | Unsought | None:
         if _is_clear(train) and not is_less:
             return None
         learned = worth["train"]["tuned"]
-        if learned.is_enough and learned.gain + ERRORS * learned.error < CLEAR:
+        # A model that is lost has no use for prompts either.
+        has_learned = learned.is_enough and learned.tuned.mean() < LEARNED * train.tuned.mean()
+        if has_learned and learned.gain + ERRORS * learned.error < CLEAR:
             return Sign("prompts-unused", _described(worth)[1])
         why = "the prompts matter too little to the base model to tell whose answers these are"
         return Unsought((symptom,), why)

@@ -222,15 +222,23 @@ class AskedAgain:
         if 2 * alike >= len(asked):
             return cls(sources, tuple(asked))
         ends = end_tokens(tokenizer, models.base)
+        marks = list(filter(None, (tokenizer.decode([end]) for end in ends)))
+
+        def until_end(text: str) -> str:
+            # Some record the end token with the answer, and some do not.
+            return min((text.partition(mark)[0] for mark in marks), key=len, default=text)
+
+        asked = [
+            replace(each, recorded=replace(each.recorded, tuned=until_end(each.recorded.tuned)))
+            for each in asked
+        ]
 
         def answered(prompts: Sequence[Prompt]) -> list[str]:
             if not prompts or run.budget.left <= 0:
                 return []
             with models.running():
                 answers = answer(models.select("tuned"), prompts, ends, TOKENS_AGAIN)
-            # A recorded answer has no end token.
-            said = ([token for token in tokens if token not in ends] for tokens in answers)
-            return list(map(tokenizer.decode, said))
+            return [until_end(tokenizer.decode(tokens)) for tokens in answers]
 
         further = answered(prompts[AGAIN:])
         for way, written in _WAYS.items():

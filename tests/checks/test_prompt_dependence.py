@@ -92,8 +92,10 @@ def test_a_sound_run_passes_and_says_what_its_prompts_are_worth() -> None:
         ((Worth(0.18), Worth(0.0, own=0.5)), (Worth(0.18), Worth(0.0, own=0.5)), {}),
         ((Worth(-0.1), Worth(2.0, own=0.5)), (Worth(-0.1), Worth(2.0, own=0.5)), {}),
         # All splits were shuffled alike: what was learned has nothing to do with the prompts.
-        ((Worth(0.1), Worth(0.05, 1.0, 0.07)), (Worth(0.0), None), {"prompts-unused": "warning"}),
-        ((Worth(0.0), Worth(0.13, 1.0, 0.07)), (Worth(0.0), None), {}),
+        ((Worth(0.1), Worth(0.05, 0.9, 0.07)), (Worth(0.0), None), {"prompts-unused": "warning"}),
+        ((Worth(0.0), Worth(0.13, 0.9, 0.07)), (Worth(0.0), None), {}),
+        # A collapsed model has learned nothing at all.
+        ((Worth(0.1), Worth(0.0, 1.9, 0.07)), (Worth(0.0), None), {}),
     ],
 )
 def test_answers_that_are_not_those_to_their_prompts(
