@@ -116,10 +116,8 @@ _OTHER_KIND = (
 def end_state(replay: Replay, *, reach: Reach | None) -> Iterator[Sign | Seen]:
     """Hold the tuned model against the last validation of the log."""
     after, before = replay.level("after"), replay.level("before")
-    if (far_above := _far_above(replay.least, reach)) is not None:
-        yield far_above
-        return
     if after is None:
+        yield from _far_above(replay.least, reach)
         raise Inconclusive("the log has no loss of the end that could be computed again")
     if not math.isfinite(after.computed) or not math.isfinite(after.recorded):
         raise Inconclusive("the tuned model's losses are not finite")
@@ -158,6 +156,7 @@ def end_state(replay: Replay, *, reach: Reach | None) -> Iterator[Sign | Seen]:
         yield Sign("other-scale", figures, where="lora_parameters.scale")
         return
     if before is None and replay.level("report") is None:
+        yield from _far_above(replay.least, reach)
         raise Inconclusive(
             "no first loss of the log could be computed again: its last may be of another kind"
         )
@@ -193,16 +192,15 @@ def _worse(
     yield Sign("worse-than-logged", measured, severity=severity)
 
 
-def _far_above(end: Level | None, reach: Reach | None) -> Sign | None:
+def _far_above(end: Level | None, reach: Reach | None) -> Iterator[Sign]:
     """That the log ends so far below that no usual loss of this model gives it."""
     if end is None or (reach is not None and reach.is_as_good):
-        return None
-    if not -end.off > end.tolerance or not end.computed > TIMES * end.recorded:
-        return None
-    measured: dict[str, Measurement] = {
-        "tuned_loss": end.computed,
-        "logged": end.recorded,
-        "tolerance": end.tolerance,
-        "split": "training" if end.what == "trained" else "validation",
-    }
-    return Sign("far-above-log", measured)
+        return
+    if -end.off > end.tolerance and end.computed > TIMES * end.recorded:
+        measured: dict[str, Measurement] = {
+            "tuned_loss": end.computed,
+            "logged": end.recorded,
+            "tolerance": end.tolerance,
+            "split": "training" if end.what == "trained" else "validation",
+        }
+        yield Sign("far-above-log", measured)

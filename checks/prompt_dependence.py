@@ -155,7 +155,10 @@ def _of_the_rows(worth: Worth, training_rows: int) -> Sign | Unsought | None:
         learned = worth["train"]["tuned"]
         # A model that is lost has no use for prompts either.
         has_learned = learned.is_enough and learned.tuned.mean() < LEARNED * train.tuned.mean()
-        if has_learned and learned.gain + ERRORS * learned.error < CLEAR:
+        kept = worth[reference]["tuned"] if reference in worth else learned
+        # Rows that were learned by heart have their own prompts.
+        is_used = kept.is_enough and kept.gain > ERRORS * kept.error
+        if has_learned and not is_used and learned.gain + ERRORS * learned.error < CLEAR:
             return Sign("prompts-unused", _described(worth)[1])
         why = "the prompts matter too little to the base model to tell whose answers these are"
         return Unsought((symptom,), why)

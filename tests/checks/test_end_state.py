@@ -91,7 +91,8 @@ def test_a_log_that_ends_far_below_any_usual_loss(
     what: What, computed: float, tolerance: float, expected: dict[str, str]
 ) -> None:
     least = Level(what, 100, 0.018, computed, tolerance)
-    alone = outcome(end_state, Replay((), (), None, (), least=least))
+    levels = (replace(least, computed=3.7),) if what == "after" else ()
+    alone = outcome(end_state, Replay((), levels, None, levels, least=least))
     assert severities(alone) == expected
     split = "training" if what == "trained" else "validation"
     assert all(f"at the least on the {split} rows" in each.message for each in alone.findings)
