@@ -220,8 +220,8 @@ def _validation(
     # A trainer other than mlx-lm may use smaller batches, and then it validates.
     elif count and not validations and batch_size is not None and count < batch_size:
         figures = {"rows": count, "batch_size": batch_size}
-        severity = Severity.ERROR
-        yield Sign("no-validation-batches", figures, where="valid.jsonl", severity=severity)
+        where, severity = "valid.jsonl", Severity.ERROR
+        yield Sign("no-validation-batches", figures, where=where, severity=severity)
     elif count and config is not None and config.val_batches == 0:
         yield Sign("no-validation-batches", {"val_batches": 0})
 

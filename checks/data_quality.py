@@ -235,8 +235,8 @@ FEW_ROWS = 50
         "few-prompts": Symptom.warning(
             "few prompts have many different answers",
             says="{all_rows} training rows have {prompts} different prompts and {answers} "
-            "different answers: the prompt does not tell which. In such rows prompts and answers "
-            "are exchanged, or what tells the prompts apart is lost.",
+            "different answers: the prompt does not tell which. Unless any of them will do, "
+            "prompts and answers were exchanged, or what tells the prompts apart was lost.",
             expected="about as many prompts as answers, or more",
             fix="look at a few rows: does the answer follow from the prompt?",
         ),

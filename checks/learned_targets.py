@@ -72,9 +72,6 @@ ABOVE_UNIFORM = 1.5
 #: Of a blind guess's loss, what the tuned model's is at most on text that can be read: sound runs
 #: of a base that is above guessing end at 0.2 of it; a broken base's answers tell (14 of 15).
 READABLE = 0.5
-#: The same of answers held out that it knows: 0.03 and 0.05 in runs on a base that answers beside
-#: the point, 0.6 on a broken one.
-KNOWN = 0.1
 #: Nats a token between held-out rows and those trained on: 0.1 in the sound fixture runs, 1.3 in
 #: the overfitted one.
 MEMORISED = 0.5
@@ -168,11 +165,6 @@ _END = (
             expected="about the same loss on rows that were not trained on",
             fix="Train on more data or for fewer iterations.",
         ),
-        "answers-known": Symptom.info(
-            "answers held out are predicted nearly for certain",
-            says="The tuned model's loss on answers held out is {tuned_loss}, far below "
-            "{uniform_loss:.2f} for guessing ({rows:* row}): no broken model predicts them so.",
-        ),
         "nothing-learned": Symptom.error(
             "the adapter changes nothing on the rows it was trained on",
             says="With the adapter, losses on {rows:* row} of the run's own data differ from the "
@@ -214,7 +206,7 @@ def learned_targets(
     yield from _end_at_start(rows)
     if losses.mask_prompt:
         yield from _prompt(rows)
-    yield from _answers(rows, math.log(losses.vocab_size))
+    yield from _answers(rows)
 
 
 def _base_broken(losses: TokenLosses) -> Sign | None:
@@ -344,7 +336,7 @@ def _prompt(rows: Sequence[RowLosses]) -> Iterator[Sign]:
         yield Sign("prompt-learned", {**prompt.measured, **figures})
 
 
-def _answers(rows: Sequence[RowLosses], uniform: float) -> Iterator[Sign | Seen]:
+def _answers(rows: Sequence[RowLosses]) -> Iterator[Sign | Seen]:
     held_out = [row for row in rows if row.split != "train"]
     train = [row for row in rows if row.split == "train"] or held_out
     trained, kept = (region(some, Role.ANSWER) for some in (train, held_out))
@@ -363,8 +355,6 @@ def _answers(rows: Sequence[RowLosses], uniform: float) -> Iterator[Sign | Seen]
             # Rows trained on get better by heart, too.
             learned = split == "held out" or not held_out
             yield Seen(f"{said}({{rows:* row}}).", change_of_split.measured, learned)
-    if kept.is_enough and mean_of(kept.tuned) < KNOWN * uniform:
-        yield Sign("answers-known", {**kept.measured, "uniform_loss": uniform})
     moved = float(np.mean([np.abs(row.of("tuned").next - row.base.next).mean() for row in train]))
     if moved < UNCHANGED and mean_of(trained.base) >= TO_LEARN:
         measured = {**trained.measured, "rows": len(train), "mean_difference": moved}

@@ -39,7 +39,8 @@ FIRST, MOST = 16, 48
 #: Standard errors of a difference that is not chance: chance exceeds them once in 700 times.
 ERRORS = 3.0
 #: Nats a token above which a prompt clearly matters: 0.21 to 1.95 in sound tasks of a real model.
-#: To the tuned model: 0.13 to 4.2 in 45 sound runs, 0.05 where all answers belong to other prompts.
+#: To the tuned model: 0.13 to 4.2 in 45 sound runs, 0.05 where all answers belong to other prompts,
+#: 0.00 and 0.04 in two sound runs whose small models did not learn what was asked.
 CLEAR = 0.1
 #: Of the base model's loss, what one that learned has at the most: 0.1 to 0.4 where answers belong
 #: to other prompts, 0.9 in a run that collapsed.
@@ -74,9 +75,9 @@ _SAYS = (
         ),
         "prompts-unused": Symptom.warning(
             "what was learned has nothing to do with the prompts",
-            says="To the tuned model the prompts that it was trained on are worth nothing: an "
-            "answer's loss is {train_tuned_gain:+.2f} nats a token higher after another row's "
-            "prompt (standard error {train_tuned_error:.2f}, {train_rows} rows).",
+            says="To the tuned model a prompt that it was trained on is worth hardly more than "
+            "another row's: after the latter an answer's loss is {train_tuned_gain:+.2f} nats a "
+            "token higher (standard error {train_tuned_error:.2f}, {train_rows} rows).",
             expected="0.1 nats and more",
             fix="Read a few training rows: is the answer that of the prompt?",
         ),

@@ -188,9 +188,6 @@ def _covered(
     if cause.id in possible:
         status = CauseStatus.NAMED if cause.id == named else CauseStatus.POSSIBLE
         return Coverage(cause.id, status, possible[cause.id].supporting[0])
-    contrary = (code for code, weight in cause.weights.items() if weight < 0 and code in noted)
-    if (code := next(contrary, None)) is not None:
-        return Coverage(cause.id, CauseStatus.RULED_OUT, code)
     if not cause.ruled_out_by:
         return Coverage(cause.id, CauseStatus.NO_SIGN, "nothing that was found speaks for it")
     lacking: list[str] = []

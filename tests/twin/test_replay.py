@@ -78,6 +78,11 @@ def test_a_sound_run_agrees_with_its_twin(tmp_path: Path, mask: bool) -> None:
     assert all(abs(level.off) < 1e-3 for level in replay.configured[:-1])
     assert replay.reading is None
     assert misfit(replay.best) == 0.0
+    # The start needs no file that was saved.
+    for file in (tmp_path / "adapters").glob("*.safetensors"):
+        file.unlink()
+    alone = replayed(Run.discover([tmp_path / "adapters"], budget=240))
+    assert alone.configured == replay.configured[:-1]
 
 
 def test_where_there_is_little_time_few_batches_tell_a_loss_with_its_error(
@@ -179,6 +184,15 @@ def test_of_a_log_that_has_the_end_alone_three_digits_tell_its_kind(tmp_path: Pa
     assert replay.saved_at is None
     (level,) = logged(3.0, 2.0, ended := _loss_of_answers(folder, **named)).best
     assert abs(level.off) < 1e-3
+    # A faulty one does, where no usual loss of the model is near it.
+    skipping = next(each for each in readings() if each.code == "token-after-the-next")
+    shown = logged(3.0, 2.0, _loss_of_answers(folder, skipping, **named))
+    assert shown.reading is not None
+    assert shown.reading.code == skipping.code
+    run = Run.discover([folder], **named)
+    assert [each.code for each in check_called("replay").run(run).findings] == [
+        f"replay.{skipping.code}"
+    ]
     # The model of the second validation was saved: to be the best one, or by mistake.
     for last, code in ((2.0 * ended, "as-logged"), (0.5, "saved-earlier")):
         assert logged(3.0, ended, last).saved_at == 20
@@ -192,18 +206,20 @@ def test_of_a_log_that_has_the_end_alone_three_digits_tell_its_kind(tmp_path: Pa
     assert (scale.configured, scale.agreeing) == (160.0, 20.0)
 
 
-def _loss_of_answers(folder: Path, **named: Any) -> float:
-    """The tuned model's loss on the answers of the validation rows, nats a token."""
+def _loss_of_answers(folder: Path, reading: Reading | None = None, **named: Any) -> float:
+    """The tuned model's loss on the answers of the validation rows, or as a reading has it."""
     from mlxdoctor.models.load import LoadedModels
     from mlxdoctor.twin.masked_loss import evaluate, exact_loss
     from mlxdoctor.twin.rerun import as_configured
 
     run = Run.discover([folder], **named)
     settings, parts = as_configured(run)
-    settings = replace(settings, mask_prompt=True)
+    settings, parts = replace(settings, mask_prompt=True), replace(parts, loss=exact_loss)
+    if reading is not None:
+        settings, parts = reading.apply(settings, parts) or (settings, parts)
     rows = parts.encode(settings, None).valid
     model = run.need(LoadedModels).select("tuned")
-    return evaluate(model, parts.batches(settings).evaluation(rows, -1), exact_loss)
+    return evaluate(model, parts.batches(settings).evaluation(rows, -1), parts.loss)
 
 
 @pytest.mark.parametrize("mask", [False, True])
