@@ -1,8 +1,8 @@
 """What the adapter does to the answers.
 
 What it finds. An adapter that mlx-lm refuses to load on this base model, answers that are
-the base model's token by token, answers that are right less often than the base model's, and
-answers that came no nearer to the expected ones.
+the base model's token by token (though the log learned, or not), answers that are right less often
+than the base model's, and answers that came no nearer to the expected ones.
 
 Why it matters. An adapter that is not applied cannot be told from a useless one by its files,
 and a fine-tune that answers worse than what it started from is a loss.
@@ -32,6 +32,7 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.supervision import Role
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
+from mlxdoctor.judge.curve import start_of
 from mlxdoctor.judge.learned import region
 from mlxdoctor.measure.logged_levels import logged_loss
 from mlxdoctor.measure.text.outputs import OutputPair, answer_words, pairs
@@ -48,6 +49,8 @@ _OVERLAP_KEPT = 0.5
 #: Nats by which the loss on the answers fell if the model learned them, so that fewer shared words
 #: are only a warning (0 of 118 sound runs of four base models are errors).
 _LEARNED = 1.0
+#: Share of its start that a logged loss is below where the model in memory had learned.
+_HALF = 0.5
 #: Word F1 of the base model below which its answers are nearly unrelated to the expected ones: a
 #: drop is only a warning (1 of 98 sound runs of three base models is an error; 13 without this).
 _BASE_OVERLAP = 0.25
@@ -78,6 +81,14 @@ _GAINED = (
             "recorded as the base model's][, although the adapter's update is {update}].",
             expected="at least one answer that differs",
             fix="Check that the adapter is loaded, and that its names match the base model's.",
+        ),
+        "unlike-the-log": Symptom.error(
+            "the log learned, and the answers are the base model's",
+            says="The log's loss falls from {before:.3g} to {after:.3g}, and with the adapter all "
+            "{produced} answers are token by token the base model's: what was trained is not in "
+            "this file.",
+            expected="answers that changed with the loss",
+            fix="Use the weights that the log's losses are of, and not an average of them.",
         ),
         "worse-than-base": Symptom.error(
             "answers are right less often than the base model's",
@@ -118,6 +129,9 @@ def generation_effect(
         has_update = any(np.any(module.b.load()) for module in modules)
         has_update |= bool(others and not modules)
         count = len(answered)
+        if has_update and generations.how == "produced" and (fell := _fall(log)):
+            yield Sign("unlike-the-log", {"produced": count, **fell})
+            return
         update = {"update": "not zero" if has_update else None}
         severity = Severity.ERROR if has_update and count >= _PROMPTS else None
         yield Sign("identical-to-base", {generations.how: count, **update}, severity=severity)
@@ -127,6 +141,16 @@ def generation_effect(
     logged = logged_loss(log) if log is not None and not log.is_preference else None
     is_open = log is not None and (logged is None or logged.after >= _OPEN)
     yield from _against_expected(answered, has_learned=has_learned, is_open=is_open)
+
+
+def _fall(log: TrainingLog | None) -> dict[str, float]:
+    """How far the loss fell by the log, if that is so far that answers change; else nothing."""
+    logged = logged_loss(log) if log is not None and not log.is_preference else None
+    if log is None or logged is None or log.resumed or "train_loss" not in log.main.series:
+        return {}
+    before = start_of(log.main)[0]
+    has_learned = before - logged.after > _LEARNED and logged.after < before * _HALF
+    return {"before": before, "after": logged.after} if has_learned else {}
 
 
 def _against_expected(

@@ -231,7 +231,9 @@ def rank(outcomes: Sequence[Outcome], knowledge: KnowledgeBase) -> list[Diagnose
         for cause in knowledge.causes.values()
     ]
     supported = [each for each in judged if each.supporting]
-    return sorted(supported, key=lambda diagnosed: (-diagnosed.score, diagnosed.cause.id))
+    # Of equals, what spoils the model comes before what spoils the report of it.
+    order = lambda one: (-one.score, one.cause.of_the_report, one.cause.id)
+    return sorted(supported, key=order)
 
 
 def _score(

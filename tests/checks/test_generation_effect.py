@@ -37,6 +37,19 @@ def test_identical_answers_are_an_error_beside_an_update() -> None:
     assert findings(generation_effect, few, adapter)[code].severity == "warning"
 
 
+def test_answers_that_did_not_change_with_the_loss_are_of_another_file(tmp_path: Path) -> None:
+    adapter = Adapter.read(RUNS / "healthy-ordinary" / "adapters.safetensors")
+    same = replace(answers([BASE] * 6, [BASE] * 6), how="produced")
+    code = "generation-effect.unlike-the-log"
+    learned = LogWriter(tmp_path).losses([4.1, 2.0, 0.4, 0.3])
+    assert set(findings(generation_effect, same, adapter, learned)) == {code}
+    other = "generation-effect.identical-to-base"
+    flat = LogWriter(tmp_path).losses([4.1, 4.0, 3.9, 3.9])
+    assert set(findings(generation_effect, same, adapter, flat)) == {other}
+    # Without an update it is a file that was never trained.
+    assert set(findings(generation_effect, same, learned)) == {other}
+
+
 def test_one_different_answer_is_an_effect() -> None:
     one = answers([OTHER] + [BASE] * 7, [BASE] * 8)
     assert outcome(generation_effect, one).status == "passed"
