@@ -277,8 +277,9 @@ class _Measuring:
             found = self._found(untouched, tuned, first, slow)
             # Before the other rate, since it may take all of the time.
             whole = None if found.falls_short else self._whole()
-            # A run that is where no twin can be much lower needs none.
-            is_there = tuned.mean <= SHORT * untouched.mean
+            # Not of a run that is past the first by far, or where no twin can be much lower.
+            is_past = found.tells and found.shortfall <= -SHORT
+            is_there = is_past or tuned.mean <= SHORT * untouched.mean
             other = first if is_there else self._after(trials, fast) or first
         if not math.isfinite(min(first.mean, other.mean)):
             raise Missing("the twin's own training on these rows does not stay finite")
