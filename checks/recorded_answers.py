@@ -130,10 +130,13 @@ def _asked_wrongly(asked: AskedAgain, of_tuned: int) -> Sign | None:
     misplaced = sum(_is_elsewhere(item, asked) for item in items)
     if misplaced >= max(_SHARE * (most - 1), _TELLING + of_tuned):
         return Sign("of-other-prompts", {**measured, "misplaced": misplaced})
-    for way in items[0].otherwise:
-        alike = sum(_is_of(item, item.otherwise[way], item.own.tuned) for item in items)
-        if alike >= max(_SHARE * most, _TELLING + of_tuned):
-            return Sign("asked-otherwise", {**measured, "alike": alike, "way": way})
+    ways = {
+        way: sum(_is_of(item, item.otherwise[way], item.own.tuned) for item in items)
+        for way in items[0].otherwise
+    }
+    way = max(ways, key=lambda way: ways[way], default="")
+    if way and ways[way] >= max(_SHARE * most, _TELLING + of_tuned):
+        return Sign("asked-otherwise", {**measured, "alike": ways[way], "way": way})
     return None
 
 

@@ -172,11 +172,13 @@ class KnowledgeBase:
     """All causes by id and all groups of findings by name, in the file's order.
 
     Attributes:
+        tiers: what each is worth, in log-odds.
         calibration: None if causes.toml has no table `calibration`.
     """
 
     causes: Mapping[str, Cause]
     groups: Mapping[str, Group]
+    tiers: Mapping[str, float]
     calibration: Calibration | None = None
 
     @cached_property
@@ -249,7 +251,7 @@ def parse_causes(text: str) -> KnowledgeBase:
     }
     table = document.get("calibration")
     calibration = None if table is None else record(Calibration, FILE, "calibration", table)
-    return KnowledgeBase(causes, groups, calibration)
+    return KnowledgeBase(causes, groups, tiers, calibration)
 
 
 def _cause(name: str, table: Mapping[str, Any], tiers: Mapping[str, float]) -> Cause:

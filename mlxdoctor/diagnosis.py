@@ -102,6 +102,15 @@ def judge(
         for listed in ranked
         if listed.contradicting and listed.score < MIN_SCORE
     }
+    by_check = {outcome.check: outcome for outcome in outcomes}
+    # What was looked for and not found outweighs hints, but leaves no error unanswered.
+    faint = {
+        listed.cause.id: entry
+        for listed in ranked
+        if max(term.weight for term in listed.arithmetic) <= knowledge.tiers["hint"]
+        and (entry := _sought(listed.cause, by_check, noted)[0])
+    }
+    ranked = [listed for listed in ranked if listed.cause.id not in faint] or ranked
     held = {code for one in ranked if one.cause.id not in refuted for code in one.supporting}
     answered = {code for one in ranked if one.cause.id in refuted for code in one.supporting} - held
     errors = {code for code, severity in noted.items() if severity is Severity.ERROR}
@@ -109,7 +118,7 @@ def judge(
     suspected = [
         listed
         for listed in ranked
-        if suspicions & set(listed.supporting) and listed.cause.id not in refuted
+        if suspicions & set(listed.supporting) and listed.cause.id not in {*refuted, *faint}
     ]
     learned = any(seen.learned for outcome in outcomes for seen in outcome.seen)
     if is_certain or any(_crosses(cause, suspicions) for cause in suspected):
@@ -123,10 +132,10 @@ def judge(
     diagnosis = diagnosis[:MAX_CAUSES]
     named = diagnosis[0].cause.id if verdict is Verdict.UNHEALTHY and diagnosis else None
     possible = {listed.cause.id: listed for listed in (*diagnosis, *suspected)}
-    by_check = {outcome.check: outcome for outcome in outcomes}
+    against = faint | refuted
     coverage = tuple(
-        Coverage(cause.id, CauseStatus.RULED_OUT, refuted[cause.id])
-        if cause.id in refuted and cause.id not in possible
+        Coverage(cause.id, CauseStatus.RULED_OUT, against[cause.id])
+        if cause.id in against and cause.id not in possible
         else _covered(cause, named, possible, by_check, noted)
         for cause in knowledge.causes.values()
     )
@@ -190,6 +199,18 @@ def _covered(
         return Coverage(cause.id, status, possible[cause.id].supporting[0])
     if not cause.ruled_out_by:
         return Coverage(cause.id, CauseStatus.NO_SIGN, "nothing that was found speaks for it")
+    entry, lacking = _sought(cause, by_check, noted)
+    if entry:
+        return Coverage(cause.id, CauseStatus.RULED_OUT, entry)
+    clause = next(filter(None, lacking), "its check did not run")
+    why, _, needs = clause.partition("; ")
+    return Coverage(cause.id, CauseStatus.OPEN, why, needs)
+
+
+def _sought(
+    cause: Cause, by_check: Mapping[str, Outcome], noted: Mapping[str, Severity]
+) -> tuple[str, list[str]]:
+    """The entry of which all was looked for and not found; or, as clauses, what each lacks."""
     lacking: list[str] = []
     for entries in cause.ruled_out_by:
         codes = [code_of(entry) for entry in entries]
@@ -205,11 +226,9 @@ def _covered(
             if outcome is None or not outcome.looked_for(code)
         ]
         if not unsought:
-            return Coverage(cause.id, CauseStatus.RULED_OUT, ", ".join(codes))
+            return ", ".join(codes), []
         lacking += unsought
-    clause = next(filter(None, lacking), "its check did not run")
-    why, _, needs = clause.partition("; ")
-    return Coverage(cause.id, CauseStatus.OPEN, why, needs)
+    return "", lacking
 
 
 def severities(outcomes: Sequence[Outcome]) -> dict[str, Severity]:
@@ -232,8 +251,7 @@ def rank(outcomes: Sequence[Outcome], knowledge: KnowledgeBase) -> list[Diagnose
     ]
     supported = [each for each in judged if each.supporting]
     # Of equals, what spoils the model comes before what spoils the report of it.
-    order = lambda one: (-one.score, one.cause.of_the_report, one.cause.id)
-    return sorted(supported, key=order)
+    return sorted(supported, key=lambda one: (-one.score, one.cause.of_the_report, one.cause.id))
 
 
 def _score(

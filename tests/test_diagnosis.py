@@ -201,14 +201,16 @@ def test_a_cause_that_nothing_rules_out_changes_no_verdict() -> None:
 
 
 def test_a_warning_that_speaks_for_a_cause_makes_a_run_suspect() -> None:
-    warned = judge(
-        [outcome("config", "fast", severity=Severity.WARNING), outcome("loss", learned=True)],
-        KNOWLEDGE,
-    )
+    fast = outcome("config", "fast", severity=Severity.WARNING)
+    warned = judge([fast, outcome("loss", status=Status.SKIPPED)], KNOWLEDGE)
     assert warned.verdict is Verdict.SUSPECT
     assert [one.cause.id for one in warned.diagnosis] == ["rate"]
     statuses = {one.cause: one.status for one in warned.coverage}
     assert statuses["rate"] is CauseStatus.POSSIBLE
+    # It only hints, and what the cause would have shown was looked for and not found.
+    cleared = judge([fast, outcome("loss", learned=True), outcome("adapter")], KNOWLEDGE)
+    assert cleared.verdict is Verdict.HEALTHY
+    assert cleared.coverage[0].status is CauseStatus.RULED_OUT
     note = outcome("config", "fast", severity=Severity.INFO)
     sound = (outcome("loss", learned=True), outcome("adapter"))
     assert verdict(note, *sound) is Verdict.HEALTHY

@@ -1,5 +1,6 @@
 """What the keys of recorded answers are called, and whether a row of a file is one."""
 
+import re
 from collections.abc import Set
 
 PROMPT_KEYS = ("prompt", "question", "input", "instruction", "query")
@@ -14,15 +15,17 @@ LIST_KEYS = ("generations", "results", "samples", "items")
 _OF_ROWS = {"completion", "answer", "text"}
 #: What a recorded answer says beside itself, and a training row does not.
 _OF_ANSWERS = {"max_tokens", "model", "adapter", "tokens", "base_tokens", "tuned_tokens"}
+#: A file's name that says so.
+_NAMED = re.compile("answers|generat|outputs|predict|responses|samples", re.IGNORECASE)
 
 
-def is_recorded_answer(keys: Set[str]) -> bool:
-    """Whether a row with these keys holds a recorded answer, and is no row to train on."""
+def is_recorded_answer(keys: Set[str], name: str = "") -> bool:
+    """Whether a row with these keys, in a file of this name, is a recorded answer, not a row."""
     if "tuned" in keys or {"base", "prompt"} <= keys:
         return True
     answers = set(TUNED_KEYS) - _OF_ROWS
     if not _OF_ANSWERS.isdisjoint(keys):
         answers.add("completion")
-    if not keys.isdisjoint(EXPECTED_KEYS):
+    if not keys.isdisjoint(EXPECTED_KEYS) or _NAMED.search(name):
         answers.add("answer")
     return "prompt" in keys and not answers.isdisjoint(keys)

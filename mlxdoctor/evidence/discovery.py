@@ -247,6 +247,10 @@ def _unread(path: Path) -> list[InputError]:
     return [InputError(path, problem, remedy)]
 
 
+def _holds_answers(file: Sniffed) -> bool:
+    return is_recorded_answer(file.record.keys(), file.path.stem)
+
+
 #: Fields of `RunFiles`, and which names of files say that they belong there. People write the
 #: metrics of training into train.jsonl too.
 _BY_NAME: tuple[tuple[str, Callable[[Path], bool]], ...] = (
@@ -259,7 +263,7 @@ _BY_NAME: tuple[tuple[str, Callable[[Path], bool]], ...] = (
 #: so; in the order in which they are asked.
 _BY_CONTENT: tuple[tuple[str, frozenset[str], Callable[[Sniffed], bool]], ...] = (
     ("adapter", frozenset((".safetensors",)), lambda file: bool(_FACTOR.search(file.head))),
-    ("generations", _TEXT_SUFFIXES, lambda file: is_recorded_answer(file.record.keys())),
+    ("generations", _TEXT_SUFFIXES, _holds_answers),
     ("data", _TEXT_SUFFIXES, _holds_rows),
     ("config", _SETTINGS_SUFFIXES, TrainingConfig.is_held_by),
     ("metrics", _TEXT_SUFFIXES, ReportedMetrics.is_held_by),

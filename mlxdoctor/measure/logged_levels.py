@@ -42,7 +42,9 @@ def logged_loss(log: TrainingLog, planned: int | None = None) -> LoggedLoss | No
     is_counted = segment.axis in ("iteration", "step")
     named = log.saves[-1].iteration if log.saves else None
     end = last if named is None or (is_counted and last == planned) else named
-    if validation is not None and (is_counted or before is not None):
+    # Counted in rows or epochs, a validation after the last report is that of the end.
+    is_last = last is None or (validation is not None and validation.iterations[-1] >= last)
+    if validation is not None and (is_counted or before is not None or is_last):
         validated = _validation(validation, before, end if is_counted else None)
         if validated is not None:
             return validated

@@ -24,6 +24,7 @@ STEPS = (
     "steps",
     "iters",
     "updates",
+    "i",
 )
 
 #: Keys of a trainer's closing summary, which repeats names with another meaning.
