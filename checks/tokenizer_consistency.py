@@ -1,12 +1,13 @@
 """Whether tokenizer, model, chat template and rows belong together.
 
 What it finds. Tokens that the model has no embedding for, end tokens on which the files or the
-template disagree, markers of the template that are no tokens, padding that shares the end token's
-id, and questions and answers written as text for a model with a template.
+template disagree, markers of the template that are no tokens or were never trained, padding that
+shares the end token's id, and questions and answers written as text for a model with a template.
 
 Why it matters. A token beyond the vocabulary reads memory that belongs to nothing. Where training
 ends an answer with one token and generation waits for another, the model never stops. A marker
-that is no token is read as a handful of signs that the model never saw in that place. mlx-lm
+that is no token is read as a handful of signs that the model never saw in that place. Markers whose
+embeddings are equal cannot be told apart, and an adapter rarely trains embeddings. mlx-lm
 trains on rows of `text` as they stand, and asks with the template: what was learned in another
 format comes through in part, and the answer often does not end.
 
@@ -14,35 +15,55 @@ How it is measured. The largest token of the examined rows is compared with the 
 the end tokens of tokenizer_config.json with those of generation_config.json and config.json, and
 with what the template writes after an answer. Markers are what the template writes around a
 question and an answer in the form of a special token (`<|im_start|>`, `<start_of_turn>`, `</s>`).
-In text rows the last question is rendered with the template, and must be how the text before the
-answer ends.
+Those are untrained whose rows are zero, or differ from another marker's by less than a hundredth of
+their length. Only their rows are read: of the embedding, and of a head that is not tied to it. A
+tuned model's are taken where it has them. In text rows the last question is rendered with the
+template, and must be how the text before the answer ends.
 
 When it is wrong. Models often name several end tokens; a disagreement matters only if generation
 does not stop at the one that training uses. mlx-lm masks padding by position, whatever its id.
 Bare roles such as `<|user|>` are plain text on purpose in some families, and are not looked at.
-Where the model is asked in the rows' own format, without the template, all is well.
+Where the model is asked in the rows' own format, without the template, all is well. A row of a
+marker that was set to another's on purpose, as a start for training it, looks untrained. Nothing
+is said where the adapter is on the embedding or the head.
 
 What to do. Use the tokenizer files that came with the base model, and make eos_token in
 tokenizer_config.json the token that ends an answer in the chat template. Write rows as `messages`,
-or ask in their format (`--ignore-chat-template`).
+or ask in their format (`--ignore-chat-template`). Train chats on the instruct version of a base.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+
+import numpy as np
 
 from mlxdoctor.check import check
 from mlxdoctor.engines.text import sampled
+from mlxdoctor.evidence.adapter import Adapter, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.chat_template import TemplateFailure
+from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.quantized import QuantizedTensor
 from mlxdoctor.evidence.supervision import SupervisedRows
+from mlxdoctor.evidence.tensor import TensorRef
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought
+from mlxdoctor.evidence.tuned_model import TunedModel
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought, some_of
 from mlxdoctor.measure.text.exchanges import exchange_in
+from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.quoting import quoted
 
+_Matrix = TensorRef | QuantizedTensor
 #: The form of a special token that begins or ends a turn.
 _MARKER = re.compile(r"<[|\uff5c][^<>|\uff5c\s]{1,40}[|\uff5c]>|<(?:start|end)_of_\w{1,30}>|</?s>")
+#: How a vocabulary writes a token of control, `[INST]` included; `<0x0A>` is a byte.
+_CONTROL = re.compile(r"<(?!0x).+>|\[.+\]")
+#: Markers whose rows are read, at most: the templates of 6 models write 2 to 4.
+_MOST_MARKERS = 64
+#: Length of the difference of two rows over that of the longer one: 0.14 or more of two markers of
+#: 6 sound models, at most 2e-4 of rows that transformers adds; and the length of a row of zeros.
+_EQUAL, _ZERO = 0.01, 1e-6
 #: Written as plain text on purpose by models without such tokens.
 _ROLES = frozenset(f"<|{role}|>" for role in ("system", "user", "assistant", "tool", "function"))
 _CONVERSATION = (
@@ -93,6 +114,15 @@ _EXCHANGES, _RENDERED = 0.9, 0.1
             expected="one token for each marker",
             fix="use the chat template that came with this tokenizer",
         ),
+        "markers-untrained": Symptom.error(
+            "the model has no trained embedding for markers of the chat template",
+            says="{untrained} of the {markers:* marker} that the chat template writes have no "
+            "embedding of their own: {tokens} ({rows}). Nothing here trains them[, and {end} is to "
+            "end the answers].",
+            expected="an embedding of its own for each marker",
+            fix="Use the base's instruct version, or train the embedding as well (embed_tokens "
+            "among the keys), or use a template whose markers the base knows.",
+        ),
         "pad-is-end": Symptom.info(
             "padding and end token are the same",
             says="Padding and end token are both {token}: a trainer that masks padding by its id "
@@ -117,6 +147,10 @@ def tokenizer_consistency(
     base: BaseModel | None,
     rows: SupervisedRows | None,
     dataset: Dataset | None,
+    *,
+    config: TrainingConfig | None,
+    adapter: Adapter | None,
+    tuned: TunedModel | None,
 ) -> Iterator[Sign | Unsought]:
     """Compare the tokenizer with the model, the template and the data."""
     where = str(tokenizer.path)
@@ -135,7 +169,15 @@ def tokenizer_consistency(
         yield Sign("terminator-is-not-an-end-token", {"written": written, **ends}, where=where)
     train = dataset.splits.get("train") if dataset is not None else None
     if train is None or train.format in ("chat", "completions"):
-        yield from _markers(tokenizer)
+        written = _written(tokenizer)
+        yield from _markers(tokenizer, written)
+        if base is not None:
+            matrices = _token_matrices(base, tuned)
+            keys = (config and config.keys) or ()
+            trained = keys if adapter is None else [module.name for module in adapter.modules]
+            if not {*map(_last, matrices)} & {*map(_last, trained)}:
+                answer_ends = {*terminator, *tokenizer.eos_token_ids}
+                yield from _untrained(tokenizer, written, answer_ends, matrices)
     if dataset is not None and train is not None and train.format == "text":
         yield from _written_by_hand(dataset, tokenizer)
     if tokenizer.pad_token_id is not None and tokenizer.pad_token_id == tokenizer.eos_token_id:
@@ -153,16 +195,20 @@ def _vocabulary(vocabulary: int, rows: SupervisedRows) -> Iterator[Sign]:
         yield Sign("beyond-vocabulary", figures, where=where)
 
 
-def _markers(tokenizer: Tokenizer) -> Iterator[Sign]:
+def _written(tokenizer: Tokenizer) -> str:
+    """What the template makes of a conversation; nothing where there is none or it refuses it."""
     if tokenizer.chat_template is None:
-        return
+        return ""
     try:
-        written = tokenizer.render(_CONVERSATION) + tokenizer.render(
+        return tokenizer.render(_CONVERSATION) + tokenizer.render(
             _CONVERSATION[:1], add_generation_prompt=True
         )
     except TemplateFailure:
         # What a template refuses is told where the rows are rendered.
-        return
+        return ""
+
+
+def _markers(tokenizer: Tokenizer, written: str) -> Iterator[Sign]:
     pieces: dict[str, int] = {}
     markers = [marker for marker in dict.fromkeys(_MARKER.findall(written)) if marker not in _ROLES]
     for marker in markers:
@@ -173,6 +219,60 @@ def _markers(tokenizer: Tokenizer) -> Iterator[Sign]:
         figures: dict[str, Measurement] = {"unknown": len(pieces), "of": len(markers)}
         figures |= {"marker": repr(first), "markers": tuple(pieces), "pieces": count}
         yield Sign("template-markers-unknown", figures, where=str(tokenizer.path))
+
+
+def _token_matrices(base: BaseModel, tuned: TunedModel | None) -> dict[str, _Matrix]:
+    """The embedding and a head that is not tied to it, by module; the tuned model's come first."""
+    shape = (base.vocab_size, base.hidden_size)
+    matrices: dict[str, _Matrix] = {}
+    for module in base.linear_shapes:
+        if base.shape(module) == shape and layer_of(module)[0] is None:
+            name = f"{module}.weight"
+            own = tuned.tensors.get(name) if tuned is not None else None
+            stored = base.quantized.get(module) or base.tensors[name]
+            matrices[module] = own if own is not None and own.shape == shape else stored
+    return matrices
+
+
+def _untrained(
+    tokenizer: Tokenizer, written: str, ends: Collection[int], matrices: Mapping[str, _Matrix]
+) -> Iterator[Sign | Unsought]:
+    size = min((matrix.shape[0] for matrix in matrices.values()), default=0)
+    tokens = dict.fromkeys(tokenizer.encode(written, add_special_tokens=False))
+    control = [token for token in tokens if _CONTROL.fullmatch(tokenizer.token(token))]
+    markers = [token for token in control if token < size][:_MOST_MARKERS]
+    if not markers:
+        return
+    spans = [(token, token + 1) for token in markers]
+    try:
+        rows = np.concatenate([matrix.rows(*spans) for matrix in matrices.values()], axis=1)
+    except InputError as error:
+        yield Unsought(("markers-untrained",), str(error))
+        return
+    with np.errstate(invalid="ignore", over="ignore"):
+        squares = np.square(rows, dtype=np.float64).sum(axis=1)
+        gaps = squares[:, None] + squares - 2 * rows.astype(np.float64) @ rows.T
+        np.fill_diagonal(gaps, np.inf)
+        is_equal = (gaps < _EQUAL**2 * np.maximum(squares[:, None], squares)).any(axis=1)
+    is_zero = squares < _ZERO**2
+    untrained = [markers[place] for place in np.flatnonzero(is_equal | is_zero)]
+    if untrained:
+        kinds = [(is_equal.any(), "equal rows"), (is_zero.any(), "rows of zeros")]
+        names = {token: repr(tokenizer.token(token)) for token in untrained}
+        end = next((names[token] for token in untrained if token in ends), None)
+        figures: dict[str, Measurement] = {
+            "untrained": len(untrained),
+            "markers": len(markers),
+            "tokens": some_of([*names.values()]),
+            "rows": " and ".join(kind for is_there, kind in kinds if is_there),
+            "end": end,
+        }
+        severity = Severity.WARNING if end is None else None
+        yield Sign("markers-untrained", figures, where=some_of([*matrices]), severity=severity)
+
+
+def _last(module: str) -> str:
+    return module.rpartition(".")[2]
 
 
 def _written_by_hand(dataset: Dataset, tokenizer: Tokenizer) -> Iterator[Sign | Unsought]:

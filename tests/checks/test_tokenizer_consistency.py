@@ -3,14 +3,28 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from fixtures.lab.real.rows import TEXT_FORMS
+from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from tests.checks.data_evidence import BASE, DATA, chat, model_copy, rows_of, run, write_data
+from mlxdoctor.evidence.tuned_model import TunedModel
+from tests.checks.data_evidence import (
+    BASE,
+    DATA,
+    chat,
+    config_of,
+    model_copy,
+    rows_of,
+    run,
+    write_data,
+)
 from tests.conftest import check_called
+from tests.weight_files import lora, save
 
 tokenizer_consistency = check_called("tokenizer-consistency")
 GEOGRAPHY = Dataset.read(DATA / "geography")
@@ -108,6 +122,112 @@ def test_markers_that_are_no_tokens(tmp_path, template, settings, unknown):
 def test_a_template_that_the_data_do_not_need_is_left_alone(tmp_path, data, hit):
     folder = model_copy(tmp_path, LLAMA_3)
     assert (MARKERS in tell(Tokenizer.read(folder), Dataset.read(DATA / data))[1]) is hit
+
+
+# Markers without an embedding of their own.
+
+UNTRAINED, EMBEDDING = "markers-untrained", "model.embed_tokens"
+START, END = 766, 767
+ROWS = load_file(BASE / "model.safetensors")[f"{EMBEDDING}.weight"].astype("f4")
+EQUAL = ROWS.copy()
+EQUAL[START] = EQUAL[END]
+
+
+def with_rows(**rows):
+    """The embedding with these rows in place of those of `<|im_start|>` and `<|im_end|>`."""
+    changed = ROWS.copy()
+    changed[START], changed[END] = rows.get("start", ROWS[START]), rows.get("end", ROWS[END])
+    return changed
+
+
+def base_with(tmp_path, tensors, **settings):
+    folder = model_copy(tmp_path)
+    save(folder / "model.safetensors", tensors, metadata={"format": "mlx"})
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+    return BaseModel.read(folder)
+
+
+def away(gap):
+    """The row of `<|im_end|>`, moved by so much of its length."""
+    step = np.random.default_rng(0).normal(size=ROWS.shape[1])
+    return ROWS[END] + gap * np.linalg.norm(ROWS[END]) * step / np.linalg.norm(step)
+
+
+MEAN = ROWS.mean(axis=0)
+RESIZED = np.random.default_rng(0).multivariate_normal(MEAN, 1e-9 * np.cov(ROWS.T), size=2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "severity", "words"),
+    [
+        ({}, None, ""),
+        ({"start": ROWS[END]}, "error", "2 of the 2 markers"),
+        ({"start": RESIZED[0], "end": RESIZED[1]}, "error", "(equal rows)"),
+        ({"start": away(0.009)}, "error", "'<|im_end|>' is to end the answers"),
+        ({"start": away(0.011)}, None, ""),
+        ({"end": 0.0}, "error", "'<|im_end|>' (rows of zeros)"),
+        ({"start": 0.0}, "warning", "Nothing here trains them."),
+        ({"start": 1e-6}, None, ""),
+        ({"start": np.nan, "end": np.inf}, None, ""),
+    ],
+)
+@pytest.mark.parametrize("rows_are_known", [True, False])
+def test_markers_without_an_embedding_of_their_own(tmp_path, rows, severity, words, rows_are_known):
+    base = base_with(tmp_path, {f"{EMBEDDING}.weight": with_rows(**rows)})
+    known = (rows_of(GEOGRAPHY), GEOGRAPHY) if rows_are_known else ()
+    outcome, told = tell(TOKENIZER, base, *known)
+    assert told == ({UNTRAINED: severity} if severity else {})
+    for finding in outcome.findings:
+        assert words in finding.message
+        assert finding.where == EMBEDDING
+
+
+@pytest.mark.parametrize(("head", "hit"), [(EQUAL, True), (ROWS, False)])
+def test_a_head_of_its_own_may_tell_markers_apart(tmp_path, head, hit):
+    tensors = {f"{EMBEDDING}.weight": EQUAL, "lm_head.weight": head}
+    assert (UNTRAINED in tell(TOKENIZER, base_with(tmp_path, tensors))[1]) is hit
+
+
+@pytest.mark.parametrize("is_equal", [True, False])
+def test_quantised_embeddings(tmp_path, is_equal):
+    random = np.random.default_rng(0)
+    parts = {"weight": random.integers(0, 2**32, (768, 12), "u4")}
+    parts |= {name: random.normal(size=(768, 3)).astype("f4") for name in ("scales", "biases")}
+    for part in parts.values() if is_equal else ():
+        part[START] = part[END]
+    tensors = {f"{EMBEDDING}.{name}": part for name, part in parts.items()}
+    base = base_with(tmp_path, tensors, quantization={"group_size": 32, "bits": 4})
+    assert base.shape(EMBEDDING) == ROWS.shape
+    assert (UNTRAINED in tell(TOKENIZER, base)[1]) is is_equal
+
+
+@pytest.mark.parametrize(
+    ("module", "hit"), [("model.layers.0.self_attn.q_proj", True), (EMBEDDING, False)]
+)
+def test_what_the_adapter_is_on(tmp_path, module, hit):
+    base = base_with(tmp_path, {f"{EMBEDDING}.weight": EQUAL})
+    planned = config_of(tmp_path, lora_parameters={"keys": [module], "rank": 8})
+    assert (UNTRAINED in tell(TOKENIZER, base, planned)[1]) is hit
+    file = save(tmp_path / "adapters.safetensors", lora({module: (96, 96)}))
+    assert (UNTRAINED in tell(TOKENIZER, base, Adapter.read(file))[1]) is hit
+
+
+@pytest.mark.parametrize(("saved", "hit"), [(ROWS, False), (EQUAL, True), (ROWS[:9], True)])
+def test_embeddings_that_were_trained_themselves(tmp_path, saved, hit):
+    base = base_with(tmp_path, {f"{EMBEDDING}.weight": EQUAL})
+    file = save(tmp_path / "adapters.safetensors", {f"{EMBEDDING}.weight": saved})
+    tuned = TunedModel.of(Adapter.read(file))
+    assert (UNTRAINED in tell(TOKENIZER, base, tuned)[1]) is hit
+
+
+def test_embeddings_that_do_not_matter_or_cannot_be_read(tmp_path):
+    base = base_with(tmp_path, {f"{EMBEDDING}.weight": EQUAL})
+    assert UNTRAINED not in tell(TOKENIZER, base, Dataset.read(DATA / "geography-text"))[1]
+    (base.path / "model.safetensors").write_bytes(b"")
+    outcome, told = tell(TOKENIZER, base)
+    assert told == {}
+    assert "ended inside" in outcome.unsought[f"tokenizer-consistency.{UNTRAINED}"]
 
 
 # Rows of text.
