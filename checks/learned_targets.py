@@ -34,6 +34,7 @@ from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Seen, Severity, Sign, Symptom, Unsought
 from mlxdoctor.judge.learned import (
     ENOUGH_ROWS,
+    LEARNED,
     LIKELY,
     LossChange,
     change,
@@ -79,9 +80,6 @@ MEMORISED = 0.5
 #: Share of its loss that the prompt lost, over the same share of the answer: 0.8 in the fixtures
 #: with the prompt in the loss, below 0 with it masked.
 PROMPT_SHARE = 0.5
-#: Nats a token by which the last answers fell where they were learned: 6.5 in the run that showed
-#: the sign.
-LEARNED = 1.0
 #: Share of its base loss by which earlier answers fell at most where they were not learned: they
 #: rose by 0.3 of it in that run.
 UNLEARNED = 0.1
