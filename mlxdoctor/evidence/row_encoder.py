@@ -23,12 +23,16 @@ _PROBE = "mlxdoctor"
 
 
 class Role(IntEnum):
-    """What a token of a row is."""
+    """What a token of a row is.
+
+    EARLIER_ANSWER: of an answer before the last one, which `mask_prompt` leaves out of the loss.
+    """
 
     PROMPT = 0
     ANSWER = 1
     END = 2
     OTHER = 3
+    EARLIER_ANSWER = 4
 
 
 @dataclass(frozen=True)
@@ -191,10 +195,11 @@ class RowEncoder:
     ) -> SupervisedRow:
         array = np.array(tokens, dtype=np.int32)
         roles = np.full(len(array), Role.PROMPT, dtype=np.int8)
-        # Masked, earlier answers are a part of the prompt.
-        others = () if self.mask_prompt else earlier
-        for start, stop in [*others, (min(len(prompt), len(array)), len(array))]:
+        for start, stop in earlier:
             roles[start:stop] = self._answer_roles(array[start:stop])
+        if self.mask_prompt:
+            roles = np.where(roles == Role.ANSWER, Role.EARLIER_ANSWER, Role.PROMPT).astype(np.int8)
+        roles[len(prompt) :] = self._answer_roles(array[len(prompt) :])
         length = min(len(array), self.max_seq_length)
         offset = len(prompt) if self.mask_prompt else 0
         prefix_matches = tokens[: len(prompt)] == list(prompt)

@@ -15,6 +15,8 @@ from mlxdoctor.models.losses import RowLosses, RowPass
 
 #: Rows that decide: fewer cannot reach that p-value.
 ENOUGH_ROWS = 8
+#: Nats by which the loss on the answers fell if the model learned them.
+LEARNED = 1.0
 #: Probability of a token that is the greedy choice.
 LIKELY = 0.5
 

@@ -3,8 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from mlxdoctor.evidence.supervision import Role
 from mlxdoctor.models.losses import TokenLosses
 from tests.conftest import check_called
 from tests.given import outcome, severities
@@ -106,6 +108,39 @@ def test_what_was_learned(tuned: Losses, expected: set[str]) -> None:
 )
 def test_what_was_learned_of_a_masked_prompt(tuned: Losses, expected: dict[str, str]) -> None:
     assert codes_of(made(tuned, mask_prompt=True)) == expected
+
+
+@pytest.mark.parametrize(
+    ("tuned", "base", "severity"),
+    [
+        # The base model's loss on the earlier answers is 2.0, and 3.0 on the last ones.
+        (replace(SOUND, prompt=2.0), BASE, "warning"),
+        (replace(SOUND, prompt=1.81), BASE, "warning"),
+        (replace(SOUND, prompt=1.79), BASE, None),
+        # They became worse, and a little worse.
+        (replace(SOUND, prompt=2.11), BASE, "error"),
+        (replace(SOUND, prompt=2.09), BASE, "warning"),
+        # The last ones were not learned either.
+        (replace(SOUND, prompt=2.0, answer=1.99), BASE, "warning"),
+        (replace(SOUND, prompt=2.0, answer=2.01), BASE, None),
+        # The base model knew the earlier ones.
+        (replace(SOUND, prompt=0.31), replace(BASE, prompt=0.31), "warning"),
+        (replace(SOUND, prompt=0.29), replace(BASE, prompt=0.29), None),
+    ],
+)
+def test_earlier_answers_that_a_mask_left_out(
+    tuned: Losses, base: Losses, severity: str | None
+) -> None:
+    masked = made(tuned, base, mask_prompt=True)
+    earlier = tuple(
+        replace(row, roles=np.where(row.roles == Role.PROMPT, Role.EARLIER_ANSWER, row.roles))
+        for row in masked.rows
+    )
+    expected = {} if severity is None else {"earlier-answers-unlearned": severity}
+    assert codes_of(replace(masked, rows=earlier)) == expected
+    # Of fewer rows it is not said; nor of what comes before a row's only answer.
+    few = replace(masked, rows=earlier[:7] + masked.rows[7:])
+    assert "earlier-answers-unlearned" not in codes_of(few)
 
 
 @pytest.mark.parametrize(

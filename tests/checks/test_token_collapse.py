@@ -10,9 +10,10 @@ import pytest
 
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.supervision import Role, SupervisedRows
+from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.generations import Generation, Generations
 from mlxdoctor.models.losses import TokenLosses
-from tests.checks.data_evidence import DATA, rows_of
+from tests.checks.data_evidence import BASE, DATA, rows_of
 from tests.conftest import check_called
 from tests.given import answers, findings, outcome
 from tests.measured_rows import Losses, measured_rows
@@ -199,6 +200,46 @@ def test_a_limit_that_cuts_most_of_the_base_too_is_too_short_to_tell(
     found = outcome(token_collapse, said)
     assert ("token-collapse.never-ends" in {one.code for one in found.findings}) is hit
     assert ("token-collapse.never-ends" not in found.unsought) is is_sought
+
+
+def with_losses(end: float = 5.0, answer: float = 0.5, end_role: Role = Role.END) -> TokenLosses:
+    """Of a base model with losses of 4.0, 9.0 on the end, and of a tuned one with these."""
+    rows = measured_rows(Losses(end=9.0), Losses(answer=answer, end=end), 16)
+    roles = np.where(rows[0].roles == Role.END, end_role, rows[0].roles)
+    return TokenLosses((), tuple(replace(row, roles=roles) for row in rows), 768)
+
+
+@pytest.mark.parametrize(
+    ("losses", "short", "hit"),
+    [
+        (with_losses(), 16, True),
+        # Enough of the expected answers, of 7 tokens and an end, have room in half of the limit.
+        (with_losses(), 12, True),
+        (with_losses(), 11, False),
+        # It expects the end, only not after its own answers.
+        (with_losses(end=0.68), 16, False),
+        (with_losses(end=0.71), 16, True),
+        # It did not learn the rows, or they have no end.
+        (with_losses(answer=3.01), 16, False),
+        (with_losses(answer=2.99), 16, True),
+        (with_losses(end_role=Role.OTHER), 16, False),
+        (None, 16, False),
+    ],
+)
+def test_where_there_was_room_to_end_the_base_is_no_excuse(
+    losses: TokenLosses | None, short: int, hit: bool
+) -> None:
+    tokenizer = Tokenizer.read(BASE)
+    assert len(tokenizer.encode("." * 7, add_special_tokens=False)) == 7
+    both = answers([LONG] * 16, [LONG] * 16)
+    items = [
+        replace(item, expected="." * (7 if i < short else 8)) for i, item in enumerate(both.items)
+    ]
+    found = outcome(token_collapse, replace(both, items=tuple(items)), losses, tokenizer)
+    said_so = [one for one in found.findings if one.code == "token-collapse.never-ends"]
+    figures = [(str(one.severity), one.measured["with_room"]) for one in said_so]
+    assert figures == [("error", short)] * hit
+    assert ("token-collapse.never-ends" in found.unsought) is not hit
 
 
 @pytest.fixture(scope="module")

@@ -60,6 +60,12 @@ def our_targets(rows):
     return sorted(found)
 
 
+def is_first_answer(roles):
+    """Where the tokens of a row's first answer are."""
+    first_end = np.flatnonzero(roles == Role.END)[0]
+    return (roles == Role.ANSWER) & (np.arange(len(roles)) < first_end)
+
+
 CASES = [
     ("geography", False, 4, 2048),
     ("geography", True, 8, 48),
@@ -101,11 +107,12 @@ def test_rows_of_other_shapes_match_mlx_lm_too(tmp_path):
     by_index = {row.index: row for row in ours.rows}
     assert "earlier-answers-masked" in by_index[1].problems
     # Both answers are known as such, the questions between them are not; masked, the first is a
-    # part of the prompt.
+    # part of the prompt, and known as an earlier one.
     turn = [Role.PROMPT, Role.ANSWER, Role.END, Role.OTHER]
-    for mask, turns in ((False, 2), (True, 1)):
+    for mask, first in ((False, turn), (True, [Role.PROMPT, Role.EARLIER_ANSWER])):
         changes = np.flatnonzero(np.diff(roles[mask])) + 1
-        assert roles[mask][[0, *changes]].tolist() == turn * turns
+        assert roles[mask][[0, *changes]].tolist() == first + turn
+    assert np.array_equal(roles[True] == Role.EARLIER_ANSWER, is_first_answer(roles[False]))
 
 
 def test_completions_are_chats(tmp_path):
