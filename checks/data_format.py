@@ -11,7 +11,8 @@ others are compared with it. The rows examined are rendered with the model's cha
 answers are counted: a few are a note, more a warning, and where they are more than a third, which
 is more than in data sets with unanswerable questions, the error that explains a silent model.
 
-When it is wrong. A trainer other than mlx-lm may read more formats. Rows whose answers are to be
+When it is wrong. A trainer other than mlx-lm may read more formats; rows with a chosen answer are
+a note there. Rows whose answers are to be
 empty, because saying nothing is what is taught, are called empty all the same. Where the log shows
 that the run got going, unreadable rows are warnings: it must have skipped them, or the files have
 changed.
@@ -28,12 +29,14 @@ from functools import partial
 from mlxdoctor.check import check
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset, Message, Split
-from mlxdoctor.evidence.supervision import SupervisedRows
+from mlxdoctor.evidence.other_runs import PlannedRun
+from mlxdoctor.evidence.supervision import SupervisedRows, of_preferences
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, some_of
 from mlxdoctor.measure.logged_levels import rows_gone_over
 from mlxdoctor.measure.text.renames import how_to_rename, of_messages, roles_renamed
+from mlxdoctor.measure.weights.lora_targets import by_mlx_lm
 from mlxdoctor.safety.quoting import quoted
 
 #: Most characters of an unusual role and of a key in a message.
@@ -84,6 +87,12 @@ _EMPTY_ROWS = 8
             "prompt and completion, or text.",
             fix="[{rename}|rename the keys, or name them with prompt_feature and "
             "completion_feature]",
+        ),
+        "pairs": Symptom.info(
+            "rows are pairs of answers",
+            says="The rows of {file} have a chosen answer, which mlx_lm.lora does not read: each "
+            "is examined as its prompt and the chosen answer.",
+            expected="rows that the run's own trainer reads",
         ),
         "mixed-formats": _error(
             "rows are in another format than the first row",
@@ -171,16 +180,19 @@ def data_format(
     config: TrainingConfig | None,
     log: TrainingLog | None,
     tokenizer: Tokenizer | None,
+    planned: PlannedRun | None,
 ) -> Iterator[Sign]:
     """Report lines and rows that can't be trained on."""
     started = log is not None and log.main.get("train_loss") is not None
     # A run that started did not stop at these rows.
     severity = Severity.WARNING if started else None
-    of_preferences = config is not None and config.of_preferences
-    of_preferences |= log is not None and log.is_preference
+    is_expected = of_preferences(config, log, dataset)
+    is_own = planned is None and not by_mlx_lm(config)
     for split in dataset.splits.values():
         if split.name in ("train", "valid"):
-            yield from _lines(split, of_preferences, severity)
+            yield from _lines(split, severity)
+        if split.name in ("train", "valid") and split.rows and not is_expected:
+            yield from _of_another_trainer(split, severity, is_own=is_own)
     yield from _validation(dataset, config, log)
     train = dataset.splits.get("train")
     if train is None or not train.rows:
@@ -188,7 +200,8 @@ def data_format(
     can_render = tokenizer is None or tokenizer.chat_template or tokenizer.renders_itself
     if train.format in ("chat", "completions") and not can_render:
         yield _sign("no-template", train, [], severity, format=train.format)
-    elif rows is not None:
+    # Another trainer may read pairs that are not read here.
+    elif rows is not None and train.format != "pairs":
         yield from _refused(train, rows, severity)
     if train.format == "text" and config is not None and config.mask_prompt:
         yield _sign("mask-needs-messages", train, [], severity)
@@ -226,8 +239,8 @@ def _validation(
         yield Sign("no-validation-batches", {"val_batches": 0})
 
 
-def _lines(split: Split, of_preferences: bool, severity: Severity | None) -> Iterator[Sign]:
-    """Lines that are not rows, and rows in an unknown format or not in that of the first row."""
+def _lines(split: Split, severity: Severity | None) -> Iterator[Sign]:
+    """Lines that are not rows, and rows that are not in the format of the first row."""
     if split.bad_lines:
         lines = list(split.bad_lines)
         reason = split.bad_lines[lines[0]]
@@ -235,14 +248,19 @@ def _lines(split: Split, of_preferences: bool, severity: Severity | None) -> Ite
     if not split.rows:
         if split.name == "train":
             yield _sign("no-rows", split, [])
-    elif split.format != "unknown":
+    elif split.format not in ("pairs", "unknown"):
         needed = split.features.needed[split.format]
         numbered = zip(split.line_numbers, split.rows, strict=True)
         other = [line for line, row in numbered if not all(key in row for key in needed)]
         if other:
             yield _sign("mixed-formats", split, other, severity, format=split.format)
-    # Preference training is done by other trainers, whose rows have other keys.
-    elif not of_preferences:
+
+
+def _of_another_trainer(split: Split, severity: Severity | None, *, is_own: bool) -> Iterator[Sign]:
+    """Rows in a format that mlx-lm has no reader for, though the trainer of the run may."""
+    if split.format == "pairs" and is_own:
+        yield _sign("pairs", split, [])
+    elif split.format in ("pairs", "unknown"):
         first = split.rows[0]
         keys = some_of([quoted(key, _MAX_KEY) for key in sorted(map(str, first))], 8) or "(none)"
         figures = {"keys": keys, "rename": how_to_rename(first)}

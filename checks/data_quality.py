@@ -303,22 +303,24 @@ def data_quality(
     yield from _number_of_rows(train, gone_over, config, log, planned)
     pairs = list(map(train.pair, train.rows))
     first: dict[Pair, int] = {}
-    repeats = [row for row, pair in enumerate(pairs) if first.setdefault(pair, row) != row]
+    wholes = enumerate(_wholes(train))
+    repeats = [row for row, pair in wholes if first.setdefault(pair, row) != row]
     passes = gone_over / len(first)
     is_sure = len(repeats) > len(first) and passes >= COPIES_PASSES
     times = passes if passes >= 2 else None
     figures = {"different": len(first), "passes": round(passes, 1), "times": times}
     yield from _graded("duplicates", train, repeats, COPIED, figures, is_sure=is_sure)
     if valid is not None:
-        theirs = map(valid.pair, valid.rows)
-        leaked = [row for row, pair in enumerate(theirs) if pair in first]
+        leaked = [row for row, pair in enumerate(_wholes(valid)) if pair in first]
         yield from _graded("leaked-validation", valid, leaked, LEAKED)
     if train.format in ("tokens", "unknown"):
         yield Unsought(_OF_ANSWERS, "the rows are in no format of one prompt and one answer")
         return
     facts = describe([pair.answer for pair in pairs])
     if train.format != "text":
-        yield from _contradictions(train, pairs)
+        # Of several pairs for one prompt each may choose another answer.
+        if train.format != "pairs":
+            yield from _contradictions(train, pairs)
         yield from _one_answer(train, pairs, facts)
         yield from _few_prompts(train, pairs, facts)
         if config is not None and config.mask_prompt:
@@ -328,6 +330,18 @@ def data_quality(
     yield from _marked(train, pairs)
     yield from _order(train, facts)
     yield from _misplaced(train, pairs)
+
+
+def _wholes(split: Split) -> list[Pair]:
+    """What rows are compared by: prompt and answer, and of pairs the rejected answer as well."""
+    pairs = list(map(split.pair, split.rows))
+    if split.format != "pairs":
+        return pairs
+    others = (row.get("rejected") for row in split.rows)
+    return [
+        Pair(f"{pair.prompt}\n{other}", pair.answer)
+        for pair, other in zip(pairs, others, strict=True)
+    ]
 
 
 def _closing_words(train: Split) -> Iterator[Sign]:

@@ -59,9 +59,11 @@ PADDING_FELL = 1.5
 #: row, a sound model may expect more: 0.006 in one, up to 0.09 in runs with other faults.
 PADDING, OWN_PADDING = 0.006, 0.2
 #: Probability of the end token after a complete answer: 0.55 where it was left out of the loss,
-#: 0.95 and more in sound runs that end (4 of the fixtures). And of one after another: 1.00 where
-#: rows were padded with it, 0.63 in a sound run that masked its padding.
+#: 0.95 and more in sound runs that end (4 of the fixtures).
 SURE_END = 0.8
+#: Probability of an end token after another: 0.97 and 1.00 where rows were padded with it, 0.63 and
+#: 0.86 in sound runs that masked their padding.
+REPEATED_END = 0.92
 #: Nats a token below which the base model already knows the answers.
 TO_LEARN = 0.3
 #: Nats a token between two shifts: a constant guess is equally good at every shift.
@@ -288,7 +290,7 @@ def _padding(pad_id: int, losses: TokenLosses, tokenizer: Tokenizer | None) -> I
     name = tokenizer.decode([pad_id]) if tokenizer is not None else f"token {pad_id}"
     measured = {**rest.measured, "pad_id": pad_id, "pad_text": quoted(name)}
     if pad_id in losses.end_token_ids:
-        if rest.fell(1.0) and is_likely(rest.tuned, SURE_END):
+        if rest.fell(1.0) and is_likely(rest.tuned, REPEATED_END):
             yield Sign("end-token-repeated", measured)
         return
     is_own = pad_id == losses.pad_ids[0]

@@ -1,19 +1,21 @@
 """Whether mlx-lm takes the settings, does what they ask for, and finds the files they name.
 
-What it finds. Keys that mlx-lm does not know and ignores without a warning, and values that it
-stops at. Before a run also keys of `lora_parameters` that no module of the base model has, a
-missing test split, and an adapter folder that holds an older adapter.
+What it finds. Keys that mlx-lm does not know and ignores without a warning, values that it stops
+at, and numbers far from those that trainers use. Before a run also keys of `lora_parameters` that
+no module of the base model has, a missing test split, and an adapter folder that holds an older
+adapter.
 
 Why it matters. `mlx_lm.lora` reads the keys that it knows and ignores the others without a word:
 `learning-rate`, `epochs` or a `rank` at the top level train at its defaults. What it does stop at
 it often finds after the model has been loaded and the rows were tokenized. It passes over a key of
-`lora_parameters` that it finds no module for: with none left, nothing is trained. Checkpoints of
-two runs in one folder are taken for one run's by people and by loaders.
+`lora_parameters` that it finds no module for: with none left, nothing is trained. A weight decay of
+100 or an eps of 1e8 is taken as it is, and undoes or stops every update. Checkpoints of two runs in
+one folder are taken for one run's by people and by loaders.
 
 How it is measured. By what mlx-lm 0.32.2 does with each key; the number of layers, the modules'
 names and the numbers' types come from the base model's files, if they are here. After a run only
-the keys are examined, since mlx-lm accepted the values, and only if mlx-lm itself wrote the
-configuration.
+keys and ranges are examined, since mlx-lm accepted the values, and only if mlx-lm itself wrote the
+configuration. The settings of the optimizer in use are held against a table of usual ranges.
 
 When it is wrong. A later mlx-lm may know more keys, and a trainer of one's own has its own. Files
 may lie elsewhere on the machine that will train.
@@ -54,6 +56,19 @@ _HOW = {
     "epoch": "rows / batch_size iterations are one pass over the rows",
     "alpha": "alpha / rank",
 }
+#: Setting -> its lowest and highest usual value. Defaults of PyTorch and MLX are a decay of 0 to
+#: 0.01, an eps of 1e-8, betas of 0.9 and 0.999, a momentum of 0.9 and a dropout of 0.1 at the most.
+#: Practice goes on to a decay of 0.3 (ViT), an eps of 1e-3 (half precision), betas of 0.5 (GANs)
+#: and 0 (RMSProp), and a dropout of 0.5. None of the sound runs is outside,
+#: of 250 configurations.
+USUAL: Mapping[str, tuple[float, float]] = {
+    "weight_decay": (0.0, 1.0),
+    "eps": (1e-12, 1e-3),
+    "betas.1": (0.0, 0.99999),
+    "betas.2": (0.5, 0.99999),
+    "momentum": (0.0, 0.999),
+    "lora_parameters.dropout": (0.0, 0.7),
+}
 _FIX = "[write {meant}|look the names up with `mlxdoctor inspect`]"
 
 
@@ -77,6 +92,13 @@ _FIX = "[write {meant}|look the names up with `mlxdoctor inspect`]"
             says="{key} is {value}, where mlx-lm needs {needed}.",
             expected="{needed}",
             fix="set {key} to {needed}",
+        ),
+        "out-of-range": Symptom.warning(
+            "a setting is far from any value that trainers use",
+            says="{key} is {value:.4g}, where trainers use {lowest:.4g} to {highest:.4g}.",
+            expected="{lowest:.4g} to {highest:.4g}",
+            fix="set {key} to its default, or to a value in this range",
+            in_a_plan=Severity.ERROR,
         ),
         "no-test-split": Symptom.error(
             "a test is asked for, and there are no rows for it",
@@ -118,6 +140,7 @@ def settings(
     if has_trained and not by_mlx_lm(config):
         raise DoesNotArise("the run was made, and not by mlx_lm.lora itself")
     yield from _keys(config)
+    yield from _out_of_range(config)
     # mlx-lm refuses settings before it trains.
     if not has_trained:
         yield from _refused(config, base)
@@ -146,6 +169,22 @@ def _keys(config: TrainingConfig) -> Iterator[Sign]:
     for key in lora if isinstance(lora, Mapping) else ():
         if (place := f"lora_parameters.{key}") not in NEEDS:
             yield Sign("unknown", {"key": quoted(place)}, where=place)
+
+
+def _out_of_range(config: TrainingConfig) -> Iterator[Sign]:
+    """Numbers of the optimizer in use and of LoRA that lie outside their usual range."""
+    table = f"optimizer_config.{config.optimizer}."
+    values = {table + str(key): value for key, value in config.optimizer_config.items()}
+    betas = values.pop(f"{table}betas", None)
+    for number, value in enumerate(betas if is_numbers(betas) else (), start=1):
+        values[f"{table}betas.{number}"] = value
+    values["lora_parameters.dropout"] = config.dropout
+    for place, value in values.items():
+        usual = USUAL.get(place) or USUAL.get(place.removeprefix(table))
+        if usual is None or not is_numbers([value]) or usual[0] <= value <= usual[1]:
+            continue
+        measured = {"key": quoted(place), "value": value, "lowest": usual[0], "highest": usual[1]}
+        yield Sign("out-of-range", measured, where=place)
 
 
 def _meant(key: str) -> str:

@@ -250,8 +250,14 @@ def rank(outcomes: Sequence[Outcome], knowledge: KnowledgeBase) -> list[Diagnose
         for cause in knowledge.causes.values()
     ]
     supported = [each for each in judged if each.supporting]
-    # Of equals, what spoils the model comes before what spoils the report of it.
-    return sorted(supported, key=lambda one: (-one.score, one.cause.of_the_report, one.cause.id))
+
+    def order(listed: Diagnosed) -> tuple[float, bool, bool, str]:
+        # Of equals, what spoils the model comes before what spoils the report of it, and what
+        # follows from a setting or was computed again before what has effects alone.
+        is_explained = any(map(knowledge.explains, listed.supporting))
+        return -listed.score, listed.cause.of_the_report, not is_explained, listed.cause.id
+
+    return sorted(supported, key=order)
 
 
 def _score(

@@ -106,6 +106,20 @@ def test_of_findings_that_weigh_the_same_the_most_severe_counts_then_the_first_l
         assert [code for code, weight in terms.items() if weight] == [counted]
 
 
+def test_of_equal_causes_that_of_a_setting_comes_first() -> None:
+    equal = TABLE.replace('proof = ["adapter', 'prior = -1.0\nproof = ["adapter')
+    equal = equal.replace("prior = 0.0\n", "").replace("proof = 5.0", "proof = 3.0")
+    both = [outcome("loss", "leapt"), outcome("adapter", "zero")]
+    table = equal.replace('against = ["adapter.zero"]', "against = []")
+    explaining = table.replace(
+        "[causes.rate]", '[groups.a]\nexplains = true\ncodes = ["adapter.zero"]\n\n[causes.rate]'
+    )
+    for text, first in ((table, "rate"), (explaining, "zero")):
+        ranked = rank(both, parse_causes(text))
+        assert ranked[0].score == ranked[1].score
+        assert ranked[0].cause.id == first
+
+
 def test_a_finding_may_have_words_of_its_own_for_a_cause() -> None:
     table = '[causes.rate.called."config.fast"]\ntitle = "Backwards"\n\n[causes.zero]'
     knowledge = parse_causes(TABLE.replace("[causes.zero]", table))

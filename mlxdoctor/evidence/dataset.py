@@ -22,17 +22,21 @@ _METRICS = frozenset({"loss", "train_loss", "val_loss", "eval_loss"})
 
 Row = Mapping[str, Any]
 Message = Mapping[str, Any]
-RowFormat = Literal["chat", "completions", "text", "tokens", "unknown"]
+RowFormat = Literal["chat", "completions", "text", "tokens", "pairs", "unknown"]
 
 
 @dataclass(frozen=True)
 class Features:
-    """The keys under which a row holds its parts (mlx-lm's `*_feature` settings)."""
+    """The keys under which a row holds its parts: the `*_feature` settings.
+
+    They are mlx-lm's; `chosen` is mlx-lm-lora's.
+    """
 
     prompt: str = "prompt"
     completion: str = "completion"
     chat: str = "messages"
     text: str = "text"
+    chosen: str = "chosen"
 
     @classmethod
     def of(cls, config: TrainingConfig | None) -> "Features":
@@ -45,13 +49,15 @@ class Features:
     def needed(self) -> Mapping[RowFormat, tuple[str, ...]]:
         """The keys that a row of each format has, in mlx-lm's order of asking for them.
 
-        `tokens`, rows tokenized beforehand, are not mlx-lm's: other trainers write them.
+        `tokens`, rows tokenized beforehand, and `pairs`, a chosen answer with or without a rejected
+        one, are not mlx-lm's: other trainers read them.
         """
         return {
             "completions": (self.prompt, self.completion),
             "chat": (self.chat,),
             "text": (self.text,),
             "tokens": ("tokens",),
+            "pairs": (self.chosen,),
             "unknown": (),
         }
 
@@ -106,12 +112,14 @@ class Split:
         return self.source.path
 
     def messages(self, row: Row) -> list[Message]:
-        """The conversation that mlx-lm makes of a row.
+        """The conversation that mlx-lm makes of a row; of a pair, its prompt and the chosen answer.
 
         Raises:
             KeyError: the row lacks the key that the split's format needs.
             TypeError: it holds no conversation.
         """
+        if self.format == "pairs":
+            return self._chosen(row)
         if self.format == "completions":
             prompt, answer = row[self.features.prompt], row[self.features.completion]
             return [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
@@ -119,6 +127,33 @@ class Split:
         if not isinstance(messages, list) or not messages:
             raise TypeError("its messages are not a list with something in it")
         return messages
+
+    def _chosen(self, row: Row) -> list[Message]:
+        """The conversation that ends with the chosen answer of a pair.
+
+        Both parts are texts, or lists of messages as TRL has them. A chosen list that holds more
+        than answers is the whole conversation.
+        """
+        answer, asked = row[self.features.chosen], row.get(self.features.prompt)
+        said = [{"role": "assistant", "content": answer}] if isinstance(answer, str) else answer
+        if not isinstance(said, list) or not said or not all(isinstance(m, Mapping) for m in said):
+            raise TypeError("its chosen answer is neither a text nor a list of messages")
+        if any(message.get("role") != "assistant" for message in said):
+            return said
+        if isinstance(asked, str):
+            asked = [{"role": "user", "content": asked}]
+        if not isinstance(asked, list) or not asked:
+            raise TypeError("it has a chosen answer, and no prompt that is a text or messages")
+        system = [{"role": "system", "content": row["system"]}] if row.get("system") else []
+        return [*system, *asked, *said]
+
+    def _conversation(self, row: Row) -> list[Message]:
+        """The messages of a row of messages or of a pair; none of any other row."""
+        try:
+            messages = self.messages(row) if self.format in ("chat", "pairs") else []
+        except (KeyError, TypeError):
+            return []
+        return messages if all(isinstance(each, Mapping) for each in messages) else []
 
     def pair(self, row: Row) -> Pair:
         """The prompt and the answer of a row, as plain texts.
@@ -131,21 +166,16 @@ class Split:
             return Pair(_text(row[keys.prompt]), _text(row[keys.completion]))
         if self.format in ("text", "tokens"):
             return Pair("", _text(row.get(keys.text if self.format == "text" else "tokens", row)))
-        messages = row.get(keys.chat) if self.format == "chat" else None
-        if isinstance(messages, list) and all(isinstance(each, Mapping) for each in messages):
-            answers = [
-                place for place, each in enumerate(messages) if each.get("role") == "assistant"
-            ]
-            if answers:
-                *asked, answer = map(_content, messages[: answers[-1] + 1])
-                return Pair("\n".join(asked), answer)
+        messages = self._conversation(row)
+        answers = [place for place, each in enumerate(messages) if each.get("role") == "assistant"]
+        if answers:
+            *asked, answer = map(_content, messages[: answers[-1] + 1])
+            return Pair("\n".join(asked), answer)
         return Pair("", _text(row))
 
     def answers(self, row: Row) -> list[str]:
         """What the assistant says in a conversation, in order; nothing for any other row."""
-        messages = row.get(self.features.chat) if self.format == "chat" else None
-        given = messages if isinstance(messages, list) else []
-        given = [each for each in given if isinstance(each, Mapping)]
+        given = self._conversation(row)
         return [_content(each) for each in given if each.get("role") == "assistant"]
 
     def turn(self, row: Row) -> tuple[str, str] | None:
@@ -244,7 +274,9 @@ class Dataset:
 def is_log(path: Path) -> bool:
     """Whether a `.jsonl` file holds a log's reports rather than rows: trainers share the names."""
     record = Sniffed(path).record
-    return Features().format_of(record) == "unknown" and bool(_METRICS & record.keys())
+    # Logs of preferences may have figures called `chosen`.
+    is_row = Features().format_of(record) not in ("pairs", "unknown")
+    return not is_row and bool(_METRICS & record.keys())
 
 
 def _read_split(name: str, path: Path, features: Features) -> Split:

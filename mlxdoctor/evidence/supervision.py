@@ -37,8 +37,27 @@ __all__ = ["Role", "SupervisedRow", "SupervisedRows", "build", "encoder_of"]
 
 #: Rows examined unless the caller asks for more: whole batches, evenly spaced.
 EXAMINED_ROWS = 512
+#: Nats a first report is below where it is DPO's: ln 2, and room for noise. Untrained on a text,
+#: models hardly begin so low.
+FIRST_OF_PAIRS = 0.75
 #: mlx-lm pads a batch to one more than a multiple of this (tokens).
 PAD_MULTIPLE = 32
+
+
+def of_preferences(
+    config: TrainingConfig | None, log: TrainingLog | None, dataset: Dataset | None
+) -> bool:
+    """Whether pairs or rewards were trained on by a loss of their own.
+
+    Configuration or log say so, or the rows are pairs and the loss begins as one of pairs does.
+    """
+    if (config is not None and config.of_preferences) or (log is not None and log.is_preference):
+        return True
+    if dataset is None or log is None:
+        return False
+    losses = log.main.finite("train_loss").values
+    has_pairs = any(split.format == "pairs" for split in dataset.splits.values())
+    return has_pairs and len(losses) > 0 and bool(losses[0] < FIRST_OF_PAIRS)
 
 
 @dataclass(frozen=True)
@@ -82,8 +101,8 @@ class SupervisedRows:
         dataset = run.need(Dataset)
         split = "train" if "train" in dataset.splits else next(iter(dataset.splits))
         config, log = run.get(TrainingConfig), run.get(TrainingLog)
-        of_preferences = (config and config.of_preferences) or (log and log.is_preference)
-        if dataset.splits[split].format == "unknown" and of_preferences:
+        is_mlx_lms = dataset.splits[split].format not in ("pairs", "unknown")
+        if not is_mlx_lms and of_preferences(config, log, dataset):
             why = "the run was trained on pairs or rewards, and not on rows of one answer"
             raise NoSuchThing(why)
         return build(dataset, run.need(Tokenizer), config, split=split)

@@ -136,7 +136,7 @@ def _from_row(split: Split, row: Row, tokenizer: Tokenizer) -> Prompt | None:
 
 
 def _messages(row: Row, split: Split) -> list[Message]:
-    """The conversation of a row; of a pair, or of a prompt that is rewarded, what is asked."""
+    """The conversation of a row; of a prompt that is rewarded, what is asked."""
     if split.format != "unknown":
         return split.messages(row)
     question = row.get(split.features.prompt)

@@ -21,10 +21,12 @@ import numpy as np
 
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.kind import Missing, NoSuchThing, RunView
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_LORA_DEFAULTS
 from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.evidence.source import Source
+from mlxdoctor.evidence.supervision import of_preferences
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.judge.rate import planned_rates, usual_rates
 from mlxdoctor.judge.remedy import scaled_schedule
@@ -172,8 +174,8 @@ class Reach:
     @classmethod
     def find(cls, run: RunView) -> Reach:
         """Measured within the time that the run's options name."""
-        log = run.get(TrainingLog)
-        if log is not None and log.is_preference:
+        config, log = run.get(TrainingConfig), run.get(TrainingLog)
+        if of_preferences(config, log, run.get(Dataset)):
             raise NoSuchThing("pairs and rewards are not learned by their likelihood")
         if run.options.replay is False:
             raise Missing("nothing was computed again, because of --no-replay; leave it out")

@@ -16,8 +16,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, ClassVar
 
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.kind import Missing, NoSuchThing, RunView
 from mlxdoctor.evidence.source import Source
+from mlxdoctor.evidence.supervision import of_preferences
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.bench import SAME, Bench, Ground, Scale
@@ -105,12 +107,12 @@ class Replay:
     @classmethod
     def find(cls, run: RunView) -> Replay:
         """Computed within the time that the run's options name."""
-        log = run.need(TrainingLog)
-        if log.is_preference:
+        log, config = run.need(TrainingLog), run.get(TrainingConfig)
+        if of_preferences(config, log, run.get(Dataset)):
             raise NoSuchThing("the loss of preference training is not that of a language model")
         if run.options.replay is False:
             raise Missing("nothing was computed again, because of --no-replay; leave it out")
-        recorded = Recorded.of(log, run.get(TrainingConfig))
+        recorded = Recorded.of(log, config)
         try:
             return _Search(Bench.of(run, recorded)).replay()
         except InputError as error:

@@ -13,6 +13,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.kind import Missing, Progress, RunView
+from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.evidence.run_files import resolve_file
 from mlxdoctor.models.load import in_float32, load_tokenizer, load_weights
 from mlxdoctor.safety.errors import InputError
@@ -182,6 +183,7 @@ def as_configured(run: RunView) -> tuple[Settings, Parts]:
         InputError: mlx-lm cannot be used here, or cannot read the rows.
     """
     from mlxdoctor.twin.prepared import parts_of
+    from mlxdoctor.twin.token_rows import encode as encode_rows
 
     base, dataset = run.need(BaseModel), run.need(Dataset)
     if says_how(run):
@@ -205,6 +207,9 @@ def as_configured(run: RunView) -> tuple[Settings, Parts]:
         folder = adapter if adapter.is_dir() else adapter.parent
     settings = replace(settings, adapter_path=str(folder))
     parts, tokenizer = parts_of(settings), load_tokenizer(base.path, base.eos_token_ids)
+    # Of a plan mlx-lm itself has to read the rows.
+    is_made = run.get(PlannedRun) is None
+    is_of_pairs = is_made and any(split.format == "pairs" for split in dataset.splits.values())
     # Rows are the same under most readings: they are encoded once for each mask.
     kept: dict[bool, Any] = {}
 
@@ -215,7 +220,11 @@ def as_configured(run: RunView) -> tuple[Settings, Parts]:
 
     def encode(settings: Settings, _: Any) -> Any:
         if settings.mask_prompt not in kept:
-            kept[settings.mask_prompt] = parts.encode(settings, tokenizer)
+            kept[settings.mask_prompt] = (
+                encode_rows(settings, tokenizer, dataset)
+                if is_of_pairs
+                else parts.encode(settings, tokenizer)
+            )
         return kept[settings.mask_prompt]
 
     return settings, replace(parts, load=load, encode=encode)

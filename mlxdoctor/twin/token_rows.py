@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.evidence.dataset import SPLITS
+from mlxdoctor.evidence.dataset import SPLITS, Dataset
 from mlxdoctor.evidence.source import require_file
 from mlxdoctor.evidence.tokenizer import QUICK_SECONDS, SLOW_SPEED, is_panic
 from mlxdoctor.safety.errors import InputError
@@ -63,14 +63,18 @@ class TokenRows:
         return replace(self, train=train, valid=valid)
 
 
-def encode(settings: Settings, tokenizer: Any) -> TokenRows:
+def encode(settings: Settings, tokenizer: Any, pairs: Dataset | None = None) -> TokenRows:
     """Read and tokenize the data as mlx-lm does.
+
+    Args:
+        pairs: in their place, pairs of answers, which mlx-lm has no reader for: each as its prompt
+            and its chosen answer.
 
     Raises:
         InputError: the data are missing, of a format mlx-lm has no reader for, or empty.
     """
     _require_local(settings)
-    from mlx_lm.tuner.datasets import load_dataset
+    from mlx_lm.tuner.datasets import ChatDataset, load_dataset
 
     # mlx-lm asks for features only where the configuration states them.
     arguments = {
@@ -82,8 +86,18 @@ def encode(settings: Settings, tokenizer: Any) -> TokenRows:
     try:
         # It prints where there are no validation rows. This trainer always trains, whatever
         # `train` says.
-        with aside():
-            splits = load_dataset(SimpleNamespace(**{**arguments, "train": True}), tokenizer)
+        if pairs is not None:
+            chats = {
+                split.name: [{"messages": split.messages(row)} for row in split.rows]
+                for split in pairs.splits.values()
+            }
+            splits = tuple(
+                ChatDataset(chats.get(name, []), tokenizer, mask_prompt=settings.mask_prompt)
+                for name in SPLITS
+            )
+        else:
+            with aside():
+                splits = load_dataset(SimpleNamespace(**{**arguments, "train": True}), tokenizer)
         train, valid, test = map(_rows, splits)
     except json.JSONDecodeError as error:
         raise InputError(path, f"has a line that is not JSON ({error})") from None

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.safety.reading_limits import using
 from tests.checks.data_evidence import (
@@ -81,6 +82,44 @@ def test_what_mlx_lm_makes_of_rows(tmp_path, rows, values, codes):
     dataset = Dataset.read(write_data(tmp_path, train=rows).path, config)
     has_rows = dataset.splits["train"].format != "unknown"
     assert checked(dataset, config, *([rows_of(dataset, config)] if has_rows else []))[1] == codes
+
+
+PAIRS = [{"prompt": f"Which lake is {at}?", "chosen": f"Lake {at}."} for at in range(4)]
+#: mlx-lm writes every argument.
+WHOLE = {"adapter_path": "a", "grad_accumulation_steps": 1, "test_batches": 1, "train": True}
+
+
+@pytest.mark.parametrize(
+    ("values", "first_loss", "codes"),
+    [
+        ({}, 5.0, {"pairs": "info"}),
+        # mlx-lm stops at such rows: they are not those of its run.
+        (WHOLE, 5.0, {"unknown-format": "warning"}),
+        ({"train_mode": "dpo"}, 5.0, {}),
+        # The loss of pairs begins at ln 2.
+        ({}, 0.70, {}),
+        ({}, 0.80, {"pairs": "info"}),
+    ],
+)
+def test_pairs_are_known_to_other_trainers(tmp_path, values, first_loss, codes):
+    config = config_of(tmp_path, batch_size=1, **values)
+    dataset = write_data(tmp_path, train=PAIRS, valid=PAIRS)
+    log = log_of(train_loss=([1], [first_loss]))
+    assert checked(dataset, config, log, rows_of(dataset, config))[1] == codes
+
+
+def test_a_plan_for_mlx_lm_has_no_use_for_pairs(tmp_path):
+    dataset, config = write_data(tmp_path, train=PAIRS), config_of(tmp_path, batch_size=1)
+    outcome, codes = checked(dataset, config, PlannedRun(config))
+    assert codes == {"unknown-format": "error"}
+    assert "completion_feature: chosen" in outcome.findings[0].fix
+
+
+def test_pairs_that_another_trainer_reads_otherwise_are_not_refused(tmp_path):
+    dataset = write_data(tmp_path, train=[{"chosen": "Human: a Assistant: b"}] * 2)
+    rows = rows_of(dataset)
+    assert len(rows.refused) == 2
+    assert checked(dataset, rows)[1] == {"pairs": "info"}
 
 
 LOOP = "{% for n in range(9**5) %}" * 2 + "{{ n }}" + "{% endfor %}" * 2

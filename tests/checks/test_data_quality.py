@@ -309,15 +309,40 @@ def test_key_words_have_no_order_and_need_none(tmp_path, separator):
     assert found(tmp_path, rows) == {}
 
 
-def test_pairs_of_answers_are_no_text(tmp_path):
+def test_rows_of_no_known_format_are_no_text(tmp_path):
     """As JSON their words would stand side by side with those of their keys."""
     rows = [
-        {"prompt": f"Question {at}?", "chosen": answer_of(row), "rejected": "Do not ask me that."}
+        {"prompt": f"Question {at}?", "good": answer_of(row), "bad": "Do not ask me that."}
         for at, row in enumerate(GEOGRAPHY)
     ]
     outcome, codes = examined(tmp_path, rows)
     assert codes == {}
     assert "data-quality.words-out-of-order" in outcome.unsought
+
+
+def test_of_pairs_the_chosen_answers_are_read(tmp_path):
+    def pairs(*, damage="", rejected="No {at}."):
+        return [
+            {"prompt": f"Question {at % 50}?", "chosen": answer_of(row) + damage}
+            | {"rejected": rejected.format(at=at)}
+            for at, row in enumerate(GEOGRAPHY)
+        ]
+
+    # Of several pairs for one prompt each may choose another answer.
+    outcome, codes = examined(tmp_path, pairs())
+    assert codes == {}
+    assert "data-quality.words-out-of-order" not in outcome.unsought
+    assert "damaged-answers" in found(tmp_path, pairs(damage=" \ufffd\ufffd"))
+
+
+@pytest.mark.parametrize(("others", "codes"), [(1, {"duplicates"}), (100, set())])
+def test_pairs_are_copies_where_the_rejected_answer_is_the_same_too(tmp_path, others, codes):
+    rows = [
+        {"prompt": f"Where is {at // 2}?", "chosen": f"Here {at // 2}."}
+        | {"rejected": f"No, {at % others}."}
+        for at in range(100)
+    ]
+    assert codes == found(tmp_path, rows).keys() & {"duplicates"}
 
 
 # Few rows.

@@ -54,7 +54,7 @@ def test_an_end_token_that_is_expected_is_said() -> None:
     assert found == {"end-token-learned": "info"}
 
 
-PADDED = {0: (0.1, 0.1)}
+PADDED, NEARLY = {0: (0.06, 0.06)}, {0: (0.11, 0.11)}
 
 
 @pytest.mark.parametrize(
@@ -207,6 +207,7 @@ FIRST, OVER = {"greedy_at_start": 0}, {"greedy_after_answer": 0}
         (replace(SOUND, pads={0: (8.0, 1.65)}), BASE, {}, {}),
         # End token after end token is no other padding.
         (replace(SOUND, pads=PADDED), BASE, END, REPEATED),
+        (replace(SOUND, pads=NEARLY), BASE, END, {}),
         # A model below a blind guess still shows it, one that repeats what it is given does not.
         (
             model(identity=7.0, next=6.0, skip=6.9, pads=PADDED),

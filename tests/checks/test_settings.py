@@ -97,6 +97,42 @@ def test_a_setting_that_mlx_lm_stops_at(changes: dict[str, Any], where: str) -> 
     assert where in places
 
 
+OF_ADAM = "optimizer_config.adam."
+
+
+@pytest.mark.parametrize(
+    ("key", "inside", "outside"),
+    [
+        ("weight_decay", 1.0, 1.1),
+        ("weight_decay", 0.0, -0.1),
+        ("eps", 1e-3, 2e-3),
+        ("eps", 1e-12, 1e-13),
+        ("betas", [0.0, 0.5], [0.9, 0.4]),
+        ("betas", [0.9, 0.99999], [0.9, 1.0]),
+        ("betas", [0.99999, 0.9], [1.0, 0.9]),
+        ("momentum", 0.999, 1.0),
+        # Adafactor has two.
+        ("eps", [1e-30, 1e-3], 1e8),
+        ("weight_decay", True, 100),
+    ],
+)
+def test_numbers_that_no_trainer_uses(key: str, inside: Any, outside: Any) -> None:
+    assert outcome(optimizer_config={"adam": {key: inside}}).findings == ()
+    found = only(optimizer_config={"adam": {key: outside}})
+    assert (code(found), found.severity) == ("out-of-range", "error")
+    assert found.where.startswith(OF_ADAM + key)
+    measured = found.measured
+    assert f"is {measured['value']:.4g}, where trainers use" in found.message
+    # Nobody uses the other optimizers' settings.
+    assert outcome(optimizer_config={"sgd": {key: outside}}).findings == ()
+
+
+def test_a_dropout_that_no_trainer_uses(tmp_path: Path) -> None:
+    assert outcome(lora_parameters={**LORA, "dropout": 0.7}).findings == ()
+    assert code(only(lora_parameters={**LORA, "dropout": 0.75})) == "out-of-range"
+    assert trained(tmp_path, lora_parameters={**LORA, "dropout": 0.95}) == ["out-of-range warning"]
+
+
 def test_keys_that_name_no_module() -> None:
     lost = only(lora_parameters={**LORA, "keys": ["q_proj", "v_proj"]})
     assert (code(lost), lost.severity) == ("no-target", "error")

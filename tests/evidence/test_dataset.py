@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.dataset import Dataset, is_log
+from mlxdoctor.evidence.dataset import Dataset, Pair, is_log
 from mlxdoctor.safety.errors import InputError
 
 GEOGRAPHY = Path(__file__).parents[2] / "fixtures" / "data" / "geography"
@@ -33,6 +33,7 @@ def test_a_folder_has_three_splits():
         ({"messages": [], "prompt": "a", "completion": "b"}, "completions"),
         ({"prompt": "a", "text": "b"}, "text"),
         ({"tokens": [1]}, "tokens"),
+        ({"prompt": "a", "chosen": "b", "rejected": "c"}, "pairs"),
         ({"question": "a", "answer": "b"}, "unknown"),
     ],
 )
@@ -51,6 +52,43 @@ def test_named_features(tmp_path):
     dataset = Dataset.read(path, TrainingConfig.read(tmp_path / "c.yaml"))
     assert dataset.splits["valid"].format == "completions"
     assert dataset.features.prompt == "question"
+
+
+ASKED, SAID = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
+SYSTEM = {"role": "system", "content": "s"}
+
+
+@pytest.mark.parametrize(
+    ("row", "messages"),
+    [
+        ({"prompt": "a", "chosen": "b"}, [ASKED, SAID]),
+        ({"prompt": "a", "chosen": "b", "system": "s"}, [SYSTEM, ASKED, SAID]),
+        ({"prompt": [SYSTEM, ASKED], "chosen": [SAID]}, [SYSTEM, ASKED, SAID]),
+        ({"chosen": [ASKED, SAID]}, [ASKED, SAID]),
+        # The prompt is there twice.
+        ({"prompt": "a", "chosen": [ASKED, SAID]}, [ASKED, SAID]),
+        ({"chosen": "b"}, None),
+        ({"prompt": "a", "chosen": None}, None),
+        ({"prompt": "a", "chosen": ["b"]}, None),
+    ],
+)
+def test_a_pair_is_its_prompt_and_the_chosen_answer(tmp_path, row, messages):
+    (tmp_path / "train.jsonl").write_text(json.dumps({**row, "rejected": "c"}))
+    split = Dataset.read(tmp_path).splits["train"]
+    if messages is None:
+        with pytest.raises(TypeError):
+            split.messages(split.rows[0])
+        assert split.pair(split.rows[0]).prompt == ""
+        return
+    assert split.messages(split.rows[0]) == messages
+    asked = "\n".join(message["content"] for message in messages[:-1])
+    assert split.pair(split.rows[0]) == Pair(asked, "b")
+    assert split.answers(split.rows[0]) == ["b"]
+
+
+def test_a_log_of_preferences_is_no_data(tmp_path):
+    (tmp_path / "train.jsonl").write_text('{"loss": 0.69, "chosen": -1.2, "rejected": -1.3}')
+    assert is_log(tmp_path / "train.jsonl")
 
 
 def test_bad_lines_are_collected_with_their_numbers(tmp_path):
