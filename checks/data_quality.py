@@ -28,6 +28,7 @@ key, never by their place in two lists.
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -74,6 +75,10 @@ CLOSING, VARIED = 0.1, 0.5
 #: Different prompts, of all rows, where most answers differ: 0.01 where the roles were exchanged,
 #: 1.0 in 12 real tasks.
 FEW_PROMPTS = 0.1
+#: Share of prompts with one placeholder, or one separator at their ends: all of them in two runs.
+MADE_ALIKE = 0.9
+_PLACEHOLDER = re.compile(r"\{\{?\s?[A-Za-z_]\w{2,30}\s?\}?\}")
+_SEPARATOR = re.compile(r"\s*(?:#{2,}|-+>|=+>|\|{2,}|\*{3,}|<sep>|\[SEP\])\s*\Z")
 #: Times the lowest validation, up to which it has not risen: two of them differ by noise.
 NEAR_LOWEST = 1.05
 #: Passes over few rows: 9 runs on 6 to 24 rows make 50 and more, 92 sound runs fewer than 20.
@@ -126,11 +131,14 @@ _OF_ANSWERS = ("cut-answers", "wrapped-answers", "words-out-of-order", "misplace
 
 #: Shares of answers that end as questions, and of those with tags or entities, from which they are
 #: a note and a warning; never an error, since a task may be to ask, or to write HTML. Neither was
-#: seen in the rows of 40 sound runs of 3 M parameters, one of which is asked for HTML.
+#: seen in the rows of 40 sound runs of 3 M parameters, one of which is asked for HTML. An answer
+#: that is an element from its first sign to its last is meant to be one.
 EXCHANGED, MARKED_UP = (0.3, 0.5, 2.0), (0.05, 0.2, 2.0)
 _MARKUP = re.compile(
-    r"</?(?:p|br|div|span|b|i|ul|li|a|strong|em)\b[^<>]{0,80}>|&(?:nbsp|amp|quot|lt|gt|#\d{2,5});"
+    r"\A(?!\s*<[^<>]*>.*</\w+>\s*\Z).*</?(?:p|br|div|span|b|i|ul|li|a|strong|em)\b[^<>]{0,80}>",
+    re.DOTALL,
 )
+_ENTITY = re.compile(r"\A[^<]*&(?:nbsp|amp|quot|lt|gt|#\d{2,5});[^<]*\Z")
 _OF_MARKUP = re.compile(r"html|markup|\btags?\b|xml|snippet|<\w", re.IGNORECASE)
 #: Likewise of placeholders, of empty cells as tables write them and of errors of a service: at most
 #: 0.003 in 12 real tasks.
@@ -145,6 +153,7 @@ _QUESTION = re.compile(r"\?\s*\Z")
 _BY_MISTAKE = (
     ("exchanged-roles", _QUESTION, _QUESTION, EXCHANGED),
     ("marked-up-answers", _MARKUP, _OF_MARKUP, MARKED_UP),
+    ("escaped-answers", _ENTITY, _OF_MARKUP, MARKED_UP),
     ("unfilled-answers", _UNFILLED, _UNFILLED, UNFILLED),
 )
 #: Share of prompts that hold their answer (at most 0.05 in 12 real tasks), and words of an answer:
@@ -249,10 +258,32 @@ FEW_ROWS = 50
         ),
         "marked-up-answers": Symptom.warning(
             "answers hold the markup of a page",
-            says="{rows} of {examined} answers hold tags or entities of HTML, such as {answer}, "
-            "and hardly a prompt speaks of any: the export left them in.",
+            says="{rows} of {examined} answers hold tags of HTML, such as {answer}, and hardly a "
+            "prompt speaks of any: the export left them in.",
             expected="text as a reader is to see it",
-            fix="take the tags away and resolve the entities, and write the rows again",
+            fix="take the tags away, and write the rows again",
+        ),
+        "escaped-answers": Symptom.warning(
+            "answers hold escaped signs",
+            says="{rows} of {examined} answers hold signs that were escaped for a page, such as "
+            "{answer}: the model writes them so.",
+            expected="text as a reader is to see it",
+            fix="unescape the answers (in Python, html.unescape), and write the rows again",
+        ),
+        "unfilled-prompts": Symptom.warning(
+            "prompts hold a placeholder that was never filled",
+            says="{rows} of {all_rows} prompts hold {placeholder}, which is the name of what was "
+            "to stand there: the model never saw it.",
+            expected="prompts with everything filled in",
+            fix="fill the template, and write the rows again",
+        ),
+        "separators": Symptom.warning(
+            "prompts end in a separator that the chat template makes needless",
+            says="{rows} of {all_rows} prompts end in {separator}[, and answers in {ending}]. "
+            "Completion models of old needed that; here it has to be written in every question, "
+            "and the model writes it in its answers.",
+            expected="prompts and answers as people write them",
+            fix="take separators and stop words out of the rows: the chat template marks both",
         ),
         "unfilled-answers": Symptom.warning(
             "answers hold placeholders, empty cells or errors of a service",
@@ -323,6 +354,7 @@ def data_quality(
             yield from _contradictions(train, pairs)
         yield from _one_answer(train, pairs, facts)
         yield from _few_prompts(train, pairs, facts)
+        yield from _of_templates(train, pairs)
         if config is not None and config.mask_prompt:
             yield from _closing_words(train)
         yield from _cut(train, pairs, facts)
@@ -443,6 +475,25 @@ def _few_prompts(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Itera
     if 1 < prompts <= FEW_PROMPTS * len(pairs) and facts.distinct >= VARIED * len(pairs):
         counts = {"all_rows": len(pairs), "prompts": prompts, "answers": facts.distinct}
         yield Sign("few-prompts", counts, where=split.path.name)
+
+
+def _of_templates(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
+    """What a template for prompts leaves: a name in braces, a separator at the end."""
+    named = Counter(found[0] for pair in pairs if (found := _PLACEHOLDER.search(pair.prompt)))
+    ended = Counter(found[0] for pair in pairs if (found := _SEPARATOR.search(pair.prompt)))
+    for symptom, counts in ("unfilled-prompts", named), ("separators", ended):
+        (shown, rows), *_ = counts.most_common(1) or [("", 0)]
+        if rows < MADE_ALIKE * len(pairs):
+            continue
+        if symptom == "unfilled-prompts":
+            figures: dict[str, Measurement] = {"placeholder": quoted(shown, SHOWN)}
+        else:
+            words = Counter(pair.answer.split()[-1] for pair in pairs if pair.answer.split())
+            (last, times), *_ = words.most_common(1) or [("", 0)]
+            is_ending = times >= MADE_ALIKE * len(pairs)
+            ending = quoted(last, SHOWN) if is_ending else None
+            figures = {"separator": quoted(shown, SHOWN), "ending": ending}
+        yield Sign(symptom, {"rows": rows, "all_rows": len(pairs), **figures}, split.path.name)
 
 
 def _cut(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Iterator[Sign]:
