@@ -82,7 +82,7 @@ _CUT_SHORT = 0.5
 #: that never learned its end.
 _ROOM, _WITH_ROOM = 0.5, 0.75
 #: From the worst form to the mildest: only the worst is reported.
-_COLLAPSED = ("token-zero", "single-token", "few-tokens", "special-tokens")
+_COLLAPSED = ("token-zero", "single-token", "few-tokens", "special-tokens", "foreign-start")
 
 
 def _symptom(meaning: str, what: str, expected: str, fix: str, more: str = "") -> Symptom:
@@ -121,6 +121,13 @@ def _of_tokens(meaning: str, what: str) -> Symptom:
             "answers {tuned_hits} of {prompts:* prompt} with special tokens only",
             "text between the prompt and the end token",
             "See in the label strip which special tokens are trained on, and where.",
+        ),
+        "foreign-start": _symptom(
+            "answers begin with a special token that no training row begins its answer with",
+            "begins {tuned_hits} of {prompts:* answer} with a special token that no answer of the "
+            "rows begins with",
+            "answers that begin as those of the rows",
+            "Encode each row as one conversation, not prompt and answer each by itself.",
         ),
         "repetition": _symptom(
             "the output ends in a loop",
@@ -164,6 +171,8 @@ def token_collapse(
     """Report collapsed outputs and how they end, as shares of prompts."""
     yield from answer_shown(generations)
     prompts = answered(generations)
+    of_rows = rows.rows if rows is not None else ()
+    starts = {row.tokens[row.prompt_length] for row in of_rows if row.prompt_length < row.length}
     forms: dict[str, Callable[[OutputPair, Output], bool]] = {
         "token-zero": lambda _, answer: (
             answer.from_tokens and len(answer.units) >= 4 and {*answer.units} == {0}
@@ -173,6 +182,12 @@ def token_collapse(
         "special-tokens": lambda _, answer: (
             len(answer.content) >= 2
             and all(is_special(_text(unit, tokenizer)) for unit in answer.content)
+        ),
+        "foreign-start": lambda _, answer: (
+            len(answer.content) >= 2
+            and bool(starts)
+            and answer.content[0] not in starts
+            and is_special(_text(answer.content[0], tokenizer))
         ),
         "repetition": lambda _, answer: is_loop(answer.content),
         "empty-answers": lambda _, answer: not answer.content,
