@@ -96,6 +96,14 @@ _OTHER_KIND = (
             expected="the scale that it was trained at",
             fix="Set lora_parameters.scale to {scale:g}.",
         ),
+        "base-has-it": Symptom.error(
+            "the base model alone has the log's last loss",
+            says="The base model alone has a loss of {loss:.3f}, which is what the log ends with "
+            "({logged:.3f}); with the adapter it is {tuned_loss:.3f}. What was trained is in the "
+            "base model already, and the adapter adds it once more.",
+            expected="the base model that the run was started with",
+            fix="Use this model without the adapter, or name the base of the training with --base.",
+        ),
         "factors-turned": Symptom.error(
             "the adapter has the log's loss with its factors transposed",
             says="With its factors transposed, the tuned model has the loss that the log ends with "
@@ -155,7 +163,10 @@ def end_state(replay: Replay, *, reach: Reach | None) -> Iterator[Sign | Seen]:
     if (scale := replay.scale) is not None:
         agreeing = {"scale": scale.agreeing, "advised_scale": scale.agreeing, "loss": scale.loss}
         figures = measured | agreeing | {"configured": scale.configured}
-        yield Sign("other-scale", figures, where="lora_parameters.scale")
+        if scale.agreeing == 0:
+            yield Sign("base-has-it", measured | {"loss": scale.loss})
+        else:
+            yield Sign("other-scale", figures, where="lora_parameters.scale")
         return
     if before is None and replay.level("report") is None:
         yield from _far_above(replay.least, reach)

@@ -41,7 +41,10 @@ SHARE = 0.5
 
 @dataclass(frozen=True)
 class Scale:
-    """Another LoRA scale: the one in force, the one that agrees, and the loss with it, nats."""
+    """Another LoRA scale: the one in force, the one that agrees, and the loss with it, nats.
+
+    One of 0 is the base model alone.
+    """
 
     configured: float
     agreeing: float
@@ -242,7 +245,7 @@ class Bench:
         if not scales:
             return None
         own, tried = scales[0], []
-        for scale in (*SCALES, -own):
+        for scale in (0.0, *SCALES, -own):
             for module, configured in zip(modules, scales, strict=True):
                 module.scale = configured * scale / own if own else scale
             loss = self._loss(model, ground)[0]
@@ -251,12 +254,16 @@ class Bench:
                 break
         for module, configured in zip(modules, scales, strict=True):
             module.scale = configured
-        off, scale, loss = min(tried)
-        if allowed is None:
+        learned = self.recorded.before - after.recorded if self.recorded.before else 0.0
+
+        def agrees(off: float, loss: float) -> bool:
             # Training may have gone on to a lower loss after the last validation.
-            learned = self.recorded.before - after.recorded if self.recorded.before else 0.0
-            allowed = max(after.tolerance, PATH * learned if loss < after.recorded else 0.0)
-        return Scale(own, scale, loss) if off <= allowed else None
+            later = PATH * learned if loss < after.recorded else 0.0
+            return off <= (max(after.tolerance, later) if allowed is None else allowed)
+
+        # Where the base model alone has it, any small scale does.
+        off, scale, loss = tried[0] if agrees(tried[0][0], tried[0][2]) else min(tried)
+        return Scale(own, scale, loss) if agrees(off, loss) else None
 
     def _adapted(self) -> tuple[Any, list[Any]]:
         """The tuned model, and its modules with factors."""
