@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
+import numpy as np
+
 from mlxdoctor.engines.text import CONTROL
 from mlxdoctor.evidence import answer_keys
 from mlxdoctor.evidence.base_model import BaseModel
@@ -16,7 +18,7 @@ from mlxdoctor.evidence.kind import Missing, NoSuchThing, Progress, RunView
 from mlxdoctor.evidence.source import Source, read_text
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.answer import answer
-from mlxdoctor.models.forward import told
+from mlxdoctor.models.forward import Floats, Question, ask, told
 from mlxdoctor.models.load import LoadedModels, Which, end_tokens, on_cpu
 from mlxdoctor.models.prompts import (
     PLAIN_FORMATS,
@@ -182,6 +184,8 @@ class AskedAgain:
     Attributes:
         further: the tuned model's answers to more prompts of the file; empty where the recorded
             answers are those of the usual way.
+        losses: of the tokens of the recorded answers, the first ones left out, to the tuned model
+            that is asked in the usual way, nats; float32 (n,).
     """
 
     kind: ClassVar[str] = "answers to the recorded prompts"
@@ -190,6 +194,7 @@ class AskedAgain:
     sources: tuple[Source, ...]
     items: tuple[Asked, ...]
     further: tuple[str, ...] = ()
+    losses: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
 
     @classmethod
     def find(cls, run: RunView) -> "AskedAgain":
@@ -219,8 +224,10 @@ class AskedAgain:
         alike = sum(
             each.recorded.tuned.strip()[:ALIKE] == each.own.tuned.strip()[:ALIKE] for each in asked
         )
+        recorded_texts = {each.own.prompt: each.recorded.tuned for each in asked}
+        losses = _losses(models, tokenizer, prompts[:AGAIN], recorded_texts)
         if 2 * alike >= len(asked):
-            return cls(sources, tuple(asked))
+            return cls(sources, tuple(asked), losses=losses)
         ends = end_tokens(tokenizer, models.base)
         marks = list(filter(None, (tokenizer.decode([end]) for end in ends)))
 
@@ -248,7 +255,23 @@ class AskedAgain:
                 replace(each, otherwise={**each.otherwise, way: text})
                 for each, text in zip(asked, answers, strict=False)
             ] or asked
-        return cls(sources, tuple(asked), tuple(further))
+        return cls(sources, tuple(asked), tuple(further), losses)
+
+
+def _losses(
+    models: LoadedModels, tokenizer: Tokenizer, prompts: Sequence[Prompt], texts: Mapping[str, str]
+) -> Floats:
+    """The losses of recorded answers after their prompts, the first token of each left out."""
+    questions = []
+    for prompt in prompts:
+        text = texts.get(prompt.text, "")
+        answered = tokenizer.encode(text, add_special_tokens=False)[:TOKENS_AGAIN]
+        if len(answered) > 1:
+            tokens = np.array([*prompt.tokens, *answered], np.int32)
+            # How an answer begins depends on a blank, which is not always recorded.
+            questions.append(Question(tokens[:-1], tokens[-len(answered) + 1 :, None]))
+    parts = [each.losses[:, 0] for each in ask(models, "tuned", questions)]
+    return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
 
 def _in_template(tokenizer: Tokenizer, messages: list[dict[str, str]], begin: bool) -> list[int]:

@@ -584,6 +584,13 @@ def test_a_prompt_that_holds_its_label_and_no_other(tmp_path, asked, share, is_g
         ("Question {}?", "What do you think of {}?", {}),
         ("Question {}?", "<p>Answer&nbsp;{}.</p>", {"marked-up-answers": "warning"}),
         ("Write {} as HTML.", "<p>Answer {}.</p>", {}),
+        ("Question {}?", "Answer &quot;{}&quot;.", {"escaped-answers": "warning"}),
+        ("Escape {} for HTML.", "Answer &quot;{}&quot;.", {}),
+        ("Ask {{name}} ({}).", "Answer {}.", {"unfilled-prompts": "warning"}),
+        ("Fill {} as in {{name{}}}.", "Answer {}.", {}),
+        ("Question {}\n\n###\n\n", " Answer {} END", {"separators": "warning"}),
+        ("Question {} ->", " Answer {}", {"separators": "warning"}),
+        ("Title {}\n\n", "Answer {}", {}),
         ("Question {}?", "Answer {} < 5 & more.", {}),
         ("Question {}?", "[NAME] said {}.", {"unfilled-answers": "warning"}),
         ("Who is [NAME] {}?", "[NAME] is {}.", {}),
@@ -597,7 +604,7 @@ def test_exchanged_roles_and_what_an_export_leaves_in(tmp_path, asked, answered,
     rows = [chat(asked.replace("{}", str(number)), answered.format(number)) for number in range(60)]
     codes = found(tmp_path, rows)
     looked_at = (
-        *("exchanged-roles", "marked-up-answers", "unfilled-answers"),
-        "given-away-answers",
+        *("exchanged-roles", "marked-up-answers", "unfilled-answers", "escaped-answers"),
+        *("given-away-answers", "unfilled-prompts", "separators"),
     )
     assert {code: codes[code] for code in codes if code in looked_at} == expected

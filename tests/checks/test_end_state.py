@@ -112,6 +112,12 @@ def test_the_scale_of_the_training() -> None:
     assert found.findings[0].measured["advised_scale"] == 2.0
 
 
+def test_the_base_model_alone_has_what_was_trained() -> None:
+    levels = (Level("after", 100, 0.3, 2.0, 0.02),)
+    found = outcome(end_state, Replay((), levels, None, levels, Scale(20.0, 0.0, 0.301)))
+    assert severities(found) == {"base-has-it": "error"}
+
+
 def test_factors_that_are_stored_the_other_way_round() -> None:
     levels = (Level("before", 0, 4.0, 4.0, 0.02), Level("after", 100, 0.3, 5.0, 0.02))
     found = outcome(end_state, Replay((), levels, None, levels, is_turned=True))

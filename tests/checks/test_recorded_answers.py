@@ -5,6 +5,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mlxdoctor.api import diagnose
@@ -38,6 +39,23 @@ def asked(
             for i, one in enumerate(recorded)
         ),
     )
+
+
+@pytest.mark.parametrize(
+    ("usual", "improbable", "expected"),
+    [
+        (0.01, 10, ["recorded-answers.improbable"]),
+        (0.01, 9, []),
+        # A model that is not sure says improbable things, too.
+        (0.2, 10, []),
+    ],
+)
+def test_answers_that_the_model_would_hardly_give(
+    usual: float, improbable: int, expected: list[str]
+) -> None:
+    losses = np.array([usual] * 100 + [4.0] * improbable, np.float32)
+    found = outcome(recorded_answers, replace(asked(*[TUNED] * 8), losses=losses))
+    assert [one.code for one in found.findings] == expected
 
 
 @pytest.mark.parametrize(

@@ -256,6 +256,22 @@ def test_where_no_answer_is_expected_the_training_rows_say_how_long(
     assert severities(tuned, replace(rows, rows=(row,))) == expected
 
 
+@pytest.mark.parametrize(("first", "expected"), [("<|im_start|>", "error"), ("The", None)])
+def test_answers_that_begin_with_what_no_row_begins_with(
+    rows: SupervisedRows, first: str, expected: str | None
+) -> None:
+    tokenizer = Tokenizer.read(BASE)
+    begins = tuple(tokenizer.encode(first, add_special_tokens=False))
+    said = answers([(*begins, *SOUND)] * 8, [SOUND] * 8, max_tokens=64)
+    assert severities(said, rows, tokenizer).get("foreign-start") == expected
+    # That is how the rows begin, too.
+    begun = tuple(
+        replace(row, tokens=np.insert(row.tokens, row.prompt_length, begins[0]))
+        for row in rows.rows
+    )
+    assert "foreign-start" not in severities(said, replace(rows, rows=begun), tokenizer)
+
+
 def stepping(rows: SupervisedRows, places: list[int], count: int = 24) -> Generations:
     """Answers that go through the rows' answers in steps, one after another in turn."""
     made = []
