@@ -50,6 +50,8 @@ _CUT, _CUT_TO = 0.5, 0.8
 #: of one in fifty, and share and number of such tokens at the least. 0.07 and 19 with a penalty on
 #: repetition, 0.00 to 0.01 in 13 runs of answers that were not sampled.
 _SURE, _HARDLY, _IMPROBABLE, _FEWEST = 0.1, math.log(50), 0.05, 10
+#: Tokens of an answer, on average: a label is another one where it was asked otherwise.
+_LONG = 10
 
 
 @check(
@@ -118,7 +120,7 @@ def recorded_answers(asked: AskedAgain) -> Iterator[Sign | Seen]:
     measured: dict[str, Measurement] = {"prompts": len(apart), "telling": len(telling)}
     measured |= {"base": of_base, "tuned": of_tuned}
     losses = asked.losses
-    is_sure = len(losses) > 0 and float(np.median(losses)) <= _SURE
+    is_sure = len(losses) >= _LONG * len(items) and float(np.median(losses)) <= _SURE
     improbable = int((losses > _HARDLY).sum()) if is_sure else 0
     measured |= {"improbable": improbable, "tokens": len(losses)}
     cut = [len(answer_words(item.recorded.tuned)) for item in items if _is_cut(item)]
