@@ -11,6 +11,7 @@ import pytest
 
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog, looks_like_log
+from mlxdoctor.measure.logged_levels import logged_loss
 from mlxdoctor.run import Run
 from tests.evidence.log_tables import read_text as read
 
@@ -245,3 +246,25 @@ def test_a_log_of_an_unknown_format_is_told_of(
 def test_lines_that_may_be_reports_and_are_not_read(tmp_path: Path) -> None:
     log = read(tmp_path / "a.log", TEXT + "aux loss: 2.5\n" * 2)
     assert "2 lines that may be reports could not be read, first line 37" in log.sources[0].note
+
+
+def test_a_table_of_two_splits_is_one_of_their_losses(tmp_path: Path) -> None:
+    log = read(tmp_path / "a.log", "it\ttrain\tdev\n10\t3.5\t-\n20\t1.5\t-\n20\t-\t1.25\n")
+    assert log.main.axis == "iteration"
+    assert log.main.series["train_loss"].values.tolist() == [3.5, 1.5]
+    assert log.main.series["val_loss"].values.tolist() == [1.25]
+
+
+def test_a_validation_behind_the_last_report_is_of_the_end(tmp_path: Path) -> None:
+    lines = [f'{{"i": {i}, "train/loss": {4 - i / 10}}}\n' for i in (10, 20, 30)]
+    log = read(tmp_path / "a.log", "".join(lines) + '{"i": 30, "val/loss": 0.9}\n')
+    assert (log.main.axis, of_the_end(log)) == ("step", 0.9)
+    epochs = "epoch 1: train 1.8 valid 0.9\nepoch 2: train 0.8 valid 0.7\n"
+    log = read(tmp_path / "b.log", epochs)
+    assert (log.main.axis, of_the_end(log)) == ("epoch", 0.7)
+
+
+def of_the_end(log: TrainingLog) -> float:
+    loss = logged_loss(log)
+    assert loss is not None
+    return loss.after

@@ -26,6 +26,7 @@ _OPENINGS = frozenset("|>│┃║┡├╞╠+┣┝┢")
 _RULE = re.compile(r"^[\s|:+=-]*$")
 _GAP = re.compile(r"\s{2,}|\t")
 _FIGURE = re.compile(r"(?<![\w.-])\d")
+_HELD_OUT = frozenset(("val", "valid", "validation", "dev", "heldout", "held_out"))
 _EXTREME = re.compile(r"__(?:MIN|MAX)$")
 
 
@@ -120,9 +121,11 @@ def _plain_head(number: int, text: str) -> _Head | None:
 def _meaning(names: Sequence[str], delimiter: str) -> _Head | None:
     """The meaning of names of columns; None where none of them is of a training."""
     split = [(run.strip(), metric) for run, _, metric in (n.rpartition(" - ") for n in names)]
-    if not is_report(canonical(metric) for _, metric in split):
-        return None
     lowered = [snake_case(name) for name in names]
+    # Two splits side by side are their losses.
+    are_splits = "train" in lowered and not _HELD_OUT.isdisjoint(lowered)
+    if not are_splits and not is_report(canonical(metric) for _, metric in split):
+        return None
     # The epochs of a trainer's own table may be parts of one.
     counters = (*STEPS, "epoch") if delimiter in ("", "|") else STEPS
     step = next((lowered.index(name) for name in counters if name in lowered), None)
