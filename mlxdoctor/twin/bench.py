@@ -30,6 +30,8 @@ SAME = 0.02
 ERRORS = 4.0
 #: Of the nats by which a loss fell, by which another start or another order makes it differ.
 PATH = 0.05
+#: Share of the log's first loss that the base model's own is below where it was trained already.
+HALF = 0.5
 #: LoRA scales that people set: alpha over rank, alpha, mlx-lm's defaults.
 SCALES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 16.0, 20.0, 32.0, 40.0, 64.0, 128.0)
 #: Of the time left, what one validation may take: the reports on training need most of it where
@@ -261,8 +263,11 @@ class Bench:
             later = PATH * learned if loss < after.recorded else 0.0
             return off <= (max(after.tolerance, later) if allowed is None else allowed)
 
-        # Where the base model alone has it, any small scale does.
-        off, scale, loss = tried[0] if agrees(tried[0][0], tried[0][2]) else min(tried)
+        base, *others = tried
+        # Where the base model alone has it, any small scale does. It is not that of the training
+        # if the log begins far above it.
+        has_it = agrees(base[0], base[2]) and base[2] < HALF * self.recorded.first
+        off, scale, loss = base if has_it else min(others, default=(math.inf, own, math.nan))
         return Scale(own, scale, loss) if agrees(off, loss) else None
 
     def _adapted(self) -> tuple[Any, list[Any]]:

@@ -88,6 +88,7 @@ class Recorded:
         after: as the log has the end of training; None where it validated nothing.
         validations: (iteration, loss) of those in between.
         trained: its last reports on training, where it validated nothing.
+        first: the loss that the log begins with, of whichever rows; NaN where there is none.
     """
 
     before: float | None
@@ -95,6 +96,7 @@ class Recorded:
     after: LoggedLoss | None
     validations: tuple[tuple[int, float], ...] = ()
     trained: LoggedLoss | None = None
+    first: float = math.nan
 
     def misfit(self, levels: Sequence[Level]) -> float:
         """The largest disagreement of the start, nats.
@@ -139,4 +141,6 @@ class Recorded:
         validations = zip(map(int, every.iterations), map(float, every.values), strict=True)
         first = 0 if main.base_val_loss is None else 1
         between = tuple(validations)[first:-1]
-        return cls(main.base_val_loss, tuple(reports), after, between, trained)
+        start = float(series.values[0]) if series is not None and len(series) else math.nan
+        start = start if main.base_val_loss is None else main.base_val_loss
+        return cls(main.base_val_loss, tuple(reports), after, between, trained, start)

@@ -131,9 +131,13 @@ class _Search:
         configured = self.bench.levels(self.bench.usual)
         if not configured and self.bench.is_cut:
             raise Missing("the time was over before a loss was computed again")
-        # Another scale than that of the training explains the reports and the end alike.
+        # Another scale than that of the training explains the reports and the end alike. An end
+        # alone has to be exact.
         is_usual = not any(level.misfit for level in configured if level.what == "before")
-        scale = self.bench.other_scale(self.bench.usual, configured) if is_usual else None
+        has_start = any(level.what != "after" for level in configured)
+        scale = None
+        if is_usual and has_start:
+            scale = self.bench.other_scale(self.bench.usual, configured)
         if self.bench.is_cut or scale is not None:
             return self._result(configured, None, configured, scale)
         if self.bench.recorded.misfit(configured) == 0.0:
@@ -141,7 +145,7 @@ class _Search:
         alone = list(self._under(self.bench.usual, sound=True))
         both = [ground for shape in alone for ground in self._under(shape, sound=True, after=shape)]
         shapes = [shape for shape in (*alone, *both) if shape.shape is None]
-        if all(level.what == "after" for level in configured):
+        if not has_start:
             return self._by_its_end(configured, shapes)
         # The first validation tells the loss; what differs then is how it was trained.
         agreeing = [self.bench.usual] if is_usual else list(filter(self._fits_exactly, shapes))
@@ -180,10 +184,15 @@ class _Search:
         # Where the last validation is near, an earlier one is met by chance.
         if earlier is not None and not is_near:
             return self._result(configured, *earlier)
-        for shape in filter(self._is_plain, shapes):
-            levels = self.bench.validations(shape)
-            if (scale := self.bench.other_scale(shape, levels, EXACT)) is not None:
-                return self._result(configured, shape, levels, scale)
+        plain = [(each, self.bench.validations(each)) for each in shapes if self._is_plain(each)]
+        scaled = [
+            (*each, scale)
+            for each in plain
+            if (scale := self.bench.other_scale(*each, EXACT)) is not None
+        ]
+        if scaled:
+            # That of the base model alone first: among so many scales one may agree by chance.
+            return self._result(configured, *min(scaled, key=lambda each: each[-1].agreeing != 0))
         if (ground := self._faulty_end()) is not None:
             return self._result(configured, ground, self.bench.validations(ground))
         return self._result(configured, None, configured)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mlxdoctor.models.load import Which
 from mlxdoctor.run import Run
 from mlxdoctor.twin import Settings, train
 from mlxdoctor.twin.levels import misfit
@@ -171,9 +172,11 @@ def test_of_a_log_that_has_the_end_alone_three_digits_tell_its_kind(tmp_path: Pa
     configured(20.0)
     named = {"base": FIXTURES / "base", "data": tmp_path / "data", "budget": 240}
 
-    def logged(*validations: float) -> Replay:
-        steps = [f"step {step} loss 2.5" for step in (10, 20, 30)]
-        ends = [f"epoch {at}: train 2.5 valid {loss:.4f}" for at, loss in enumerate(validations, 1)]
+    def logged(*validations: float, first: float = 2.5) -> Replay:
+        steps = [f"step {step} loss {first}" for step in (10, 20, 30)]
+        ends = [
+            f"epoch {at}: train {first} valid {loss:.4f}" for at, loss in enumerate(validations, 1)
+        ]
         lines = [line for pair in zip(steps, ends, strict=False) for line in pair]
         (folder / "train.log").write_text("\n".join(lines) + "\n")
         return replayed(Run.discover([folder], **named))
@@ -204,10 +207,19 @@ def test_of_a_log_that_has_the_end_alone_three_digits_tell_its_kind(tmp_path: Pa
     scale = logged(3.0, 2.0, ended).scale
     assert scale is not None
     assert (scale.configured, scale.agreeing) == (160.0, 20.0)
+    # The base model alone has it: it holds what was trained if the log begins far above it.
+    of_base = _loss_of_answers(folder, which="base", **named)
+    scale = logged(3.0, 2.0, of_base, first=3 * of_base).scale
+    assert scale is not None
+    assert scale.agreeing == 0.0
+    scale = logged(3.0, 2.0, of_base, first=of_base).scale
+    assert scale is None or scale.agreeing > 0.0
 
 
-def _loss_of_answers(folder: Path, reading: Reading | None = None, **named: Any) -> float:
-    """The tuned model's loss on the answers of the validation rows, or as a reading has it."""
+def _loss_of_answers(
+    folder: Path, reading: Reading | None = None, *, which: Which = "tuned", **named: Any
+) -> float:
+    """A model's loss on the answers of the validation rows, or as a reading has it."""
     from mlxdoctor.models.load import LoadedModels
     from mlxdoctor.twin.masked_loss import evaluate, exact_loss
     from mlxdoctor.twin.rerun import as_configured
@@ -218,7 +230,7 @@ def _loss_of_answers(folder: Path, reading: Reading | None = None, **named: Any)
     if reading is not None:
         settings, parts = reading.apply(settings, parts) or (settings, parts)
     rows = parts.encode(settings, None).valid
-    model = run.need(LoadedModels).select("tuned")
+    model = run.need(LoadedModels).select(which)
     return evaluate(model, parts.batches(settings).evaluation(rows, -1), parts.loss)
 
 
