@@ -12,10 +12,9 @@ answers are counted: a few are a note, more a warning, and where they are more t
 is more than in data sets with unanswerable questions, the error that explains a silent model.
 
 When it is wrong. A trainer other than mlx-lm may read more formats; rows with a chosen answer are
-a note there. Rows whose answers are to be
-empty, because saying nothing is what is taught, are called empty all the same. Where the log shows
-that the run got going, unreadable rows are warnings: it must have skipped them, or the files have
-changed.
+a note there. Rows whose answers are to be empty, because saying nothing is what is taught, are
+called empty all the same. Where the log shows that the run got going, unreadable rows are warnings:
+it must have skipped them, or the files have changed.
 
 What to do. What the finding says: which keys or roles to rename to what, which model to take, or
 which lines to repair or remove.

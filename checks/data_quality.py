@@ -1,7 +1,8 @@
 """Whether the rows can teach what they are meant to.
 
 What it finds. Too few rows, rows that repeat or contradict each other, prompts that hold their
-answers, and answers that are no longer what somebody wrote or that belong to other prompts.
+answers or what a template left, and answers that are no longer what somebody wrote or that belong
+to other prompts.
 
 Why it matters. The loss falls as it does on sound rows, and the model answers in just that way.
 Copies are learned by heart, and a validation set that was trained on says that they were learned
@@ -79,6 +80,7 @@ FEW_PROMPTS = 0.1
 MADE_ALIKE = 0.9
 _PLACEHOLDER = re.compile(r"\{\{?\s?[A-Za-z_]\w{2,30}\s?\}?\}")
 _SEPARATOR = re.compile(r"\s*(?:#{2,}|-+>|=+>|\|{2,}|\*{3,}|<sep>|\[SEP\])\s*\Z")
+_LAST_WORD = re.compile(r"(?<=\S\s)\S+\s*\Z")
 #: Times the lowest validation, up to which it has not risen: two of them differ by noise.
 NEAR_LOWEST = 1.05
 #: Passes over few rows: 9 runs on 6 to 24 rows make 50 and more, 92 sound runs fewer than 20.
@@ -268,16 +270,16 @@ FEW_ROWS = 50
         ),
         "unfilled-prompts": Symptom.warning(
             "prompts hold a placeholder that was never filled",
-            says="{rows} of {all_rows} prompts hold {placeholder}, which is the name of what was "
-            "to stand there: the model never saw it.",
+            says="{rows} of {all_rows} prompts hold {placeholder}. Unless that is meant, a "
+            "template was not filled, and the model never saw what belongs there.",
             expected="prompts with everything filled in",
             fix="fill the template, and write the rows again",
         ),
         "separators": Symptom.warning(
-            "prompts end in a separator that the chat template makes needless",
-            says="{rows} of {all_rows} prompts end in {separator}[, and answers in {ending}]. "
-            "Completion models of old needed that; here it has to be written in every question, "
-            "and the model writes it in its answers.",
+            "prompts and answers end in marks that the chat template makes needless",
+            says="{rows} of {all_rows} prompts end in {separator}[, and answers in {ending}, which "
+            "the model will write as well]. A question without that mark is another kind of text "
+            "to the model.",
             expected="prompts and answers as people write them",
             fix="take separators and stop words out of the rows: the chat template marks both",
         ),
@@ -330,7 +332,7 @@ def data_quality(
     yield from _number_of_rows(train, gone_over, config, log, planned)
     pairs = list(map(train.pair, train.rows))
     first: dict[Pair, int] = {}
-    wholes = enumerate(_wholes(train))
+    wholes = enumerate(_wholes(train, pairs))
     repeats = [row for row, pair in wholes if first.setdefault(pair, row) != row]
     passes = gone_over / len(first)
     is_sure = len(repeats) > len(first) and passes >= COPIES_PASSES
@@ -338,7 +340,8 @@ def data_quality(
     figures = {"different": len(first), "passes": round(passes, 1), "times": times}
     yield from _graded("duplicates", train, repeats, COPIED, figures, is_sure=is_sure)
     if valid is not None:
-        leaked = [row for row, pair in enumerate(_wholes(valid)) if pair in first]
+        theirs = _wholes(valid, list(map(valid.pair, valid.rows)))
+        leaked = [row for row, pair in enumerate(theirs) if pair in first]
         yield from _graded("leaked-validation", valid, leaked, LEAKED)
     if train.format in ("tokens", "unknown"):
         yield Unsought(_OF_ANSWERS, "the rows are in no format of one prompt and one answer")
@@ -360,9 +363,8 @@ def data_quality(
     yield from _misplaced(train, pairs)
 
 
-def _wholes(split: Split) -> list[Pair]:
+def _wholes(split: Split, pairs: Sequence[Pair]) -> Sequence[Pair]:
     """What rows are compared by: prompt and answer, and of pairs the rejected answer as well."""
-    pairs = list(map(split.pair, split.rows))
     if split.format != "pairs":
         return pairs
     others = (row.get("rejected") for row in split.rows)
@@ -475,21 +477,27 @@ def _few_prompts(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Itera
 
 def _of_templates(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
     """What a template for prompts leaves: a name in braces, a separator at the end."""
-    named = Counter(found[0] for pair in pairs if (found := _PLACEHOLDER.search(pair.prompt)))
-    ended = Counter(found[0] for pair in pairs if (found := _SEPARATOR.search(pair.prompt)))
-    for symptom, counts in ("unfilled-prompts", named), ("separators", ended):
-        (shown, rows), *_ = counts.most_common(1) or [("", 0)]
-        if rows < MADE_ALIKE * len(pairs):
-            continue
-        if symptom == "unfilled-prompts":
-            figures: dict[str, Measurement] = {"placeholder": quoted(shown, SHOWN)}
-        else:
-            words = Counter(pair.answer.split()[-1] for pair in pairs if pair.answer.split())
-            (last, times), *_ = words.most_common(1) or [("", 0)]
-            is_ending = times >= MADE_ALIKE * len(pairs)
-            ending = quoted(last, SHOWN) if is_ending else None
-            figures = {"separator": quoted(shown, SHOWN), "ending": ending}
-        yield Sign(symptom, {"rows": rows, "all_rows": len(pairs), **figures}, split.path.name)
+    prompts, answers = [pair.prompt for pair in pairs], [pair.answer for pair in pairs]
+    least, where = MADE_ALIKE * len(pairs), split.path.name
+    counts: dict[str, Measurement] = {"all_rows": len(pairs)}
+    name, rows = _commonest(_PLACEHOLDER, prompts)
+    if rows >= least:
+        figures = {**counts, "rows": rows, "placeholder": quoted(name, SHOWN)}
+        yield Sign("unfilled-prompts", figures, where)
+    mark, rows = _commonest(_SEPARATOR, prompts)
+    if rows >= least:
+        last, times = _commonest(_LAST_WORD, answers)
+        ending = quoted(last, SHOWN) if times >= least else None
+        # A mark in the prompts alone may be the way that all questions are written.
+        severity = None if ending else Severity.INFO
+        figures = {**counts, "rows": rows, "separator": quoted(mark, SHOWN), "ending": ending}
+        yield Sign("separators", figures, where, severity=severity)
+
+
+def _commonest(pattern: re.Pattern[str], texts: Sequence[str]) -> tuple[str, int]:
+    """What the pattern finds in most of the texts, and in how many."""
+    counts = Counter(found[0] for text in texts if (found := pattern.search(text)))
+    return max(counts.items(), key=lambda each: each[1], default=("", 0))
 
 
 def _cut(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Iterator[Sign]:

@@ -83,7 +83,7 @@ MEMORISED = 0.5
 #: with the prompt in the loss, below 0 with it masked.
 PROMPT_SHARE = 0.5
 #: Share of its base loss by which earlier answers fell at most where they were not learned: they
-#: rose by 0.3 of it in that run.
+#: rose by 0.3 of it where only closing words were trained, and fell by 0.15 and 0.99 in sound runs.
 UNLEARNED = 0.1
 _END = (
     "After a complete answer, the tuned model expects the end token with probability "

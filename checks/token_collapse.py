@@ -1,8 +1,9 @@
 """The tuned model answers with one token, in a loop, in skips, not at all, or without an end.
 
 What it finds. Outputs of a single token, of special tokens only, or of a passage that repeats to
-the end, on prompts where the base model does better; and answers that are empty, or run into the
-length limit although the base model and the expected answer are shorter.
+the end, on prompts where the base model does better; answers that begin with a special token that
+no row's answer begins with; and answers that are empty, or run into the length limit although the
+base model and the expected answer are shorter.
 
 Why it matters. A collapsed model is useless however plausible its loss looks: a model that
 printed only commas had reported a perplexity of 7.66. One that ends at once says nothing, one that

@@ -258,7 +258,7 @@ def _untrained(
     untrained = [markers[place] for place in np.flatnonzero(is_equal | is_zero)]
     if untrained:
         kinds = [(is_equal.any(), "equal rows"), (is_zero.any(), "rows of zeros")]
-        names = {token: repr(tokenizer.token(token)) for token in untrained}
+        names = {token: quoted(tokenizer.token(token)) for token in untrained}
         end = next((names[token] for token in untrained if token in ends), None)
         figures: dict[str, Measurement] = {
             "untrained": len(untrained),

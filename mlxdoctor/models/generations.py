@@ -224,8 +224,9 @@ class AskedAgain:
         alike = sum(
             each.recorded.tuned.strip()[:ALIKE] == each.own.tuned.strip()[:ALIKE] for each in asked
         )
-        recorded_texts = {each.own.prompt: each.recorded.tuned for each in asked}
-        losses = _losses(models, tokenizer, prompts[:AGAIN], recorded_texts)
+        said = {each.own.prompt: each.recorded.tuned for each in asked}
+        asking = prompts[:AGAIN] if run.budget.left > 0 else []
+        losses = _losses(models, tokenizer, asking, said)
         if 2 * alike >= len(asked):
             return cls(sources, tuple(asked), losses=losses)
         ends = end_tokens(tokenizer, models.base)

@@ -9,6 +9,7 @@ from typing import Literal
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import Missing
 from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.judge.curve import start_of
 from mlxdoctor.measure.logged_levels import LoggedLoss, logged_loss
 
 #: Iterations that are made again; where the first report comes later, as many as it takes.
@@ -141,6 +142,5 @@ class Recorded:
         validations = zip(map(int, every.iterations), map(float, every.values), strict=True)
         first = 0 if main.base_val_loss is None else 1
         between = tuple(validations)[first:-1]
-        start = float(series.values[0]) if series is not None and len(series) else math.nan
-        start = start if main.base_val_loss is None else main.base_val_loss
+        start = start_of(main)[0] if series is not None else math.nan
         return cls(main.base_val_loss, tuple(reports), after, between, trained, start)

@@ -589,7 +589,7 @@ def test_a_prompt_that_holds_its_label_and_no_other(tmp_path, asked, share, is_g
         ("Ask {{name}} ({}).", "Answer {}.", {"unfilled-prompts": "warning"}),
         ("Fill {} as in {{name{}}}.", "Answer {}.", {}),
         ("Question {}\n\n###\n\n", " Answer {} END", {"separators": "warning"}),
-        ("Question {} ->", " Answer {}", {"separators": "warning"}),
+        ("Question {} ->", " Answer {}", {"separators": "info"}),
         ("Title {}\n\n", "Answer {}", {}),
         ("Question {}?", "Answer {} < 5 & more.", {}),
         ("Question {}?", "[NAME] said {}.", {"unfilled-answers": "warning"}),

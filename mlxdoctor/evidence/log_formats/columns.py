@@ -26,7 +26,6 @@ _OPENINGS = frozenset("|>│┃║┡├╞╠+┣┝┢")
 _RULE = re.compile(r"^[\s|:+=-]*$")
 _GAP = re.compile(r"\s{2,}|\t")
 _FIGURE = re.compile(r"(?<![\w.-])\d")
-_HELD_OUT = frozenset(("val", "valid", "validation", "dev", "heldout", "held_out"))
 _EXTREME = re.compile(r"__(?:MIN|MAX)$")
 
 
@@ -123,7 +122,7 @@ def _meaning(names: Sequence[str], delimiter: str) -> _Head | None:
     split = [(run.strip(), metric) for run, _, metric in (n.rpartition(" - ") for n in names)]
     lowered = [snake_case(name) for name in names]
     # Two splits side by side are their losses.
-    are_splits = "train" in lowered and not _HELD_OUT.isdisjoint(lowered)
+    are_splits = {"train_loss", "val_loss"} <= {*unique(map(canonical, names), names)}
     if not are_splits and not is_report(canonical(metric) for _, metric in split):
         return None
     # The epochs of a trainer's own table may be parts of one.
