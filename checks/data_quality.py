@@ -29,15 +29,13 @@ key, never by their place in two lists.
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from types import MappingProxyType
 
 import numpy as np
 
 from mlxdoctor.check import NotApplicable, check
-from mlxdoctor.engines.text import CONTROL, DAMAGE, ROLE, TextFacts, describe, sampled
+from mlxdoctor.engines.text import TextFacts, describe, sampled
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset, Pair, Split
 from mlxdoctor.evidence.other_runs import PlannedRun
@@ -45,6 +43,7 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
 from mlxdoctor.measure.logged_levels import rows_gone_over
 from mlxdoctor.measure.text.exchanges import exchange_in
+from mlxdoctor.measure.text.leftovers import left_in
 from mlxdoctor.measure.text.pairing import contradictions, pairing
 from mlxdoctor.measure.text.statistics import wilson
 from mlxdoctor.safety.quoting import quoted
@@ -76,11 +75,6 @@ CLOSING, VARIED = 0.1, 0.5
 #: Different prompts, of all rows, where most answers differ: 0.01 where the roles were exchanged,
 #: 1.0 in 12 real tasks.
 FEW_PROMPTS = 0.1
-#: Share of prompts with one placeholder, or one separator at their ends: all of them in two runs.
-MADE_ALIKE = 0.9
-_PLACEHOLDER = re.compile(r"\{\{?\s?[A-Za-z_]\w{2,30}\s?\}?\}")
-_SEPARATOR = re.compile(r"\s*(?:#{2,}|-+>|=+>|\|{2,}|\*{3,}|<sep>|\[SEP\])\s*\Z")
-_LAST_WORD = re.compile(r"(?<=\S\s)\S+\s*\Z")
 #: Times the lowest validation, up to which it has not risen: two of them differ by noise.
 NEAR_LOWEST = 1.05
 #: Passes over few rows: 9 runs on 6 to 24 rows make 50 and more, 92 sound runs fewer than 20.
@@ -89,12 +83,6 @@ FEW_PASSES = 20.0
 PAIRED_ROWS = 50
 #: Share of the texts that are a question with its answer, to be looked at as such.
 EXCHANGES = 0.9
-#: Share of wrapped answers, and of damaged rows, likewise; and of answers that begin with a mark,
-#: or are badly damaged, for an error: 6 runs have 0.3 and 1.0 of them (0 of 92 sound runs, 0 of 379
-#: sound public data sets).
-WRAPPED, DAMAGED, SPOILT = (math.inf, 0.5, 0.5), (math.inf, 0.01, 0.01), 0.2
-#: Share of an answer's characters that are damaged where all of it is: in French it is 0.03.
-DAMAGED_ANSWER = 0.01
 #: Characters, or words, and different answers below which answers of one length are labels, or
 #: dates.
 CUT_LENGTH, CUT_WORDS, CUT_ANSWERS = 20, 3, 20
@@ -124,36 +112,11 @@ MISPLACED = 0.05
 #: Mean rank of the own answer among all: 0.42 to 0.62 where answers were shuffled, higher where
 #: they belong; in none of 1240 samples of sound data below.
 RANK = 0.65
-#: Characters at the end of an answer that are searched for a mark of a chat, and of one that are
-#: shown.
-TAIL, SHOWN = 200, 60
+#: Characters of an answer that are shown.
+SHOWN = 60
 
-_ENDS_IN_CONTROL = re.compile(rf"(?:{CONTROL.pattern})\s*\Z")
-_OF_ANSWERS = ("cut-answers", "wrapped-answers", "words-out-of-order", "misplaced-answers")
+_OF_ANSWERS = ("cut-answers", "words-out-of-order", "misplaced-answers")
 
-#: Shares of answers that end as questions, and of those with tags or entities, from which they are
-#: a note and a warning; never an error, since a task may be to ask, or to write HTML. Neither was
-#: seen in the rows of 40 sound runs of 3 M parameters, one of which is asked for HTML.
-EXCHANGED, MARKED_UP = (0.3, 0.5, 2.0), (0.05, 0.2, 2.0)
-_MARKUP = re.compile(r"</?(?:p|br|div|span|b|i|ul|li|a|strong|em)\b[^<>]{0,80}>")
-_ENTITY = re.compile(r"\A[^<]*&(?:nbsp|amp|quot|lt|gt|#\d{2,5});[^<]*\Z")
-_OF_MARKUP = re.compile(r"html|markup|\btags?\b|xml|snippet|<\w", re.IGNORECASE)
-#: Likewise of placeholders, of empty cells as tables write them and of errors of a service: at most
-#: 0.003 in 12 real tasks.
-UNFILLED = (0.01, 0.05, 2.0)
-_UNFILLED = re.compile(
-    r"\[[A-Z][A-Z _]{2,30}\]|\A\s*(?:nan|NaN|#N/A)\s*\Z"
-    r"|\A\s*(?:HTTP )?[Ee]rror:?\s+(?:code:? )?[45]\d\d\b|\ATraceback \(most recent call"
-)
-_QUESTION = re.compile(r"\?\s*\Z")
-#: What answers have by mistake: the sign, its pattern, that of prompts of which it is no mistake,
-#: and the shares.
-_BY_MISTAKE = (
-    ("exchanged-roles", _QUESTION, _QUESTION, EXCHANGED),
-    ("marked-up-answers", _MARKUP, _OF_MARKUP, MARKED_UP),
-    ("escaped-answers", _ENTITY, _OF_MARKUP, MARKED_UP),
-    ("unfilled-answers", _UNFILLED, _UNFILLED, UNFILLED),
-)
 #: Share of prompts that hold their answer (at most 0.05 in 12 real tasks), and words of an answer:
 #: what is read off a text is shorter.
 GIVEN, GIVEN_WORDS = 0.8, 3
@@ -224,20 +187,11 @@ FEW_ROWS = 50
             expected=_WRITTEN,
             fix="write the rows again without the limit on the length of a text",
         ),
-        "wrapped-answers": Symptom.error(
-            "answers are wrapped in the marks of a chat",
-            says="{rows} of {examined} answers begin with a speaker's name or a special token, or "
-            "end with one, which the chat template is to write, such as {answer}.",
-            expected="answers alone: the template adds the rest",
-            fix="take the speaker's name and the special tokens away, and write the rows again",
-        ),
-        "exchanged-roles": Symptom.warning(
-            "answers are questions, and prompts are not",
-            says="{rows} of {examined} answers end with a question mark, such as {answer}, and "
-            "{asking} of the prompts do. Unless the model is to ask, the columns of questions and "
-            "of answers were exchanged.",
-            expected="questions in the prompts, answers in the answers",
-            fix="if the model is to answer, exchange the columns and write the rows again",
+        "leftovers": Symptom.warning(
+            "rows hold what a step before the training left in them",
+            says="{rows} of {examined} {of} {what}. An example: {example}.",
+            expected="text as people write it: the chat template adds the rest",
+            fix="{fix}",
         ),
         "few-prompts": Symptom.warning(
             "few prompts have many different answers",
@@ -253,50 +207,6 @@ FEW_ROWS = 50
             "{answer}. Unless the model is to copy, it learns nothing else.",
             expected="prompts without their answers",
             fix="if the task is not to copy, take the answers out of the prompts",
-        ),
-        "marked-up-answers": Symptom.warning(
-            "answers hold the markup of a page",
-            says="{rows} of {examined} answers hold tags of HTML, such as {answer}, and hardly a "
-            "prompt speaks of any: the export left them in.",
-            expected="text as a reader is to see it",
-            fix="take the tags away, and write the rows again",
-        ),
-        "escaped-answers": Symptom.warning(
-            "answers hold escaped signs",
-            says="{rows} of {examined} answers hold signs that were escaped for a page, such as "
-            "{answer}: the model writes them so.",
-            expected="text as a reader is to see it",
-            fix="unescape the answers (in Python, html.unescape), and write the rows again",
-        ),
-        "unfilled-prompts": Symptom.warning(
-            "prompts hold a placeholder that was never filled",
-            says="{rows} of {all_rows} prompts hold {placeholder}. Unless that is meant, a "
-            "template was not filled, and the model never saw what belongs there.",
-            expected="prompts with everything filled in",
-            fix="fill the template, and write the rows again",
-        ),
-        "separators": Symptom.warning(
-            "prompts and answers end in marks that the chat template makes needless",
-            says="{rows} of {all_rows} prompts end in {separator}[, and answers in {ending}, which "
-            "the model will write as well]. A question without that mark is another kind of text "
-            "to the model.",
-            expected="prompts and answers as people write them",
-            fix="take separators and stop words out of the rows: the chat template marks both",
-        ),
-        "unfilled-answers": Symptom.warning(
-            "answers hold placeholders, empty cells or errors of a service",
-            says="{rows} of {examined} answers hold a placeholder, an empty cell written out or an "
-            "error of a service, such as {answer}: what belongs there is missing.",
-            expected="answers with everything filled in",
-            fix="fill in what is missing, or leave these rows out",
-        ),
-        "damaged-answers": Symptom.error(
-            "text was read in a wrong encoding, or its tokens were not decoded",
-            says="{rows} of {examined} rows have characters that a wrong encoding leaves, or "
-            "tokens that were not decoded[, {badly} of them all over the answer].",
-            expected=_WRITTEN,
-            fix="read the original as UTF-8, decode tokens with their tokenizer, and write the "
-            "rows again",
         ),
         "words-out-of-order": Symptom.error(
             "the words of the answers stand in no order",
@@ -353,12 +263,11 @@ def data_quality(
             yield from _contradictions(train, pairs)
         yield from _one_answer(train, pairs, facts)
         yield from _few_prompts(train, pairs, facts)
-        yield from _of_templates(train, pairs)
         if config is not None and config.mask_prompt:
             yield from _closing_words(train)
         yield from _cut(train, pairs, facts)
         yield from _given_away(train, pairs)
-    yield from _marked(train, pairs)
+    yield from _leftovers(train)
     yield from _order(train, facts)
     yield from _misplaced(train, pairs)
 
@@ -392,14 +301,13 @@ def _graded(
     measured: Mapping[str, Measurement] = MappingProxyType({}),
     *,
     is_sure: bool = True,
-    examined: int = 0,
     quotes: bool = False,
 ) -> Iterator[Sign]:
     """A sign about rows: a note, a warning and, where it is sure, an error from a share on.
 
     With `quotes` the first row's answer is shown.
     """
-    share = len(rows) / (examined or max(1, len(split.rows)))
+    share = len(rows) / max(1, len(split.rows))
     reached = [severity for severity, step in zip(Severity, steps, strict=True) if share >= step]
     if not rows or not reached:
         return
@@ -407,12 +315,10 @@ def _graded(
     figures: dict[str, Measurement] = {
         "rows": len(rows),
         "all_rows": len(split.rows),
-        "share": len(rows) / len(split.rows),
+        "share": share,
         "first_lines": lines,
+        **measured,
     }
-    if examined:
-        figures["examined"] = examined
-    figures |= measured
     if quotes:
         figures["answer"] = quoted(split.pair(split.rows[rows[0]]).answer, SHOWN)
     is_doubtful = reached[-1] is Severity.ERROR and not is_sure
@@ -475,31 +381,6 @@ def _few_prompts(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Itera
         yield Sign("few-prompts", counts, where=split.path.name)
 
 
-def _of_templates(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
-    """What a template for prompts leaves: a name in braces, a separator at the end."""
-    prompts, answers = [pair.prompt for pair in pairs], [pair.answer for pair in pairs]
-    least, where = MADE_ALIKE * len(pairs), split.path.name
-    counts: dict[str, Measurement] = {"all_rows": len(pairs)}
-    name, rows = _commonest(_PLACEHOLDER, prompts)
-    if rows >= least:
-        figures = {**counts, "rows": rows, "placeholder": quoted(name, SHOWN)}
-        yield Sign("unfilled-prompts", figures, where)
-    mark, rows = _commonest(_SEPARATOR, prompts)
-    if rows >= least:
-        last, times = _commonest(_LAST_WORD, answers)
-        ending = quoted(last, SHOWN) if times >= least else None
-        # A mark in the prompts alone may be the way that all questions are written.
-        severity = None if ending else Severity.INFO
-        figures = {**counts, "rows": rows, "separator": quoted(mark, SHOWN), "ending": ending}
-        yield Sign("separators", figures, where, severity=severity)
-
-
-def _commonest(pattern: re.Pattern[str], texts: Sequence[str]) -> tuple[str, int]:
-    """What the pattern finds in most of the texts, and in how many."""
-    counts = Counter(found[0] for text in texts if (found := pattern.search(text)))
-    return max(counts.items(), key=lambda each: each[1], default=("", 0))
-
-
 def _cut(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Iterator[Sign]:
     cut = facts.cut
     are_words = cut.words >= CUT_WORDS
@@ -533,38 +414,23 @@ def _given_away(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
     yield from _graded("given-away-answers", split, rows, steps, quotes=True)
 
 
-def _marked(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
-    """The marks that a chat template and a wrong encoding leave, in a sample of the rows."""
-    answers = {row: pairs[row].answer for row in sampled(len(pairs))}
-    graded = partial(_graded, split=split, examined=len(answers))
-    enough = SPOILT * len(answers)
-    if split.format != "text":
-        opened = {
-            row for row, text in answers.items() if ROLE.match(text) or CONTROL.match(text.lstrip())
+def _leftovers(split: Split) -> Iterator[Sign]:
+    """What `leftovers.toml` lists, in a sample of the rows."""
+    examined = sampled(len(split.rows))
+    for found in left_in(split, examined):
+        of, lines = found.leftover.of, tuple(split.line_numbers[row] for row in found.rows[:5])
+        figures: dict[str, Measurement] = {
+            "rows": len(found.rows),
+            "examined": len(examined),
+            "of": "answers" if of == "texts" and split.format != "text" else of,
+            "kind": found.leftover.code,
+            "what": found.leftover.what,
+            "example": quoted(found.example, SHOWN),
+            "fix": found.leftover.fix,
+            "first_lines": lines,
         }
-        closed = {row for row, text in answers.items() if _ENDS_IN_CONTROL.search(text[-TAIL:])}
-        # A special token after the answer alone is learned twice, and the first ends it.
-        wrapped, is_sure = sorted(opened | closed), len(opened) >= enough
-        yield from graded(
-            "wrapped-answers", rows=wrapped, steps=WRAPPED, is_sure=is_sure, quotes=True
-        )
-    for symptom, mark, of_prompts, steps in _BY_MISTAKE:
-        if symptom == "exchanged-roles" and split.format == "text":
-            # A text alone has no roles.
-            continue
-        marked = [row for row, text in answers.items() if mark.search(text)]
-        asking = sum(of_prompts.search(pairs[row].prompt) is not None for row in answers)
-        if 5 * asking <= len(marked):
-            yield from graded(
-                symptom, rows=marked, steps=steps, measured={"asking": asking}, quotes=True
-            )
-    damaged = [row for row in answers if DAMAGE.search(pairs[row].text)]
-    shares = [len(DAMAGE.findall(text)) / len(text) for text in answers.values() if text]
-    badly = sum(share >= DAMAGED_ANSWER for share in shares)
-    more = {"badly": badly or None}
-    yield from graded(
-        "damaged-answers", rows=damaged, steps=DAMAGED, measured=more, is_sure=badly >= enough
-    )
+        where = f"{split.path.name}, line {lines[0]}"
+        yield Sign("leftovers", figures, where, severity=found.severity)
 
 
 def _order(split: Split, facts: TextFacts) -> Iterator[Sign | Seen | Unsought]:

@@ -1,9 +1,9 @@
 """The tuned model answers with one token, in a loop, in skips, not at all, or without an end.
 
 What it finds. Outputs of a single token, of special tokens only, or of a passage that repeats to
-the end, on prompts where the base model does better; answers that begin with a special token that
-no row's answer begins with; and answers that are empty, or run into the length limit although the
-base model and the expected answer are shorter.
+the end, on prompts where the base model does better; answers with what a step before the training
+left in the rows; and answers that are empty, or run into the length limit although the base model
+and the expected answer are shorter.
 
 Why it matters. A collapsed model is useless however plausible its loss looks: a model that
 printed only commas had reported a perplexity of 7.66. One that ends at once says nothing, one that
@@ -43,12 +43,14 @@ from statistics import median
 
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.engines.text import LONGEST, run_share, top_share
+from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.supervision import Role, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Exhibit, Measurement, Seen, Severity, Sign, Symptom, Unsought
 from mlxdoctor.judge.collapse import is_few_tokens, is_loop, is_plain_collapse, is_single
 from mlxdoctor.judge.learned import ENOUGH_ROWS, LEARNED, LIKELY, change, is_likely, region
 from mlxdoctor.measure.exhibited import answer_shown
+from mlxdoctor.measure.text.leftovers import left_in_answers
 from mlxdoctor.measure.text.outputs import (
     Output,
     OutputPair,
@@ -82,8 +84,10 @@ _CUT_SHORT = 0.5
 #: least share of prompts with such an answer where the limit is not too short: 21 of 24 in a run
 #: that never learned its end.
 _ROOM, _WITH_ROOM = 0.5, 0.75
+#: Characters of an answer that are shown.
+SHOWN = 60
 #: From the worst form to the mildest: only the worst is reported.
-_COLLAPSED = ("token-zero", "single-token", "few-tokens", "special-tokens", "foreign-start")
+_COLLAPSED = ("token-zero", "single-token", "few-tokens", "special-tokens")
 
 
 def _symptom(meaning: str, what: str, expected: str, fix: str, more: str = "") -> Symptom:
@@ -123,12 +127,12 @@ def _of_tokens(meaning: str, what: str) -> Symptom:
             "text between the prompt and the end token",
             "See in the label strip which special tokens are trained on, and where.",
         ),
-        "foreign-start": _symptom(
-            "answers begin with a special token that no training row begins its answer with",
-            "begins {tuned_hits} of {prompts:* answer} with a special token that no answer of the "
-            "rows begins with",
-            "answers that begin as those of the rows",
-            "Encode each row as one conversation, not prompt and answer each by itself.",
+        "leftovers": _symptom(
+            "answers hold what a step before the training left in the rows",
+            "writes {tuned_hits} of {prompts:* answer} with what was left in the rows by mistake, "
+            "such as {example}",
+            "answers as people write them",
+            "Mend the rows, and train again.",
         ),
         "repetition": _symptom(
             "the output ends in a loop",
@@ -168,12 +172,13 @@ def token_collapse(
     tokenizer: Tokenizer | None,
     rows: SupervisedRows | None,
     losses: TokenLosses | None,
+    dataset: Dataset | None,
 ) -> Iterator[Sign | Exhibit | Seen | Unsought]:
     """Report collapsed outputs and how they end, as shares of prompts."""
     yield from answer_shown(generations)
     prompts = answered(generations)
-    of_rows = rows.rows if rows is not None else ()
-    starts = {row.tokens[row.prompt_length] for row in of_rows if row.prompt_length < row.length}
+    train = dataset.splits.get("train") if dataset is not None else None
+    left = list(left_in_answers(train)) if train is not None else []
     forms: dict[str, Callable[[OutputPair, Output], bool]] = {
         "token-zero": lambda _, answer: (
             answer.from_tokens and len(answer.units) >= 4 and {*answer.units} == {0}
@@ -184,11 +189,8 @@ def token_collapse(
             len(answer.content) >= 2
             and all(is_special(_text(unit, tokenizer)) for unit in answer.content)
         ),
-        "foreign-start": lambda _, answer: (
-            len(answer.content) >= 2
-            and bool(starts)
-            and answer.content[0] not in starts
-            and is_special(_text(answer.content[0], tokenizer))
+        "leftovers": lambda _, answer: any(
+            leftover.pattern.search(answer.text) for leftover in left
         ),
         "repetition": lambda _, answer: is_loop(answer.content),
         "empty-answers": lambda _, answer: not answer.content,
@@ -240,6 +242,8 @@ def _sign(
     rows: SupervisedRows | None,
 ) -> Sign:
     measured: dict[str, Measurement] = dict(share.measured)
+    if symptom == "leftovers":
+        measured["example"] = quoted(hits[0].tuned.text, SHOWN)
     if symptom in ("single-token", "few-tokens"):
         measured |= _token(hits, tokenizer, rows)
     # Small models often loop: without the base model's answers a loop is only a warning.

@@ -21,7 +21,7 @@ PRIOR = -1.0
 _TEXTS = {"title", "summary", "explanation", "remedy", "beside_change"}
 _OPERATIONS = ("set", "divide", "multiply")
 #: The values of `leave_out`: what `reproduce` can leave out of the training rows.
-ROWS = ("duplicates", "contradictory", "damaged", "empty", "other format")
+ROWS = ("duplicates", "contradictory", "leftovers", "empty", "other format")
 
 
 def holds(entry: str, severities: Mapping[str, Severity]) -> bool:

@@ -32,23 +32,10 @@ END_TEXTS = (
     "<|im_end|>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|end|>", "<|return|>",
     "</s>", "<eos>", "<end_of_turn>", "[EOS]",
 )  # fmt: skip
-#: A name that a text begins with, as chats written as plain text have it.
-ROLE = re.compile(
-    # `Model:`, `Response:` and `User:` begin sound answers too: product data, HTTP, transcripts.
-    r"\s*(?:(?:#{1,6}\s*|\*\*)?(?:assistant|human|(?:chat)?gpt|(?:chat)?bot|ai)(?:\*\*)?"
-    r"|#{1,6}\s*response)\s*:",
-    re.IGNORECASE,
-)
 #: What a finished text ends with, closing quotes and brackets aside.
 _FINAL = re.compile(r"[^\w\s,;(\[{<&'’\-–—/]['\"”’»)\]}*_`]*\s*\Z")
 _WORD = re.compile(r"(?<!\w)[^\W\d_]+(?!\w)")
 _LAST_WORD = re.compile(r"(?:^|\s)([^\W\d_]+)\Z")
-#: What UTF-8 read as another encoding leaves behind; spaces and line breaks as tokenizers of bytes
-#: write them within words, and those of SentencePiece.
-DAMAGE = re.compile(
-    "\ufffd|\u00c3[\u0080-\u00bf]|\u00e2\u20ac.|\u00ef\u00bb\u00bf"
-    r"|(?<=\w)[\u0120\u010a]+(?=\w)|\u2581(?=\w)"
-)
 #: Words so frequent that any text of sentences has them: English, German, French, Spanish,
 #: Italian, Portuguese, Dutch.
 _WORD_LIST = """

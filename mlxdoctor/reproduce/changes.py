@@ -127,7 +127,7 @@ def _change_of_configuration(bench: Bench, cause: Cause) -> Cure | None:
         _other_order(failure.iterations),
         better=None if key in _OTHER_TOKENS else BETTER,
     )
-    if key != "iters":
+    if key != "iters" or fixes[0].after[key] > fixes[0].before[key]:
         return cure
     # An earlier stop can miss the minimum on its other side.
     open_ = "held-out answers are no better", "more validation rows, or longer reruns (--iters)"

@@ -7,7 +7,7 @@ from mlxdoctor.diagnosis import Diagnosed, rank, severities
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Severity
 from mlxdoctor.judge.remedy import fix_for
-from mlxdoctor.reproduce.bench import Bench, Failure
+from mlxdoctor.reproduce.bench import Bench, Failure, is_about_length
 from mlxdoctor.reproduce.changes import try_cure, try_injection
 from mlxdoctor.reproduce.observe import symptom_checks
 from mlxdoctor.reproduce.rules import PROBE, Ruling, Trials, judge_plain, refuted, undecided
@@ -126,7 +126,9 @@ def _without_rerun(failure: Failure, cause: Cause) -> Ruling | None:
     """The verdict on a cause of which no rerun could say anything; None: one can."""
     if cause.no_experiment:
         return undecided(cause.no_experiment, _REMEDY)
-    if failure.question(cause).wanted:
+    # What came too soon to an end shows in the loss alone.
+    is_longer = is_about_length(cause) and cause.change and cause.change.operation == "multiply"
+    if failure.question(cause).wanted or is_longer:
         return None
     # The finding that a rerun could show and that speaks for the cause most.
     checks = {check.name for check in symptom_checks()}

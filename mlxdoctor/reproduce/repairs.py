@@ -4,17 +4,18 @@ import json
 import random
 import shutil
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mlxdoctor.engines.text import DAMAGE
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.dataset import Dataset, Pair, Split
+from mlxdoctor.evidence.dataset import Dataset, Pair, Row, Split
 from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.measure.text.leftovers import Leftover, left_in
 from mlxdoctor.models.load import load_tokenizer
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.batches import Batches
@@ -39,13 +40,14 @@ def named_rows(split: Split, what: Collection[str]) -> frozenset[int]:
     answers: dict[str, set[str]] = defaultdict(set)
     for pair in pairs:
         answers[pair.prompt].add(pair.answer)
+    spoilt = {row for found in left_in(split, range(len(pairs))) for row in found.rows}
     seen: set[Pair] = set()
     places: set[int] = set()
     for place, (row, pair) in enumerate(zip(split.rows, pairs, strict=True)):
         problems = {
             "duplicates": pair in seen,
             "contradictory": len(answers[pair.prompt]) > 1,
-            "damaged": DAMAGE.search(pair.text) is not None,
+            "leftovers": place in spoilt,
             "empty": not pair.answer.strip(),
             "other format": split.features.format_of(row) != split.format,
         }
@@ -55,8 +57,29 @@ def named_rows(split: Split, what: Collection[str]) -> frozenset[int]:
     return frozenset(places)
 
 
+def mended(row: Row, split: Split, leftovers: Collection[Leftover]) -> Row | None:
+    """A row without what was left in it; None where it is not known what belongs there."""
+    for leftover in leftovers:
+        pair = split.pair(row)
+        texts = {text: leftover.mended(text) for text in (pair.prompt, pair.answer)}
+        if leftover.search(pair) is not None:
+            row = json.loads(json.dumps(row), object_hook=partial(_replaced, texts))
+            if leftover.search(split.pair(row)) is not None:
+                return None
+    return row
+
+
+def _replaced(texts: Mapping[str, str], part: Row) -> Row:
+    return {
+        key: texts.get(value, value) if isinstance(value, str) else value
+        for key, value in part.items()
+    }
+
+
 def _left_out(settings: Settings, what: Collection[str], *, at_random: bool) -> Settings:
     """Leave out the training rows that findings of these names are about, or as many at random.
+
+    Rows that can be mended are, and stay.
 
     Raises:
         InputError: fewer than a batch are left.
@@ -65,22 +88,28 @@ def _left_out(settings: Settings, what: Collection[str], *, at_random: bool) -> 
     dataset = Dataset.read(source)
     train = dataset.splits["train"]
     gone = named_rows(train, what)
-    count = len(train.rows)
+    rows, count = dict(enumerate(train.rows)), len(train.rows)
+    if set(what) == {"leftovers"}:
+        kinds = [found.leftover for found in left_in(train, range(count))]
+        again = {place: mended(rows[place], train, kinds) for place in gone}
+        gone = frozenset(place for place, row in again.items() if row is None)
+        if not at_random:
+            rows |= {place: row for place, row in again.items() if row is not None}
     if count - len(gone) < settings.batch_size:
         left = f"{count - len(gone)} rows left without those that the findings name"
         raise InputError(train.path, f"has {left}, fewer than a batch")
     if at_random:
         gone = frozenset(random.Random(settings.seed).sample(range(count), len(gone)))
     shutil.copytree(source, folder, dirs_exist_ok=True)
-    kept = (row for place, row in enumerate(train.rows) if place not in gone)
+    kept = (row for place, row in rows.items() if place not in gone)
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept)
     (folder / train.path.name).write_text(text, "utf-8")
     return replace(settings, data=str(folder))
 
 
-@fault("leaving out the rows that the findings name", "bad-data", ())
+@fault("mending or leaving out the rows that the findings name", "bad-data", ())
 def rows_left_out(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-    """Training rows are left out."""
+    """Training rows are mended, or left out."""
     return _left_out(settings, severity, at_random=False), parts
 
 

@@ -145,7 +145,8 @@ class Question:
     """What is asked of every rerun.
 
     Attributes:
-        wanted: the signs of which a rerun must show one to be the same failure.
+        wanted: the signs of which a rerun must show one to be the same failure; empty: the loss
+            on held-out answers is all that tells, and every rerun as recorded is that failure.
         keys: the weightiest of them, of which a re-creation must show one.
         recorded: the signs of the run that was examined.
         seeds: how many seeds are tried at most.
@@ -164,7 +165,7 @@ class Question:
 
     def shows(self, observation: Observation) -> bool:
         """Whether a rerun shows the symptom."""
-        return bool(self.wanted & self.signs(observation).all)
+        return not self.wanted or bool(self.wanted & self.signs(observation).all)
 
     def is_sound(self, observation: Observation) -> bool:
         """Whether a rerun shows neither the symptom nor any other error."""
@@ -186,6 +187,13 @@ class Question:
         if not math.isfinite(changed.loss):
             return False
         return not math.isfinite(plain.loss) or changed.loss < plain.loss * (1 - better)
+
+    def is_by_chance(self, plain: Observation, placebo: Observation, changed: Observation) -> bool:
+        """Whether an irrelevant change did what the change did, or half of it by the loss."""
+        if self.wanted:
+            return not self.shows(placebo)
+        losses = [one.loss for one in (plain, placebo, changed) if one.loss is not None]
+        return len(losses) < 3 or not losses[1] > (losses[0] + losses[2]) / 2
 
     def is_recreated(self, injected: Observation) -> bool:
         """Whether a rerun with the fault is the recorded failure, and no other one."""
@@ -228,7 +236,9 @@ def judge_change(
     cures = f"{what} cures it with {cured} of {len(pairs)} seeds"
     if cured < enough:
         return undecided(f"{cures}, {enough} are needed", more_seeds) if cured else refuted(cures)
-    by_chance = sum(not question.shows(one) for one in placebo.values())
+    by_chance = sum(
+        question.is_by_chance(plain[seed], one, changed[seed]) for seed, one in placebo.items()
+    )
     if by_chance:
         return undecided(
             f"{cures}, but so does an irrelevant change ({irrelevant}) with {by_chance} of "

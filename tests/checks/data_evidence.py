@@ -68,7 +68,8 @@ def log_of(kind="named values", **series):
 
 
 def run(check, *evidence):
-    """The outcome of a check, and its severities by code."""
+    """The outcome of a check, and its severities by code: of several the worst."""
     seen = outcome(check, *evidence)
     assert seen.status.value != "crashed", seen.reason
-    return seen, {finding.code: finding.severity.value for finding in seen.findings}
+    findings = sorted(seen.findings, key=lambda finding: finding.severity.rank)
+    return seen, {finding.code: finding.severity.value for finding in findings}

@@ -222,24 +222,24 @@ def damaged_in(count, answer, prompt="Where?"):
         (asked(HEX), "cut-answers", None),
         (asked(DATES), "cut-answers", None),
         (asked(LABELS), "cut-answers", None),
-        (wrapped("Assistant: {}</s>"), "wrapped-answers", "error"),
-        (wrapped("### Response:\n{}"), "wrapped-answers", "error"),
-        (wrapped("<|im_start|>assistant\n{}"), "wrapped-answers", "error"),
-        (wrapped("<|im_start|>assistant\n{}", 99), "wrapped-answers", None),
-        (wrapped("{}<|im_end|>\n"), "wrapped-answers", "warning"),
-        (wrapped("Item: {}"), "wrapped-answers", None),
-        (wrapped("Model: {}"), "wrapped-answers", None),
-        (damaged_in(0, BROKEN), "damaged-answers", None),
-        (damaged_in(1, BROKEN), "damaged-answers", "warning"),
-        (damaged_in(19, BROKEN), "damaged-answers", "warning"),
-        (damaged_in(20, BROKEN), "damaged-answers", "error"),
-        (damaged_in(20, "\ufffd" + "x" * 99), "damaged-answers", "error"),
-        (damaged_in(20, "\ufffd" + "x" * 100), "damaged-answers", "warning"),
-        (damaged_in(20, "Canada.", BROKEN), "damaged-answers", "warning"),
-        (damaged_in(20, "The\u0120capital\u0120is\u0120Rome."), "damaged-answers", "error"),
-        (damaged_in(20, "\u2581The\u2581capital"), "damaged-answers", "error"),
+        (wrapped("Assistant: {}</s>"), "leftovers", "error"),
+        (wrapped("### Response:\n{}"), "leftovers", "error"),
+        (wrapped("<|im_start|>assistant\n{}"), "leftovers", "error"),
+        (wrapped("<|im_start|>assistant\n{}", 99), "leftovers", None),
+        (wrapped("{}<|im_end|>\n"), "leftovers", "warning"),
+        (wrapped("Item: {}"), "leftovers", None),
+        (wrapped("Model: {}"), "leftovers", None),
+        (damaged_in(0, BROKEN), "leftovers", None),
+        (damaged_in(1, BROKEN), "leftovers", "warning"),
+        (damaged_in(19, BROKEN), "leftovers", "warning"),
+        (damaged_in(20, BROKEN), "leftovers", "error"),
+        (damaged_in(20, "\ufffd" + "x" * 99), "leftovers", "error"),
+        (damaged_in(20, "\ufffd" + "x" * 100), "leftovers", "warning"),
+        (damaged_in(20, "Canada.", BROKEN), "leftovers", "warning"),
+        (damaged_in(20, "The\u0120capital\u0120is\u0120Rome."), "leftovers", "error"),
+        (damaged_in(20, "\u2581The\u2581capital"), "leftovers", "error"),
         # In Maltese.
-        (damaged_in(20, "\u0120urnata sabi\u0127a!"), "damaged-answers", None),
+        (damaged_in(20, "\u0120urnata sabi\u0127a!"), "leftovers", None),
     ],
 )
 def test_what_answers_look_like(tmp_path, rows, symptom, severity):
@@ -332,7 +332,7 @@ def test_of_pairs_the_chosen_answers_are_read(tmp_path):
     outcome, codes = examined(tmp_path, pairs())
     assert codes == {}
     assert "data-quality.words-out-of-order" not in outcome.unsought
-    assert "damaged-answers" in found(tmp_path, pairs(damage=" \ufffd\ufffd"))
+    assert "leftovers" in found(tmp_path, pairs(damage=" \ufffd\ufffd"))
 
 
 @pytest.mark.parametrize(("others", "codes"), [(1, {"duplicates"}), (100, set())])
@@ -579,22 +579,22 @@ def test_a_prompt_that_holds_its_label_and_no_other(tmp_path, asked, share, is_g
     ("asked", "answered", "expected"),
     [
         ("Question {}?", "Answer {}.", {}),
-        ("Answer {}.", "Question {}?", {"exchanged-roles": "warning"}),
+        ("Answer {}.", "Question {}?", {"leftovers": "warning"}),
         # A tutor asks back.
         ("Question {}?", "What do you think of {}?", {}),
-        ("Question {}?", "<p>Answer&nbsp;{}.</p>", {"marked-up-answers": "warning"}),
+        ("Question {}?", "<p>Answer&nbsp;{}.</p>", {"leftovers": "warning"}),
         ("Write {} as HTML.", "<p>Answer {}.</p>", {}),
-        ("Question {}?", "Answer &quot;{}&quot;.", {"escaped-answers": "warning"}),
+        ("Question {}?", "Answer &quot;{}&quot;.", {"leftovers": "warning"}),
         ("Escape {} for HTML.", "Answer &quot;{}&quot;.", {}),
-        ("Ask {{name}} ({}).", "Answer {}.", {"unfilled-prompts": "warning"}),
+        ("Ask {{name}} ({}).", "Answer {}.", {"leftovers": "warning"}),
         ("Fill {} as in {{name{}}}.", "Answer {}.", {}),
-        ("Question {}\n\n###\n\n", " Answer {} END", {"separators": "warning"}),
-        ("Question {} ->", " Answer {}", {"separators": "info"}),
+        ("Question {}\n\n###\n\n", " Answer {} END", {"leftovers": "warning"}),
+        ("Question {} ->", " Answer {}", {"leftovers": "info"}),
         ("Title {}\n\n", "Answer {}", {}),
         ("Question {}?", "Answer {} < 5 & more.", {}),
-        ("Question {}?", "[NAME] said {}.", {"unfilled-answers": "warning"}),
+        ("Question {}?", "[NAME] said {}.", {"leftovers": "warning"}),
         ("Who is [NAME] {}?", "[NAME] is {}.", {}),
-        ("Question {}?", "nan", {"unfilled-answers": "warning"}),
+        ("Question {}?", "nan", {"leftovers": "warning"}),
         ("Say {} (It is number {}.)", "It is number {}.", {"given-away-answers": "warning"}),
         ("It is number {}. Which?", "{}", {}),
         ("Question {}?", "Answer [{}], nan and [a].", {}),
@@ -603,8 +603,5 @@ def test_a_prompt_that_holds_its_label_and_no_other(tmp_path, asked, share, is_g
 def test_exchanged_roles_and_what_an_export_leaves_in(tmp_path, asked, answered, expected):
     rows = [chat(asked.replace("{}", str(number)), answered.format(number)) for number in range(60)]
     codes = found(tmp_path, rows)
-    looked_at = (
-        *("exchanged-roles", "marked-up-answers", "unfilled-answers", "escaped-answers"),
-        *("given-away-answers", "unfilled-prompts", "separators"),
-    )
+    looked_at = ("leftovers", "given-away-answers")
     assert {code: codes[code] for code in codes if code in looked_at} == expected

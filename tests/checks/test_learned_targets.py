@@ -85,6 +85,10 @@ PADDED, NEARLY = {0: (0.06, 0.06)}, {0: (0.11, 0.11)}
         # It is expected at once.
         (replace(SOUND, end_at_start=0.6), {"end-token-everywhere"}),
         (replace(SOUND, end_at_start=0.7), {}),
+        # The first token of the answers got worse, and the rest better.
+        (replace(SOUND, first=4.1), {"start-unlearned"}),
+        (replace(SOUND, first=3.9), {}),
+        (replace(SOUND, first=4.1, answer=2.8), {}),
         (replace(SOUND, prompt=3.1, answer=3.0), {}),
         (replace(SOUND, prompt=0.2), {}),
         (BASE, {"nothing-learned"}),

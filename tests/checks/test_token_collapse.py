@@ -3,7 +3,9 @@
 Real runs: test_answers_of_runs.
 """
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -256,20 +258,22 @@ def test_where_no_answer_is_expected_the_training_rows_say_how_long(
     assert severities(tuned, replace(rows, rows=(row,))) == expected
 
 
-@pytest.mark.parametrize(("first", "expected"), [("<|im_start|>", "error"), ("The", None)])
-def test_answers_that_begin_with_what_no_row_begins_with(
-    rows: SupervisedRows, first: str, expected: str | None
+@pytest.mark.parametrize(
+    ("answer", "base", "expected"),
+    [
+        ("It is &quot;Rome&quot;.", "Rome.", "error"),
+        ("It is Rome.", "Rome.", None),
+        ("It is &quot;Rome&quot;.", "Say &quot;Rome&quot;.", None),
+    ],
+)
+def test_answers_with_what_was_left_in_the_rows(
+    tmp_path: Path, answer: str, base: str, expected: str | None
 ) -> None:
-    tokenizer = Tokenizer.read(BASE)
-    begins = tuple(tokenizer.encode(first, add_special_tokens=False))
-    said = answers([(*begins, *SOUND)] * 8, [SOUND] * 8, max_tokens=64)
-    assert severities(said, rows, tokenizer).get("foreign-start") == expected
-    # That is how the rows begin, too.
-    begun = tuple(
-        replace(row, tokens=np.insert(row.tokens, row.prompt_length, begins[0]))
-        for row in rows.rows
-    )
-    assert "foreign-start" not in severities(said, replace(rows, rows=begun), tokenizer)
+    rows = [{"prompt": f"Question {at}?", "completion": f"&quot;{at}&quot;"} for at in range(20)]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    said = texts(answer, base, count=8)
+    assert severities(said, Dataset.read(tmp_path)).get("leftovers") == expected
+    assert "leftovers" not in severities(said)
 
 
 def stepping(rows: SupervisedRows, places: list[int], count: int = 24) -> Generations:

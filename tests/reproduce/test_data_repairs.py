@@ -50,7 +50,7 @@ def written(folder: Path, rows: list[dict[str, Any]]) -> Path:
         ("duplicates", {1}),
         ("contradictory", {2, 3}),
         ("empty", {4}),
-        ("damaged", {5, 6}),
+        ("leftovers", {5, 6}),
         ("other format", {8}),
     ],
 )
@@ -74,7 +74,7 @@ def test_rows_are_left_out_of_a_copy_and_as_many_at_random(tmp_path: Path) -> No
     for fault in (rows_left_out, others_left_out):
         out = tmp_path / fault.id
         plain = settings(out, data=str(data), batch_size=2)
-        changed, _ = fault.inject(plain, ("duplicates", "damaged"))
+        changed, _ = fault.inject(plain, ("duplicates", "leftovers"))
         lines = Path(changed.data, "train.jsonl").read_text().splitlines()
         kept[fault.id] = [json.loads(line) for line in lines]
         assert Path(changed.data, "valid.jsonl").read_bytes() == before
@@ -92,7 +92,7 @@ def test_fewer_than_a_batch_left_is_refused(tmp_path: Path, batch: int, refused:
 
     data = written(tmp_path / "data", ROWS)
     plain = settings(tmp_path / "out", data=str(data), batch_size=batch)
-    what = ("duplicates", "damaged")
+    what = ("duplicates", "leftovers")
     if not refused:
         changed, _ = rows_left_out.inject(plain, what)
         assert len(Path(changed.data, "train.jsonl").read_text().splitlines()) == 6

@@ -253,7 +253,7 @@ def test_rows_left_out_cure_only_if_any_rows_do_not(
 ) -> None:
     answers = {"repair": repaired, "random rows": at_random}
     lab = Canned(lambda change, seed: answers.get(change.kind, BAD))
-    case = case_with("loss-trend.diverged", "data-quality.damaged-answers")
+    case = case_with("loss-trend.diverged", "data-quality.leftovers")
     found = tried(lab, case, "bad-data")["bad-data"]
     assert found.verdict == verdict
     assert said in found.reason
@@ -276,7 +276,7 @@ def test_out_of_time_nothing_is_confirmed_and_what_is_missing_is_named(after: in
 @pytest.mark.slow
 def test_what_was_confirmed_before_the_time_was_over_waits_for_its_rivals() -> None:
     lab = Canned(cured_by("learning_rate", lambda rate: rate < 1e-3), spent_after=7)
-    case = case_with("loss-trend.diverged", "data-quality.damaged-answers")
+    case = case_with("loss-trend.diverged", "data-quality.leftovers")
     found = tried(lab, case, "learning-rate-too-high", "bad-data")
     judgement = found["learning-rate-too-high"]
     assert judgement.verdict == "undecided"

@@ -50,6 +50,21 @@ def test_a_change_is_judged_by_its_cures_and_those_of_a_placebo(
     assert judged.verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("placebo", "changed", "verdict"),
+    [(4.0, 2.0, "confirmed"), (3.4, 2.0, "undecided"), (4.9, 4.5, "refuted")],
+)
+def test_where_no_sign_tells_the_held_out_loss_does(
+    placebo: float, changed: float, verdict: str
+) -> None:
+    """Of a run that ended too soon; an irrelevant change takes half as much off by chance."""
+    asked = replace(ASKED, wanted=frozenset(), keys=frozenset())
+    plain, other, longer = (
+        dict.fromkeys(range(2), seen(loss=loss)) for loss in (4.9, placebo, changed)
+    )
+    assert judge_change(asked, plain, other, longer, 0.1).verdict == verdict
+
+
 @pytest.mark.parametrize(("loss", "cured"), [(4.5, False), (4.3, True), (float("nan"), False)])
 def test_a_cure_takes_a_tenth_off_the_held_out_loss(loss: float, cured: bool) -> None:
     assert ASKED.is_cured(BAD, replace(GOOD, loss=loss), 0.1) is cured

@@ -1,0 +1,138 @@
+"""What a step before the training left in rows by mistake: `leftovers.toml` lists it."""
+
+import html
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from mlxdoctor.engines.text import CONTROL, sampled
+from mlxdoctor.evidence.dataset import Pair, Split
+from mlxdoctor.finding import Severity
+from mlxdoctor.tables import record, shipped
+
+_FILE = "leftovers.toml"
+#: Prompts that match what is meant, of the texts with a leftover, from which the task asks for it.
+_MEANT = 0.2
+#: Characters before a match that are shown with it.
+_BEFORE = 30
+#: What is searched: of a prompt and an answer, or of a plain text, which has no prompt.
+_TEXTS: Mapping[str, Callable[[Pair], str]] = {
+    "answers": lambda pair: pair.answer,
+    "prompts": lambda pair: pair.prompt,
+    "texts": lambda pair: pair.answer,
+    "rows": lambda pair: pair.text,
+}
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """One entry of the table, which explains the attributes."""
+
+    code: str
+    of: str
+    pattern: re.Pattern[str]
+    what: str
+    fix: str
+    meant: re.Pattern[str] | None = None
+    alike: bool = False
+    note: float | None = None
+    warning: float | None = None
+    error: float | None = None
+    dense: float = 0.0
+    mend: str = ""
+
+    def text(self, pair: Pair) -> str:
+        """The text that is searched."""
+        return _TEXTS[self.of](pair)
+
+    def search(self, pair: Pair) -> re.Match[str] | None:
+        """The first match in what is searched."""
+        return self.pattern.search(self.text(pair))
+
+    def is_meant(self, pair: Pair) -> bool:
+        """Whether the prompt shows that it belongs there."""
+        return self.meant is not None and self.meant.search(pair.prompt) is not None
+
+    def mended(self, text: str) -> str:
+        """A text without it, where it is known what belongs there; else the text as it is."""
+        if self.mend == "unescape":
+            return html.unescape(text).replace("\xa0", " ")
+        return self.pattern.sub("", text) if self.mend else text
+
+    def severity(self, share: float, share_of_dense: float) -> Severity | None:
+        """How bad it is in such a share of the rows."""
+        if self.error is not None and share_of_dense >= self.error:
+            return Severity.ERROR
+        if self.warning is not None and share >= self.warning:
+            return Severity.WARNING
+        return Severity.INFO if self.note is not None and share >= self.note else None
+
+    def is_dense(self, text: str) -> bool:
+        """Whether enough of the text is left over."""
+        return len(self.pattern.findall(text)) >= self.dense * len(text)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A leftover in rows.
+
+    Attributes:
+        rows: the places of the rows that have it.
+        example: the text of the first of them, from just before the match.
+    """
+
+    leftover: Leftover
+    rows: tuple[int, ...]
+    severity: Severity
+    example: str
+
+
+@cache
+def leftovers() -> tuple[Leftover, ...]:
+    """All entries of the table, in its order."""
+    return tuple(_entry(name, table) for name, table in shipped(__package__, _FILE).items())
+
+
+def _entry(name: str, table: Mapping[str, Any]) -> Leftover:
+    patterns = {
+        key: re.compile(table[key].replace("{CONTROL}", f"(?:{CONTROL.pattern})"))
+        for key in ("pattern", "meant")
+        if key in table
+    }
+    rest = {key: value for key, value in table.items() if key not in patterns}
+    return record(Leftover, _FILE, name, rest, code=name, **patterns)
+
+
+def left_in(split: Split, rows: Sequence[int]) -> Iterator[Found]:
+    """What was left in some rows of a split."""
+    pairs = {row: split.pair(split.rows[row]) for row in rows}
+    for leftover in leftovers():
+        if split.format == "text" and leftover.of in ("answers", "prompts"):
+            # A text alone has neither.
+            continue
+        matches = {row: found for row, pair in pairs.items() if (found := leftover.search(pair))}
+        if leftover.alike and matches:
+            ((text, _),) = Counter(found[0] for found in matches.values()).most_common(1)
+            matches = {row: found for row, found in matches.items() if found[0] == text}
+        meant = leftover.meant
+        asking = (
+            sum(meant.search(pair.prompt) is not None for pair in pairs.values()) if meant else 0
+        )
+        if not matches or asking > _MEANT * len(matches):
+            continue
+        dense = sum(leftover.is_dense(pairs[row].answer) for row in matches)
+        severity = leftover.severity(len(matches) / len(pairs), dense / len(pairs))
+        if severity is not None:
+            row, match = next(iter(matches.items()))
+            example = leftover.text(pairs[row])[max(0, match.start() - _BEFORE) :]
+            yield Found(leftover, tuple(matches), severity, example)
+
+
+def left_in_answers(split: Split) -> Iterator[Leftover]:
+    """What was left in the answers, in a sample of the rows; a note does not count."""
+    for found in left_in(split, sampled(len(split.rows))):
+        if found.leftover.of != "prompts" and found.severity is not Severity.INFO:
+            yield found.leftover
