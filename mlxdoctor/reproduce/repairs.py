@@ -15,7 +15,7 @@ import numpy as np
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.dataset import Dataset, Pair, Row, Split
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.measure.text.leftovers import Leftover, left_in
+from mlxdoctor.measure.text.leftovers import Leftover, left_in, leftovers
 from mlxdoctor.models.load import load_tokenizer
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.batches import Batches
@@ -57,15 +57,19 @@ def named_rows(split: Split, what: Collection[str]) -> frozenset[int]:
     return frozenset(places)
 
 
-def mended(row: Row, split: Split, leftovers: Collection[Leftover]) -> Row | None:
-    """A row without what was left in it; None where it is not known what belongs there."""
-    for leftover in leftovers:
+def mended(row: Row, split: Split, named: Collection[Leftover]) -> Row | None:
+    """A row without what was left in it; None where it is not known what belongs there.
+
+    What can be mended is, whether it was named or hidden by what was.
+    """
+    for leftover in leftovers():
         pair = split.pair(row)
+        if leftover.search(pair) is None or not (leftover.mend or leftover in named):
+            continue
         texts = {text: leftover.mended(text) for text in (pair.prompt, pair.answer)}
-        if leftover.search(pair) is not None:
-            row = json.loads(json.dumps(row), object_hook=partial(_replaced, texts))
-            if leftover.search(split.pair(row)) is not None:
-                return None
+        row = json.loads(json.dumps(row), object_hook=partial(_replaced, texts))
+        if leftover.search(split.pair(row)) is not None:
+            return None
     return row
 
 
@@ -90,8 +94,8 @@ def _left_out(settings: Settings, what: Collection[str], *, at_random: bool) -> 
     gone = named_rows(train, what)
     rows, count = dict(enumerate(train.rows)), len(train.rows)
     if set(what) == {"leftovers"}:
-        kinds = [found.leftover for found in left_in(train, range(count))]
-        again = {place: mended(rows[place], train, kinds) for place in gone}
+        named = [found.leftover for found in left_in(train, range(count))]
+        again = {place: mended(rows[place], train, named) for place in gone}
         gone = frozenset(place for place, row in again.items() if row is None)
         if not at_random:
             rows |= {place: row for place, row in again.items() if row is not None}

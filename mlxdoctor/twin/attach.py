@@ -46,6 +46,14 @@ def prepare(model: Any, settings: Settings) -> None:
     verify(model, settings)
 
 
+def unfreeze(model: nn.Module) -> None:
+    """Train every parameter but quantised weights, which have no gradient."""
+    model.unfreeze()
+    for module in model.modules():
+        if isinstance(module, nn.QuantizedLinear | nn.QuantizedEmbedding):
+            module.freeze(recurse=False)
+
+
 def trained_layers(model: Any, settings: Settings) -> Sequence[Any]:
     """The last layers that `num_layers` asks for; -1, and in mlx-lm 0 as well, are all."""
     layers: Sequence[Any] = model.layers[-max(settings.num_layers, 0) :]

@@ -21,7 +21,7 @@ import numpy as np
 
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.parameters import ADAPTER_LEAVES
-from mlxdoctor.twin.attach import convert, trained_layers
+from mlxdoctor.twin.attach import convert, trained_layers, unfreeze
 from mlxdoctor.twin.batches import Batch, Batches
 from mlxdoctor.twin.other_losses import loss_without, shifted_loss
 from mlxdoctor.twin.prepared import Parts, parts_of
@@ -230,10 +230,10 @@ def _trained_besides(parts: Parts, what: str, *, attached: bool) -> Parts:
         if attached:
             convert(model, settings)
         if what == "everything":
-            model.unfreeze()
+            unfreeze(model)
         for layer in trained_layers(model, settings):
             if what == "layers":
-                layer.unfreeze()
+                unfreeze(layer)
             for name, module in layer.named_modules():
                 if what == "norms" and "norm" in name:
                     module.unfreeze()

@@ -99,3 +99,17 @@ def test_fewer_than_a_batch_left_is_refused(tmp_path: Path, batch: int, refused:
         return
     with pytest.raises(InputError, match="6 rows left"):
         rows_left_out.inject(plain, what)
+
+
+def test_what_an_export_left_is_mended(tmp_path: Path) -> None:
+    """The tags hide that signs are escaped; nobody knows what stood for an empty cell."""
+    from mlxdoctor.reproduce.repairs import rows_left_out
+    from tests.reproduce.real import settings
+
+    answers = [f"<p>It&nbsp;is {at} &amp; {at}.</p>" for at in range(18)] + ["nan", "nan"]
+    rows = [{"prompt": f"What is {at}?", "completion": text} for at, text in enumerate(answers)]
+    data = written(tmp_path / "data", rows)
+    changed, _ = rows_left_out.inject(settings(tmp_path / "out", data=str(data)), ("leftovers",))
+    lines = Path(changed.data, "train.jsonl").read_text().splitlines()
+    kept = [json.loads(line)["completion"] for line in lines]
+    assert kept == [f"It is {at} & {at}." for at in range(18)]

@@ -93,8 +93,10 @@ def base_trained_along(settings: Settings, parts: Parts) -> tuple[Settings, Part
         return None
 
     def prepare(model: Any, settings: Settings) -> None:
+        from mlxdoctor.twin.attach import unfreeze
+
         parts.prepare(model, settings)
-        model.unfreeze()
+        unfreeze(model)
 
     return settings, replace(parts, prepare=prepare)
 
