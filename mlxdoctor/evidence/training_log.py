@@ -5,7 +5,7 @@ Nothing is invented: a row that names no iteration is numbered as a row, and say
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -16,7 +16,7 @@ from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.log_formats.json_records import DATA_KEYS
 from mlxdoctor.evidence.logs.log_format import DocumentFormat, LogFormat, LogSoFar, formats
 from mlxdoctor.evidence.logs.reader import read_log, read_rows
-from mlxdoctor.evidence.logs.series import LogFailure, Notes, Save, Segment, Series, Trainable
+from mlxdoctor.evidence.logs.series import LogFailure, Notes, Segment, Series
 from mlxdoctor.evidence.logs.text_stream import LogStream
 from mlxdoctor.evidence.source import Source, open_file, read_text, text_encoding
 from mlxdoctor.safety.errors import InputError
@@ -43,19 +43,10 @@ class TrainingLog:
     """What one run printed or recorded while it trained.
 
     Attributes:
-        sources: the files, in the order given.
+        sources: the files, with what of each is not judged as it stands.
         format: the families of lines found, the most frequent first ("named values, table").
         segments: the runs in it, in order; a restart begins another.
-        trainable: the line on trainable parameters.
-        header: what the trainer said about itself: model, type, dataset, optimizer, ...
-        saves: saves it reported.
-        test_loss: of a test run, in nats a token.
-        failures: lines that say the run broke off.
-        targetless: numbers of the lines that say a batch had nothing to learn.
-        unvalidated: numbers of the lines that say that there is nothing to validate on.
-        versions: package -> version, where the log names them.
-        problems: the limits at which reading ended, where a log goes beyond them.
-        remarks: what of the log was not judged, or not as it stands there, a clause each.
+        notes: what it says beside the reports.
     """
 
     kind: ClassVar[str] = "training log"
@@ -63,16 +54,7 @@ class TrainingLog:
     sources: tuple[Source, ...]
     format: str
     segments: tuple[Segment, ...]
-    trainable: Trainable | None = None
-    header: Mapping[str, str] = field(default_factory=dict)
-    saves: tuple[Save, ...] = ()
-    test_loss: float | None = None
-    failures: tuple[LogFailure, ...] = ()
-    targetless: tuple[int, ...] = ()
-    unvalidated: tuple[int, ...] = ()
-    versions: Mapping[str, str] = field(default_factory=dict)
-    problems: tuple[InputError, ...] = ()
-    remarks: tuple[str, ...] = ()
+    notes: Notes = field(default_factory=Notes)
 
     @cached_property
     def main(self) -> Segment:
@@ -82,17 +64,18 @@ class TrainingLog:
     @property
     def is_preference(self) -> bool:
         """Whether a reward or preference was trained: its loss is no cross-entropy."""
-        stated = self.header.get("training", "").upper()
+        stated = self.notes.header.get("training", "").upper()
         known = ("ORPO", "DPO", "CPO", "KTO", "SIMPO", "GRPO", "PPO", "XPO", "RLHF", "FTPO")
         return any(name in stated for name in known) or self.main.is_preference
 
     @property
     def resumed(self) -> bool | None:
         """Whether training began from an earlier adapter; None where the log can't tell."""
-        if "resumed_from" in self.header:
+        if "resumed_from" in self.notes.header:
             return True
         # mlx-lm names the adapter it resumes from before it counts all parameters.
-        return False if self.trainable and self.trainable.total_millions is not None else None
+        trainable = self.notes.trainable
+        return False if trainable and trainable.total_millions is not None else None
 
     @classmethod
     def find(cls, run: RunView) -> "TrainingLog":
@@ -118,34 +101,22 @@ class TrainingLog:
         # A run that was resumed comes after the one that it goes on from.
         files.sort(key=lambda file: "resumed_from" in file[2].header)
         segments = tuple(chain.from_iterable(runs for _, runs, _ in files))
-        notes, main, remarks = Notes(), _judged(segments), []
-        for _, runs, own in files:
+        notes, main, sources = Notes(), _judged(segments), []
+        for source, runs, own in files:
             notes.add(own)
-            remarks.append([*_remarks(runs, own.unread, main, is_alone=len(files) == 1)])
-        if not segments and not (notes.failures or notes.trainable or notes.test_loss is not None):
+            clauses = _remarks(runs, own.unread, main, is_alone=len(files) == 1)
+            sources.append(replace(source, note="; ".join(filter(None, (source.note, *clauses)))))
+        if not segments and not notes.tell_of_training:
             if notes.problems:
                 raise notes.problems[0]
             *most, last = (kind.understood for kind in formats(LogFormat) if kind.understood)
             remedy = f"understood are {', '.join(most)}, and {last}"
             raise InputError(paths[0] if paths else None, "holds no report on training", remedy)
         return cls(
-            sources=tuple(
-                replace(source, note="; ".join(filter(None, (source.note, *clauses))))
-                for (source, *_), clauses in zip(files, remarks, strict=True)
-            ),
+            sources=tuple(sources),
             format=", ".join(name for name, _ in notes.formats.most_common()) or "messages only",
             segments=segments,
-            trainable=notes.trainable,
-            header=notes.header,
-            # A log's end that is printed twice saves nothing twice.
-            saves=tuple(dict.fromkeys(notes.saves)),
-            test_loss=notes.test_loss,
-            failures=tuple(notes.failures),
-            targetless=tuple(notes.targetless),
-            unvalidated=tuple(notes.unvalidated),
-            versions=notes.versions,
-            problems=tuple(notes.problems),
-            remarks=tuple(dict.fromkeys(chain.from_iterable(remarks))),
+            notes=notes,
         )
 
 
@@ -238,7 +209,7 @@ def _shows_log(text: str, path: Path) -> bool:
     if any(mark in text for kind in formats(DocumentFormat) for mark in kind.marks):
         return True
     notes = _notes(text, path)
-    return bool(notes.formats or notes.failures or notes.trainable or notes.test_loss is not None)
+    return bool(notes.formats) or notes.tell_of_training
 
 
 def _notes(text: str, path: Path) -> Notes:
