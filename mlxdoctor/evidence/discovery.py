@@ -6,6 +6,7 @@ name. Only names and the first bytes of files are looked at here.
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -237,18 +238,12 @@ def _holds_rows(file: Sniffed) -> bool:
 
 def _unread(path: Path) -> list[InputError]:
     """What to say of a file that nothing recognised, if it should have been a log."""
-    try:
-        if not looks_like_unread_log(path):
-            return []
-    except InputError:
-        return []
     problem = "looks like a training log, but none of its lines could be read as a report"
     remedy = "lines such as `step 10 | loss 2.5 | lr 1e-5` are read, and JSON lines"
-    return [InputError(path, problem, remedy)]
-
-
-def _holds_answers(file: Sniffed) -> bool:
-    return is_recorded_answer(file.record.keys(), file.path.stem)
+    with suppress(InputError):
+        if looks_like_unread_log(path):
+            return [InputError(path, problem, remedy)]
+    return []
 
 
 #: Fields of `RunFiles`, and which names of files say that they belong there. People write the
@@ -263,7 +258,11 @@ _BY_NAME: tuple[tuple[str, Callable[[Path], bool]], ...] = (
 #: so; in the order in which they are asked.
 _BY_CONTENT: tuple[tuple[str, frozenset[str], Callable[[Sniffed], bool]], ...] = (
     ("adapter", frozenset((".safetensors",)), lambda file: bool(_FACTOR.search(file.head))),
-    ("generations", _TEXT_SUFFIXES, _holds_answers),
+    (
+        "generations",
+        _TEXT_SUFFIXES,
+        lambda file: is_recorded_answer(file.record.keys(), file.path.stem),
+    ),
     ("data", _TEXT_SUFFIXES, _holds_rows),
     ("config", _SETTINGS_SUFFIXES, TrainingConfig.is_held_by),
     ("metrics", _TEXT_SUFFIXES, ReportedMetrics.is_held_by),

@@ -3,7 +3,6 @@
 Nothing is invented: a row that names no iteration is numbered as a row, and says so.
 """
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import ClassVar
 
 from mlxdoctor.evidence.kind import Missing, RunView
-from mlxdoctor.evidence.log_formats.json_records import DATA_KEYS
 from mlxdoctor.evidence.logs.log_format import DocumentFormat, LogFormat, LogSoFar, formats
 from mlxdoctor.evidence.logs.reader import read_log, read_rows
 from mlxdoctor.evidence.logs.series import LogFailure, Notes, Segment, Series
@@ -154,21 +152,14 @@ def _remarks(
 def looks_like_log(path: Path) -> bool:
     """Whether a file is a training log, from its first and last 64 KiB.
 
-    Data rows, generations and configurations are not logs. Never raises for a
-    readable file.
+    Data rows, generations and configurations are not logs.
 
     Raises:
         InputError: the file can't be read, or is a device or a pipe.
     """
-    if path.suffix == NOTEBOOK:
-        # Pictures stand between the outputs: its beginning and its end tell nothing.
-        try:
-            return _shows_log(read_text(path, "json_bytes")[0], path)
-        except InputError:
-            return False
-    texts = _ends(path)
-    if texts and _holds_data(texts[0]):
-        return False
+    # Pictures stand between a notebook's outputs: its beginning and its end tell nothing.
+    is_notebook = path.suffix == NOTEBOOK
+    texts = [read_text(path, "json_bytes")[0]] if is_notebook else _ends(path)
     return any(_shows_log(text, path) for text in texts)
 
 
@@ -178,13 +169,10 @@ def looks_like_unread_log(path: Path) -> bool:
     Raises:
         InputError: as `looks_like_log`.
     """
-    if not (path.suffix in _LOG_SUFFIXES or _LOG_NAME.search(path.name)):
-        return False
-    texts = _ends(path)
-    if not "".join(texts).strip() or (texts and _holds_data(texts[0])):
-        return False
-    if _LOG_NAME.search(path.name) and path.suffix in (".log", ".out"):
-        return True
+    is_named = _LOG_NAME.search(path.name) is not None
+    texts = _ends(path) if is_named or path.suffix in _LOG_SUFFIXES else []
+    if is_named and path.suffix in (".log", ".out"):
+        return bool("".join(texts).strip())
     return sum(len(_notes(text, path).unread) for text in texts) >= MIN_LIKE_REPORTS
 
 
@@ -217,14 +205,3 @@ def _notes(text: str, path: Path) -> Notes:
     log = LogSoFar(path)
     read_rows([text], log)
     return log.notes
-
-
-def _holds_data(text: str) -> bool:
-    first = text.lstrip().split("\n", 1)[0]
-    if not first.startswith("{"):
-        return False
-    try:
-        record = json.loads(first)
-    except (ValueError, RecursionError):
-        return any(f'"{key}":' in first[:2000] for key in DATA_KEYS)
-    return isinstance(record, dict) and not DATA_KEYS.isdisjoint(record)

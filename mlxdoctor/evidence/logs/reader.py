@@ -27,8 +27,6 @@ _NO_REPORT = re.compile(
 )
 #: Lines between two looks at how much was collected.
 LINES_BETWEEN = 4096
-#: Characters of a line that says nothing by itself.
-SHORT = 2
 #: Lines that could not be read, of which the numbers are kept.
 MAX_UNREAD = 1000
 
@@ -90,7 +88,7 @@ def read_lines(texts: Iterable[str], log: LogSoFar) -> None:
     numbered = lines(texts)
     while batch := list(islice(numbered, LINES_BETWEEN)):
         for number, line in log.unlike(batch):
-            if len(line) <= SHORT and not (line and any(reader.is_open for reader in readers)):
+            if not line:
                 continue
             # A record with texts in it may be longer than any line that is printed.
             text = line if line.startswith('{"') else line[:width]
