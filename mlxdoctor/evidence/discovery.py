@@ -20,6 +20,7 @@ from mlxdoctor.evidence.options import Options
 from mlxdoctor.evidence.run_files import CHECKPOINT_NAME, RunFiles, is_model_folder
 from mlxdoctor.evidence.source import Sniffed, require_file
 from mlxdoctor.evidence.training_log import looks_like_log, looks_like_unread_log
+from mlxdoctor.finding import some_of
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
 
@@ -196,9 +197,8 @@ def separate_runs(
 
 def _several(folder: Path, what: str, paths: Sequence[Path], remedy: str) -> InputError:
     """What to say of a folder that holds several things of which one is needed."""
-    shown = ", ".join(str(path.relative_to(folder)) for path in paths[:MAX_SHOWN])
-    more = f" and {len(paths) - MAX_SHOWN} more" if len(paths) > MAX_SHOWN else ""
-    return InputError(folder, f"holds {len(paths)} {what}: {shown}{more}", remedy)
+    shown = some_of([str(path.relative_to(folder)) for path in paths], MAX_SHOWN)
+    return InputError(folder, f"holds {len(paths)} {what}: {shown}", remedy)
 
 
 def _loose_file(files: RunFiles, path: Path) -> RunFiles:
