@@ -81,7 +81,7 @@ def _version(
     config: TrainingConfig | None, log: TrainingLog | None, package: str
 ) -> tuple[Version | None, str]:
     """The version of a package, or its lower bound, and the source of that."""
-    stated = log.versions.get(package) if log is not None else None
+    stated = log.notes.versions.get(package) if log is not None else None
     if stated is not None and (version := parse_version(stated)) is not None:
         return version, "named in the log"
     is_table = log is not None and log.format.startswith("table")
@@ -114,7 +114,9 @@ def _dora_odd_bits(
         return None
     odd = sorted({part.bits for part in base.quantized.values() if _WORD_BITS % part.bits})
     stopped = [
-        failure for failure in log.failures if "shape" in failure.text or "matmul" in failure.text
+        failure
+        for failure in log.notes.failures
+        if "shape" in failure.text or "matmul" in failure.text
     ]
     return _at_line("dora-odd-bits", stopped[0], bits=tuple(odd)) if odd and stopped else None
 
@@ -124,7 +126,7 @@ def _message(bug: str, pattern: re.Pattern[str], log: TrainingLog | None) -> Sig
     if log is None:
         return None
     last = log.main.last_line
-    fatal = (failure for failure in log.failures if failure.line_number > last)
+    fatal = (failure for failure in log.notes.failures if failure.line_number > last)
     failure = next((failure for failure in fatal if pattern.search(failure.text)), None)
     return _at_line(bug, failure) if failure is not None else None
 

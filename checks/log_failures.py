@@ -119,20 +119,22 @@ _TELLING = ("out-of-memory", "gpu-error", "traceback", "killed", "aborted", "int
 def log_failures(log: TrainingLog) -> Iterator[Sign]:
     """Report the most telling failure of each stretch of the log, and an early end."""
     segment = log.main
-    fatal = [failure for failure in log.failures if failure.line_number > segment.last_line]
-    survived = [failure for failure in log.failures if failure.line_number <= segment.last_line]
+    fatal = [failure for failure in log.notes.failures if failure.line_number > segment.last_line]
+    survived = [
+        failure for failure in log.notes.failures if failure.line_number <= segment.last_line
+    ]
     reached = max((int(series.iterations[-1]) for series in segment.series.values()), default=None)
     if fatal:
         yield _failure(fatal, log, reached, ended=True)
     if survived:
         yield _failure(survived, log, reached, ended=False)
-    if log.targetless:
-        first = log.targetless[0]
-        figures = {"warnings": len(log.targetless), "line": first}
+    if log.notes.targetless:
+        first = log.notes.targetless[0]
+        figures = {"warnings": len(log.notes.targetless), "line": first}
         yield Sign("batches-without-targets", figures, where=f"line {first}")
     validation = segment.get("val_loss")
-    if log.unvalidated and (validation is None or not len(validation)):
-        first = log.unvalidated[0]
+    if log.notes.unvalidated and (validation is None or not len(validation)):
+        first = log.notes.unvalidated[0]
         yield Sign("nothing-to-validate-on", {"line": first}, where=f"line {first}")
     announced = segment.announced_iterations
     if fatal or announced is None or reached is None or segment.axis not in ("iteration", "step"):

@@ -276,7 +276,7 @@ def _where_to_stop(log: TrainingLog, iteration: int) -> dict[str, Measurement]:
         return {}
     stop: dict[str, Measurement] = {"advised_iters": iteration, "nearest_save": None}
     stop["stop_at"] = f"{segment.unit} {iteration}"
-    saves = {save.iteration: save.files for save in log.saves if save.iteration is not None}
+    saves = {save.iteration: save.files for save in log.notes.saves if save.iteration is not None}
     nearest = min(saves, key=lambda saved_at: abs(saved_at - iteration), default=end)
     if nearest < end:
         names = [PurePath(file).name for file in saves[nearest]]

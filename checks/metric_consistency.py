@@ -141,8 +141,8 @@ def _reported(metrics: ReportedMetrics | None, log: TrainingLog | None) -> list[
         for metric in (metrics.losses if metrics is not None else ())
         if metric.loss is not None and metric.split != "train"
     ]
-    if log is not None and log.test_loss is not None and math.isfinite(log.test_loss):
-        figures.append(_Reported("test loss", log.test_loss, log.test_loss, "test"))
+    if log is not None and log.notes.test_loss is not None and math.isfinite(log.notes.test_loss):
+        figures.append(_Reported("test loss", log.notes.test_loss, log.notes.test_loss, "test"))
     return figures
 
 

@@ -85,13 +85,13 @@ def trainable_ratio(
     base: BaseModel | None,
 ) -> Iterator[Sign]:
     """Count what was trainable, and what should have been."""
-    logged = log.trainable
+    logged = log.notes.trainable
     if logged is None:
         raise Inconclusive("the log does not count what was trainable")
     if logged.trainable_millions == 0 and logged.percent == 0:
         yield Sign("none-trainable", {"total_millions": logged.total_millions})
         return
-    stated = config.fine_tune_type if config is not None else log.header.get("type", "")
+    stated = config.fine_tune_type if config is not None else log.notes.header.get("type", "")
     if (stated or "").startswith("full"):
         raise NotApplicable("a full fine-tune trains whole weights")
     # Of a model that sees, the log counts the language model alone.

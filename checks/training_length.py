@@ -71,7 +71,7 @@ def training_length(
     if log is not None:
         names = log.main.series.keys() & {"train_loss", "val_loss"}
         losses = [log.main.series[name].values for name in names if len(log.main.series[name])]
-        if log.failures or not all(np.isfinite(values).all() for values in losses):
+        if log.notes.failures or not all(np.isfinite(values).all() for values in losses):
             raise NotApplicable("the run broke, and that it was short says nothing more")
         if log.main.axis in ("iteration", "step"):
             last = (int(each.iterations[-1]) for each in log.main.series.values() if len(each))

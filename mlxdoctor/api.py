@@ -168,7 +168,7 @@ def _report(run: Run, outcomes: tuple[Outcome, ...], command: Callable[[bool], s
         fix=fix,
         next=unlocks,
         commands=(command(run.options.allow_model),),
-        versions={**versions_here(), **(log.versions if log is not None else {})},
+        versions={**versions_here(), **(log.notes.versions if log is not None else {})},
         unreadable=unreadable,
         version=version_here(),
     )

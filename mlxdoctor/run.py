@@ -95,7 +95,7 @@ class Run:
         """The run with base and data looked up where its configuration or log names them."""
         config = self.get(TrainingConfig)
         log = self.get(TrainingLog) if config is None else None
-        header = log.header if log is not None else {}
+        header = log.notes.header if log is not None else {}
         model = config.model if config is not None else header.get("model")
         data = config.data if config is not None else header.get("dataset")
         files, roots = self.files, self.files.roots
@@ -156,7 +156,7 @@ class Run:
         """Files that should have been evidence and could not be read, or not to their end."""
         errors = [error for _, error in self._cache.values() if isinstance(error, InputError)]
         log, _ = self._cache.get(TrainingLog, _NOT_ASKED)
-        every = (*self.files.problems, *errors, *(log.problems if log is not None else ()))
+        every = (*self.files.problems, *errors, *(log.notes.problems if log is not None else ()))
         return tuple({str(error): error for error in every}.values())
 
     @property

@@ -36,14 +36,12 @@ _ALWAYS_WRITTEN = frozenset({"iters", "seed"})
 _MLX_LM_KEYS = (
     _TRAINING_KEYS | _OWN_KEYS | {"grad_accumulation_steps", "lora_layers", "mask_prompt"}
 )
-#: Older names of keys, and those of mlx-lm-lora.
+#: What keys are called by older releases, by mlx-lm-lora and by PEFT, which has those of LoRA's
+#: parameters at the top of its file.
 _OTHER_NAMES = {
     "num_layers": "lora_layers",
     "fine_tune_type": "train_type",
     "grad_accumulation_steps": "gradient_accumulation_steps",
-}
-#: PEFT's names; those of LoRA's parameters stand at the top of its file.
-_PEFT_NAMES = {
     "model": "base_model_name_or_path",
     "rank": "r",
     "alpha": "lora_alpha",
@@ -240,8 +238,6 @@ class TrainingConfig:
         return self._stated(key) is None and self._value(key) is not None
 
     def _stated(self, key: str) -> Any:
-        if self.origin == "peft":
-            return self.values.get(_PEFT_NAMES.get(key, key))
         value = self.values.get(key)
         return self.values.get(_OTHER_NAMES.get(key, key)) if value is None else value
 

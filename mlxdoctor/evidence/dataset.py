@@ -148,9 +148,9 @@ class Split:
         return [*system, *asked, *said]
 
     def _conversation(self, row: Row) -> list[Message]:
-        """The messages of a row of messages or of a pair; none of any other row."""
+        """The messages of a row; none of one that holds no conversation."""
         try:
-            messages = self.messages(row) if self.format in ("chat", "pairs") else []
+            messages = self.messages(row)
         except (KeyError, TypeError):
             return []
         return messages if all(isinstance(each, Mapping) for each in messages) else []
@@ -158,35 +158,25 @@ class Split:
     def pair(self, row: Row) -> Pair:
         """The prompt and the answer of a row, as plain texts.
 
-        Of a conversation the answer is the assistant's last message, and the prompt all that was
-        said before. A row that has no such parts is all answer, as it stands.
+        The answer is the assistant's last message, and the prompt all that was said before. A row
+        that has no such parts is all answer, as it stands.
         """
-        keys = self.features
-        if self.format == "completions" and keys.prompt in row and keys.completion in row:
-            return Pair(_text(row[keys.prompt]), _text(row[keys.completion]))
-        if self.format in ("text", "tokens"):
-            return Pair("", _text(row.get(keys.text if self.format == "text" else "tokens", row)))
         messages = self._conversation(row)
         answers = [place for place, each in enumerate(messages) if each.get("role") == "assistant"]
         if answers:
             *asked, answer = map(_content, messages[: answers[-1] + 1])
             return Pair("\n".join(asked), answer)
-        return Pair("", _text(row))
+        key = self.features.text if self.format == "text" else self.format
+        return Pair("", _text(row.get(key, row)))
 
     def answers(self, row: Row) -> list[str]:
-        """What the assistant says in a conversation, in order; nothing for any other row."""
+        """What the assistant says in a row, in order."""
         given = self._conversation(row)
         return [_content(each) for each in given if each.get("role") == "assistant"]
 
     def turn(self, row: Row) -> tuple[str, str] | None:
         """What is asked and answered in a row of one turn; None for any other row."""
-        try:
-            messages = self.messages(row)
-        except (KeyError, TypeError):
-            return None
-        turns = [
-            each for each in messages if isinstance(each, Mapping) and each.get("role") != "system"
-        ]
+        turns = [each for each in self._conversation(row) if each.get("role") != "system"]
         if [each.get("role") for each in turns] != ["user", "assistant"]:
             return None
         asked, answered = (each.get("content") for each in turns)
@@ -208,7 +198,8 @@ def _content(message: Message) -> str:
     if isinstance(content, list):
         texts = [part.get("text") for part in content if isinstance(part, Mapping)]
         return "\n".join(text for text in texts if isinstance(text, str))
-    return _text(message.get("tool_calls")) if message.get("tool_calls") else ""
+    said = message.get("tool_calls") or content
+    return "" if said is None else _text(said)
 
 
 @dataclass(frozen=True)

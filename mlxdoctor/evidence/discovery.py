@@ -6,6 +6,7 @@ name. Only names and the first bytes of files are looked at here.
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -19,6 +20,7 @@ from mlxdoctor.evidence.options import Options
 from mlxdoctor.evidence.run_files import CHECKPOINT_NAME, RunFiles, is_model_folder
 from mlxdoctor.evidence.source import Sniffed, require_file
 from mlxdoctor.evidence.training_log import looks_like_log, looks_like_unread_log
+from mlxdoctor.finding import some_of
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
 
@@ -195,9 +197,8 @@ def separate_runs(
 
 def _several(folder: Path, what: str, paths: Sequence[Path], remedy: str) -> InputError:
     """What to say of a folder that holds several things of which one is needed."""
-    shown = ", ".join(str(path.relative_to(folder)) for path in paths[:MAX_SHOWN])
-    more = f" and {len(paths) - MAX_SHOWN} more" if len(paths) > MAX_SHOWN else ""
-    return InputError(folder, f"holds {len(paths)} {what}: {shown}{more}", remedy)
+    shown = some_of([str(path.relative_to(folder)) for path in paths], MAX_SHOWN)
+    return InputError(folder, f"holds {len(paths)} {what}: {shown}", remedy)
 
 
 def _loose_file(files: RunFiles, path: Path) -> RunFiles:
@@ -237,18 +238,12 @@ def _holds_rows(file: Sniffed) -> bool:
 
 def _unread(path: Path) -> list[InputError]:
     """What to say of a file that nothing recognised, if it should have been a log."""
-    try:
-        if not looks_like_unread_log(path):
-            return []
-    except InputError:
-        return []
     problem = "looks like a training log, but none of its lines could be read as a report"
     remedy = "lines such as `step 10 | loss 2.5 | lr 1e-5` are read, and JSON lines"
-    return [InputError(path, problem, remedy)]
-
-
-def _holds_answers(file: Sniffed) -> bool:
-    return is_recorded_answer(file.record.keys(), file.path.stem)
+    with suppress(InputError):
+        if looks_like_unread_log(path):
+            return [InputError(path, problem, remedy)]
+    return []
 
 
 #: Fields of `RunFiles`, and which names of files say that they belong there. People write the
@@ -263,7 +258,11 @@ _BY_NAME: tuple[tuple[str, Callable[[Path], bool]], ...] = (
 #: so; in the order in which they are asked.
 _BY_CONTENT: tuple[tuple[str, frozenset[str], Callable[[Sniffed], bool]], ...] = (
     ("adapter", frozenset((".safetensors",)), lambda file: bool(_FACTOR.search(file.head))),
-    ("generations", _TEXT_SUFFIXES, _holds_answers),
+    (
+        "generations",
+        _TEXT_SUFFIXES,
+        lambda file: is_recorded_answer(file.record.keys(), file.path.stem),
+    ),
     ("data", _TEXT_SUFFIXES, _holds_rows),
     ("config", _SETTINGS_SUFFIXES, TrainingConfig.is_held_by),
     ("metrics", _TEXT_SUFFIXES, ReportedMetrics.is_held_by),

@@ -3,9 +3,8 @@
 Nothing is invented: a row that names no iteration is numbered as a row, and says so.
 """
 
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -13,10 +12,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from mlxdoctor.evidence.kind import Missing, RunView
-from mlxdoctor.evidence.log_formats.json_records import DATA_KEYS
 from mlxdoctor.evidence.logs.log_format import DocumentFormat, LogFormat, LogSoFar, formats
 from mlxdoctor.evidence.logs.reader import read_log, read_rows
-from mlxdoctor.evidence.logs.series import LogFailure, Notes, Save, Segment, Series, Trainable
+from mlxdoctor.evidence.logs.series import LogFailure, Notes, Segment, Series
 from mlxdoctor.evidence.logs.text_stream import LogStream
 from mlxdoctor.evidence.source import Source, open_file, read_text, text_encoding
 from mlxdoctor.safety.errors import InputError
@@ -43,19 +41,10 @@ class TrainingLog:
     """What one run printed or recorded while it trained.
 
     Attributes:
-        sources: the files, in the order given.
+        sources: the files, with what of each is not judged as it stands.
         format: the families of lines found, the most frequent first ("named values, table").
         segments: the runs in it, in order; a restart begins another.
-        trainable: the line on trainable parameters.
-        header: what the trainer said about itself: model, type, dataset, optimizer, ...
-        saves: saves it reported.
-        test_loss: of a test run, in nats a token.
-        failures: lines that say the run broke off.
-        targetless: numbers of the lines that say a batch had nothing to learn.
-        unvalidated: numbers of the lines that say that there is nothing to validate on.
-        versions: package -> version, where the log names them.
-        problems: the limits at which reading ended, where a log goes beyond them.
-        remarks: what of the log was not judged, or not as it stands there, a clause each.
+        notes: what it says beside the reports.
     """
 
     kind: ClassVar[str] = "training log"
@@ -63,16 +52,7 @@ class TrainingLog:
     sources: tuple[Source, ...]
     format: str
     segments: tuple[Segment, ...]
-    trainable: Trainable | None = None
-    header: Mapping[str, str] = field(default_factory=dict)
-    saves: tuple[Save, ...] = ()
-    test_loss: float | None = None
-    failures: tuple[LogFailure, ...] = ()
-    targetless: tuple[int, ...] = ()
-    unvalidated: tuple[int, ...] = ()
-    versions: Mapping[str, str] = field(default_factory=dict)
-    problems: tuple[InputError, ...] = ()
-    remarks: tuple[str, ...] = ()
+    notes: Notes = field(default_factory=Notes)
 
     @cached_property
     def main(self) -> Segment:
@@ -82,17 +62,18 @@ class TrainingLog:
     @property
     def is_preference(self) -> bool:
         """Whether a reward or preference was trained: its loss is no cross-entropy."""
-        stated = self.header.get("training", "").upper()
+        stated = self.notes.header.get("training", "").upper()
         known = ("ORPO", "DPO", "CPO", "KTO", "SIMPO", "GRPO", "PPO", "XPO", "RLHF", "FTPO")
         return any(name in stated for name in known) or self.main.is_preference
 
     @property
     def resumed(self) -> bool | None:
         """Whether training began from an earlier adapter; None where the log can't tell."""
-        if "resumed_from" in self.header:
+        if "resumed_from" in self.notes.header:
             return True
         # mlx-lm names the adapter it resumes from before it counts all parameters.
-        return False if self.trainable and self.trainable.total_millions is not None else None
+        trainable = self.notes.trainable
+        return False if trainable and trainable.total_millions is not None else None
 
     @classmethod
     def find(cls, run: RunView) -> "TrainingLog":
@@ -118,34 +99,22 @@ class TrainingLog:
         # A run that was resumed comes after the one that it goes on from.
         files.sort(key=lambda file: "resumed_from" in file[2].header)
         segments = tuple(chain.from_iterable(runs for _, runs, _ in files))
-        notes, main, remarks = Notes(), _judged(segments), []
-        for _, runs, own in files:
+        notes, main, sources = Notes(), _judged(segments), []
+        for source, runs, own in files:
             notes.add(own)
-            remarks.append([*_remarks(runs, own.unread, main, is_alone=len(files) == 1)])
-        if not segments and not (notes.failures or notes.trainable or notes.test_loss is not None):
+            clauses = _remarks(runs, own.unread, main, is_alone=len(files) == 1)
+            sources.append(replace(source, note="; ".join(filter(None, (source.note, *clauses)))))
+        if not segments and not notes.tell_of_training:
             if notes.problems:
                 raise notes.problems[0]
             *most, last = (kind.understood for kind in formats(LogFormat) if kind.understood)
             remedy = f"understood are {', '.join(most)}, and {last}"
             raise InputError(paths[0] if paths else None, "holds no report on training", remedy)
         return cls(
-            sources=tuple(
-                replace(source, note="; ".join(filter(None, (source.note, *clauses))))
-                for (source, *_), clauses in zip(files, remarks, strict=True)
-            ),
+            sources=tuple(sources),
             format=", ".join(name for name, _ in notes.formats.most_common()) or "messages only",
             segments=segments,
-            trainable=notes.trainable,
-            header=notes.header,
-            # A log's end that is printed twice saves nothing twice.
-            saves=tuple(dict.fromkeys(notes.saves)),
-            test_loss=notes.test_loss,
-            failures=tuple(notes.failures),
-            targetless=tuple(notes.targetless),
-            unvalidated=tuple(notes.unvalidated),
-            versions=notes.versions,
-            problems=tuple(notes.problems),
-            remarks=tuple(dict.fromkeys(chain.from_iterable(remarks))),
+            notes=notes,
         )
 
 
@@ -183,21 +152,14 @@ def _remarks(
 def looks_like_log(path: Path) -> bool:
     """Whether a file is a training log, from its first and last 64 KiB.
 
-    Data rows, generations and configurations are not logs. Never raises for a
-    readable file.
+    Data rows, generations and configurations are not logs.
 
     Raises:
         InputError: the file can't be read, or is a device or a pipe.
     """
-    if path.suffix == NOTEBOOK:
-        # Pictures stand between the outputs: its beginning and its end tell nothing.
-        try:
-            return _shows_log(read_text(path, "json_bytes")[0], path)
-        except InputError:
-            return False
-    texts = _ends(path)
-    if texts and _holds_data(texts[0]):
-        return False
+    # Pictures stand between a notebook's outputs: its beginning and its end tell nothing.
+    is_notebook = path.suffix == NOTEBOOK
+    texts = [read_text(path, "json_bytes")[0]] if is_notebook else _ends(path)
     return any(_shows_log(text, path) for text in texts)
 
 
@@ -207,13 +169,10 @@ def looks_like_unread_log(path: Path) -> bool:
     Raises:
         InputError: as `looks_like_log`.
     """
-    if not (path.suffix in _LOG_SUFFIXES or _LOG_NAME.search(path.name)):
-        return False
-    texts = _ends(path)
-    if not "".join(texts).strip() or (texts and _holds_data(texts[0])):
-        return False
-    if _LOG_NAME.search(path.name) and path.suffix in (".log", ".out"):
-        return True
+    is_named = _LOG_NAME.search(path.name) is not None
+    texts = _ends(path) if is_named or path.suffix in _LOG_SUFFIXES else []
+    if is_named and path.suffix in (".log", ".out"):
+        return bool("".join(texts).strip())
     return sum(len(_notes(text, path).unread) for text in texts) >= MIN_LIKE_REPORTS
 
 
@@ -238,7 +197,7 @@ def _shows_log(text: str, path: Path) -> bool:
     if any(mark in text for kind in formats(DocumentFormat) for mark in kind.marks):
         return True
     notes = _notes(text, path)
-    return bool(notes.formats or notes.failures or notes.trainable or notes.test_loss is not None)
+    return bool(notes.formats) or notes.tell_of_training
 
 
 def _notes(text: str, path: Path) -> Notes:
@@ -246,14 +205,3 @@ def _notes(text: str, path: Path) -> Notes:
     log = LogSoFar(path)
     read_rows([text], log)
     return log.notes
-
-
-def _holds_data(text: str) -> bool:
-    first = text.lstrip().split("\n", 1)[0]
-    if not first.startswith("{"):
-        return False
-    try:
-        record = json.loads(first)
-    except (ValueError, RecursionError):
-        return any(f'"{key}":' in first[:2000] for key in DATA_KEYS)
-    return isinstance(record, dict) and not DATA_KEYS.isdisjoint(record)

@@ -51,8 +51,8 @@ def model_facts(
     """Size and vocabulary of the model that a run was trained on, from the best that says so."""
     named = facts_of_name(model_name(config, log) or "")
     parameters, size_from = named.parameters, named.size_from
-    if log is not None and log.trainable is not None and log.trainable.total_millions:
-        parameters, size_from = log.trainable.total_millions * 1e6, "the log"
+    if log is not None and log.notes.trainable is not None and log.notes.trainable.total_millions:
+        parameters, size_from = log.notes.trainable.total_millions * 1e6, "the log"
     vocabulary = named.vocabulary
     if base is not None:
         parameters, size_from = float(base.parameter_count), "its files"
@@ -64,7 +64,7 @@ def model_name(config: TrainingConfig | None, log: TrainingLog | None) -> str | 
     """The base model as the configuration or the log calls it; None where neither does."""
     if config is not None and config.model:
         return config.model
-    header = log.header if log is not None else {}
+    header = log.notes.header if log is not None else {}
     named = _OF_COMMAND.search(header.get("command", ""))
     return header.get("model") or (named[1] if named else None)
 

@@ -40,7 +40,7 @@ def logged_loss(log: TrainingLog, planned: int | None = None) -> LoggedLoss | No
     # A run that came to its end saves there.
     last = int(train.iterations[-1]) if train is not None and len(train) else None
     is_counted = segment.axis in ("iteration", "step")
-    named = log.saves[-1].iteration if log.saves else None
+    named = log.notes.saves[-1].iteration if log.notes.saves else None
     end = last if named is None or (is_counted and last == planned) else named
     # Counted in rows or epochs, a validation after the last report is that of the end.
     is_last = last is None or (validation is not None and validation.iterations[-1] >= last)

@@ -152,7 +152,9 @@ def policy_curves(log: TrainingLog | None, config: TrainingConfig | None = None)
     # What is stated may be no number.
     with suppress(TypeError, ValueError):
         beta = float(values.get("beta", values.get("dpo_beta")))
-    named = values.get("train_mode") or (log.header.get("training", "") if log is not None else "")
+    named = values.get("train_mode") or (
+        log.notes.header.get("training", "") if log is not None else ""
+    )
     words = str(named).lower().replace("-", "_")
     methods = sorted(_OF_PAIRS | _OF_REWARDS, key=len, reverse=True)
     method = next((method for method in methods if method in words), "")

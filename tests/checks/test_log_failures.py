@@ -103,7 +103,7 @@ def test_a_traceback_as_rich_draws_it(logs: LogWriter) -> None:
     )
     one = finding(judge(log_failures, log), "code-error")
     assert "“AttributeError: 'array' object has no attribute 'backward'”" in one.message
-    assert len(log.failures) == 1
+    assert len(log.notes.failures) == 1
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_the_users_own_frame_as_ipython_shows_it(logs: LogWriter) -> None:
         "  ----> 9     return self[name]",
         "IndexError: no such row",
     )
-    (failure,) = log.failures
+    (failure,) = log.notes.failures
     assert failure.place.endswith("src/train/loop.py:12")
     assert failure.code == "weights = table[index]"
     assert failure.functions == ("run_epoch", "get")

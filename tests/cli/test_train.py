@@ -62,7 +62,7 @@ def test_a_run_prints_a_log_this_tool_reads(tmp_path: Path, call: Call) -> None:
     assert losses.iterations.tolist() == [2, 4, 6]
     assert rates.values.tolist() == [1e-5] * 3
     assert log.main.announced_iterations == 6
-    assert log.trainable is not None
+    assert log.notes.trainable is not None
     lines = (tmp_path / "adapters" / "metrics.jsonl").read_text().splitlines()
     found = [line["train_loss"] for line in map(json.loads, lines) if "train_loss" in line]
     assert losses.values.tolist() == pytest.approx(

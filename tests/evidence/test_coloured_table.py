@@ -44,10 +44,10 @@ def test_coloured_table(write: Write) -> None:
     same(table(path, "val_seconds"), {1: 5.26})
     assert log.format == "table"
     assert log.main.announced_iterations == 1040
-    assert log.header["model"] == "m/Qwen2.5-0.5B-4bit"
-    assert log.header["type"] == "lora · 16 layers · rank 8"
-    assert log.header["batch"] == "4"
-    assert [one.iteration for one in log.saves] == [30]
+    assert log.notes.header["model"] == "m/Qwen2.5-0.5B-4bit"
+    assert log.notes.header["type"] == "lora · 16 layers · rank 8"
+    assert log.notes.header["batch"] == "4"
+    assert [one.iteration for one in log.notes.saves] == [30]
 
 
 def test_table_whose_arrows_were_lost(write: Write) -> None:

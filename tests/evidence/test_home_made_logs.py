@@ -65,7 +65,7 @@ def test_every_counted_row_is_read(name: str, end: str, tmp_path: Path) -> None:
     (segment,) = log.segments
     same(segment, "train_loss", [1, 2, 3, 4, 5, 6], [float(one) for one in LOSSES])
     assert segment.axis in ("step", "iteration")
-    assert not log.remarks
+    assert not log.sources[0].note
 
 
 #: Name -> a report on an epoch, with its training and its validation loss.
@@ -226,8 +226,8 @@ def test_bare_losses_are_numbered(tmp_path: Path) -> None:
 )
 def test_counts_of_parameters(line: str, share: tuple[float | None, ...], tmp_path: Path) -> None:
     log = read(tmp_path / "a.log", f"{line}\nStep 1 | loss 2.5\n")
-    assert log.trainable is not None
-    found = log.trainable
+    assert log.notes.trainable is not None
+    found = log.notes.trainable
     counts = (found.percent, found.trainable_millions, found.total_millions)
     assert counts == pytest.approx(share)
 
@@ -244,7 +244,7 @@ def test_counts_of_parameters(line: str, share: tuple[float | None, ...], tmp_pa
 )
 def test_the_model_that_a_log_names(line: str, tmp_path: Path) -> None:
     log = read(tmp_path / "a.log", f"{line}\nStep 1 | loss 2.5\n")
-    assert log.header["model"] == "mlx-community/Llama-3.2-3B"
+    assert log.notes.header["model"] == "mlx-community/Llama-3.2-3B"
 
 
 def test_a_name_of_a_thousand_words(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_a_format_that_raises_is_named_and_the_rest_is_read(log: Path) -> None:
     log.write_text(f"hello\n{EXAMPLE}once more\nIter 3: Train loss 2.000, It/sec 1.0\n")
     read = TrainingLog.read([log])
     assert read.main.series["train_loss"].values.tolist() == [2.5, 2.25, 2.0]
-    (problem,) = read.problems
+    (problem,) = read.notes.problems
     assert "the log format angles failed on it (ZeroDivisionError: “" in str(problem)
     told: list[str] = []
     Follower(GrowingLog(log), notify=lambda _, text: told.append(text)).run(at_once=True)
@@ -91,7 +91,7 @@ def test_every_format_reads_its_example(kind: type[LogFormat], tmp_path: Path) -
     assert looks_like_log(path)
     log = TrainingLog.read([path])
     if not kind.name and not log.segments:
-        assert log.failures or log.trainable
+        assert log.notes.failures or log.notes.trainable
         return
     assert not kind.name or kind.name in log.format.split(", ")
     assert len(log.main.series["train_loss"]) >= 1

@@ -203,16 +203,19 @@ def test_messages_around_the_reports(write: Write) -> None:
             "Testing\nTest loss 1.234, Test ppl 3.435.\n"
         )
     )
-    assert log.trainable is not None
-    assert (log.trainable.percent, log.trainable.trainable_millions) == (0.522, 11.54048)
-    assert (log.test_loss, log.main.announced_iterations) == (1.234, 1000)
-    (save,) = log.saves
+    assert log.notes.trainable is not None
+    assert (log.notes.trainable.percent, log.notes.trainable.trainable_millions) == (
+        0.522,
+        11.54048,
+    )
+    assert (log.notes.test_loss, log.main.announced_iterations) == (1.234, 1000)
+    (save,) = log.notes.saves
     assert (save.iteration, save.files) == (None, ("adapters/adapters.safetensors",))
 
 
 def test_a_metric_that_is_called_an_error_is_no_failure(write: Write) -> None:
     log = read(write(f"{CLASSIC}TrainError: 0.23\nHFValidationError: bad\nKeyError: 'a'\n"))
-    assert [failure.text for failure in log.failures] == ["KeyError: 'a'"]
+    assert [failure.text for failure in log.notes.failures] == ["KeyError: 'a'"]
 
 
 def test_preference_method_is_named_in_the_header(write: Write) -> None:

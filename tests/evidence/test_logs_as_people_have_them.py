@@ -80,7 +80,7 @@ def test_a_log_printed_twice_is_one_run(tmp_path: Path) -> None:
         log = read(tmp_path / "a.log", TEXT + more)
         is_whole(log)
         assert log.main.repeats == repeats
-        assert log.remarks == (f"{repeats} reports printed a second time, counted once",)
+        assert log.sources[0].note == f"{repeats} reports printed a second time, counted once"
 
 
 def test_a_log_that_goes_on_behind_what_it_printed_twice(tmp_path: Path) -> None:
@@ -92,9 +92,8 @@ def test_a_run_that_was_begun_again_is_another(tmp_path: Path) -> None:
     again = [line(at, 3.5 - at / 200) for at in (10, 20, 30)]
     log = read(tmp_path / "a.log", TEXT + "\n".join(again))
     assert [one.reports for one in log.segments] == [34, 3]
-    (remark,) = log.remarks
+    remark = log.sources[0].note
     assert remark.startswith("judged 3 of 37 reports, those of lines 37 to 39; the others are of")
-    assert remark in log.sources[0].note
     # The same losses, at another speed: it was trained again.
     other = [line(at, 3 - at / 200).replace("It/sec 1", "It/sec 2") for at in (10, 20, 30)]
     assert len(read(tmp_path / "a.log", TEXT + "\n".join(other)).segments) == 2
@@ -166,7 +165,7 @@ def test_a_notebook(tmp_path: Path) -> None:
     path = tmp_path / "train.ipynb"
     log = read(path, notebook(picture, *pieces, picture, error))
     is_whole(log)
-    assert [one.text for one in log.failures] == ["ValueError: no rows"]
+    assert [one.text for one in log.notes.failures] == ["ValueError: no rows"]
     assert Run.discover([tmp_path]).files.logs == (path,)
 
 

@@ -29,7 +29,7 @@ def test_iterations_that_go_back_begin_a_segment(write: Write) -> None:
 
 def test_versions(write: Write) -> None:
     log = read(write("mlx-lm==0.22.0\nmlx 0.20.1\n" + CLASSIC))
-    assert log.versions == {"mlx-lm": "0.22.0", "mlx": "0.20.1"}
+    assert log.notes.versions == {"mlx-lm": "0.22.0", "mlx": "0.20.1"}
 
 
 NOT_LOGS = {

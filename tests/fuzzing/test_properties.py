@@ -23,8 +23,13 @@ def figures(log: TrainingLog) -> dict[str, Any]:
         }
         for seg in log.segments
     ]
-    saves = [(one.iteration, one.files) for one in log.saves]
-    return {"segments": segments, "saves": saves, "trainable": log.trainable, "header": log.header}
+    saves = [(one.iteration, one.files) for one in log.notes.saves]
+    return {
+        "segments": segments,
+        "saves": saves,
+        "trainable": log.notes.trainable,
+        "header": log.notes.header,
+    }
 
 
 def read(text: bytes, path: Path) -> dict[str, Any]:

@@ -84,9 +84,9 @@ def test_what_goes_beyond_a_limit_is_said_and_the_rest_is_used(
     path.write_text(text)
     with using([limit]):
         log = TrainingLog.read([path])
-    assert [f"limit {named}" in str(one) for one in log.problems] == [True]
+    assert [f"limit {named}" in str(one) for one in log.notes.problems] == [True]
     assert log.segments
-    assert not TrainingLog.read([path]).problems
+    assert not TrainingLog.read([path]).notes.problems
 
 
 def test_a_table_with_a_quote_that_nothing_closes(tmp_path: Path) -> None:

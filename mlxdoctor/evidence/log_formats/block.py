@@ -23,6 +23,7 @@ class Block(LineFormat):
 
     def __init__(self, log: LogSoFar) -> None:
         super().__init__(log)
+        self._is_open = False
         self._step = ("", 0.0)
         self._line = 0
         self._row: dict[str, float] = {}
@@ -31,10 +32,10 @@ class Block(LineFormat):
         if match := _OPEN.match(line):
             self.finish()
             self._step = (match.group(1).lower(), float(match.group(2).replace(",", "")))
-            self.is_open, self._line = True, number
+            self._is_open, self._line = True, number
             return True
         # A progress bar between the lines is another format's.
-        if not self.is_open or "%|" in line:
+        if not self._is_open or "%|" in line:
             return False
         text = line.strip()
         if number - self._line > MAX_BLOCK or (self._row and text and not text.strip("=")):
@@ -54,4 +55,4 @@ class Block(LineFormat):
     def finish(self) -> None:
         if is_report(self._row):
             self.add(self._line, self._step, self._row)
-        self.is_open, self._row = False, {}
+        self._is_open, self._row = False, {}

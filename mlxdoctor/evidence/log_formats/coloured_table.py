@@ -51,6 +51,7 @@ class ColouredTable(LineFormat):
 
     def __init__(self, log: LogSoFar) -> None:
         super().__init__(log)
+        self._is_open = False
         self._label = ""
         self._has_begun = False
 
@@ -65,13 +66,13 @@ class ColouredTable(LineFormat):
 
     def _panel(self, number: int, line: str) -> bool:
         """Read a line of the panel, `│ batch · iters   4 · 1,040 │` between `╭` and `╰`."""
-        was_open = self.is_open
+        was_open = self._is_open
         if "╭" in line and "┬" not in line:
-            was_open = self.is_open = True
+            was_open = self._is_open = True
             self._label = ""
             self.notes.run_marks.append(number)
         elif "╰" in line:
-            self.is_open = False
+            self._is_open = False
         elif was_open and (inside := _INSIDE.match(line)):
             self._enter(number, inside[1].strip().removesuffix("│").removesuffix("|").rstrip())
         else:

@@ -49,6 +49,7 @@ class Failures(LineFormat):
 
     def __init__(self, log: LogSoFar) -> None:
         super().__init__(log)
+        self._is_open = False
         #: The first line of the traceback that is being read, while there is one.
         self._begun = 0
         #: The functions of its frames, outermost first.
@@ -58,7 +59,7 @@ class Failures(LineFormat):
         self._before = ""
 
     def read(self, number: int, line: str) -> bool:
-        if self.is_open:
+        if self._is_open:
             if not line.strip() or line[0] in " \t|^~":
                 self._frame(line)
                 return True
@@ -71,7 +72,7 @@ class Failures(LineFormat):
             return False
         # Of one in a box its last line is read, which stands below the box.
         if _BEGIN in line and "╭" not in line:
-            self.is_open, self._begun = True, number
+            self._is_open, self._begun = True, number
             return True
         kind = next((kind for kind, sign in _FAILURES.items() if sign.search(line)), None)
         bare = _BARE.match(line)
@@ -85,7 +86,7 @@ class Failures(LineFormat):
 
     def finish(self) -> None:
         """A traceback that the log cuts off is one nonetheless."""
-        if self.is_open:
+        if self._is_open:
             self._add(self._begun, "traceback", _BEGIN)
 
     def _frame(self, line: str) -> None:
@@ -120,5 +121,5 @@ class Failures(LineFormat):
                 functions=tuple(self._functions),
             )
         )
-        self.is_open, self._functions, self._place, self._own = False, [], "", ("", "")
+        self._is_open, self._functions, self._place, self._own = False, [], "", ("", "")
         self._before = ""

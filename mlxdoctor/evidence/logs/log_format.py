@@ -260,14 +260,7 @@ class LogFormat(ABC):
 
 
 class LineFormat(LogFormat):
-    """A format of single lines, which stand among those of other formats.
-
-    Attributes:
-        is_open: whether a line of one or two characters, which says nothing by itself, may end what
-            was begun, or go on with it. It gets such lines only while this is so.
-    """
-
-    is_open = False
+    """A format of single lines, which stand among those of other formats."""
 
     @abstractmethod
     def read(self, number: int, line: str) -> bool:

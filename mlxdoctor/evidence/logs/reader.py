@@ -11,6 +11,7 @@ from mlxdoctor.evidence.logs.log_format import DocumentFormat, LineFormat, LogSo
 from mlxdoctor.evidence.logs.runs import segments
 from mlxdoctor.evidence.logs.series import Notes, Segment
 from mlxdoctor.evidence.logs.text_stream import NUMBER, lines
+from mlxdoctor.evidence.source import CHUNK_BYTES
 from mlxdoctor.safety.reading_limits import current, exceeded
 
 #: What a line of figures on a loss looks like, whatever else is in it; or of one that is none.
@@ -26,8 +27,6 @@ _NO_REPORT = re.compile(
 )
 #: Lines between two looks at how much was collected.
 LINES_BETWEEN = 4096
-#: Characters of a line that says nothing by itself.
-SHORT = 2
 #: Lines that could not be read, of which the numbers are kept.
 MAX_UNREAD = 1000
 
@@ -57,9 +56,9 @@ def read_rows(texts: Iterable[str], log: LogSoFar) -> None:
     # Not where each line is an object.
     has_lines = first.rstrip().endswith("}") and second.lstrip().startswith("{")
     if first[:1] in ("{", "[") and not has_lines:
-        text, rest = _up_to(rest, current().json_bytes)
-        if text and (inner := read_document(text, log)) is not None:
-            rest = iter((inner,))
+        held = list(islice(rest, current().json_bytes // CHUNK_BYTES))
+        inner = read_document("".join(held), log)
+        rest = chain(held, rest) if inner is None else iter((inner,))
     read_lines(rest, log)
 
 
@@ -82,17 +81,6 @@ def read_document(text: str, log: LogSoFar) -> str | None:
     return None
 
 
-def _up_to(texts: Iterator[str], most: int) -> tuple[str, Iterator[str]]:
-    """The whole text, or "" where it has more characters; and the whole text in pieces."""
-    pieces, length = [], 0
-    for piece in texts:
-        pieces.append(piece)
-        length += len(piece)
-        if length > most:
-            return "", chain(pieces, texts)
-    return "".join(pieces), iter(pieces)
-
-
 def read_lines(texts: Iterable[str], log: LogSoFar) -> None:
     """Read a log line by line, whichever format each line has."""
     readers = [kind(log) for kind in formats(LineFormat)]
@@ -100,7 +88,7 @@ def read_lines(texts: Iterable[str], log: LogSoFar) -> None:
     numbered = lines(texts)
     while batch := list(islice(numbered, LINES_BETWEEN)):
         for number, line in log.unlike(batch):
-            if len(line) <= SHORT and not (line and any(reader.is_open for reader in readers)):
+            if not line:
                 continue
             # A record with texts in it may be longer than any line that is printed.
             text = line if line.startswith('{"') else line[:width]

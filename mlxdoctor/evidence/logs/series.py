@@ -179,14 +179,22 @@ class LogFailure:
 
 @dataclass
 class Notes:
-    """What a reader collects beside the rows.
+    """What a log says beside its reports.
 
     Attributes:
+        header: what the trainer said about itself: model, type, dataset, optimizer, ...
+        trainable: the line on trainable parameters.
         announced: (line, iterations) where a run said how long it is to be.
         run_marks: lines at which a trainer said that it starts.
+        saves: saves it reported.
+        failures: lines that say the run broke off.
+        targetless: numbers of the lines that say a batch had nothing to learn.
+        unvalidated: numbers of the lines that say that there is nothing to validate on.
+        versions: package -> version.
+        test_loss: of a test run, in nats a token.
         formats: format -> how many lines or reports it read.
-
-    The others are those of `TrainingLog`.
+        problems: the limits at which reading ended, where a log goes beyond them.
+        unread: numbers of the lines that may be reports and could not be read.
     """
 
     header: dict[str, str] = field(default_factory=dict)
@@ -202,6 +210,11 @@ class Notes:
     formats: Counter[str] = field(default_factory=Counter)
     problems: list[InputError] = field(default_factory=list)
     unread: list[int] = field(default_factory=list)
+
+    @property
+    def tell_of_training(self) -> bool:
+        """Whether they show a log of training that has no report."""
+        return bool(self.failures or self.trainable or self.test_loss is not None)
 
     def announce(self, line: int, iterations: float) -> None:
         """A run was to have so many iterations; what can be no such count is left out."""

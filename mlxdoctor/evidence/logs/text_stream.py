@@ -84,40 +84,32 @@ class LogStream:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._hash = hashlib.sha256()
-        self._most = max(current().line_characters, MAX_RECORD)
-        self._line = 1
         self._cut: list[int] = []
         self._is_read = False
 
     def __iter__(self) -> Iterator[str]:
+        most = max(current().line_characters, MAX_RECORD)
         decoder: codecs.IncrementalDecoder | None = None
-        held = ""
-        skipping = False
+        line, held = 1, ""
         for content in stream_bytes(self.path, "log_bytes"):
             self._hash.update(content)
             if decoder is None:
                 encoding = text_encoding(self.path, content)
                 decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
-            text = decoder.decode(content)
-            if skipping:
-                _, line_end, text = text.partition("\n")
-                if not line_end:
-                    continue
-                # The cut line's own end: what was kept of it is a line by itself.
-                held, skipping = "\n", False
-            text = held + text
+            text = held + decoder.decode(content)
             # A progress bar that rewrites its line ends it each time; a `\r` at the very end may
             # be the first half of a line end.
             end = max(text.rfind("\n"), text.rfind("\r", 0, max(len(text) - 1, 0))) + 1
             piece, held = text[:end], text[end:]
+            line += piece.count("\n")
             if piece:
-                self._line += piece.count("\n")
                 yield piece
-            if len(held) > self._most:
-                self._cut.append(self._line)
-                yield held[: self._most]
-                held, skipping = "", True
-        if decoder is not None and not skipping:
+            if len(held) > most:
+                # What is kept of it is joined to where it ends.
+                held = held[:most]
+                if line not in self._cut[-1:]:
+                    self._cut.append(line)
+        if decoder is not None:
             held += decoder.decode(b"", final=True)
         if held:
             yield held
@@ -129,9 +121,7 @@ class LogStream:
         notes = [link_note(self.path), "" if self._is_read else "not read to its end"]
         if self._cut:
             more = f" and {len(self._cut) - 1} more" if len(self._cut) > 1 else ""
-            notes.append(
-                f"line {self._cut[0]:,}{more} cut to {self._most:,} characters "
-                "(limit line_characters)"
-            )
+            cut = f"line {self._cut[0]:,}{more} cut to {MAX_RECORD:,} characters"
+            notes.append(f"{cut} (limit line_characters)")
         digest = self._hash.hexdigest() if self._is_read else None
         return Source(self.path, digest, "; ".join(filter(None, notes)))

@@ -43,8 +43,9 @@ _GLUED = re.compile(
     r"|(?<![\w.])([ebs])(?=\d+(?:/\d|\s?[|:,;\]]|\s[ebs]\d))"
 )
 _COUNTER = re.compile(
-    r"(?:^|(?<=[^\w/.-]))(epochs?|ep|e|global[_ ]step|steps?|iterations?|iters?|its?|updates?"
-    r"|batch(?:es)?|b|s|i)(?:\s(?:no\.?|number|idx|index))?['\"]?\s*(?:(?:[#:=\[(@*~]|->|=>|→)\s*){0,2}['\"]?$",
+    r"(?:^|(?<=[^\w/.-]))(?:(?P<epoch>epochs?|ep|e)|(?P<batch>batch(?:es)?|b)"
+    r"|(?P<step>global[_ ]step|steps?|iterations?|iters?|its?|updates?|s|i))"
+    r"(?:\s(?:no\.?|number|idx|index))?['\"]?\s*(?:(?:[#:=\[(@*~]|->|=>|→)\s*){0,2}['\"]?$",
     re.IGNORECASE,
 )
 #: What stands before a word for a batch that was counted for something else.
@@ -53,8 +54,6 @@ _OF_OTHERS = re.compile(
     r"|number of|of|dropped|empty|eval|val|test)[\s_-]$",
     re.IGNORECASE,
 )
-_EPOCH_WORDS = frozenset(("epoch", "epochs", "ep", "e"))
-_BATCH_WORDS = frozenset(("batch", "batches", "b"))
 _TOTAL = ("/", "of", "out of", "/ ")
 _KEY = re.compile(r"['\"]([^'\"]{1,80})['\"]\s*[:=]\s*['\"]?$")
 _DELIMITER = re.compile(
@@ -77,8 +76,11 @@ _SPLITS = {
     ),
     "test": re.compile(r"\b(?:test|testing)\b", re.IGNORECASE),
 }
-_RATES = frozenset((*CANONICAL["iterations_per_second"], *CANONICAL["seconds_per_iteration"]))
-_RATES_OF_TOKENS = frozenset((*CANONICAL["tokens_per_second"], "tokens_s", "tok_s"))
+_RATES = frozenset(
+    alias
+    for name in ("iterations_per_second", "seconds_per_iteration", "tokens_per_second")
+    for alias in CANONICAL[name]
+)
 _KNOWN = frozenset(
     alias
     for table in (CANONICAL, STAND_INS)
@@ -181,15 +183,9 @@ def _counters(before: Sequence[str], totals: dict[int, int]) -> dict[str, int]:
     for place, text in enumerate(before):
         if place in totals.values() or (match := _COUNTER.search(text)) is None:
             continue
-        if _OF_OTHERS.search(text[: match.start(1)]):
-            continue
-        word = match.group(1).lower()
-        kind = "step"
-        if word in _EPOCH_WORDS:
-            kind = "epoch"
-        elif word in _BATCH_WORDS:
-            kind = "batch"
-        found.setdefault(kind, place)
+        kind = match.lastgroup or ""
+        if not _OF_OTHERS.search(text[: match.start(kind)]):
+            found.setdefault(kind, place)
     if "step" not in found and "batch" not in found:
         bare = (
             place
@@ -229,7 +225,8 @@ def _led(
 def counter_word(before: str) -> str:
     """The word for what a number counts that follows `before`; "" where there is none."""
     match = _COUNTER.search(before)
-    return match.group(1).lower().rstrip("s").replace(" ", "_") if match else ""
+    word = match[match.lastgroup or ""] if match else ""
+    return word.lower().rstrip("s").replace(" ", "_")
 
 
 def _of_split(before: Sequence[str], names: Sequence[str | None]) -> list[str | None]:
@@ -259,7 +256,7 @@ def _named(text: str, after: str, *, is_first: bool, is_prefix: bool) -> str | N
         return None
     unit = _UNIT.match(after)
     said = snake_case(unit.group()) if unit else ""
-    if said in _RATES or said in _RATES_OF_TOKENS:
+    if said in _RATES:
         if name is None:
             return unit.group().strip() if unit else None
     elif name is None and said in ("gb", "gi_b", "gib"):
