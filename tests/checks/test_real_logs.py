@@ -16,7 +16,7 @@ SIGNS = {
     "CONTROL-mlx-lm-330-llama3.2-3b-wikisql-cuda": ["log-failures.ends-early info"],
     "gh-kcsanjeeb-example-code-1-1": ["loss-trend.overfitting"],
     "gh-maformac-metal-oom": ["log-failures.out-of-memory"],
-    "gh-nyay-2e-4-exploded": ["loss-trend.diverged", "loss-level.stays-at-chance"],
+    "gh-nyay-2e-4-exploded": ["loss-trend.diverged"],
     "gh-qwen3-distill-overfit": ["loss-trend.overfitting", "log-failures.interrupted warning"],
     "mlx-examples-1233-grpo-zero": [
         *("loss-finite.exact-zero warning", "rewards.no-signal warning"),
@@ -37,7 +37,7 @@ SIGNS = {
     "torch-TRACE-5-same-every-epoch": ["loss-trend.repeats"],
     "torch-gemma_pytorch-24-intermittent-nan": [
         "loss-finite.non-finite-now-and-then",
-        *("series-facts.gradient-not-finite warning", "series-facts.loss-spiked warning"),
+        "series-facts.gradient-not-finite warning",
     ],
     "torch-nanoVLM-187-nan": [
         *("loss-finite.non-finite-before-training", "series-facts.not-finite info"),
