@@ -25,8 +25,8 @@ NAMED = ("train_loss", "loss", "margin", "length", "cut_off", "reward", "peak_me
 def test_every_entry_names_figures_that_there_are(logs: LogWriter, name: str) -> None:
     """A misspelt figure in the table would never be reached."""
     losses = [2.0, 0.0, 9.0, math.nan, 2.1, 2.0, 1.9, 2.0, 50.0, 2.0, 1.9]
-    # The watch alone knows how long reports took.
-    known = {"series", "unit", "onset", "jump_seconds"}
+    # The watch alone knows how long reports took; memory stands beside a speed.
+    known = {"series", "unit", "onset", "jump_seconds", "memory"}
     for values in ([*losses, 0.0], [*losses, 0.5], [*losses, math.nan], [2.431] * 8):
         log = logs.losses(values, {1: 2.0, 50: 1.9})
         columns = Columns(log.main.series, partial(loss_figures, log.main))
@@ -110,8 +110,8 @@ COLUMNS = {
     ],
     "skipped": [([4], "batches-skipped warning"), ([0], "")],
     "Peak mem 30 GB, Tokens/sec": [
-        ([190.0] * 3 + [27.0, 28.0], "throughput-fell warning"),
-        ([5.0] + [100.0] * 10 + [30.0] * 10, "throughput-fell warning"),
+        ([190.0] * 3 + [27.0, 28.0], "speed-fell warning"),
+        ([5.0] + [100.0] * 10 + [30.0] * 10, "speed-fell warning"),
         ([5.0] + [100.0] * 10 + [40.0] * 10, ""),
         ([100.0, 100.0, 10.0] * 8, ""),
         ([100.0] * 5, ""),
