@@ -1,7 +1,8 @@
 """The loss is on the wrong side of a level that can be known beforehand.
 
-What it finds. A first loss above that of a blind guess, or a sum of losses that makes it so; a last
-loss no better than a constant guess; and a loss near zero after a handful of updates.
+What it finds. A first loss above that of a blind guess, or a sum of losses that makes it so; a loss
+that stays at the level of a blind guess; a last loss no better than a constant guess; and a loss
+near zero after a handful of updates.
 
 Why it matters. Some levels of the loss are known. Above ln(vocabulary) nothing the model knows
 reaches the targets. At the entropy of the tokens' frequencies the model ignores its input: a last
@@ -54,6 +55,10 @@ _STEPS_SUM = 1.5
 #: Least sum over targets, in uniform guesses, in the first quarter of the reports: means that
 #: begin high reach 1.6, runs that a rate destroyed at once 2.9.
 _TARGETS_SUM = 4.0
+#: Nats of a guess among 8,100 tokens and among 600,000: the levels of chance for an unknown model.
+_CHANCE_LOW, _CHANCE_HIGH = 9.0, 13.3
+#: Nats below ln V from which on a known model is at chance.
+_CHANCE_BELOW = 0.3
 #: Nats of a guess among 3,000 tokens: no language model has a higher loss.
 _HIGH = 8.0
 #: Nats of a perplexity of 1.05.
@@ -110,13 +115,14 @@ def loss_level(
         }
     if summed_over == "targets":
         why = "the loss is a sum and not a mean, and has no known level"
-        yield Unsought(("starts-above-uniform", "ends-above-unigram"), why)
+        yield Unsought(("starts-above-uniform", "stays-at-chance", "ends-above-unigram"), why)
     named |= {
         "is_mean": not summed_over,
         "is_sum_of_steps": summed_over == "steps",
         "is_sum_of_targets": summed_over == "targets",
         "grad_accumulation_steps": steps,
         "mean": curve.first / steps,
+        **_chance(segment, curve, vocabulary, steps),
     }
     floor = rows.unigram_entropy() if rows is not None else math.nan
     if math.isnan(floor):
@@ -145,6 +151,24 @@ def _summed_over(segment: Segment, curve: SeriesFacts, steps: int, uniform: floa
     # A single high report may be of a model that one step destroyed.
     opening = float(np.median(losses[: max(3, len(losses) // 4)]))
     return "targets" if opening > _TARGETS_SUM * uniform else ""
+
+
+def _chance(
+    segment: Segment, curve: SeriesFacts, vocabulary: int | None, steps: int
+) -> dict[str, Measurement]:
+    """The last losses beside the level of a blind guess."""
+    low = min(_CHANCE_LOW, math.log(vocabulary) - _CHANCE_BELOW) if vocabulary else _CHANCE_LOW
+    validation = segment.finite("val_loss").values[-1:]
+    is_nearer = np.abs(validation - curve.end) < np.abs(validation - curve.end / steps)
+    # Unless the last validation loss is nearer to the loss itself, it may be a sum over steps.
+    is_maybe_sum = steps > 1 and not is_nearer.any()
+    return {
+        "chance_from": low,
+        "above_chance": min(curve.end, curve.tail_minimum) - low,
+        "kept_of_start": curve.end / curve.start if curve.start > 0.0 else None,
+        "is_certain": not is_maybe_sum and (bool(vocabulary) or curve.end <= _CHANCE_HIGH),
+        "vocabulary_known": vocabulary,
+    }
 
 
 def _too_low(losses: Series, start: float) -> dict[str, Measurement]:

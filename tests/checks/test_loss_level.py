@@ -57,12 +57,44 @@ TAIL = [10.318, 10.290, 9.941, 9.841, 9.639, 9.962, 10.292, 9.914, 10.156, 10.15
         ([2.0, 0.5, 0.01], {1: 2.1}, 10, {"suspiciously-low": "warning"}),
         ([2.0, 1.0, 0.5], {1: 2.1}, 10, {}),
         ([2.0, 1.5, 1.0, 0.7, 0.2], {1: 2.1}, 10, {}),
+        # A log's tail that stays at chance.
+        (TAIL, {}, 2910, {"stays-at-chance": "error"}),
+        ([12.80, 12.81, 12.79, 12.80], {}, 2910, {"stays-at-chance": "error"}),
+        ([9.1, 9.2, 9.05], {}, 2910, {"stays-at-chance": "error"}),
+        # Two reports are no level, and below nine nats a language model may begin.
+        ([10.3, 10.2], {}, 2910, {}),
+        ([8.8, 8.9, 8.7, 8.9], {}, 2910, {}),
+        # Above the largest vocabulary it may be another loss.
+        ([21.0, 20.9, 21.1], {}, 2910, {"stays-at-chance": "warning"}),
+        # Fallen by a tenth and more.
+        ([11.5, 10.6, 9.9], {}, 2910, {}),
+        ([14.0 - 0.45 * i for i in range(12)], {}, 2910, {}),
     ],
 )
 def test_without_the_model(
     logs: LogWriter, losses: list[float], val: dict[int, float], first: int, signs: dict[str, str]
 ) -> None:
     assert severities(judge(loss_level, logs.losses(losses, val, first=first))) == signs
+
+
+@pytest.mark.parametrize(("below", "severity"), [(0.1, "error"), (0.5, None)])
+def test_chance_is_that_of_the_model_where_it_is_known(
+    logs: LogWriter, base: BaseModel, below: float, severity: str | None
+) -> None:
+    log = logs.losses([math.log(base.vocab_size or 0) - below] * 4, first=500)
+    assert severities(judge(loss_level, log, base)).get("stays-at-chance") == severity
+
+
+@pytest.mark.parametrize(
+    ("val", "severity"), [({}, "warning"), ({3000: 10.017}, "error"), ({3000: 1.3}, "warning")]
+)
+def test_a_sum_over_accumulation_steps_may_stay_there(
+    logs: LogWriter, tmp_path: Path, val: dict[int, float], severity: str
+) -> None:
+    """A validation, or mlx-lm's own columns, say that it is the loss of a batch."""
+    log = logs.losses(TAIL, val, first=2910)
+    outcome = judge(loss_level, log, accumulating(tmp_path, 8))
+    assert severities(outcome) == {"stays-at-chance": severity}
 
 
 @pytest.mark.parametrize(
@@ -102,6 +134,7 @@ def test_what_cannot_be_judged(logs: LogWriter) -> None:
     middle = judge(loss_level, logs.losses([8.9, 8.8, 8.7], first=500))
     assert "loss-level.starts-above-uniform" in middle.unsought
     assert "loss-level.ends-above-unigram" in middle.unsought
+    assert "loss-level.stays-at-chance" not in middle.unsought
     preference = logs.text("Iter 1: loss 9.9, chosen_r 0.1", "Iter 2: loss 9.9, chosen_r 0.1")
     assert judge(loss_level, preference).status.value == "skipped"
 

@@ -16,7 +16,7 @@ SIGNS = {
     "CONTROL-mlx-lm-330-llama3.2-3b-wikisql-cuda": ["log-failures.ends-early info"],
     "gh-kcsanjeeb-example-code-1-1": ["loss-trend.overfitting"],
     "gh-maformac-metal-oom": ["log-failures.out-of-memory"],
-    "gh-nyay-2e-4-exploded": ["loss-trend.diverged"],
+    "gh-nyay-2e-4-exploded": ["loss-trend.diverged", "loss-level.stays-at-chance"],
     "gh-qwen3-distill-overfit": ["loss-trend.overfitting", "log-failures.interrupted warning"],
     "mlx-examples-1233-grpo-zero": [
         *("loss-finite.exact-zero warning", "rewards.no-signal warning"),
