@@ -1,8 +1,7 @@
 """The base model's own answers.
 
 What it finds. A base model that answers with nothing, with one token over and over, or with
-garble, before any adapter is put on it; and, as notes, one whose answers are in order and one
-that answers something else than it was asked.
+garble, before any adapter is put on it; and, as a note, one whose answers are in order.
 
 Why it matters. A broken base is not mended by training: the weights, their quantisation, the
 tokenizer or the prompt format were wrong before it began. A sound one clears them: a loss that
@@ -33,7 +32,7 @@ import numpy as np
 from mlxdoctor.check import Inconclusive, NotApplicable, check
 from mlxdoctor.engines.text import run_share
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.finding import Sign, Symptom
+from mlxdoctor.finding import Sign, Symptom, Unsought
 from mlxdoctor.judge.collapse import is_single
 from mlxdoctor.measure.text.outputs import Output, OutputPair, answer_words, pairs
 from mlxdoctor.measure.text.statistics import paired_permutation, rate
@@ -68,17 +67,9 @@ RELATED = 0.05
             says="The base model's own answers are in order: {sound} of {prompts} are text, and "
             "they name what their own prompt names more often than the other answers do.",
         ),
-        "off-topic": Symptom.info(
-            "the base model's answers are text, but have nothing to do with the prompts",
-            says="The base model's answers name the rare words of their own prompts no more often "
-            "than the answers to others do (p {p_value:.2f}): it may be damaged, or not know this "
-            "kind of prompt.",
-            expected="answers to what was asked",
-            fix="Ask the base model alone something that it must know.",
-        ),
     },
 )
-def base_answers(generations: Generations, dataset: Dataset | None) -> Iterator[Sign]:
+def base_answers(generations: Generations, dataset: Dataset | None) -> Iterator[Sign | Unsought]:
     """Judge the answers of the base model, the adapter left aside."""
     answered = pairs(generations)
     answers = [pair.base for pair in answered if pair.base is not None]
@@ -105,7 +96,8 @@ def base_answers(generations: Generations, dataset: Dataset | None) -> Iterator[
     elif len(answers) >= ENOUGH and is_to_the_point and not bad.decided:
         yield Sign("sound", measured)
     elif len(answers) >= ENOUGH and is_beside:
-        yield Sign("off-topic", measured)
+        why = "its answers name the rare words of their prompts no more often than others do"
+        yield Unsought(("degenerate",), why)
 
 
 def _is_degenerate(answer: Output) -> bool:

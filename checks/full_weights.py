@@ -37,7 +37,7 @@ from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought, some_of
 from mlxdoctor.measure.weights.changed_tensors import WeightChange, component, weight_changes
 
-_OF_FULL = ("non-finite", "unchanged", "exploded")
+_OF_FULL = ("unchanged", "exploded")
 #: Largest ‖W' − W‖/‖W‖ that is rounding, if the two files differ in precision: one unit in the last
 #: place of bfloat16.
 _ROUNDING = 2.0**-8
@@ -56,12 +56,6 @@ _WARNING_CHANGE = 1.0
 
 @check(
     codes={
-        "non-finite": Symptom.error(
-            "trained weights are NaN or infinite",
-            says="{nonfinite:,} weights are NaN or infinite, in {tensors} of {compared} tensors.",
-            expected="finite weights",
-            fix="this model cannot be used; train again with a lower learning rate",
-        ),
         "unchanged": Symptom.error(
             "no weight of the tuned model differs from the base's",
             says="None of the {compared} weights in {where} differs from the base model's.",
@@ -70,10 +64,11 @@ _WARNING_CHANGE = 1.0
             "and that the trained model was saved",
         ),
         "exploded": Symptom.error(
-            "the weights were moved further than their own size",
-            says="Training moved the weights by {median_relative_change:.3g} times their own size "
+            "the weights were moved further than their own size, or are not finite",
+            says="[{nonfinite:,} weights are NaN or infinite, in {tensors} of {compared} tensors|"
+            "Training moved the weights by {median_relative_change:.3g} times their own size "
             "(median of {matrices} matrices, at most {largest_relative_change:.3g}): little of "
-            "the base model is left.",
+            "the base model is left].",
             expected="a change below {most:g} times the weights; often below 0.3",
             fix="lower the learning rate, ten times to start with, and train again from the base",
         ),
@@ -139,7 +134,8 @@ def _fully_tuned(
     if broken := [change for change in changed if change.nonfinite]:
         values = {"nonfinite": sum(change.nonfinite for change in broken), "tensors": len(broken)}
         where = some_of([change.name for change in broken])
-        yield Sign("non-finite", {**values, "compared": len(compared)}, where=where)
+        figures = {**values, "compared": len(compared), "most": _WARNING_CHANGE}
+        yield Sign("exploded", figures, where=where)
     else:
         yield Seen("Training changed {changed} of {compared} weights, and all are finite.", counts)
     matrices = [

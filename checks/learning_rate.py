@@ -89,13 +89,10 @@ _MOVED = 0.25
             "the learning rate is zero",
             says="The learning rate is 0: no step changes anything.",
         ),
-        "negative": _no_rate_at_all(
-            "the learning rate is negative",
-            says="The learning rate is {learning_rate:g}: each step goes up the loss, not down.",
-        ),
         "not-a-rate": _no_rate_at_all(
-            "the learning rate is no number",
-            says="The learning rate is {learning_rate}, which is no rate to learn at.",
+            "the learning rate is negative, or no number",
+            says="The learning rate is {learning_rate}: [each step goes up the loss, not down{up}|"
+            "after one step no weight is a number].",
         ),
         "above-guideline": _off_the_band(
             "rate × scale is above what is usual for the model's size",
@@ -171,9 +168,10 @@ def _no_rate(rate: float, usual: tuple[float, float] | None) -> Sign:
     default = float(MLX_LM_DEFAULTS["learning_rate"])
     low, high = usual or (default, default)
     advised = default if low <= default <= high else float(f"{math.sqrt(low * high):.2g}")
-    code = "zero" if rate == 0 else "negative" if math.isfinite(rate) else "not-a-rate"
-    stated = rate if math.isfinite(rate) else str(rate)
-    return Sign(code, {"learning_rate": stated, "advised_learning_rate": advised})
+    is_number = math.isfinite(rate)
+    figures = {"learning_rate": rate if is_number else str(rate), "up": "" if is_number else None}
+    code = "not-a-rate" if rate else "zero"
+    return Sign(code, {**figures, "advised_learning_rate": advised})
 
 
 def _small_fall(log: TrainingLog | None, config: TrainingConfig) -> float | None:

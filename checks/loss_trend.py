@@ -43,6 +43,7 @@ from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Unsought
 from mlxdoctor.judge.curve import ENOUGH, level_of, loss_figures, start_of
 from mlxdoctor.judge.series_table import Columns, SeriesTable
 from mlxdoctor.measure.exhibited import losses_shown
+from mlxdoctor.measure.logged_levels import rows_gone_over
 from mlxdoctor.measure.policy_curves import policy_curves
 from mlxdoctor.safety.quoting import quoted
 
@@ -87,7 +88,7 @@ def loss_trend(
     if log.is_preference and policy_curves(log, config).samples:
         raise NotApplicable("the loss of training on rewards has no level or trend to judge")
     yield from _unsought(log)
-    figures = partial(_figures, log, _passes(rows, config, segment))
+    figures = partial(_figures, log, _passes(rows, config, log))
     signs = list(_TABLE.signs(Columns(segment.series, figures), segment.unit))
     by_code = {sign.symptom: sign for sign in signs if isinstance(sign, Sign)}
     yield from (sign for sign in signs if isinstance(sign, Unsought))
@@ -254,16 +255,15 @@ def _settling(validation: Series) -> dict[str, Measurement]:
 
 
 def _passes(
-    rows: SupervisedRows | None, config: TrainingConfig | None, segment: Segment
+    rows: SupervisedRows | None, config: TrainingConfig | None, log: TrainingLog
 ) -> float | None:
     """How often training went over each different row; None if that is unknown."""
-    batch = config.batch_size if config is not None else None
-    if rows is None or not rows.rows or not batch or segment.axis not in ("iteration", "step"):
+    gone_over = rows_gone_over(config, log)
+    if rows is None or not rows.rows or not gone_over:
         return None
     # The share of different rows among those that were read.
     different = len({row.tokens.tobytes() for row in rows.rows}) / len(rows.rows)
-    trained = int(segment.series["train_loss"].iterations[-1]) * batch
-    return trained / round(different * rows.total_rows)
+    return gone_over / round(different * rows.total_rows)
 
 
 def _where_to_stop(log: TrainingLog, iteration: int) -> dict[str, Measurement]:

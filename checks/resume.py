@@ -39,11 +39,6 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Sign, Symptom, Unsought
 from mlxdoctor.measure.weights.lora_targets import target_modules
 
-_EVERY_TENSOR = "every tensor of the file in the adapter"
-_RENAME = (
-    "Give the tensors the names of this model's modules, or the run the layers and keys of the "
-    "adapter it resumes, and resume again."
-)
 #: Nats that the earlier run must have gained for its end to tell.
 _LEARNED = 0.3
 #: Nats above where the earlier run was: a few validation batches, drawn anew, differ by up to 0.1,
@@ -62,21 +57,14 @@ _LOST = 0.15
             expected="an adapter file that an earlier run saved",
             fix="correct resume_adapter_file",
         ),
-        "nothing-loaded": Symptom.error(
-            "no tensor of the file resumed from belongs to this adapter",
-            says="None of the {resumed_tensors} tensors in {file}, which the run resumes from, "
-            "[has a module that gets an adapter, {planned} for one: all will be|exists in the "
-            "adapter it trained (there is no {where}): all were] dropped.",
-            expected=_EVERY_TENSOR,
-            fix=_RENAME,
-        ),
-        "partly-loaded": Symptom.error(
-            "some tensors of the file resumed from do not belong to this adapter",
+        "not-loaded": Symptom.error(
+            "tensors of the file resumed from do not belong to this adapter",
             says="Only {loaded} of the {resumed_tensors} tensors in {file}, which the run resumes "
             "from, [have a module that gets an adapter, not {planned} for one: the others will "
             "be|exist in the adapter it trained (there is no {where}): the others were] dropped.",
-            expected=_EVERY_TENSOR,
-            fix=_RENAME,
+            expected="every tensor of the file in the adapter",
+            fix="Give the tensors the names of this model's modules, or the run the layers and "
+            "keys of the adapter it resumes, and resume again.",
         ),
         "rank-differs": Symptom.error(
             "the file resumed from has another rank than the configuration",
@@ -133,7 +121,7 @@ def resume(
         measured |= {"loaded": loaded, "file": resumed.path.name, "planned": None}
         if planned is not None:
             measured["planned"], where = lost[0].rpartition(".")[0], "resume_adapter_file"
-        yield Sign("partly-loaded" if loaded else "nothing-loaded", measured, where)
+        yield Sign("not-loaded", measured, where)
 
 
 def _taken(

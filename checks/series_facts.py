@@ -1,17 +1,16 @@
 """What is not ordinary in any column of the log.
 
 What it finds. Columns with values that are no numbers, exactly zero, or the same in every report,
-with a lone spike, a jump for good, or a peak that grows to the end: of gradients, speed, memory,
-rates, tokens and times of validation.
+with a jump for good, or a peak that grows to the end: of gradients, speed, memory, rates, tokens
+and times of validation.
 
 Why it matters. These are facts, and they need few reports: a gradient of exactly zero trains
 nothing while the loss still varies with the batches, and a run that swaps goes on many times
 slower.
 
 How it is measured. Every column is described in the same way (share and place of what is not
-finite or zero, levels, the largest jump and spike); a table says which pattern in which column is
-no ordinary one. Some columns are computed from others: tokens an iteration, the share of batches
-that were skipped, a validation's time in updates.
+finite or zero, levels, the largest jump); a table says which pattern in which column is no ordinary
+one. Tokens an iteration and the share of batches that were skipped are computed from others.
 
 When it is wrong. Half-precision training with a loss scaler overflows now and then by design. A
 trainer that clips survives a lone huge norm. Another job on the machine slows a run down too. Rows
@@ -41,7 +40,6 @@ def series_facts(log: TrainingLog) -> Iterator[Sign | Unsought]:
     """Describe every column of the log's main segment, and hold it against the table."""
     columns = {**log.main.series, **_computed(log)}
     if _may_be_whole_seconds(columns, log):
-        # Said in updates, below, a rounded time is still right: only 0 is not to be believed.
         del columns["val_seconds"]
     if not columns:
         raise Inconclusive("the log holds no report")
@@ -81,7 +79,4 @@ def _computed(log: TrainingLog) -> dict[str, Series]:
             counts = np.cumsum(counts)
         last = max(int(series.iterations[-1]) for series in segment.series.values())
         found["skipped_share"] = Series(skipped.finite.iterations, counts / max(last, 1))
-    seconds, rate = segment.get("val_seconds"), segment.finite("iterations_per_second").values
-    if seconds is not None and len(rate):
-        found["validation_updates"] = Series(seconds.iterations, seconds.values * np.median(rate))
     return found

@@ -100,13 +100,6 @@ _FIX = "[write {meant}|look the names up with `mlxdoctor inspect`]"
             fix="set {key} to its default, or to a value in this range",
             in_a_plan=Severity.ERROR,
         ),
-        "no-test-split": Symptom.error(
-            "a test is asked for, and there are no rows for it",
-            says="The configuration asks for a test, and the data have no rows for one: mlx-lm "
-            "stops before it trains.",
-            expected="a test.jsonl with rows",
-            fix="add test.jsonl, or leave `test` out",
-        ),
         "older-adapter": Symptom.warning(
             "the folder for the adapter holds one already",
             says="{folder} holds {files} already: the run would write over it, and leave what it "
@@ -257,7 +250,8 @@ def _files(config: TrainingConfig, dataset: Dataset | None) -> Iterator[Sign]:
     if config.values.get("test") is True and dataset is not None and dataset.path.is_dir():
         split = dataset.splits.get("test")
         if split is None or not split.rows:
-            yield Sign("no-test-split", {}, where="test.jsonl")
+            fix = "add test.jsonl, or leave `test` out"
+            yield _refusal("test", "true", "a test.jsonl with rows", fix)
     stated = config.values.get("adapter_path")
     folder = stated if isinstance(stated, str) and stated else MLX_LM_ADAPTER_PATH
     try:

@@ -43,12 +43,7 @@ _SOUND = "each answer token, its end token included, trained from the position b
 _error = partial(Symptom.error, expected=_SOUND)
 _warning = partial(Symptom.warning, expected=_SOUND)
 _info = partial(Symptom.info, expected=_SOUND)
-_AT_OFFSET = {-1: "shifted-back", 0: "identity", 2: "shifted-twice", 3: "shifted-twice"}
-_SHIFTED = {
-    "identity": "it was just given",
-    "shifted-twice": "{offset} places on",
-    "shifted-back": "before it",
-}
+_AT_OFFSET = {-1: "before it", 0: "it was just given", 2: "2 places on", 3: "3 places on"}
 _OF_MLX_LM = "nothing in the configuration is at fault: mlx-lm does this to every run"
 #: Fewest positions that tell one offset from another.
 _POSITIONS = 8
@@ -72,32 +67,22 @@ CODES = {
         expected="rows of text, each with its own prompt",
         fix="print the batch's tokens, and mask prompts in the loss, not in the model's inputs",
     ),
-    "nothing-trained": _error(
-        "no position has a gradient",
-        says="None of {positions:* position} has a gradient: the mask leaves nothing, or the "
-        "loss does not depend on the logits.",
-        fix="print the mask's sum, and build the mask on the targets",
+    "no-targets": _error(
+        "rows of the batch, or all of them, have no trained token",
+        says="{rows} of {of:* row} have no trained token[: no position has a gradient, of "
+        "{positions:,}].",
+        fix="[print the mask's sum, and build the mask on the targets: the loss has to depend on "
+        "the logits of {positions:* position}|leave out rows whose answer was cut off, or raise "
+        "the length limit]",
     ),
-    **{
-        code: _error(
-            f"each position is trained on the token {where}".replace("{offset}", "two or three"),
-            says=f"{{share:.0%}} of {{positions:* position}} are trained on the token {where}; a "
-            "language model needs the next one.",
-            fix="shift once: inputs tokens[[:, :-1]], targets tokens[[:, 1:]]",
-        )
-        for code, where in _SHIFTED.items()
-    },
-    "mixed-targets": _error(
-        "targets follow no single offset",
-        says="Targets follow no single offset from their positions ("
+    "misaligned": _error(
+        "positions are trained on other tokens than the next one",
+        says="[{share:.0%} of {positions:* position} are trained on the token {which}; a language "
+        "model needs the next one|Targets follow no single offset from their positions ("
         + ", ".join(f"{{share_at_{offset:+d}:.0%}} at {offset:+d}" for offset in OFFSETS)
-        + ").",
-        fix="print inputs and targets of a row side by side",
-    ),
-    "rows-without-targets": _warning(
-        "rows of the batch have no trained token",
-        says="{rows} of {of:* row} have no trained token.",
-        fix="leave out rows whose answer was cut off, or raise the length limit",
+        + ")].",
+        fix="shift once: inputs tokens[[:, :-1]], targets tokens[[:, 1:]]; print those of a row "
+        "side by side",
     ),
     "padding-trained": _error(
         "padding is trained",
@@ -125,18 +110,13 @@ CODES = {
         fix="let the mask begin one position earlier: the last token of the prompt is the one "
         "that predicts the answer's first",
     ),
-    "end-token-untrained": _error(
-        "the end token is never a target although rows have it",
-        says="{rows_with_end} of {rows:* row} have an end token, and none is trained on it: "
-        "the model does not learn to stop.",
-        fix="let the mask include the end token; where padding is the end token, mask by "
-        "length, not by token",
-    ),
-    "no-end-token": _warning(
-        "no row has an end token",
-        says="None of {rows:* row} has an end token within this batch's width: the model does "
-        "not learn to stop.",
-        fix="append the end token to every row",
+    "no-end-token": _error(
+        "no end token is trained",
+        says="[{rows_with_end} of {rows:* row} have an end token, and none is trained on it|None "
+        "of {rows:* row} has an end token within this batch's width]: the model does not learn to "
+        "stop.",
+        fix="end every row with the end token, and let the mask include it; where padding is the "
+        "end token, mask by length, not by token",
     ),
 }
 
@@ -153,13 +133,15 @@ def step_alignment(step: TrainingStep) -> Iterator[Sign | Unsought]:
     if not alignment.trained.any():
         if step.policy is not None and step.policy.all_same:
             raise Inconclusive(f"all {step.policy.names[0]} of this batch are the same")
-        yield Sign("nothing-trained", {"positions": int(alignment.widths.sum())})
+        rows = len(alignment.inputs)
+        positions = int(alignment.widths.sum())
+        yield Sign("no-targets", {"rows": rows, "of": rows, "positions": positions})
         return
     if alignment.hard < (_CONTRAST if step.is_contrast else SINGLE):
         if step.preferences is None:
             raise Inconclusive("the loss pushes towards whole distributions, not single targets")
         # The check step-preferences judges which answers are pushed.
-        of_targets = tuple(CODES.keys() - {"blank-prompt", "nothing-trained"})
+        of_targets = tuple(CODES.keys() - {"blank-prompt", "no-targets"})
         yield Unsought(of_targets, "the loss has terms over whole distributions")
         return
     wrong = list(_offset(alignment))
@@ -172,7 +154,8 @@ def step_alignment(step: TrainingStep) -> Iterator[Sign | Unsought]:
     if step.is_contrast:
         return
     if empty := int((~alignment.trained.any(axis=1)).sum()):
-        yield Sign("rows-without-targets", {"rows": empty, "of": len(alignment.inputs)})
+        counts = {"rows": empty, "of": len(alignment.inputs)}
+        yield Sign("no-targets", counts, severity=Severity.WARNING)
     inside = _before(alignment, alignment.prompt_lengths)
     share = float(alignment.trained[inside].mean()) if inside.any() else 0.0
     if share >= _PROMPT and not wrong:
@@ -204,9 +187,9 @@ def _offset(alignment: Alignment) -> Iterator[Sign]:
         f"share_at_{offset:+d}": round(share, 4) for offset, share in shares.items()
     }
     if shares[best] < _AGREEMENT:
-        yield Sign("mixed-targets", measured)
+        yield Sign("misaligned", measured)
     elif best != 1:
-        yield Sign(_AT_OFFSET[best], {**measured, "share": shares[best], "offset": best})
+        yield Sign("misaligned", {**measured, "share": shares[best], "which": _AT_OFFSET[best]})
 
 
 def _padding(alignment: Alignment, *, planned: bool) -> Iterator[Sign]:
@@ -254,8 +237,7 @@ def _ends(alignment: Alignment, *, sampled: bool) -> Iterator[Sign]:
     rows, width = alignment.inputs.shape
     is_text = np.arange(width)[None, :] < alignment.row_lengths[:, None]
     ends = int((np.isin(alignment.inputs, alignment.end_ids) & is_text).any(axis=1).sum())
-    if ends:
-        yield Sign("end-token-untrained", {"rows_with_end": ends, "rows": rows})
-    elif not sampled:
-        # Sampled answers may have been cut off.
-        yield Sign("no-end-token", {"rows": rows})
+    # Sampled answers may have been cut off.
+    if ends or not sampled:
+        figures = {"rows_with_end": ends or None, "rows": rows}
+        yield Sign("no-end-token", figures, severity=None if ends else Severity.WARNING)

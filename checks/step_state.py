@@ -1,8 +1,8 @@
 """Whether a trainer trains what it means to train.
 
 What it finds. A model that has no adapter where one is expected; adapters whose A or B is frozen;
-parameters outside the adapter that would be trained; a model that trains nothing, or everything,
-or only a part of what is expected; a class that replaces MLX's own bookkeeping of parameters.
+parameters outside the adapter that would be trained; a model that trains nothing, or only a part
+of what is expected; a class that replaces MLX's own bookkeeping of parameters.
 
 Why it matters. A flag is no adapter. Without one, either nothing is trained, or the whole model
 is, and a rate meant for LoRA ruins it in a few steps.
@@ -40,16 +40,12 @@ OUTSIDE = 0.02
 
 @check(
     codes={
-        "claimed-adapter": _error(
-            "the model says that it has an adapter, and has none",
-            says="The model says that it has an adapter ({claims}), but none of its parameters is "
-            "one: no layer was converted.",
-            fix="convert its layers with mlx_lm.tuner.utils.linear_to_lora_layers",
-        ),
-        "nothing-trainable": _error(
-            "no parameter is trainable",
-            says="No parameter is trainable: a step changes nothing.",
-            fix="convert the layers after model.freeze(), not before it",
+        "frozen": _error(
+            "parameters are frozen that are to be trained",
+            says="[A or B is frozen in {half_frozen} of {adapters:* adapter}, such as {examples}|"
+            "No parameter is trainable{nothing}: a step changes nothing|{frozen_share:.1%} of the "
+            "parameters is frozen although the model itself is to be trained].",
+            fix="freeze the model before its layers are converted, not after that",
         ),
         "outside-adapter": _error(
             "parameters outside the adapter are trainable",
@@ -57,24 +53,13 @@ OUTSIDE = 0.02
             "({outside_share:.1%} of the model), such as {examples}.",
             fix="call model.freeze() before the layers are converted",
         ),
-        "half-frozen-adapter": _error(
-            "A or B of an adapter is frozen",
-            says="A or B is frozen in {half_frozen} of {adapters:* adapter}, such as {examples}.",
-            fix="freeze the model before its layers are converted",
-        ),
-        "everything-trainable": _error(
-            "there is no adapter, and the model itself is trained",
-            says="There is no adapter, and {share:.1%} of the model's parameters is trainable: "
-            "{modules}.",
-            fix='freeze the model and convert its layers; say expect="full" if it is to be trained '
+        "no-adapter": _error(
+            "there is no adapter",
+            says="[The model says that it has an adapter ({claims}), but none|None] of its "
+            "parameters is one[, and {share:.1%} of them is trainable: {modules}].",
+            fix="freeze the model and convert its layers with "
+            'mlx_lm.tuner.utils.linear_to_lora_layers; say expect="full" if it is to be trained '
             "as a whole",
-        ),
-        "partly-frozen": Symptom.warning(
-            "parts of the model are frozen although it is to be trained itself",
-            expected="a model that is trainable as a whole",
-            says="{frozen_share:.1%} of the parameters is frozen although the model itself is to "
-            "be trained; trainable: {modules}.",
-            fix="call model.unfreeze() before the steps, unless these parts are to stay",
         ),
         "own-bookkeeping": Symptom.warning(
             "the model's class replaces MLX's bookkeeping of parameters",
@@ -98,26 +83,25 @@ def step_state(step: TrainingStep) -> Iterator[Sign]:
         "expected": expected,
         "adapters": adapters,
         "modules": some_of([f"{name} ({count:,})" for name, count in state.trainable.items()])
-        or "nothing",
+        or None,
+        "claims": some_of(state.claims) or None,
     }
-    if not adapters and state.claims:
-        yield Sign("claimed-adapter", {**measured, "claims": some_of(state.claims)})
-    if not any(state.trainable.values()):
-        yield Sign("nothing-trainable", measured)
+    is_any, half = any(state.trainable.values()), state.half_adapters
+    if not is_any:
+        yield Sign("frozen", {**measured, "nothing": ""})
+    elif expected == "full" and any(state.frozen.values()):
+        # Some frozen layers are common in full training; an adapter in it is suspicious.
+        yield Sign("frozen", measured, severity=Severity.WARNING if adapters else Severity.INFO)
     elif expected == "adapter" and adapters and state.outside:
         measured |= {"outside": len(state.outside), "examples": some_of(tuple(state.outside))}
         severity = None if state.outside_share > OUTSIDE else Severity.WARNING
         yield Sign("outside-adapter", measured, severity=severity)
-    elif not adapters and expected != "full":
+    if not adapters and expected != "full" and (state.claims or is_any):
         # Where nothing was said, a head of its own may be all that is trained.
         unsaid = Severity.WARNING if state.ratio > WHOLE else Severity.INFO
-        severity = unsaid if expected is None else None
-        yield Sign("everything-trainable", measured, severity=severity)
-    elif expected == "full" and any(state.frozen.values()):
-        # Some frozen layers are common in full training; an adapter in it is suspicious.
-        yield Sign("partly-frozen", measured, severity=None if adapters else Severity.INFO)
-    if half := state.half_adapters:
+        yield Sign("no-adapter", measured, severity=unsaid if expected is None else None)
+    if half:
         halves: dict[str, Measurement] = {"half_frozen": len(half), "examples": some_of(half)}
-        yield Sign("half-frozen-adapter", measured | halves)
+        yield Sign("frozen", measured | halves)
     if state.overrides:
         yield Sign("own-bookkeeping", {**measured, "overrides": state.overrides})

@@ -85,17 +85,12 @@ _RISE = 2.0
         ),
         "starts-above-uniform": Symptom.error(
             "the loss is above that of a uniform guess before any update",
-            says="The loss is {loss:.2f} before any update, {beyond:.2f} nats above a uniform "
-            "guess over the vocabulary ({uniform:.2f}).",
+            says="The loss is {loss:.2f} before any update[, {beyond:.2f} nats above|: {times:.1f} "
+            "times] a uniform guess over the vocabulary ({uniform:.2f})[, as where losses "
+            "are added up{is_sum}].",
             expected="below {uniform:.2f}",
-            fix="print inputs and targets of a row side by side: the targets are the next tokens",
-        ),
-        "not-a-mean": Symptom.warning(
-            "the loss is too large for a mean over tokens",
-            says="The loss is {loss:.1f}, {times:.1f} times that of a uniform guess "
-            "({uniform:.2f}): it is a sum, or targets are far off.",
-            expected="at most {uniform:.2f} nats a token",
-            fix="divide by the number of supervised tokens, so that rate and clipping hold",
+            fix="[divide by the number of supervised tokens{is_sum}|print inputs and targets of a "
+            "row side by side: the targets are the next tokens]",
         ),
         "failed": _error(
             "the gradient cannot be taken, or a training step fails",
@@ -103,17 +98,11 @@ _RISE = 2.0
             fix="call nn.value_and_grad(model, loss)(model, *batch), then optimizer.update",
         ),
         "no-gradient": _error(
-            "no trainable parameter gets a gradient",
-            says="Every gradient is exactly zero ({parameters:* trainable parameter}): nothing can "
-            "be learned.",
-            expected=_GRADIENT,
-            fix="compute the loss from the output of the model that is differentiated",
-        ),
-        "some-zero": _error(
-            "some trainable parameters get no gradient",
+            "trainable parameters get no gradient",
             says="{zero} of {expected:* trainable parameter} get a gradient of exactly zero.",
             expected=_GRADIENT,
-            fix="look for stop_gradient, or a layer whose output the loss does not see",
+            fix="look for stop_gradient, a layer whose output the loss does not see, or a loss of "
+            "another model than the one that is differentiated",
         ),
         "gradient-not-finite": _error(
             "gradients are not finite",
@@ -127,32 +116,18 @@ _RISE = 2.0
             "model without clipping.",
             fix="clip the gradient's norm to 1, and use the mean over tokens, not the sum",
         ),
-        "nothing-changed": _error(
-            "steps change nothing although there is a gradient",
-            says="[{steps} {whose} changed none of {trainable:* trainable parameter}, although the "
-            "loss has a gradient for {pushed} of them.|The learning rate is still 0 after "
-            "{steps:* step}: they changed none of {trainable:* trainable parameter}.]",
+        "unchanged": _error(
+            "steps leave trainable parameters as they were although they have a gradient",
+            says="{steps} {whose} left {still} of {pushed:* parameter} that have a gradient "
+            "exactly as they were[: the learning rate is still {learning_rate:g}].",
             fix="pass the whole tree of gradients to optimizer.update: its keys are nested, so "
             "that a filter on the outermost ones keeps nothing",
-        ),
-        "some-unchanged": _error(
-            "steps leave some trainable parameters as they were",
-            says="{steps} {whose} left {still} of {pushed:* parameter} that have a gradient "
-            "exactly as they were.",
-            fix="compare the names that the optimizer is given with those of "
-            "trainable_parameters()",
         ),
         "frozen-changed": _error(
             "frozen weights are changed",
             says="{frozen_changed:* frozen parameter is/frozen parameters are} not bit-identical "
             "after {steps:* step}, such as {where}.",
             fix="update only what nn.value_and_grad gives a gradient for",
-        ),
-        "not-finite": _error(
-            "the loss is not finite after a step",
-            says="The loss of the same batch is {last} after {steps:* step}; it was {first:.3f} "
-            "before.",
-            fix="lower the learning rate, clip the gradient, and look at the optimizer's settings",
         ),
         "loss-still": _error(
             "the loss stays where it is although the weights change",
@@ -164,8 +139,8 @@ _RISE = 2.0
             "behind stop_gradient: give the loss one that stays as it is",
         ),
         "loss-rose": _warning(
-            "the loss of the same batch is much higher after the steps",
-            says="The loss of the same batch rose from {first:.3f} to {last:.3f} in "
+            "the loss of the same batch is much higher after the steps, or not finite",
+            says="The loss of the same batch went from {first:.3f} to {last:.3f} in "
             "{steps:* step}.",
             fix="lower the learning rate (it is multiplied by the LoRA scale)",
         ),
@@ -200,7 +175,7 @@ def step_update(step: TrainingStep) -> Iterator[Sign | Unsought]:
     yield from _gradients(update)
     yield from _unchanged(update, measured)
     if not math.isfinite(last) and math.isfinite(first):
-        yield Sign("not-finite", measured)
+        yield Sign("loss-rose", measured, severity=Severity.ERROR)
     elif last > _RISE * first > 0 and step.policy is None:
         yield Sign("loss-rose", measured)
     yield from _still(step, step.forward, update, measured)
@@ -216,15 +191,13 @@ def _start(step: TrainingStep, forward: Forward) -> Iterator[Sign | Unsought]:
     elif not math.isfinite(loss):
         yield Sign("starts-not-finite", {**measured, "what": "loss"})
     elif step.is_contrast:
-        of_means = ("starts-above-uniform", "not-a-mean")
-        yield Unsought(of_means, "a loss of pairs or of a policy is no mean")
-    elif uniform is not None and loss > _SUM * uniform:
-        # Probably a sum over tokens, which a trainer may choose.
-        yield Sign("not-a-mean", {**measured, "times": loss / uniform})
+        yield Unsought(("starts-above-uniform",), "a loss of pairs or of a policy is no mean")
     elif uniform is not None and loss > uniform:
-        beyond = loss - uniform
-        severity = None if beyond > _ABOVE_UNIFORM else Severity.WARNING
-        yield Sign("starts-above-uniform", {**measured, "beyond": beyond}, severity=severity)
+        # A sum over tokens is a trainer's own choice.
+        is_sum, beyond = loss > _SUM * uniform, loss - uniform
+        measured |= {"times": loss / uniform, "is_sum": ""} if is_sum else {"beyond": beyond}
+        severity = None if beyond > _ABOVE_UNIFORM and not is_sum else Severity.WARNING
+        yield Sign("starts-above-uniform", measured, severity=severity)
 
 
 def _gradients(update: Update) -> Iterator[Sign]:
@@ -234,7 +207,6 @@ def _gradients(update: Update) -> Iterator[Sign]:
         if parameter.gradient_norm is not None
     }
     total = math.hypot(*norms.values())
-    measured: dict[str, Measurement] = {"gradient_norm": total, "parameters": len(norms)}
     if broken := [name for name, norm in norms.items() if not math.isfinite(norm)]:
         figures = {"broken": len(broken), "parameters": len(norms)}
         yield Sign("gradient-not-finite", figures, where=some_of(broken))
@@ -247,36 +219,38 @@ def _gradients(update: Update) -> Iterator[Sign]:
     }
     expected = norms.keys() - beside_zero_b
     zero = [name for name in norms if norms[name] == 0 and name in expected]
-    if zero and len(zero) == len(expected):
-        yield Sign("no-gradient", measured, where=some_of(zero))
-    elif zero:
+    if zero:
         # A batch may not reach experts and embeddings.
         are_rare = all(any(word in name for word in ("expert", "switch", "embed")) for name in zero)
-        severity = Severity.WARNING if are_rare else None
+        severity = Severity.WARNING if are_rare and len(zero) < len(expected) else None
         figures = {"zero": len(zero), "expected": len(expected)}
-        yield Sign("some-zero", measured | figures, where=some_of(zero), severity=severity)
+        yield Sign("no-gradient", figures, where=some_of(zero), severity=severity)
     if total > _EXPLODING:
         largest = sorted(norms, key=lambda name: -norms[name])
-        yield Sign("exploding", measured, where=some_of(largest))
+        yield Sign("exploding", {"gradient_norm": total}, where=some_of(largest))
 
 
 def _unchanged(update: Update, measured: Mapping[str, Measurement]) -> Iterator[Sign]:
     with_gradient = [parameter for parameter in update.parameters if parameter.gradient_norm]
     unchanged = [parameter.name for parameter in with_gradient if parameter.change == 0]
-    names = some_of(unchanged)
-    whose = "steps of the trainer's own" if update.own else "plain steps"
-    counts = {"pushed": len(with_gradient), "still": len(unchanged)}
-    figures: dict[str, Measurement] = {**measured, "whose": whose, **counts}
-    if unchanged and update.learning_rate == 0:
-        if update.steps >= _WARM_UP and not measured["changed"]:
-            fix = "give the optimizer a learning rate, or a schedule that leaves zero"
-            yield Sign("nothing-changed", measured, severity=Severity.WARNING, fix=fix)
-    elif unchanged and not measured["changed"]:
-        yield Sign("nothing-changed", figures, where=names)
-    elif unchanged:
-        are_few = len(unchanged) <= _FEW * len(update.parameters)
-        severity = Severity.WARNING if are_few else None
-        yield Sign("some-unchanged", figures, where=names, severity=severity)
+    is_still, has_rate = not measured["changed"], update.learning_rate != 0
+    # A warm-up that begins at zero changes nothing in its first steps.
+    if not unchanged or not (has_rate or (is_still and update.steps >= _WARM_UP)):
+        return
+    are_few = not is_still and len(unchanged) <= _FEW * len(update.parameters)
+    yield Sign(
+        "unchanged",
+        {
+            **measured,
+            "whose": "steps of the trainer's own" if update.own else "plain steps",
+            "pushed": len(with_gradient),
+            "still": len(unchanged),
+            "learning_rate": None if has_rate else update.learning_rate,
+        },
+        where=some_of(unchanged),
+        severity=Severity.WARNING if are_few or not has_rate else None,
+        fix=None if has_rate else "give the optimizer a learning rate that leaves zero",
+    )
 
 
 def _still(

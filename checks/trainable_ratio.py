@@ -1,7 +1,7 @@
 """Whether as many parameters were trainable as LoRA has.
 
-What it finds. A run in which nothing was trainable, or far more than its LoRA factors; a file that
-lacks part of what was trained; and a log whose model has another size than the base model.
+What it finds. A run in which nothing was trainable, or far more than its LoRA factors; and a file
+that lacks part of what was trained.
 
 Why it matters. The line "Trainable parameters: 0.024% (1.704M/7241.732M)" is the first
 thing that mlx-lm prints and the cheapest proof that LoRA was attached and the rest
@@ -39,8 +39,6 @@ _EXCESS = 1.5
 _MODEL_SHARE = 0.5
 #: Parameters by which a logged count may be rounded: mlx-lm prints three decimals of a million.
 _ROUNDING = 1e3
-#: Least relative difference of two totals for a sign: biases, norms and a tied head make less.
-_TOTAL_DIFFERENCE = 0.05
 
 
 @check(
@@ -69,12 +67,6 @@ _TOTAL_DIFFERENCE = 0.05
             fix="save every trainable parameter: compare the file's names with "
             "tree_flatten(model.trainable_parameters())",
         ),
-        "total-mismatch": Symptom.warning(
-            "the log's model has another size than the base model",
-            says="The log's model has {log:,.0f} parameters, and the base model {base:,}.",
-            expected="about {base:,}",
-            fix="name the base model that the run was trained on",
-        ),
     },
     rerun_symptom=True,
 )
@@ -94,12 +86,6 @@ def trainable_ratio(
     stated = config.fine_tune_type if config is not None else log.notes.header.get("type", "")
     if (stated or "").startswith("full"):
         raise NotApplicable("a full fine-tune trains whole weights")
-    # Of a model that sees, the log counts the language model alone.
-    sees = base is not None and {"text_config", "vision_config"} & base.config.keys()
-    if base is not None and logged.total_millions is not None and not sees:
-        total, count = logged.total_millions * 1e6, base.parameter_count
-        if count and abs(total - count) > _TOTAL_DIFFERENCE * count + _ROUNDING:
-            yield Sign("total-mismatch", {"log": total, "base": count}, where=base.path.name)
     trainable = logged.trainable_millions * 1e6
     configured = (
         configured_parameters(config, base) if config is not None and base is not None else None

@@ -42,12 +42,6 @@ from mlxdoctor.judge.save_flaws import EXPLODED, NOMINAL_LARGE
 from mlxdoctor.measure.exhibited import drift_shown
 from mlxdoctor.measure.weights.adapter_facts import adapter_facts
 
-_TIMES = (
-    "[{median_relative_norm:.3g} times as large as the weights it is added to|about "
-    "{median_nominal_norm:.3g} times as large as weights of these shapes usually are] "
-    "(median of {modules} modules[, at most {largest_relative_norm:.3g}])"
-)
-
 #: Without the base model an update is called too small at a quarter of the limit.
 _NOMINAL_SHARE = 0.25
 #: Below this share of the limits an update is nothing: such adapters' answers are the base's. That
@@ -81,14 +75,11 @@ STRAIGHT = 0.27
 @check(
     codes={
         "exploded": Symptom.error(
-            "the update is several times the weights: the base model is overwritten",
-            says=f"The update is {_TIMES}: the base model is overwritten.",
-            expected="an update below {most:g} times the weights; often below 0.5",
-            fix="lower learning rate × scale, and train again from the base model",
-        ),
-        "large": Symptom.warning(
             "the update is larger than the weights it is added to",
-            says=f"The update is {_TIMES}: it outweighs the base model.",
+            says="The update is [{median_relative_norm:.3g} times as large as the weights it is "
+            "added to|about {median_nominal_norm:.3g} times as large as weights of these shapes "
+            "usually are] (median of {modules} modules[, at most {largest_relative_norm:.3g}]): "
+            "[the base model is overwritten{overwritten}|it outweighs the base model].",
             expected="an update below {most:g} times the weights; often below 0.5",
             fix="lower learning rate × scale, and train again from the base model",
         ),
@@ -155,7 +146,10 @@ def _size(facts: Sequence[ModuleFacts]) -> Iterator[Sign]:
         "least": least,
     }
     if middle >= large:
-        yield Sign("exploded" if middle >= exploded else "large", measured, where=name)
+        is_far = middle >= exploded
+        severity = None if is_far else Severity.WARNING
+        figures = {**measured, "overwritten": "" if is_far else None}
+        yield Sign("exploded", figures, where=name, severity=severity)
     elif middle < least:
         severity = Severity.ERROR if middle < least * _NOTHING else None
         yield Sign("negligible", measured, where=name, severity=severity)

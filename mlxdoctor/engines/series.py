@@ -1,7 +1,7 @@
 """One description for any series of numbers that a log holds.
 
 Losses, rates, gradient norms, tokens, speed, memory, rewards: whatever a column measures, it can be
-not finite, exactly zero, constant, repeated, thrown out by a spike, or changed for good by a jump.
+not finite, exactly zero, constant, repeated, or changed for good by a jump.
 `describe` says which, where, and by how much; what that means is for a check to say.
 
 Levels are medians of the first and of the last reports, so that no single batch decides. Where the
@@ -79,26 +79,6 @@ class Jump:
 
 
 @dataclass(frozen=True)
-class Spike:
-    """The value that stands furthest above its neighbours on both sides.
-
-    Attributes:
-        around: the higher of the medians of the three values before it and the three after it.
-        count: how many values stand twice as high as that, and eight noises above it.
-    """
-
-    iteration: int
-    value: float
-    around: float
-    count: int
-
-    @property
-    def factor(self) -> float:
-        """The value over what is around it."""
-        return self.value / self.around
-
-
-@dataclass(frozen=True)
 class Repeats:
     """Values that are the same again after some reports, to the last digit.
 
@@ -134,8 +114,6 @@ class SeriesFacts:
         onset: iteration from which on the series lies above its lowest level, to the end; None
             where it does not.
         jump: the largest change of level; None of fewer than two values, or of equal ones.
-        spike: the lone value that stands out most; None where none is twice as high as its
-            neighbours, and of fewer than five values or of any below 0.
         records: share of the values in the second half that are above all before them.
     """
 
@@ -162,7 +140,6 @@ class SeriesFacts:
     decimals: int | None = None
     onset: int | None = None
     jump: Jump | None = None
-    spike: Spike | None = None
     records: float = 0.0
 
     @property
@@ -230,7 +207,6 @@ def describe(iterations: Iterations, values: Floats) -> SeriesFacts:
         decimals=digits,
         onset=_rise_for_good(block_x, block_y, minimum, minimum_at, sigma),
         jump=_jump(block_x, block_y),
-        spike=_spike(x, y),
         records=float((np.diff(later_peaks) > 0.0).mean()) if len(later_peaks) > 1 else 0.0,
     )
 
@@ -365,18 +341,3 @@ def _jump(x: Iterations, y: Floats) -> Jump | None:
     tail = y[max(place, count - max(1, count // 4)) :]
     is_kept = bool((tail > middle).all() if high > low else (tail < middle).all())
     return Jump(int(x[place]), low, high, is_kept and high != low)
-
-
-def _spike(x: Iterations, y: Floats) -> Spike | None:
-    if len(y) < 5 or y.min() < 0.0:
-        return None
-    # Above both sides: on a steep slope every value stands above those that follow.
-    medians = smoothed(np.pad(y, 3, mode="edge"), 3)
-    around = np.maximum(np.maximum(medians[: len(y)], medians[4:]), np.finfo(float).tiny)
-    # The spikes themselves must not raise the noise that they are held against.
-    sigma = noise(np.minimum(y, around + 3.0 * np.median(np.abs(y - around))))
-    is_spike = (y >= 2.0 * around) & (y - around >= 8.0 * sigma)
-    if not is_spike.any():
-        return None
-    place = int(np.argmax(np.where(is_spike, y / around, 0.0)))
-    return Spike(int(x[place]), float(y[place]), float(around[place]), int(is_spike.sum()))

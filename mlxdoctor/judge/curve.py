@@ -42,7 +42,9 @@ def start_of(segment: Segment) -> tuple[float, bool]:
 
 
 def loss_figures(segment: Segment, name: str) -> dict[str, Measurement]:
-    """Figures of the column `name`, a loss, that are not of its values alone; none of others."""
+    """Figures of the column `name`, a loss or a speed, that are not of its values alone."""
+    if name.endswith("_per_second") and len(memory := segment.finite("peak_memory_gb")):
+        return {"memory": memory.facts.highest}
     if name == "val_loss":
         named, losses = _validated(segment), segment.get("train_loss")
         if losses is not None and (rise := losses.facts.end - losses.facts.minimum) > 0.0:

@@ -78,7 +78,7 @@ def test_what_is_no_version_is_none(text: str) -> None:
     [
         (
             "mlx-llm-identity",
-            ["mlx-llm, since 1.0.8, not fixed yet (seen in 1.0.9)", "step-alignment.identity"],
+            ["mlx-llm, since 1.0.8, not fixed yet (seen in 1.0.9)", "step-alignment.misaligned"],
         ),
         ("fuse-dequantize-name", ["mlx-lm, since 0.28.4, fixed in 0.29.0", "Reported in"]),
         ("known-bugs.fuse-dequantize-name", ["https://github.com/ml-explore/mlx-lm/issues/659"]),

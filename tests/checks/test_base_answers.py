@@ -54,21 +54,23 @@ def test_answers_to_the_point_are_sound(tmp_path: Path) -> None:
     assert found.measured["degenerate"] == 0
 
 
-def test_the_same_answers_in_another_order_are_off_topic(tmp_path: Path) -> None:
+def test_the_same_answers_in_another_order_do_not_clear_it(tmp_path: Path) -> None:
     prompts, said = zip(*ANSWERED, strict=True)
     moved = list(zip(prompts, (*said[1:], said[0]), strict=True))
-    assert codes(asked(tmp_path, moved)) == {"off-topic": "info"}
+    found = outcome(asked(tmp_path, moved))
+    assert found.unsought.keys() == {"base-answers.degenerate"}
+    assert not found.findings
 
 
 GARBLE = ("tin Ra\ufffdria \ufffdof", "bel\x0e Mount", "cold Tro Tro Tro Tro and a hill")
 
 
 @pytest.mark.parametrize("garble", GARBLE)
-@pytest.mark.parametrize(("count", "code"), [(6, "degenerate"), (4, "off-topic")])
-def test_garble_off_topic(tmp_path: Path, garble: str, count: int, code: str) -> None:
+@pytest.mark.parametrize(("count", "code"), [(6, ["degenerate"]), (4, [])])
+def test_garble(tmp_path: Path, garble: str, count: int, code: list[str]) -> None:
     prompts, said = zip(*ANSWERED, strict=True)
     answers = (*[garble] * count, *said[: len(said) - count])
-    assert list(codes(asked(tmp_path, list(zip(prompts, answers, strict=True))))) == [code]
+    assert list(codes(asked(tmp_path, list(zip(prompts, answers, strict=True))))) == code
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ LARGE = moved(9.0)
         (moved(0.2, [name for name in WEIGHTS if "layers." in name]), {}, {}),
         (WEIGHTS, {"unchanged": "error"}, {"compared": 38, "changed": 0}),
         (one_bit(MATRICES[0]), {}, {}),
-        (BROKEN, {"non-finite": "error"}, {"nonfinite": 6, "tensors": 2, "compared": 38}),
+        (BROKEN, {"exploded": "error"}, {"nonfinite": 6, "tensors": 2, "compared": 38}),
     ],
 )
 def test_a_full_fine_tune(

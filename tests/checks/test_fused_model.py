@@ -108,7 +108,7 @@ def test_what_else_may_be_wrong(sound: Path, tmp_path: Path) -> None:
     without_update, fused_twice = BASE, fuse(sound, RUN, tmp_path / "twice")
     mixed = half_of_the_layers(sound, tmp_path / "mixed")
     for model in (without_update, fused_twice, mixed, at_half_the_scale(tmp_path)):
-        assert severities(judged(model)) == {"wrong-scale": "error"}
+        assert severities(judged(model)) == {"update-lost": "error"}
 
 
 @pytest.mark.slow
@@ -146,7 +146,7 @@ def test_a_quantised_base_swallows_a_small_update(
 def test_each_kind_of_adapter(tmp_path: Path, kind: str) -> None:
     run = trained(tmp_path / "run", fine_tune_type=kind, iters=4, learning_rate=1e-3)
     assert severities(judged(fuse(BASE, run, tmp_path / "fused"), run=run)) == {}
-    assert severities(judged(BASE, run=run)) == {"wrong-scale": "error"}
+    assert severities(judged(BASE, run=run)) == {"update-lost": "error"}
 
 
 def test_without_a_fused_model_there_is_nothing_to_compare() -> None:

@@ -70,7 +70,7 @@ def test_the_band(tmp_path, parameters, rate, scale, expected):
     [
         (0, "zero"),
         (0.0, "zero"),
-        (-1e-5, "negative"),
+        (-1e-5, "not-a-rate"),
         (float("nan"), "not-a-rate"),
         (-float("inf"), "not-a-rate"),
     ],

@@ -37,7 +37,7 @@ SIGNS = {
     "torch-TRACE-5-same-every-epoch": ["loss-trend.repeats"],
     "torch-gemma_pytorch-24-intermittent-nan": [
         "loss-finite.non-finite-now-and-then",
-        *("series-facts.gradient-not-finite warning", "series-facts.loss-spiked warning"),
+        "series-facts.gradient-not-finite warning",
     ],
     "torch-nanoVLM-187-nan": [
         *("loss-finite.non-finite-before-training", "series-facts.not-finite info"),

@@ -42,7 +42,7 @@ def resumed(copied: Callable[[str], Path], tmp_path: Path) -> Callable[..., Path
 
 def test_the_real_run_that_dropped_everything_is_found() -> None:
     found = outcome(RUNS / "resume-nothing-loaded")
-    assert [one.code for one in found.findings] == ["resume.from-the-base", "resume.nothing-loaded"]
+    assert [one.code for one in found.findings] == ["resume.from-the-base", "resume.not-loaded"]
     assert float(found.findings[0].measured["lost"]) > 0.95  # type: ignore[arg-type]
     assert found.findings[1].measured["loaded"] == 0
 
@@ -59,7 +59,7 @@ def test_fewer_tensors_pass_as_none_is_dropped(resumed: Callable[..., Path]) -> 
 def test_one_foreign_tensor_is_partly_loaded(resumed: Callable[..., Path]) -> None:
     folder = resumed(lambda tensors: tensors | {"other.lora_a": np.zeros((2, 2), np.float32)})
     found = outcome(folder)
-    assert [one.code for one in found.findings] == ["resume.partly-loaded"]
+    assert [one.code for one in found.findings] == ["resume.not-loaded"]
     assert found.findings[0].where == "other.lora_a"
 
 

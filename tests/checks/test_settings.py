@@ -155,16 +155,16 @@ def test_files_that_are_there_and_files_that_are_not(
     data = tmp_path / "data"
     data.mkdir()
     (data / "train.jsonl").write_text('{"text": "a"}\n' * 8)
-    assert code(only(data=str(data), test=True)) == "no-test-split"
+    assert code(only(data=str(data), test=True)) == "refused"
 
 
 @pytest.mark.parametrize(
     ("renamed", "changes", "expected"),
     [
         ("", {}, []),
-        ("transformer.h", {}, ["nothing-loaded"]),
-        ("", {"num_layers": 2}, ["partly-loaded"]),
-        ("", {"lora_parameters": {**LORA, "keys": ["mlp.up_proj"]}}, ["partly-loaded"]),
+        ("transformer.h", {}, ["not-loaded"]),
+        ("", {"num_layers": 2}, ["not-loaded"]),
+        ("", {"lora_parameters": {**LORA, "keys": ["mlp.up_proj"]}}, ["not-loaded"]),
         ("", {"lora_parameters": {**LORA, "rank": 4}}, ["rank-differs"]),
     ],
 )

@@ -105,12 +105,6 @@ def test_a_file_that_was_brought_to_a_lower_rank(
     assert severities(outcome(trainable_ratio, trained, made)) == expected
 
 
-@pytest.mark.parametrize(("total", "hit"), [(0.470, False), (0.500, False), (0.600, True)])
-def test_a_model_of_another_size(tmp_path: Path, total: float, hit: bool) -> None:
-    judged = outcome(trainable_ratio, log(tmp_path, EXPECTED, total), config(tmp_path), BASE)
-    assert severities(judged) == ({"total-mismatch": "warning"} if hit else {})
-
-
 def test_the_magnitudes_of_dora_are_counted(tmp_path: Path) -> None:
     stated = config(tmp_path, fine_tune_type="dora")
     assert configured_parameters(stated, BASE) == EXPECTED + 4 * 96

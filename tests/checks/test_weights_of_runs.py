@@ -34,7 +34,7 @@ FOUND = {
     "rate-too-high-garbled": {"weight-drift.exploded"},
     "rate-too-low": {"weight-drift.negligible", "weight-drift.straight"},
     "scale-too-large": {"weight-drift.exploded"},
-    "wrong-base-model": {"adapter-structure.shape-mismatch", "trainable-ratio.total-mismatch"},
+    "wrong-base-model": {"adapter-structure.shape-mismatch"},
 }
 
 

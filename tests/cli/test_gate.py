@@ -73,13 +73,13 @@ def test_ignores_overrides_and_their_notices(project: Path, call: Call) -> None:
     rules = project / "mlxdoctor.toml"
     rules.write_text(
         '[[override]]\npaths = ["runs/b-*"]\nfail-on = "never"\n'
-        '[[ignore]]\ncode = "weight-drift.large"\nreason = "x"\n'
-        '[[ignore]]\ncode = "weight-drift.large"\nreason = "x"\nexpires = 2020-01-01\n'
+        '[[ignore]]\ncode = "weight-drift.exploded"\nreason = "x"\n'
+        '[[ignore]]\ncode = "weight-drift.exploded"\nreason = "x"\nexpires = 2020-01-01\n'
     )
     code, out, _ = call("gate", "runs/*/")
     assert code == 0
     said = " ".join(out.split())
-    assert "the ignore of weight-drift.large suppresses nothing: remove it" in said
+    assert "the ignore of weight-drift.exploded suppresses nothing: remove it" in said
     assert "expired on 2020-01-01" in said
     assert call("gate", "runs/*/", "--strict")[0] == 2
     rules.unlink()

@@ -55,11 +55,6 @@ EPOCH = [2.1345, 1.9876, 2.0451, 1.8723]
         ([5.0, 18940.0], {"jump.iteration": 20, "jump.factor": 3788.0, "jump.is_kept": True}),
         ([1.0, 1.0, 1.0, 50.0, *[1.0] * 4], {"jump.iteration": 40, "jump.is_kept": False}),
         ([*[100.0] * 20, *[14.0] * 20], {"jump.iteration": 210, "jump.factor": 0.14}),
-        ([2.0, 2.1, 1.9, 40.0, 2.0, 2.1, 1.9], {"spike.iteration": 40, "spike.factor": 20}),
-        ([9.0, 2.0, 2.1, 1.9, 2.0], {"spike": None}),
-        ([5.0, 2.0, 1.0, 0.5, 0.2, 0.1], {"spike": None}),
-        ([2.0, 2.1, 3.5, 2.0, 1.9], {"spike": None}),
-        ([1.0, 1.0, 1e300, 1.0, 1.0], {"spike.iteration": 30, "spike.factor": 1e300}),
         ([1e308, -1e308, 1e308, 1e-308, 1e308], {"highest": 1e308, "lowest": -1e308}),
         # A peak that grows to the end.
         (list(range(1, 21)), {"records": 1.0}),

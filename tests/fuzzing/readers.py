@@ -243,7 +243,7 @@ def policies() -> Sequence[bytes]:
     full = b"""require = ["loss-trend"]
 fail-on = "warning"
 suspect = "fail"
-fail = ["weight-drift.large"]
+fail = ["weight-drift.exploded"]
 require-generate = true
 baseline = "known.json"
 [[override]]
@@ -269,8 +269,8 @@ def _baseline(folder: Path) -> None:
 def baselines() -> Sequence[bytes]:
     entry = {
         "path": "adapters/one",
-        "code": "weight-drift.large",
-        "fingerprint": "weight-drift.large:model.layers.0",
+        "code": "weight-drift.exploded",
+        "fingerprint": "weight-drift.exploded:model.layers.0",
         "file": "00" * 32,
         "figures": {"ratio": 1.5, "modules": 4},
     }

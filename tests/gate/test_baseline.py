@@ -61,8 +61,8 @@ def test_anything_else_is_refused(tmp_path: Path, text: str | None, said: str) -
     ],
 )
 def test_it_accepts_a_file_and_a_size(file: str, ratio: float, said: str) -> None:
-    accepted = Known("b", "weight-drift.large", "f" * 16, "e" * 64, (("ratio", 2.5),))
-    found = Known("b", "weight-drift.large", "f" * 16, file, figures_of({"ratio": ratio}))
+    accepted = Known("b", "weight-drift.exploded", "f" * 16, "e" * 64, (("ratio", 2.5),))
+    found = Known("b", "weight-drift.exploded", "f" * 16, file, figures_of({"ratio": ratio}))
     reopened = accepted.reopened_by(found)
     assert said in reopened
     assert bool(said) == bool(reopened)

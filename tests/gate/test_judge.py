@@ -19,7 +19,7 @@ from mlxdoctor.models.losses import TokenLosses
 from tests.formats.sample import outcome
 from tests.gate.given import TODAY, found, judged, policy, report, report_of
 
-LARGE = found("weight-drift.large", "warning")
+LARGE = found("weight-drift.exploded", "warning")
 ZERO = found("learning-rate.zero")
 NOTE = found("memory.slow", "info")
 IGNORE = '[[ignore]]\ncode = "learning-rate.zero"\nreason = "a test of ours"\n'
@@ -35,14 +35,14 @@ EMPTY = "a/x.json: is empty"
     [
         ("", report(ZERO), "failed", ["learning-rate.zero: "]),
         ("", report(LARGE), "passed", []),
-        ('fail-on = "warning"', report(LARGE), "failed", ["weight-drift.large: "]),
+        ('fail-on = "warning"', report(LARGE), "failed", ["weight-drift.exploded: "]),
         ('fail-on = "warning"', report(NOTE), "passed", []),
         ('fail-on = "info"', report(NOTE), "failed", ["memory.slow: "]),
         ('fail-on = "never"', report(ZERO), "passed", []),
         ('fail-on = "never"\nfail = ["learning-rate.zero"]', report(ZERO), "failed", ["learning"]),
-        ('fail = ["weight-drift.large"]', report(LARGE), "failed", ["weight-drift.large: "]),
-        ('fail = ["weight-drift"]', report(LARGE), "failed", ["weight-drift.large: "]),
-        ('fail = ["weight-drift.exploded"]', report(LARGE), "passed", []),
+        ('fail = ["weight-drift.exploded"]', report(LARGE), "failed", ["weight-drift.exploded: "]),
+        ('fail = ["weight-drift"]', report(LARGE), "failed", ["weight-drift.exploded: "]),
+        ('fail = ["weight-drift.straight"]', report(LARGE), "passed", []),
         # A required check must have run.
         (REQUIRED, report(outcome("loss-trend", "passed")), "passed", []),
         (REQUIRED, report(found("loss-trend.overfitting", "info")), "passed", []),

@@ -15,7 +15,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         require = ["loss-trend"]
         require-generate = true
         fail-on = "warning"
-        fail = ["weight-drift.large", "score"]
+        fail = ["weight-drift.exploded", "score"]
         baseline = "known.json"
         [[override]]
         paths = ["old/**"]
@@ -30,7 +30,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     assert read.rules.require == ("loss-trend",)
     assert read.rules.require_generate
     assert read.rules.fail_on == "warning"
-    assert read.rules.fail == {"weight-drift.large", "score"}
+    assert read.rules.fail == {"weight-drift.exploded", "score"}
     assert read.baseline == tmp_path / "known.json"
     assert read.overrides[0][1] == {"fail_on": "never"}
     assert read.ignores[0].expires == date(2030, 1, 31)

@@ -322,6 +322,6 @@ def test_a_rate_of_zero(base: Any, answers: Any) -> None:
         return -logps(model, tokens, mask).sum() / mask[:, 1:].sum()
 
     still = probe(base[0], loss, answers[:2], optim.Adam(0.0), base[1])
-    assert codes(still) == ["step-update.nothing-changed"]
+    assert codes(still) == ["step-update.unchanged"]
     warming = optim.Adam(optim.linear_schedule(0.0, 1e-4, 100))
     assert codes(probe(base[0], loss, answers[:2], warming, base[1])) == []

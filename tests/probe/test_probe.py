@@ -105,7 +105,7 @@ def test_a_step_that_writes_into_frozen_weights(base: tuple[Any, Any]) -> None:
     result = probe(model, answer_loss, next_token_batch(tokenizer), step=step)
     found = {one.code: one for one in result.findings}
     assert found["step-update.frozen-changed"].where == "model.norm.weight"
-    assert "step-update.nothing-changed" in found
+    assert "step-update.unchanged" in found
 
 
 @pytest.mark.slow
@@ -178,10 +178,12 @@ def test_the_assertion_says_what_is_wrong(base: tuple[Any, Any]) -> None:
     def loss_fn(model: Any, tokens: mx.array) -> mx.array:
         return nn.losses.cross_entropy(model(tokens), tokens).mean()
 
-    with pytest.raises(AssertionError, match=r"\[step-alignment.identity\] \d+% of \d+ positions"):
+    with pytest.raises(
+        AssertionError, match=r"\[step-alignment.misaligned\] \d+% of \d+ positions"
+    ):
         assert_training_step_sound(model, loss_fn, (inputs,))
     found = {
-        "step-alignment.identity",
+        "step-alignment.misaligned",
         "step-update.starts-above-uniform",
         "step-alignment.padding-trained",
     }
@@ -256,7 +258,7 @@ def test_the_command(
     assert next(iter(data["outcomes"]))["check"] == "step-state"
     wrong = write_twins(tmp_path) / "faulty" / "targets_identity.py"
     assert main(["probe", f"{wrong}:parts"]) == 1
-    assert "step-alignment.identity" in capsys.readouterr().out
+    assert "step-alignment.misaligned" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -14,22 +14,22 @@ from mlxdoctor.safety.errors import InputError
 
 #: Trainer -> (the probe's code, the linter's; None where syntax cannot show it).
 FAULTS: dict[str, tuple[str | None, str | None]] = {
-    "adapter_flag": ("step-state.claimed-adapter", "adapter-flag"),
+    "adapter_flag": ("step-state.no-adapter", "adapter-flag"),
     "channels_first": ("step-update.no-loss", None),
-    "closed_over_model": ("step-update.nothing-changed", "gradient-of-module"),
-    "converter": ("step-state.claimed-adapter", "module-dict-walk"),
-    "end_is_padding": ("step-alignment.end-token-untrained", None),
-    "flattened_filter": ("step-update.nothing-changed", None),
-    "freeze_after": ("step-state.nothing-trainable", "adapter-without-freeze"),
-    "gradient_filter": ("step-update.nothing-changed", "outermost-name-filter"),
+    "closed_over_model": ("step-update.unchanged", "gradient-of-module"),
+    "converter": ("step-state.no-adapter", "module-dict-walk"),
+    "end_is_padding": ("step-alignment.no-end-token", None),
+    "flattened_filter": ("step-update.unchanged", None),
+    "freeze_after": ("step-state.frozen", "adapter-without-freeze"),
+    "gradient_filter": ("step-update.unchanged", "outermost-name-filter"),
     "module_gradient": ("step-update.failed", "gradient-of-module"),
     "no_freeze": ("step-state.outside-adapter", "adapter-without-freeze"),
     "own_trainable": ("step-state.own-bookkeeping", "own-trainable-parameters"),
     "padding_counts": ("step-alignment.padding-trained", None),
     # It fails before there is anything to probe, and says why itself.
     "parameter_count": (None, None),
-    "shifted_twice": ("step-alignment.shifted-twice", None),
-    "targets_identity": ("step-alignment.identity", "unshifted-targets"),
+    "shifted_twice": ("step-alignment.misaligned", None),
+    "targets_identity": ("step-alignment.misaligned", "unshifted-targets"),
     "unguarded_division": ("step-update.starts-not-finite", "unguarded-mean"),
 }
 

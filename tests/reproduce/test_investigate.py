@@ -307,7 +307,7 @@ def test_a_report_that_is_spoiled_settles_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("codes", "status", "verdict", "said"),
     [
-        (["resume.nothing-loaded"], "possible", "confirmed", "resume.nothing-loaded"),
+        (["resume.not-loaded"], "possible", "confirmed", "resume.not-loaded"),
         (["loss-trend.diverged"], "ruled-out", "refuted", "looked for and not there: no file"),
         (["loss-trend.diverged"], "open", "undecided", "no file; to decide it: the file"),
         (["loss-trend.diverged"], "possible", "undecided", "no file speaks for it, and is no"),

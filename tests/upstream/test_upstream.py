@@ -89,9 +89,9 @@ def _result(*codes: str, severity: str = "error") -> dict[str, object]:
         ((), _result(), True),
         ((), _result("step-update.no-loss"), False),
         ((), _result("step-alignment.prompt-trained", severity="info"), True),
-        (("step-alignment.identity",), _result("step-alignment.identity"), True),
-        (("step-alignment.identity",), _result(), False),
-        (("step-alignment.identity",), _result("step-alignment.identity", "step-x.y"), False),
+        (("step-alignment.misaligned",), _result("step-alignment.misaligned"), True),
+        (("step-alignment.misaligned",), _result(), False),
+        (("step-alignment.misaligned",), _result("step-alignment.misaligned", "step-x.y"), False),
         ((), {"error": "ImportError"}, False),
     ],
 )
@@ -103,10 +103,10 @@ def test_a_verdict_is_right_when_it_is_what_is_wrong_and_no_more(
 
 def test_a_finding_counts_only_in_the_version_shown() -> None:
     bug = Bug("mlx-llm-identity", "mlx-llm", "mlx_llm:sft", ("1.0.1", "1.0.9"), "1.0.9")
-    of_old = {"lint": [], "versions": {"1.0.1": _result("step-alignment.identity")}}
-    of_new = {"lint": [], "versions": {"1.0.9": _result("step-alignment.identity")}}
+    of_old = {"lint": [], "versions": {"1.0.1": _result("step-alignment.misaligned")}}
+    of_new = {"lint": [], "versions": {"1.0.9": _result("step-alignment.misaligned")}}
     assert seen_by(bug, of_old) == []
-    assert seen_by(bug, of_new) == ["probe `step-alignment.identity`"]
+    assert seen_by(bug, of_new) == ["probe `step-alignment.misaligned`"]
 
 
 def test_a_package_that_is_not_what_was_published_is_refused(
