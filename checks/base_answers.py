@@ -32,7 +32,7 @@ import numpy as np
 from mlxdoctor.check import Inconclusive, NotApplicable, check
 from mlxdoctor.engines.text import run_share
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.finding import Sign, Symptom, Unsought
+from mlxdoctor.finding import Sign, Symptom
 from mlxdoctor.judge.collapse import is_single
 from mlxdoctor.measure.text.outputs import Output, OutputPair, answer_words, pairs
 from mlxdoctor.measure.text.statistics import paired_permutation, rate
@@ -69,7 +69,7 @@ RELATED = 0.05
         ),
     },
 )
-def base_answers(generations: Generations, dataset: Dataset | None) -> Iterator[Sign | Unsought]:
+def base_answers(generations: Generations, dataset: Dataset | None) -> Iterator[Sign]:
     """Judge the answers of the base model, the adapter left aside."""
     answered = pairs(generations)
     answers = [pair.base for pair in answered if pair.base is not None]
@@ -78,10 +78,8 @@ def base_answers(generations: Generations, dataset: Dataset | None) -> Iterator[
     if len(answers) < FEWEST:
         raise Inconclusive(f"{len(answers)} prompts; {FEWEST} are needed")
     bad = rate([_is_degenerate(answer) for answer in answers], None)
-    related = _relatedness(answered)
-    gain, p_value = related or (0.0, 1.0)
+    gain, p_value = _relatedness(answered) or (0.0, 1.0)
     is_to_the_point = gain > 0.0 and p_value < RELATED
-    is_beside = related is not None and (gain <= 0.0 or p_value >= 2 * RELATED)
     measured = {
         "degenerate": bad.tuned,
         "sound": len(answers) - bad.tuned,
@@ -95,9 +93,6 @@ def base_answers(generations: Generations, dataset: Dataset | None) -> Iterator[
         yield Sign("degenerate", measured)
     elif len(answers) >= ENOUGH and is_to_the_point and not bad.decided:
         yield Sign("sound", measured)
-    elif len(answers) >= ENOUGH and is_beside:
-        why = "its answers name the rare words of their prompts no more often than others do"
-        yield Unsought(("degenerate",), why)
 
 
 def _is_degenerate(answer: Output) -> bool:
