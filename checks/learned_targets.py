@@ -415,6 +415,6 @@ def _is_memorised(trained: LossChange, held_out: LossChange) -> bool:
     """Whether held-out losses lie far above the usual training loss, unlike the base model's."""
     gap = float(held_out.tuned.mean() - trained.tuned.mean())
     base_gap = float(held_out.base.mean() - trained.base.mean())
-    is_large = gap - base_gap > MEMORISED and gap > 2 * float(trained.tuned.mean())
+    is_large = gap - max(base_gap, 0.0) > MEMORISED and gap > 2 * float(trained.tuned.mean())
     above = held_out.tuned - np.median(trained.tuned)
     return is_large and sign_test(above) < SIGNIFICANCE

@@ -2,7 +2,8 @@
 
 What it finds. A loss that ends far above where it began, that never moves, or that repeats to the
 last digit; and a validation loss that rises from its minimum, or stands far above the training
-loss. (A loss that fell and rose again is a row of the check `series-facts`.)
+loss, be it in the first pass over the rows. (A loss that fell and rose again is a row of the check
+`series-facts`.)
 
 Why it matters. The last value alone misleads: 9.98 looks like a number among others until one
 knows that the run began at 1.86. Seen early, it saves hours.
@@ -56,6 +57,9 @@ _FALL = 0.05
 _POSSIBLE_FALL = 0.15
 #: Iterations after which a loss that did not fall is an error: warm-up and low rates need some.
 _ITERATIONS = 100
+#: Shares of the first pass between which both losses are compared: past the steepest part, and
+#: before rows may come again.
+_FIRST_PASS = (0.25, 0.95)
 #: Nats below which little is left to learn.
 _ALREADY_LOW = 0.3
 #: Iterations before a late first report: the steepest part of a sound curve lies in the first 20.
@@ -231,8 +235,31 @@ def _figures(log: TrainingLog, passes: float | None, name: str) -> dict[str, Mea
         "kept": facts.last / facts.first if facts.first > 0.0 else None,
         **({} if is_few else _settling(validation)),
         "passes": passes,
+        **_while_rows_are_new(log.main, passes),
         "fell_to": curve.end if _fell(curve) else None,
         **_where_to_stop(log, facts.lowest_at),
+    }
+
+
+def _while_rows_are_new(segment: Segment, passes: float | None) -> dict[str, Measurement]:
+    """Both losses at the last validation of the first pass: what is trained on is held out, too."""
+    losses, validation = segment.finite("train_loss"), segment.finite("val_loss")
+    if not passes or not len(losses):
+        return {}
+    first_pass = float(losses.iterations[-1]) / passes
+    low, high = (share * first_pass for share in _FIRST_PASS)
+    within = (validation.iterations >= low) & (validation.iterations <= high)
+    if not within.any() or losses.iterations[0] > high:
+        return {}
+    at = int(validation.iterations[within][-1])
+    held_out = float(validation.values[within][-1])
+    trained = float(losses.values[losses.iterations <= max(at, losses.iterations[0])][-1])
+    return {
+        "unseen_at": at,
+        "unseen_val": held_out,
+        "unseen_train": trained,
+        "unseen_gap": held_out - trained,
+        "unseen_times": held_out / max(trained, 1e-9),
     }
 
 

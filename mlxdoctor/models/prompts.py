@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mlxdoctor.engines.text import CONTROL
 from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.dataset import Dataset, Message, Row, Split
 from mlxdoctor.evidence.tokenizer import Tokenizer
@@ -86,8 +87,8 @@ def as_in_the_data(
 ) -> list[Prompt]:
     """Questions as the rows ask them that have the same one: after their system prompt and turns.
 
-    What a row of plain text begins with is continued as it is. Other questions are asked as a
-    user types them.
+    What a row of plain text begins with is continued as it is, and so is everything where all rows
+    are texts without the marks of a chat. Other questions are asked as a user types them.
     """
     prompts: dict[str, Prompt] = {}
     splits = dataset.splits.values() if dataset is not None else ()
@@ -99,7 +100,13 @@ def as_in_the_data(
                 prompts.setdefault(text, Prompt(text, tokens, None, split.name))
             elif (prompt := _from_row(split, row, tokenizer)) is not None:
                 prompts.setdefault(text, prompt)
+    if rows and all(split.format == "text" and not _is_chat(split, row) for split, row in rows):
+        return [Prompt(text, tuple(tokenizer.encode(text))) for text in texts]
     return [prompts.get(text) or plain_prompt(tokenizer, text) for text in texts]
+
+
+def _is_chat(split: Split, row: Row) -> bool:
+    return CONTROL.search(str(row.get(split.features.text))) is not None
 
 
 def _from_split(split: Split, tokenizer: Tokenizer, count: int, seen: set[str]) -> list[Prompt]:
