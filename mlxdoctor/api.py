@@ -13,6 +13,7 @@ from mlxdoctor.check import Check, discover, selected
 from mlxdoctor.diagnosis import Diagnosed, judge, severities, unlocks_most
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.discovery import UNREAD_LOG
 from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.evidence.options import NOT_ASKED, Options
 from mlxdoctor.evidence.training_log import TrainingLog
@@ -24,8 +25,11 @@ from mlxdoctor.judge.remedy import fix_for, needed_values
 from mlxdoctor.report import Fix, Report
 from mlxdoctor.run import Run
 from mlxdoctor.run_texts import texts_of
+from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.texts import as_seen_here
 
+#: The sign of a model that is as good as its rows make one.
+REACHED = "reach.reached"
 #: Why a check that runs models has no outcome yet.
 NOT_YET = "the models are being asked"
 #: Why nothing was trained again. Of 59 faulty runs of the ward's test split, 51 had a clear cause
@@ -146,10 +150,23 @@ def _is_clear(run: Run, outcomes: tuple[Outcome, ...]) -> bool:
     )
 
 
+def _lacking(run: Run, outcomes: tuple[Outcome, ...]) -> list[InputError]:
+    """The files that could not be read, and without which no run is healthy.
+
+    A model that reached what its rows teach did so whatever its log says.
+    """
+    has_reached = REACHED in severities(outcomes)
+    return [
+        error
+        for error in run.unreadable
+        if not (has_reached and (error.problem == UNREAD_LOG or error.path in run.files.logs))
+    ]
+
+
 def _report(run: Run, outcomes: tuple[Outcome, ...], command: Callable[[bool], str]) -> RunReport:
     knowledge = load_causes()
     unreadable = tuple(str(error) for error in run.unreadable)
-    judged = judge(outcomes, knowledge, whole=not unreadable)
+    judged = judge(outcomes, knowledge, whole=not _lacking(run, outcomes))
     diagnosis = judged.diagnosis
     fix = _fix(run, diagnosis[0], outcomes) if diagnosis else None
     log = run.get(TrainingLog)

@@ -3,15 +3,18 @@
 import importlib.metadata
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mlxdoctor.api import diagnose
+from mlxdoctor.api import _lacking, diagnose
+from mlxdoctor.finding import Finding, Outcome, Severity, Status
 from mlxdoctor.installed import UNKNOWN, version_here
 from mlxdoctor.measure.exhibited import MAX_POINTS
+from mlxdoctor.run import Run
 from tests.conftest import RUNS
 
 
@@ -84,3 +87,23 @@ def test_a_long_curve_keeps_its_extremes_and_what_is_not_finite(tmp_path: Path) 
 def test_a_source_tree_that_was_not_installed_has_no_version() -> None:
     assert version_here() == importlib.metadata.version("mlxdoctor")
     assert version_here("no-such-package") == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("found", "damaged", "lacks"),
+    [("reached", "", False), ("far-above", "", True), ("reached", "adapter_config.json", True)],
+)
+def test_a_log_that_nobody_reads_matters_where_the_end_is_unknown(
+    tmp_path: Path, found: str, damaged: str, lacks: bool
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(RUNS / "healthy-ordinary", folder)
+    for log in folder.glob("*.log"):
+        log.write_text("".join(f"Schritt {at} | Verlust 2.5 | Training\n" for at in range(9)))
+    if damaged:
+        (folder / damaged).write_text("{")
+    run = Run.discover([folder])
+    assert run.unreadable
+    finding = Finding(f"reach.{found}", Severity.INFO, "message")
+    outcomes = (Outcome("reach", Status.FOUND, findings=(finding,)),)
+    assert bool(_lacking(run, outcomes)) is lacks

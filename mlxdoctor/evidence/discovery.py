@@ -31,6 +31,8 @@ _TEXT_SUFFIXES = frozenset(
 #: The folder in which W&B keeps its runs, and how it names them.
 WANDB = "wandb"
 _WANDB_RUN = re.compile(r"^(?:offline-)?run-(?=\d)")
+#: What is wrong with a file that no format of logs reads.
+UNREAD_LOG = "looks like a training log, but none of its lines could be read as a report"
 #: Folders that belong to a run: a save with a log of its own, as PEFT's trainer makes them, and
 #: what W&B keeps of a run.
 _PART_OF_A_RUN = re.compile(r"checkpoint-\d+|wandb")
@@ -238,7 +240,7 @@ def _holds_rows(file: Sniffed) -> bool:
 
 def _unread(path: Path) -> list[InputError]:
     """What to say of a file that nothing recognised, if it should have been a log."""
-    problem = "looks like a training log, but none of its lines could be read as a report"
+    problem = UNREAD_LOG
     remedy = "lines such as `step 10 | loss 2.5 | lr 1e-5` are read, and JSON lines"
     with suppress(InputError):
         if looks_like_unread_log(path):
