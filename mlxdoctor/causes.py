@@ -74,6 +74,8 @@ class Cause:
             `a-check.copies:error`.
         ruled_out_by: sets of entries. If no finding supports the cause, a set rules it out when
             all of its findings were looked for and none was found.
+        broad: whether there are more kinds of it than anybody looks for: where nothing is found
+            there is no sign of it, and it is not ruled out.
         change: the configuration change that cures it; None if no change does.
         inject: faults of the reference trainer that re-create the cause of a faulty trainer,
             the likeliest first.
@@ -102,6 +104,7 @@ class Cause:
     prior: float = PRIOR
     weights: Mapping[str, float] = field(default_factory=dict)
     ruled_out_by: tuple[tuple[str, ...], ...] = ()
+    broad: bool = False
     change: Change | None = None
     inject: tuple[str, ...] = ()
     leave_out: Mapping[str, str] = field(default_factory=dict)

@@ -27,6 +27,8 @@ MIN_SCORE = 0.0
 MAX_CAUSES = 6
 #: Log-odds from which a cause makes a run unhealthy without any error.
 CROSSES = 4.0
+#: Why a cause that nothing speaks for is not ruled out.
+_NOT_SEEN = "nothing that was found speaks for it"
 #: Open causes at most of a run whose causes have probabilities. With the models run, or all that a
 #: run left read, few are open; a log alone leaves twenty.
 MOST_OPEN = 12
@@ -198,10 +200,11 @@ def _covered(
         status = CauseStatus.NAMED if cause.id == named else CauseStatus.POSSIBLE
         return Coverage(cause.id, status, possible[cause.id].supporting[0])
     if not cause.ruled_out_by:
-        return Coverage(cause.id, CauseStatus.NO_SIGN, "nothing that was found speaks for it")
+        return Coverage(cause.id, CauseStatus.NO_SIGN, _NOT_SEEN)
     entry, lacking = _sought(cause, by_check, noted)
     if entry:
-        return Coverage(cause.id, CauseStatus.RULED_OUT, entry)
+        status = CauseStatus.NO_SIGN if cause.broad else CauseStatus.RULED_OUT
+        return Coverage(cause.id, status, _NOT_SEEN if cause.broad else entry)
     clause = next(filter(None, lacking), "its check did not run")
     why, _, needs = clause.partition("; ")
     return Coverage(cause.id, CauseStatus.OPEN, why, needs)

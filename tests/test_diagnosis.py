@@ -272,6 +272,10 @@ def test_signs_of_one_rule_have_all_to_be_looked_for() -> None:
     assert status(outcome("adapter")) == (CauseStatus.RULED_OUT, "adapter.zero, adapter.empty")
     half = outcome("adapter", unsought={"adapter.empty": "there is no file"})
     assert status(half) == (CauseStatus.OPEN, "there is no file")
+    # Of a cause with more kinds than are known nothing is ruled out.
+    broad = TABLE.replace("prior = 0.0", "prior = 0.0\nbroad = true", 1)
+    assert status(outcome("adapter"), text=broad)[0] is CauseStatus.NO_SIGN
+    assert status(half, text=broad)[0] is CauseStatus.OPEN
     note = outcome("adapter", "empty", severity=Severity.INFO)
     assert status(note) == (CauseStatus.OPEN, "there is a slight sign of it, adapter.empty")
     # Another rule may do instead, whatever the first one lacks.
