@@ -38,6 +38,7 @@ is the end token, once.
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
@@ -190,7 +191,7 @@ def token_collapse(
             and all(is_special(_text(unit, tokenizer)) for unit in answer.content)
         ),
         "leftovers": lambda _, answer: any(
-            leftover.pattern.search(answer.text) for leftover in left
+            found.leftover.pattern.search(answer.text) for found in left
         ),
         "repetition": lambda _, answer: is_loop(answer.content),
         "empty-answers": lambda _, answer: not answer.content,
@@ -201,7 +202,12 @@ def token_collapse(
     for symptom in raised:
         if symptom not in collapsed[1:]:
             hits = [pair for pair in prompts if forms[symptom](pair, pair.tuned)]
-            yield _sign(symptom, shares[symptom], hits, tokenizer, rows)
+            sign = _sign(symptom, shares[symptom], hits, tokenizer, rows)
+            # What the model writes is no worse than what the rows hold, which may be meant.
+            is_meant = symptom == "leftovers" and all(
+                found.severity is not Severity.ERROR for found in left
+            )
+            yield replace(sign, severity=Severity.WARNING) if is_meant else sign
     if not collapsed and too_few(len(prompts)) is not None:
         yield from _single_token(prompts, tokenizer, rows)
     yield from _endless(prompts, rows, losses, tokenizer)

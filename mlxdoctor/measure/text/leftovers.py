@@ -131,8 +131,8 @@ def left_in(split: Split, rows: Sequence[int]) -> Iterator[Found]:
             yield Found(leftover, tuple(matches), severity, example)
 
 
-def left_in_answers(split: Split) -> Iterator[Leftover]:
+def left_in_answers(split: Split) -> Iterator[Found]:
     """What was left in the answers, in a sample of the rows; a note does not count."""
     for found in left_in(split, sampled(len(split.rows))):
         if found.leftover.of != "prompts" and found.severity is not Severity.INFO:
-            yield found.leftover
+            yield found
