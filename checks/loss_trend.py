@@ -260,6 +260,7 @@ def _while_rows_are_new(segment: Segment, passes: float | None) -> dict[str, Mea
         "unseen_train": trained,
         "unseen_gap": held_out - trained,
         "unseen_times": held_out / max(trained, 1e-9),
+        "unseen_noises": (held_out - trained) / max(losses.facts.noise, 1e-9),
     }
 
 

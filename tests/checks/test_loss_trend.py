@@ -136,15 +136,29 @@ def test_rows_known_by_heart_after_many_passes(tmp_path: Path, logs: LogWriter) 
 
 
 @pytest.mark.parametrize(
-    ("held_out", "rows", "told"),
-    # 400 iterations of four rows: one pass takes 100 of them, or 12.
-    [(2.5, 400, True), (2.0, 400, False), (2.5, 48, False)],
+    ("held_out", "last", "rows", "noise", "told"),
+    [
+        # 400 iterations of four rows: one pass takes 100 of them, or 12.
+        (2.5, 2.5, 400, 0.01, True),
+        (2.0, 2.5, 400, 0.01, False),
+        (2.5, 2.5, 48, 0.01, False),
+        # It was on the way; reports of single rows.
+        (2.5, 1.8, 400, 0.01, False),
+        (2.5, 2.5, 400, 0.5, False),
+    ],
 )
 def test_splits_that_differ_before_a_row_comes_twice(
-    tmp_path: Path, logs: LogWriter, held_out: float, rows: int, told: bool
+    tmp_path: Path,
+    logs: LogWriter,
+    *,
+    held_out: float,
+    last: float,
+    rows: int,
+    noise: float,
+    told: bool,
 ) -> None:
     config = config_of(tmp_path, batch_size=4)
-    log = logs.losses([1.6] * 40, {1: 3.0, 90: held_out, 400: held_out})
+    log = logs.losses(decay(40, 1.6, 1.6, noise), {1: 3.0, 90: held_out, 400: last})
     texts = [chat(f"What is number {i}?", f"It is {i}.") for i in range(rows)]
     outcome = judge(loss_trend, log, config, rows_of(write_data(tmp_path, train=texts), config))
     assert ("splits-differ" in severities(outcome)) is told
