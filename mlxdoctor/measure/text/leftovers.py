@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from mlxdoctor.engines.text import CONTROL, sampled
+from mlxdoctor.engines.text import CONTROL, READ, sampled
 from mlxdoctor.evidence.dataset import Pair, Split
 from mlxdoctor.finding import Severity
 from mlxdoctor.tables import record, shipped
@@ -108,7 +108,7 @@ def _entry(name: str, table: Mapping[str, Any]) -> Leftover:
 
 def left_in(split: Split, rows: Sequence[int]) -> Iterator[Found]:
     """What was left in some rows of a split."""
-    pairs = {row: split.pair(split.rows[row]) for row in rows}
+    pairs = {row: _ends_of(split.pair(split.rows[row])) for row in rows}
     for leftover in leftovers():
         if split.format == "text" and leftover.of in ("answers", "prompts"):
             # A text alone has neither.
@@ -117,10 +117,7 @@ def left_in(split: Split, rows: Sequence[int]) -> Iterator[Found]:
         if leftover.alike and matches:
             ((text, _),) = Counter(found[0] for found in matches.values()).most_common(1)
             matches = {row: found for row, found in matches.items() if found[0] == text}
-        meant = leftover.meant
-        asking = (
-            sum(meant.search(pair.prompt) is not None for pair in pairs.values()) if meant else 0
-        )
+        asking = sum(map(leftover.is_meant, pairs.values()))
         if not matches or asking > _MEANT * len(matches):
             continue
         dense = sum(leftover.is_dense(pairs[row].answer) for row in matches)
@@ -129,6 +126,16 @@ def left_in(split: Split, rows: Sequence[int]) -> Iterator[Found]:
             row, match = next(iter(matches.items()))
             example = leftover.text(pairs[row])[max(0, match.start() - _BEFORE) :]
             yield Found(leftover, tuple(matches), severity, example)
+
+
+def _ends_of(pair: Pair) -> Pair:
+    """Beginning and end of long texts: some patterns take time by the square of their length."""
+    half = READ // 2
+    prompt, answer = (
+        text if len(text) <= READ else f"{text[:half]}\n{text[-half:]}"
+        for text in (pair.prompt, pair.answer)
+    )
+    return Pair(prompt, answer)
 
 
 def left_in_answers(split: Split) -> Iterator[Found]:
