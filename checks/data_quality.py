@@ -417,20 +417,20 @@ def _given_away(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
 def _leftovers(split: Split) -> Iterator[Sign]:
     """What `leftovers.toml` lists, in a sample of the rows."""
     examined = sampled(len(split.rows))
-    for found in left_in(split, examined):
-        of, lines = found.leftover.of, tuple(split.line_numbers[row] for row in found.rows[:5])
+    for spoilt in left_in(split, examined):
+        of, lines = spoilt.leftover.of, tuple(split.line_numbers[row] for row in spoilt.rows[:5])
         figures: dict[str, Measurement] = {
-            "rows": len(found.rows),
+            "rows": len(spoilt.rows),
             "examined": len(examined),
             "of": "answers" if of == "texts" and split.format != "text" else of,
-            "kind": found.leftover.code,
-            "what": found.leftover.what,
-            "example": quoted(found.example, SHOWN),
-            "fix": found.leftover.fix,
+            "kind": spoilt.leftover.code,
+            "what": spoilt.leftover.what,
+            "example": quoted(spoilt.example, SHOWN),
+            "fix": spoilt.leftover.fix,
             "first_lines": lines,
         }
         where = f"{split.path.name}, line {lines[0]}"
-        yield Sign("leftovers", figures, where, severity=found.severity)
+        yield Sign("leftovers", figures, where, severity=spoilt.severity)
 
 
 def _order(split: Split, facts: TextFacts) -> Iterator[Sign | Seen | Unsought]:

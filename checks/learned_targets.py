@@ -154,7 +154,8 @@ _END = (
             "the first token of the answers got worse, and the rest was learned",
             says="The loss on the first token of the answers rose from {base_loss} to "
             "{tuned_loss}, on the whole answers it fell from {answer_base_loss} to "
-            "{answer_tuned_loss}: in the training another token began them, or stood before them.",
+            "{answer_tuned_loss}: in the training another token began them or stood before them, "
+            "or they bore no loss.",
             expected="a first token that is learned with the rest",
             fix="Encode each row as one conversation, not prompt and answer each by itself.",
         ),

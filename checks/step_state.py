@@ -45,7 +45,8 @@ OUTSIDE = 0.02
             says="[A or B is frozen in {half_frozen} of {adapters:* adapter}, such as {examples}|"
             "No parameter is trainable{nothing}: a step changes nothing|{frozen_share:.1%} of the "
             "parameters is frozen although the model itself is to be trained].",
-            fix="freeze the model before its layers are converted, not after that",
+            fix="[call model.unfreeze() before the steps, unless these parts are to stay{whole}|"
+            "freeze the model before its layers are converted, not after that]",
         ),
         "outside-adapter": _error(
             "parameters outside the adapter are trainable",
@@ -56,7 +57,7 @@ OUTSIDE = 0.02
         "no-adapter": _error(
             "there is no adapter",
             says="[The model says that it has an adapter ({claims}), but none|None] of its "
-            "parameters is one[, and {share:.1%} of them is trainable: {modules}].",
+            "parameters belongs to one[, and {share:.1%} of them is trainable: {modules}].",
             fix="freeze the model and convert its layers with "
             'mlx_lm.tuner.utils.linear_to_lora_layers; say expect="full" if it is to be trained '
             "as a whole",
@@ -91,7 +92,8 @@ def step_state(step: TrainingStep) -> Iterator[Sign]:
         yield Sign("frozen", {**measured, "nothing": ""})
     elif expected == "full" and any(state.frozen.values()):
         # Some frozen layers are common in full training; an adapter in it is suspicious.
-        yield Sign("frozen", measured, severity=Severity.WARNING if adapters else Severity.INFO)
+        partly = Severity.WARNING if adapters else Severity.INFO
+        yield Sign("frozen", {**measured, "whole": ""}, severity=partly)
     elif expected == "adapter" and adapters and state.outside:
         measured |= {"outside": len(state.outside), "examples": some_of(tuple(state.outside))}
         severity = None if state.outside_share > OUTSIDE else Severity.WARNING

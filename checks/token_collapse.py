@@ -130,8 +130,8 @@ def _of_tokens(meaning: str, what: str) -> Symptom:
         ),
         "leftovers": _symptom(
             "answers hold what a step before the training left in the rows",
-            "writes {tuned_hits} of {prompts:* answer} with what was left in the rows by mistake, "
-            "such as {example}",
+            "writes {tuned_hits} of {prompts:* answer} with what an export seems to have left in "
+            "the rows, such as {example}",
             "answers as people write them",
             "Mend the rows, and train again.",
         ),
@@ -180,6 +180,8 @@ def token_collapse(
     prompts = answered(generations)
     train = dataset.splits.get("train") if dataset is not None else None
     left = list(left_in_answers(train)) if train is not None else []
+    # What the model writes is no worse than what the rows hold.
+    may_be_meant = all(spoilt.severity is not Severity.ERROR for spoilt in left)
     forms: dict[str, Callable[[OutputPair, Output], bool]] = {
         "token-zero": lambda _, answer: (
             answer.from_tokens and len(answer.units) >= 4 and {*answer.units} == {0}
@@ -191,7 +193,7 @@ def token_collapse(
             and all(is_special(_text(unit, tokenizer)) for unit in answer.content)
         ),
         "leftovers": lambda _, answer: any(
-            found.leftover.pattern.search(answer.text) for found in left
+            spoilt.leftover.pattern.search(answer.text) for spoilt in left
         ),
         "repetition": lambda _, answer: is_loop(answer.content),
         "empty-answers": lambda _, answer: not answer.content,
@@ -203,11 +205,8 @@ def token_collapse(
         if symptom not in collapsed[1:]:
             hits = [pair for pair in prompts if forms[symptom](pair, pair.tuned)]
             sign = _sign(symptom, shares[symptom], hits, tokenizer, rows)
-            # What the model writes is no worse than what the rows hold, which may be meant.
-            is_meant = symptom == "leftovers" and all(
-                found.severity is not Severity.ERROR for found in left
-            )
-            yield replace(sign, severity=Severity.WARNING) if is_meant else sign
+            is_mild = symptom == "leftovers" and may_be_meant
+            yield replace(sign, severity=Severity.WARNING) if is_mild else sign
     if not collapsed and too_few(len(prompts)) is not None:
         yield from _single_token(prompts, tokenizer, rows)
     yield from _endless(prompts, rows, losses, tokenizer)

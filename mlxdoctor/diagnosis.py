@@ -28,7 +28,7 @@ MAX_CAUSES = 6
 #: Log-odds from which a cause makes a run unhealthy without any error.
 CROSSES = 4.0
 #: Why a cause that nothing speaks for is not ruled out.
-_NOT_SEEN = "nothing that was found speaks for it"
+_NOT_SEEN = "nothing that was found speaks for it clearly"
 #: Open causes at most of a run whose causes have probabilities. With the models run, or all that a
 #: run left read, few are open; a log alone leaves twenty.
 MOST_OPEN = 12
@@ -136,7 +136,7 @@ def judge(
     possible = {listed.cause.id: listed for listed in (*diagnosis, *suspected)}
     against = faint | refuted
     coverage = tuple(
-        Coverage(cause.id, CauseStatus.RULED_OUT, against[cause.id])
+        _without(cause, against[cause.id])
         if cause.id in against and cause.id not in possible
         else _covered(cause, named, possible, by_check, noted)
         for cause in knowledge.causes.values()
@@ -203,11 +203,17 @@ def _covered(
         return Coverage(cause.id, CauseStatus.NO_SIGN, _NOT_SEEN)
     entry, lacking = _sought(cause, by_check, noted)
     if entry:
-        status = CauseStatus.NO_SIGN if cause.broad else CauseStatus.RULED_OUT
-        return Coverage(cause.id, status, _NOT_SEEN if cause.broad else entry)
+        return _without(cause, entry)
     clause = next(filter(None, lacking), "its check did not run")
     why, _, needs = clause.partition("; ")
     return Coverage(cause.id, CauseStatus.OPEN, why, needs)
+
+
+def _without(cause: Cause, why: str) -> Coverage:
+    """Of a cause that nothing speaks for any more, and what speaks against it."""
+    if cause.broad:
+        return Coverage(cause.id, CauseStatus.NO_SIGN, _NOT_SEEN)
+    return Coverage(cause.id, CauseStatus.RULED_OUT, why)
 
 
 def _sought(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mlxdoctor.engines.text import CONTROL
+from mlxdoctor.engines.text import CONTROL, sampled
 from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.dataset import Dataset, Message, Row, Split
 from mlxdoctor.evidence.tokenizer import Tokenizer
@@ -100,13 +100,18 @@ def as_in_the_data(
                 prompts.setdefault(text, Prompt(text, tokens, None, split.name))
             elif (prompt := _from_row(split, row, tokenizer)) is not None:
                 prompts.setdefault(text, prompt)
-    if rows and all(split.format == "text" and not _is_chat(split, row) for split, row in rows):
-        return [Prompt(text, tuple(tokenizer.encode(text))) for text in texts]
-    return [prompts.get(text) or plain_prompt(tokenizer, text) for text in texts]
+    sample = [rows[place] for place in sampled(len(rows))]
+    is_plain = bool(sample) and all(
+        split.format == "text" and not CONTROL.search(str(row.get(split.features.text)))
+        for split, row in sample
+    )
 
+    def other(text: str) -> Prompt:
+        if is_plain:
+            return Prompt(text, tuple(tokenizer.encode(text)))
+        return plain_prompt(tokenizer, text)
 
-def _is_chat(split: Split, row: Row) -> bool:
-    return CONTROL.search(str(row.get(split.features.text))) is not None
+    return [prompts.get(text) or other(text) for text in texts]
 
 
 def _from_split(split: Split, tokenizer: Tokenizer, count: int, seen: set[str]) -> list[Prompt]:

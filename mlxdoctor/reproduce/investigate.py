@@ -7,7 +7,7 @@ from mlxdoctor.diagnosis import Diagnosed, rank, severities
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Severity
 from mlxdoctor.judge.remedy import fix_for
-from mlxdoctor.reproduce.bench import Bench, Failure, is_about_length
+from mlxdoctor.reproduce.bench import Bench, Failure
 from mlxdoctor.reproduce.changes import try_cure, try_injection
 from mlxdoctor.reproduce.observe import symptom_checks
 from mlxdoctor.reproduce.rules import PROBE, Ruling, Trials, judge_plain, refuted, undecided
@@ -127,7 +127,8 @@ def _without_rerun(failure: Failure, cause: Cause) -> Ruling | None:
     if cause.no_experiment:
         return undecided(cause.no_experiment, _REMEDY)
     # What came too soon to an end shows in the loss alone.
-    is_longer = is_about_length(cause) and cause.change and cause.change.operation == "multiply"
+    change = cause.change
+    is_longer = change is not None and (change.key, change.operation) == ("iters", "multiply")
     if failure.question(cause).wanted or is_longer:
         return None
     # The finding that a rerun could show and that speaks for the cause most.

@@ -40,14 +40,15 @@ def named_rows(split: Split, what: Collection[str]) -> frozenset[int]:
     answers: dict[str, set[str]] = defaultdict(set)
     for pair in pairs:
         answers[pair.prompt].add(pair.answer)
-    spoilt = {row for found in left_in(split, range(len(pairs))) for row in found.rows}
+    looked_at = range(len(pairs)) if "leftovers" in what else ()
+    left = {row for spoilt in left_in(split, looked_at) for row in spoilt.rows}
     seen: set[Pair] = set()
     places: set[int] = set()
     for place, (row, pair) in enumerate(zip(split.rows, pairs, strict=True)):
         problems = {
             "duplicates": pair in seen,
             "contradictory": len(answers[pair.prompt]) > 1,
-            "leftovers": place in spoilt,
+            "leftovers": place in left,
             "empty": not pair.answer.strip(),
             "other format": split.features.format_of(row) != split.format,
         }
@@ -80,33 +81,42 @@ def _replaced(texts: Mapping[str, str], part: Row) -> Row:
     }
 
 
-def _left_out(settings: Settings, what: Collection[str], *, at_random: bool) -> Settings:
-    """Leave out the training rows that findings of these names are about, or as many at random.
+def repaired(split: Split, what: Collection[str]) -> dict[int, Row | None]:
+    """The rows that findings of these names are about, by their place: mended; None: left out."""
+    repairs: dict[int, Row | None] = dict.fromkeys(named_rows(split, what))
+    if "leftovers" in what:
+        others = named_rows(split, set(what) - {"leftovers"})
+        named = [spoilt.leftover for spoilt in left_in(split, range(len(split.rows)))]
+        repairs |= {
+            place: mended(split.rows[place], split, named) for place in repairs.keys() - others
+        }
+    return repairs
 
-    Rows that can be mended are, and stay.
+
+def mends_all(settings: Settings, what: Collection[str]) -> bool:
+    """Whether the repair mends every row that it is about, and leaves none out."""
+    repairs = repaired(Dataset.read(Path(settings.data)).splits["train"], what)
+    return bool(repairs) and None not in repairs.values()
+
+
+def _left_out(settings: Settings, what: Collection[str], *, at_random: bool) -> Settings:
+    """Repair the training rows that findings of these names are about, or leave out as many.
 
     Raises:
         InputError: fewer than a batch are left.
     """
     source, folder = Path(settings.data), Path(settings.adapter_path) / "data"
-    dataset = Dataset.read(source)
-    train = dataset.splits["train"]
-    gone = named_rows(train, what)
-    rows, count = dict(enumerate(train.rows)), len(train.rows)
-    if set(what) == {"leftovers"}:
-        named = [found.leftover for found in left_in(train, range(count))]
-        again = {place: mended(rows[place], train, named) for place in gone}
-        gone = frozenset(place for place, row in again.items() if row is None)
-        if not at_random:
-            rows |= {place: row for place, row in again.items() if row is not None}
-    if count - len(gone) < settings.batch_size:
-        left = f"{count - len(gone)} rows left without those that the findings name"
+    train = Dataset.read(source).splits["train"]
+    repairs = repaired(train, what)
+    count, gone = len(train.rows), sum(row is None for row in repairs.values())
+    if count - gone < settings.batch_size:
+        left = f"{count - gone} rows left without those that the findings name"
         raise InputError(train.path, f"has {left}, fewer than a batch")
     if at_random:
-        gone = frozenset(random.Random(settings.seed).sample(range(count), len(gone)))
+        repairs = dict.fromkeys(random.Random(settings.seed).sample(range(count), gone))
     shutil.copytree(source, folder, dirs_exist_ok=True)
-    kept = (row for place, row in rows.items() if place not in gone)
-    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept)
+    rows = (repairs.get(place, row) for place, row in enumerate(train.rows))
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows if row is not None)
     (folder / train.path.name).write_text(text, "utf-8")
     return replace(settings, data=str(folder))
 

@@ -192,8 +192,9 @@ class Question:
         """Whether an irrelevant change did what the change did, or half of it by the loss."""
         if self.wanted:
             return not self.shows(placebo)
-        losses = [one.loss for one in (plain, placebo, changed) if one.loss is not None]
-        return len(losses) < 3 or not losses[1] > (losses[0] + losses[2]) / 2
+        if plain.loss is None or placebo.loss is None or changed.loss is None:
+            return True
+        return not placebo.loss > (plain.loss + changed.loss) / 2
 
     def is_recreated(self, injected: Observation) -> bool:
         """Whether a rerun with the fault is the recorded failure, and no other one."""

@@ -103,7 +103,7 @@ def test_fewer_than_a_batch_left_is_refused(tmp_path: Path, batch: int, refused:
 
 def test_what_an_export_left_is_mended(tmp_path: Path) -> None:
     """The tags hide that signs are escaped; nobody knows what stood for an empty cell."""
-    from mlxdoctor.reproduce.repairs import rows_left_out
+    from mlxdoctor.reproduce.repairs import mends_all, rows_left_out
     from tests.reproduce.real import settings
 
     answers = [f"<p>It&nbsp;is {at} &amp; {at}.</p>" for at in range(18)] + ["nan", "nan"]
@@ -113,3 +113,7 @@ def test_what_an_export_left_is_mended(tmp_path: Path) -> None:
     lines = Path(changed.data, "train.jsonl").read_text().splitlines()
     kept = [json.loads(line)["completion"] for line in lines]
     assert kept == [f"It is {at} & {at}." for at in range(18)]
+    assert not mends_all(settings(tmp_path / "out", data=str(data)), ("leftovers",))
+    # Rows that are mended all would leave a placebo with nothing left out, which can't fail.
+    clean = written(tmp_path / "clean", rows[:18])
+    assert mends_all(settings(tmp_path / "out", data=str(clean)), ("leftovers",))

@@ -76,8 +76,8 @@ class Leftover:
 
 
 @dataclass(frozen=True)
-class Found:
-    """A leftover in rows.
+class Spoilt:
+    """Rows with a leftover.
 
     Attributes:
         rows: the places of the rows that have it.
@@ -106,17 +106,17 @@ def _entry(name: str, table: Mapping[str, Any]) -> Leftover:
     return record(Leftover, _FILE, name, rest, code=name, **patterns)
 
 
-def left_in(split: Split, rows: Sequence[int]) -> Iterator[Found]:
+def left_in(split: Split, rows: Sequence[int]) -> Iterator[Spoilt]:
     """What was left in some rows of a split."""
     pairs = {row: _ends_of(split.pair(split.rows[row])) for row in rows}
     for leftover in leftovers():
         if split.format == "text" and leftover.of in ("answers", "prompts"):
             # A text alone has neither.
             continue
-        matches = {row: found for row, pair in pairs.items() if (found := leftover.search(pair))}
+        matches = {row: match for row, pair in pairs.items() if (match := leftover.search(pair))}
         if leftover.alike and matches:
-            ((text, _),) = Counter(found[0] for found in matches.values()).most_common(1)
-            matches = {row: found for row, found in matches.items() if found[0] == text}
+            ((text, _),) = Counter(match[0] for match in matches.values()).most_common(1)
+            matches = {row: match for row, match in matches.items() if match[0] == text}
         asking = sum(map(leftover.is_meant, pairs.values()))
         if not matches or asking > _MEANT * len(matches):
             continue
@@ -125,7 +125,7 @@ def left_in(split: Split, rows: Sequence[int]) -> Iterator[Found]:
         if severity is not None:
             row, match = next(iter(matches.items()))
             example = leftover.text(pairs[row])[max(0, match.start() - _BEFORE) :]
-            yield Found(leftover, tuple(matches), severity, example)
+            yield Spoilt(leftover, tuple(matches), severity, example)
 
 
 def _ends_of(pair: Pair) -> Pair:
@@ -138,8 +138,8 @@ def _ends_of(pair: Pair) -> Pair:
     return Pair(prompt, answer)
 
 
-def left_in_answers(split: Split) -> Iterator[Found]:
+def left_in_answers(split: Split) -> Iterator[Spoilt]:
     """What was left in the answers, in a sample of the rows; a note does not count."""
-    for found in left_in(split, sampled(len(split.rows))):
-        if found.leftover.of != "prompts" and found.severity is not Severity.INFO:
-            yield found
+    for spoilt in left_in(split, sampled(len(split.rows))):
+        if spoilt.leftover.of != "prompts" and spoilt.severity is not Severity.INFO:
+            yield spoilt
