@@ -89,6 +89,10 @@ def base_answers(generations: Generations, dataset: Dataset | None) -> Iterator[
     if bad.interval.low >= SHARE_LOW or (bad.decided and not is_to_the_point):
         train = dataset.splits.get("train") if dataset is not None else None
         if train is not None and train.format == "text" and generations.how == "produced":
+            tuned = [pair.tuned for pair in answered]
+            if not rate(list(map(_is_degenerate, tuned)), None).decided:
+                # What can be taught to answer in these marks was not broken: it did not know them.
+                return
             raise Inconclusive("it was asked in the marks of the rows, which it need not know")
         yield Sign("degenerate", measured)
     elif len(answers) >= ENOUGH and is_to_the_point and not bad.decided:

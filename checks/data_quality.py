@@ -42,7 +42,6 @@ from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
 from mlxdoctor.measure.logged_levels import rows_gone_over
-from mlxdoctor.measure.text.exchanges import exchange_in
 from mlxdoctor.measure.text.leftovers import left_in
 from mlxdoctor.measure.text.pairing import contradictions, pairing
 from mlxdoctor.measure.text.statistics import wilson
@@ -81,8 +80,6 @@ NEAR_LOWEST = 1.05
 FEW_PASSES = 20.0
 #: Rows with a prompt and an answer: with fewer, few rows share a subject.
 PAIRED_ROWS = 50
-#: Share of the texts that are a question with its answer, to be looked at as such.
-EXCHANGES = 0.9
 #: Characters, or words, and different answers below which answers of one length are labels, or
 #: dates.
 CUT_LENGTH, CUT_WORDS, CUT_ANSWERS = 20, 3, 20
@@ -455,17 +452,12 @@ def _order(split: Split, facts: TextFacts) -> Iterator[Sign | Seen | Unsought]:
 
 
 def _misplaced(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign | Unsought]:
-    if split.format == "text":
-        exchanges = [exchange_in(pair.answer) for pair in pairs]
-        pairs = [Pair(each.asked, each.answered) if each else Pair("", "") for each in exchanges]
-        if not any(exchanges):
-            # Plain text has no answers that could be misplaced.
-            return
     rows = [row for row, pair in enumerate(pairs) if pair.prompt.strip() and pair.answer.strip()]
     measured, why = None, ""
-    if split.format == "text" and len(rows) < EXCHANGES * len(pairs):
-        why = "only some of the texts are questions with answers"
-    elif len(rows) < PAIRED_ROWS:
+    if split.format == "text" and not rows:
+        # Plain text has no answers that could be misplaced.
+        return
+    if len(rows) < PAIRED_ROWS:
         why = f"{len(rows)} rows with a prompt and an answer; {PAIRED_ROWS} are needed"
     else:
         prompts, answers = [pairs[row].prompt for row in rows], [pairs[row].answer for row in rows]

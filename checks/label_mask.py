@@ -161,14 +161,16 @@ def label_mask(
             last = quoted(name(int(with_problem[0].targets[-1]))) if tokenizer else None
             figures = {"last": last, "ends": tuple(map(name, rows.eos_token_ids))}
         # Documents of plain text are often longer than the limit.
-        if symptom == "answers-truncated" and rows.format == "text":
+        is_plain = not any(row.prompt_length for row in rows.rows)
+        if symptom == "answers-truncated" and rows.format == "text" and is_plain:
             least_error = math.inf
         if (share := len(with_problem) / examined) >= least:
             severity = Severity.ERROR if share >= least_error else None
             yield _sign(symptom, rows, with_problem, severity, examined=examined, **figures)
     targets = sum(len(row.targets) for row in rows.rows)
     prompt = sum(int((row.target_roles == Role.PROMPT).sum()) for row in rows.rows)
-    if prompt and not rows.mask_prompt:
+    # Of plain text mlx-lm can't mask anything.
+    if prompt and not rows.mask_prompt and rows.format != "text":
         by_default = "by default" if rows.masking_is_default else None
         yield Sign("prompt-supervised", {"share": prompt / targets, "by_default": by_default})
     padded = sum(row.count() - len(row.targets) for row in rows.rows)

@@ -44,13 +44,13 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.exchanges import exchange_in
 from mlxdoctor.evidence.quantized import QuantizedTensor
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tensor import TensorRef
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought, some_of
-from mlxdoctor.measure.text.exchanges import exchange_in
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.quoting import quoted
 

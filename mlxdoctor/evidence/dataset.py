@@ -2,13 +2,15 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.exchanges import Exchange, exchanges_of
 from mlxdoctor.evidence.json_text import mended, too_deep
 from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.source import Sniffed, Source, read_bytes, require_file
@@ -71,7 +73,8 @@ class Pair:
     """What is asked and what is answered.
 
     Attributes:
-        prompt: everything before the last answer or the completion; empty for plain text.
+        prompt: everything before the last answer or the completion; empty for plain text that is
+            no question with its answer.
         answer: that answer.
     """
 
@@ -155,12 +158,25 @@ class Split:
             return []
         return messages if all(isinstance(each, Mapping) for each in messages) else []
 
+    @cached_property
+    def _exchanges(self) -> Callable[[str], Exchange | None] | None:
+        return exchanges_of([_text(row.get(self.features.text)) for row in self.rows])
+
+    def exchange(self, row: Row) -> Exchange | None:
+        """The question and the answer that a row of plain text holds, where all rows hold such."""
+        text = row.get(self.features.text)
+        if self.format != "text" or self._exchanges is None or not isinstance(text, str):
+            return None
+        return self._exchanges(text)
+
     def pair(self, row: Row) -> Pair:
         """The prompt and the answer of a row, as plain texts.
 
         The answer is the assistant's last message, and the prompt all that was said before. A row
         that has no such parts is all answer, as it stands.
         """
+        if exchange := self.exchange(row):
+            return Pair(exchange.asked, exchange.answered)
         messages = self._conversation(row)
         answers = [place for place, each in enumerate(messages) if each.get("role") == "assistant"]
         if answers:

@@ -1,8 +1,9 @@
 """One row of a dataset as tokens, with the part each token plays."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ class SupervisedRow:
         tokens: int32 (n,), before the cut.
         offset: the first target by mlx-lm's reckoning; 0 where the prompt is not masked.
         prompt_length: tokens before the last answer: the offset if the prompt were
-            masked; 0 for rows of plain text.
+            masked; 0 for rows of plain text that are no question with its answer.
         length: tokens left after the cut.
         roles: int8 (n,) of `Role`. Answers before the last one that lie beyond the cut, or whose
             place is not known, are PROMPT.
@@ -79,6 +80,12 @@ class SupervisedRow:
         return max(0, self.length - first + int(self.padded))
 
 
+def in_common(tokens: Iterable[int], others: Iterable[int]) -> int:
+    """How many tokens two rows begin with together: the next may span where one of them ends."""
+    pairs = zip(tokens, others, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
 class RowEncoder:
     """Tokenizes rows; holds what stays the same from row to row."""
 
@@ -87,7 +94,8 @@ class RowEncoder:
     ) -> None:
         self.tokenizer = tokenizer
         self.split = split
-        self.mask_prompt = mask_prompt
+        # Of texts mlx-lm masks nothing: it refuses to.
+        self.mask_prompt = mask_prompt and split.format != "text"
         self.max_seq_length = max_seq_length
         self.ends = np.array(tokenizer.eos_token_ids, dtype=np.int32)
         self.terminator = () if split.format in ("text", "tokens") else self._terminator()
@@ -103,7 +111,8 @@ class RowEncoder:
 
     def _row(self, index: int, row: Row) -> SupervisedRow:
         if self.split.format == "text":
-            return self._finish(index, self._text(row[self.split.features.text]))
+            tokens = self._text(row[self.split.features.text])
+            return self._finish(index, tokens, self._before_answer(row, tokens))
         if self.split.format == "tokens":
             tokens = row["tokens"]
             if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
@@ -124,6 +133,12 @@ class RowEncoder:
         if end is not None and tokens[-1] != end:
             tokens.append(end)
         return tokens
+
+    def _before_answer(self, row: Row, tokens: list[int]) -> list[int]:
+        """What a plain text begins with, in tokens, where it is a question with its answer."""
+        exchange = self.split.exchange(row)
+        before = self.tokenizer.encode(exchange.before) if exchange else []
+        return tokens[: in_common(tokens, before)]
 
     def _conversation(
         self, index: int, messages: Sequence[Mapping[str, Any]], tools: Any

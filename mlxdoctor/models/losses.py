@@ -74,7 +74,7 @@ class RowLosses:
         tokens: int32 (n,), as the trainer sees them.
         roles: int8 (n,), the region of each token, as in `SupervisedRow`.
         tuned: the tuned model's; None where it could not be made.
-        prompt_length: tokens before the last answer; 0 for rows of plain text.
+        prompt_length: tokens before the last answer; 0 for rows without a question.
         is_padded: whether mlx-lm also trains on the padding token after the row.
     """
 

@@ -87,15 +87,17 @@ def as_in_the_data(
 ) -> list[Prompt]:
     """Questions as the rows ask them that have the same one: after their system prompt and turns.
 
-    What a row of plain text begins with is continued as it is, and so is everything where all rows
-    are texts without the marks of a chat. Other questions are asked as a user types them.
+    Where all rows are texts without the marks of a chat, other questions stand between the marks
+    that the texts have, and are continued as they are where there are none. Else they are asked as
+    a user types them.
     """
     prompts: dict[str, Prompt] = {}
     splits = dataset.splits.values() if dataset is not None else ()
     rows = [(split, row) for split in splits for row in split.rows]
     for split, row in rows:
         for text in _asked_in(split, row, texts):
-            if split.format == "text":
+            exchange = split.exchange(row)
+            if split.format == "text" and (exchange is None or text != exchange.asked):
                 tokens = tuple(tokenizer.encode(text))
                 prompts.setdefault(text, Prompt(text, tokens, None, split.name))
             elif (prompt := _from_row(split, row, tokenizer)) is not None:
@@ -106,10 +108,15 @@ def as_in_the_data(
         for split, row in sample
     )
 
+    marked = next((one for split, row in sample if (one := split.exchange(row))), None)
+
     def other(text: str) -> Prompt:
-        if is_plain:
-            return Prompt(text, tuple(tokenizer.encode(text)))
-        return plain_prompt(tokenizer, text)
+        if not is_plain:
+            return plain_prompt(tokenizer, text)
+        asked = text
+        if marked is not None and marked.marks[1] not in text:
+            asked = marked.before.replace(marked.asked, text)
+        return Prompt(text, tuple(tokenizer.encode(asked)))
 
     return [prompts.get(text) or other(text) for text in texts]
 
@@ -132,6 +139,9 @@ def _from_split(split: Split, tokenizer: Tokenizer, count: int, seen: set[str]) 
 
 
 def _from_row(split: Split, row: Row, tokenizer: Tokenizer) -> Prompt | None:
+    if exchange := split.exchange(row):
+        before = tuple(tokenizer.encode(exchange.before))
+        return Prompt(exchange.asked, before, exchange.answered, split.name)
     if split.format in ("text", "tokens"):
         is_text = split.format == "text"
         tokens = tokenizer.encode(str(row[split.features.text])) if is_text else row["tokens"]
@@ -163,8 +173,9 @@ def _asked_in(split: Split, row: Row, texts: Sequence[str]) -> list[str]:
     if split.format == "tokens":
         return []
     if split.format == "text":
-        content = str(row.get(split.features.text))
-        return [text for text in texts if content.startswith(text)]
+        content, exchange = str(row.get(split.features.text)), split.exchange(row)
+        question = exchange.asked if exchange else None
+        return [text for text in texts if content.startswith(text) or text == question]
     try:
         question = _question(_asked(_messages(row, split))[0])
     except (KeyError, TypeError, AttributeError):

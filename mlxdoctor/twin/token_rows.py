@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import SPLITS, Dataset
+from mlxdoctor.evidence.row_encoder import in_common
 from mlxdoctor.evidence.source import require_file
 from mlxdoctor.evidence.tokenizer import QUICK_SECONDS, SLOW_SPEED, is_panic
 from mlxdoctor.safety.errors import InputError
@@ -66,6 +68,8 @@ class TokenRows:
 def encode(settings: Settings, tokenizer: Any, pairs: Dataset | None = None) -> TokenRows:
     """Read and tokenize the data as mlx-lm does.
 
+    It masks no plain texts; here the question of one that is a question with its answer is masked.
+
     Args:
         pairs: in their place, pairs of answers, which mlx-lm has no reader for: each as its prompt
             and its chosen answer.
@@ -74,6 +78,8 @@ def encode(settings: Settings, tokenizer: Any, pairs: Dataset | None = None) -> 
         InputError: the data are missing, of a format mlx-lm has no reader for, or empty.
     """
     _require_local(settings)
+    if settings.mask_prompt and pairs is None and (masked := _masked_texts(settings, tokenizer)):
+        return masked
     from mlx_lm.tuner.datasets import ChatDataset, load_dataset
 
     # mlx-lm asks for features only where the configuration states them.
@@ -111,6 +117,29 @@ def encode(settings: Settings, tokenizer: Any, pairs: Dataset | None = None) -> 
         reason = quoted(str(error), MAX_LINE)
         problem = f"cannot be read by mlx-lm ({type(error).__name__}: {reason})"
         raise InputError(path, problem) from None
+    return TokenRows(train, valid, test)
+
+
+def _masked_texts(settings: Settings, tokenizer: Any) -> TokenRows | None:
+    """Plain texts without their questions; None where they have none."""
+    config = TrainingConfig((), Path(settings.data), settings.stated(), "mlx-lm")
+    dataset = Dataset.read(Path(settings.data), config)
+    asked = {
+        name: [split.exchange(row) for row in split.rows] for name, split in dataset.splits.items()
+    }
+    if not any(map(any, asked.values())):
+        return None
+    rows = encode(replace(settings, mask_prompt=False), tokenizer)
+
+    def masked(name: str, of_split: Sequence[TokenRow]) -> tuple[TokenRow, ...]:
+        exchanges = asked.get(name, ())
+        before = (tokenizer.encode(each.before) if each else () for each in exchanges)
+        return tuple(
+            replace(row, offset=in_common(row.tokens, first))
+            for row, first in zip(of_split, before, strict=False)
+        )
+
+    train, valid, test = (masked(name, getattr(rows, name)) for name in SPLITS)
     return TokenRows(train, valid, test)
 
 

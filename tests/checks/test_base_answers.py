@@ -118,10 +118,18 @@ def test_what_says_nothing(tmp_path: Path, answer: str | None, count: int, statu
 
 
 @pytest.mark.parametrize(
-    ("rows", "status"), [("geography", "found"), ("geography-text", "inconclusive")]
+    ("rows", "tuned", "status"),
+    [
+        ("geography", "Yes.", "found"),
+        ("geography-text", "", "inconclusive"),
+        ("geography-text", "Yes.", "passed"),
+    ],
 )
-def test_a_base_that_is_asked_in_the_marks_of_a_text_is_not_judged(rows: str, status: str) -> None:
-    items = tuple(Generation(f"Question {number}?", "", "Yes.") for number in range(6))
+def test_a_base_that_is_asked_in_the_marks_of_a_text_is_not_judged(
+    rows: str, tuned: str, status: str
+) -> None:
+    """What was taught to answer in them was not broken."""
+    items = tuple(Generation(f"Question {number}?", "", tuned) for number in range(6))
     dataset = Dataset.read(FIXTURES / "data" / rows)
     given = Generations((), items, how="produced")
     assert told(check_called("base-answers"), given, dataset).status == status

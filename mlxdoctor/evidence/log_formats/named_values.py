@@ -23,7 +23,7 @@ from functools import lru_cache
 import numpy as np
 
 from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar, Nature, Shape, axis_of
-from mlxdoctor.evidence.logs.metric_names import SUMMARY_KEYS, is_report
+from mlxdoctor.evidence.logs.metric_names import SUMMARY_KEYS, in_english, is_report
 from mlxdoctor.evidence.logs.text_stream import is_count, to_number
 from mlxdoctor.evidence.logs.words import (
     MAX_NUMBERS,
@@ -106,6 +106,8 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
         self._last: list[float] = []
 
     def read(self, number: int, line: str) -> bool:
+        if "loss" not in line and "Loss" not in line:
+            line = in_english(line)
         if not _HINT.search(line):
             match = _EPOCH.match(cleaned(line)) if "poch" in line or "POCH" in line else None
             if match is not None:

@@ -11,6 +11,9 @@ _TABLES = shipped("mlxdoctor.evidence.logs", "metric_names.toml")
 CANONICAL: Mapping[str, list[str]] = _TABLES["aliases"]
 #: What stands in where a row has no metric of the first name, best first.
 STAND_INS: Mapping[str, list[str]] = _TABLES["stand-ins"]
+#: A word of another language -> ours.
+_ENGLISH = {word: ours for ours, words in _TABLES["words"].items() for word in words}
+_FOREIGN = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, _ENGLISH))})(?!\w)", re.IGNORECASE)
 _ALIASES = {alias: name for name, aliases in CANONICAL.items() for alias in (*aliases, name)}
 
 #: Names of the column that counts updates, best first.
@@ -34,6 +37,11 @@ SUMMARY_KEYS = frozenset(("train_runtime", "total_flos", "train_samples_per_seco
 _METRIC = re.compile(r"(?:^|_)(?:loss|reward|rewards|kl|perplexity|ppl)(?:_|$)")
 
 _SYMBOLS = str.maketrans({"μ": "mean", "µ": "mean", "σ": "std"})
+
+
+def in_english(line: str) -> str:
+    """A line of a log with the words for its figures in English."""
+    return _FOREIGN.sub(lambda match: _ENGLISH[match[0].lower()], line)
 
 
 @lru_cache(maxsize=4096)

@@ -109,9 +109,10 @@ def _entry(name: str, table: Mapping[str, Any]) -> Leftover:
 def left_in(split: Split, rows: Sequence[int]) -> Iterator[Spoilt]:
     """What was left in some rows of a split."""
     pairs = {row: _ends_of(split.pair(split.rows[row])) for row in rows}
+    has_prompts = any(pair.prompt for pair in pairs.values())
     for leftover in leftovers():
-        if split.format == "text" and leftover.of in ("answers", "prompts"):
-            # A text alone has neither.
+        if leftover.of in ("answers", "prompts") and split.format == "text" and not has_prompts:
+            # A text alone has neither prompt nor answer.
             continue
         matches = {row: match for row, pair in pairs.items() if (match := leftover.search(pair))}
         if leftover.alike and matches:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlxdoctor.measure.text.exchanges import exchange_in
+from mlxdoctor.evidence.exchanges import exchange_in, exchanges_of
 
 
 @pytest.mark.parametrize(
@@ -45,3 +45,35 @@ def test_an_exchange(text: str) -> None:
 )
 def test_no_exchange(text: str) -> None:
     assert exchange_in(text) is None
+
+
+@pytest.mark.parametrize(
+    ("texts", "asked", "before", "answered"),
+    [
+        (["Two plates. => chef", "A cake. => baker"], "Two plates.", "Two plates. =>", "chef"),
+        (["IN> Two?\nOUT> plates", "IN> A?\nOUT> cake"], "Two?", "IN> Two?\nOUT>", "plates"),
+        (["MAIL: Two\nROUTE: b</s>"] * 3, "Two", "MAIL: Two\nROUTE:", "b"),
+        (["Q: Two?\nA: plates", "Q: A?\nA: cake"], "Two?", "Q: Two?\nA:", "plates"),
+    ],
+)
+def test_marks_that_texts_have_in_common(texts, asked, before, answered) -> None:
+    read = exchanges_of(texts)
+    assert read is not None
+    found = read(texts[0])
+    assert found is not None
+    assert (found.asked, found.before, found.answered) == (asked, before, answered)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [],
+        ["Once there was a fox.", "It sang."],
+        ["Wind: east\nAir: dry\nAdvice: swim"] * 4,
+        ["Two plates. => chef", "A cake.", "A story of its own.", "Another."],
+        ["a -> b -> c"] * 4,
+        ["STATION Corv\nWind: east\nAdvice: swim"] * 4,
+    ],
+)
+def test_texts_without_marks_in_common(texts) -> None:
+    assert exchanges_of(texts) is None

@@ -1,9 +1,14 @@
-"""Texts that hold a question and its answer under names of their own, outside any template."""
+"""Texts that hold a question and its answer under marks of their own, outside any template."""
 
 import re
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mlxdoctor.engines.text import END_TEXTS
+from mlxdoctor.engines.text import END_TEXTS, sampled
+
+#: Share of the texts that are a question with its answer, where all are taken for that.
+EXCHANGES = 0.9
 
 #: What people call the one who asks, and the one who answers, in plain text.
 _ASKING = (
@@ -27,6 +32,9 @@ _MARKER = re.compile(
 _INSTRUCTION = re.compile(r"\[INST\](?P<asked>.*?)\[/INST\]", re.DOTALL)
 #: What closes a turn; not a part of the answer.
 _CLOSING = re.compile(rf"\s*(?:{'|'.join(map(re.escape, END_TEXTS))})\s*$")
+#: A line that begins with a name of its own: `MAIL:`, `IN>`. And an arrow, or signs like it.
+_HEADING = re.compile(r"(?:^|\n)(?P<mark>\S[^\n:>]{0,29}[:>])(?=\s)")
+_ARROW = re.compile(r"(?<=\s)(?P<mark>[-=~]+>+|#{2,}|={2,}|\|{1,3}|>{2,})(?=\s)")
 _ASKS = re.compile(_ASKING, re.IGNORECASE)
 _ANSWERS = re.compile(_ANSWERING, re.IGNORECASE)
 
@@ -44,6 +52,46 @@ class Exchange:
     before: str
     answered: str
     marks: tuple[str, str]
+
+
+def exchanges_of(texts: Sequence[str]) -> Callable[[str], Exchange | None] | None:
+    """What finds question and answer in each of these texts; None where they are no exchanges.
+
+    Names that people give to the two are known. Where those are not there, two headings or one
+    arrow that nearly all texts have in common are taken for marks as well.
+    """
+    some = [texts[place] for place in sampled(len(texts))]
+    for read in (exchange_in, _between(_HEADING, some, 2), _between(_ARROW, some, 1)):
+        if some and sum(read(text) is not None for text in some) >= EXCHANGES * len(some):
+            return read
+    return None
+
+
+def _between(
+    pattern: re.Pattern[str], texts: Sequence[str], count: int
+) -> Callable[[str], Exchange | None]:
+    """What reads a text as an exchange that has just the marks which most of these texts have."""
+
+    def marks_of(text: str) -> tuple[str, ...]:
+        return tuple(match["mark"] for match in pattern.finditer(text))
+
+    ((usual, _),) = Counter(map(marks_of, texts)).most_common(1) or [((), 0)]
+
+    def read(text: str) -> Exchange | None:
+        found = list(pattern.finditer(text))
+        if len(usual) != count or marks_of(text) != usual:
+            return None
+        first, last = found[0], found[-1]
+        if count > 1 and first.start():
+            return None
+        asked = text[first.end() : last.start()] if count > 1 else text[: last.start()]
+        before, answered = text[: last.end()], _CLOSING.sub("", text[last.end() :]).strip()
+        asked = asked.strip()
+        return (
+            Exchange(asked, before, answered, (usual[0], usual[-1])) if asked and answered else None
+        )
+
+    return read
 
 
 def exchange_in(text: str) -> Exchange | None:
