@@ -73,6 +73,8 @@ CHANGED = 0.1
 #: Nats by which a base model is worse than a blind guess, as in loss-level: a sound mixture of
 #: experts begins 1.2 above on tokens it never saw; none of 94 sound runs.
 ABOVE_UNIFORM = 1.5
+#: Nats above that of a guess up to which prompts are read: a base of 0.9 more answered soundly.
+UNREAD = 1.2
 #: Of a blind guess's loss, what the tuned model's is at most on text that can be read: sound runs
 #: of a base that is above guessing end at 0.2 of it; a broken base's answers tell (14 of 15).
 READABLE = 0.5
@@ -101,6 +103,14 @@ _END = (
             expected="a loss well below that of guessing among all tokens",
             fix="Check that tokenizer and model belong together, and load the base model again.",
         ),
+        "unlike-the-base": Symptom.info(
+            "the base model reads the prompts, and finds the answers less likely than a guess",
+            says="The base model's loss is {prompt_loss:.2f} on the prompts and {base_loss:.2f} on "
+            "the answers, where guessing among all tokens has {uniform_loss:.2f}: it was never "
+            "taught to answer so, and a loss that starts there is no fault.",
+            expected="what you intend",
+            fix="nothing: the training teaches it",
+        ),
         "not-finite": Symptom.error(
             "the tuned model's losses are not finite",
             says="The tuned model's losses are not finite on {not_finite} of {rows} rows: its "
@@ -123,6 +133,13 @@ _END = (
             "{tuned_probability:.3f} (base {base_probability:.3f})]: padding was trained on.",
             expected="padding left out of the loss, and the end token after the answer",
             fix="Mask padding out of the loss, and put it after the end token.",
+        ),
+        "padding-unlearned": Symptom.info(
+            "padding was not learned",
+            says="After a row and one padding token the tuned model expects no more padding than "
+            "the base model does ({rows:* row}): padding was left out of the loss.",
+            expected="padding left out of the loss",
+            fix="nothing",
         ),
         "end-token-repeated": Symptom.error(
             "the adapter learned to go on with end tokens",
@@ -214,7 +231,7 @@ def learned_targets(
     if broken := sum(not np.isfinite(row.of("tuned").next).all() for row in rows):
         yield Sign("not-finite", {"rows": len(rows), "not_finite": broken})
         return
-    if base is not None:
+    if base is not None and base.symptom == "base-broken":
         return
     shifted = _shift(rows)
     tuned = region(rows, Role.ANSWER).tuned
@@ -225,8 +242,10 @@ def learned_targets(
         why = "the tuned model predicts the answers worse than a blind guess would"
         yield Unsought(("padding-learned", "end-token-repeated"), why)
     elif shifted is None:
-        for pad_id in losses.pad_ids:
-            yield from _padding(pad_id, losses, tokenizer)
+        found = [sign for pad in losses.pad_ids for sign in _padding(pad, losses, tokenizer)]
+        if not found and region(rows, Role.ANSWER).fell(TO_LEARN):
+            found.append(Sign("padding-unlearned", {"rows": len(rows)}))
+        yield from found
     yield from _end_after_answer(rows)
     yield from _end_at_start(rows)
     yield from _start(rows)
@@ -241,13 +260,19 @@ def _base_broken(losses: TokenLosses) -> Sign | None:
     not_finite = sum(not np.isfinite(row.base.next).all() for row in losses.rows)
     means = np.array([row.mean("base", Role.ANSWER) for row in losses.rows])
     means = means[np.isfinite(means)]
-    is_above = mean_of(means) > uniform + ABOVE_UNIFORM
+    # A sound base may find the answers odd, but reads the prompts.
+    asked = np.array([row.mean("base", Role.PROMPT) for row in losses.rows])
+    known = [level for level in (means, asked[np.isfinite(asked)]) if len(level)]
+    is_above = all(mean_of(level) > uniform + ABOVE_UNIFORM for level in known)
+    is_sure = sign_test(means - uniform) < SIGNIFICANCE
     # Text that was learned since is none that it cannot read.
     after = [row.mean("tuned", Role.ANSWER) for row in losses.compared]
     is_learned = bool(after) and float(np.mean(after)) < READABLE * uniform
-    is_sure = sign_test(means - uniform) < SIGNIFICANCE
     if not not_finite and (is_learned or not (is_above and is_sure)):
-        return None
+        if len(known) < 2 or mean_of(means) <= uniform or mean_of(known[1]) > uniform + UNREAD:
+            return None
+        figures = {"base_loss": mean_of(means), "prompt_loss": mean_of(known[1])}
+        return Sign("unlike-the-base", {**figures, "uniform_loss": round(uniform, 3)})
     counts = {"rows": len(losses.rows), "not_finite": not_finite or None}
     levels = {"base_loss": mean_of(means), "uniform_loss": round(uniform, 3)}
     return Sign("base-broken", {**counts, **levels})

@@ -1,6 +1,7 @@
 """Whose answers were recorded, and how they were asked for.
 
-What it finds. Recorded answers that are the base model's, another model's or those to other
+What it finds. A model that learned its rows, and does not give the answers that are expected beside
+the recorded ones. Recorded answers that are the base model's, another model's or those to other
 prompts, that a limit cut off, that the tuned model would hardly ever say, or gives only where it is
 asked in another way than it was trained on: without the chat template, say.
 
@@ -23,17 +24,22 @@ What to do. Answer again with the adapter: `mlx_lm.generate --adapter-path ...`,
 """
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
 import numpy as np
+from scipy.stats import fisher_exact
 
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.engines.text import is_finished
-from mlxdoctor.finding import Measurement, Seen, Sign, Symptom
-from mlxdoctor.measure.text.outputs import answer_words
-from mlxdoctor.models.generations import Asked, AskedAgain, Generation
+from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
+from mlxdoctor.measure.text.outputs import SPECIAL_TEXT, answer_words
+from mlxdoctor.measure.text.statistics import SIGNIFICANCE
+from mlxdoctor.models.generations import Asked, AskedAgain, Generation, Generations
+from mlxdoctor.safety.quoting import quoted
 
+_END = re.compile(rf"(?:{SPECIAL_TEXT.pattern})\s*\Z")
 #: Fewest first words that two answers have in common: fewer agree by chance.
 _WORDS = 3
 #: Fewest prompts that the models answer differently: one may be a coincidence.
@@ -42,6 +48,9 @@ _TELLING = 2
 _PROMPTS = 8
 #: Least share of the prompts that are one model's: ties in half precision change some answers.
 _SHARE = 0.75
+#: Share of the recorded answers that are the model's, to whichever prompt; and of the expected
+#: answers that a model gives at most which was taught others.
+_ALL, _HARDLY_ANY = 0.9, 0.1
 #: Share of the answers that begin with the same word by chance: sampled ones often do.
 _BY_CHANCE = 0.25
 #: Least share of the answers that break off, and of the model's answer that one has at most.
@@ -67,18 +76,29 @@ _LONG = 10
         ),
         "of-neither": Symptom.warning(
             "the recorded answers are neither model's",
-            says="Of {prompts:* recorded answer} {alike} begin with the word with which the tuned "
-            "model begins, and {base} as the base model's own do: another model was asked.",
+            says="Of {prompts:* recorded answer} {tuned} are as the tuned model answers, and "
+            "{base} as the base model does: another model was asked, or this one with words or "
+            "tokens forced on it, or after other prompts.",
             expected="answers that begin as the tuned model's do, sampled or not",
-            fix="Answer the prompts again with this adapter on its base model.",
+            fix="Answer the prompts again with this adapter on its base model, with nothing put "
+            "before the answers and no token forbidden.",
         ),
         "of-other-prompts": Symptom.error(
             "the recorded answers belong to other prompts of the file",
             says="{misplaced} of {prompts:* recorded answer} are the tuned model's answers to "
             "other prompts of the file, and {tuned} to their own: prompts and answers were put "
-            "together wrongly.",
+            "together wrongly, or prompts were read after others.",
             expected="every answer beside its own prompt",
-            fix="Write prompt and answer into the file together, as each is made.",
+            fix="Write prompt and answer into the file together, as each is made, and begin each "
+            "with an empty cache.",
+        ),
+        "not-as-expected": Symptom.error(
+            "the rows teach other answers than are expected",
+            says="The model gives the answers of {rows_right} of {rows:* row} as they stand, and "
+            "{right} of the {expected:* answer} that are expected beside the recorded ones: it "
+            "answers {answer}, and {wanted} is expected. The rows teach something else.",
+            expected="rows whose answers are those that are expected of the model",
+            fix="Make the answers of the rows as the expected ones are, and train again.",
         ),
         "cut-short": Symptom.error(
             "the recorded answers were cut off",
@@ -102,13 +122,15 @@ _LONG = 10
             "asked {way}, and {tuned} as those in the format that it was trained on: not the model "
             "was at fault, but how it was asked.",
             expected="answers to prompts in the format of the training rows",
-            fix="Ask with the chat template, and with the system prompt of the training rows.",
+            fix="Ask with the chat template, and with the system prompt of the training rows; put "
+            "nothing before the answers.",
         ),
     },
 )
-def recorded_answers(asked: AskedAgain) -> Iterator[Sign | Seen]:
+def recorded_answers(asked: AskedAgain, answers: Generations | None) -> Iterator[Sign | Seen]:
     """Compare the recorded answers with both models' own to the same prompts."""
     items = asked.items
+    yield from _not_as_expected(items, answers)
     apart = [item for item in items if not _same(item.own.base or "", item.own.tuned)]
     if len(apart) < _TELLING:
         why = f"only {len(apart)} of {len(items)} recorded prompts are answered differently by"
@@ -120,8 +142,9 @@ def recorded_answers(asked: AskedAgain) -> Iterator[Sign | Seen]:
     measured: dict[str, Measurement] = {"prompts": len(apart), "telling": len(telling)}
     measured |= {"base": of_base, "tuned": of_tuned}
     losses = asked.losses
-    is_sure = len(losses) >= _LONG * len(items) and float(np.median(losses)) <= _SURE
-    improbable = int((losses > _HARDLY).sum()) if is_sure else 0
+    is_sure = len(losses) >= _WORDS * len(items) and float(np.median(losses)) <= _SURE
+    is_long = len(losses) >= _LONG * len(items)
+    improbable = int((losses > _HARDLY).sum()) if is_sure and is_long else 0
     measured |= {"improbable": improbable, "tokens": len(losses)}
     cut = [len(answer_words(item.recorded.tuned)) for item in items if _is_cut(item)]
     if len(cut) >= max(_CUT * len(items), _PROMPTS):
@@ -141,11 +164,37 @@ def recorded_answers(asked: AskedAgain) -> Iterator[Sign | Seen]:
         yield Sign("base-answers", measured)
     else:
         alike = sum(_shared(item.recorded.tuned, item.own.tuned) > 0 for item in items)
-        is_open = of_base >= _SHARE * len(telling) or alike > _BY_CHANCE * len(telling)
-        if is_open or len(telling) < _PROMPTS:
+        is_by_chance = alike <= _BY_CHANCE * len(telling) or is_sure
+        if of_base >= _SHARE * len(telling) or not is_by_chance or len(telling) < _PROMPTS:
             why = "the recorded answers are neither model's: sampled, or asked otherwise"
             raise Inconclusive(why)
         yield Sign("of-neither", {**measured, "alike": alike})
+
+
+def _not_as_expected(items: Sequence[Asked], answers: Generations | None) -> Iterator[Sign]:
+    """Whether the model learned its rows, and they are not what is expected of it."""
+    wanted = [
+        (_text(each.own.tuned), _text(each.recorded.expected))
+        for each in items
+        if each.recorded.expected
+    ]
+    rows = [item for item in answers.items if item.expected] if answers is not None else []
+    right = sum(own == expected for own, expected in wanted)
+    rows_right = sum(_text(item.tuned) == _text(item.expected) for item in rows)
+    if len(wanted) < _PROMPTS or right > _HARDLY_ANY * len(wanted) or rows_right < len(rows) / 2:
+        return
+    counts = [[rows_right, len(rows) - rows_right], [right, len(wanted) - right]]
+    if fisher_exact(counts, alternative="greater").pvalue < SIGNIFICANCE:
+        own, expected = next(pair for pair in wanted if pair[0] != pair[1])
+        figures: dict[str, Measurement] = {"rows": len(rows), "rows_right": rows_right}
+        figures |= {"right": right, "expected": len(wanted)}
+        yield Sign(
+            "not-as-expected", {**figures, "answer": quoted(own), "wanted": quoted(expected)}
+        )
+
+
+def _text(answer: str | None) -> str:
+    return _END.sub("", answer or "").strip()
 
 
 def _asked_wrongly(asked: AskedAgain, of_tuned: int) -> Sign | None:
@@ -155,6 +204,10 @@ def _asked_wrongly(asked: AskedAgain, of_tuned: int) -> Sign | None:
     misplaced = sum(_is_elsewhere(item, asked) for item in items)
     if misplaced >= max(_SHARE * (most - 1), _TELLING + of_tuned):
         return Sign("of-other-prompts", {**measured, "misplaced": misplaced})
+    if misplaced > _BY_CHANCE * most and misplaced + of_tuned >= _ALL * most >= _PROMPTS:
+        # Labels that are drawn may be those of other prompts.
+        severity = Severity.WARNING
+        return Sign("of-other-prompts", {**measured, "misplaced": misplaced}, severity=severity)
     ways = {
         way: sum(_is_of(item, item.otherwise[way], item.own.tuned) for item in items)
         for way in items[0].otherwise

@@ -91,7 +91,8 @@ def diagnose(
         files_first(_report(run, (*outcomes, *waiting), command))
     is_clear = options.replay is None and may_run and _is_clear(run, outcomes)
     outcomes += run_checks(asking, run)
-    if training and is_clear:
+    # What the models say may speak against what was clear by the files.
+    if training and is_clear and _is_clear(run, outcomes):
         outcomes += tuple(Outcome(check.name, Status.SKIPPED, CLEAR) for check in training)
     else:
         outcomes += run_checks(training, run)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from os.path import commonprefix
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -28,6 +29,7 @@ from mlxdoctor.models.prompts import (
     prompts_for,
 )
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.quoting import quoted
 from mlxdoctor.safety.reading_limits import current, exceeded
 from mlxdoctor.safety.time_budget import TimeBudget, by_turns
 
@@ -44,6 +46,8 @@ STEP_COST = 3
 AGAIN, FURTHER, TOKENS_AGAIN = 12, 36, 32
 #: Characters with which the same answer begins, whether it is sampled later on or not.
 ALIKE = 12
+#: Words that all recorded answers begin with, and none of the model's own: they were put there.
+FORCED = 2
 
 
 @dataclass(frozen=True)
@@ -249,13 +253,23 @@ class AskedAgain:
             return [until_end(tokenizer.decode(tokens)) for tokens in answers]
 
         further = answered(prompts[AGAIN:])
-        for way, written in _WAYS.items():
-            texts = [each.own.prompt for each in asked]
-            answers = answered([Prompt(text, tuple(written(tokenizer, text))) for text in texts])
-            asked = [
-                replace(each, otherwise={**each.otherwise, way: text})
-                for each, text in zip(asked, answers, strict=False)
-            ] or asked
+        texts = [each.own.prompt for each in asked]
+        ways = {
+            way: answered([Prompt(text, tuple(written(tokenizer, text))) for text in texts])
+            for way, written in _WAYS.items()
+        }
+        begun = commonprefix([each.recorded.tuned for each in asked])  # noqa: RUF071 - of texts
+        is_own = any(each.own.tuned.startswith(begun) for each in asked)
+        if len(begun.split()) >= FORCED and not is_own:
+            before = tokenizer.encode(begun.rstrip(), add_special_tokens=False)
+            usual = {prompt.text: prompt.tokens for prompt in prompts}
+            rest = answered([Prompt(text, (*usual[text], *before)) for text in texts])
+            way = f"with {quoted(begun.strip())} put before its answers"
+            ways[way] = [begun.rstrip() + text for text in rest]
+        asked = [
+            replace(each, otherwise={way: said[at] for way, said in ways.items() if said})
+            for at, each in enumerate(asked)
+        ]
         return cls(sources, tuple(asked), tuple(further), losses)
 
 
