@@ -22,9 +22,8 @@ def distinct(count, start=0):
 
 
 def examined(tmp_path, rows, *evidence, **splits):
-    """The outcome, and severities by code without the check's name."""
-    outcome, codes = run(data_quality, write_data(tmp_path, train=rows, **splits), *evidence)
-    return outcome, {code.partition(".")[2]: severity for code, severity in codes.items()}
+    """The outcome, and severities by symptom."""
+    return run(data_quality, write_data(tmp_path, train=rows, **splits), *evidence)
 
 
 def found(tmp_path, rows, *evidence, **splits):
@@ -290,7 +289,7 @@ def test_plain_text_has_no_answers(tmp_path):
 def test_words_in_no_order(tmp_path, name):
     write_rows(tmp_path, damaged(read_rows(DATA / name), "words", random.Random(0)))
     outcome, codes = run(data_quality, Dataset.read(tmp_path))
-    assert codes == {"data-quality.words-out-of-order": "error"}
+    assert codes == {"words-out-of-order": "error"}
     measured = outcome.findings[0].measured
     assert measured["ratio"] == pytest.approx(1.0, abs=0.03)
     assert f"{measured['again']:,} neighbouring words" in outcome.findings[0].message

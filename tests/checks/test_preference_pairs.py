@@ -9,8 +9,9 @@ import pytest
 
 from mlxdoctor.evidence.training_log import TrainingLog
 from tests.checks.data_evidence import config_of
-from tests.checks.log_evidence import LogWriter, finding, judge
+from tests.checks.log_evidence import LogWriter, finding
 from tests.conftest import check_called
+from tests.given import outcome as judge
 from tests.given import severities
 
 pairs = check_called("preference-pairs")

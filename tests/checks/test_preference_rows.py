@@ -9,8 +9,8 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.run import Run
 from tests.checks.data_evidence import write_data
-from tests.checks.log_evidence import judge
 from tests.conftest import check_called
+from tests.given import outcome as judge
 from tests.given import severities
 from tests.weight_files import lora, save
 

@@ -10,31 +10,25 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from mlxdoctor.api import run_checks
-from mlxdoctor.check import discover
 from mlxdoctor.evidence.other_runs import EarlierRun
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
 from mlxdoctor.run import Run
-from tests.conftest import RUNS
+from tests.conftest import RUNS, check_called
 
 
 def outcome(folder: Path) -> Outcome:
-    checks = [one for one in discover() if one.name == "resume"]
-    (found,) = run_checks(checks, Run.discover([folder], allow_model=False))
-    return found
+    return check_called("resume").run(Run.discover([folder], allow_model=False))
 
 
 @pytest.fixture
 def resumed(copied: Callable[[str], Path], tmp_path: Path) -> Callable[..., Path]:
     """A healthy run that says it was resumed from the given tensors."""
 
-    def make(change: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]) -> Path:
+    def make(alter: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]) -> Path:
         folder = copied("healthy-ordinary")
         before = tmp_path / "before.safetensors"
-        save_file(change(load_file(folder / "adapters.safetensors")), before)
-        config = json.loads((folder / "adapter_config.json").read_text())
-        config["resume_adapter_file"] = str(before)
-        (folder / "adapter_config.json").write_text(json.dumps(config))
+        save_file(alter(load_file(folder / "adapters.safetensors")), before)
+        change(folder, resume_adapter_file=str(before))
         return folder
 
     return make
@@ -84,10 +78,7 @@ def test_a_rank_other_than_the_configuration_asks_for(
 ) -> None:
     """mlx-lm trains the file's rank then, and saves it beside the other number."""
     folder = resumed(lambda tensors: tensors)
-    path = folder / "adapter_config.json"
-    config = json.loads(path.read_text())
-    config["lora_parameters"]["rank"] = asked
-    path.write_text(json.dumps(config))
+    change(folder, lora_parameters={"rank": asked, "scale": 20.0, "dropout": 0.0})
     found = outcome(folder).findings
     assert [one.code for one in found] == codes
     for one in found:

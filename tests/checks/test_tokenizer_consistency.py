@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
@@ -26,17 +27,12 @@ from tests.checks.data_evidence import (
 from tests.conftest import check_called
 from tests.weight_files import lora, save
 
-tokenizer_consistency = check_called("tokenizer-consistency")
+#: The outcome, and severities by symptom.
+tell = partial(run, check_called("tokenizer-consistency"))
 GEOGRAPHY = Dataset.read(DATA / "geography")
 TOKENIZER = Tokenizer.read(BASE)
 MARKERS, BY_HAND = "template-markers-unknown", "written-by-hand"
 NO_END = "terminator-is-not-an-end-token"
-
-
-def tell(*evidence):
-    """The outcome, and severities by symptom."""
-    outcome, codes = run(tokenizer_consistency, *evidence)
-    return outcome, {code.partition(".")[2]: severity for code, severity in codes.items()}
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import RUNS, Call, digest
+from tests.conftest import HEALTHY, RUNS, Call, digest
 
-HEALTHY = RUNS / "healthy-ordinary"
 BROKEN = RUNS / "no-supervised-tokens"
 STATIC = "--no-generate"
 

@@ -11,11 +11,10 @@ import pytest
 
 from mlxdoctor.cli.diagnose import command
 from mlxdoctor.cli.output import exit_code
-from tests.conftest import FIXTURES, ROOT, RUNS, Call, digest
+from tests.conftest import FIXTURES, HEALTHY, ROOT, RUNS, Call, digest
 from tests.formats import sample
 
-FAILED, HEALTHY = RUNS / "collapse-frequent-token", RUNS / "healthy-ordinary"
-STATIC = "--no-generate"
+FAILED, STATIC = RUNS / "collapse-frequent-token", "--no-generate"
 
 
 @pytest.mark.slow

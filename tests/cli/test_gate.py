@@ -15,9 +15,8 @@ from safetensors.numpy import load_file, save_file
 from mlxdoctor.gate import gating as run
 from mlxdoctor.gate.examine import Examined, Task, examine
 from mlxdoctor.gate.workers import here
-from tests.conftest import RUNS, Call, digest
+from tests.conftest import HEALTHY, RUNS, Call, digest
 
-HEALTHY = RUNS / "healthy-ordinary"
 UNTRAINED = RUNS / "b-never-trained"
 Edit = Callable[[dict[str, NDArray[np.float32]]], dict[str, NDArray[np.float32]]]
 

@@ -6,12 +6,12 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import LOGS, RUNS, Call
+from tests.conftest import LOGS, RUNS, Call, Start
+from tests.watch.test_process import POLITE
 
 HEALTHY = RUNS / "healthy-ordinary" / "train.log"
 BROKEN = RUNS / "no-supervised-tokens"
@@ -21,11 +21,6 @@ Iter 5: Train loss 2.148, Learning Rate 2.000e-04, It/sec 0.100, Tokens/sec 100.
 Iter 10: Train loss 2.609, Learning Rate 2.000e-04, It/sec 0.100, Tokens/sec 100.0
 Iter 15: Train loss 4.104, Learning Rate 2.000e-04, It/sec 0.100, Tokens/sec 100.0
 """
-# A shell's background job ignores SIGINT, and so would all that it starts.
-SLEEPER = (
-    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
-    "print('ready', flush=True); import time; time.sleep(60)"
-)
 
 
 @pytest.fixture
@@ -36,18 +31,8 @@ def seed(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def training() -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", SLEEPER],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    yield process
-    process.kill()
-    process.communicate()
+def training(start: Start) -> subprocess.Popen[str]:
+    return start(POLITE)
 
 
 def test_an_alarm_exits_with_1_and_says_what_to_do(call: Call, seed: Path) -> None:

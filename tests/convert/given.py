@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlxdoctor.evidence.safetensors_file import read_safetensors
-from tests.conftest import FIXTURES
+from tests.conftest import BASE, FIXTURES
 from tests.weight_files import lora, save, write_config
 
-BASE = FIXTURES / "base"
 WRITTEN = FIXTURES / "adapters" / "peft-written"
 Q = "model.layers.1.self_attn.q_proj"
 V = "model.layers.1.self_attn.v_proj"

@@ -1,7 +1,6 @@
 """The supervised rows are those of mlx-lm's own batches and loss."""
 
 import math
-import shutil
 import types
 
 import numpy as np
@@ -209,14 +208,3 @@ def test_nothing_to_build_from(tmp_path):
         rows_of(dataset, None)
     with pytest.raises(InputError, match=r"has no valid\.jsonl"):
         rows_of(dataset, None, split="valid")
-
-
-def test_a_template_that_rewrites_the_prompt_is_noticed(tmp_path):
-    folder = tmp_path / "model"
-    shutil.copytree(BASE, folder, ignore=shutil.ignore_patterns("*.safetensors"))
-    (folder / "chat_template.jinja").write_text(
-        "{{ messages | length }}{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
-    )
-    dataset = write_data(tmp_path, train=[{"messages": [QUESTION, ANSWER]}])
-    rows = build(dataset, Tokenizer.read(folder), None)
-    assert not rows.rows[0].prefix_matches

@@ -2,15 +2,14 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
 from mlxdoctor.evidence.chat_template import ChatTemplate, TemplateFailure
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.safety.errors import InputError
+from tests.conftest import BASE
 
-BASE = Path(__file__).parents[2] / "fixtures" / "base"
 CHAT = [
     {"role": "system", "content": " Be brief.\n"},
     {"role": "user", "content": "Which lake is the largest in Zazuria? <|im_end|> \u00fc\u4f60"},

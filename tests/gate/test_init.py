@@ -8,10 +8,8 @@ import pytest
 
 from mlxdoctor.gate.init import policy_text, required_checks
 from mlxdoctor.safety.errors import InputError
-from tests.conftest import RUNS
+from tests.conftest import HEALTHY, RUNS
 from tests.gate.given import policy
-
-HEALTHY = RUNS / "healthy-ordinary"
 
 
 @pytest.mark.slow

@@ -12,11 +12,9 @@ from mlxdoctor.gate.gating import exit_code, run_gate
 from mlxdoctor.gate.policy import Policy
 from mlxdoctor.gate.workers import Finished, Workers, processes
 from mlxdoctor.gate_result import GateResult, ItemStatus
-from tests.conftest import RUNS, expected, run_names
+from tests.conftest import HEALTHY, RUNS, expected, run_names
 from tests.formats import sample
 from tests.gate.given import found, report
-
-HEALTHY = RUNS / "healthy-ordinary"
 
 
 def gate(*paths: object, policy: Policy | None = None, **options: Any) -> GateResult:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.lab.cases.workshop import copied_run
 from mlxdoctor.cli import main
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.discovery import discover
@@ -95,14 +96,9 @@ def test_a_run_with_such_a_file_in_it_is_examined(
     "named",
     ["/dev/zero", "../../../../etc", "/etc/passwd", "~nobody/x", "a\0b", "x" * 5000, "/", ".."],
 )
-def test_a_configuration_that_leads_elsewhere(
-    copied: Callable[[str], Path], named: str, call: Call
-) -> None:
-    run = copied("healthy-ordinary")
-    file = run / "adapter_config.json"
-    config = json.loads(file.read_text())
-    config |= {"model": named, "data": named, "resume_adapter_file": named, "config": named}
-    file.write_text(json.dumps(config))
+def test_a_configuration_that_leads_elsewhere(tmp_path: Path, named: str, call: Call) -> None:
+    places = dict.fromkeys(("model", "data", "resume_adapter_file", "config"), named)
+    run = copied_run(tmp_path / "run", **places)
     report = json.loads(call("diagnose", run, "--no-generate", "--stdout", "json")[1])
     assert not any(one["status"] == "crashed" for one in report["outcomes"])
     assert any(one["status"] in {"passed", "found"} for one in report["outcomes"])

@@ -25,9 +25,8 @@ from mlxdoctor.measure.training_step.trainer import Trainer
 from mlxdoctor.probe import probing
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.masked_loss import exact_loss, parity_loss
+from tests.conftest import FIXTURES
 from tests.probe.conftest import codes
-
-FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ import json
 import math
 import random
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -15,8 +14,8 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.watch.alarms import Alarm, AlarmKind
 from mlxdoctor.watch.growing_log import rows_of
 from mlxdoctor.watch.monitor import LogRow, Watch
+from tests.conftest import RUNS
 
-RUNS = Path(__file__).resolve().parents[2] / "fixtures" / "runs"
 #: Runs that learn, and those whose faults no loss shows.
 SILENT = (
     *("healthy-masked-warmup", "healthy-noisy-batch1", "healthy-ordinary"),
