@@ -27,6 +27,8 @@ LOGS = FIXTURES / "logs"
 
 #: Runs a command; gives its exit code, its standard output and its standard error.
 Call = Callable[..., tuple[int, str, str]]
+#: Copies a fixture run.
+Copy = Callable[[str], Path]
 #: Starts Python code in a process of its own.
 Start = Callable[[str], subprocess.Popen[str]]
 
@@ -84,7 +86,7 @@ def logs(tmp_path: Path) -> LogWriter:
 
 
 @pytest.fixture
-def copied(tmp_path: Path) -> Callable[[str], Path]:
+def copied(tmp_path: Path) -> Copy:
     """Copies a fixture run, so that a test may damage it."""
 
     def copy(name: str) -> Path:
@@ -120,7 +122,6 @@ def start() -> Iterator[Start]:
             text=True,
         )
         running.append(process)
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         return process
 

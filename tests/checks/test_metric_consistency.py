@@ -155,5 +155,4 @@ def test_a_real_run_without_a_log() -> None:
         select=["metric-consistency"],
     )
     assert [finding.code for finding in report.findings] == [OF_BASE]
-    assert report.root is not None
     assert report.root.cause.id == "evaluated-without-adapter"

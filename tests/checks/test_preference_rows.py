@@ -59,7 +59,6 @@ def test_settings_beside_an_adapters_own_file(tmp_path: Path) -> None:
     )
     run = Run.discover([tmp_path])
     config = run.get(TrainingConfig)
-    assert config is not None
     assert (config.learning_rate, config.values["beta"], config.rank) == (1e-5, 0.2, 4)
     assert (config.fine_tune_type, config.of_preferences) == ("dora", True)
     assert len(config.sources) == 2

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from mlxdoctor.gate import gating as run
 from mlxdoctor.gate.examine import Examined, Task, examine
 from mlxdoctor.gate.workers import here
-from tests.conftest import HEALTHY, RUNS, Call, digest
+from tests.conftest import HEALTHY, RUNS, Call, Copy, digest
 
 UNTRAINED = RUNS / "b-never-trained"
 Edit = Callable[[dict[str, NDArray[np.float32]]], dict[str, NDArray[np.float32]]]
@@ -242,7 +242,7 @@ def test_an_adapter_that_lost_what_it_learned_does_not_pass(project: Path, call:
 
 
 @pytest.mark.slow
-def test_generate_runs_the_models(copied: Callable[[str], Path], call: Call) -> None:
+def test_generate_runs_the_models(copied: Copy, call: Call) -> None:
     run_folder = copied("healthy-ordinary")
     (run_folder / "generations.jsonl").unlink(missing_ok=True)
     shutil.copytree(RUNS.parent / "base", run_folder.parent / "base")

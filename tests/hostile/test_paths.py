@@ -19,7 +19,7 @@ from mlxdoctor.gate.policy_file import find_policy, read_policy
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import using
-from tests.conftest import RUNS, Call
+from tests.conftest import RUNS, Call, Copy
 
 
 def pipe(path: Path) -> None:
@@ -77,7 +77,7 @@ def test_what_is_no_file_is_refused_and_blocks_nothing(
 @pytest.mark.parametrize("make", [pipe, link_to_pipe, listening, endless, circle])
 @pytest.mark.parametrize("name", ["train.log", "notes.json", "generations.jsonl", "extra.yaml"])
 def test_a_run_with_such_a_file_in_it_is_examined(
-    copied: Callable[[str], Path],
+    copied: Copy,
     make: Callable[[Path], None],
     name: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -106,12 +106,11 @@ def test_a_configuration_that_leads_elsewhere(tmp_path: Path, named: str, call: 
     assert "root:" not in shown
 
 
-def test_the_report_says_where_a_link_led(copied: Callable[[str], Path], tmp_path: Path) -> None:
+def test_the_report_says_where_a_link_led(copied: Copy, tmp_path: Path) -> None:
     run = copied("healthy-ordinary")
     elsewhere = (run / "train.log").rename(tmp_path / "elsewhere.log")
     (run / "train.log").symlink_to(elsewhere)
     log = Run.discover([run]).get(TrainingLog)
-    assert log is not None
     assert log.sources[0].note == f"a link to {elsewhere}"
 
 

@@ -58,8 +58,6 @@ def test_time_that_is_up_ends_what_is_under_way(capsys: pytest.CaptureFixture[st
 
 def test_alone_means_without_what_the_names_in_it_lead_to(tmp_path: Path) -> None:
     with given(HEALTHY, "log") as log, given(HEALTHY, "adapter") as adapter:
-        assert log is not None
-        assert adapter is not None
         assert log.get(TrainingLog) is not None
         assert log.get(Adapter) is None
         assert log.get(TrainingConfig) is None

@@ -221,7 +221,6 @@ def test_validations_that_never_change_are_frozen() -> None:
 
     # The last digit of 4.150 is not seen in the number, but in the other losses.
     alarm = run([4.15, 4.15, 4.15])
-    assert alarm is not None
     assert (alarm.verdict, alarm.step, alarm.onset) == (AlarmKind.FROZEN, 100, 0)
     # Converged is not frozen, and neither is a coincidence.
     assert run([4.151, 1.212, 1.212, 1.212, 1.212]) is None
