@@ -245,9 +245,7 @@ def test_without_a_home_or_a_folder_for_temporary_files(
     assert (tmp_path / "reports" / RUN.name / "report.md").is_file()
 
 
-def test_a_user_whom_the_system_does_not_know_has_no_home(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_user_whom_the_system_does_not_know_has_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
     from mlxdoctor.api import diagnose
 
     def nobody(cls: type[Path]) -> Path:

@@ -166,9 +166,7 @@ def test_losses_on_other_targets_are_not_compared(pair: Make, values: dict[str, 
     assert next(iter(values)) in why_not_compared(folder)
 
 
-def test_a_run_resumed_in_its_own_folder_has_both_in_one_log(
-    pair: Make,
-) -> None:
+def test_a_run_resumed_in_its_own_folder_has_both_in_one_log(pair: Make) -> None:
     folder = pair([*EARLIER, *later(3.9)])
     change(folder, resume_adapter_file=str(folder / "adapters.safetensors"))
     assert starts(folder)

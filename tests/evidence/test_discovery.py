@@ -40,9 +40,7 @@ def test_a_loose_file_is_recognised_whatever_its_name(name: str, kind: str, copi
     assert getattr(files, kind) in (odd, (odd,))
 
 
-def test_of_several_adapters_under_other_names_none_is_chosen(
-    copied: Copy,
-) -> None:
+def test_of_several_adapters_under_other_names_none_is_chosen(copied: Copy) -> None:
     folder = copied("healthy-ordinary")
     for saved in folder.glob("0*_adapters.safetensors"):
         saved.unlink()

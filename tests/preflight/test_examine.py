@@ -186,9 +186,7 @@ def test_memory_that_is_not_there_and_the_cheapest_way(plan: Plan) -> None:
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_steps_find_a_rate_that_only_the_model_and_its_rows_can_tell(
-    plan: Plan,
-) -> None:
+def test_steps_find_a_rate_that_only_the_model_and_its_rows_can_tell(plan: Plan) -> None:
     path = plan(learning_rate=0.0013)
     # No more than is usual for a model of this size.
     assert readiness(mlxdoctor.preflight(path)) is Readiness.READY

@@ -42,10 +42,7 @@ class Writer:
 
 
 def run(
-    path: Path,
-    *acts: Callable[[], object],
-    patience: int | None = None,
-    **until: Any,
+    path: Path, *acts: Callable[[], object], patience: int | None = None, **until: Any
 ) -> Ending:
     log = GrowingLog(path)
     writer = Writer(log, *acts)
