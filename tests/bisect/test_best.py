@@ -98,14 +98,10 @@ def test_where_none_is_good_none_is_best() -> None:
     assert "not known; none is good" in best_sentence(static(RUNS / "collapse-frequent-token"))
 
 
-@pytest.fixture(scope="module")
-def overfitted() -> Bisection:
-    run = Run.discover([RUNS / "overfitting"], base=FIXTURES / "base", allow_model=True)
-    return bisect(run)
-
-
 @pytest.mark.slow
-def test_an_overfitted_run_has_an_earlier_best(overfitted: Bisection) -> None:
+def test_an_overfitted_run_has_an_earlier_best() -> None:
+    run = Run.discover([RUNS / "overfitting"], base=FIXTURES / "base", allow_model=True)
+    overfitted = bisect(run)
     best = overfitted.best
     assert overfitted.rows[best.place].path.name == "0000500_adapters.safetensors"
     assert best.is_clear

@@ -215,9 +215,6 @@ def test_foreign_roles_everywhere_are_an_error_unless_the_template_knows_them(
     assert codes.get("unknown-roles") == severity
 
 
-# Something to validate on.
-
-
 @pytest.mark.parametrize(
     ("series", "severity"),
     [

@@ -47,15 +47,6 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fuse(BASE, HEALTHY, tmp_path_factory.mktemp("sound") / "fused")
 
 
-@pytest.fixture(scope="module")
-def small_steps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A base quantised to 4 bits, and an adapter for it that learned very little."""
-    folder = tmp_path_factory.mktemp("quantised")
-    base = quantized(BASE, folder / "base", 4)
-    run = trained(folder / "run", model=str(base), iters=4, learning_rate=1e-5, rank=4)
-    return {"base": base, "run": run}
-
-
 def judged(fused: Path | None, base: Path = BASE, run: Path = HEALTHY) -> Outcome:
     """What the check says of a fused model."""
     evidence: list[Any] = [
@@ -129,10 +120,9 @@ def test_a_weight_that_the_adapter_leaves_alone(sound: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_quantised_base_swallows_a_small_update(
-    small_steps: dict[str, Path], tmp_path: Path
-) -> None:
-    base, run = small_steps["base"], small_steps["run"]
+def test_a_quantised_base_swallows_a_small_update(tmp_path: Path) -> None:
+    base = quantized(BASE, tmp_path / "base", 4)
+    run = trained(tmp_path / "run", model=str(base), iters=4, learning_rate=1e-5, rank=4)
     found = judged(fuse(base, run, tmp_path / "fused"), base, run)
     assert severities(found) == {"update-lost": "error"}
     gain = found.findings[0].measured["gain"]

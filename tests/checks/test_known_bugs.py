@@ -55,8 +55,6 @@ def test_nothing_to_look_at_is_inconclusive() -> None:
     assert known_bugs.run(Given()).status is Status.INCONCLUSIVE
 
 
-# Messages at the end of a log.
-
 BIASES = "ValueError: [dequantize] Biases must be provided for affine quantization."
 NAME = "NameError: name 'dequantize' is not defined"
 KEY = "KeyError: 'quant_method'"
@@ -102,9 +100,6 @@ def test_no_reported_log_ends_with_such_a_message() -> None:
     for path in logs:
         names = bugs(of_evidence(known_bugs, TrainingLog.read([path])))
         assert not [name for name in names if name.startswith("fuse-")], path.name
-
-
-# Runs that mlx_lm.lora makes here.
 
 
 def train(folder: Path, **settings: Any) -> Path:

@@ -41,18 +41,14 @@ def counted():
     return found
 
 
-def log_from(counts, every=10, unit=1):
-    total = np.cumsum(counts)
-    at = np.arange(every, len(counts) + 1, every)
-    kind = "named values" if unit == 1 else "table"
-    return log_of(kind, trained_tokens=(at, np.round(total[at - 1] / unit) * unit))
-
-
-def tell(tmp_path, counts, mask, batch_size=4, limit=None, **options):
+def tell(tmp_path, counts, mask, *, batch_size=4, limit=None, every=10, unit=1):
     """The one symptom that is found, or None."""
     config = config_of(tmp_path, mask_prompt=mask, batch_size=batch_size, max_seq_length=2048)
     rows = rows_of(GEOGRAPHY, config, limit=limit)
-    outcome, codes = run(trained_tokens, rows, config, log_from(counts, **options))
+    at = np.arange(every, len(counts) + 1, every)
+    totals = np.round(np.cumsum(counts)[at - 1] / unit) * unit
+    log = log_of("named values" if unit == 1 else "table", trained_tokens=(at, totals))
+    outcome, codes = run(trained_tokens, rows, config, log)
     assert len(codes) <= 1
     assert outcome.status.value in (("found",) if codes else ("passed", "inconclusive"))
     return next(iter(codes), None)

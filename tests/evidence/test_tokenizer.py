@@ -59,14 +59,10 @@ def copy_of_base(tmp_path):
     return copy
 
 
-def upstream(folder):
+def assert_same(folder):
     from mlx_lm.tokenizer_utils import load
 
-    return load(folder, eos_token_ids=767)
-
-
-def assert_same(folder):
-    ours, theirs = Tokenizer.read(folder), upstream(folder)
+    ours, theirs = Tokenizer.read(folder), load(folder, eos_token_ids=767)
     for text in (
         "Name the river of Dedunia.",
         "<|im_start|>x <|im_end|>\n",

@@ -98,9 +98,6 @@ def secrets_of(folder: Path, data: Path) -> set[str]:
     return pieces(text for row in rows for text in strings(row)) - own_words()
 
 
-# --- the parts ---
-
-
 def test_what_a_careless_check_shows_is_found_by_the_rows_themselves() -> None:
     data = sample.unhealthy()
     row = "The treaty of Brudrenia was signed in the year of the great comet."
@@ -176,9 +173,6 @@ def test_samples_of_reruns_are_left_out_and_their_figures_stay() -> None:
     assert CANARIES["output"] in text_of(sample.made(data), "markdown")
 
 
-# --- real runs ---
-
-
 @pytest.mark.slow
 def test_without_text_the_diagnosis_is_the_same_and_the_quotations_go() -> None:
     """That no fixture run's rows are quoted then is tested where all of them are diagnosed."""
@@ -200,9 +194,6 @@ def test_without_text_the_diagnosis_is_the_same_and_the_quotations_go() -> None:
     ]
     assert prints[0] == prints[1]
     assert "--no-text" in shown["commands"][0].split()
-
-
-# --- a run full of canaries, on the command line ---
 
 
 @pytest.fixture(scope="module")
@@ -289,9 +280,6 @@ def test_labels_without_rows_show_no_text(planted: dict[str, Path], call: Call) 
         }
         assert not pieces([shown]) & pieces(CANARIES.values())
         assert "2114" in shown.replace(",", "")
-
-
-# --- reruns ---
 
 
 @pytest.mark.long
