@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,16 @@ from tests.checks.log_evidence import LogWriter
 ROOT = Path(__file__).parents[1]
 FIXTURES = ROOT / "fixtures"
 RUNS = FIXTURES / "runs"
+BASE, HEALTHY = FIXTURES / "base", RUNS / "healthy-ordinary"
 #: Logs with the figures of reported runs, in every format that users have.
 LOGS = FIXTURES / "logs"
 
 #: Runs a command; gives its exit code, its standard output and its standard error.
 Call = Callable[..., tuple[int, str, str]]
+#: Copies a fixture run.
+Copy = Callable[[str], Path]
+#: Starts Python code in a process of its own.
+Start = Callable[[str], subprocess.Popen[str]]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -79,7 +86,7 @@ def logs(tmp_path: Path) -> LogWriter:
 
 
 @pytest.fixture
-def copied(tmp_path: Path) -> Callable[[str], Path]:
+def copied(tmp_path: Path) -> Copy:
     """Copies a fixture run, so that a test may damage it."""
 
     def copy(name: str) -> Path:
@@ -100,6 +107,28 @@ def call(capsys: pytest.CaptureFixture[str]) -> Call:
         return code, printed.out, printed.err
 
     return run
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts Python code that says "ready" first; it is ended after the test."""
+    running: list[subprocess.Popen[str]] = []
+
+    def begin(code: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        running.append(process)
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield begin
+    for process in running:
+        process.kill()
+        process.communicate()
 
 
 def digest(folder: Path) -> dict[str, tuple[str, int]]:

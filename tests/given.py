@@ -21,8 +21,10 @@ class Given:
 
 
 def outcome(check: Check, *evidence: Any) -> Outcome:
-    """What the check says to this evidence."""
-    return check.run(Given(*evidence))
+    """What the check says to this evidence; it must not crash."""
+    judged = check.run(Given(*evidence))
+    assert judged.status != "crashed", judged.reason
+    return judged
 
 
 def severities(judged: Outcome) -> dict[str, str]:
@@ -32,10 +34,8 @@ def severities(judged: Outcome) -> dict[str, str]:
 
 
 def findings(check: Check, *evidence: Any) -> dict[str, Finding]:
-    """The findings by code; the check must not crash."""
-    judged = outcome(check, *evidence)
-    assert judged.status != "crashed", judged.reason
-    return {each.code: each for each in judged.findings}
+    """The findings by code."""
+    return {each.code: each for each in outcome(check, *evidence).findings}
 
 
 def answers(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import RUNS, Call
+from tests.conftest import RUNS, Call, Copy
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_a_file_alone(run: Call, tmp_path: Path, name: str, damage: Callable[[Pa
 )
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_the_rest_of_a_run_is_still_examined(
-    run: Call, copied: Callable[[str], Path], name: str, damage: Callable[[Path], None]
+    run: Call, copied: Copy, name: str, damage: Callable[[Path], None]
 ) -> None:
     folder = copied("healthy-ordinary")
     damage(folder / name)

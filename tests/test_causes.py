@@ -10,12 +10,11 @@ import mlxdoctor.causes
 from mlxdoctor.api import diagnose
 from mlxdoctor.causes import load_causes, parse_causes
 from mlxdoctor.check import discover
-from mlxdoctor.cli import main
 from mlxdoctor.diagnosis import judge, rank
 from mlxdoctor.finding import Finding, Outcome, Seen, Severity, Status
 from mlxdoctor.twin.reading import readings
 from mlxdoctor.verdict import Verdict
-from tests.conftest import RUNS
+from tests.conftest import RUNS, Call
 
 SHIPPED = Path(mlxdoctor.causes.__file__).with_name("causes.toml").read_text("utf-8")
 ADDED = """
@@ -40,14 +39,15 @@ def _added(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_added")
-def test_one_table_adds_a_cause(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_table_adds_a_cause(call: Call) -> None:
     log = RUNS / "collapse-frequent-token" / "train.log"
-    assert main(["diagnose", str(log), "--stdout", "json"]) == 1
-    report = json.loads(capsys.readouterr().out)
+    code, printed, _ = call("diagnose", log, "--stdout", "json")
+    report = json.loads(printed)
+    assert code == 1
     assert report["diagnosis"][0]["cause"] == "cosmic-rays"
     assert report["causes"]["cosmic-rays"]["title"] == "Cosmic rays"
-    assert main(["explain", "cosmic-rays"]) == 0
-    explained = capsys.readouterr().out
+    code, explained, _ = call("explain", "cosmic-rays")
+    assert code == 0
     assert "+4.0  loss-trend.diverged" in explained
     assert "Train again, in a cellar." in explained
     assert "set batch_size to 3" in explained
@@ -63,13 +63,13 @@ def test_one_table_adds_a_cause(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_what_a_cause_misspells_is_told(
-    line: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    line: str, said: str, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     monkeypatch.setattr(
         "mlxdoctor.causes.load_causes", lambda: parse_causes(SHIPPED + ADDED + line)
     )
-    assert main(["explain", "cosmic-rays"]) == 2
-    assert said in capsys.readouterr().err
+    code, _, err = call("explain", "cosmic-rays")
+    assert (code, said in err) == (2, True)
 
 
 @pytest.mark.usefixtures("_added")

@@ -14,14 +14,13 @@ import pytest
 import mlxdoctor.check
 import mlxdoctor.run
 from mlxdoctor.check import Check, Inconclusive, NotApplicable, check, discover, selected
-from mlxdoctor.cli import main
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Outcome, Severity, Sign, Status, Symptom
 from mlxdoctor.run import Run
 from mlxdoctor.safety import reading_limits
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.limits import TimeLimitExceeded, time_limit
-from tests.conftest import RUNS
+from tests.conftest import RUNS, Call
 from tests.given import Given
 
 
@@ -174,7 +173,7 @@ def test_another_package_may_not_take_a_code(
 
 
 def test_a_check_of_another_package_that_cannot_be_imported_is_told_as_its_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     (tmp_path / "heat.py").write_text("def heat(:\n")
     info = tmp_path / "machine_heat-1.0.dist-info"
@@ -188,8 +187,8 @@ def test_a_check_of_another_package_that_cannot_be_imported_is_told_as_its_fault
     assert outcome.status is Status.CRASHED
     assert outcome.reason.startswith("a fault of the package machine-heat, not imported: SyntaxErr")
     assert outcome.reason.endswith("heat.py:1")
-    assert main(["explain", "heat"]) == 0
-    assert "machine-heat" in capsys.readouterr().out
+    code, explained, _ = call("explain", "heat")
+    assert (code, "machine-heat" in explained) == (0, True)
 
 
 def test_select_and_ignore_take_names_and_codes_and_refuse_others() -> None:

@@ -288,7 +288,6 @@ def test_signs_of_one_rule_have_all_to_be_looked_for() -> None:
 def test_what_settles_most_causes_is_asked_for_next() -> None:
     outcomes = [outcome("loss", status=Status.SKIPPED), outcome("adapter")]
     unlocks = unlocks_most(judge(outcomes, KNOWLEDGE).coverage)
-    assert unlocks is not None
     assert (unlocks.why, unlocks.how, unlocks.settles) == (
         *("no file was found", "name one"),
         ("rate",),

@@ -2,7 +2,6 @@
 
 import re
 import tomllib
-from pathlib import Path
 
 import pytest
 
@@ -26,13 +25,10 @@ def test_every_command_is_in_the_readme() -> None:
         assert f"mlxdoctor {command}" in README
 
 
-def texts() -> list[Path]:
-    found = [path for folder in ("mlxdoctor", "checks") for path in (ROOT / folder).rglob("*.py")]
-    return [*found, ROOT / "mlxdoctor" / "causes.toml", *ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
-
-
 def test_no_text_names_a_command_that_does_not_exist() -> None:
-    for path in texts():
+    texts = [path for folder in ("mlxdoctor", "checks") for path in (ROOT / folder).rglob("*.py")]
+    texts += [ROOT / "mlxdoctor" / "causes.toml", *ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+    for path in texts:
         named = set(re.findall(r"`mlxdoctor ([a-z]+)|Run: mlxdoctor ([a-z]+)", path.read_text()))
         assert {one or other for one, other in named} <= set(COMMANDS), path
 

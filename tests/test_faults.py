@@ -125,7 +125,6 @@ def test_killed_while_writing_leaves_the_old_content_or_the_new(tmp_path: Path) 
         process = subprocess.Popen(
             [sys.executable, "-c", script, str(target)], stdout=subprocess.PIPE
         )
-        assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         time.sleep(delay)
         process.kill()
@@ -181,7 +180,6 @@ def test_metrics_cut_at_any_byte_are_read(tmp_path: Path) -> None:
         # A last line whose end alone is missing is whole.
         complete = whole[:size].count(b"}")
         series = TrainingLog.read([path]).main.get("train_loss")
-        assert series is not None
         assert series.iterations.tolist() == [1, 2, 3][:complete]
 
 
@@ -203,7 +201,6 @@ sys.exit(main(sys.argv[1:]))
 def test_control_c_is_one_line_and_130(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SLOW, "diagnose", str(RUN), "-o", str(tmp_path / "reports")]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
     assert process.stderr.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
     printed = process.stderr.read()
@@ -248,9 +245,7 @@ def test_without_a_home_or_a_folder_for_temporary_files(
     assert (tmp_path / "reports" / RUN.name / "report.md").is_file()
 
 
-def test_a_user_whom_the_system_does_not_know_has_no_home(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_user_whom_the_system_does_not_know_has_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
     from mlxdoctor.api import diagnose
 
     def nobody(cls: type[Path]) -> Path:

@@ -189,9 +189,6 @@ def test_what_could_not_be_read_is_in_the_first_lines(tmp_path: Path) -> None:
     assert "training.log" in "".join("".join(rest[:6]).split())
 
 
-# --- said with certainty, and false ---
-
-
 #: Losses -> what neither a code nor a sentence on them may say.
 NOT_SAID = {
     "fell, and has no further to fall": ([2.5, 0.3, 0.1, 0.01, *[0.001] * 8], "never-learned"),
@@ -247,5 +244,4 @@ def test_whole_numbers_are_neither_a_trained_model_nor_misshapen(
     every = " ".join(messages(report))
     assert "cannot be multiplied" not in every
     assert "model itself" not in every
-    assert report.root is not None
     assert report.root.cause.id == "adapter-not-loaded"

@@ -13,7 +13,7 @@ from fixtures.lab.mishaps.catalogue import MAKERS, MISHAPS
 from fixtures.lab.mishaps.project import Lab
 from fixtures.lab.mishaps.recordings import FIXTURES, RECORDED
 from fixtures.lab.mishaps.screens import is_named, report, screens
-from mlxdoctor.cli import main
+from tests.conftest import Call
 
 BY_NAME = {one.name: one for one in MISHAPS}
 
@@ -30,14 +30,13 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 @pytest.mark.parametrize("name", [one.name for one in MISHAPS if one.says])
 def test_the_first_screen_says_what_happened_and_what_to_do(
-    played: Lab, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    played: Lab, name: str, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     played.project(name)
     monkeypatch.chdir(played.root)
     (command, *_) = BY_NAME[name].commands or (name,)
-    main(["diagnose", *shlex.split(command), "--stdout", "text", "--no-generate"])
-    printed = capsys.readouterr()
-    text = " ".join((printed.out + printed.err).split())
+    _, out, err = call("diagnose", *shlex.split(command), "--stdout", "text", "--no-generate")
+    text = " ".join((out + err).split())
     places = [text.find(words) for words in BY_NAME[name].says]
     assert -1 not in places, text
     assert places == sorted(places), text

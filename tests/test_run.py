@@ -1,7 +1,6 @@
 """Evidence is read once, on first use, and what is missing has a reason."""
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.models.losses import TokenLosses
 from mlxdoctor.run import Run
-from tests.conftest import RUNS
+from tests.conftest import RUNS, Copy
 from tests.weight_files import write_config
 
 
@@ -31,7 +30,7 @@ def test_base_and_data_are_followed_from_the_configuration(run: Run) -> None:
     assert set(data.splits) >= {"train", "valid"}
 
 
-def test_a_base_that_is_not_here_is_missing_with_its_name(copied: Callable[[str], Path]) -> None:
+def test_a_base_that_is_not_here_is_missing_with_its_name(copied: Copy) -> None:
     path = write_config(copied("healthy-ordinary"), model="someone/large", data="somewhere/data")
     run = Run.discover([path])
     assert run.get(BaseModel) is None

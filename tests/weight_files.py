@@ -50,8 +50,9 @@ def save(
     return path
 
 
-def save_raw(path: Path, header: bytes, body: bytes) -> Path:
+def save_raw(path: Path, header: Mapping[str, Any] | bytes, body: bytes = b"") -> Path:
     """Write a header and a body as they are, with the right length before them."""
+    header = header if isinstance(header, bytes) else json.dumps(header).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(struct.pack("<Q", len(header)) + header + body)
     return path

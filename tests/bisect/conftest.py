@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import FIXTURES
-
 #: The rate leaps after this iteration, in a run of so many.
 LEAP, ITERATIONS, EVERY = 30, 60, 10
 
@@ -14,25 +12,16 @@ LEAP, ITERATIONS, EVERY = 30, 60, 10
 def broken_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A LoRA run on the fixtures' model: sound until iteration 30, then at 40 times the rate."""
     pytest.importorskip("mlx_lm")
-    from mlxdoctor.twin import Settings, train
+    from tests.reproduce.real import trained
 
-    folder = tmp_path_factory.mktemp("broken") / "adapters"
-    values = {
-        "model": str(FIXTURES / "base"),
-        "data": str(FIXTURES / "data" / "geography"),
-        "adapter_path": str(folder),
-        "seed": 5,
-        "batch_size": 2,
-        "iters": ITERATIONS,
-        "num_layers": -1,
-        "lora_parameters": {"rank": 8, "dropout": 0.0, "scale": 20.0},
-        "max_seq_length": 256,
-        "lr_schedule": {"name": "step_decay", "arguments": [5e-4, 40.0, LEAP]},
-        "steps_per_report": 5,
-        "steps_per_eval": 30,
-        "val_batches": 4,
-        "save_every": EVERY,
-        "mlxdoctor": {"mode": "parity"},
-    }
-    train(Settings.from_values(values))
-    return folder
+    return trained(
+        tmp_path_factory.mktemp("broken") / "adapters",
+        seed=5,
+        batch_size=2,
+        iters=ITERATIONS,
+        lr_schedule={"name": "step_decay", "arguments": [5e-4, 40.0, LEAP]},
+        steps_per_report=5,
+        steps_per_eval=30,
+        val_batches=4,
+        save_every=EVERY,
+    )

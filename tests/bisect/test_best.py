@@ -73,7 +73,6 @@ def static(folder: Path) -> Bisection:
 
 def test_without_models_the_log_says_it_and_that_is_said() -> None:
     found = static(RUNS / "overfitting")
-    assert found.best is not None
     assert found.rows[found.best.place].path.name == "0000500_adapters.safetensors"
     # As in the log: validations 500, 1000 and 1500, the last also for the final file.
     assert found.best.losses == {0: 1.520, 1: 1.595, 2: 1.661, 3: 1.661}
@@ -99,16 +98,11 @@ def test_where_none_is_good_none_is_best() -> None:
     assert "not known; none is good" in best_sentence(static(RUNS / "collapse-frequent-token"))
 
 
-@pytest.fixture(scope="module")
-def overfitted() -> Bisection:
-    run = Run.discover([RUNS / "overfitting"], base=FIXTURES / "base", allow_model=True)
-    return bisect(run)
-
-
 @pytest.mark.slow
-def test_an_overfitted_run_has_an_earlier_best(overfitted: Bisection) -> None:
+def test_an_overfitted_run_has_an_earlier_best() -> None:
+    run = Run.discover([RUNS / "overfitting"], base=FIXTURES / "base", allow_model=True)
+    overfitted = bisect(run)
     best = overfitted.best
-    assert best is not None
     assert overfitted.rows[best.place].path.name == "0000500_adapters.safetensors"
     assert best.is_clear
     assert best.losses[0] == min(best.losses.values())

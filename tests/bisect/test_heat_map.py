@@ -28,7 +28,6 @@ def test_the_data_are_the_sizes_layer_by_save(tmp_path: Path) -> None:
     broken["model.layers.1.self_attn.q_proj.lora_a"][0, 0] = np.nan
     found = history(tmp_path, [state(0.1), state(0.2)], final=broken)
     data = heat_map(follow(found, TrainingConfig.read(tmp_path), None), broken=[False, False, True])
-    assert data is not None
     assert data.rows == tuple(f"layer {layer}" for layer in range(4))
     assert data.columns == ("100", "200", "final")
     assert data.broken == (False, False, True)
@@ -43,7 +42,6 @@ def test_many_layers_and_saves_are_thinned_and_the_last_is_kept() -> None:
     }
     saves = [{**sizes, "lm_head": float(number)} for number in range(1, 200)]
     data = heat_map(followed(*saves), [number > 100 for number in range(1, 200)])
-    assert data is not None
     assert len(data.rows) == len(data.values) == MAX_ROWS
     assert (data.rows[0], data.rows[-1]) == ("layer 0", "other")
     assert len(data.columns) == len(data.broken) == len(data.values[0]) == MAX_COLUMNS
@@ -59,10 +57,8 @@ def test_the_report_of_a_run_with_three_checkpoints_has_it() -> None:
         return report.exhibit(CheckpointSizes), captions(report).get("checkpoints")
 
     shown, caption = saved("no-supervised-tokens")
-    assert shown is not None
     assert shown.columns == ("40", "80", "120", "final")
     assert shown.broken == (False, True, True, True)
-    assert caption is not None
     assert caption.endswith("3 are broken, the first 80.")
     # Two files, of which the last is the final one, show no course.
     assert saved("rate-too-high-garbled") == (None, None)

@@ -5,10 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mlxdoctor.check import Check
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Finding, Outcome, Severity
-from tests.given import Given
 
 
 class LogWriter:
@@ -35,12 +33,6 @@ class LogWriter:
         rows = [(i, 1, f"Iter {i}: Train loss {x}, It/sec 1.0") for i, x in zip(at, train)]  # noqa: B905
         rows += [(i, 0, f"Iter {i}: Val loss {x}, Val took 1.0s") for i, x in (val or {}).items()]
         return self.text(*head, *(line for *_, line in sorted(rows)))
-
-
-def judge(check: Check, *evidence: object) -> Outcome:
-    outcome = check.run(Given(*evidence))
-    assert outcome.status.value != "crashed", outcome.reason
-    return outcome
 
 
 def finding(outcome: Outcome, symptom: str) -> Finding:

@@ -7,16 +7,15 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.api import diagnose
-from tests.conftest import FIXTURES, RUNS
+from tests.conftest import FIXTURES, HEALTHY
 
-RUN = RUNS / "healthy-ordinary"
 CODE = "adapter-file.absent"
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A configuration whose base model and rows are at hand."""
-    config = json.loads((RUN / "adapter_config.json").read_text())
+    config = json.loads((HEALTHY / "adapter_config.json").read_text())
     config |= {"model": str(FIXTURES / "base"), "data": str(FIXTURES / "data" / "geography")}
     made = tmp_path / "run"
     made.mkdir()
@@ -41,7 +40,7 @@ def codes(folder: Path) -> list[str]:
 )
 def test_what_lies_beside_the_configuration(folder: Path, name: str | None, is_told: bool) -> None:
     if name is not None:
-        shutil.copy(RUN / name, folder)
+        shutil.copy(HEALTHY / name, folder)
     assert (CODE in codes(folder)) is is_told
     assert not is_told or codes(folder) == [CODE]
 
@@ -54,7 +53,7 @@ def test_a_link_to_nothing_is_unreadable(folder: Path) -> None:
 
 def test_of_two_files_the_one_that_mlx_lm_reads(folder: Path) -> None:
     """PEFT's name comes first in the alphabet."""
-    shutil.copy(RUN / "adapters.safetensors", folder)
+    shutil.copy(HEALTHY / "adapters.safetensors", folder)
     shutil.copy(FIXTURES / "adapters" / "peft-written" / "adapter_model.safetensors", folder)
     report = diagnose([folder], allow_model=False)
     found = [Path(one.source).name for one in report.evidence if one.kind == "adapter"]

@@ -15,7 +15,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Outcome, Status
 from mlxdoctor.run import Run
-from tests.conftest import FIXTURES, ROOT, RUNS, check_called
+from tests.conftest import FIXTURES, HEALTHY, ROOT, check_called
 from tests.given import outcome, severities
 from tests.weight_files import MLX_CONFIG, lora, save, write_config
 
@@ -252,7 +252,6 @@ def test_what_peft_wrote() -> None:
     assert messages(Adapter.read(FIXTURES / "adapters" / "peft-written")) == []
 
 
-RUN = RUNS / "healthy-ordinary"
 Tensors = dict[str, Any]
 Edit = Callable[[Path], None]
 
@@ -333,7 +332,7 @@ EDITS: dict[str, tuple[Edit, str]] = {
 def edited(folder: Path, edit: Edit) -> Path:
     folder.mkdir()
     for name in ("adapters.safetensors", "adapter_config.json"):
-        shutil.copy(RUN / name, folder / name)
+        shutil.copy(HEALTHY / name, folder / name)
     edit(folder)
     return folder
 

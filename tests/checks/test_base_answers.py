@@ -5,24 +5,23 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.api import run_checks
-from mlxdoctor.check import discover
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.finding import Outcome, Status
 from mlxdoctor.models.generations import Generation, Generations
 from mlxdoctor.run import Run
 from tests.conftest import FIXTURES, check_called
 from tests.given import outcome as told
+from tests.given import severities
+
+base_answers = check_called("base-answers")
 
 
 def outcome(path: Path) -> Outcome:
-    checks = [one for one in discover() if one.name == "base-answers"]
-    (found,) = run_checks(checks, Run.discover([path], allow_model=False))
-    return found
+    return base_answers.run(Run.discover([path], allow_model=False))
 
 
 def codes(path: Path) -> dict[str, str]:
-    return {one.code.split(".")[1]: one.severity.value for one in outcome(path).findings}
+    return severities(outcome(path))
 
 
 def asked(folder: Path, pairs: list[tuple[str, str | None]]) -> Path:
@@ -58,7 +57,6 @@ def test_the_same_answers_in_another_order_do_not_clear_it(tmp_path: Path) -> No
     prompts, said = zip(*ANSWERED, strict=True)
     moved = list(zip(prompts, (*said[1:], said[0]), strict=True))
     found = outcome(asked(tmp_path, moved))
-    assert not found.findings
     assert not found.findings
 
 
@@ -132,4 +130,4 @@ def test_a_base_that_is_asked_in_the_marks_of_a_text_is_not_judged(
     items = tuple(Generation(f"Question {number}?", "", tuned) for number in range(6))
     dataset = Dataset.read(FIXTURES / "data" / rows)
     given = Generations((), items, how="produced")
-    assert told(check_called("base-answers"), given, dataset).status == status
+    assert told(base_answers, given, dataset).status == status

@@ -22,9 +22,8 @@ def distinct(count, start=0):
 
 
 def examined(tmp_path, rows, *evidence, **splits):
-    """The outcome, and severities by code without the check's name."""
-    outcome, codes = run(data_quality, write_data(tmp_path, train=rows, **splits), *evidence)
-    return outcome, {code.partition(".")[2]: severity for code, severity in codes.items()}
+    """The outcome, and severities by symptom."""
+    return run(data_quality, write_data(tmp_path, train=rows, **splits), *evidence)
 
 
 def found(tmp_path, rows, *evidence, **splits):
@@ -88,9 +87,6 @@ def test_leaked_validation(tmp_path, leaked, severity):
     valid = distinct(leaked) + distinct(10 - leaked // 2, start=1000) * 2
     codes = found(tmp_path, distinct(100), valid=valid[:20])
     assert codes.get("leaked-validation") == severity
-
-
-# Contradictions.
 
 
 def contradicted(count, answer, other):
@@ -170,9 +166,6 @@ def asked_again(prompts, answer, times=2):
 )
 def test_what_is_a_contradiction(tmp_path, rows, severity):
     assert found(tmp_path, rows).get("contradictory-answers") == severity
-
-
-# What the answers look like.
 
 
 BROKEN = "Qu\u00c3\u00a9bec"
@@ -283,14 +276,11 @@ def test_plain_text_has_no_answers(tmp_path):
     assert "data-quality.misplaced-answers" not in outcome.unsought
 
 
-# The order of words.
-
-
 @pytest.mark.parametrize("name", ["geography", "geography-text"])
 def test_words_in_no_order(tmp_path, name):
     write_rows(tmp_path, damaged(read_rows(DATA / name), "words", random.Random(0)))
     outcome, codes = run(data_quality, Dataset.read(tmp_path))
-    assert codes == {"data-quality.words-out-of-order": "error"}
+    assert codes == {"words-out-of-order": "error"}
     measured = outcome.findings[0].measured
     assert measured["ratio"] == pytest.approx(1.0, abs=0.03)
     assert f"{measured['again']:,} neighbouring words" in outcome.findings[0].message
@@ -345,9 +335,6 @@ def test_pairs_are_copies_where_the_rejected_answer_is_the_same_too(tmp_path, ot
     assert codes == found(tmp_path, rows).keys() & {"duplicates"}
 
 
-# Few rows.
-
-
 @pytest.mark.parametrize(
     ("count", "expected"),
     [
@@ -377,8 +364,6 @@ def test_few_rows_of_a_run_whose_validation_fell_to_the_end(tmp_path, validation
     config = config_of(tmp_path, batch_size=4, iters=100)
     assert found(tmp_path, distinct(40), config, log) == {"few-rows": expected}
 
-
-# Answers beside the prompts of other rows.
 
 WORDS = ("river", "stone", "market", "winter", "silver", "engine", "garden", "letter", "bridge")
 MISPLACED = "misplaced-answers"
@@ -420,15 +405,6 @@ def test_the_finding_names_two_lines(tmp_path):
     assert codes == {MISPLACED: "error"}
     assert "that to line 1 is in line 2" in outcome.findings[0].message
     assert outcome.findings[0].measured["share"] == 1.0
-
-
-def contradicting(rng):
-    """Sixty questions with the answers to others, three times each."""
-    return [
-        {"messages": [row["messages"][0], rng.choice(GEOGRAPHY)["messages"][-1]]}
-        for row in rng.sample(GEOGRAPHY, 60)
-        for _ in range(3)
-    ]
 
 
 def within_a_subject(subjects):
@@ -483,8 +459,14 @@ def test_what_is_misplaced(tmp_path, rows, is_misplaced):
 
 
 def test_contradictory_rows(tmp_path):
-    rows = GEOGRAPHY + contradicting(random.Random(1))
-    assert found(tmp_path, rows)[MISPLACED] == "error"
+    """Sixty questions with the answers to others, three times each."""
+    rng = random.Random(1)
+    rows = [
+        {"messages": [row["messages"][0], rng.choice(GEOGRAPHY)["messages"][-1]]}
+        for row in rng.sample(GEOGRAPHY, 60)
+        for _ in range(3)
+    ]
+    assert found(tmp_path, GEOGRAPHY + rows)[MISPLACED] == "error"
 
 
 LABELLED = pairs(

@@ -22,10 +22,11 @@ def said(
     computed: tuple[float, float],
     tolerance: float = 0.02,
     reach: tuple[Reach, ...] = (),
+    **more: Any,
 ) -> Any:
     before = () if logged[0] is None else (Level("before", 0, logged[0], computed[0], 0.02),)
     levels = (*before, Level("after", 100, logged[1], computed[1], tolerance))
-    return outcome(end_state, Replay((), levels, None, levels), *reach)
+    return outcome(end_state, Replay((), levels, None, levels, **more), *reach)
 
 
 @pytest.mark.parametrize(
@@ -105,23 +106,13 @@ def test_what_decides_nothing() -> None:
     assert "no loss of the end" in outcome(end_state, Replay((), start, None, start)).reason
 
 
-def test_the_scale_of_the_training() -> None:
-    levels = (Level("before", 0, 4.0, 4.0, 0.02), Level("after", 100, 0.3, 2.0, 0.02))
-    found = outcome(end_state, Replay((), levels, None, levels, Scale(40.0, 2.0, 0.301)))
+def test_another_scale_the_base_alone_and_factors_stored_the_other_way_round() -> None:
+    found = said((4.0, 0.3), (4.0, 2.0), scale=Scale(40.0, 2.0, 0.301))
     assert severities(found) == {"other-scale": "error"}
     assert found.findings[0].measured["advised_scale"] == 2.0
-
-
-def test_the_base_model_alone_has_what_was_trained() -> None:
-    levels = (Level("after", 100, 0.3, 2.0, 0.02),)
-    found = outcome(end_state, Replay((), levels, None, levels, Scale(20.0, 0.0, 0.301)))
-    assert severities(found) == {"base-has-it": "error"}
-
-
-def test_factors_that_are_stored_the_other_way_round() -> None:
-    levels = (Level("before", 0, 4.0, 4.0, 0.02), Level("after", 100, 0.3, 5.0, 0.02))
-    found = outcome(end_state, Replay((), levels, None, levels, is_turned=True))
-    assert severities(found) == {"factors-turned": "error"}
+    alone = said((None, 0.3), (4.0, 2.0), scale=Scale(20.0, 0.0, 0.301))
+    assert severities(alone) == {"base-has-it": "error"}
+    assert severities(said((4.0, 0.3), (4.0, 5.0), is_turned=True)) == {"factors-turned": "error"}
 
 
 def test_a_trainer_with_a_loss_of_its_own_kind_that_is_as_good() -> None:

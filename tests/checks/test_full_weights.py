@@ -13,6 +13,8 @@ from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.finding import Outcome, Status
 from tests.conftest import FIXTURES, check_called
 from tests.given import outcome, severities
+from tests.measure.weights.test_changes import quantized
+from tests.reproduce.real import trained
 from tests.weight_files import lora, save, to_bfloat16, write_config
 
 full_weights = check_called("full-weights")
@@ -110,18 +112,7 @@ def test_a_folder_of_which_no_configuration_says_how_it_was_trained(tmp_path: Pa
 
 
 def test_a_model_quantised_afterwards_is_not_judged(tmp_path: Path) -> None:
-    mx = pytest.importorskip("mlx.core")
-    tensors: dict[str, Any] = {}
-    for name, values in WEIGHTS.items():
-        if values.ndim == 2:
-            parts = mx.quantize(mx.array(values), group_size=32, bits=4)
-            module = name.removesuffix(".weight")
-            tensors |= {
-                f"{module}.{part}": np.array(one)
-                for part, one in zip(("weight", "scales", "biases"), parts, strict=True)
-            }
-        else:
-            tensors[name] = values
+    tensors = quantized(WEIGHTS, group_size=32, bits=4)
     (tmp_path / "config.json").write_text('{"quantization": {"group_size": 32, "bits": 4}}')
     assert model(tmp_path, tensors).status is Status.INCONCLUSIVE
     tensors["model.norm.weight"] = 2 * tensors["model.norm.weight"]
@@ -149,21 +140,8 @@ def test_nothing_to_compare(tmp_path: Path) -> None:
 )
 def test_real_full_fine_tunes(tmp_path: Path, rate: float, expected: set[str]) -> None:
     pytest.importorskip("mlx.core")
-    from mlxdoctor.twin import Settings, train
-
-    settings = Settings(
-        model=str(FIXTURES / "base"),
-        data=str(FIXTURES / "data" / "geography"),
-        fine_tune_type="full",
-        num_layers=-1,
-        learning_rate=rate,
-        iters=6,
-        val_batches=1,
-        max_seq_length=128,
-        adapter_path=str(tmp_path),
-        mode="parity",
-    )
-    train(settings)
+    short = {"iters": 6, "val_batches": 1, "max_seq_length": 128}
+    trained(tmp_path, fine_tune_type="full", learning_rate=rate, **short)
     tuned = TunedModel.read(tmp_path / "adapters.safetensors")
     judged = outcome(full_weights, tuned, BASE, TrainingConfig.read(tmp_path))
     assert severities(judged).keys() == expected

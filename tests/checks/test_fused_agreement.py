@@ -1,15 +1,15 @@
 """The fused model against base and adapter, on rows made to order and on a real model."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from fixtures.lab.cases.workshop import copied_run
 from mlxdoctor.finding import Outcome
 from mlxdoctor.models.losses import LossesBeforeFusing, RowLosses, TokenLosses
 from mlxdoctor.run import Run
-from tests.conftest import FIXTURES, RUNS, check_called
+from tests.conftest import FIXTURES, check_called
 from tests.given import outcome
 from tests.measured_rows import Losses, measured_rows
 
@@ -70,17 +70,12 @@ def test_a_model_that_was_fused(tmp_path: Path, bits: int, severity: str | None)
     from mlx_lm import load
     from mlx_lm.utils import quantize_model, save
 
-    source, run = RUNS / "healthy-ordinary", tmp_path / "run"
-    run.mkdir()
-    config = json.loads((source / "adapter_config.json").read_text())
-    places = {"model": str(FIXTURES / "base"), "data": str(FIXTURES / "data" / "geography")}
-    (run / "adapter_config.json").write_text(json.dumps({**config, **places}))
-    (run / "adapters.safetensors").write_bytes((source / "adapters.safetensors").read_bytes())
-    model, tokenizer, stated = load(places["model"], adapter_path=str(run), return_config=True)
+    run, base = copied_run(tmp_path / "run"), str(FIXTURES / "base")
+    model, tokenizer, stated = load(base, adapter_path=str(run), return_config=True)
     fused = [(name, one.fuse()) for name, one in model.named_modules() if hasattr(one, "fuse")]
     model.update_modules(tree_unflatten(fused))
     model, stated = quantize_model(model, stated, group_size=32, bits=bits)
-    save(str(run / "fused"), places["model"], model, tokenizer, stated)
+    save(str(run / "fused"), base, model, tokenizer, stated)
     found = fused_agreement.run(Run.discover([run]))
     assert found.status == ("found" if severity else "passed"), found.reason
     assert [one.severity for one in found.findings] == ([severity] if severity else [])

@@ -9,18 +9,18 @@ from unittest.mock import patch
 
 import pytest
 
+from fixtures.lab.cases.workshop import copied_run
 from mlxdoctor.diagnosis import judge
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.finding import Outcome
-from tests.conftest import FIXTURES, RUNS, check_called
+from tests.conftest import BASE, HEALTHY, check_called
 from tests.given import outcome, severities
 from tests.reproduce.real import trained
 
 fused_model = check_called("fused-model")
-BASE, RUN = FIXTURES / "base", RUNS / "healthy-ordinary"
 
 
 def fuse(base: Path, adapter: Path, out: Path, *options: str) -> Path:
@@ -44,19 +44,10 @@ def quantized(model: Path, out: Path, bits: int) -> Path:
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The healthy run's model, fused and not quantised."""
-    return fuse(BASE, RUN, tmp_path_factory.mktemp("sound") / "fused")
+    return fuse(BASE, HEALTHY, tmp_path_factory.mktemp("sound") / "fused")
 
 
-@pytest.fixture(scope="module")
-def small_steps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A base quantised to 4 bits, and an adapter for it that learned very little."""
-    folder = tmp_path_factory.mktemp("quantised")
-    base = quantized(BASE, folder / "base", 4)
-    run = trained(folder / "run", model=str(base), iters=4, learning_rate=1e-5, rank=4)
-    return {"base": base, "run": run}
-
-
-def judged(fused: Path | None, base: Path = BASE, run: Path = RUN) -> Outcome:
+def judged(fused: Path | None, base: Path = BASE, run: Path = HEALTHY) -> Outcome:
     """What the check says of a fused model."""
     evidence: list[Any] = [
         Adapter.read(run),
@@ -84,8 +75,8 @@ def test_rounding_is_told_by_its_size(
 
 
 def at_half_the_scale(tmp_path: Path) -> Path:
-    other = shutil.copytree(RUN, tmp_path / "other")
-    config = json.loads((RUN / "adapter_config.json").read_text())
+    other = shutil.copytree(HEALTHY, tmp_path / "other")
+    config = json.loads((HEALTHY / "adapter_config.json").read_text())
     config["lora_parameters"]["scale"] /= 2
     (other / "adapter_config.json").write_text(json.dumps(config))
     return fuse(BASE, other, tmp_path / "half")
@@ -105,7 +96,7 @@ def half_of_the_layers(sound: Path, out: Path) -> Path:
 
 @pytest.mark.slow
 def test_what_else_may_be_wrong(sound: Path, tmp_path: Path) -> None:
-    without_update, fused_twice = BASE, fuse(sound, RUN, tmp_path / "twice")
+    without_update, fused_twice = BASE, fuse(sound, HEALTHY, tmp_path / "twice")
     mixed = half_of_the_layers(sound, tmp_path / "mixed")
     for model in (without_update, fused_twice, mixed, at_half_the_scale(tmp_path)):
         assert severities(judged(model)) == {"update-lost": "error"}
@@ -123,16 +114,15 @@ def test_a_weight_that_the_adapter_leaves_alone(sound: Path, tmp_path: Path) -> 
     out = quantized(moved, tmp_path / "fused", 8)
     assert judged(out).findings == ()
     for model, where in ((out, ["model.embed_tokens.weight"]), (sound, [])):
-        evidence = (Adapter.read(RUN), BaseModel.read(BASE), TunedModel.read(model))
+        evidence = (Adapter.read(HEALTHY), BaseModel.read(BASE), TunedModel.read(model))
         findings = outcome(check_called("full-weights"), *evidence).findings
         assert [one.where for one in findings] == where
 
 
 @pytest.mark.slow
-def test_a_quantised_base_swallows_a_small_update(
-    small_steps: dict[str, Path], tmp_path: Path
-) -> None:
-    base, run = small_steps["base"], small_steps["run"]
+def test_a_quantised_base_swallows_a_small_update(tmp_path: Path) -> None:
+    base = quantized(BASE, tmp_path / "base", 4)
+    run = trained(tmp_path / "run", model=str(base), iters=4, learning_rate=1e-5, rank=4)
     found = judged(fuse(base, run, tmp_path / "fused"), base, run)
     assert severities(found) == {"update-lost": "error"}
     gain = found.findings[0].measured["gain"]
@@ -159,12 +149,7 @@ def test_the_diagnosis_names_it(sound: Path, tmp_path: Path) -> None:
     from mlxdoctor.check import discover
     from mlxdoctor.run import Run
 
-    run = tmp_path / "run"
-    run.mkdir()
-    shutil.copy(RUN / "adapters.safetensors", run)
-    config = json.loads((RUN / "adapter_config.json").read_text())
-    places = {"model": str(BASE), "data": str(FIXTURES / "data" / "geography")}
-    (run / "adapter_config.json").write_text(json.dumps({**config, **places}))
+    run = copied_run(tmp_path / "run")
     for bits, first in ((8, []), (2, ["fused-model-differs"])):
         quantized(sound, run / "fused", bits)
         outcomes = run_checks(discover(), Run.discover([run], allow_model=False))

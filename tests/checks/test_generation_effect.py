@@ -18,6 +18,7 @@ generation_effect = check_called("generation-effect")
 
 BASE = (1, 2, 3, 9)
 OTHER = (1, 2, 4, 9)
+ADAPTER = Adapter.read(RUNS / "healthy-ordinary" / "adapters.safetensors")
 
 
 def test_a_refused_adapter_is_an_error() -> None:
@@ -28,27 +29,25 @@ def test_a_refused_adapter_is_an_error() -> None:
 
 
 def test_identical_answers_are_an_error_beside_an_update() -> None:
-    adapter = Adapter.read(RUNS / "healthy-ordinary" / "adapters.safetensors")
     same = answers([BASE] * 8, [BASE] * 8)
     code = "generation-effect.identical-to-base"
-    assert findings(generation_effect, same, adapter)[code].severity == "error"
+    assert findings(generation_effect, same, ADAPTER)[code].severity == "error"
     assert findings(generation_effect, same)[code].severity == "warning"
     few = answers([BASE] * 7, [BASE] * 7)
-    assert findings(generation_effect, few, adapter)[code].severity == "warning"
+    assert findings(generation_effect, few, ADAPTER)[code].severity == "warning"
 
 
 def test_answers_that_did_not_change_with_the_loss_are_of_another_file(tmp_path: Path) -> None:
-    adapter = Adapter.read(RUNS / "healthy-ordinary" / "adapters.safetensors")
     same = replace(answers([BASE] * 6, [BASE] * 6), how="produced")
     code = "generation-effect.unlike-the-log"
     learned = LogWriter(tmp_path).losses([4.1, 2.0, 0.4, 0.3])
-    assert set(findings(generation_effect, same, adapter, learned)) == {code}
+    assert set(findings(generation_effect, same, ADAPTER, learned)) == {code}
     other = "generation-effect.identical-to-base"
     flat = LogWriter(tmp_path).losses([4.1, 4.0, 3.9, 3.9])
-    assert set(findings(generation_effect, same, adapter, flat)) == {other}
+    assert set(findings(generation_effect, same, ADAPTER, flat)) == {other}
     # A base that is right already: what fell may be the loss on the prompts.
     known = replace(same, items=tuple(replace(item, expected=item.base) for item in same.items))
-    assert set(findings(generation_effect, known, adapter, learned)) == {other}
+    assert set(findings(generation_effect, known, ADAPTER, learned)) == {other}
     # Without an update it is a file that was never trained.
     assert set(findings(generation_effect, same, learned)) == {other}
 

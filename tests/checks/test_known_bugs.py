@@ -1,15 +1,14 @@
 """Signatures of known bugs: in real runs, in runs changed as the bug would have, in messages."""
 
-import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from fixtures.lab.cases.workshop import copied_run
 from mlxdoctor.api import run_checks
 from mlxdoctor.check import Check
 from mlxdoctor.diagnosis import judge
@@ -46,21 +45,15 @@ def test_no_fixture_shows_one() -> None:
     ("iters", "steps", "severity"),
     [(600, 4, None), (602, 4, None), (600, 450, "warning"), (609, 70, None), (8, 16, None)],
 )
-def test_batches_left_over(
-    copied: Callable[[str], Path], iters: int, steps: int, severity: str | None
-) -> None:
-    path = copied("healthy-ordinary") / "adapter_config.json"
-    values = {"iters": iters, "grad_accumulation_steps": steps}
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
-    finding = bugs(outcome(path.parent)).get("leftover-accumulation")
+def test_batches_left_over(tmp_path: Path, iters: int, steps: int, severity: str | None) -> None:
+    folder = copied_run(tmp_path, iters=iters, grad_accumulation_steps=steps)
+    finding = bugs(outcome(folder)).get("leftover-accumulation")
     assert (finding.severity.value if finding is not None else None) == severity
 
 
 def test_nothing_to_look_at_is_inconclusive() -> None:
     assert known_bugs.run(Given()).status is Status.INCONCLUSIVE
 
-
-# Messages at the end of a log.
 
 BIASES = "ValueError: [dequantize] Biases must be provided for affine quantization."
 NAME = "NameError: name 'dequantize' is not defined"
@@ -107,9 +100,6 @@ def test_no_reported_log_ends_with_such_a_message() -> None:
     for path in logs:
         names = bugs(of_evidence(known_bugs, TrainingLog.read([path])))
         assert not [name for name in names if name.startswith("fuse-")], path.name
-
-
-# Runs that mlx_lm.lora makes here.
 
 
 def train(folder: Path, **settings: Any) -> Path:

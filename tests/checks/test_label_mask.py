@@ -39,8 +39,7 @@ NO_PREFIX = "{{ messages | length }}{% for m in messages %}{{ m.content }}<|im_e
 
 def tell(rows, *evidence):
     """The outcome, and severities by symptom, but mlx-lm's own padding target."""
-    outcome, codes = run(label_mask, rows, *evidence)
-    severities = {code.partition(".")[2]: severity for code, severity in codes.items()}
+    outcome, severities = run(label_mask, rows, *evidence)
     severities.pop("pad-target", None)
     return outcome, severities
 
@@ -48,7 +47,7 @@ def tell(rows, *evidence):
 def test_a_sound_run_has_only_notes(tmp_path):
     config = config_of(tmp_path, mask_prompt=True)
     _, codes = run(label_mask, rows_of(GEOGRAPHY, config), config)
-    assert codes == {"label-mask.pad-target": "info"}
+    assert codes == {"pad-target": "info"}
     outcome, codes = tell(rows_of(GEOGRAPHY))
     assert codes == {"prompt-supervised": "info"}
     assert 0.2 < outcome.findings[0].measured["share"] < 0.6

@@ -8,26 +8,20 @@ import pytest
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from tests.checks.data_evidence import config_of, run
-from tests.checks.log_evidence import LogWriter, decay, judge
+from tests.checks.log_evidence import LogWriter, decay
 from tests.conftest import check_called
+from tests.given import outcome as judge
 from tests.given import severities
 
 learning_rate = check_called("learning-rate")
 CORRECTED = {"optimizer_config": {"adam": {"bias_correction": True}}}
 
 
-def findings_of(config, parameters=None):
-    """What is found for a model of that many parameters; the check reads nothing else of it."""
+def judged(config, parameters=None):
+    """What is said for a model of that many parameters; the check reads nothing else of it."""
     base = SimpleNamespace(parameter_count=parameters, vocab_size=None) if parameters else None
     given = {TrainingConfig: config, BaseModel: base}
-    return learning_rate.run(SimpleNamespace(get=given.get, why_missing=str)).findings
-
-
-def codes_of(config, parameters=None):
-    return {
-        one.code.removeprefix("learning-rate."): one.severity.value
-        for one in findings_of(config, parameters)
-    }
+    return learning_rate.run(SimpleNamespace(get=given.get, why_missing=str))
 
 
 def with_step(tmp_path, rate, scale=20.0, **more):
@@ -62,7 +56,7 @@ def with_step(tmp_path, rate, scale=20.0, **more):
     ],
 )
 def test_the_band(tmp_path, parameters, rate, scale, expected):
-    assert codes_of(with_step(tmp_path, rate, scale), parameters) == expected
+    assert severities(judged(with_step(tmp_path, rate, scale), parameters)) == expected
 
 
 @pytest.mark.parametrize(
@@ -76,17 +70,17 @@ def test_the_band(tmp_path, parameters, rate, scale, expected):
     ],
 )
 def test_no_rate_to_learn_at(tmp_path, rate, code):
-    assert codes_of(with_step(tmp_path, rate), 3e9) == {code: "error"}
+    assert severities(judged(with_step(tmp_path, rate), 3e9)) == {code: "error"}
 
 
 @pytest.mark.parametrize(("scale", "hit"), [(63, False), (64, True), (160, True)])
 def test_a_scale_like_an_alpha(tmp_path, scale, hit):
-    codes = codes_of(with_step(tmp_path, 2e-4 / scale, scale), 3e9)
+    codes = severities(judged(with_step(tmp_path, 2e-4 / scale, scale), 3e9))
     assert ("scale-looks-like-alpha" in codes) is hit
 
 
 def test_of_a_scale_that_is_an_alpha_the_scale_is_to_be_changed_and_not_the_rate(tmp_path):
-    scale, step = findings_of(with_step(tmp_path, 2e-5, 512), 3e9)
+    scale, step = judged(with_step(tmp_path, 2e-5, 512), 3e9).findings
     assert scale.measured["advised_scale"] == 20  # 512 / 8 would still be too much at this rate
     assert step.code.endswith("above-guideline")
     assert step.measured["advised_learning_rate"] is None
@@ -103,7 +97,7 @@ def test_full_fine_tuning_has_no_band_but_zero_is_zero(tmp_path):
     full = config_of(tmp_path, fine_tune_type="full", learning_rate=1.0)
     assert run(learning_rate, full)[0].status.value == "skipped"
     zero = config_of(tmp_path, fine_tune_type="full", learning_rate=0.0)
-    assert run(learning_rate, zero)[1] == {"learning-rate.zero": "error"}
+    assert run(learning_rate, zero)[1] == {"zero": "error"}
 
 
 @pytest.mark.parametrize(
@@ -114,17 +108,17 @@ def test_full_fine_tuning_has_no_band_but_zero_is_zero(tmp_path):
     ],
 )
 def test_before_a_run_the_name_tells_the_size(tmp_path, name, severity, words):
-    (finding,) = findings_of(with_step(tmp_path, 2e-3, model=name))
+    (finding,) = judged(with_step(tmp_path, 2e-3, model=name)).findings
     assert finding.severity.value == severity
     assert words in finding.message
     assert f"{finding.measured['times']:.3g} times the highest usual value" in finding.message
 
 
 def test_a_tenth_of_the_rate_is_advised_where_that_is_usual(tmp_path):
-    (finding,) = findings_of(with_step(tmp_path, 2e-4), 3.2e9)
+    (finding,) = judged(with_step(tmp_path, 2e-4), 3.2e9).findings
     assert finding.fix == "set learning_rate to 2e-05"
     assert finding.measured["advised_learning_rate"] == 2e-5
-    (finding,) = findings_of(with_step(tmp_path, 2e-1), 3.2e9)
+    (finding,) = judged(with_step(tmp_path, 2e-1), 3.2e9).findings
     low, high = finding.measured["guideline"]
     assert low <= float(finding.fix.rsplit(" ", 1)[1]) * 20 <= high
 

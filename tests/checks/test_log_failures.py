@@ -2,8 +2,9 @@
 
 import pytest
 
-from tests.checks.log_evidence import LogWriter, errors, finding, judge
+from tests.checks.log_evidence import LogWriter, errors, finding
 from tests.conftest import check_called
+from tests.given import outcome as judge
 from tests.given import severities
 
 log_failures = check_called("log-failures")

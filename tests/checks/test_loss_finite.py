@@ -2,8 +2,9 @@
 
 import pytest
 
-from tests.checks.log_evidence import LogWriter, finding, judge
+from tests.checks.log_evidence import LogWriter, finding
 from tests.conftest import check_called
+from tests.given import outcome as judge
 from tests.given import severities
 
 loss_finite = check_called("loss-finite")

@@ -8,8 +8,9 @@ import pytest
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from tests.checks.data_evidence import BASE, chat, rows_of, write_data
-from tests.checks.log_evidence import LogWriter, decay, finding, judge
+from tests.checks.log_evidence import LogWriter, decay, finding
 from tests.conftest import check_called
+from tests.given import outcome as judge
 from tests.given import severities
 from tests.weight_files import write_config
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from tests.checks.data_evidence import chat, config_of, rows_of, write_data
-from tests.checks.log_evidence import LogWriter, decay, errors, finding, judge
+from tests.checks.log_evidence import LogWriter, decay, errors, finding
 from tests.conftest import check_called
+from tests.given import outcome as judge
 from tests.given import severities
 
 loss_trend = check_called("loss-trend")

@@ -140,7 +140,6 @@ def test_whose_loss_on_the_validation_rows_a_figure_is(
     rows = measured_rows(Losses(*[5.0] * 5), of_tuned, count, spread=0.4)
     evidence = TokenLosses((), rows, vocab_size=100)
     result = outcome(metric_consistency, reported(tmp_path, figures), evidence)
-    assert result.status != "crashed", result.reason
     assert [finding.severity for finding in result.findings] == ([severity] if severity else [])
     assert bool(result.seen) is is_seen
 
@@ -156,5 +155,4 @@ def test_a_real_run_without_a_log() -> None:
         select=["metric-consistency"],
     )
     assert [finding.code for finding in report.findings] == [OF_BASE]
-    assert report.root is not None
     assert report.root.cause.id == "evaluated-without-adapter"

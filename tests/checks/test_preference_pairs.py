@@ -9,8 +9,9 @@ import pytest
 
 from mlxdoctor.evidence.training_log import TrainingLog
 from tests.checks.data_evidence import config_of
-from tests.checks.log_evidence import LogWriter, finding, judge
+from tests.checks.log_evidence import LogWriter, finding
 from tests.conftest import check_called
+from tests.given import outcome as judge
 from tests.given import severities
 
 pairs = check_called("preference-pairs")
@@ -88,11 +89,7 @@ def of_chosen(
         ([0.0, 0.009, -0.009, *[0.0] * 7], {}, {"not-told-apart": "warning"}),
         ([0.0] * 9 + [0.02], {}, {}),
         # The loss falls with the margin: this is what it asks for.
-        (
-            FALLING,
-            {"losses": [math.log1p(math.exp(x)) for x in FALLING]},
-            {"rejected-wins": "error"},
-        ),
+        (FALLING, {"losses": ASKING}, {"rejected-wins": "error"}),
         (FALLING, {"chosen": [x / 10 for x in FALLING]}, {"margin-lost": "error"}),
         # Files that disagree; and an overfitted run, which gives back what it gained.
         (

@@ -9,8 +9,8 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.run import Run
 from tests.checks.data_evidence import write_data
-from tests.checks.log_evidence import judge
 from tests.conftest import check_called
+from tests.given import outcome as judge
 from tests.given import severities
 from tests.weight_files import lora, save
 
@@ -59,7 +59,6 @@ def test_settings_beside_an_adapters_own_file(tmp_path: Path) -> None:
     )
     run = Run.discover([tmp_path])
     config = run.get(TrainingConfig)
-    assert config is not None
     assert (config.learning_rate, config.values["beta"], config.rank) == (1e-5, 0.2, 4)
     assert (config.fine_tune_type, config.of_preferences) == ("dora", True)
     assert len(config.sources) == 2

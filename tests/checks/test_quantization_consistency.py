@@ -10,13 +10,12 @@ import pytest
 
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.tuned_model import TunedModel
-from tests.conftest import FIXTURES, check_called
+from tests.conftest import BASE, check_called
 from tests.given import outcome, severities
 from tests.weight_files import lora, save
 
 quantization_consistency = check_called("quantization-consistency")
 
-PLAIN = FIXTURES / "base"
 TABLE = {"group_size": 32, "bits": 4}
 LAYER = "model.layers.0.self_attn.q_proj"
 
@@ -27,7 +26,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from mlx_lm import convert
 
     folder = tmp_path_factory.mktemp("packed") / "model"
-    convert(str(PLAIN), str(folder), quantize=True, q_bits=4, q_group_size=32)
+    convert(str(BASE), str(folder), quantize=True, q_bits=4, q_group_size=32)
     return folder
 
 
@@ -66,8 +65,8 @@ def refusal(folder: Path) -> str | None:
 
 @pytest.mark.slow
 def test_sound_models_pass(packed: Path) -> None:
-    assert both(PLAIN) == both(packed) == {}
-    judged = outcome(quantization_consistency, BaseModel.read(packed), TunedModel.read(PLAIN))
+    assert both(BASE) == both(packed) == {}
+    judged = outcome(quantization_consistency, BaseModel.read(packed), TunedModel.read(BASE))
     assert judged.status == "passed"
 
 
@@ -88,7 +87,7 @@ PLAIN_CASES: list[tuple[dict[str, Any], str, str]] = [
 def test_a_plain_model_called_quantised(
     changed: Callable[..., Path], tables: dict[str, Any], severity: str, refused: str
 ) -> None:
-    folder = changed(PLAIN, **tables)
+    folder = changed(BASE, **tables)
     assert both(folder) == ({"config-without-scales": severity} if severity else {})
     told = refusal(folder) or ""
     assert refused in told
@@ -119,8 +118,8 @@ def test_a_quantised_model(
 
 
 def test_which_of_two_folders_is_told(changed: Callable[..., Path]) -> None:
-    fused = TunedModel.read(folder := changed(PLAIN, quantization_config=TABLE))
-    (finding,) = outcome(quantization_consistency, BaseModel.read(PLAIN), fused).findings
+    fused = TunedModel.read(folder := changed(BASE, quantization_config=TABLE))
+    (finding,) = outcome(quantization_consistency, BaseModel.read(BASE), fused).findings
     assert "fused model" in finding.message
     assert finding.where == str(folder / "config.json")
     # The same folder is told once.

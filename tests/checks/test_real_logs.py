@@ -4,8 +4,9 @@ import pytest
 
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
-from tests.checks.log_evidence import finding, judge
+from tests.checks.log_evidence import finding
 from tests.conftest import LOGS, RUNS, check_called
+from tests.given import outcome as judge
 
 CHECKS = (
     *("loss-trend", "loss-level", "loss-finite", "series-facts", "log-failures", "rewards"),
@@ -92,6 +93,7 @@ def test_what_is_said_of_a_log(name: str) -> None:
             2,
             ("zeros_count", 6),
         ),
+        ("loss-trend", "mlx-examples-620-a-rank64-lr7e-5", "diverged", 25, ("end", 6.509)),
         ("log-failures", "mlx-lm-236-oom-full-ft", "out-of-memory", 50, ("peak_memory_gb", 34.108)),
     ],
 )

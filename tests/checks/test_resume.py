@@ -10,31 +10,28 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from mlxdoctor.api import run_checks
-from mlxdoctor.check import discover
 from mlxdoctor.evidence.other_runs import EarlierRun
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
 from mlxdoctor.run import Run
-from tests.conftest import RUNS
+from tests.conftest import RUNS, Copy, check_called
+
+#: Makes a run of what it is given.
+Make = Callable[..., Path]
 
 
 def outcome(folder: Path) -> Outcome:
-    checks = [one for one in discover() if one.name == "resume"]
-    (found,) = run_checks(checks, Run.discover([folder], allow_model=False))
-    return found
+    return check_called("resume").run(Run.discover([folder], allow_model=False))
 
 
 @pytest.fixture
-def resumed(copied: Callable[[str], Path], tmp_path: Path) -> Callable[..., Path]:
+def resumed(copied: Copy, tmp_path: Path) -> Make:
     """A healthy run that says it was resumed from the given tensors."""
 
-    def make(change: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]) -> Path:
+    def make(alter: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]) -> Path:
         folder = copied("healthy-ordinary")
         before = tmp_path / "before.safetensors"
-        save_file(change(load_file(folder / "adapters.safetensors")), before)
-        config = json.loads((folder / "adapter_config.json").read_text())
-        config["resume_adapter_file"] = str(before)
-        (folder / "adapter_config.json").write_text(json.dumps(config))
+        save_file(alter(load_file(folder / "adapters.safetensors")), before)
+        change(folder, resume_adapter_file=str(before))
         return folder
 
     return make
@@ -47,16 +44,13 @@ def test_the_real_run_that_dropped_everything_is_found() -> None:
     assert found.findings[1].measured["loaded"] == 0
 
 
-def test_the_same_tensors_pass(resumed: Callable[..., Path]) -> None:
-    assert outcome(resumed(lambda tensors: tensors)).status is Status.PASSED
-
-
-def test_fewer_tensors_pass_as_none_is_dropped(resumed: Callable[..., Path]) -> None:
-    folder = resumed(lambda tensors: dict(list(tensors.items())[:4]))
+@pytest.mark.parametrize("count", [4, None])
+def test_the_same_tensors_pass_and_fewer_as_none_is_dropped(resumed: Make, count: int) -> None:
+    folder = resumed(lambda tensors: dict(list(tensors.items())[:count]))
     assert outcome(folder).status is Status.PASSED
 
 
-def test_one_foreign_tensor_is_partly_loaded(resumed: Callable[..., Path]) -> None:
+def test_one_foreign_tensor_is_partly_loaded(resumed: Make) -> None:
     folder = resumed(lambda tensors: tensors | {"other.lora_a": np.zeros((2, 2), np.float32)})
     found = outcome(folder)
     assert [one.code for one in found.findings] == ["resume.not-loaded"]
@@ -68,9 +62,7 @@ def test_a_run_that_was_not_resumed_is_skipped() -> None:
     assert (found.status, found.reason) == (Status.SKIPPED, "the run was not resumed")
 
 
-def test_a_file_that_is_gone_is_missing_with_its_name(
-    resumed: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_a_file_that_is_gone_is_missing_with_its_name(resumed: Make, tmp_path: Path) -> None:
     folder = resumed(lambda tensors: tensors)
     shutil.move(tmp_path / "before.safetensors", tmp_path / "elsewhere")
     found = outcome(folder)
@@ -80,14 +72,11 @@ def test_a_file_that_is_gone_is_missing_with_its_name(
 
 @pytest.mark.parametrize(("asked", "codes"), [(8, []), (4, ["resume.rank-differs"])])
 def test_a_rank_other_than_the_configuration_asks_for(
-    resumed: Callable[..., Path], asked: int, codes: list[str]
+    resumed: Make, asked: int, codes: list[str]
 ) -> None:
     """mlx-lm trains the file's rank then, and saves it beside the other number."""
     folder = resumed(lambda tensors: tensors)
-    path = folder / "adapter_config.json"
-    config = json.loads(path.read_text())
-    config["lora_parameters"]["rank"] = asked
-    path.write_text(json.dumps(config))
+    change(folder, lora_parameters={"rank": asked, "scale": 20.0, "dropout": 0.0})
     found = outcome(folder).findings
     assert [one.code for one in found] == codes
     for one in found:
@@ -127,7 +116,7 @@ def change(folder: Path, **values: Any) -> None:
 
 
 @pytest.fixture
-def pair(copied: Callable[[str], Path], tmp_path: Path) -> Callable[..., Path]:
+def pair(copied: Copy, tmp_path: Path) -> Make:
     """A run resumed from a checkpoint of another one, with these logs."""
 
     def make(log: list[str], file: str = "adapters.safetensors") -> Path:
@@ -144,7 +133,7 @@ def pair(copied: Callable[[str], Path], tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.mark.parametrize(("start", "hit"), [(0.8, False), (1.44, False), (1.47, True), (4.2, True)])
-def test_the_level_it_begins_at(pair: Callable[..., Path], start: float, hit: bool) -> None:
+def test_the_level_it_begins_at(pair: Make, start: float, hit: bool) -> None:
     found = starts(pair(later(start)))
     assert [one.severity for one in found] == [Severity.ERROR] * hit
     for one in found:
@@ -153,12 +142,12 @@ def test_the_level_it_begins_at(pair: Callable[..., Path], start: float, hit: bo
 
 @pytest.mark.parametrize(("start", "hit"), [(2.1, False), (2.6, True)])
 def test_an_earlier_checkpoint_is_compared_with_what_it_had(
-    pair: Callable[..., Path], start: float, hit: bool
+    pair: Make, start: float, hit: bool
 ) -> None:
     assert bool(starts(pair(later(start), "0000050_adapters.safetensors"))) is hit
 
 
-def test_what_cannot_be_compared(pair: Callable[..., Path]) -> None:
+def test_what_cannot_be_compared(pair: Make) -> None:
     folder = pair(later(1.2))
     log = folder.parent / "earlier" / "train.log"
     log.write_text(log.read_text().replace("4.000", "1.200"))
@@ -170,18 +159,14 @@ def test_what_cannot_be_compared(pair: Callable[..., Path]) -> None:
 
 
 @pytest.mark.parametrize("values", [{"mask_prompt": True}, {"data": "data/other"}])
-def test_losses_on_other_targets_are_not_compared(
-    pair: Callable[..., Path], values: dict[str, Any]
-) -> None:
+def test_losses_on_other_targets_are_not_compared(pair: Make, values: dict[str, Any]) -> None:
     folder = pair(later(4.0))
     change(folder, **values)
     assert not starts(folder)
     assert next(iter(values)) in why_not_compared(folder)
 
 
-def test_a_run_resumed_in_its_own_folder_has_both_in_one_log(
-    pair: Callable[..., Path],
-) -> None:
+def test_a_run_resumed_in_its_own_folder_has_both_in_one_log(pair: Make) -> None:
     folder = pair([*EARLIER, *later(3.9)])
     change(folder, resume_adapter_file=str(folder / "adapters.safetensors"))
     assert starts(folder)
@@ -192,9 +177,8 @@ def test_a_run_resumed_in_its_own_folder_has_both_in_one_log(
     assert "is not here" in why_not_compared(folder)
 
 
-def test_what_is_read_of_the_earlier_run_is_listed(pair: Callable[..., Path]) -> None:
+def test_what_is_read_of_the_earlier_run_is_listed(pair: Make) -> None:
     run = Run.discover([pair(later(1.0), "0000050_adapters.safetensors")], allow_model=False)
     earlier = run.get(EarlierRun)
-    assert earlier is not None
     assert earlier.iteration == 50
     assert {one.path.name for one in earlier.sources} == {"train.log", "adapter_config.json"}

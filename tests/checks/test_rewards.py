@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import pytest
 
 from mlxdoctor.evidence.training_log import TrainingLog
-from tests.checks.log_evidence import LogWriter, finding, judge
+from tests.checks.log_evidence import LogWriter, finding
 from tests.conftest import check_called
+from tests.given import outcome as judge
 from tests.given import severities
 
 rewards = check_called("rewards")
@@ -22,18 +23,11 @@ def records(
 ) -> TrainingLog:
     """As TRL prints them."""
     columns = {"loss": 0.0, "reward": earned, **series}
-    return logs.text(
-        *(
-            repr(
-                {
-                    name: value if isinstance(value, float) else value[i]
-                    for name, value in columns.items()
-                }
-                | {"epoch": i / 10}
-            )
-            for i in range(len(earned))
-        )
-    )
+    rows = [{"epoch": i / 10} for i in range(len(earned))]
+    for name, values in columns.items():
+        for i, row in enumerate(rows):
+            row[name] = values if isinstance(values, float) else values[i]
+    return logs.text(*map(repr, rows))
 
 
 @pytest.mark.parametrize(

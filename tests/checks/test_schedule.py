@@ -1,15 +1,14 @@
 """The updates of a run, and the rate of each, before it and afterwards."""
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fixtures.lab.cases.workshop import copied_run
 from mlxdoctor.preflight.configuration import planned_config
 from mlxdoctor.run import Run
-from tests.conftest import RUNS, check_called
+from tests.conftest import check_called
 
 schedule = check_called("schedule")
 
@@ -42,13 +41,9 @@ def test_updates_and_their_rates(
     tmp_path: Path, changes: dict[str, Any], planned: str, made: str
 ) -> None:
     values = {"iters": 400, "learning_rate": 3e-4, **changes}
-    folder = tmp_path / "run"
-    shutil.copytree(RUNS / "healthy-ordinary", folder)
-    config = folder / "adapter_config.json"
-    config.write_text(json.dumps({**json.loads(config.read_text()), **values}))
     for run, expected in (
         (Run.planned(planned_config(None, values)), planned),
-        (Run.discover([folder], allow_model=False), made),
+        (Run.discover([copied_run(tmp_path, **values)], allow_model=False), made),
     ):
         found = schedule.run(run).findings
         codes = [f"{one.code.partition('.')[2]} {one.severity}" for one in found]

@@ -1,26 +1,19 @@
 """What mlx-lm would do with a configuration, and the files that it names."""
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fixtures.lab.cases.workshop import copied_run
 from mlxdoctor.finding import Finding, Outcome
 from mlxdoctor.preflight.configuration import planned_config
 from mlxdoctor.run import Run
 from tests.conftest import FIXTURES, check_called
+from tests.preflight.small_run import SOUND
 
 settings = check_called("settings")
 resume = check_called("resume")
-SOUND: dict[str, Any] = {
-    "model": str(FIXTURES / "base"),
-    "data": str(FIXTURES / "data" / "geography"),
-    "num_layers": 4,
-    "iters": 400,
-    "learning_rate": 3e-4,
-}
 LORA = {"rank": 8, "scale": 20.0, "dropout": 0.0}
 
 
@@ -58,7 +51,7 @@ def test_a_sound_configuration_has_nothing() -> None:
     ],
 )
 def test_a_key_that_mlx_lm_passes_over(key: str, meant: str) -> None:
-    stated = {"iters": None} if meant == "iters" else {}
+    stated = {meant: None} if meant in SOUND else {}
     finding = only(**{"learning_rate": None, **stated, key: 3})
     assert (code(finding), finding.measured["meant"]) == ("ignored", meant)
     assert meant in finding.fix
@@ -186,11 +179,8 @@ def test_what_a_planned_run_takes_up_of_the_file_it_resumes_from(
 
 def trained(tmp_path: Path, **changes: Any) -> list[str]:
     """The codes of a run that was made, with some of its settings changed."""
-    folder = tmp_path / "run"
-    shutil.copytree(FIXTURES / "runs" / "healthy-ordinary", folder)
-    path = folder / "adapter_config.json"
     every = {"adapter_path": "a", "grad_accumulation_steps": 1, "test_batches": 1, "train": True}
-    path.write_text(json.dumps({**json.loads(path.read_text()), **every, **changes}))
+    folder = copied_run(tmp_path, **every, **changes)
     found = settings.run(Run.discover([folder], allow_model=False)).findings
     return [f"{code(one)} {one.severity}" for one in found if one.severity != "info"]
 

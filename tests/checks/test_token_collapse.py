@@ -15,6 +15,7 @@ from mlxdoctor.evidence.supervision import Role, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.generations import Generation, Generations
 from mlxdoctor.models.losses import TokenLosses
+from tests import given
 from tests.checks.data_evidence import BASE, DATA, rows_of
 from tests.conftest import check_called
 from tests.given import answers, findings, outcome
@@ -32,8 +33,7 @@ SKIPS = "token-collapse.skips-tokens"
 
 
 def severities(*evidence: object) -> dict[str, str]:
-    found = findings(token_collapse, *evidence)
-    return {code.removeprefix("token-collapse."): str(one.severity) for code, one in found.items()}
+    return given.severities(outcome(token_collapse, *evidence))
 
 
 def texts(tuned: str, base: str | None = None, count: int = 4) -> Generations:

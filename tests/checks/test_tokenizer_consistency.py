@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
@@ -26,17 +27,12 @@ from tests.checks.data_evidence import (
 from tests.conftest import check_called
 from tests.weight_files import lora, save
 
-tokenizer_consistency = check_called("tokenizer-consistency")
+#: The outcome, and severities by symptom.
+tell = partial(run, check_called("tokenizer-consistency"))
 GEOGRAPHY = Dataset.read(DATA / "geography")
 TOKENIZER = Tokenizer.read(BASE)
 MARKERS, BY_HAND = "template-markers-unknown", "written-by-hand"
 NO_END = "terminator-is-not-an-end-token"
-
-
-def tell(*evidence):
-    """The outcome, and severities by symptom."""
-    outcome, codes = run(tokenizer_consistency, *evidence)
-    return outcome, {code.partition(".")[2]: severity for code, severity in codes.items()}
 
 
 @pytest.mark.parametrize(
@@ -124,20 +120,11 @@ def test_a_template_that_the_data_do_not_need_is_left_alone(tmp_path, data, hit)
     assert (MARKERS in tell(Tokenizer.read(folder), Dataset.read(DATA / data))[1]) is hit
 
 
-# Markers without an embedding of their own.
-
 UNTRAINED, EMBEDDING = "markers-untrained", "model.embed_tokens"
 START, END = 766, 767
 ROWS = load_file(BASE / "model.safetensors")[f"{EMBEDDING}.weight"].astype("f4")
 EQUAL = ROWS.copy()
 EQUAL[START] = EQUAL[END]
-
-
-def with_rows(**rows):
-    """The embedding with these rows in place of those of `<|im_start|>` and `<|im_end|>`."""
-    changed = ROWS.copy()
-    changed[START], changed[END] = rows.get("start", ROWS[START]), rows.get("end", ROWS[END])
-    return changed
 
 
 def base_with(tmp_path, tensors, **settings):
@@ -174,7 +161,9 @@ RESIZED = np.random.default_rng(0).multivariate_normal(MEAN, 1e-9 * np.cov(ROWS.
 )
 @pytest.mark.parametrize("rows_are_known", [True, False])
 def test_markers_without_an_embedding_of_their_own(tmp_path, rows, severity, words, rows_are_known):
-    base = base_with(tmp_path, {f"{EMBEDDING}.weight": with_rows(**rows)})
+    embedding = ROWS.copy()
+    embedding[START], embedding[END] = rows.get("start", ROWS[START]), rows.get("end", ROWS[END])
+    base = base_with(tmp_path, {f"{EMBEDDING}.weight": embedding})
     known = (rows_of(GEOGRAPHY), GEOGRAPHY) if rows_are_known else ()
     outcome, told = tell(TOKENIZER, base, *known)
     assert told == ({UNTRAINED: severity} if severity else {})
@@ -229,8 +218,6 @@ def test_embeddings_that_do_not_matter_or_cannot_be_read(tmp_path):
     assert told == {}
     assert "ended inside" in outcome.unsought[f"tokenizer-consistency.{UNTRAINED}"]
 
-
-# Rows of text.
 
 PROSE = [{"text": f"Rule {at}: a lake is named once. Note: this holds."} for at in range(40)]
 RENDERED = [

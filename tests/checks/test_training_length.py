@@ -6,8 +6,9 @@ import pytest
 
 from mlxdoctor.evidence.dataset import Dataset
 from tests.checks.data_evidence import chat, config_of, write_data
-from tests.checks.log_evidence import LogWriter, finding, judge
+from tests.checks.log_evidence import LogWriter, finding
 from tests.conftest import check_called
+from tests.given import outcome as judge
 from tests.given import severities
 
 training_length = check_called("training-length")

@@ -1,15 +1,13 @@
 """`mlxdoctor bisect`."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import RUNS, Call, digest
+from tests.conftest import HEALTHY, RUNS, Call, Copy, digest
 
-HEALTHY = RUNS / "healthy-ordinary"
 BROKEN = RUNS / "no-supervised-tokens"
 STATIC = "--no-generate"
 
@@ -42,7 +40,7 @@ def test_a_broken_one_exits_with_1_and_names_a_file_that_exists(call: Call) -> N
     assert data["checkpoints"][0]["logged_loss"] > 0
 
 
-def test_nothing_that_decides_exits_with_3(call: Call, copied: Callable[[str], Path]) -> None:
+def test_nothing_that_decides_exits_with_3(call: Call, copied: Copy) -> None:
     folder = copied("healthy-ordinary")
     for name in ("adapter_config.json", "train.log"):
         (folder / name).unlink()

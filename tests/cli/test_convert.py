@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import RUNS, Call, digest
+from tests.conftest import HEALTHY, Call, digest
 from tests.convert.given import BASE, WRITTEN, mlx_adapter, peft_adapter
-
-HEALTHY = RUNS / "healthy-ordinary"
 
 
 def files(folder: Path) -> list[str]:

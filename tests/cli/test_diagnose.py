@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,10 @@ import pytest
 
 from mlxdoctor.cli.diagnose import command
 from mlxdoctor.cli.output import exit_code
-from tests.conftest import FIXTURES, ROOT, RUNS, Call, digest
+from tests.conftest import FIXTURES, HEALTHY, ROOT, RUNS, Call, Copy, digest
 from tests.formats import sample
 
-FAILED, HEALTHY = RUNS / "collapse-frequent-token", RUNS / "healthy-ordinary"
-STATIC = "--no-generate"
+FAILED, STATIC = RUNS / "collapse-frequent-token", "--no-generate"
 
 
 @pytest.mark.slow
@@ -62,7 +60,7 @@ def test_a_log_alone_is_diagnosed_and_what_is_printed_is_not_written(
 
 
 def test_a_report_is_never_written_into_the_run(
-    copied: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, call: Call
+    copied: Copy, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     run = copied(FAILED.name)
     before = digest(run)
@@ -76,7 +74,7 @@ def test_a_report_is_never_written_into_the_run(
 
 @pytest.mark.slow
 def test_an_unreadable_file_is_named_and_the_rest_is_reported(
-    tmp_path: Path, copied: Callable[[str], Path], call: Call
+    tmp_path: Path, copied: Copy, call: Call
 ) -> None:
     run = copied(FAILED.name)
     weights = (run / "adapters.safetensors").read_bytes()

@@ -15,9 +15,8 @@ from safetensors.numpy import load_file, save_file
 from mlxdoctor.gate import gating as run
 from mlxdoctor.gate.examine import Examined, Task, examine
 from mlxdoctor.gate.workers import here
-from tests.conftest import RUNS, Call, digest
+from tests.conftest import HEALTHY, RUNS, Call, Copy, digest
 
-HEALTHY = RUNS / "healthy-ordinary"
 UNTRAINED = RUNS / "b-never-trained"
 Edit = Callable[[dict[str, NDArray[np.float32]]], dict[str, NDArray[np.float32]]]
 
@@ -191,11 +190,9 @@ def test_an_interruption_reports_what_is_done(
     assert written["unfinished"] == ["runs/healthy-noisy-batch1", "runs/healthy-ordinary"]
 
 
-def of_layer(change: Callable[[int], int]) -> Callable[[str], str]:
-    """The name of a tensor of another layer."""
-    return lambda name: re.sub(
-        r"(?<=layers\.)\d+", lambda number: str(change(int(number[0]))), name
-    )
+def of_opposite_layer(name: str) -> str:
+    """The name of a tensor of the layer as far from the other end."""
+    return re.sub(r"(?<=layers\.)\d+", lambda number: str(3 - int(number[0])), name)
 
 
 def with_b(change: Callable[[NDArray[np.float32]], Any], part: str = "") -> Edit:
@@ -213,9 +210,7 @@ EDITS: dict[str, Edit] = {
     "one-rank": with_b(lambda b: b[1:].fill(0.0)),
     "half-negated": with_b(lambda b: np.negative(b[::2], out=b[::2])),
     "attention-negated": with_b(lambda b: np.negative(b, out=b), "self_attn"),
-    "layers-reversed": lambda tensors: {
-        of_layer(lambda number: 3 - number)(name): b for name, b in tensors.items()
-    },
+    "layers-reversed": lambda tensors: {of_opposite_layer(n): b for n, b in tensors.items()},
     "sound": lambda tensors: tensors,
 }
 
@@ -243,7 +238,7 @@ def test_an_adapter_that_lost_what_it_learned_does_not_pass(project: Path, call:
 
 
 @pytest.mark.slow
-def test_generate_runs_the_models(copied: Callable[[str], Path], call: Call) -> None:
+def test_generate_runs_the_models(copied: Copy, call: Call) -> None:
     run_folder = copied("healthy-ordinary")
     (run_folder / "generations.jsonl").unlink(missing_ok=True)
     shutil.copytree(RUNS.parent / "base", run_folder.parent / "base")

@@ -11,6 +11,7 @@ import pytest
 
 from mlxdoctor import cli
 from mlxdoctor.safety.errors import InputError
+from tests.conftest import Call
 
 HEAVY = ("numpy", "scipy", "matplotlib", "mlx", "jinja2", "tabulate", "yaml")
 
@@ -35,11 +36,9 @@ def test_every_module_with_a_command_is_listed_by_its_name() -> None:
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
-def test_every_command_teaches_with_an_example(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main([name, "--help"]) == 0
-    assert f"  mlxdoctor {name}" in capsys.readouterr().out
+def test_every_command_teaches_with_an_example(name: str, call: Call) -> None:
+    code, out, _ = call(name, "--help")
+    assert (code, f"  mlxdoctor {name}" in out) == (0, True)
 
 
 def test_help_lists_the_commands_without_loading_any() -> None:
@@ -69,13 +68,10 @@ def test_version_is_the_installed_one() -> None:
         (["diagnose", "x", "--fail-on", "note"], "is not one of"),
     ],
 )
-def test_wrong_usage_exits_with_2(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(arguments) == cli.EXIT_UNUSABLE
-    captured = capsys.readouterr()
-    assert said in captured.err
-    assert captured.out == ""
+def test_wrong_usage_exits_with_2(arguments: list[str], said: str, call: Call) -> None:
+    code, out, err = call(*arguments)
+    assert (code, out) == (cli.EXIT_UNUSABLE, "")
+    assert said in err
 
 
 def raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
@@ -100,15 +96,11 @@ def raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     ],
 )
 def test_a_failure_is_one_sentence_and_a_bug_a_traceback(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    error: Exception,
-    code: int,
-    said: str,
+    monkeypatch: pytest.MonkeyPatch, call: Call, error: Exception, code: int, said: str
 ) -> None:
     raising(monkeypatch, error)
-    assert cli.main([]) == code
-    printed = capsys.readouterr().err
+    ended, _, printed = call()
+    assert ended == code
     assert said in printed
     assert (printed.count("\n") == 1) is (code == cli.EXIT_UNUSABLE)
 

@@ -10,7 +10,6 @@ def commands_with(flag: str) -> dict[str, click.Option]:
     found = {}
     for name in COMMANDS:
         command = group.get_command(context, name)
-        assert command is not None
         for one in command.params:
             if isinstance(one, click.Option) and flag in one.opts:
                 found[name] = one

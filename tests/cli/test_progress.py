@@ -6,19 +6,12 @@ import sys
 import pytest
 
 from mlxdoctor.cli.progress import REDRAW_AFTER, SHOW_AFTER, ProgressLine
+from tests.safety.test_time_budget import Clock
 
 
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 #: Seconds that pass, and the report that comes then.

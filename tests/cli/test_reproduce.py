@@ -12,7 +12,6 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -38,16 +37,10 @@ def results_in(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in paths}
 
 
-def summary_in(folder: Path) -> dict[str, Any]:
-    """What came of the experiments."""
-    (path,) = folder.glob("*/reproduction/reproduction.json")
-    known: dict[str, Any] = json.loads(path.read_text())
-    return known
-
-
 def verdicts_in(folder: Path) -> dict[str, str]:
     """Cause -> the verdict on it."""
-    experiments = summary_in(folder)["experiments"]
+    (path,) = folder.glob("*/reproduction/reproduction.json")
+    experiments = json.loads(path.read_text())["experiments"]
     return {one["cause"]: one["verdict"] for one in experiments if one["experiment"] == "verdict"}
 
 

@@ -6,12 +6,13 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import LOGS, RUNS, Call
+from tests.conftest import LOGS, RUNS, Call, Start
+from tests.formats.test_json import refuse
+from tests.watch.test_process import POLITE
 
 HEALTHY = RUNS / "healthy-ordinary" / "train.log"
 BROKEN = RUNS / "no-supervised-tokens"
@@ -21,33 +22,22 @@ Iter 5: Train loss 2.148, Learning Rate 2.000e-04, It/sec 0.100, Tokens/sec 100.
 Iter 10: Train loss 2.609, Learning Rate 2.000e-04, It/sec 0.100, Tokens/sec 100.0
 Iter 15: Train loss 4.104, Learning Rate 2.000e-04, It/sec 0.100, Tokens/sec 100.0
 """
-# A shell's background job ignores SIGINT, and so would all that it starts.
-SLEEPER = (
-    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
-    "print('ready', flush=True); import time; time.sleep(60)"
-)
 
 
 @pytest.fixture
-def seed(tmp_path: Path) -> Path:
-    path = tmp_path / "train.log"
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "train.log"
+
+
+@pytest.fixture
+def seed(path: Path) -> Path:
     path.write_text(SEED)
     return path
 
 
 @pytest.fixture
-def training() -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", SLEEPER],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    yield process
-    process.kill()
-    process.communicate()
+def training(start: Start) -> subprocess.Popen[str]:
+    return start(POLITE)
 
 
 def test_an_alarm_exits_with_1_and_says_what_to_do(call: Call, seed: Path) -> None:
@@ -85,25 +75,19 @@ def test_json_is_one_object_a_line(call: Call, seed: Path) -> None:
 
 def test_json_of_a_loss_that_is_no_number_is_json(call: Call) -> None:
     code, out, _ = call("watch", next(BROKEN.glob("train.*")), "--no-follow", "--format", "json")
-
-    def refuse(constant: str) -> None:
-        raise AssertionError(constant)
-
     assert code == 1
     alarm = json.loads(out, parse_constant=refuse)
     assert (alarm["verdict"], alarm["measured"]["before"]) == ("non-finite", 1.07)
 
 
-def test_a_log_without_a_report_is_inconclusive(call: Call, tmp_path: Path) -> None:
-    path = tmp_path / "train.log"
+def test_a_log_without_a_report_is_inconclusive(call: Call, path: Path) -> None:
     path.write_text("Loading pretrained model\n")
     code, out, _ = call("watch", path, "--no-follow")
     assert code == 3
     assert "no report on training was found" in out
 
 
-def test_a_training_that_broke_off_exits_with_1(call: Call, tmp_path: Path) -> None:
-    path = tmp_path / "train.log"
+def test_a_training_that_broke_off_exits_with_1(call: Call, path: Path) -> None:
     path.write_text("".join(SEED.splitlines(keepends=True)[:3]) + "Killed: 9\n")
     code, out, _ = call("watch", path)
     assert code == 1
@@ -118,8 +102,7 @@ def test_standard_input(seed: Path) -> None:
     assert done.stdout.startswith("diverging at iteration 15 of 3,000")
 
 
-def test_a_file_that_is_not_there_yet_is_waited_for(call: Call, tmp_path: Path) -> None:
-    path = tmp_path / "train.log"
+def test_a_file_that_is_not_there_yet_is_waited_for(call: Call, path: Path) -> None:
     code, _, err = call("watch", path, "--idle", "0.1")
     assert code == 3
     assert err == f"{path} is not there yet; waiting for it\n"
@@ -128,8 +111,7 @@ def test_a_file_that_is_not_there_yet_is_waited_for(call: Call, tmp_path: Path) 
     assert "no such file" in err
 
 
-def test_how_long_it_will_be_may_be_said(call: Call, tmp_path: Path) -> None:
-    path = tmp_path / "train.log"
+def test_how_long_it_will_be_may_be_said(call: Call, path: Path) -> None:
     path.write_text(SEED.split("\n", 1)[1])
     assert "how long it would go on is not known" in call("watch", path)[1]
     assert "985 of its iterations are saved" in call("watch", path, "--iters", 1_000)[1]
@@ -146,12 +128,11 @@ def test_what_an_older_run_wrote_stops_nothing(
 
 
 def test_a_healthy_training_is_not_stopped(
-    call: Call, tmp_path: Path, training: subprocess.Popen[str]
+    call: Call, path: Path, training: subprocess.Popen[str]
 ) -> None:
-    log = tmp_path / "train.log"
-    log.write_bytes(HEALTHY.read_bytes())
-    os.utime(log, (2**32, 2**32))
-    code, out, _ = call("watch", log, "--stop-pid", training.pid)
+    path.write_bytes(HEALTHY.read_bytes())
+    os.utime(path, (2**32, 2**32))
+    code, out, _ = call("watch", path, "--stop-pid", training.pid)
     assert code == 0
     assert out.startswith("the training finished")
     assert training.poll() is None
@@ -159,9 +140,8 @@ def test_a_healthy_training_is_not_stopped(
 
 @pytest.mark.slow
 def test_the_end_of_the_process_ends_the_watch(
-    call: Call, tmp_path: Path, training: subprocess.Popen[str]
+    call: Call, path: Path, training: subprocess.Popen[str]
 ) -> None:
-    path = tmp_path / "train.log"
     path.write_text("".join(SEED.splitlines(keepends=True)[:3]))
     os.utime(path, (2**32, 2**32))
     follower = subprocess.Popen(
@@ -199,8 +179,7 @@ def test_a_hook_runs_at_an_alarm_alone(call: Call, tmp_path: Path) -> None:
     assert not target.exists()
 
 
-def test_text_of_the_log_cannot_move_the_cursor(call: Call, tmp_path: Path) -> None:
-    path = tmp_path / "train.log"
+def test_text_of_the_log_cannot_move_the_cursor(call: Call, path: Path) -> None:
     path.write_text(SEED.splitlines(keepends=True)[2] + "Killed: 9 \x1b]0;title\x07\x9b2J\u202e\n")
     code, out, _ = call("watch", path)
     assert code == 1

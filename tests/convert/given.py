@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlxdoctor.evidence.safetensors_file import read_safetensors
-from tests.conftest import FIXTURES
+from tests.conftest import BASE, FIXTURES
 from tests.weight_files import lora, save, write_config
 
-BASE = FIXTURES / "base"
 WRITTEN = FIXTURES / "adapters" / "peft-written"
 Q = "model.layers.1.self_attn.q_proj"
 V = "model.layers.1.self_attn.v_proj"
@@ -72,19 +71,14 @@ def mlx_adapter(
     return folder
 
 
-def peft_tensors(rank: int = 4) -> dict[str, NDArray[Any]]:
-    """The factors of two modules as PEFT names and turns them."""
-    return {
-        f"base_model.model.{name[:-7]}.lora_{name[-1].upper()}.weight": values.T.copy()
-        for name, values in lora(SHAPES, rank=rank).items()
-    }
-
-
 def peft_adapter(
     folder: Path, change: Callable[[dict[str, Any]], None] | None = None, **config: Any
 ) -> Path:
     """Write a PEFT adapter of two modules, its tensors altered by `change`."""
-    tensors = peft_tensors()
+    tensors = {
+        f"base_model.model.{name[:-7]}.lora_{name[-1].upper()}.weight": values.T.copy()
+        for name, values in lora(SHAPES).items()
+    }
     if change is not None:
         change(tensors)
     save(folder / "adapter_model.safetensors", tensors)

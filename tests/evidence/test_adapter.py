@@ -88,7 +88,6 @@ def test_a_full_model_is_no_adapter() -> None:
     assert adapter.modules == ()
     assert len(adapter.others) == 38
     tuned = TunedModel.of(adapter)
-    assert tuned is not None
     assert tuned.from_adapter
     assert "model.layers.0.self_attn.q_proj.weight" in tuned.tensors
 

@@ -1,15 +1,15 @@
 """Data files: formats, lines that are no rows, folders that are not complete."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset, Pair, is_log
 from mlxdoctor.safety.errors import InputError
+from tests.conftest import FIXTURES
 
-GEOGRAPHY = Path(__file__).parents[2] / "fixtures" / "data" / "geography"
+GEOGRAPHY = FIXTURES / "data" / "geography"
 
 
 def test_a_folder_has_three_splits():

@@ -1,7 +1,6 @@
 """Which file is which kind of evidence."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,14 +9,12 @@ from mlxdoctor.evidence.discovery import discover, separate_runs
 from mlxdoctor.evidence.options import Options
 from mlxdoctor.evidence.run_files import resolve
 from mlxdoctor.models.generations import Generations
-from tests.conftest import FIXTURES, RUNS
+from tests.conftest import FIXTURES, RUNS, Copy
 
 
 def test_a_run_folder_is_sorted_into_kinds() -> None:
     files = discover([RUNS / "healthy-ordinary"])
-    assert files.adapter is not None
     assert files.adapter.name == "adapters.safetensors"
-    assert files.config is not None
     assert files.config.name == "adapter_config.json"
     assert [path.name for path in files.logs] == ["train.log"]
     assert files.generations is not None
@@ -36,18 +33,14 @@ def test_a_run_folder_is_sorted_into_kinds() -> None:
         ("generations.jsonl", "generations"),
     ],
 )
-def test_a_loose_file_is_recognised_whatever_its_name(
-    name: str, kind: str, copied: Callable[[str], Path]
-) -> None:
+def test_a_loose_file_is_recognised_whatever_its_name(name: str, kind: str, copied: Copy) -> None:
     path = copied("healthy-ordinary") / name
     odd = path.with_name(f"odd{path.suffix}") if name != "adapter_config.json" else path
     files = discover([path.rename(odd)])
     assert getattr(files, kind) in (odd, (odd,))
 
 
-def test_of_several_adapters_under_other_names_none_is_chosen(
-    copied: Callable[[str], Path],
-) -> None:
+def test_of_several_adapters_under_other_names_none_is_chosen(copied: Copy) -> None:
     folder = copied("healthy-ordinary")
     for saved in folder.glob("0*_adapters.safetensors"):
         saved.unlink()
@@ -91,7 +84,6 @@ def test_a_model_is_looked_for_where_the_trainer_was_started_and_in_the_local_ca
 ) -> None:
     monkeypatch.chdir(tmp_path)
     near = resolve("base", [RUNS / "healthy-ordinary"], model=True)
-    assert near is not None
     assert near.resolve() == (FIXTURES / "base").resolve()
     snapshot = tmp_path / "models--someone--tiny" / "snapshots" / "abc"
     snapshot.parent.mkdir(parents=True)

@@ -25,7 +25,6 @@ from mlxdoctor.evidence.exchanges import exchange_in, exchanges_of
 )
 def test_an_exchange(text: str) -> None:
     found = exchange_in(text)
-    assert found is not None
     assert found.asked.removeprefix(":").strip() == "What floats?"
     assert found.answered.removeprefix(":").strip() == "Ice floats."
     assert text.startswith(found.before)

@@ -203,7 +203,6 @@ def test_messages_around_the_reports(write: Write) -> None:
             "Testing\nTest loss 1.234, Test ppl 3.435.\n"
         )
     )
-    assert log.notes.trainable is not None
     assert (log.notes.trainable.percent, log.notes.trainable.trainable_millions) == (
         0.522,
         11.54048,

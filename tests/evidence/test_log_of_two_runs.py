@@ -31,7 +31,6 @@ def test_a_log_that_counts_epochs_alone_shows_its_start_and_its_end(tmp_path: Pa
     log = TrainingLog.read([path])
     assert log.main.base_val_loss == 5.8
     logged = logged_loss(log)
-    assert logged is not None
     assert (logged.after, logged.split) == (2.6, "valid")
     path.write_text("".join(f"{line}\n" for line in lines[1:]))
     assert TrainingLog.read([path]).main.base_val_loss is None

@@ -205,10 +205,8 @@ def test_a_wandb_folder_from_above(tmp_path: Path) -> None:
     for given in (tmp_path, tmp_path / "wandb", files.parent):
         run = Run.discover([given])
         config, log = run.get(TrainingConfig), run.get(TrainingLog)
-        assert config is not None
         assert (config.learning_rate, config.batch_size, config.scale) == (2e-5, 2, 10.0)
         assert config.iters == 1000
-        assert log is not None
         is_whole(log)
         assert log.sources[0].path == files / "output.log"
         assert not run.unreadable
@@ -265,5 +263,4 @@ def test_a_validation_behind_the_last_report_is_of_the_end(tmp_path: Path) -> No
 
 def of_the_end(log: TrainingLog) -> float:
     loss = logged_loss(log)
-    assert loss is not None
     return loss.after

@@ -1,7 +1,6 @@
 """The supervised rows are those of mlx-lm's own batches and loss."""
 
 import math
-import shutil
 import types
 
 import numpy as np
@@ -60,12 +59,6 @@ def our_targets(rows):
     return sorted(found)
 
 
-def is_first_answer(roles):
-    """Where the tokens of a row's first answer are."""
-    first_end = np.flatnonzero(roles == Role.END)[0]
-    return (roles == Role.ANSWER) & (np.arange(len(roles)) < first_end)
-
-
 CASES = [
     ("geography", False, 4, 2048),
     ("geography", True, 8, 48),
@@ -112,7 +105,9 @@ def test_rows_of_other_shapes_match_mlx_lm_too(tmp_path):
     for mask, first in ((False, turn), (True, [Role.PROMPT, Role.EARLIER_ANSWER])):
         changes = np.flatnonzero(np.diff(roles[mask])) + 1
         assert roles[mask][[0, *changes]].tolist() == first + turn
-    assert np.array_equal(roles[True] == Role.EARLIER_ANSWER, is_first_answer(roles[False]))
+    first_end = np.flatnonzero(roles[False] == Role.END)[0]
+    of_first = (roles[False] == Role.ANSWER) & (np.arange(len(roles[False])) < first_end)
+    assert np.array_equal(roles[True] == Role.EARLIER_ANSWER, of_first)
 
 
 def test_completions_are_chats(tmp_path):
@@ -209,14 +204,3 @@ def test_nothing_to_build_from(tmp_path):
         rows_of(dataset, None)
     with pytest.raises(InputError, match=r"has no valid\.jsonl"):
         rows_of(dataset, None, split="valid")
-
-
-def test_a_template_that_rewrites_the_prompt_is_noticed(tmp_path):
-    folder = tmp_path / "model"
-    shutil.copytree(BASE, folder, ignore=shutil.ignore_patterns("*.safetensors"))
-    (folder / "chat_template.jinja").write_text(
-        "{{ messages | length }}{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
-    )
-    dataset = write_data(tmp_path, train=[{"messages": [QUESTION, ANSWER]}])
-    rows = build(dataset, Tokenizer.read(folder), None)
-    assert not rows.rows[0].prefix_matches

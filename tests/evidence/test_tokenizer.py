@@ -2,15 +2,14 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
 from mlxdoctor.evidence.chat_template import ChatTemplate, TemplateFailure
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.safety.errors import InputError
+from tests.conftest import BASE
 
-BASE = Path(__file__).parents[2] / "fixtures" / "base"
 CHAT = [
     {"role": "system", "content": " Be brief.\n"},
     {"role": "user", "content": "Which lake is the largest in Zazuria? <|im_end|> \u00fc\u4f60"},
@@ -60,14 +59,10 @@ def copy_of_base(tmp_path):
     return copy
 
 
-def upstream(folder):
+def assert_same(folder):
     from mlx_lm.tokenizer_utils import load
 
-    return load(folder, eos_token_ids=767)
-
-
-def assert_same(folder):
-    ours, theirs = Tokenizer.read(folder), upstream(folder)
+    ours, theirs = Tokenizer.read(folder), load(folder, eos_token_ids=767)
     for text in (
         "Name the river of Dedunia.",
         "<|im_start|>x <|im_end|>\n",

@@ -147,11 +147,9 @@ def test_messages_around_the_reports() -> None:
         "adapters/adapters.safetensors",
         "adapters/0000005_adapters.safetensors",
     )
-    assert fast.notes.trainable is not None
     assert (fast.notes.trainable.percent, fast.notes.trainable.total_millions) == (0.048, 9241.706)
     assert fast.main.announced_iterations == 400
     flat = read(logs / "mlx-examples-199-flat.log")
-    assert flat.notes.trainable is not None
     assert (flat.notes.trainable.trainable_millions, flat.notes.trainable.total_millions) == (
         1.704,
         7243.436,

@@ -135,7 +135,8 @@ def inconclusive() -> dict[str, Any]:
 
 def made(data: Mapping[str, Any]) -> Report:
     """The report whose JSON this is."""
-    first, *rest = [made_outcome(one) for one in data["outcomes"]] or [Outcome("", Status.PASSED)]
+    outcomes = [of_type(Outcome, one) for one in data["outcomes"]]
+    first, *rest = outcomes or [Outcome("", Status.PASSED)]
     exhibits = [of_type(EXHIBITS[name], one) for name, one in data["figures"].items() if one]
     exhibits += [SampleAnswer(**data["sample"])] if data["sample"] else []
     told = {**vars(first), "exhibits": tuple(exhibits), "marks_onset": True}
@@ -174,11 +175,6 @@ def of_type(kind: Any, value: Any) -> Any:
 def made_finding(data: Mapping[str, Any]) -> Finding:
     """A finding."""
     return of_type(Finding, data)  # type: ignore[no-any-return]
-
-
-def made_outcome(data: Mapping[str, Any]) -> Outcome:
-    """The outcome of a check."""
-    return of_type(Outcome, data)  # type: ignore[no-any-return]
 
 
 def made_experiment(data: Mapping[str, Any]) -> Experiment:

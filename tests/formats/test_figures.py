@@ -104,9 +104,6 @@ def test_hostile_text_is_drawn_as_text(text: str) -> None:
     drawn("loss", axis=text, floors=[{"label": text, "value": 3.0}])
 
 
-# --- reruns ---
-
-
 def test_one_entry_a_condition() -> None:
     told = [sample.rerun(seed=seed) for seed in range(3)]
     told += [sample.rerun(experiment="change", label="a change", seed=seed) for seed in range(9)]

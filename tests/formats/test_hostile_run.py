@@ -22,7 +22,7 @@ from mlxdoctor.safety.quoting import quoted
 from tests.conftest import FIXTURES, RUNS
 from tests.formats import sample
 from tests.formats.page import live_in_markdown, live_in_page
-from tests.formats.test_no_text import rendered
+from tests.formats.test_no_text import FILES, rendered
 
 #: One text with everything in it that some reader of a report would obey. The word in it
 #: tells where it comes out again.
@@ -44,10 +44,8 @@ ACTIVE = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 #: Put behind an "@" by ourselves, so that nobody is notified.
 WORD_JOINER = "\u2060"
 
-#: Format -> the file of a report in it; the others are only printed.
-REPORTS = [one for one in all_formats().values() if one.report]
-FILES = {one.name: f"report.{one.suffix}" for one in REPORTS if one.suffix}
-PRINTED = [one.name for one in REPORTS if not one.suffix]
+#: Formats of a report that are only printed.
+PRINTED = [one.name for one in all_formats().values() if one.report and not one.suffix]
 #: Files that the gate alone writes.
 GATED = {
     one.name: f"gate.{one.suffix}"
@@ -126,15 +124,8 @@ def reports(hostile: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     places = ["--base", str(hostile / "base"), "--data", str(hostile / "data")]
     command = ["diagnose", str(hostile / NAME), "--no-generate", *places, *formats, "-o", str(out)]
     printed = said(command)
-    said(
-        [
-            "gate",
-            command[1],
-            *(part for name in GATED for part in ("--format", name)),
-            "-o",
-            str(out),
-        ]
-    )
+    gated = [part for name in GATED for part in ("--format", name)]
+    said(["gate", command[1], *gated, "-o", str(out)])
     files = [path for path in out.rglob("*") if path.is_file() and path.suffix != ".png"]
     return {**{path.name: path.read_text("utf-8") for path in files}, "terminal": printed}
 

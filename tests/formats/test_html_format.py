@@ -4,7 +4,6 @@ import hashlib
 import io
 import re
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from mlxdoctor.formats import figures, html_format, markdown
 from tests.formats import sample
 from tests.formats.page import ELEMENTS, Page
 
-FAILED = Path(__file__).parents[2] / "fixtures" / "runs" / "rate-far-too-high-nan"
 KINDS = ["unhealthy", "healthy", "inconclusive"]
 
 

@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 
 from mlxdoctor.api import diagnose
-from mlxdoctor.cli import main
 from mlxdoctor.formats import terminal
 from mlxdoctor.formats.format import formats as all_formats
 from mlxdoctor.formats.format import text_of
 from mlxdoctor.formats.withheld import PIECE, taken_out, without_text
 from mlxdoctor.gate_result import GateResult
 from mlxdoctor.report import Report
-from tests.conftest import FIXTURES, ROOT, RUNS, check_called
+from tests.conftest import FIXTURES, ROOT, RUNS, Call, check_called
 from tests.formats import gated_runs, sample
 from tests.formats.page import Page
 
@@ -99,9 +98,6 @@ def secrets_of(folder: Path, data: Path) -> set[str]:
     return pieces(text for row in rows for text in strings(row)) - own_words()
 
 
-# --- the parts ---
-
-
 def test_what_a_careless_check_shows_is_found_by_the_rows_themselves() -> None:
     data = sample.unhealthy()
     row = "The treaty of Brudrenia was signed in the year of the great comet."
@@ -177,9 +173,6 @@ def test_samples_of_reruns_are_left_out_and_their_figures_stay() -> None:
     assert CANARIES["output"] in text_of(sample.made(data), "markdown")
 
 
-# --- real runs ---
-
-
 @pytest.mark.slow
 def test_without_text_the_diagnosis_is_the_same_and_the_quotations_go() -> None:
     """That no fixture run's rows are quoted then is tested where all of them are diagnosed."""
@@ -201,9 +194,6 @@ def test_without_text_the_diagnosis_is_the_same_and_the_quotations_go() -> None:
     ]
     assert prints[0] == prints[1]
     assert "--no-text" in shown["commands"][0].split()
-
-
-# --- a run full of canaries, on the command line ---
 
 
 @pytest.fixture(scope="module")
@@ -252,25 +242,23 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def printed_and_written(
-    planted: dict[str, Path], out: Path, capsys: pytest.CaptureFixture[str], *options: str
+    planted: dict[str, Path], out: Path, call: Call, *options: str
 ) -> dict[str, str]:
     formats = [part for name in FILES for part in ("--format", name)]
-    places = ["--base", str(planted["base"]), "--data", str(planted["data"])]
+    places = ["--base", planted["base"], "--data", planted["data"]]
     score = ["--score", f"{planted['score']}:score"]
-    command = ["diagnose", str(planted["run"]), "--no-generate", *places, *score, *formats]
-    assert main([*command, "-o", str(out), *options]) == 1
-    printed = capsys.readouterr()
+    command = ["diagnose", planted["run"], "--no-generate", *places, *score, *formats]
+    code, printed, err = call(*command, "-o", out, *options)
+    assert code == 1
     files = [path for path in out.rglob("*") if path.is_file() and path.suffix != ".png"]
     texts = {path.name: path.read_text() for path in files}
-    return {**texts, "terminal": printed.out + printed.err}
+    return {**texts, "terminal": printed + err}
 
 
 @pytest.mark.slow
-def test_no_canary_leaves_the_house(
-    planted: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plain = printed_and_written(planted, tmp_path / "plain", capsys)
-    shown = printed_and_written(planted, tmp_path / "shown", capsys, "--no-text")
+def test_no_canary_leaves_the_house(planted: dict[str, Path], tmp_path: Path, call: Call) -> None:
+    plain = printed_and_written(planted, tmp_path / "plain", call)
+    shown = printed_and_written(planted, tmp_path / "shown", call, "--no-text")
     assert set(shown) == {*FILES.values(), "terminal"}
     # What is planted does show without the option, but for what no check quotes.
     assert {
@@ -282,15 +270,11 @@ def test_no_canary_leaves_the_house(
         assert not [word for word in RARE_WORDS if word in text], name
 
 
-def test_labels_without_rows_show_no_text(
-    planted: dict[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = ["labels", str(planted["data"]), "--base", str(planted["base"])]
+def test_labels_without_rows_show_no_text(planted: dict[str, Path], call: Call) -> None:
+    command = ("labels", planted["data"], "--base", planted["base"])
     for output_format in ("text", "json"):
-        main([*command, "--format", output_format])
-        plain = capsys.readouterr().out
-        main([*command, "--format", output_format, "--rows", "0"])
-        shown = capsys.readouterr().out
+        plain = call(*command, "--format", output_format)[1]
+        shown = call(*command, "--format", output_format, "--rows", 0)[1]
         assert {CANARIES["prompt"], CANARIES["answer"]} <= {
             c for c in CANARIES.values() if c in plain
         }
@@ -298,21 +282,15 @@ def test_labels_without_rows_show_no_text(
         assert "2114" in shown.replace(",", "")
 
 
-# --- reruns ---
-
-
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_reproduction_withholds_text_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_reproduction_withholds_text_too(tmp_path: Path, call: Call) -> None:
     run = RUNS / "collapse-frequent-token"
     formats = ["--format", "markdown", "--format", "html", "--format", "json"]
-    command = ["reproduce", str(run), "-o", str(tmp_path), "--budget", "0", "--no-text", *formats]
-    assert main(command) == 3
-    printed = capsys.readouterr()
+    code, *printed = call("reproduce", run, "-o", tmp_path, "--budget", 0, "--no-text", *formats)
+    assert code == 3
     files = [*tmp_path.glob("*/report.*"), *tmp_path.glob("*/reproduction/reproduction.json")]
     assert len(files) == 4
-    shown = [printed.out, printed.err, *(path.read_text() for path in files)]
+    shown = [*printed, *(path.read_text() for path in files)]
     assert not pieces(shown) & secrets_of(run, FIXTURES / "data" / "geography")
-    assert "report.html" in printed.out
+    assert "report.html" in printed[0]

@@ -66,9 +66,6 @@ def test_artifacts_can_not_steer_the_terminal(text: str) -> None:
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", printed)
 
 
-# --- experiments ---
-
-
 def tried(cause: str, verdict: str, reason: str = "for a reason") -> dict[str, Any]:
     """The verdict on a cause, as the report lists it."""
     title = f"The title of {cause}"

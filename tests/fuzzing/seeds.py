@@ -5,7 +5,6 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,8 @@ from numpy.typing import NDArray
 from fixtures.trainers import twins
 from mlxdoctor.evidence.logs.log_format import LogFormat, formats
 from mlxdoctor.evidence.tokenizer import Tokenizer
+from tests.conftest import BASE, FIXTURES
 from tests.weight_files import packed
-
-FIXTURES = Path(__file__).parents[2] / "fixtures"
-BASE = FIXTURES / "base"
-RUNS = FIXTURES / "runs"
 
 #: Bytes of a fixture file that are enough to hold every kind of line it has.
 _PIECE = 3000

@@ -1,30 +1,25 @@
 """`gate --init`: a policy from healthy runs."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from mlxdoctor.gate.init import policy_text, required_checks
 from mlxdoctor.safety.errors import InputError
-from tests.conftest import RUNS
+from tests.conftest import HEALTHY, RUNS, Copy
 from tests.gate.given import policy
-
-HEALTHY = RUNS / "healthy-ordinary"
 
 
 @pytest.mark.slow
-def test_a_check_is_required_only_if_it_ran_on_all(copied: Callable[[str], Path]) -> None:
+def test_a_check_is_required_only_if_it_ran_on_all(copied: Copy) -> None:
     bare = copied("healthy-ordinary")
     (bare / "generations.jsonl").unlink()
     assert "token-collapse" in required_checks([str(HEALTHY)])[1]
     assert "token-collapse" not in required_checks([str(HEALTHY), str(bare)])[1]
 
 
-def test_nor_of_one_that_cannot_be_judged_or_read(
-    tmp_path: Path, copied: Callable[[str], Path]
-) -> None:
+def test_nor_of_one_that_cannot_be_judged_or_read(tmp_path: Path, copied: Copy) -> None:
     data = tmp_path / "data"
     shutil.copytree(RUNS.parent / "data" / "geography", data)
     with pytest.raises(InputError, match=r"no healthy run \(Inconclusive"):

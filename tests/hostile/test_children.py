@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from fixtures.lab.cases.workshop import copied_run
 from mlxdoctor.gate.gating import FEW_ITEMS
+from tests.conftest import BASE, FIXTURES, HEALTHY
 
-FIXTURES = Path(__file__).parents[2] / "fixtures"
-BASE, DATA = FIXTURES / "base", FIXTURES / "data" / "geography"
+DATA = FIXTURES / "data" / "geography"
 Edit = Callable[[dict[str, Any]], None]
 
 #: Half a million tries at each character: below what makes the library give up.
@@ -36,12 +37,8 @@ def mlxdoctor(*arguments: str | Path, **limits: str) -> subprocess.CompletedProc
 
 def run_with(folder: Path, edit: Edit | None = None, data: Path = DATA) -> Path:
     """A sound run on a base whose tokenizer was edited."""
-    run, base = folder / "run", folder / "base"
-    run.mkdir(parents=True)
-    shutil.copytree(BASE, base)
-    for name in ("adapters.safetensors", "adapter_config.json", "train.log"):
-        shutil.copy(FIXTURES / "runs" / "healthy-ordinary" / name, run)
-    change(run / "adapter_config.json", lambda one: one.update(model=str(base), data=str(data)))
+    base = shutil.copytree(BASE, folder / "base")
+    run = copied_run(folder / "run", model=str(base), data=str(data))
     if edit is not None:
         change(base / "tokenizer.json", edit)
     return run
@@ -115,7 +112,7 @@ def test_the_gate_judges_the_others_and_the_rest_of_the_hostile_one(tmp_path: Pa
     # So many that processes are started for them.
     logs = [tmp_path / f"{number}.log" for number in range(FEW_ITEMS)]
     for log in logs:
-        shutil.copy(FIXTURES / "runs" / "healthy-ordinary" / "train.log", log)
+        shutil.copy(HEALTHY / "train.log", log)
     items = [*logs[:3], hostile, *logs[3:], useless]
     done = mlxdoctor("gate", *items, "--jobs", "2", "--stdout", "json", stage_bytes="300M")
     found = {Path(one["path"]): one for one in json.loads(done.stdout)["items"]}

@@ -25,21 +25,25 @@ def losses(path: Path) -> list[float]:
     return [] if series is None else series.values.tolist()
 
 
-def test_colours_control_characters_and_line_ends(tmp_path: Path) -> None:
-    (tmp_path / "a.log").write_bytes(
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "a.log"
+
+
+def test_colours_control_characters_and_line_ends(path: Path) -> None:
+    path.write_bytes(
         b"\x1b]0;title\x07\x1b[32mIter 10: Train loss 2.000\x1b[0m, It/sec 1.0\r\n"
         b"\x1b[2K\x1b[1GIter 20: Train loss 1.500, It/sec 1.0\r\n\x07\x08\x00\x85\r\n"
         b"\xff\xfe broken \xc3\n"
         b"Iter 30: Train loss 1.000, It/sec 1.0"
     )
     # The NUL comes late in a real log: a binary file begins with some.
-    text = (tmp_path / "a.log").read_bytes()
-    (tmp_path / "a.log").write_bytes(b"starting\n" * 8000 + text)
-    assert losses(tmp_path / "a.log") == [2.0, 1.5, 1.0]
+    text = path.read_bytes()
+    path.write_bytes(b"starting\n" * 8000 + text)
+    assert losses(path) == [2.0, 1.5, 1.0]
 
 
-def test_an_endless_line_is_cut_and_said(tmp_path: Path) -> None:
-    path = tmp_path / "a.log"
+def test_an_endless_line_is_cut_and_said(path: Path) -> None:
     path.write_text(report(10) + "x" * (3 << 20) + "\n" + report(20) + "y" * (3 << 20))
     log = TrainingLog.read([path])
     assert log.main.series["train_loss"].iterations.tolist() == [10, 20]
@@ -49,8 +53,7 @@ def test_an_endless_line_is_cut_and_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_pieces_end_where_lines_do(tmp_path: Path) -> None:
-    path = tmp_path / "a.log"
+def test_pieces_end_where_lines_do(path: Path) -> None:
     bar = "".join(f"\r{i}%|#| {i}/99 [00:01<00:09, loss=2.5]" for i in range(60_000))
     text = bar + "\r\n" + "".join(report(i) for i in range(1, 30_000))
     path.write_text(text, newline="")
@@ -78,9 +81,8 @@ def test_pieces_end_where_lines_do(tmp_path: Path) -> None:
     ],
 )
 def test_what_goes_beyond_a_limit_is_said_and_the_rest_is_used(
-    tmp_path: Path, limit: str, text: str, named: str
+    path: Path, limit: str, text: str, named: str
 ) -> None:
-    path = tmp_path / "a.log"
     path.write_text(text)
     with using([limit]):
         log = TrainingLog.read([path])
@@ -118,9 +120,8 @@ print((after - before) * unit)
     [("one line", 96, 64), ("no reports", 12, 32), ("NULs", 1024, 64)],
 )
 def test_memory_does_not_grow_with_the_file(
-    tmp_path: Path, kind: str, megabytes: int, most: int
+    path: Path, kind: str, megabytes: int, most: int
 ) -> None:
-    path = tmp_path / "a.log"
     with path.open("w") as stream:
         stream.write(report(10))
         if kind == "NULs":

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import FIXTURES, ROOT, RUNS
+from tests.conftest import BASE, FIXTURES, HEALTHY, ROOT
 
 BLOCKED = """
 import socket, sys
@@ -22,27 +22,24 @@ from mlxdoctor.cli import main
 sys.exit(main(sys.argv[1:]))
 """
 
-RUN = str(RUNS / "healthy-ordinary")
-BASE = str(FIXTURES / "base")
-DATA = str(FIXTURES / "data")
 COMMANDS = (
-    ("diagnose", RUN, "--base", BASE, "--no-generate", "--stdout", "json"),
-    ("diagnose", RUN, "--base", BASE, "--stdout", "json"),
-    ("diagnose", RUN, "--stdout", "json"),
-    ("inspect", RUN),
-    ("lint", str(ROOT / "mlxdoctor" / "measure" / "loading.py")),
-    ("bisect", RUN, "--base", BASE, "-o", "{out}"),
+    ("diagnose", HEALTHY, "--base", BASE, "--no-generate", "--stdout", "json"),
+    ("diagnose", HEALTHY, "--base", BASE, "--stdout", "json"),
+    ("diagnose", HEALTHY, "--stdout", "json"),
+    ("inspect", HEALTHY),
+    ("lint", ROOT / "mlxdoctor" / "measure" / "loading.py"),
+    ("bisect", HEALTHY, "--base", BASE, "-o", "{out}"),
     ("labels", "{rows}", "--base", BASE),
-    ("convert", RUN, "--base", BASE, "-o", "{out}"),
+    ("convert", HEALTHY, "--base", BASE, "-o", "{out}"),
 )
 
 
 @pytest.mark.sweep(2)
 @pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda one: " ".join(one)[:24])
-def test_without_a_network(command: tuple[str, ...], tmp_path: Path) -> None:
-    rows = next(Path(DATA).rglob("train.jsonl"))
-    arguments = [one.format(rows=rows, out=tmp_path / "out") for one in command]
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda one: " ".join(map(str, one))[:24])
+def test_without_a_network(command: tuple[str | Path, ...], tmp_path: Path) -> None:
+    rows = next((FIXTURES / "data").rglob("train.jsonl"))
+    arguments = [str(one).format(rows=rows, out=tmp_path / "out") for one in command]
     environment = {
         key: value for key, value in os.environ.items() if not key.startswith(("HF_", "TRANSF"))
     }

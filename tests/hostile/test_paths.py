@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.lab.cases.workshop import copied_run
 from mlxdoctor.cli import main
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.discovery import discover
@@ -18,7 +19,7 @@ from mlxdoctor.gate.policy_file import find_policy, read_policy
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import using
-from tests.conftest import RUNS, Call
+from tests.conftest import RUNS, Call, Copy
 
 
 def pipe(path: Path) -> None:
@@ -76,7 +77,7 @@ def test_what_is_no_file_is_refused_and_blocks_nothing(
 @pytest.mark.parametrize("make", [pipe, link_to_pipe, listening, endless, circle])
 @pytest.mark.parametrize("name", ["train.log", "notes.json", "generations.jsonl", "extra.yaml"])
 def test_a_run_with_such_a_file_in_it_is_examined(
-    copied: Callable[[str], Path],
+    copied: Copy,
     make: Callable[[Path], None],
     name: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -95,14 +96,9 @@ def test_a_run_with_such_a_file_in_it_is_examined(
     "named",
     ["/dev/zero", "../../../../etc", "/etc/passwd", "~nobody/x", "a\0b", "x" * 5000, "/", ".."],
 )
-def test_a_configuration_that_leads_elsewhere(
-    copied: Callable[[str], Path], named: str, call: Call
-) -> None:
-    run = copied("healthy-ordinary")
-    file = run / "adapter_config.json"
-    config = json.loads(file.read_text())
-    config |= {"model": named, "data": named, "resume_adapter_file": named, "config": named}
-    file.write_text(json.dumps(config))
+def test_a_configuration_that_leads_elsewhere(tmp_path: Path, named: str, call: Call) -> None:
+    places = dict.fromkeys(("model", "data", "resume_adapter_file", "config"), named)
+    run = copied_run(tmp_path / "run", **places)
     report = json.loads(call("diagnose", run, "--no-generate", "--stdout", "json")[1])
     assert not any(one["status"] == "crashed" for one in report["outcomes"])
     assert any(one["status"] in {"passed", "found"} for one in report["outcomes"])
@@ -110,12 +106,11 @@ def test_a_configuration_that_leads_elsewhere(
     assert "root:" not in shown
 
 
-def test_the_report_says_where_a_link_led(copied: Callable[[str], Path], tmp_path: Path) -> None:
+def test_the_report_says_where_a_link_led(copied: Copy, tmp_path: Path) -> None:
     run = copied("healthy-ordinary")
     elsewhere = (run / "train.log").rename(tmp_path / "elsewhere.log")
     (run / "train.log").symlink_to(elsewhere)
     log = Run.discover([run]).get(TrainingLog)
-    assert log is not None
     assert log.sources[0].note == f"a link to {elsewhere}"
 
 

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.lab.cases.workshop import copied_run
 from mlxdoctor.api import diagnose
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.models.load import load, load_local, require_plain
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin import Settings
 from mlxdoctor.twin.prepared import parts_of
-from tests.conftest import FIXTURES, RUNS, Call
-
-BASE = FIXTURES / "base"
+from tests.conftest import BASE, RUNS, Call
 
 
 @pytest.fixture
@@ -85,12 +84,10 @@ def test_training_with_a_recorded_trust_is_refused(
     assert (code, "needs code of its own" in err) == (2, True)
 
 
-def test_pickles_and_trust_beside_a_run_are_notes(copied: Callable[[str], Path]) -> None:
-    run = copied("healthy-ordinary")
+def test_pickles_and_trust_beside_a_run_are_notes(tmp_path: Path) -> None:
+    run = copied_run(tmp_path / "run", trust_remote_code=True)
     for name in ("optimizer.pt", "training_args.bin", "x.PKL", "a.ckpt"):
         (run / name).write_bytes(b"\x80\x04cos\nsystem\n(S'touch ran'\ntR.")
-    config = json.loads((run / "adapter_config.json").read_text())
-    (run / "adapter_config.json").write_text(json.dumps({**config, "trust_remote_code": True}))
     report = diagnose([run], allow_model=False)
     found = {one.code: one for one in report.findings if one.code.startswith("remote-code")}
     assert set(found) == {"remote-code.pickles", "remote-code.named"}

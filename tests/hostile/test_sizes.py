@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import shutil
 import time
 from itertools import product
@@ -17,7 +18,7 @@ from mlxdoctor.finding import Status
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import using
 from tests.conftest import FIXTURES
-from tests.weight_files import entry
+from tests.weight_files import entry, save_raw
 
 
 def base_with(folder: Path, **changes: Any) -> Path:
@@ -45,11 +46,8 @@ def test_factors_of_a_hundred_gigabytes_are_refused_by_their_header(tmp_path: Pa
         f"{name}{role}": entry(shape, begin, begin + size // 2)
         for role, shape, begin in (("a", [size >> 3, 1], 0), ("b", [1, size >> 3], size // 2))
     }
-    text = json.dumps(header).encode()
-    path = tmp_path / "adapters.safetensors"
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        file.truncate(8 + len(text) + size)
+    path = save_raw(tmp_path / "adapters.safetensors", header)
+    os.truncate(path, path.stat().st_size + size)
     with pytest.raises(InputError, match=r"bytes of factors, over the limit adapter_bytes"):
         Adapter.read(path)
 
@@ -64,10 +62,8 @@ def test_an_adapter_of_every_expert_is_judged_in_seconds(tmp_path: Path) -> None
         for role, shape in (("A", [1, 2]), ("B", [2, 1])):
             begin = 8 * len(header)
             header[f"{module}{role}.weight"] = entry(shape, begin, begin + 8)
-    text = json.dumps(header).encode()
     values = b"\x00\x00\x80\x3c\x00\x00\x00\xbd" * len(header)
-    file = tmp_path / "adapter_model.safetensors"
-    file.write_bytes(len(text).to_bytes(8, "little") + text + values)
+    file = save_raw(tmp_path / "adapter_model.safetensors", header, values)
     (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 1}))
     begun = time.process_time()
     report = diagnose([tmp_path], allow_model=False)

@@ -1,7 +1,6 @@
 """Weight files that lie: refused in one sentence, before anything large is made of them."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,6 @@ from mlxdoctor.measure.weights.adapter_facts import factor_facts
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import using
 from tests.weight_files import entry, save_raw
-
-
-def written(path: Path, header: Mapping[str, Any] | bytes, data: bytes = b"") -> Path:
-    return save_raw(
-        path, header if isinstance(header, bytes) else json.dumps(header).encode(), data
-    )
 
 
 @pytest.mark.parametrize(
@@ -51,7 +44,7 @@ def written(path: Path, header: Mapping[str, Any] | bytes, data: bytes = b"") ->
     ],
 )
 def test_a_header_that_lies(tmp_path: Path, header: dict[str, Any] | bytes, data: int) -> None:
-    path = written(tmp_path / "adapters.safetensors", header, bytes(data))
+    path = save_raw(tmp_path / "adapters.safetensors", header, bytes(data))
     with pytest.raises(
         InputError, match=r"is not a whole .safetensors file: it has [\d,]+ bytes \(.{9,200}\)"
     ):
@@ -60,14 +53,14 @@ def test_a_header_that_lies(tmp_path: Path, header: dict[str, Any] | bytes, data
 
 @pytest.mark.parametrize(("shape", "end"), [([0, 2**60, 2**60], 0), ([1] * 33, 4)])
 def test_a_shape_that_no_array_has(tmp_path: Path, shape: list[int], end: int) -> None:
-    path = written(tmp_path / "a.safetensors", {"a": entry(shape, 0, end)}, bytes(end))
+    path = save_raw(tmp_path / "a.safetensors", {"a": entry(shape, 0, end)}, bytes(end))
     with pytest.raises(InputError, match="a has an impossible shape"):
         read_safetensors(path)
 
 
 def test_more_tensors_than_the_limit(tmp_path: Path) -> None:
     header = {f"{number}": entry([0], 0, 0) for number in range(11)}
-    path = written(tmp_path / "a.safetensors", header)
+    path = save_raw(tmp_path / "a.safetensors", header)
     with (
         using(["tensors=10"]),
         pytest.raises(InputError, match=r"has 11 tensors, .*--limit tensors="),
@@ -76,7 +69,7 @@ def test_more_tensors_than_the_limit(tmp_path: Path) -> None:
 
 
 def test_a_header_over_the_limit_names_it(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.safetensors", {"a": entry([1], 0, 4)}, bytes(4))
+    path = save_raw(tmp_path / "a.safetensors", {"a": entry([1], 0, 4)}, bytes(4))
     with using(["header_bytes=16"]), pytest.raises(InputError, match="limit header_bytes of 16"):
         read_safetensors(path)
     assert read_safetensors(path).tensors["a"].shape == (1,)
@@ -91,12 +84,12 @@ def test_empty_and_not_a_number(tmp_path: Path) -> None:
         "layers.1.q.lora_b": entry([4, 2], 64, 96),
     }
     nothing = np.full(8, np.nan, np.float32).tobytes()
-    adapter = Adapter.read(written(tmp_path / "adapters.safetensors", header, nothing * 3))
+    adapter = Adapter.read(save_raw(tmp_path / "adapters.safetensors", header, nothing * 3))
     assert [len(adapter.modules), len(factor_facts(adapter))] == [2, 2]
 
 
 def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.safetensors", {"a": entry([64], 0, 256)}, bytes(256))
+    path = save_raw(tmp_path / "a.safetensors", {"a": entry([64], 0, 256)}, bytes(256))
     tensor = read_safetensors(path).tensors["a"]
     path.write_bytes(path.read_bytes()[:-8])
     with pytest.raises(InputError, match="changed while it was being read"):

@@ -40,7 +40,6 @@ def test_they_are_those_of_mlx_lm(tmp_path: Path, name: str) -> None:
 
 def test_without_a_schedule_the_rate_is_constant(tmp_path: Path) -> None:
     rates = planned_rates(config_of(tmp_path, learning_rate=2e-4), 3)
-    assert rates is not None
     assert rates.tolist() == [2e-4, 2e-4, 2e-4]
 
 

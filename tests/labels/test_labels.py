@@ -6,16 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.cli import main
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.row_encoder import Role, SupervisedRow
 from mlxdoctor.evidence.supervision import encoder_of
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.labels.label_rows import Totals, labelled, spans
-from tests.checks.data_evidence import BASE, FIXTURES, chat
+from tests.checks.data_evidence import BASE, chat
+from tests.conftest import FIXTURES, HEALTHY, Call
 
 DATA = FIXTURES / "data" / "geography"
-RUNS = FIXTURES / "runs"
 
 
 @pytest.fixture(scope="module")
@@ -83,10 +82,11 @@ def test_what_goes_wrong_is_counted(tokenizer: Tokenizer, tmp_path: Path) -> Non
     assert tokenizer.decode(read[0].tokens[read[0].roles == Role.ANSWER].tolist()) == "Yes."
 
 
-def test_unusable_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unusable_data(tmp_path: Path, call: Call) -> None:
     def refused(data: Path) -> str:
-        assert main(["labels", str(data), "--base", str(BASE)]) == 2
-        return " ".join(capsys.readouterr().err.split())
+        code, _, err = call("labels", data, "--base", BASE)
+        assert code == 2
+        return " ".join(err.split())
 
     assert "has no train.jsonl" in refused(tmp_path)
     (tmp_path / "valid.jsonl").write_text(json.dumps(chat("a", "b")))
@@ -97,17 +97,15 @@ def test_unusable_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "has rows in a format that mlx-lm does not know" in refused(tmp_path / "odd.jsonl")
 
 
-def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    command = ["labels", str(DATA), "--base", str(BASE)]
-    command += ["--config", str(RUNS / "healthy-ordinary")]
-    assert main([*command, "--rows", "1"]) == 0
-    shown = capsys.readouterr().out
+def test_the_command(call: Call) -> None:
+    command = ("labels", DATA, "--base", BASE, "--config", HEALTHY)
+    code, shown, _ = call(*command, "--rows", "1")
+    assert code == 0
     assert "[[<|im_end|>]]" in shown
     assert "200 rows, 11,466 tokens, 11,266 of them targets" in shown
-    assert main([*command, "--format", "json", "--mask-prompt"]) == 0
-    data = json.loads(capsys.readouterr().out)
+    data = json.loads(call(*command, "--format", "json", "--mask-prompt")[1])
     assert data["mask_prompt"] is True
     assert set(data["totals"]["targets_by_role"]) == {"answer", "end", "other"}
     assert [row["line"] for row in data["rows"]] == [1, 2, 3]
-    assert main([*command, "--rows", "0"]) == 0
-    assert "Dedunia" not in capsys.readouterr().out
+    code, shown, _ = call(*command, "--rows", "0")
+    assert (code, "Dedunia" in shown) == (0, False)

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from mlxdoctor.api import diagnose
-from mlxdoctor.cli import main
 from mlxdoctor.lint import hit_formats
 from mlxdoctor.lint import rules as lint_rules
 from mlxdoctor.lint.linter import lint, lint_source
 from mlxdoctor.lint.rule import Hits, rules
 from mlxdoctor.lint.source import SourceFile
 from mlxdoctor.safety.errors import InputError
+from tests.conftest import Call
 
 BAD = (
     "import mlx.core as mx\ndef loss(losses, mask):\n"
@@ -98,16 +98,15 @@ def test_bad_input(tmp_path: Path) -> None:
         lint([tmp_path], ["unguarded-means"])
 
 
-def test_exit_codes(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["lint", str(file)]) == 1
-    assert f"{file}:3:12: warning [unguarded-mean]" in capsys.readouterr().out
-    assert main(["lint", str(file), "--fail-on", "error"]) == 0
-    assert main(["lint", str(file), "--select", "adapter-flag"]) == 0
-    assert main(["lint", str(file.parent / "absent.py")]) == 2
-    assert main(["lint"]) == 2
-    capsys.readouterr()
-    assert main(["lint", "--rules"]) == 0
-    listed = capsys.readouterr().out
+def test_exit_codes(file: Path, call: Call) -> None:
+    code, printed, _ = call("lint", file)
+    assert (code, f"{file}:3:12: warning [unguarded-mean]" in printed) == (1, True)
+    assert call("lint", file, "--fail-on", "error")[0] == 0
+    assert call("lint", file, "--select", "adapter-flag")[0] == 0
+    assert call("lint", file.parent / "absent.py")[0] == 2
+    assert call("lint")[0] == 2
+    code, listed, _ = call("lint", "--rules")
+    assert code == 0
     assert all(one.code in listed for one in rules())
 
 
@@ -135,9 +134,9 @@ def test_github_annotations_cannot_be_forged(tmp_path: Path) -> None:
     assert line.count("\n") == 1
 
 
-def test_explain_shows_both_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "unguarded-mean"]) == 0
-    shown = capsys.readouterr().out
+def test_explain_shows_both_examples(call: Call) -> None:
+    code, shown, _ = call("explain", "unguarded-mean")
+    assert code == 0
     assert "Instead of" in shown
     assert "mx.maximum(mask.sum(), 1)" in shown
 
@@ -163,7 +162,7 @@ def saved_too_early(source: SourceFile) -> Hits:
 
 
 def test_one_file_adds_a_rule(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     folder = tmp_path / "more_rules"
     folder.mkdir()
@@ -171,26 +170,23 @@ def test_one_file_adds_a_rule(
     monkeypatch.setattr(lint_rules, "__path__", [*lint_rules.__path__, str(folder)])
     rules.cache_clear()
     try:
-        path = tmp_path / "train.py"
-        path.write_text("import mlx.nn\nmodel.save_weights('a')\ntrain(model)\n")
-        assert [hit.code for hit in lint([path])] == ["saved-too-early"]
+        file.write_text("import mlx.nn\nmodel.save_weights('a')\ntrain(model)\n")
+        assert [hit.code for hit in lint([file])] == ["saved-too-early"]
         for arguments, said in (
-            (["lint", str(path)], "train.py:2:1: warning [saved-too-early] saved before it"),
+            (["lint", file], "train.py:2:1: warning [saved-too-early] saved before it"),
             (["lint", "--rules"], "A model that is saved before it was trained."),
             (["explain", "saved-too-early"], "Silence it with"),
         ):
-            main(arguments)
-            assert said in capsys.readouterr().out
-        document = json.loads(hit_formats.sarif(lint([path])))
+            assert said in call(*arguments)[1]
+        document = json.loads(hit_formats.sarif(lint([file])))
         assert document["runs"][0]["results"][0]["ruleId"] == "saved-too-early"
     finally:
         rules.cache_clear()
 
 
-def test_every_format_has_its_option(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_format_has_its_option(file: Path, call: Call) -> None:
     for name, write in hit_formats.FORMATS.items():
-        assert main(["lint", str(file), "--format", name]) == 1
-        assert capsys.readouterr().out == write(lint([file]))
+        assert call("lint", file, "--format", name)[:2] == (1, write(lint([file])))
     (row,) = json.loads(hit_formats.to_json(lint([file])))
     assert (row["code"], row["line"]) == ("unguarded-mean", 3)
 
@@ -214,10 +210,9 @@ def test_a_notebook_is_told_to_be_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["-" * 2_000 + "y", "f" + ".a" * 2_000, "a + " * 2_000 + "b"])
-def test_deep_nesting_is_one_sentence(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "train.py"
-    path.write_text(f"import mlx.core as mx\nfor x in y:\n    ({text}).update(model, grads)\n")
-    (hit,) = lint([path])
+def test_deep_nesting_is_one_sentence(text: str, file: Path) -> None:
+    file.write_text(f"import mlx.core as mx\nfor x in y:\n    ({text}).update(model, grads)\n")
+    (hit,) = lint([file])
     assert hit.code == "unreadable"
     assert "the file was not examined" in hit.message
 
@@ -226,26 +221,23 @@ def test_deep_nesting_is_one_sentence(text: str, tmp_path: Path) -> None:
     "line",
     ["x = x + y\n", "if x:\n    x = f(x)\n", "model(x)\n", "losses.sum() / mask.sum()\n"],
 )
-def test_long_sources_take_no_long_time(line: str, tmp_path: Path) -> None:
-    path = tmp_path / "train.py"
-    path.write_text("import mlx.core as mx\nfrom m import *\n" + line * 8_000)
+def test_long_sources_take_no_long_time(line: str, file: Path) -> None:
+    file.write_text("import mlx.core as mx\nfrom m import *\n" + line * 8_000)
     begun = time.process_time()
-    lint([path])
+    lint([file])
     assert time.process_time() - begun < 5
 
 
-def test_an_import_from_far_up(tmp_path: Path) -> None:
-    path = tmp_path / "train.py"
-    path.write_text(f"import mlx.core as mx\nfrom {'.' * 100_000} import x\n")
-    assert lint([path]) == []
+def test_an_import_from_far_up(file: Path) -> None:
+    file.write_text(f"import mlx.core as mx\nfrom {'.' * 100_000} import x\n")
+    assert lint([file]) == []
 
 
 def test_what_python_says_of_a_literal_is_not_repeated(
-    tmp_path: Path, recwarn: pytest.WarningsRecorder
+    file: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
-    path = tmp_path / "train.py"
-    path.write_text("import mlx.core as mx\nx = 1or 2\n")
-    assert lint([path]) == []
+    file.write_text("import mlx.core as mx\nx = 1or 2\n")
+    assert lint([file]) == []
     assert not recwarn.list
 
 

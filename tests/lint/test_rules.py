@@ -12,9 +12,9 @@ from mlxdoctor.lint.linter import lint, lint_source
 from mlxdoctor.lint.rule import Rule, rules
 from mlxdoctor.lint.rules.pytorch import IN_PLACE
 from mlxdoctor.lint.source import SourceFile
+from tests.conftest import ROOT
 from tests.lint.sources import MISTAKES, NEAR
 
-ROOT = Path(__file__).parents[2]
 HEAD = "import mlx.core as mx\nimport mlx.nn as nn\nimport mlx.optimizers as optim\n"
 
 

@@ -7,7 +7,6 @@ import mlx.core as mx
 from mlx import nn
 from mlx.utils import tree_flatten
 
-LORA = {"rank": 2, "scale": 2.0, "dropout": 0.0, "keys": ["q_proj", "v_proj"]}
 TOKENS = mx.array([[1, 5, 2, 7, 3, 6], [4, 0, 6, 2, 5, 1]])
 
 
@@ -47,11 +46,6 @@ def run(text: str) -> ModuleType:
     module = ModuleType("example")
     exec(compile(text, "example.py", "exec"), module.__dict__)
     return module
-
-
-def names(tree: object) -> set[str]:
-    """The dotted names of a tree's arrays."""
-    return {name for name, _ in tree_flatten(tree)}
 
 
 def weights(model: nn.Module) -> dict[str, mx.array]:

@@ -36,14 +36,12 @@ def test_levels(
     drift: float,
 ) -> None:
     logged = logged_loss(LogWriter(tmp_path).losses(TRAIN, val, head=head))
-    assert logged is not None
     assert (logged.after, logged.iteration) == levels
     assert (logged.split, logged.drift) == (split, pytest.approx(drift))
 
 
 def test_real_logs() -> None:
     logged = logged_loss(TrainingLog.read([RUNS / "healthy-ordinary" / "train.log"]))
-    assert logged is not None
     assert (logged.after, logged.iteration) == (0.183, 600)
     # A loss that is not finite is none.
     assert logged_loss(TrainingLog.read([RUNS / "rate-far-too-high-nan" / "train.log"])) is None

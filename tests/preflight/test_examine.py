@@ -17,11 +17,12 @@ from mlxdoctor.verdict import Readiness
 from tests.conftest import FIXTURES, Call, digest
 from tests.preflight.small_run import SOUND
 
+#: Writes a configuration, sound but for what is named.
+Plan = Callable[..., Path]
+
 
 @pytest.fixture
-def plan(tmp_path: Path) -> Callable[..., Path]:
-    """Write a configuration, sound but for what is named."""
-
+def plan(tmp_path: Path) -> Plan:
     def write(**changes: Any) -> Path:
         values = {**SOUND, "adapter_path": str(tmp_path / "adapters"), **changes}
         text = yaml.safe_dump({k: v for k, v in values.items() if v is not None})
@@ -32,9 +33,7 @@ def plan(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-def test_a_folder_with_one_configuration_is_that_configuration(
-    plan: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_a_folder_with_one_configuration_is_that_configuration(plan: Plan, tmp_path: Path) -> None:
     """A person names the folder that the file lies in; of two, neither is taken."""
     folder = tmp_path / "cfg"
     folder.mkdir()
@@ -55,19 +54,17 @@ def readiness(report: Report) -> Readiness | None:
 def not_ready(report: Report) -> tuple[str, Fix]:
     """The cause that a run would fail of, and what to change."""
     assert readiness(report) is Readiness.NOT_READY
-    assert report.root is not None
     assert report.fix is not None
     return report.root.cause.id, report.fix
 
 
-def test_ready(plan: Callable[..., Path]) -> None:
+def test_ready(plan: Plan) -> None:
     planned = mlxdoctor.preflight(plan()).planned
-    assert planned is not None
     assert planned.readiness is Readiness.READY
     assert planned.facts[0].startswith("200 rows in batches of 4: 400 iterations are 8 passes")
 
 
-def test_nobody_is_asked_for_a_log_before_the_run(plan: Callable[..., Path]) -> None:
+def test_nobody_is_asked_for_a_log_before_the_run(plan: Plan) -> None:
     for report in (mlxdoctor.preflight(plan()), mlxdoctor.preflight(plan(data="a/b"))):
         told = str(report.to_dict()["coverage"]) + str(report.missing) + str(report.next)
         assert "--log" not in told
@@ -75,7 +72,7 @@ def test_nobody_is_asked_for_a_log_before_the_run(plan: Callable[..., Path]) -> 
     assert "dataset" in [one.kind for one in report.missing]
 
 
-def test_not_ready_and_the_line_to_change(plan: Callable[..., Path]) -> None:
+def test_not_ready_and_the_line_to_change(plan: Plan) -> None:
     report = mlxdoctor.preflight(plan(learning_rate=0.03))
     cause, fix = not_ready(report)
     assert (cause, fix.before) == ("learning-rate-too-high", {"learning_rate": 0.03})
@@ -84,7 +81,7 @@ def test_not_ready_and_the_line_to_change(plan: Callable[..., Path]) -> None:
     assert readiness(mlxdoctor.preflight(after)) is Readiness.READY
 
 
-def test_a_rate_is_changed_where_the_schedule_has_it(plan: Callable[..., Path]) -> None:
+def test_a_rate_is_changed_where_the_schedule_has_it(plan: Plan) -> None:
     cosine = {"name": "cosine_decay", "arguments": [0.06, 400, 1e-6], "warmup": 20}
     report = mlxdoctor.preflight(plan(learning_rate=None, lr_schedule=cosine))
     (changed,) = not_ready(report)[1].after.items()
@@ -95,7 +92,7 @@ def test_a_rate_is_changed_where_the_schedule_has_it(plan: Callable[..., Path]) 
 
 
 def test_all_changes_at_once_and_the_file_keeps_its_comments(
-    plan: Callable[..., Path], call: Call, tmp_path: Path
+    plan: Plan, call: Call, tmp_path: Path
 ) -> None:
     path = plan(learning_rate=0.03, max_seq_length=24, num_layers=None)
     fixed = tmp_path / "fixed.yaml"
@@ -110,9 +107,8 @@ def test_all_changes_at_once_and_the_file_keeps_its_comments(
     assert (code, json.loads(printed)["planned"]["readiness"]) == (0, "ready")
 
 
-def test_unknown_where_the_data_are_not_here(plan: Callable[..., Path], call: Call) -> None:
+def test_unknown_where_the_data_are_not_here(plan: Plan, call: Call) -> None:
     planned = mlxdoctor.preflight(plan(data="someone/some-data")).planned
-    assert planned is not None
     assert planned.readiness is Readiness.UNKNOWN
     assert "training data" in planned.open_because
     code, printed, _ = call("preflight", plan(data="someone/some-data"), "--stdout", "text")
@@ -120,12 +116,12 @@ def test_unknown_where_the_data_are_not_here(plan: Callable[..., Path], call: Ca
     assert "--data" in printed
 
 
-def test_what_is_certain_needs_no_data(plan: Callable[..., Path]) -> None:
+def test_what_is_certain_needs_no_data(plan: Plan) -> None:
     path = plan(data="elsewhere", model="./models/llama-3.2-3b-instruct-mlx", learning_rate=2e-4)
     assert not_ready(mlxdoctor.preflight(path))[1].after == {"learning_rate": 2e-5}
 
 
-def test_options_go_before_the_file(plan: Callable[..., Path], call: Call) -> None:
+def test_options_go_before_the_file(plan: Plan, call: Call) -> None:
     path = plan(learning_rate=0.03)
     assert call("preflight", path, "--stdout", "json")[0] == 1
     code, printed, _ = call("preflight", path, "--learning-rate", "3e-4", "--stdout", "json")
@@ -135,14 +131,12 @@ def test_options_go_before_the_file(plan: Callable[..., Path], call: Call) -> No
     assert (code, printed.split(":")[0]) == (0, "plan")
 
 
-def test_the_arguments_of_mlx_lm(plan: Callable[..., Path]) -> None:
+def test_the_arguments_of_mlx_lm(plan: Plan) -> None:
     arguments = argparse.Namespace(**SOUND)
     assert readiness(mlxdoctor.preflight(arguments)) is Readiness.READY
 
 
-def test_a_few_rows_again_and_again_is_told_before(
-    plan: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_a_few_rows_again_and_again_is_told_before(plan: Plan, tmp_path: Path) -> None:
     rows = (FIXTURES / "data" / "geography" / "train.jsonl").read_text().splitlines()
     data = tmp_path / "few"
     data.mkdir()
@@ -150,20 +144,17 @@ def test_a_few_rows_again_and_again_is_told_before(
         (data / f"{split}.jsonl").write_text("\n".join(rows[:12]) + "\n")
     report = mlxdoctor.preflight(plan(data=str(data)))
     assert readiness(report) is Readiness.NOT_READY
-    assert report.root is not None
     assert report.root.cause.id == "overfitting"
 
 
 @pytest.mark.parametrize("name", ["html", "json", "markdown", "text"])
-def test_every_format(plan: Callable[..., Path], call: Call, name: str) -> None:
+def test_every_format(plan: Plan, call: Call, name: str) -> None:
     code, printed, _ = call("preflight", plan(learning_rate=0.03), "--stdout", name)
     assert code == 1
     assert "learning" in printed
 
 
-def test_nothing_is_written_beside_rows_or_weights(
-    plan: Callable[..., Path], call: Call, tmp_path: Path
-) -> None:
+def test_nothing_is_written_beside_rows_or_weights(plan: Plan, call: Call, tmp_path: Path) -> None:
     data = tmp_path / "data"
     shutil.copytree(SOUND["data"], data)
     before = digest(data)
@@ -183,7 +174,7 @@ def test_what_is_no_plan(call: Call, tmp_path: Path) -> None:
         mlxdoctor.preflight(3)
 
 
-def test_memory_that_is_not_there_and_the_cheapest_way(plan: Callable[..., Path]) -> None:
+def test_memory_that_is_not_there_and_the_cheapest_way(plan: Plan) -> None:
     path = plan()
     fits = mlxdoctor.preflight(path, memory=1 << 30)
     assert readiness(fits) is Readiness.READY
@@ -195,9 +186,7 @@ def test_memory_that_is_not_there_and_the_cheapest_way(plan: Callable[..., Path]
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_steps_find_a_rate_that_only_the_model_and_its_rows_can_tell(
-    plan: Callable[..., Path],
-) -> None:
+def test_steps_find_a_rate_that_only_the_model_and_its_rows_can_tell(plan: Plan) -> None:
     path = plan(learning_rate=0.0013)
     # No more than is usual for a model of this size.
     assert readiness(mlxdoctor.preflight(path)) is Readiness.READY
@@ -205,11 +194,9 @@ def test_steps_find_a_rate_that_only_the_model_and_its_rows_can_tell(
     cause, fix = not_ready(report)
     assert cause == "learning-rate-too-high"
     assert 1e-5 < fix.after["learning_rate"] < 0.0007
-    assert report.planned is not None
     assert any("to its last the run takes about" in one for one in report.planned.facts)
 
 
-def test_steps_without_a_model_are_said_to_be_none(plan: Callable[..., Path]) -> None:
+def test_steps_without_a_model_are_said_to_be_none(plan: Plan) -> None:
     report = mlxdoctor.preflight(plan(model="someone/some-model"), steps=True)
-    assert report.planned is not None
     assert report.planned.facts[0].startswith("No step was made")

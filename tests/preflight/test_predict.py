@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +10,8 @@ import pytest
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.preflight.configuration import planned_config
 from mlxdoctor.twin.predict import Device, Memory, TimedBatch, predict_memory, predict_time
+from tests.conftest import BASE
 
-BASE = Path(__file__).resolve().parents[2] / "fixtures" / "base"
 LORA = {"rank": 8, "scale": 20.0, "dropout": 0.0}
 
 

@@ -65,7 +65,6 @@ def test_timed_steps_leave_the_model_as_it_was(tmp_path: Path) -> None:
     # Every batch of the second pass, whose shapes the first one compiled.
     assert len(taken.trained) >= TIMED
     assert taken.validated
-    assert taken.longest is not None
     assert taken.longest[:2] == (2, 15)
     assert taken.longest[2] > 0
     assert timed(run, seconds=0.0).longest is None
@@ -110,7 +109,6 @@ def test_settings_are_held_against_what_the_rows_teach(
     change: dict[str, Any], code: str | None, readiness: Readiness
 ) -> None:
     report = mlxdoctor.preflight({**SOUND, **change}, steps=True, seconds=120)
-    assert report.planned is not None
     assert report.planned.readiness is readiness
     said = [finding.code for finding in report.findings if finding.code.startswith("reach.")]
     assert said == ([] if code is None else [code])

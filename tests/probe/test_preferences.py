@@ -115,8 +115,6 @@ def test_sound_losses_of_pairs(base: Any, batch: Any, loss: Any) -> None:
     assert codes(result, Severity.INFO) == []
     assert result.headline == "the training step is sound: nothing was found"
     alignment, preferences = result.measured.alignment, result.measured.preferences
-    assert alignment is not None
-    assert preferences is not None
     assert set(alignment.forwards.tolist()) == {0, 1}
     assert preferences.names == ("chosen", "rejected")
     assert preferences.rewards.tolist() == [1] * 4 + [-1] * 4
@@ -141,7 +139,6 @@ def test_faulty_losses_of_pairs(
     result = probed(base, loss, batch)
     assert codes(result, Severity.INFO) == wrong
     update = result.measured.update
-    assert update is not None
     assert message.format(foreseen=update.predicted) in result.findings[-1].message
 
 
@@ -193,7 +190,6 @@ def test_pairs_in_lists_of_sequences(base: Any, batch: Any, is_centred: bool) ->
         return -nn.log_sigmoid(0.1 * margin).mean()
 
     result = probed(base, loss, tuple(lists))
-    assert result.measured.preferences is not None
     assert result.measured.preferences.names == ("chosen", "rejected")
     wrong = [each for each in result.findings if each.code.startswith("step-preferences")]
     assert {each.code for each in wrong} == set(WRONG_WAY * is_centred)
@@ -264,7 +260,6 @@ def test_losses_of_policies(base: Any, answers: Any, loss: Any, wrong: str | Non
     result = probed(base, loss, answers)
     assert codes(result) == ([f"step-preferences.{wrong}"] if wrong else [])
     policy = result.measured.policy
-    assert policy is not None
     assert policy.names[0] in {"advantages", "rewards"}
     if wrong is None:
         assert result.sound

@@ -17,7 +17,6 @@ from mlx_lm.tuner.trainer import default_loss, iterate_batches
 from fixtures.trainers import twins, write_twins
 from fixtures.trainers.common import answer_loss, next_token_batch
 from mlxdoctor import assert_training_step_sound, probe
-from mlxdoctor.cli import main
 from mlxdoctor.finding import Severity
 from mlxdoctor.measure.training_step.logits import SpecialTokens, read
 from mlxdoctor.measure.training_step.measurement import measure
@@ -25,9 +24,8 @@ from mlxdoctor.measure.training_step.trainer import Trainer
 from mlxdoctor.probe import probing
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.masked_loss import exact_loss, parity_loss
+from tests.conftest import FIXTURES, Call
 from tests.probe.conftest import codes
-
-FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +54,6 @@ def test_our_loss_is_clean(base: tuple[Any, Any], batch: Any) -> None:
         base[0], exact_loss, batch, optimizer=optim.Adam(1e-4), tokenizer=base[1], warnings=True
     )
     alignment = result.measured.alignment
-    assert alignment is not None
     tokens, spans = np.array(batch[0]), np.array(batch[1])
     for row, (_, length) in enumerate(spans):
         trained = np.flatnonzero(alignment.trained[row])
@@ -84,7 +81,6 @@ def test_everything_is_handed_back(base: tuple[Any, Any], batch: Any) -> None:
     wanted = mx.random.normal((4,)).tolist()
     mx.random.seed(7)
     result = probe(model, exact_loss, batch, optimizer, steps=3)
-    assert result.measured.update is not None
     assert any(one.change > 0 for one in result.measured.update.parameters)
     assert snapshot(model) == before
     assert type(model) is kind
@@ -118,7 +114,6 @@ def test_a_compiled_loss_is_seen(base: tuple[Any, Any], batch: Any) -> None:
         return value
 
     measured = probe(model, loss_fn, batch).measured
-    assert measured.alignment is not None
     assert measured.alignment.trained.any()
 
 
@@ -245,20 +240,18 @@ def trainer_file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_the_command(
-    trainer_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["probe", f"{trainer_file}:as_dict"]) == 0
-    shown = capsys.readouterr()
-    assert "the training step is sound" in shown.out
-    assert "Probing 0.5M parameters" in shown.err
-    assert main(["probe", f"{trainer_file}:parts", "--format", "json"]) == 0
-    data = json.loads(capsys.readouterr().out)
+def test_the_command(trainer_file: Path, tmp_path: Path, call: Call) -> None:
+    code, out, err = call("probe", f"{trainer_file}:as_dict")
+    assert (code, "the training step is sound" in out) == (0, True)
+    assert "Probing 0.5M parameters" in err
+    code, out, _ = call("probe", f"{trainer_file}:parts", "--format", "json")
+    data = json.loads(out)
+    assert code == 0
     assert data["sound"] is True
     assert next(iter(data["outcomes"]))["check"] == "step-state"
     wrong = write_twins(tmp_path) / "faulty" / "targets_identity.py"
-    assert main(["probe", f"{wrong}:parts"]) == 1
-    assert "step-alignment.misaligned" in capsys.readouterr().out
+    code, out, _ = call("probe", f"{wrong}:parts")
+    assert (code, "step-alignment.misaligned" in out) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -271,12 +264,11 @@ def test_the_command(
     ],
 )
 def test_functions_that_return_no_trainer(
-    trainer_file: Path, name: str, said: str, capsys: pytest.CaptureFixture[str]
+    trainer_file: Path, name: str, said: str, call: Call
 ) -> None:
-    assert main(["probe", f"{trainer_file}:{name}"]) == 2
-    shown = capsys.readouterr()
-    assert said in shown.err
-    assert "Traceback" not in shown.err
+    code, _, err = call("probe", f"{trainer_file}:{name}")
+    assert (code, said in err) == (2, True)
+    assert "Traceback" not in err
 
 
 @pytest.mark.slow

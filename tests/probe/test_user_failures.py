@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.cli import main
 from mlxdoctor.safety.user_failure import UserCodeError, failure_of, kept_running
+from tests.conftest import Call
 
 TRAINER = """\
 import sys
@@ -62,20 +62,18 @@ def line_of(text: str) -> int:
         ("leaves", "ends the program (SystemExit: 0", "sys.exit(0)"),
     ],
 )
-def test_parts_that_fail(
-    file: Path, capsys: pytest.CaptureFixture[str], name: str, said: str, line: str
-) -> None:
-    assert main(["probe", f"{file}:{name}"]) == 2
-    shown = capsys.readouterr().err
+def test_parts_that_fail(file: Path, call: Call, name: str, said: str, line: str) -> None:
+    code, _, shown = call("probe", f"{file}:{name}")
+    assert code == 2
     assert said in shown
     assert f"at mine.py:{line_of(line)}" in shown
     assert f"  mine.py:{line_of(line)} in {'helper' if name == 'raises' else name}: “" in shown
     assert "Traceback" not in shown
 
 
-def test_the_frames_are_the_users_own(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["probe", f"{file}:raises"])
-    frames = [line for line in capsys.readouterr().err.splitlines() if line.startswith("  ")]
+def test_the_frames_are_the_users_own(file: Path, call: Call) -> None:
+    said = call("probe", f"{file}:raises")[2]
+    frames = [line for line in said.splitlines() if line.startswith("  ")]
     assert frames == [
         f"  mine.py:{line_of('return helper()')} in raises: “return helper()”",
         f"  mine.py:{line_of('return [].size')} in helper: “return [].size”",
@@ -83,26 +81,26 @@ def test_the_frames_are_the_users_own(file: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.slow
-def test_losses_and_steps_that_fail(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["probe", f"{file}:loss_raises"]) == 1
-    shown = capsys.readouterr().out
+def test_losses_and_steps_that_fail(file: Path, call: Call) -> None:
+    code, shown, _ = call("probe", f"{file}:loss_raises")
+    assert code == 1
     assert f"at mine.py:{line_of('return [].size')}" in " ".join(shown.split())
     assert f"      mine.py:{line_of('+ helper()')} in loss: “" in shown
-    assert main(["probe", f"{file}:step_raises"]) == 1
-    assert "KeyError: “'rate'”" in " ".join(capsys.readouterr().out.split())
-    assert main(["probe", f"{file}:loss_leaves"]) == 2
-    said = "the training step ends the program (SystemExit: None, at mine.py:"
-    assert said in capsys.readouterr().err
+    code, shown, _ = call("probe", f"{file}:step_raises")
+    assert (code, "KeyError: “'rate'”" in " ".join(shown.split())) == (1, True)
+    code, _, said = call("probe", f"{file}:loss_leaves")
+    assert code == 2
+    assert "the training step ends the program (SystemExit: None, at mine.py:" in said
 
 
-def test_a_file_that_cannot_be_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_cannot_be_imported(tmp_path: Path, call: Call) -> None:
     path = tmp_path / "broken.py"
     path.write_text("def parts(:\n    pass\n")
-    assert main(["probe", f"{path}:parts"]) == 2
-    assert "at broken.py:1)" in capsys.readouterr().err
+    code, _, said = call("probe", f"{path}:parts")
+    assert (code, "at broken.py:1)" in said) == (2, True)
     path.write_text("import sys\nsys.exit(3)\n")
-    assert main(["probe", f"{path}:parts"]) == 2
-    assert "ends the program (SystemExit: 3, at broken.py:2)" in capsys.readouterr().err
+    code, _, said = call("probe", f"{path}:parts")
+    assert (code, "ends the program (SystemExit: 3, at broken.py:2)" in said) == (2, True)
 
 
 def test_an_error_without_a_message() -> None:

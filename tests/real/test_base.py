@@ -16,8 +16,8 @@ from transformers import AutoTokenizer
 from fixtures.lab.real.base import KINDS, fully_tuned, make_base, with_needed
 from fixtures.lab.real.gguf import GROUP, bits, dequantized, half_by_half, kept_quantized, renamed
 from fixtures.lab.real.texts.sources import chat
+from tests.conftest import BASE
 
-FIXTURE = Path(__file__).resolve().parents[2] / "fixtures" / "base"
 HEADS, KEYS, SIZE, WIDTH = 4, 2, 8, 32
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 PAIRS = ["h e", "l l", "he ll", "hell o", "Ġ hello", "1 2"]
@@ -217,8 +217,8 @@ def test_a_full_fine_tune_gives_another_model_of_the_same_shape(tmp_path: Path) 
     for part in ("train", "valid"):
         (tmp_path / f"{part}.jsonl").write_text("".join(rows), encoding="utf-8")
     tuned = tmp_path / "tuned"
-    fully_tuned(FIXTURE, tuned, tmp_path, iterations=3)
-    before, after = (mx.load(str(one / "model.safetensors")) for one in (FIXTURE, tuned))
+    fully_tuned(BASE, tuned, tmp_path, iterations=3)
+    before, after = (mx.load(str(one / "model.safetensors")) for one in (BASE, tuned))
     assert before.keys() == after.keys()
     moved = {name for name in before if not mx.array_equal(before[name], after[name])}
     assert moved == {name for name in before if name.startswith("model.layers.")}

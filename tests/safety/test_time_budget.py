@@ -15,6 +15,11 @@ class Clock:
         return self.now
 
 
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
 def measured(budget: TimeBudget, clock: Clock, costs: list[float], share: float = 1.0) -> list[int]:
     """The items that are measured where each takes as many seconds as it costs."""
     done: list[int] = []
@@ -24,8 +29,7 @@ def measured(budget: TimeBudget, clock: Clock, costs: list[float], share: float 
     return done
 
 
-def test_without_a_limit_everything_is_measured() -> None:
-    clock = Clock()
+def test_without_a_limit_everything_is_measured(clock: Clock) -> None:
     budget = TimeBudget(None, clock)
     assert measured(budget, clock, [9.0] * 40) == list(range(40))
     assert budget.left == math.inf
@@ -33,14 +37,14 @@ def test_without_a_limit_everything_is_measured() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "count"), [(4.0, 4), (11.2, 10), (12.5, 11), (40.0, 20)])
-def test_what_fits_is_measured_and_the_first_items_first(seconds: float, count: int) -> None:
+def test_what_fits_is_measured_and_the_first_items_first(
+    clock: Clock, seconds: float, count: int
+) -> None:
     """A tenth of the time is for the rest: files, and the report."""
-    clock = Clock()
     assert measured(TimeBudget(seconds, clock), clock, [1.0] * 20) == list(range(count))
 
 
-def test_the_first_stage_is_made_while_anything_is_left() -> None:
-    clock = Clock()
+def test_the_first_stage_is_made_while_anything_is_left(clock: Clock) -> None:
     budget = TimeBudget(1.0, clock)
     assert measured(budget, clock, [1.0] * 20) == [0, 1, 2, 3]
     assert budget.left == 0
@@ -48,8 +52,7 @@ def test_the_first_stage_is_made_while_anything_is_left() -> None:
     assert budget.spent == "the time budget of 1 s was spent before; raise it with --budget"
 
 
-def test_a_share_leaves_time_for_others() -> None:
-    clock = Clock()
+def test_a_share_leaves_time_for_others(clock: Clock) -> None:
     budget = TimeBudget(20.0, clock)
     assert len(measured(budget, clock, [1.0] * 40, share=0.5)) == 9
     assert budget.left == 9
@@ -57,13 +60,11 @@ def test_a_share_leaves_time_for_others() -> None:
     assert said == "9 of 1,040 rows were measured: the time budget of 20 s"
 
 
-def test_dear_items_are_known_beforehand() -> None:
-    clock = Clock()
+def test_dear_items_are_known_beforehand(clock: Clock) -> None:
     assert measured(TimeBudget(11.0, clock), clock, [1.0] * 6 + [9.0]) == list(range(6))
 
 
-def test_training_has_as_long_again() -> None:
-    clock = Clock()
+def test_training_has_as_long_again(clock: Clock) -> None:
     budget = TimeBudget(20.0, clock)
     clock.now += 12.0
     assert (budget.left, budget.left_for_training) == (6.0, 24.0)

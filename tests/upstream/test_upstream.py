@@ -12,8 +12,8 @@ from fixtures.lab.upstream.fetch import Package, packages
 from fixtures.lab.upstream.listed import FOLDER, RESULTS, Bug, Loss, bugs, losses
 from fixtures.lab.upstream.page import PAGE, is_shown, page, seen_by, verdict
 from mlxdoctor.bugs.known import load_known_bugs, parse_version
+from tests.conftest import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 #: What the project asks for.
 WANTED = 15
 #: Losses that the probe calls sound although they are not: said on the page, to be cured.

@@ -22,23 +22,17 @@ def figures(loss: float, similarity: float = 0.8, stops: float = 1.0) -> dict[st
     return {"loss": loss, "similarity": similarity, "stops": stops}
 
 
-def test_one_degree_of_freedom() -> None:
-    sound = [figures(1.0), figures(1.2)]
-    edge = 1.1 + CAUCHY * math.sqrt(0.02) * math.sqrt(1 + 1 / 2)
-    assert is_hurt(figures(edge + 1e-6), sound)
-    assert not is_hurt(figures(edge - 1e-6), sound)
-
-
-def test_two_degrees_of_freedom() -> None:
-    sound = [figures(1.0), figures(1.1), figures(1.2)]
-    edge = 1.1 + TWO_DEGREES * 0.1 * math.sqrt(1 + 1 / 3)
-    assert is_hurt(figures(edge + 1e-6), sound)
-    assert not is_hurt(figures(edge - 1e-6), sound)
-
-
-def test_a_spread_of_nothing_is_not_believed() -> None:
-    sound = [figures(1.0)] * 3
-    edge = 1.0 + TWO_DEGREES * 0.01 * math.sqrt(1 + 1 / 3)
+@pytest.mark.parametrize(
+    ("losses", "edge"),
+    [
+        ([1.0, 1.2], 1.1 + CAUCHY * math.sqrt(0.02) * math.sqrt(1 + 1 / 2)),
+        ([1.0, 1.1, 1.2], 1.1 + TWO_DEGREES * 0.1 * math.sqrt(1 + 1 / 3)),
+        # A spread of nothing is not believed.
+        ([1.0] * 3, 1.0 + TWO_DEGREES * 0.01 * math.sqrt(1 + 1 / 3)),
+    ],
+)
+def test_one_and_two_degrees_of_freedom(losses: list[float], edge: float) -> None:
+    sound = [figures(loss) for loss in losses]
     assert is_hurt(figures(edge + 1e-6), sound)
     assert not is_hurt(figures(edge - 1e-6), sound)
 

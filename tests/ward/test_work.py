@@ -16,9 +16,8 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.training_log import TrainingLog
-from tests.conftest import ROOT
+from tests.conftest import HEALTHY
 
-RUN = ROOT / "fixtures" / "runs" / "healthy-ordinary"
 DO = "tests.ward.test_work:do"
 
 
@@ -58,9 +57,7 @@ def test_time_that_is_up_ends_what_is_under_way(capsys: pytest.CaptureFixture[st
 
 
 def test_alone_means_without_what_the_names_in_it_lead_to(tmp_path: Path) -> None:
-    with given(RUN, "log") as log, given(RUN, "adapter") as adapter:
-        assert log is not None
-        assert adapter is not None
+    with given(HEALTHY, "log") as log, given(HEALTHY, "adapter") as adapter:
         assert log.get(TrainingLog) is not None
         assert log.get(Adapter) is None
         assert log.get(TrainingConfig) is None
@@ -71,15 +68,15 @@ def test_alone_means_without_what_the_names_in_it_lead_to(tmp_path: Path) -> Non
             assert run.files.base is None
             assert run.get(Dataset) is None
         # Nothing of it stays beside the run.
-    assert not [one for one in RUN.parent.iterdir() if one.name.startswith(".")]
-    shutil.copy(next(RUN.glob("*.log")), tmp_path)
+    assert not [one for one in HEALTHY.parent.iterdir() if one.name.startswith(".")]
+    shutil.copy(next(HEALTHY.glob("*.log")), tmp_path)
     with given(tmp_path, "adapter") as none:
         assert none is None
 
 
 def test_outcomes_are_read_as_they_were_kept(tmp_path: Path) -> None:
     path = tmp_path / "outcomes" / "run.static.json.gz"
-    assert "(static)" in keep(RUN, "static", path)
+    assert "(static)" in keep(HEALTHY, "static", path)
     outcomes, alarms = read_outcomes(path)
     kept = read_kept(path)["outcomes"]
     assert [one.check for one in outcomes] == [one["check"] for one in kept]

@@ -42,10 +42,7 @@ class Writer:
 
 
 def run(
-    path: Path,
-    *acts: Callable[[], object],
-    patience: int | None = None,
-    **until: Any,
+    path: Path, *acts: Callable[[], object], patience: int | None = None, **until: Any
 ) -> Ending:
     log = GrowingLog(path)
     writer = Writer(log, *acts)
@@ -60,37 +57,37 @@ def append(path: Path, text: str) -> Callable[[], object]:
     return act
 
 
-def test_a_training_that_finishes(tmp_path: Path) -> None:
-    path = tmp_path / "train.log"
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "train.log"
+
+
+def test_a_training_that_finishes(path: Path) -> None:
     path.write_text(START)
     ending = run(path, *(append(path, line) for line in lines([2.0, 1.9, 1.8, 1.7])))
     assert (ending.reason, ending.alarm) == ("the training finished", None)
     assert (ending.reports, ending.step, ending.iterations) == (4, 40, 40)
 
 
-def test_the_first_report_beyond_doubt_ends_it(tmp_path: Path) -> None:
-    path = tmp_path / "train.log"
+def test_the_first_report_beyond_doubt_ends_it(path: Path) -> None:
     path.write_text(START)
     written = lines([2.148, 2.609, 4.104, 10.965])
     writes = [append(path, line) for line in written]
     ending = run(path, *writes)
-    assert ending.alarm is not None
     assert (ending.alarm.verdict, ending.alarm.step) == (AlarmKind.DIVERGING, 30)
     assert ending.alarm.saved_steps == 10
     assert written[3] not in path.read_text()
 
 
 @pytest.mark.parametrize("begun", [0, 1])
-def test_an_old_run_in_the_same_file_raises_nothing(tmp_path: Path, begun: int) -> None:
-    path = tmp_path / "train.log"
+def test_an_old_run_in_the_same_file_raises_nothing(path: Path, begun: int) -> None:
     old, new = lines([2.1, 4.0, 9.0, 20.0]), lines([2.0, 1.9, 1.8, 1.7])
     path.write_text("".join([START, *old, START, *new[:begun]]))
     ending = run(path, append(path, "".join(new[begun:])))
     assert (ending.reason, ending.alarm) == ("the training finished", None)
 
 
-def test_a_log_that_is_cut_or_rotated_goes_on(tmp_path: Path) -> None:
-    path = tmp_path / "train.log"
+def test_a_log_that_is_cut_or_rotated_goes_on(path: Path, tmp_path: Path) -> None:
     whole = lines([2.0, 1.9, 1.8, float("nan")])
     path.write_text("".join(whole[:2]))
 
@@ -98,12 +95,10 @@ def test_a_log_that_is_cut_or_rotated_goes_on(tmp_path: Path) -> None:
         path.rename(tmp_path / "train.log.1")
 
     ending = run(path, rotate, append(path, whole[2]), append(path, whole[3]))
-    assert ending.alarm is not None
     assert ending.alarm.step == 40
 
     path.write_text("".join(whole[:2]))
     ending = run(path, lambda: path.write_text(whole[2]), append(path, whole[3]))
-    assert ending.alarm is not None
     assert ending.alarm.step == 40
 
 
@@ -119,12 +114,10 @@ def test_a_history_that_is_written_anew_at_each_save(tmp_path: Path) -> None:
     # What has no line's end is read once nothing more is written.
     quiet = [lambda: None]
     ending = run(path, save(1), *quiet, save(2), *quiet, save(3), *quiet, save(4))
-    assert ending.alarm is not None
     assert (ending.alarm.verdict, ending.alarm.step, ending.reports) == (AlarmKind.DIVERGING, 15, 3)
 
 
-def test_a_process_that_is_gone_ends_it_after_its_last_words(tmp_path: Path) -> None:
-    path = tmp_path / "train.log"
+def test_a_process_that_is_gone_ends_it_after_its_last_words(path: Path) -> None:
     path.write_text(START + lines([2.0])[0])
     alive = iter([True, True, False])
 
@@ -135,13 +128,11 @@ def test_a_process_that_is_gone_ends_it_after_its_last_words(tmp_path: Path) -> 
         return still
 
     ending = run(path, is_alive=last_words)
-    assert ending.alarm is not None
     assert ending.alarm.step == 20
 
 
-def test_polling_is_not_a_busy_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_polling_is_not_a_busy_wait(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
-    path = tmp_path / "train.log"
     path.write_text(START)
     log = GrowingLog(path)
     monkeypatch.setattr(log, "wait", waited.append)
@@ -163,8 +154,7 @@ def validated(losses: list[float], every: int = 100) -> str:
     )
 
 
-def test_a_validation_loss_that_no_longer_improves_is_remarked_on(tmp_path: Path) -> None:
-    path = tmp_path / "train.log"
+def test_a_validation_loss_that_no_longer_improves_is_remarked_on(path: Path) -> None:
     path.write_text(validated([1.9, 1.5, 1.6, 1.7, 1.8, 1.9]))
     remarks: list[str] = []
     follower = Follower(GrowingLog(path), notify=lambda _, text, **__: remarks.append(text))
@@ -174,7 +164,6 @@ def test_a_validation_loss_that_no_longer_improves_is_remarked_on(tmp_path: Path
         "The validation loss was lowest at iteration 200 (1.5) and has not improved in 4 "
         "validations since; the last is 1.9; the save nearest to it is that of iteration 200."
     ]
-    assert ending.best is not None
     assert (ending.best.step, ending.best.save, ending.best.since) == (200, 200, 4)
 
 
@@ -186,8 +175,7 @@ def test_a_validation_loss_that_no_longer_improves_is_remarked_on(tmp_path: Path
         ("{{'loss': {loss:.3f}, 'eval_loss': {loss:.3f}}}", "lowest at report 2 (1.5)"),
     ],
 )
-def test_it_counts_as_the_log_does(tmp_path: Path, line: str, said: str) -> None:
-    path = tmp_path / "train.log"
+def test_it_counts_as_the_log_does(path: Path, line: str, said: str) -> None:
     losses = enumerate([1.9, 1.5, 1.6, 1.7, 1.8, 1.9], 1)
     path.write_text("".join(line.format(at=at, loss=loss) + "\n" for at, loss in losses))
     ending = run(path, at_once=True)
@@ -198,8 +186,7 @@ def test_it_counts_as_the_log_does(tmp_path: Path, line: str, said: str) -> None
 @pytest.mark.parametrize(
     ("losses", "alarmed"), [([1.9, 1.5, 1.6, 1.7], True), ([1.9, 1.5, 1.6, 1.4], False)]
 )
-def test_patience_ends_it(tmp_path: Path, losses: list[float], alarmed: bool) -> None:
-    path = tmp_path / "train.log"
+def test_patience_ends_it(path: Path, losses: list[float], alarmed: bool) -> None:
     path.write_text(validated(losses))
     ending = run(path, at_once=True, patience=2)
     assert (ending.alarm is not None) is alarmed

@@ -126,7 +126,6 @@ def test_what_it_says_beside_the_reports(log: Log) -> None:
     assert not state.begins_anew
     log.append("libc++abi: terminating due to uncaught exception: [METAL] Insufficient Memory\n")
     failure = log.state().failure
-    assert failure is not None
     assert failure.kind == "out-of-memory"
     log.append("Starting training..., iters: 600\n")
     assert log.state().begins_anew

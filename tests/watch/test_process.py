@@ -2,46 +2,20 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
 
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.watch.process import find_process, is_alive, stop
+from tests.conftest import Start
 
 WAITS = "print('ready', flush=True); import time; time.sleep(60)"
 # A shell's background job ignores SIGINT, and so would all that it starts.
 POLITE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);" + WAITS
 DEAF_TO_INT = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN);" + WAITS
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + DEAF_TO_INT
-
-Start = Callable[[str], subprocess.Popen[str]]
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    running: list[subprocess.Popen[str]] = []
-
-    def begin(code: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        running.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        return process
-
-    yield begin
-    for process in running:
-        process.kill()
-        process.communicate()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import json
 import math
 import random
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -15,8 +14,8 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.watch.alarms import Alarm, AlarmKind
 from mlxdoctor.watch.growing_log import rows_of
 from mlxdoctor.watch.monitor import LogRow, Watch
+from tests.conftest import RUNS
 
-RUNS = Path(__file__).resolve().parents[2] / "fixtures" / "runs"
 #: Runs that learn, and those whose faults no loss shows.
 SILENT = (
     *("healthy-masked-warmup", "healthy-noisy-batch1", "healthy-ordinary"),
@@ -222,7 +221,6 @@ def test_validations_that_never_change_are_frozen() -> None:
 
     # The last digit of 4.150 is not seen in the number, but in the other losses.
     alarm = run([4.15, 4.15, 4.15])
-    assert alarm is not None
     assert (alarm.verdict, alarm.step, alarm.onset) == (AlarmKind.FROZEN, 100, 0)
     # Converged is not frozen, and neither is a coincidence.
     assert run([4.151, 1.212, 1.212, 1.212, 1.212]) is None

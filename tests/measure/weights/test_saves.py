@@ -13,9 +13,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.measure.weights.adapter_facts import adapter_facts
 from mlxdoctor.measure.weights.save_norms import Save, follow
 from tests.bisect.states import history, state
-from tests.conftest import FIXTURES, RUNS
-
-HEALTHY = RUNS / "healthy-ordinary"
+from tests.conftest import FIXTURES, HEALTHY, RUNS
 
 
 @pytest.fixture
