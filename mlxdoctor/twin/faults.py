@@ -21,7 +21,7 @@ import numpy as np
 
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.parameters import ADAPTER_LEAVES
-from mlxdoctor.twin.attach import convert, trained_layers, unfreeze
+from mlxdoctor.twin.attach import call_through, convert, trained_layers, unfreeze
 from mlxdoctor.twin.batches import Batch, Batches
 from mlxdoctor.twin.other_losses import loss_without, shifted_loss
 from mlxdoctor.twin.prepared import Parts, parts_of
@@ -248,13 +248,11 @@ def gradients_blocked(settings: Settings, parts: Parts, severity: Any) -> tuple[
     def prepare(model: Any, settings: Settings) -> None:
         parts.prepare(model, settings)
         module = model.model.norm if severity == "all" else model.layers[len(model.layers) // 2]
-        kind = type(module)
-
-        def call(self: Any, first: mx.array, *arguments: Any, **options: Any) -> Any:
-            return kind.__call__(self, mx.stop_gradient(first), *arguments, **options)
-
         # This one module lets no gradient through to what it was given.
-        module.__class__ = type(kind.__name__, (kind,), {"__call__": call})
+        call_through(
+            module,
+            lambda call, first, *others, **named: call(mx.stop_gradient(first), *others, **named),
+        )
 
     return settings, replace(parts, prepare=prepare)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlxdoctor.evidence.adapter import Adapter, adapter_file
+from mlxdoctor.models.load import ADAPTER_FILE
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.reading import Reading, reading
 from mlxdoctor.twin.settings import Settings
@@ -104,7 +105,7 @@ def base_trained_along(settings: Settings, parts: Parts) -> tuple[Settings, Part
 @reading(fix="Train on the base model itself, and not on one that was fused before.")
 def adapter_in_the_base(settings: Settings, parts: Parts) -> tuple[Settings, Parts] | None:
     """Of a base that holds this adapter already."""
-    saved = Path(settings.adapter_path) / "adapters.safetensors"
+    saved = Path(settings.adapter_path) / ADAPTER_FILE
     if not saved.is_file():
         return None
 
