@@ -46,8 +46,7 @@ def _quantised(bits: int) -> Reading:
 
         return settings, _with_base(parts, change)
 
-    clause = f"of the base quantised to {bits} bits"
-    return Reading("base-quantised", clause, sound=False, fix=_FIX, in_training=False, apply=apply)
+    return Reading("base-quantised", f"of the base quantised to {bits} bits", apply, _FIX)
 
 
 def _rope(factor: float) -> Reading:
@@ -61,7 +60,7 @@ def _rope(factor: float) -> Reading:
         return settings, _with_base(parts, change)
 
     clause = f"of a base whose rope base is {factor:g} times as large"
-    return Reading("other-rope-base", clause, sound=False, fix=_FIX, in_training=False, apply=apply)
+    return Reading("other-rope-base", clause, apply, _FIX)
 
 
 #: 8 bits change a loss by less than half precision does.
