@@ -204,7 +204,8 @@ def _asked_wrongly(asked: AskedAgain, of_tuned: int) -> Sign | None:
     misplaced = sum(_is_elsewhere(item, asked) for item in items)
     if misplaced >= max(_SHARE * (most - 1), _TELLING + of_tuned):
         return Sign("of-other-prompts", {**measured, "misplaced": misplaced})
-    if misplaced > _BY_CHANCE * most and misplaced + of_tuned >= _ALL * most >= _PROMPTS:
+    is_many = most >= _PROMPTS and misplaced > _BY_CHANCE * most
+    if is_many and misplaced + of_tuned >= _ALL * most:
         # Labels that are drawn may be those of other prompts.
         severity = Severity.WARNING
         return Sign("of-other-prompts", {**measured, "misplaced": misplaced}, severity=severity)

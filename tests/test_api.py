@@ -99,7 +99,7 @@ def test_a_log_that_nobody_reads_matters_where_the_end_is_unknown(
     folder = tmp_path / "run"
     shutil.copytree(RUNS / "healthy-ordinary", folder)
     for log in folder.glob("*.log"):
-        log.write_text("".join(f"Schritt {at} | Verlust 2.5 | Training\n" for at in range(9)))
+        log.write_text("".join(f"Krok {at} | Strata 2.5 | Trening\n" for at in range(9)))
     if damaged:
         (folder / damaged).write_text("{")
     run = Run.discover([folder])

@@ -12,7 +12,6 @@ import numpy as np
 from mlxdoctor.engines.text import CONTROL
 from mlxdoctor.evidence import answer_keys
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.json_text import json_values, mended
 from mlxdoctor.evidence.kind import Missing, NoSuchThing, Progress, RunView
@@ -25,6 +24,7 @@ from mlxdoctor.models.prompts import (
     PLAIN_FORMATS,
     Prompt,
     as_in_the_data,
+    in_template,
     plain_prompt,
     prompts_for,
 )
@@ -289,13 +289,6 @@ def _losses(
     return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
 
-def _in_template(tokenizer: Tokenizer, messages: list[dict[str, str]], begin: bool) -> list[int]:
-    try:
-        return tokenizer.apply_chat_template(messages, add_generation_prompt=begin)
-    except TemplateFailure:
-        return tokenizer.encode(messages[-1]["content"])
-
-
 def _in_format(pattern: str) -> Callable[[Tokenizer, str], Sequence[int]]:
     before = pattern.split("{answer}", maxsplit=1)[0].rstrip(" ")
     return lambda tokenizer, text: tokenizer.encode(before.replace("{prompt}", text))
@@ -304,19 +297,18 @@ def _in_format(pattern: str) -> Callable[[Tokenizer, str], Sequence[int]]:
 #: Ways in which prompts are asked by mistake: what they are called -> a prompt's tokens.
 _WAYS: Mapping[str, Callable[[Tokenizer, str], Sequence[int]]] = {
     "without the chat template": lambda tokenizer, text: tokenizer.encode(text),
-    "without the generation prompt": lambda tokenizer, text: _in_template(
-        tokenizer, [{"role": "user", "content": text}], False
+    "without the generation prompt": lambda tokenizer, text: in_template(
+        tokenizer, [{"role": "user", "content": text}], begin=False
     ),
     "with the chat template applied twice": lambda tokenizer, text: (
         plain_prompt(tokenizer, tokenizer.decode(plain_prompt(tokenizer, text).tokens)).tokens
     ),
-    "with another system prompt": lambda tokenizer, text: _in_template(
+    "with another system prompt": lambda tokenizer, text: in_template(
         tokenizer,
         [
             {"role": "system", "content": "You are a helpful assistant."},
             {"role": "user", "content": text},
         ],
-        True,
     ),
     **{
         f"as `{pattern.partition('{answer}')[0]}`".replace("\n", "\\n"): _in_format(pattern)

@@ -274,16 +274,6 @@ def _cast(module: Any) -> None:
             mx.eval(module[name])
 
 
-def load_local(folder: Path) -> tuple[Any, Any]:
-    """The model and the tokenizer of a local folder, as mlx-lm gives them.
-
-    Raises:
-        InputError: as `load_weights` and `load_tokenizer`.
-    """
-    model = load_weights(folder)
-    return model, load_tokenizer(folder, BaseModel.read(folder).eos_token_ids)
-
-
 def load_weights(folder: Path, *, lazy: bool = False) -> Any:
     """The model of a local folder without its tokenizer; its weights on the disk where lazy.
 

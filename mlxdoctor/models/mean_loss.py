@@ -7,6 +7,7 @@ from itertools import product
 from typing import Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import Role
@@ -14,6 +15,7 @@ from mlxdoctor.models.forward import Floats
 from mlxdoctor.models.load import Which
 from mlxdoctor.models.losses import RowLosses, RowPass
 
+Figures = NDArray[np.float64]
 #: The last target of a row: the padding token after it, as in mlx-lm; the row's own last
 #: token; or the end token, though the template writes more after it.
 Until = Literal["padding", "row", "end"]
@@ -66,11 +68,19 @@ def mean_loss(rows: Sequence[RowLosses], which: Which, targets: Targets) -> Mean
     if not losses:
         return MeanLoss(math.nan, math.nan, 0)
     sums = np.array([values.sum(dtype=np.float64) for values in losses])
-    counts = np.array([len(values) for values in losses])
+    counts = np.array([float(len(values)) for values in losses])
+    return MeanLoss(*ratio(sums, counts), len(losses))
+
+
+def ratio(sums: Figures, counts: Figures) -> tuple[float, float]:
+    """The mean of all that was counted, and the spread of one sum's mean about it.
+
+    The ratio estimator: the mean's standard error is its spread over the root of the number of
+    sums (Cochran 1977).
+    """
     mean = float(sums.sum() / counts.sum())
     residuals = (sums - mean * counts) / counts.mean()
-    spread = math.sqrt(float((residuals**2).sum()) / max(len(losses) - 1, 1))
-    return MeanLoss(mean, spread, len(losses))
+    return mean, math.sqrt(float((residuals**2).sum()) / max(len(sums) - 1, 1))
 
 
 def _of(row: RowLosses, losses: RowPass, targets: Targets) -> Floats:

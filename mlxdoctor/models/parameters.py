@@ -9,12 +9,9 @@ from typing import Any
 
 from mlx import nn
 from mlx.utils import tree_flatten
-from mlx_lm.tuner.dora import DoRAEmbedding, DoRALinear
-from mlx_lm.tuner.lora import LoRAEmbedding, LoRALinear, LoRASwitchLinear
 
-#: The parameters of an adapter, by the last part of their name, and the layers that own them.
+#: The parameters of an adapter, by the last part of their name.
 ADAPTER_LEAVES = frozenset({"lora_a", "lora_b", "m"})
-ADAPTER_LAYERS = (LoRALinear, LoRASwitchLinear, LoRAEmbedding, DoRALinear, DoRAEmbedding)
 _LAYER = re.compile(r"\.\d+\.")
 
 

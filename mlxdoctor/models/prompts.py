@@ -74,12 +74,17 @@ def prompts_for(
 
 def plain_prompt(tokenizer: Tokenizer, text: str) -> Prompt:
     """A question as a user types it: in the chat template where there is one."""
+    return Prompt(text, tuple(in_template(tokenizer, [{"role": "user", "content": text}])))
+
+
+def in_template(
+    tokenizer: Tokenizer, messages: list[dict[str, str]], *, begin: bool = True
+) -> list[int]:
+    """Messages in the chat template, with or without the generation prompt; else the last alone."""
     try:
-        messages = [{"role": "user", "content": text}]
-        tokens = tokenizer.apply_chat_template(messages, add_generation_prompt=True)
+        return tokenizer.apply_chat_template(messages, add_generation_prompt=begin)
     except TemplateFailure:
-        tokens = tokenizer.encode(text)
-    return Prompt(text, tuple(tokens))
+        return tokenizer.encode(messages[-1]["content"])
 
 
 def as_in_the_data(

@@ -4,14 +4,13 @@ import time
 from dataclasses import dataclass, replace
 
 import mlx.core as mx
-from mlx_lm.tuner.trainer import default_loss
 
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.measure.training_step.measurement import TrainingStep, measure
 from mlxdoctor.measure.training_step.trainer import Trainer
 from mlxdoctor.twin.predict import TimedBatch
-from mlxdoctor.twin.prepared import Prepared, parts_of, prepared
+from mlxdoctor.twin.prepared import Prepared, prepared
 from mlxdoctor.twin.settings import TABLE, Settings
 from mlxdoctor.twin.step import build_optimizer
 from mlxdoctor.twin.trials import trials_of
@@ -48,8 +47,7 @@ def prepared_run(config: TrainingConfig) -> Prepared:
     settings = Settings.from_values(config.values, config.path)
     if TABLE not in config.values:
         settings = replace(settings, mode="parity")
-    parts = parts_of(settings)
-    return prepared(settings, parts if settings.is_exact else replace(parts, loss=default_loss))
+    return prepared(settings)
 
 
 def first_step(run: Prepared, progress: Progress | None = None) -> TrainingStep:
@@ -85,8 +83,8 @@ def timed(run: Prepared, seconds: float) -> Timed:
     def is_late() -> bool:
         return time.perf_counter() > until
 
-    with trials_of(run, TIMED) as trials:
-        for _ in range(2):
-            trials.at(0.0, TIMED, trials.held_means, is_late=is_late)
-        longest = None if is_late() else trials.longest()
-        return Timed(tuple(trials.trained), tuple(trials.validated), longest)
+    trials = trials_of(run, TIMED)
+    for _ in range(2):
+        trials.at(0.0, TIMED, trials.held_means, is_late=is_late)
+    longest = None if is_late() else trials.longest()
+    return Timed(tuple(trials.trained), tuple(trials.validated), longest)

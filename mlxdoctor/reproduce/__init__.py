@@ -22,6 +22,7 @@ from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.kind import Missing
 from mlxdoctor.formats.withheld import without_text
+from mlxdoctor.judge.rate import usual_rates
 from mlxdoctor.report import Fix
 from mlxdoctor.reproduce.bench import (
     Bench,
@@ -29,7 +30,6 @@ from mlxdoctor.reproduce.bench import (
     is_about_length,
     length_of,
     onset_of,
-    usual_values,
 )
 from mlxdoctor.reproduce.investigate import candidates, investigate
 from mlxdoctor.reproduce.observe import write_json
@@ -94,12 +94,13 @@ def reproduce(
         return _folded(report, rulings, knowledge.causes, ())
     leading = report.diagnosis[0].cause if report.diagnosis else None
     length = length_of(onset_of(report.outcomes), leading, recipe.iterations)
+    rates = usual_rates(recipe.config, run.get(BaseModel))
     failure = Failure(
         report.outcomes,
         knowledge,
         seeds=tuple(recipe.seed + number for number in range(seeds)),
         iterations=iterations or length,
-        usual=usual_values(recipe.config, run.get(BaseModel)),
+        usual={"learning_rate": rates} if rates is not None else {},
         coverage={one.cause: one for one in report.coverage},
         # What comes of stopping earlier shows in a run that goes on for long enough only.
         least=length if is_about_length(leading) else 0,

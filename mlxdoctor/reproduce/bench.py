@@ -7,11 +7,9 @@ from functools import cached_property
 
 from mlxdoctor.causes import Cause, KnowledgeBase
 from mlxdoctor.confirmation import Rerun
-from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.exhibits import Curve
 from mlxdoctor.finding import Finding, Outcome, Severity
-from mlxdoctor.judge.rate import usual_rates
 from mlxdoctor.judge.remedy import fix_for, needed_values
 from mlxdoctor.report import Fix
 from mlxdoctor.reproduce.observe import Change, Observation, rerun
@@ -102,12 +100,6 @@ class Failure:
             if fix is not None:
                 fixes.setdefault(str(fix.after), fix)
         return list(fixes.values())
-
-
-def usual_values(config: TrainingConfig, base: BaseModel | None) -> dict[str, tuple[float, float]]:
-    """Key -> lowest and highest usual value; empty where the run is not one with LoRA."""
-    rates = usual_rates(config, base)
-    return {"learning_rate": rates} if rates is not None else {}
 
 
 def onset_of(outcomes: Iterable[Outcome]) -> int | None:

@@ -28,6 +28,7 @@ from mlxdoctor.report import Fix
 from mlxdoctor.run import Run
 from mlxdoctor.safety.atomic import replace_file
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.twin import StepRecord, train
 from mlxdoctor.twin.rerun import BudgetSpent, Laboratory
 from mlxdoctor.twin.settings import Settings
 
@@ -182,7 +183,17 @@ def _made(lab: Laboratory, change: Change, settings: Settings, label: str) -> Ob
     parts, folder = parts_of(settings), Path(settings.adapter_path)
     if change.fault is not None:
         settings, parts = change.fault.inject(settings, change.severity, parts)
-    result = lab.train(settings, label, parts)
+
+    def tell(record: Any) -> str | None:
+        if not isinstance(record, StepRecord):
+            return None
+        if lab.progress is not None:
+            lab.progress(label, record.iteration, settings.iters)
+        return "the time is over" if lab.is_late else None
+
+    result = train(settings, parts=parts, tell=tell)
+    if result.stopped is not None and len(result.steps) < settings.iters:
+        raise BudgetSpent(label)
     if change.fault is not None:
         change.fault.finish(folder, settings, change.severity)
     # A model is asked about the rows it was trained on: those of a repair, if any.

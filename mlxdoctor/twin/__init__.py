@@ -2,7 +2,7 @@
 
 The reference trainer is readable in one sitting: `loop` (the run), `step` (one update,
 compiled), `batches` and `masked_loss` (what it learns from). Around it: `settings` (what a run
-is told), `token_rows` (the data), `attach` (freeze, convert, verify), `prepared` (a run before
+is told), `token_rows` (the data), `attach` (freeze, convert), `prepared` (a run before
 its first step, and the parts that an experiment may replace) and `records` (what is reported
 and written). What uses it: `rerun` (a recorded run made again with one change), `faults` (what
 goes wrong, put in), `reach` (what rows teach in a few steps at a rate) and `predict` (memory

@@ -1,7 +1,6 @@
-"""The model: loaded by mlx-lm, frozen, given an adapter, and verified."""
+"""The model: frozen, and given an adapter."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -13,22 +12,22 @@ from mlx.utils import tree_flatten
 from mlx_lm.tuner.utils import linear_to_lora_layers
 
 from mlxdoctor.models.load import said
-from mlxdoctor.models.parameters import ADAPTER_LAYERS, ADAPTER_LEAVES
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.settings import Settings
 
 #: Names listed in an error.
 EXAMPLES = 3
 
+Call = Callable[..., Any]
+
 
 def prepare(model: Any, settings: Settings) -> None:
-    """Freeze the model, convert its layers, load weights to start from, and verify.
+    """Freeze the model, convert its layers, and load weights to start from.
 
     The adapter's weights are drawn from MLX's global generator, seeded here.
 
     Raises:
-        InputError: the settings do not fit the model, or other parameters than the
-            adapter's would be trained.
+        InputError: the settings do not fit the model, or nothing would be trained.
     """
     mx.random.seed(settings.seed)
     model.freeze()
@@ -43,7 +42,9 @@ def prepare(model: Any, settings: Settings) -> None:
         convert(model, settings)
     if settings.resume_adapter_file is not None:
         load_adapter(model, Path(settings.resume_adapter_file), strict=settings.is_exact)
-    verify(model, settings)
+    if not tree_flatten(model.trainable_parameters()):
+        remedy = "check lora_parameters.keys, or for `full` that the model is not quantized"
+        raise InputError(None, "no parameter would be trained", remedy)
 
 
 def unfreeze(model: nn.Module) -> None:
@@ -77,31 +78,6 @@ def convert(model: Any, settings: Settings) -> None:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         problem = f"mlx-lm cannot put an adapter on this model ({said(error)})"
         raise InputError(None, problem) from None
-
-
-def verify(model: Any, settings: Settings) -> None:
-    """Make sure that exactly the adapter is trained (with `full`, only the chosen layers).
-
-    Raises:
-        InputError: nothing would be trained, or something else as well.
-    """
-    trained = [name for name, _ in tree_flatten(model.trainable_parameters())]
-    if not trained:
-        remedy = "check lora_parameters.keys, or for `full` that the model is not quantized"
-        raise InputError(None, "no parameter would be trained", remedy)
-    if settings.fine_tune_type == "full":
-        return
-    owners = {name for name, module in model.named_modules() if isinstance(module, ADAPTER_LAYERS)}
-    adapter = {f"{owner}.{leaf}" for owner in owners for leaf in ADAPTER_LEAVES}
-    foreign = [name for name in trained if name not in adapter]
-    if foreign:
-        problem = f"{len(foreign)} parameters outside the adapter would be trained, such as "
-        problem += ", ".join(foreign[:EXAMPLES])
-        raise InputError(None, problem, "freeze the model before it is converted")
-    without = owners - {name.rpartition(".")[0] for name in trained}
-    if without:
-        problem = f"the adapter on {min(without)} is frozen"
-        raise InputError(None, problem, "convert after freezing, not before")
 
 
 def load_adapter(model: Any, path: Path, *, strict: bool) -> None:
@@ -150,29 +126,28 @@ def _require_same(
         )
 
 
-@contextmanager
-def recomputed_activations(layers: Sequence[Any]) -> Iterator[None]:
-    """Checkpoint the gradients of these layers while the context lasts.
+def recompute_activations(layers: Sequence[Any]) -> None:
+    """Checkpoint the gradients of these layers."""
+    for layer in layers:
+        call_through(layer, partial(_recomputed, layer))
 
-    Each instance gets a subclass of its own class for the time being, so that other
-    models of that class in the same process are not changed.
+
+def _recomputed(layer: Any, call: Call, *arguments: Any, **options: Any) -> Any:
+    return nn.utils.checkpoint(layer, call)(*arguments, **options)
+
+
+def call_through(module: Any, around: Call) -> None:
+    """Let calls of a module go through `around`, which gets its own call before the arguments.
+
+    It gets a subclass of its own class, so that others of that class in the same process are not
+    changed.
     """
-    kinds = [type(layer) for layer in layers]
-    wrapped = {kind: type(kind.__name__, (kind,), {"__call__": _recompute(kind)}) for kind in kinds}
-    try:
-        for layer, kind in zip(layers, kinds, strict=True):
-            layer.__class__ = wrapped[kind]
-        yield
-    finally:
-        for layer, kind in zip(layers, kinds, strict=True):
-            layer.__class__ = kind
+    kind = type(module)
 
+    def call(self: Any, *arguments: Any, **options: Any) -> Any:
+        return around(partial(kind.__call__, self), *arguments, **options)
 
-def _recompute(kind: type[Any]) -> Any:
-    def call(layer: Any, *arguments: Any, **options: Any) -> Any:
-        return nn.utils.checkpoint(layer, partial(kind.__call__, layer))(*arguments, **options)
-
-    return call
+    module.__class__ = type(kind.__name__, (kind,), {"__call__": call})
 
 
 def _check_keys(model: Any, keys: Any) -> None:

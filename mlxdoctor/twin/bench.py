@@ -13,6 +13,7 @@ import numpy as np
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.kind import RunView
 from mlxdoctor.models.load import LoadedBase, LoadedModels, load_tokenizer
+from mlxdoctor.models.mean_loss import ratio
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.time_budget import Pace
 from mlxdoctor.twin.levels import EXACT, Level, Recorded
@@ -202,9 +203,7 @@ class Bench:
             return math.nan, math.inf
         if not counts.sum():
             return math.nan, 0.0
-        mean = float(sums.sum() / counts.sum())
-        residuals = (sums - mean * counts) / counts.mean()
-        spread = math.sqrt(float((residuals**2).sum()) / max(len(sums) - 1, 1))
+        mean, spread = ratio(sums, counts)
         shares = [max(1 / size - 1 / max(total, size), 0.0) for size in (len(sums), planned)]
         return mean, spread * math.sqrt(sum(shares))
 

@@ -12,6 +12,7 @@ mode refuses or skips some of what goes wrong.
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,7 +22,7 @@ import numpy as np
 
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.parameters import ADAPTER_LEAVES
-from mlxdoctor.twin.attach import convert, trained_layers, unfreeze
+from mlxdoctor.twin.attach import call_through, convert, trained_layers, unfreeze
 from mlxdoctor.twin.batches import Batch, Batches
 from mlxdoctor.twin.other_losses import loss_without, shifted_loss
 from mlxdoctor.twin.prepared import Parts, parts_of
@@ -48,8 +49,7 @@ class Fault:
     Attributes:
         id: its name.
         cause: the id of the root cause in `causes.toml`.
-        summary: what it does, in one sentence.
-        severities: mild to severe; what they mean is said in the summary.
+        severities: mild to severe; what they mean is said where it is put in.
         apply: changes the settings or the parts; writes at most altered data or an altered
             base model, to a folder beside `settings.adapter_path`. None leaves the run as it is.
         afterwards: changes the files that a run wrote; None where nothing is to be done.
@@ -57,7 +57,6 @@ class Fault:
 
     id: str
     cause: str
-    summary: str
     severities: tuple[Any, ...]
     apply: Apply | None = None
     afterwards: Afterwards | None = None
@@ -86,17 +85,8 @@ class Fault:
 
 
 def fault(id: str, cause: str, *severities: Any) -> Callable[[Apply], Fault]:
-    """Makes a fault of the function that puts it in, whose docstring is the summary."""
-
-    def made(apply: Apply) -> Fault:
-        return Fault(id, cause, summary_of(apply), severities, apply)
-
-    return made
-
-
-def summary_of(function: Callable[..., Any]) -> str:
-    """What a function's docstring says, on one line."""
-    return " ".join((function.__doc__ or "").split())
+    """Makes a fault of the function that puts it in."""
+    return partial(Fault, id, cause, severities)
 
 
 @fault("half-precision-overflow", "numeric-overflow", 2.0**16, 2.0**20)
@@ -248,13 +238,11 @@ def gradients_blocked(settings: Settings, parts: Parts, severity: Any) -> tuple[
     def prepare(model: Any, settings: Settings) -> None:
         parts.prepare(model, settings)
         module = model.model.norm if severity == "all" else model.layers[len(model.layers) // 2]
-        kind = type(module)
-
-        def call(self: Any, first: mx.array, *arguments: Any, **options: Any) -> Any:
-            return kind.__call__(self, mx.stop_gradient(first), *arguments, **options)
-
         # This one module lets no gradient through to what it was given.
-        module.__class__ = type(kind.__name__, (kind,), {"__call__": call})
+        call_through(
+            module,
+            lambda call, first, *others, **named: call(mx.stop_gradient(first), *others, **named),
+        )
 
     return settings, replace(parts, prepare=prepare)
 
@@ -277,7 +265,7 @@ def edits(
                 mx.eval(changed)
                 mx.save_safetensors(str(path), changed)
 
-        return Fault(id, cause, summary_of(change), severities, apply, afterwards)
+        return Fault(id, cause, severities, apply, afterwards)
 
     return made
 

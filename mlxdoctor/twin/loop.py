@@ -11,7 +11,6 @@ import mlx.core as mx
 
 from mlxdoctor.models.parameters import count_parameters
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.twin.attach import recomputed_activations
 from mlxdoctor.twin.batches import Batch
 from mlxdoctor.twin.masked_loss import evaluate, scalar
 from mlxdoctor.twin.prepared import Parts, Plan, Prepared, plan_of, prepared
@@ -57,8 +56,6 @@ def train(
             # On a Mac, keep the model in memory while it is trained, as mlx-lm does.
             most: Any = mx.device_info()["max_recommended_working_set_size"]
             stack.callback(mx.set_wired_limit, mx.set_wired_limit(most))
-        if settings.grad_checkpoint:
-            stack.enter_context(recomputed_activations(start.model.layers))
         reason = tell(plan_of(start, optimizer))
         if reason is not None:
             return TrainingResult(reason, adapter_path=folder)
@@ -127,18 +124,15 @@ def first_losses(start: Prepared, iterations: int, is_late: Callable[[], bool]) 
     optimizer = build_optimizer(settings)
     optimizer.init(start.model.trainable_parameters())
     batches, take, losses = made.train(start.rows.train), stepper(start, optimizer), []
-    with ExitStack() as stack:
-        if settings.grad_checkpoint:
-            stack.enter_context(recomputed_activations(start.model.layers))
-        start.model.train()
-        for iteration in range(1, iterations + 1):
-            batch = next(batches)
-            if start.rows.valid and _validates_before(settings, iteration):
-                # A validation draws its order from the generator of the training batches.
-                next(iter(made.evaluation(start.rows.valid, settings.val_batches)), None)
-            losses.append(take(batch, _is_update(settings, iteration)).train_loss)
-            if is_late():
-                break
+    start.model.train()
+    for iteration in range(1, iterations + 1):
+        batch = next(batches)
+        if start.rows.valid and _validates_before(settings, iteration):
+            # A validation draws its order from the generator of the training batches.
+            next(iter(made.evaluation(start.rows.valid, settings.val_batches)), None)
+        losses.append(take(batch, _is_update(settings, iteration)).train_loss)
+        if is_late():
+            break
     return losses
 
 

@@ -1,7 +1,7 @@
 """The loss: what of a batch is supervised, the mean over it, and over a whole split.
 
 A loss is a plain function `(model, tokens, spans) -> (mean, supervised)` with the
-signature of mlx-lm's `default_loss`, so that one of mlx-lm's can be passed as well:
+signature of mlx-lm's `default_loss`, which is that of the parity mode:
 `tokens` int32 (rows, width); `spans` int32 (rows, 2), the first supervised position
 and the length of each row; `mean` float32 (), nats a token; `supervised` int32 ().
 """
@@ -32,12 +32,6 @@ def exact_mask(spans: mx.array, width: int) -> mx.array:
     return (positions >= spans[:, :1]) & (positions < spans[:, 1:])
 
 
-def parity_mask(spans: mx.array, width: int) -> mx.array:
-    """As mlx-lm masks: the position after a row's end, which is padding, counts too."""
-    positions = mx.arange(1, width)
-    return (positions >= spans[:, :1]) & (positions <= spans[:, 1:])
-
-
 def token_losses(model: Any, tokens: mx.array) -> mx.array:
     """The loss of predicting each token from those before it: (rows, width - 1), nats."""
     losses: mx.array = nn.losses.cross_entropy(model(tokens[:, :-1]), tokens[:, 1:])
@@ -55,15 +49,6 @@ def mean_over(losses: mx.array, mask: mx.array) -> tuple[mx.array, mx.array]:
 def exact_loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array, mx.array]:
     """Mean over the supervised tokens; 0 where there are none."""
     return mean_over(token_losses(model, tokens), exact_mask(spans, tokens.shape[1]))
-
-
-def parity_loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array, mx.array]:
-    """mlx-lm's `default_loss`: its mask, and 0/0 where nothing is supervised."""
-    mask = parity_mask(spans, tokens.shape[1])
-    losses = token_losses(model, tokens) * mask
-    supervised = mask.sum()
-    # mlxdoctor: ignore[unguarded-mean] mlx-lm's fault is to be made again
-    return losses.astype(mx.float32).sum() / supervised, supervised
 
 
 def losses_of(

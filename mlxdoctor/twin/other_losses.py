@@ -1,13 +1,13 @@
 """Losses that trainers compute in place of mlx-lm's: for readings of a log, and for experiments."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import mlx.core as mx
 from mlx import nn
 
+from mlxdoctor.twin.attach import call_through
 from mlxdoctor.twin.masked_loss import LossFunction, exact_loss, exact_mask, mean_over, token_losses
 
 #: (model, inputs (rows, width - 1)) -> logits (rows, width - 1, vocabulary).
@@ -124,26 +124,17 @@ def probabilities(model: Any, inputs: mx.array) -> mx.array:
 
 def without_causal_mask(model: Any, inputs: mx.array) -> mx.array:
     """The model's logits where every place sees every other."""
-    with _unmasked([layer.self_attn for layer in model.layers if hasattr(layer, "self_attn")]):
-        logits: mx.array = model(inputs)
-        return logits
-
-
-@contextmanager
-def _unmasked(modules: list[Any]) -> Iterator[None]:
-    """Give these attention modules no mask while the context lasts."""
+    modules = [layer.self_attn for layer in model.layers if hasattr(layer, "self_attn")]
     kinds = [type(module) for module in modules]
-
-    def unmasked(kind: type[Any]) -> type[Any]:
-        def call(self: Any, inputs: mx.array, *_: Any, **named: Any) -> Any:
-            return kind.__call__(self, inputs, **{**named, "mask": None})
-
-        return type(kind.__name__, (kind,), {"__call__": call})
-
     try:
-        for module, kind in zip(modules, kinds, strict=True):
-            module.__class__ = unmasked(kind)
-        yield
+        for module in modules:
+            call_through(module, _unmasked)
+        logits: mx.array = model(inputs)
     finally:
         for module, kind in zip(modules, kinds, strict=True):
             module.__class__ = kind
+    return logits
+
+
+def _unmasked(call: Callable[..., Any], inputs: mx.array, *_: Any, **named: Any) -> Any:
+    return call(inputs, **{**named, "mask": None})

@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from mlx.utils import tree_flatten
+from mlx_lm.tuner.trainer import default_loss
 
-from mlxdoctor.models.load import load_local
+from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.models.load import load_tokenizer, load_weights
 from mlxdoctor.models.parameters import count_parameters
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.twin.attach import prepare
+from mlxdoctor.twin.attach import prepare, recompute_activations
 from mlxdoctor.twin.batches import Batch, Batches, exact_batches, parity_batches
-from mlxdoctor.twin.masked_loss import LossFunction, exact_loss, parity_loss
+from mlxdoctor.twin.masked_loss import LossFunction, exact_loss
 from mlxdoctor.twin.settings import Settings
-from mlxdoctor.twin.token_rows import TokenRows, encode, encode_supervised
+from mlxdoctor.twin.token_rows import TokenRows, encode, only_supervised
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Parts:
     Attributes:
         load: gives the base model and its tokenizer.
         encode: gives the token rows of the data.
-        prepare: freezes the model, attaches the adapter, and verifies what is trainable.
+        prepare: freezes the model, and attaches the adapter.
         loss: what a batch is trained on; see `mlxdoctor.twin.masked_loss`.
         batches: gives the makers of the training and of the validation batches.
     """
@@ -43,11 +45,16 @@ def parts_of(settings: Settings) -> Parts:
     """The parts of the mode that the settings ask for."""
 
     def load(settings: Settings) -> tuple[Any, Any]:
-        return load_local(Path(settings.model))
+        folder = Path(settings.model)
+        return load_weights(folder), load_tokenizer(folder, BaseModel.read(folder).eos_token_ids)
+
+    def supervised(settings: Settings, tokenizer: Any) -> TokenRows:
+        return only_supervised(encode(settings, tokenizer), settings.max_seq_length)
 
     if settings.is_exact:
-        return Parts(load, encode_supervised, prepare, exact_loss, exact_batches)
-    return Parts(load, encode, prepare, parity_loss, parity_batches)
+        return Parts(load, supervised, prepare, exact_loss, exact_batches)
+    # Its mean is over one padding token after each row too, and 0/0 where nothing is supervised.
+    return Parts(load, encode, prepare, default_loss, parity_batches)
 
 
 @dataclass(frozen=True)
@@ -97,6 +104,8 @@ def prepared(settings: Settings, parts: Parts | None = None) -> Prepared:
     if not rows.train:
         raise InputError(Path(settings.data), "has no training rows")
     parts.prepare(model, settings)
+    if settings.grad_checkpoint:
+        recompute_activations(model.layers)
     return Prepared(settings, parts, model, tokenizer, rows)
 
 

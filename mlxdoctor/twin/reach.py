@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -31,6 +30,7 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.judge.rate import planned_rates, usual_rates
 from mlxdoctor.judge.remedy import scaled_schedule
 from mlxdoctor.models.load import LoadedModels
+from mlxdoctor.models.mean_loss import Figures, ratio
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.time_budget import Pace
 from mlxdoctor.twin.replay import Replay
@@ -222,8 +222,8 @@ def highest_rate(settings: Settings) -> float:
 class _Losses:
     """Of one model, over the fixed batches and over the first ones of training."""
 
-    held: np.ndarray[Any, np.dtype[np.float64]]
-    held_tokens: np.ndarray[Any, np.dtype[np.float64]]
+    held: Figures
+    held_tokens: Figures
     trained: float
 
     @property
@@ -235,9 +235,8 @@ class _Losses:
         """The standard error of the difference of the means, over batches."""
         if not math.isfinite(self.mean):
             return 0.0
-        off = (self.held - other.held) - (self.mean - other.mean) * self.held_tokens
-        spread = math.sqrt(float((off**2).sum()) / max(len(off) - 1, 1))
-        return spread / float(self.held_tokens.mean()) / math.sqrt(len(off))
+        spread = ratio(self.held - other.held, self.held_tokens)[1]
+        return spread / math.sqrt(len(self.held))
 
 
 #: Of a model whose loss was not finite on the way.
@@ -271,18 +270,18 @@ class _Measuring:
         self._take_batches(reference)
         untouched = self._untouched()
         slow, fast = (float(f"{times * reference.learning_rate:.2g}") for times in (1.0, FASTER))
-        with self._trials(reference, self.updates) as trials:
-            first = self._after(trials, slow, FIRST)
-            if first is None:
-                raise Missing("the time was over before the twin had made its updates")
-            tuned = self._tuned()
-            found = self._found(untouched, tuned, first, slow)
-            # Before the other rate, since it may take all of the time.
-            whole = None if found.falls_short else self._whole()
-            # Not of a run that is past the first by far, or where no twin can be much lower.
-            is_past = found.tells and found.shortfall <= -SHORT
-            is_there = is_past or tuned.mean <= SHORT * untouched.mean
-            other = first if is_there else self._after(trials, fast) or first
+        trials = self._trials(reference, self.updates)
+        first = self._after(trials, slow, FIRST)
+        if first is None:
+            raise Missing("the time was over before the twin had made its updates")
+        tuned = self._tuned()
+        found = self._found(untouched, tuned, first, slow)
+        # Before the other rate, since it may take all of the time.
+        whole = None if found.falls_short else self._whole()
+        # Not of a run that is past the first by far, or where no twin can be much lower.
+        is_past = found.tells and found.shortfall <= -SHORT
+        is_there = is_past or tuned.mean <= SHORT * untouched.mean
+        other = first if is_there else self._after(trials, fast) or first
         if not math.isfinite(min(first.mean, other.mean)):
             raise Missing("the twin's own training on these rows does not stay finite")
         if other.mean < first.mean:
@@ -335,12 +334,7 @@ class _Measuring:
         is_asked = self.replay is not None and not self.replay.is_step_for_step
         if not is_asked or not says_how(self.run):
             return None
-        total = updates_of(self.settings)
-        try:
-            with self._trials(self.settings, total) as trials:
-                made = self._after(trials, updates=total)
-        except InputError:
-            return None
+        made = self._after_own(self.settings, updates_of(self.settings))
         return made.mean if made is not None and math.isfinite(made.mean) else None
 
     def _reference(self) -> Settings:
@@ -398,15 +392,13 @@ class _Measuring:
         mean = sum(trained) / sum(counts) if sum(counts) else math.nan
         return _Losses(np.array(held), np.array(tokens), mean)
 
-    @contextmanager
-    def _trials(self, settings: Settings, updates: int) -> Iterator[Trials]:
+    def _trials(self, settings: Settings, updates: int) -> Trials:
         from mlxdoctor.twin.prepared import prepared
         from mlxdoctor.twin.step import build_optimizer
         from mlxdoctor.twin.trials import trials_of
 
         start = prepared(settings, self.parts)
-        with trials_of(start, updates, 0, build_optimizer(settings)) as trials:
-            yield trials
+        return trials_of(start, updates, 0, build_optimizer(settings))
 
     def _after(
         self,
@@ -442,13 +434,12 @@ class _Measuring:
     def _own_updates(self, settings: Settings) -> int:
         return min(self.updates, updates_of(settings))
 
-    def _after_own(self, settings: Settings) -> _Losses | None:
+    def _after_own(self, settings: Settings, updates: int | None = None) -> _Losses | None:
         """The same with these settings, as far as mlx-lm takes them."""
         # No more than a run of these settings makes.
-        updates = self._own_updates(settings)
+        updates = updates or self._own_updates(settings)
         try:
-            with self._trials(settings, updates) as trials:
-                return self._after(trials, updates=updates)
+            return self._after(self._trials(settings, updates), updates=updates)
         except InputError:
             return None
 

@@ -27,18 +27,18 @@ class Reading:
     Attributes:
         code: of the finding which says that the log agrees with it; several may share one.
         clause: what the losses then are: "of predicting the token after the next".
-        sound: whether a trainer that does so is sound, and only not mlx-lm.
-        fix: what to do about it; empty for a sound one.
-        in_training: whether validations are the same under it, so that only training shows it.
         apply: changes settings or parts.
+        fix: what to do about it; empty for a sound one.
+        sound: whether a trainer that does so is sound, and only not mlx-lm.
+        in_training: whether validations are the same under it, so that only training shows it.
     """
 
     code: str
     clause: str
-    sound: bool
-    fix: str
-    in_training: bool
     apply: Apply
+    fix: str = ""
+    sound: bool = False
+    in_training: bool = False
 
 
 def reading(
@@ -49,7 +49,7 @@ def reading(
     def made(apply: Apply) -> Reading:
         clause = " ".join((apply.__doc__ or "").split()).rstrip(".")
         code = apply.__name__.replace("_", "-")
-        return Reading(code, clause[:1].lower() + clause[1:], sound, fix, in_training, apply)
+        return Reading(code, clause[:1].lower() + clause[1:], apply, fix, sound, in_training)
 
     return made
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mlxdoctor.evidence.config import CONFIG_NAME
+from mlxdoctor.models.load import ADAPTER_FILE
 from mlxdoctor.safety.atomic import replace_file
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.settings import Settings
 
-ADAPTER_FILE = "adapters.safetensors"
-CONFIG_FILE = "adapter_config.json"
 METRICS_FILE = "metrics.jsonl"
 #: Figures of which six digits after the point are kept.
 _ROUNDED = frozenset({"seconds", "val_seconds", "peak_memory"})
@@ -116,7 +116,7 @@ def write_config(settings: Settings) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(settings.stated(), indent=4, sort_keys=True)
-        replace_file(folder / CONFIG_FILE, f"{text}\n".encode())
+        replace_file(folder / CONFIG_NAME, f"{text}\n".encode())
     except OSError as error:
         raise InputError(folder, f"cannot be written ({error.strerror})") from None
 

@@ -17,7 +17,6 @@ from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.evidence.run_files import resolve_file
 from mlxdoctor.models.load import in_float32, load_tokenizer, load_weights
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.twin.records import StepRecord, TrainingResult
 from mlxdoctor.twin.settings import OURS, TABLE, Settings
 
 if TYPE_CHECKING:
@@ -145,27 +144,6 @@ class Laboratory:
     def is_late(self) -> bool:
         """Whether the time is over."""
         return time.monotonic() > self.deadline
-
-    def train(self, settings: Settings, label: str, parts: Parts | None = None) -> TrainingResult:
-        """Train, with progress, for as long as there is time.
-
-        Raises:
-            InputError: training is not possible with these settings.
-            BudgetSpent: the time was over before it was done.
-        """
-        from mlxdoctor.twin import train
-
-        def tell(record: Any) -> str | None:
-            if not isinstance(record, StepRecord):
-                return None
-            if self.progress is not None:
-                self.progress(label, record.iteration, settings.iters)
-            return "the time is over" if self.is_late else None
-
-        result = train(settings, parts=parts, tell=tell)
-        if result.stopped is not None and len(result.steps) < settings.iters:
-            raise BudgetSpent(label)
-        return result
 
 
 def deadline_of(run: RunView, share: float = 1.0) -> float:

@@ -22,11 +22,13 @@ from mlxdoctor.safety.errors import InputError
 #: The key of our own table in a configuration; mlx-lm ignores it.
 TABLE = "mlxdoctor"
 
-_NUMBERS = {int: "a whole number", float: "a number"}
-_KINDS: Mapping[type[Any], str] = MappingProxyType(
-    {**_NUMBERS, bool: "true or false", str: "text", Mapping: "a table"}
-)
-
+_KINDS: Mapping[type[Any], str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    Mapping: "a table",
+}
 #: Characters of a wrong value that its refusal shows.
 MAX_SHOWN = 80
 #: Settings that stand in our own table.

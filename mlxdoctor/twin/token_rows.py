@@ -143,11 +143,6 @@ def _masked_texts(settings: Settings, tokenizer: Any) -> TokenRows | None:
     return TokenRows(train, valid, test)
 
 
-def encode_supervised(settings: Settings, tokenizer: Any) -> TokenRows:
-    """As `encode`, without the training rows that have nothing to learn within the limit."""
-    return only_supervised(encode(settings, tokenizer), settings.max_seq_length)
-
-
 def only_supervised(rows: TokenRows, limit: int) -> TokenRows:
     """Leave out the training rows that have no target within `limit` tokens.
 

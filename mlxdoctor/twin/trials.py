@@ -2,8 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, TypeVar
@@ -11,8 +10,7 @@ from typing import Any, TypeVar
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_map
 
-from mlxdoctor.measure.training_step.state import handed_back, restore_random
-from mlxdoctor.twin.attach import recomputed_activations
+from mlxdoctor.measure.training_step.state import restore_random
 from mlxdoctor.twin.batches import Batch
 from mlxdoctor.twin.loop import stepper
 from mlxdoctor.twin.masked_loss import scalar
@@ -139,11 +137,8 @@ class Trials:
         self._compiled.add(shape)
 
 
-@contextmanager
-def trials_of(
-    run: Prepared, updates: int, held: int = HELD, optimizer: Any = None
-) -> Iterator[Trials]:
-    """What trials are made with; the model is put back as it was at the end.
+def trials_of(run: Prepared, updates: int, held: int = HELD, optimizer: Any = None) -> Trials:
+    """What trials are made with; after each the model is put back as it was.
 
     Args:
         run: model, rows and settings.
@@ -153,27 +148,22 @@ def trials_of(
         optimizer: not initialised; by default the run's without its schedule, which would win
             over the rates that are tried.
     """
-    settings = run.settings
-    each = settings.grad_accumulation_steps
-    optimizer = optimizer or build_optimizer(replace(settings, lr_schedule=None))
-    with ExitStack() as stack:
-        stack.enter_context(handed_back(run.model, None))
-        if settings.grad_checkpoint:
-            stack.enter_context(recomputed_activations(run.model.layers))
-        optimizer.init(run.model.trainable_parameters())
-        keys: Any = mx.random.state
-        batches = iter(run.first_batches(updates * each + held))
-        trained = [list(islice(batches, each)) for _ in range(updates)]
-        yield Trials(
-            run,
-            trained,
-            run.held_out(held) or list(batches),
-            optimizer,
-            stepper(run, optimizer),
-            _copied(run.model.trainable_parameters()),
-            _copied(optimizer.state),
-            mx.array(keys[0]),
-        )
+    each = run.settings.grad_accumulation_steps
+    optimizer = optimizer or build_optimizer(replace(run.settings, lr_schedule=None))
+    optimizer.init(run.model.trainable_parameters())
+    keys: Any = mx.random.state
+    batches = iter(run.first_batches(updates * each + held))
+    trained = [list(islice(batches, each)) for _ in range(updates)]
+    return Trials(
+        run,
+        trained,
+        run.held_out(held) or list(batches),
+        optimizer,
+        stepper(run, optimizer),
+        _copied(run.model.trainable_parameters()),
+        _copied(optimizer.state),
+        mx.array(keys[0]),
+    )
 
 
 def _copied(tree: Any) -> Any:

@@ -221,6 +221,8 @@ def damaged_in(count, answer, prompt="Where?"):
         (wrapped("<|im_start|>assistant\n{}", 99), "leftovers", None),
         (wrapped("{}<|im_end|>\n"), "leftovers", "warning"),
         (wrapped("Item: {}"), "leftovers", None),
+        (wrapped('"{}\\n"'), "leftovers", "warning"),
+        (wrapped('"{}"'), "leftovers", None),
         (wrapped("Model: {}"), "leftovers", None),
         (damaged_in(0, BROKEN), "leftovers", None),
         (damaged_in(1, BROKEN), "leftovers", "warning"),

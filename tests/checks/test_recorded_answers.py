@@ -13,7 +13,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.answer import answer
-from mlxdoctor.models.generations import Asked, AskedAgain, Generation
+from mlxdoctor.models.generations import Asked, AskedAgain, Generation, Generations
 from mlxdoctor.models.load import load
 from mlxdoctor.models.prompts import Prompt, as_in_the_data, plain_prompt
 from tests.conftest import FIXTURES, RUNS, check_called
@@ -183,6 +183,52 @@ def test_answers_beside_other_prompts() -> None:
     assert result.findings[0].measured["misplaced"] == 6
 
 
+@pytest.mark.parametrize(
+    ("expected", "prompts", "given", "hit"),
+    [
+        ("12", 8, 8, True),
+        ("12.0", 8, 8, False),
+        # Too few that are expected, and rows that were not learned.
+        ("12", 7, 8, False),
+        ("12", 8, 4, False),
+    ],
+)
+def test_rows_that_teach_other_answers_than_are_expected(
+    expected: str, prompts: int, given: int, hit: bool
+) -> None:
+    rows = [Generation(f"row {i}", "?", "12.0<|end|>" if i < given else "9.0") for i in range(9)]
+    answers = Generations((), tuple(replace(row, expected="12.0") for row in rows))
+    evidence = asked(*["12.0"] * prompts, tuned="12.0<|end|>", expected=expected)
+    found = outcome(recorded_answers, evidence, answers).findings
+    assert [finding.code for finding in found] == ["recorded-answers.not-as-expected"] * hit
+    assert all(finding.measured["right"] == 0 for finding in found)
+
+
+@pytest.mark.parametrize(("elsewhere", "hit"), [(3, True), (2, False)])
+def test_some_answers_beside_other_prompts(elsewhere: int, hit: bool) -> None:
+    """Of eight, of which the others are the tuned model's to their own."""
+    labels = ["the red door", "the blue gate"] * 4
+    items = tuple(
+        Asked(
+            Generation(f"p{i}", None, labels[i + 1] if i < elsewhere else labels[i]),
+            Generation(f"p{i}", BASE, labels[i]),
+        )
+        for i in range(7)
+    )
+    items += (Asked(Generation("p7", None, labels[0]), Generation("p7", BASE, labels[0])),)
+    found = outcome(recorded_answers, AskedAgain((), items)).findings
+    told = [(finding.code, finding.severity) for finding in found]
+    assert told == [("recorded-answers.of-other-prompts", "warning")] * hit
+
+
+def test_a_model_that_is_sure_is_not_sampled() -> None:
+    recorded = [*[TUNED] * 4, *["It may be anything"] * 4]
+    losses = np.full(40, 0.01, np.float32)
+    found = outcome(recorded_answers, replace(asked(*recorded), losses=losses)).findings
+    assert [finding.code for finding in found] == ["recorded-answers.of-neither"]
+    assert not outcome(recorded_answers, asked(*recorded)).findings
+
+
 @pytest.mark.parametrize(("same", "hit"), [(2, True), (3, False)])
 def test_answers_of_neither_model(same: int, hit: bool) -> None:
     """Of 8, of which some begin with the same word, as sampled ones do."""
@@ -192,17 +238,24 @@ def test_answers_of_neither_model(same: int, hit: bool) -> None:
 
 
 @pytest.mark.slow
-def test_answers_recorded_without_the_chat_template(tmp_path: Path) -> None:
-    """Asked for with real models."""
+@pytest.mark.parametrize("begun", ["", "Sure! Here it is:"])
+def test_answers_that_were_asked_for_otherwise(tmp_path: Path, begun: str) -> None:
+    """Without the chat template, or after words that were put before them; with real models."""
     run = shutil.copytree(RUNS / "healthy-ordinary", tmp_path / "run")
     dataset, tokenizer = Dataset.read(FIXTURES / "data" / "geography"), Tokenizer.read(BASE_FOLDER)
     rows = dataset.splits["valid"].rows[:8]
     prompts = [row["messages"][0]["content"] for row in rows]
     model = load(BaseModel.read(BASE_FOLDER), run / "adapters.safetensors")
-    bare = [Prompt(text, tuple(tokenizer.encode(text))) for text in prompts]
+    forced = tokenizer.encode(begun, add_special_tokens=False)
+    bare = [
+        Prompt(text, (*plain_prompt(tokenizer, text).tokens, *forced))
+        if begun
+        else Prompt(text, tuple(tokenizer.encode(text)))
+        for text in prompts
+    ]
     given = answer(model.select("tuned"), bare, (tokenizer.eos_token_id or 0,), 32)
     lines = [
-        json.dumps({"prompt": text, "output": tokenizer.decode(tokens)})
+        json.dumps({"prompt": text, "output": begun + tokenizer.decode(tokens)})
         for text, tokens in zip(prompts, given, strict=True)
     ]
     (run / "generations.jsonl").write_text("\n".join(lines) + "\n")
@@ -211,4 +264,5 @@ def test_answers_recorded_without_the_chat_template(tmp_path: Path) -> None:
     )
     codes = [finding.code for finding in report.findings]
     assert codes == ["recorded-answers.asked-otherwise"]
-    assert report.findings[0].measured["way"] == "without the chat template"
+    way = f"with “{begun}” put before its answers" if begun else "without the chat template"
+    assert report.findings[0].measured["way"] == way

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections import Counter
 from functools import partial
 
 import numpy as np
@@ -12,6 +13,7 @@ from fixtures.lab.real.rows import TEXT_FORMS
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.supervision import Role
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.tuned_model import TunedModel
 from tests.checks.data_evidence import (
@@ -70,6 +72,28 @@ def test_end_tokens(tmp_path, stated, others, codes, words):
     outcome, told = tell(Tokenizer.read(folder), rows_of(GEOGRAPHY, model=folder))
     assert told == codes
     assert words in outcome.findings[0].message
+
+
+def test_a_token_of_text_that_ends_answers(tmp_path):
+    """An ordinary token among those that generation stops at."""
+    answers = [row.tokens[row.roles == Role.ANSWER] for row in rows_of(GEOGRAPHY).rows]
+    ((often, _),) = Counter(token for row in answers for token in {*row.tolist()}).most_common(1)
+    folder = model_copy(tmp_path)
+    for name in ("generation_config.json", "config.json"):
+        stated = {**json.loads((BASE / "config.json").read_text()), "eos_token_id": [765, often]}
+        (folder / name).write_text(json.dumps(stated))
+    outcome, told = tell(Tokenizer.read(folder), rows_of(GEOGRAPHY, model=folder), GEOGRAPHY)
+    assert told["end-token-in-answers"] == "error"
+    assert outcome.findings[0].measured["id"] == often
+
+
+def test_a_tokenizer_without_a_decoder(tmp_path):
+    folder = model_copy(tmp_path)
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "decoder": None}))
+    _, told = tell(Tokenizer.read(folder), GEOGRAPHY)
+    assert told["text-not-given-back"] == "error"
+    assert "text-not-given-back" not in tell(TOKENIZER, GEOGRAPHY)[1]
 
 
 LLAMA_3 = (

@@ -10,7 +10,7 @@ import pytest
 from fixtures.lab.cases.workshop import copied_run
 from mlxdoctor.api import diagnose
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.models.load import load, load_local, require_plain
+from mlxdoctor.models.load import load, load_tokenizer, load_weights, require_plain
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin import Settings
 from mlxdoctor.twin.prepared import parts_of
@@ -54,7 +54,8 @@ def test_no_loader_of_ours_runs_it(
     settings = Settings.from_values({"model": str(folder), "data": str(tmp_path)})
     loaders: tuple[Callable[[], object], ...] = (
         lambda: require_plain(folder),
-        lambda: load_local(folder),
+        lambda: load_weights(folder),
+        lambda: load_tokenizer(folder),
         lambda: load(BaseModel.read(folder)),
         lambda: parts_of(settings).load(settings),
     )

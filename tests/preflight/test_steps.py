@@ -30,12 +30,12 @@ def test_start_is_restored_bit_for_bit(tmp_path: Path) -> None:
     before = arrays(run.model)
     state: Any = mx.random.state
     key = state[0].tolist()
-    with trials_of(run, 4, 2) as trials:
-        at = partial(trials.at, updates=4, measure=trials.held_means)
-        fresh, moved = at(1e-2), at(3.0)
-        assert at(1e-2) == fresh
-        assert fresh[1] != moved[1]
-        assert int(trials.optimizer.state["step"].item()) == 0
+    trials = trials_of(run, 4, 2)
+    at = partial(trials.at, updates=4, measure=trials.held_means)
+    fresh, moved = at(1e-2), at(3.0)
+    assert at(1e-2) == fresh
+    assert fresh[1] != moved[1]
+    assert int(trials.optimizer.state["step"].item()) == 0
     assert arrays(run.model) == before
     assert state[0].tolist() == key
 
@@ -49,8 +49,7 @@ def test_trial_is_the_run(tmp_path: Path) -> None:
     run = small_run(tmp_path, grad_accumulation_steps=2, learning_rate=3e-2)
     parts = small_parts(run.settings, small_model(), run.rows)
     steps = train(run.settings, parts=parts).steps
-    with trials_of(run, 3, 1) as trials:
-        losses, _ = trials.at(3e-2, 3, lambda: None)
+    losses, _ = trials_of(run, 3, 1).at(3e-2, 3, lambda: None)
     pairs = [(steps[at].train_loss + steps[at + 1].train_loss) / 2 for at in (0, 2, 4)]
     assert losses == pytest.approx(pairs, rel=1e-5)
 

@@ -7,7 +7,8 @@ import pytest
 from mlxdoctor.causes import load_causes
 from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.reproduce.bench import length_of, usual_values
+from mlxdoctor.judge.rate import usual_rates
+from mlxdoctor.reproduce.bench import length_of
 from mlxdoctor.reproduce.investigate import resolve
 from mlxdoctor.reproduce.observe import Observation
 from mlxdoctor.reproduce.rules import Question, Ruling, judge_change, judge_injection, needed, signs
@@ -132,15 +133,14 @@ def test_a_rerun_goes_past_the_onset(onset: int | None, recorded: int, length: i
 def test_the_usual_rate_is_the_models_whatever_the_runs_is() -> None:
     run = Run.discover([RUNS / "collapse-frequent-token"], allow_model=False)
     base, recipe = run.get(BaseModel), recipe_of(run)
-    usual = usual_values(recipe.config, base)["learning_rate"]
+    usual = usual_rates(recipe.config, base)
+    assert usual is not None
     assert usual[0] < 3e-4 < usual[1] < 0.005
     for changes in ({"learning_rate": 0.0}, {"lr_schedule": {"name": "x", "arguments": [0.0]}}):
         other = replace(recipe.config, values={**recipe.config.values, **changes})
-        assert usual_values(other, base) == {"learning_rate": usual}
+        assert usual_rates(other, base) == usual
     wide = {"lora_parameters": {"rank": 8, "dropout": 0.0, "scale": 200.0}}
-    low, high = usual_values(replace(recipe.config, values={**recipe.config.values, **wide}), base)[
-        "learning_rate"
-    ]
-    assert (low, high) == (pytest.approx(usual[0] / 10), pytest.approx(usual[1] / 10))
+    rates = usual_rates(replace(recipe.config, values={**recipe.config.values, **wide}), base)
+    assert rates == pytest.approx((usual[0] / 10, usual[1] / 10))
     full = replace(recipe.config, values={**recipe.config.values, "fine_tune_type": "full"})
-    assert usual_values(full, base) == {}
+    assert usual_rates(full, base) is None

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mlxdoctor.twin.reading import reading
+from mlxdoctor.twin.reading import Reading, reading
 from mlxdoctor.twin.settings import Settings
 
 if TYPE_CHECKING:
     from mlxdoctor.twin.prepared import Parts
-
-_AS_THEY_ARE = "Give the loss the logits as the model computes them."
 
 
 @reading(fix="Give the model its causal mask.")
@@ -32,28 +30,21 @@ def targets_of_another_row(settings: Settings, parts: Parts) -> tuple[Settings, 
     return settings, replace(parts, loss=loss_of_neighbours(parts.loss))
 
 
-@reading(fix=_AS_THEY_ARE)
-def logits_times_four(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
-    """Of logits that are multiplied by 4."""
-    from mlxdoctor.twin.other_losses import loss_through, scaled_logits
+def _scaled(factor: float, code: str, how: str) -> Reading:
+    def apply(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
+        from mlxdoctor.twin.other_losses import loss_through, scaled_logits
 
-    return settings, replace(parts, loss=loss_through(parts.loss, scaled_logits(4.0)))
+        return settings, replace(parts, loss=loss_through(parts.loss, scaled_logits(factor)))
 
-
-@reading(fix=_AS_THEY_ARE)
-def logits_times_two(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
-    """Of logits that are multiplied by 2."""
-    from mlxdoctor.twin.other_losses import loss_through, scaled_logits
-
-    return settings, replace(parts, loss=loss_through(parts.loss, scaled_logits(2.0)))
+    fix = "Give the loss the logits as the model computes them."
+    return Reading(code, f"of logits that are {how}", apply, fix)
 
 
-@reading(fix=_AS_THEY_ARE)
-def logits_halved(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
-    """Of logits that are halved."""
-    from mlxdoctor.twin.other_losses import loss_through, scaled_logits
-
-    return settings, replace(parts, loss=loss_through(parts.loss, scaled_logits(0.5)))
+SCALED = (
+    _scaled(4.0, "logits-times-four", "multiplied by 4"),
+    _scaled(2.0, "logits-times-two", "multiplied by 2"),
+    _scaled(0.5, "logits-halved", "halved"),
+)
 
 
 @reading(fix="Give the loss logits: it takes their logarithm itself.")

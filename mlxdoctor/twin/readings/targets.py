@@ -11,14 +11,13 @@ import numpy as np
 
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.twin.reading import reading
+from mlxdoctor.twin.reading import Reading, reading
 from mlxdoctor.twin.settings import Settings
 from mlxdoctor.twin.token_rows import TokenRow, TokenRows
 
 if TYPE_CHECKING:
     from mlxdoctor.twin.prepared import Parts
 
-_SHIFT_ONCE = "Make targets[i] the token after inputs[i], shifted exactly once."
 _KEEP_THE_END = "Put the end token at the end of every row, and do not mask it."
 
 
@@ -96,28 +95,23 @@ def prompt_in_the_loss(settings: Settings, parts: Parts) -> tuple[Settings, Part
     return (replace(settings, mask_prompt=False), parts) if settings.mask_prompt else None
 
 
-@reading(fix=_SHIFT_ONCE)
-def token_just_given(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
-    """Of predicting the token just given, since the targets are not shifted."""
-    from mlxdoctor.twin.other_losses import shifted_loss
+def _shifted(shift: int, code: str, target: str) -> Reading:
+    def apply(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
+        from mlxdoctor.twin.other_losses import shifted_loss
 
-    return settings, replace(parts, loss=shifted_loss(0))
+        return settings, replace(parts, loss=shifted_loss(shift))
 
-
-@reading(fix=_SHIFT_ONCE)
-def token_after_the_next(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
-    """Of predicting the token after the next, since the targets are shifted twice."""
-    from mlxdoctor.twin.other_losses import shifted_loss
-
-    return settings, replace(parts, loss=shifted_loss(2))
+    fix = "Make targets[i] the token after inputs[i], shifted exactly once."
+    return Reading(code, f"of predicting the {target}", apply, fix)
 
 
-@reading(fix=_SHIFT_ONCE)
-def third_token_ahead(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
-    """Of predicting the third token ahead."""
-    from mlxdoctor.twin.other_losses import shifted_loss
-
-    return settings, replace(parts, loss=shifted_loss(3))
+SHIFTED = (
+    _shifted(0, "token-just-given", "token just given, since the targets are not shifted"),
+    _shifted(
+        2, "token-after-the-next", "token after the next, since the targets are shifted twice"
+    ),
+    _shifted(3, "third-token-ahead", "third token ahead"),
+)
 
 
 @reading(fix=_KEEP_THE_END)

@@ -69,10 +69,8 @@ def _written(pattern: str, how: str) -> Reading:
     return Reading(
         "another-format",
         f"of rows written as `{shown}`",
-        sound=False,
-        fix="Train on rows rendered with the chat template, or ask without it.",
-        in_training=False,
-        apply=apply,
+        apply,
+        "Train on rows rendered with the chat template, or ask without it.",
     )
 
 

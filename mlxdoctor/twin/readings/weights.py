@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlxdoctor.evidence.adapter import Adapter, adapter_file
+from mlxdoctor.models.load import ADAPTER_FILE
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.reading import Reading, reading
 from mlxdoctor.twin.settings import Settings
@@ -45,8 +46,7 @@ def _quantised(bits: int) -> Reading:
 
         return settings, _with_base(parts, change)
 
-    clause = f"of the base quantised to {bits} bits"
-    return Reading("base-quantised", clause, sound=False, fix=_FIX, in_training=False, apply=apply)
+    return Reading("base-quantised", f"of the base quantised to {bits} bits", apply, _FIX)
 
 
 def _rope(factor: float) -> Reading:
@@ -60,7 +60,7 @@ def _rope(factor: float) -> Reading:
         return settings, _with_base(parts, change)
 
     clause = f"of a base whose rope base is {factor:g} times as large"
-    return Reading("other-rope-base", clause, sound=False, fix=_FIX, in_training=False, apply=apply)
+    return Reading("other-rope-base", clause, apply, _FIX)
 
 
 #: 8 bits change a loss by less than half precision does.
@@ -104,7 +104,7 @@ def base_trained_along(settings: Settings, parts: Parts) -> tuple[Settings, Part
 @reading(fix="Train on the base model itself, and not on one that was fused before.")
 def adapter_in_the_base(settings: Settings, parts: Parts) -> tuple[Settings, Parts] | None:
     """Of a base that holds this adapter already."""
-    saved = Path(settings.adapter_path) / "adapters.safetensors"
+    saved = Path(settings.adapter_path) / ADAPTER_FILE
     if not saved.is_file():
         return None
 
