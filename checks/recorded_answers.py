@@ -29,7 +29,6 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
 import numpy as np
-from scipy.stats import fisher_exact
 
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.engines.text import is_finished
@@ -173,6 +172,8 @@ def recorded_answers(asked: AskedAgain, answers: Generations | None) -> Iterator
 
 def _not_as_expected(items: Sequence[Asked], answers: Generations | None) -> Iterator[Sign]:
     """Whether the model learned its rows, and they are not what is expected of it."""
+    from scipy.stats import fisher_exact
+
     wanted = [
         (_text(each.own.tuned), _text(each.recorded.expected))
         for each in items
