@@ -146,7 +146,10 @@ def _item(
     suspicion = headline(report) if report.suspected is not None and is_open else ""
     if fails or (suspicion and rules.suspect == "fail"):
         status = ItemStatus.FAILED
-    elif report.unreadable:
+    elif report.unreadable and (
+        report.planned is not None or report.verdict is not Verdict.HEALTHY
+    ):
+        # An unread log holds no model back that reached what its rows teach.
         status = ItemStatus.UNUSABLE
     else:
         status = ItemStatus.INCONCLUSIVE if undecided else ItemStatus.PASSED

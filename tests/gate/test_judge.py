@@ -56,7 +56,9 @@ EMPTY = "a/x.json: is empty"
         # What could not be judged never passes.
         ("", report(outcome("memory", "crashed")), "inconclusive", ["the check memory crashed"]),
         ("", report(verdict="inconclusive"), "inconclusive", ["there was too little to judge"]),
-        ("", report(unreadable=[EMPTY]), "unusable", [EMPTY]),
+        ("", report(unreadable=[EMPTY], verdict="inconclusive"), "unusable", [EMPTY]),
+        # But what was judged without it.
+        ("", report(unreadable=[EMPTY]), "passed", [EMPTY]),
         # A failure outranks all else.
         (
             *(REQUIRED, report(ZERO, outcome("loss-trend", "skipped"), unreadable=[EMPTY])),
