@@ -14,9 +14,11 @@ that the two models answer differently are judged, and only if the recorded answ
 expected one, which both may give. A recorded answer is a model's if one of the two begins with the
 other, or if they have three more first words in common than it has with the other model's. Answers
 that begin as the tuned model's own are held against its probabilities: sampled ones have next to no
-token of a chance below one in fifty where the model is sure of most.
+token of a chance below one in fifty where the model is sure of most. An expected answer is given if
+the answer is the same text, names it in a sentence, or begins it up to the limit on its tokens.
 
-When it is wrong. Sampled answers may be neither model's: they are not judged. An adapter that
+When it is wrong. Expected answers that were written down in another form than the rows' are other
+answers to it. Sampled answers may be neither model's: they are not judged. An adapter that
 changes little gives few prompts with different answers.
 
 What to do. Answer again with the adapter: `mlx_lm.generate --adapter-path ...`, or
@@ -163,8 +165,8 @@ def recorded_answers(asked: AskedAgain, answers: Generations | None) -> Iterator
         yield Sign("base-answers", measured)
     else:
         alike = sum(_shared(item.recorded.tuned, item.own.tuned) > 0 for item in items)
-        is_by_chance = alike <= _BY_CHANCE * len(telling) or is_sure
-        if of_base >= _SHARE * len(telling) or not is_by_chance or len(telling) < _PROMPTS:
+        is_sampled = alike > _BY_CHANCE * len(telling) and not is_sure
+        if of_base >= _SHARE * len(telling) or is_sampled or len(telling) < _PROMPTS:
             why = "the recorded answers are neither model's: sampled, or asked otherwise"
             raise Inconclusive(why)
         yield Sign("of-neither", {**measured, "alike": alike})
@@ -174,24 +176,29 @@ def _not_as_expected(items: Sequence[Asked], answers: Generations | None) -> Ite
     """Whether the model learned its rows, and they are not what is expected of it."""
     from scipy.stats import fisher_exact
 
-    wanted = [
-        (_text(each.own.tuned), _text(each.recorded.expected))
-        for each in items
-        if each.recorded.expected
-    ]
+    wanted = [each for each in items if each.recorded.expected]
     rows = [item for item in answers.items if item.expected] if answers is not None else []
-    right = sum(own == expected for own, expected in wanted)
-    rows_right = sum(_text(item.tuned) == _text(item.expected) for item in rows)
+    wrong = [each for each in wanted if not _gives(each.own, each.recorded.expected)]
+    right, rows_right = len(wanted) - len(wrong), sum(_gives(row, row.expected) for row in rows)
     if len(wanted) < _PROMPTS or right > _HARDLY_ANY * len(wanted) or rows_right < len(rows) / 2:
         return
-    counts = [[rows_right, len(rows) - rows_right], [right, len(wanted) - right]]
+    counts = [[rows_right, len(rows) - rows_right], [right, len(wrong)]]
     if fisher_exact(counts, alternative="greater").pvalue < SIGNIFICANCE:
-        own, expected = next(pair for pair in wanted if pair[0] != pair[1])
         figures: dict[str, Measurement] = {"rows": len(rows), "rows_right": rows_right}
         figures |= {"right": right, "expected": len(wanted)}
+        answer, other = (_text(text) for text in (wrong[0].own.tuned, wrong[0].recorded.expected))
         yield Sign(
-            "not-as-expected", {**figures, "answer": quoted(own), "wanted": quoted(expected)}
+            "not-as-expected", {**figures, "answer": quoted(answer), "wanted": quoted(other)}
         )
+
+
+def _gives(item: Generation, expected: str | None) -> bool:
+    """Whether an answer is the expected one, names it, or begins it up to its limit."""
+    own, wanted = _text(item.tuned), _text(expected)
+    is_cut = bool(item.max_tokens) and len(item.tuned_tokens or ()) >= (item.max_tokens or 0)
+    rest = own.replace(wanted, "", 1) if wanted else own
+    is_named = rest != own and any(map(str.isalpha, rest))
+    return own == wanted or is_named or (is_cut and wanted.startswith(own))
 
 
 def _text(answer: str | None) -> str:

@@ -204,6 +204,22 @@ def test_rows_that_teach_other_answers_than_are_expected(
     assert all(finding.measured["right"] == 0 for finding in found)
 
 
+@pytest.mark.parametrize(
+    ("own", "tokens", "expected"),
+    [
+        ("The capital is Lima.<|end|>", 6, "Lima"),
+        # Of as many tokens as were asked for.
+        ("It is a city in", 9, "It is a city in the south."),
+    ],
+)
+def test_an_expected_answer_that_is_named_or_begun(own: str, tokens: int, expected: str) -> None:
+    rows = Generations((), (Generation("row", "?", "12.0", expected="12.0"),) * 9)
+    given = Generation("p", BASE, own, tuned_tokens=(1,) * tokens, max_tokens=9)
+    recorded = Generation("p", None, own, expected=expected)
+    evidence = AskedAgain((), (Asked(recorded, given),) * 8)
+    assert not outcome(recorded_answers, evidence, rows).findings
+
+
 @pytest.mark.parametrize(("elsewhere", "hit"), [(3, True), (2, False)])
 def test_some_answers_beside_other_prompts(elsewhere: int, hit: bool) -> None:
     """Of eight, of which the others are the tuned model's to their own."""
