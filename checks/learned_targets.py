@@ -136,8 +136,8 @@ _END = (
         ),
         "padding-unlearned": Symptom.info(
             "padding was not learned",
-            says="After a row and one padding token the tuned model expects no more padding than "
-            "the base model does ({rows:* row}): padding was left out of the loss.",
+            says="After a row and one padding token the tuned model does not go on with padding, "
+            "as one does that was trained on it ({rows:* row}).",
             expected="padding left out of the loss",
             fix="nothing",
         ),
@@ -243,7 +243,7 @@ def learned_targets(
         yield Unsought(("padding-learned", "end-token-repeated"), why)
     elif shifted is None:
         found = [sign for pad in losses.pad_ids for sign in _padding(pad, losses, tokenizer)]
-        if not found and region(rows, Role.ANSWER).fell(TO_LEARN):
+        if losses.pad_ids and not found and region(rows, Role.ANSWER).fell(TO_LEARN):
             found.append(Sign("padding-unlearned", {"rows": len(rows)}))
         yield from found
     yield from _end_after_answer(rows)

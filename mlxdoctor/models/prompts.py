@@ -120,7 +120,8 @@ def as_in_the_data(
             return plain_prompt(tokenizer, text)
         asked = text
         if marked is not None and marked.marks[1] not in text:
-            asked = marked.before.replace(marked.asked, text)
+            opening, _, closing = marked.before.rpartition(marked.asked)
+            asked = opening + text + closing
         return Prompt(text, tuple(tokenizer.encode(asked)))
 
     return [prompts.get(text) or other(text) for text in texts]

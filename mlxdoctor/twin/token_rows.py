@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.dataset import SPLITS, Dataset
+from mlxdoctor.evidence.dataset import SPLITS, Dataset, Features
 from mlxdoctor.evidence.row_encoder import in_common
-from mlxdoctor.evidence.source import require_file
+from mlxdoctor.evidence.source import Sniffed, require_file
 from mlxdoctor.evidence.tokenizer import QUICK_SECONDS, SLOW_SPEED, is_panic
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
@@ -122,8 +122,11 @@ def encode(settings: Settings, tokenizer: Any, pairs: Dataset | None = None) -> 
 
 def _masked_texts(settings: Settings, tokenizer: Any) -> TokenRows | None:
     """Plain texts without their questions; None where they have none."""
-    config = TrainingConfig((), Path(settings.data), settings.stated(), "mlx-lm")
-    dataset = Dataset.read(Path(settings.data), config)
+    folder = Path(settings.data)
+    config = TrainingConfig((), folder, settings.stated(), "mlx-lm")
+    if Features.of(config).format_of(Sniffed(folder / "train.jsonl").record) != "text":
+        return None
+    dataset = Dataset.read(folder, config)
     asked = {
         name: [split.exchange(row) for row in split.rows] for name, split in dataset.splits.items()
     }

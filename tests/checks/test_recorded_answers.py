@@ -139,6 +139,17 @@ def test_what_a_row_of_text_begins_with_is_continued_as_it_is(tmp_path: Path) ->
     assert prompt.tokens == tuple(tokenizer.encode("Once upon"))
 
 
+def test_a_text_that_is_a_question_with_its_answer_is_asked_up_to_the_mark(tmp_path: Path) -> None:
+    rows = [{"text": f"Plate {at} is a plate => blue"} for at in range(4)]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    dataset, tokenizer = Dataset.read(tmp_path), Tokenizer.read(FIXTURES / "base")
+    asked_so = as_in_the_data(dataset, tokenizer, ["Plate 2 is a plate", "Cup", "Cup =>"])
+    written = ["Plate 2 is a plate =>", "Cup =>", "Cup =>"]
+    assert [one.tokens for one in asked_so] == [
+        tuple(map(int, tokenizer.encode(w))) for w in written
+    ]
+
+
 @pytest.mark.parametrize(
     ("recorded", "code"),
     [(["", "", "", ""], True), (["", "", "", "else"], True), (["", "", "other", "else"], False)],
