@@ -18,7 +18,7 @@ TIERS = ("proof", "strong", "hint", "against")
 #: The score of a cause before any finding, if causes.toml states none (log-odds).
 PRIOR = -1.0
 #: Texts of a cause that `called` may replace.
-_TEXTS = {"title", "summary", "explanation", "remedy", "beside_change"}
+_TEXTS = {"title", "summary", "explanation", "remedy", "beside_change", "no_experiment"}
 _OPERATIONS = ("set", "divide", "multiply")
 #: The values of `leave_out`: what `reproduce` can leave out of the training rows.
 ROWS = ("duplicates", "contradictory", "leftovers", "empty", "other format")
