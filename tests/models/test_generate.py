@@ -72,12 +72,18 @@ def test_prompts_come_from_the_data_and_a_few_do_not(
     assert list(prompts[0].tokens) == rendered
 
 
-def test_text_rows_are_continued(tokenizer: Tokenizer) -> None:
+def test_text_rows_are_continued(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """Up to the answer where they have one."""
     text = Dataset.read(FIXTURES / "data" / "geography-text")
     prompt = prompts_for(text, tokenizer, held_out=1, trained=0)[0]
-    whole = tokenizer.encode(text.splits["valid"].rows[0]["text"])
-    assert list(prompt.tokens) == whole[: len(whole) // 2]
-    assert prompt.expected is None
+    before, mark, answered = text.splits["valid"].rows[0]["text"].partition("assistant\n")
+    assert list(prompt.tokens) == tokenizer.encode(before + mark.rstrip())
+    assert prompt.expected == answered.strip()
+    (tmp_path / "valid.jsonl").write_text(json.dumps({"text": answered}) + "\n")
+    plain = prompts_for(Dataset.read(tmp_path), tokenizer, held_out=1, trained=0)[0]
+    whole = tokenizer.encode(answered)
+    assert list(plain.tokens) == whole[: len(whole) // 2]
+    assert plain.expected is None
 
 
 def test_produced_answers_are_those_that_mlx_lm_recorded(
