@@ -147,6 +147,7 @@ def label_mask(
         raise Inconclusive("none of the rows examined could be tokenized")
     if rows.empty_batches:
         yield _empty_batches(rows, config, log)
+    has_questions = any(row.prompt_length for row in rows.rows)
     affected: dict[str, list[SupervisedRow]] = defaultdict(list)
     for row in rows.rows:
         for problem in row.problems:
@@ -161,8 +162,7 @@ def label_mask(
             last = quoted(name(int(with_problem[0].targets[-1]))) if tokenizer else None
             figures = {"last": last, "ends": tuple(map(name, rows.eos_token_ids))}
         # Documents of plain text are often longer than the limit.
-        is_plain = not any(row.prompt_length for row in rows.rows)
-        if symptom == "answers-truncated" and rows.format == "text" and is_plain:
+        if symptom == "answers-truncated" and rows.format == "text" and not has_questions:
             least_error = math.inf
         if (share := len(with_problem) / examined) >= least:
             severity = Severity.ERROR if share >= least_error else None

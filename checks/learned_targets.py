@@ -73,8 +73,6 @@ CHANGED = 0.1
 #: Nats by which a base model is worse than a blind guess, as in loss-level: a sound mixture of
 #: experts begins 1.2 above on tokens it never saw; none of 94 sound runs.
 ABOVE_UNIFORM = 1.5
-#: Nats above that of a guess up to which prompts are read: a base of 0.9 more answered soundly.
-UNREAD = 1.2
 #: Of a blind guess's loss, what the tuned model's is at most on text that can be read: sound runs
 #: of a base that is above guessing end at 0.2 of it; a broken base's answers tell (14 of 15).
 READABLE = 0.5
@@ -104,12 +102,12 @@ _END = (
             fix="Check that tokenizer and model belong together, and load the base model again.",
         ),
         "unlike-the-base": Symptom.info(
-            "the base model reads the prompts, and finds the answers less likely than a guess",
-            says="The base model's loss is {prompt_loss:.2f} on the prompts and {base_loss:.2f} on "
-            "the answers, where guessing among all tokens has {uniform_loss:.2f}: it was never "
-            "taught to answer so, and a loss that starts there is no fault.",
+            "the base model finds the answers less likely than a guess",
+            says="With each target the next token, the base model's own loss on the answers is "
+            "{base_loss:.2f}, where guessing among all tokens has {uniform_loss:.2f}: a loss that "
+            "starts there is no sign of wrong labels.",
             expected="what you intend",
-            fix="nothing: the training teaches it",
+            fix="nothing, where such answers are new to the base model",
         ),
         "not-finite": Symptom.error(
             "the tuned model's losses are not finite",
@@ -221,7 +219,7 @@ def learned_targets(
     losses: TokenLosses, tokenizer: Tokenizer | None
 ) -> Iterator[Sign | Seen | Unsought]:
     """Compare both models' losses by region and shift."""
-    if (base := _base_broken(losses)) is not None:
+    if (base := _of_the_base(losses)) is not None:
         yield base
     if losses.load_failure is not None:
         raise Inconclusive("the adapter could not be loaded on this base model")
@@ -255,7 +253,7 @@ def learned_targets(
     yield from _answers(rows)
 
 
-def _base_broken(losses: TokenLosses) -> Sign | None:
+def _of_the_base(losses: TokenLosses) -> Sign | None:
     uniform = math.log(losses.vocab_size)
     not_finite = sum(not np.isfinite(row.base.next).all() for row in losses.rows)
     means = np.array([row.mean("base", Role.ANSWER) for row in losses.rows])
@@ -268,14 +266,11 @@ def _base_broken(losses: TokenLosses) -> Sign | None:
     # Text that was learned since is none that it cannot read.
     after = [row.mean("tuned", Role.ANSWER) for row in losses.compared]
     is_learned = bool(after) and float(np.mean(after)) < READABLE * uniform
-    if not not_finite and (is_learned or not (is_above and is_sure)):
-        if len(known) < 2 or mean_of(means) <= uniform or mean_of(known[1]) > uniform + UNREAD:
-            return None
-        figures = {"base_loss": mean_of(means), "prompt_loss": mean_of(known[1])}
-        return Sign("unlike-the-base", {**figures, "uniform_loss": round(uniform, 3)})
-    counts = {"rows": len(losses.rows), "not_finite": not_finite or None}
-    levels = {"base_loss": mean_of(means), "uniform_loss": round(uniform, 3)}
-    return Sign("base-broken", {**counts, **levels})
+    figures = {"base_loss": mean_of(means), "uniform_loss": round(uniform, 3)}
+    if not_finite or (is_above and is_sure and not is_learned):
+        counts = {"rows": len(losses.rows), "not_finite": not_finite or None}
+        return Sign("base-broken", {**counts, **figures})
+    return Sign("unlike-the-base", figures) if mean_of(means) > uniform and is_sure else None
 
 
 #: Wrong targets: how far ahead of its input -> what they are.

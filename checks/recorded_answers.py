@@ -50,7 +50,8 @@ _PROMPTS = 8
 #: Least share of the prompts that are one model's: ties in half precision change some answers.
 _SHARE = 0.75
 #: Share of the recorded answers that are the model's, to whichever prompt; and of the expected
-#: answers that a model gives at most which was taught others.
+#: answers that a model gives at most which was taught others: none of 12 in three faulty runs, 9 to
+#: 12 of 12 in 13 sound ones that others made up.
 _ALL, _HARDLY_ANY = 0.9, 0.1
 #: Share of the answers that begin with the same word by chance: sampled ones often do.
 _BY_CHANCE = 0.25
@@ -97,7 +98,8 @@ _LONG = 10
             "the rows teach other answers than are expected",
             says="The model gives the answers of {rows_right} of {rows:* row} as they stand, and "
             "{right} of the {expected:* answer} that are expected beside the recorded ones: it "
-            "answers {answer}, and {wanted} is expected. The rows teach something else.",
+            "answers {answer}, and {wanted} is expected. The rows teach other answers, or other "
+            "questions were asked.",
             expected="rows whose answers are those that are expected of the model",
             fix="Make the answers of the rows as the expected ones are, and train again.",
         ),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlxdoctor.api import _lacking, diagnose
+from mlxdoctor.api import CLEAR, _lacking, diagnose
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
 from mlxdoctor.installed import UNKNOWN, version_here
 from mlxdoctor.measure.exhibited import MAX_POINTS
@@ -107,3 +107,15 @@ def test_a_log_that_nobody_reads_matters_where_the_end_is_unknown(
     finding = Finding(f"reach.{found}", Severity.INFO, "message")
     outcomes = (Outcome("reach", Status.FOUND, findings=(finding,)),)
     assert bool(_lacking(run, outcomes)) is lacks
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [True, False])
+def test_the_twin_runs_where_the_models_speak_against_what_was_clear(
+    monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    answers = iter([True, after])
+    monkeypatch.setattr("mlxdoctor.api._is_clear", lambda *_: next(answers))
+    report = diagnose(RUNS / "rate-too-low", select=["replay"])
+    (replay,) = report.outcomes
+    assert (replay.reason == CLEAR) is after

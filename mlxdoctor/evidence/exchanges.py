@@ -60,11 +60,17 @@ def exchanges_of(texts: Sequence[str]) -> Callable[[str], Exchange | None] | Non
     Names that people give to the two are known. Where those are not there, two headings or one
     arrow that nearly all texts have in common are taken for marks as well.
     """
-    some = [texts[place] for place in sampled(len(texts))]
-    for read in (exchange_in, _between(_HEADING, some, 2), _between(_ARROW, some, 1)):
-        if some and sum(read(text) is not None for text in some) >= EXCHANGES * len(some):
-            return read
-    return None
+    sample = [texts[place] for place in sampled(len(texts))]
+
+    def fits(read: Callable[[str], Exchange | None]) -> bool:
+        return sum(read(text) is not None for text in sample) >= EXCHANGES * len(sample)
+
+    if not sample:
+        return None
+    if fits(exchange_in):
+        return exchange_in
+    marked = (_between(_HEADING, sample, 2), _between(_ARROW, sample, 1))
+    return next(filter(fits, marked), None)
 
 
 def _between(
@@ -72,16 +78,17 @@ def _between(
 ) -> Callable[[str], Exchange | None]:
     """What reads a text as an exchange that has just the marks which most of these texts have."""
 
-    def marks_of(text: str) -> tuple[str, ...]:
-        return tuple(match["mark"] for match in pattern.finditer(text))
+    def marks_of(matches: Sequence[re.Match[str]]) -> tuple[str, ...]:
+        return tuple(match["mark"] for match in matches)
 
-    ((usual, _),) = Counter(map(marks_of, texts)).most_common(1) or [((), 0)]
+    sequences = Counter(marks_of([*pattern.finditer(text)]) for text in texts)
+    ((usual, _),) = sequences.most_common(1)
 
     def read(text: str) -> Exchange | None:
-        found = list(pattern.finditer(text))
-        if len(usual) != count or marks_of(text) != usual:
+        matches = [*pattern.finditer(text)]
+        if len(usual) != count or marks_of(matches) != usual:
             return None
-        first, last = found[0], found[-1]
+        first, last = matches[0], matches[-1]
         if count > 1 and first.start():
             return None
         asked = text[first.end() : last.start()] if count > 1 else text[: last.start()]

@@ -267,8 +267,8 @@ class AskedAgain:
             way = f"with {quoted(begun.strip())} put before its answers"
             ways[way] = [begun.rstrip() + text for text in rest]
         asked = [
-            replace(each, otherwise={way: said[at] for way, said in ways.items() if said})
-            for at, each in enumerate(asked)
+            replace(each, otherwise={way: texts[row] for way, texts in ways.items() if texts})
+            for row, each in enumerate(asked)
         ]
         return cls(sources, tuple(asked), tuple(further), losses)
 
