@@ -1,8 +1,8 @@
 """What the saved checkpoints say about the course of the run.
 
 What it finds. Checkpoints that never change; a B that is zero in every one of them; the first
-checkpoint with NaN or infinite values, and the last one without; a final file of another run; and
-files that are unreadable.
+checkpoint with NaN or infinite values, and the last one without; a final file of another run, or
+one that is an early checkpoint; and files that are unreadable.
 
 Why it matters. Checkpoints date a failure when the log is lost, and tell which file is
 still good. A checkpoint that is byte for byte the one before it means that training
@@ -28,7 +28,8 @@ from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Exhibit, Measurement, Sign, Symptom, some_of
-from mlxdoctor.judge.save_flaws import examine
+from mlxdoctor.judge.log_at_saves import LoggedCourse
+from mlxdoctor.judge.save_flaws import SaveVerdict, examine
 from mlxdoctor.measure.weights.save_norms import Save, heat_map
 
 #: The least cosine between the starts of two saves of one run; 0.989 or more in 21 fixture runs,
@@ -37,6 +38,9 @@ _OWN_START = 0.9
 #: The cosine of the final file's start with that of the last save, at most: 1.000 in the same runs;
 #: A is drawn anew for another seed, and the cosine is 0.0.
 _OTHER_START = 0.5
+#: The training loss of the last checkpoint over that of the one that was kept, at most: a trainer
+#: that keeps the best model by validation may leave a little training loss behind it.
+_LEARNED_SINCE = 0.5
 #: Fewer checkpoints than this show no course.
 _MIN_SHOWN = 3
 
@@ -73,6 +77,13 @@ _MIN_SHOWN = 3
             fix="use {last_file} (copy it over {where}), and save every run into a folder of its "
             "own",
         ),
+        "final-is-early": Symptom.error(
+            "the final file is an early checkpoint",
+            says="{where} is {early_file}, byte for byte. The checkpoints go on to iteration "
+            "{last}, and the training loss from {early_loss:.3f} to {last_loss:.3f}.",
+            expected="the model of the last iteration, or the best one",
+            fix="copy {last_file} over {where}; sort checkpoints by their number and not by name",
+        ),
         "unreadable": Symptom.warning(
             "a checkpoint cannot be read",
             says="{count:* checkpoint} cannot be read; {file} {problem}.",
@@ -91,7 +102,7 @@ def checkpoint_history(
     """Follow the adapter through its saves."""
     is_shown = len(history.checkpoints) >= _MIN_SHOWN
     # The base's norms are read for the figure alone.
-    _, verdicts = examine(history, config, base if is_shown else None, log)
+    logged, verdicts = examine(history, config, base if is_shown else None, log)
     examined = [verdict.save for verdict in verdicts]
     broken = [not verdict.is_good for verdict in verdicts]
     if is_shown and (figure := heat_map(examined, broken)) is not None:
@@ -116,6 +127,8 @@ def checkpoint_history(
         yield Sign("never-changed", measured, where=last.path.name, onset=first.iteration)
     if saves[-1].checkpoint.iteration is None:
         yield from _of_another_run(numbered, saves[-1], config)
+        if logged is not None:
+            yield from _early(verdicts, logged)
     # Whole weights, which have no B, may be the base's.
     if all(save.is_zero and save.starts for save in numbered):
         yield Sign("zero-b-throughout", {"checkpoints": len(numbered)})
@@ -129,6 +142,24 @@ def _nonfinite(saves: Sequence[Save]) -> Sign:
     figures |= {"save": first.label, "last_finite": sound.iteration if sound else None}
     figures["sound_file"] = sound.path.name if sound else None
     return Sign("non-finite", figures, first.path.name, first.iteration)
+
+
+def _early(verdicts: Sequence[SaveVerdict], logged: LoggedCourse) -> Iterator[Sign]:
+    """A final file that is a checkpoint from before most was learned, and not the last one."""
+    final, last = verdicts[-1], verdicts[-2]
+    if final.same_as is None or final.same_as in (last.same_as, len(verdicts) - 2):
+        return
+    early = verdicts[final.same_as]
+    known = [loss for loss in logged.losses[final.same_as :] if loss is not None]
+    # A checkpoint from before the first report has that of the next one at the least.
+    if known and known[-1] < _LEARNED_SINCE * known[0]:
+        files = {"early_file": early.path.name, "last_file": last.path.name}
+        figures = {
+            "early_loss": known[0],
+            "last_loss": known[-1],
+            "last": last.save.checkpoint.iteration,
+        }
+        yield Sign("final-is-early", {**files, **figures}, where=final.path.name)
 
 
 def _of_another_run(

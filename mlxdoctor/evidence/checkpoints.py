@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from mlxdoctor.evidence.adapter import Adapter, adapter_file
 from mlxdoctor.evidence.kind import Missing, RunView
-from mlxdoctor.evidence.run_files import CHECKPOINT_NAME
+from mlxdoctor.evidence.run_files import iteration_in
 from mlxdoctor.evidence.source import Source, hash_file
 from mlxdoctor.safety.errors import InputError
 
@@ -82,8 +82,8 @@ class CheckpointHistory:
             raise InputError(path, "is not a folder", "name the folder that holds the checkpoints")
         numbered: list[Checkpoint] = []
         for entry in path.iterdir():
-            if match := CHECKPOINT_NAME.match(entry.name):
-                numbered.append(Checkpoint(int(match[1]), entry))
+            if (iteration := iteration_in(entry.name)) is not None:
+                numbered.append(Checkpoint(iteration, entry))
             elif (match := _PEFT_FOLDER.match(entry.name)) and entry.is_dir():
                 file = entry / "adapter_model.safetensors"
                 if file.is_file():

@@ -17,7 +17,7 @@ from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
 from mlxdoctor.evidence.dataset import SPLITS, is_log
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.options import Options
-from mlxdoctor.evidence.run_files import CHECKPOINT_NAME, RunFiles, is_model_folder
+from mlxdoctor.evidence.run_files import RunFiles, is_model_folder, iteration_in
 from mlxdoctor.evidence.source import Sniffed, require_file
 from mlxdoctor.evidence.training_log import looks_like_log, looks_like_unread_log
 from mlxdoctor.finding import some_of
@@ -251,7 +251,7 @@ def _unread(path: Path) -> list[InputError]:
 #: Fields of `RunFiles`, and which names of files say that they belong there. People write the
 #: metrics of training into train.jsonl too.
 _BY_NAME: tuple[tuple[str, Callable[[Path], bool]], ...] = (
-    ("checkpoints", lambda path: CHECKPOINT_NAME.match(path.name) is not None),
+    ("checkpoints", lambda path: iteration_in(path.name) is not None),
     ("adapter", lambda path: path.name in FILE_NAMES[:3]),
     ("config", lambda path: path.name == CONFIG_NAME),
     ("data", lambda path: path.suffix == ".jsonl" and path.stem in SPLITS and not is_log(path)),

@@ -7,7 +7,7 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import Missing, NoSuchThing, NotThere, RunView
 from mlxdoctor.evidence.logs.series import Segment
-from mlxdoctor.evidence.run_files import CHECKPOINT_NAME, resolve_file
+from mlxdoctor.evidence.run_files import iteration_in, resolve_file
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.training_log import TrainingLog
 
@@ -68,8 +68,7 @@ class EarlierRun:
     @classmethod
     def find(cls, run: RunView) -> "EarlierRun":
         path = run.need(ResumedAdapter).path
-        numbered = CHECKPOINT_NAME.match(path.name)
-        iteration = int(numbered[1]) if numbered else None
+        iteration = iteration_in(path.name)
         log = run.need(TrainingLog)
         own = {file.parent.resolve() for file in (run.files.config, run.files.adapter) if file}
         if path.parent.resolve() in own:

@@ -9,8 +9,18 @@ from typing import Any
 
 from mlxdoctor.safety.errors import InputError
 
-#: A checkpoint's file, whatever comes before its iteration.
+#: A checkpoint's file as mlx-lm names it, whatever comes before its iteration.
 CHECKPOINT_NAME = re.compile(r"(?:^|.*[_-])0*(\d+)_adapters\.safetensors$")
+#: And as people's own trainers do: step_150.safetensors, adapters-300.safetensors.
+_OWN_CHECKPOINT = re.compile(
+    r"(?:step|iter|iteration|checkpoint|ckpt|adapters?)[_-]?0*(\d+)\.safetensors$"
+)
+
+
+def iteration_in(name: str) -> int | None:
+    """The iteration that a checkpoint's file has in its name; None where it is no checkpoint's."""
+    match = CHECKPOINT_NAME.match(name) or _OWN_CHECKPOINT.match(name)
+    return int(match[1]) if match else None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlxdoctor.evidence.run_files import CHECKPOINT_NAME, is_data_path, is_model_folder
+from mlxdoctor.evidence.run_files import is_data_path, is_model_folder, iteration_in
 
 #: Files by which a folder is known as an adapter or a run.
 ADAPTER_NAMES = frozenset(
@@ -80,5 +80,5 @@ def _runs_below(folder: Path) -> int:
 
 def _is_run(entries: list[Path]) -> bool:
     return any(
-        entry.name in ADAPTER_NAMES or CHECKPOINT_NAME.match(entry.name) for entry in entries
+        entry.name in ADAPTER_NAMES or iteration_in(entry.name) is not None for entry in entries
     )

@@ -10,6 +10,7 @@ import pytest
 
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Outcome, Status
 from tests.bisect.states import MODULES, history, state
 from tests.conftest import RUNS, check_called
@@ -18,7 +19,13 @@ from tests.weight_files import lora, save
 
 checkpoint_history = check_called("checkpoint-history")
 
-ERRORS = ("never-changed", "zero-b-throughout", "non-finite", "final-of-another-run")
+ERRORS = (
+    "never-changed",
+    "zero-b-throughout",
+    "non-finite",
+    "final-of-another-run",
+    "final-is-early",
+)
 
 
 def examine(
@@ -95,3 +102,22 @@ def test_the_file_of_another_run_that_was_trained(tmp_path: Path) -> None:
     shutil.copy(RUNS / "healthy-masked-warmup" / "adapters.safetensors", run)
     evidence = CheckpointHistory.read(run), TrainingConfig.read(run)
     assert "final-of-another-run" in codes(outcome(checkpoint_history, *evidence))
+
+
+def test_checkpoints_that_were_sorted_by_name(tmp_path: Path) -> None:
+    """step_9 comes after step_40: the run of a trainer with file names of its own."""
+    source = RUNS / "healthy-ordinary"
+    saves = sorted(source.glob("0*_adapters.safetensors"))
+    for step, file in zip((9, 40), (saves[0], saves[-1]), strict=True):
+        shutil.copy(file, tmp_path / f"step_{step}.safetensors")
+    log = "".join(f"Iter {step}: Train loss {3.1 / step:.3f}\n" for step in range(1, 41))
+    (tmp_path / "train.log").write_text(log)
+
+    def said(kept: int) -> set[str]:
+        shutil.copy(tmp_path / f"step_{kept}.safetensors", tmp_path / "adapters.safetensors")
+        history = CheckpointHistory.read(tmp_path)
+        training_log = TrainingLog.read([tmp_path / "train.log"])
+        return codes(outcome(checkpoint_history, history, training_log))
+
+    assert said(9) == {"final-is-early"}
+    assert said(40) == set()
