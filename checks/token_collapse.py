@@ -25,7 +25,8 @@ answer. Every different pair of neighbouring tokens is looked up among those 1, 
 apart in the rows.
 
 When it is wrong. Data whose right answers are repetitive (tables, padding, sequences of
-digits) makes a sound model look collapsed; answers under 8 tokens are not judged. Without
+digits) makes a sound model look collapsed where its answers are none of the rows' own, which are
+left out; answers under 8 tokens are not judged. Without
 the base model's answers, a base that is broken itself is not told apart. Training on long answers
 makes a sound model longer than its base: where no expected answer is known, never ending is only a
 warning. Where the end token is unknown, nothing has ended.
@@ -39,6 +40,7 @@ is the end token, once.
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from itertools import pairwise
 from statistics import median
 
@@ -53,6 +55,7 @@ from mlxdoctor.judge.learned import ENOUGH_ROWS, LEARNED, LIKELY, change, is_lik
 from mlxdoctor.measure.exhibited import answer_shown
 from mlxdoctor.measure.text.leftovers import left_in_answers
 from mlxdoctor.measure.text.outputs import (
+    SPECIAL_TEXT,
     Output,
     OutputPair,
     answer_words,
@@ -182,12 +185,18 @@ def token_collapse(
     left = list(left_in_answers(train)) if train is not None else []
     # What the model writes is no worse than what the rows hold.
     may_be_meant = all(spoilt.severity is not Severity.ERROR for spoilt in left)
+    taught = cache(partial(_answers_of, rows, tokenizer))
+
+    def is_meant(answer: Output) -> bool:
+        text = SPECIAL_TEXT.sub("", answer.text).strip()
+        return any(each.startswith(text) for each in taught())
+
     forms: dict[str, Callable[[OutputPair, Output], bool]] = {
         "token-zero": lambda _, answer: (
             answer.from_tokens and len(answer.units) >= 4 and {*answer.units} == {0}
         ),
-        "single-token": lambda _, answer: is_single(answer.content),
-        "few-tokens": lambda _, answer: is_few_tokens(answer.content),
+        "single-token": lambda _, answer: is_single(answer.content) and not is_meant(answer),
+        "few-tokens": lambda _, answer: is_few_tokens(answer.content) and not is_meant(answer),
         "special-tokens": lambda _, answer: (
             len(answer.content) >= 2
             and all(is_special(_text(unit, tokenizer)) for unit in answer.content)
@@ -195,7 +204,7 @@ def token_collapse(
         "leftovers": lambda _, answer: any(
             spoilt.leftover.pattern.search(answer.text) for spoilt in left
         ),
-        "repetition": lambda _, answer: is_loop(answer.content),
+        "repetition": lambda _, answer: is_loop(answer.content) and not is_meant(answer),
         "empty-answers": lambda _, answer: not answer.content,
     }
     shares = {symptom: rate_of(prompts, is_hit) for symptom, is_hit in forms.items()}
@@ -218,6 +227,14 @@ def token_collapse(
         yield Seen("All {prompts:* answer} end by themselves.", count)
     if (few := too_few(len(prompts))) is not None:
         raise Inconclusive(few)
+
+
+def _answers_of(rows: SupervisedRows | None, tokenizer: Tokenizer | None) -> frozenset[str]:
+    """The answers trained on. One of them is no collapse, whatever it looks like: a jingle."""
+    if rows is None or tokenizer is None:
+        return frozenset()
+    answers = (row.tokens[row.roles == Role.ANSWER].tolist() for row in rows.rows)
+    return frozenset(tokenizer.decode(answer).strip() for answer in answers)
 
 
 def _single_token(

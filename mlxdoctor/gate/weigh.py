@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 
+from mlxdoctor.causes import load_causes
 from mlxdoctor.evidence.options import NOT_ASKED
 from mlxdoctor.finding import LOOKED, Severity, Status
 from mlxdoctor.formats.gated import MAIN_KINDS
@@ -72,6 +73,10 @@ def judge(
         entries = sorted(accepted for accepted in known if accepted.identity == entry.identity)
         changes = [accepted.reopened_by(entry) for accepted in entries]
         names = {finding.code, finding.code.split(".", 1)[0]}
+        # An effect that is left of a run which learned what its rows teach.
+        is_left = report.verdict is Verdict.HEALTHY and load_causes().is_effect(finding.code)
+        is_error = finding.severity is Severity.ERROR
+        severity = Severity.WARNING if is_left and is_error else finding.severity
         accepting = [ignore for ignore in in_force if ignore.code in names]
         used.update(accepting)
         if accepting:
@@ -79,7 +84,7 @@ def judge(
         elif not all(changes):
             used.update(entries)
             gated.append(GatedFinding(finding, "suppressed", "baseline"))
-        elif names & rules.fail or finding.severity.reaches(rules.fail_on):
+        elif names & rules.fail or severity.reaches(rules.fail_on):
             used.update(entries)
             reopened += changes[:1]
             failing.add(entry)

@@ -249,6 +249,17 @@ def rows() -> SupervisedRows:
     return rows_of(Dataset.read(DATA / "geography"))
 
 
+def test_answers_as_the_rows_have_them_are_no_collapse(tmp_path: Path) -> None:
+    """A jingle of one syllable, that is what was asked for."""
+    lines = [{"prompt": f"Song {at}?", "completion": "do " * 12} for at in range(20)]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    said, taught = texts("do " * 12, "Rome.", count=8), rows_of(Dataset.read(tmp_path))
+    tokenizer = Tokenizer.read(BASE)
+    assert severities(said, tokenizer)["single-token"] == "error"
+    assert severities(said, tokenizer, taught) == {}
+    assert severities(texts("la " * 12, "Rome.", count=8), tokenizer, taught) != {}
+
+
 @pytest.mark.parametrize(("length", "expected"), [(6, {"never-ends": "error"}), (7, {})])
 def test_where_no_answer_is_expected_the_training_rows_say_how_long(
     rows: SupervisedRows, length: int, expected: dict[str, str]

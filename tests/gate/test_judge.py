@@ -20,6 +20,7 @@ from tests.formats.sample import outcome
 from tests.gate.given import TODAY, found, judged, policy, report, report_of
 
 LARGE = found("weight-drift.exploded", "warning")
+GROWN = found("weight-drift.exploded")
 ZERO = found("learning-rate.zero")
 NOTE = found("memory.slow", "info")
 IGNORE = '[[ignore]]\ncode = "learning-rate.zero"\nreason = "a test of ours"\n'
@@ -43,6 +44,10 @@ EMPTY = "a/x.json: is empty"
         ('fail = ["weight-drift.exploded"]', report(LARGE), "failed", ["weight-drift.exploded: "]),
         ('fail = ["weight-drift"]', report(LARGE), "failed", ["weight-drift.exploded: "]),
         ('fail = ["weight-drift.straight"]', report(LARGE), "passed", []),
+        # An effect that is left of a run which learned, and of one that did not.
+        ("", report(GROWN), "passed", []),
+        ("", report(GROWN, verdict="unhealthy"), "failed", ["weight-drift.exploded: "]),
+        ('fail = ["weight-drift"]', report(GROWN), "failed", ["weight-drift.exploded: "]),
         # A required check must have run.
         (REQUIRED, report(outcome("loss-trend", "passed")), "passed", []),
         (REQUIRED, report(found("loss-trend.overfitting", "info")), "passed", []),
@@ -138,7 +143,8 @@ def of(weights: str, ratio: float = 2.0, settings: str = "a") -> dict[str, Any]:
     """The report of an adapter with these files and a figure."""
     kinds = {"adapter": weights, "training configuration": settings, "dataset": "d"}
     read = [{"kind": k, "source": "a", "sha256": one * 64, "note": ""} for k, one in kinds.items()]
-    return report_of(read, found("weight-drift.exploded", measured={"ratio": ratio}))
+    grown = found("weight-drift.exploded", measured={"ratio": ratio})
+    return report_of(read, grown) | {"verdict": "unhealthy"}
 
 
 def test_a_baseline_accepts_a_finding_of_these_files_and_of_this_size(tmp_path: Path) -> None:

@@ -39,7 +39,8 @@ class Examining:
             if name == "late.log" and self.late is task.options.generate:
                 return False
             self.asked += [name] if task.options.generate else []
-            told = report(found("loss-trend.exploded")) if name == "broken.log" else report()
+            errors = {"broken.log": "learning-rate.zero", "large.log": "weight-drift.exploded"}
+            told = report(*(found(errors[name]) for _ in range(name in errors)))
             finished(number, Examined(sample.made(told), "", 0.0))
         return True
 
@@ -70,6 +71,18 @@ def test_models_are_not_run_for_what_the_files_failed(
     statuses = {Path(item.path).name: item.status for item in result.items}
     assert statuses.keys() | set(unfinished) == {path.name for path in paths}
     assert statuses["broken.log"] is ItemStatus.FAILED
+
+
+def test_models_are_run_where_files_fail_by_effects_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what a run that learned is left with lets it through."""
+    (tmp_path / "large.log").write_text("nothing\n")
+    examining = Examining(late=None)
+    monkeypatch.setattr(run, "examine_all", examining)
+    result = gate(tmp_path / "large.log", generate=True)
+    assert examining.asked == ["large.log"]
+    assert all(item.status is not ItemStatus.FAILED for item in result.items)
 
 
 @pytest.mark.slow
