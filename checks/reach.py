@@ -53,6 +53,8 @@ _HELD_BACK = (
     f"{_REACHED}{_OWN}, and {{cured:.2f}} with {{setting}} {{after}} in place of {{before}}."
 )
 _CHANGE = "Set {setting} to {after} in place of {before}."
+#: Settings whose causes are others than a setting's.
+_SETTINGS = {"lr_schedule": "schedule-holds-back", "max_seq_length": "limit-too-short"}
 _EXPECTED = "at most {reached:.2f}"
 
 
@@ -70,6 +72,7 @@ _EXPECTED = "at most {reached:.2f}"
                 "rate-too-low": "the learning rate is too low for these rows",
                 "scale-too-large": "the LoRA scale is too large for these rows",
                 "schedule-holds-back": "the schedule keeps the run from learning",
+                "limit-too-short": "the limit on a row's length keeps the run from learning",
                 "setting-holds-back": "a setting keeps the run from learning",
             }.items()
         },
@@ -149,8 +152,7 @@ def reach(reach: Reach) -> Iterator[Sign | Seen]:
         measured["advised_scale"] = float(reach.after)
         yield Sign("scale-too-large", measured, where=reach.setting, severity=severity)
     elif reach.setting:
-        is_schedule = reach.setting == "lr_schedule"
-        code = "schedule-holds-back" if is_schedule else "setting-holds-back"
+        code = _SETTINGS.get(reach.setting, "setting-holds-back")
         yield Sign(code, measured, where=reach.setting, severity=severity)
     elif reach.own is not None and not (reach.is_of_the_settings or reach.is_replayed):
         yield Sign("not-what-was-learned", measured, severity=severity)

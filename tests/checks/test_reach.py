@@ -64,6 +64,11 @@ RATE = {"setting": "learning_rate", "after": "0.0001", "cured": 2.1}
             {"own": 4.9, "setting": "lr_schedule", "before": "linear", **MORE},
             {"schedule-holds-back": "error"},
         ),
+        (
+            3.1,
+            {"own": 4.9, "setting": "max_seq_length", "before": "30", **MORE},
+            {"limit-too-short": "error"},
+        ),
     ],
 )
 def test_a_run_beside_its_twin(tuned: float, more: dict[str, Any], expected: Any) -> None:
