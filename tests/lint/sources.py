@@ -24,6 +24,12 @@ class T:
         "a compiled gradient": """\
 step = mx.compile(nn.value_and_grad(model, loss_fn))
 """,
+        "a compiled call of the gradient": """\
+gradient = nn.value_and_grad(model, loss_fn)
+@mx.compile
+def step(x):
+    return gradient(model, x)
+""",
         "a compiled method": """\
 class T:
     def __init__(self):
@@ -271,6 +277,12 @@ def step(model, optimizer, grads):
 """,
     "a compiled gradient with its state": """\
 step = mx.compile(nn.value_and_grad(model, loss_fn), inputs=model.state)
+""",
+    "a compiled call of the gradient with its state": """\
+gradient = nn.value_and_grad(model, loss_fn)
+@partial(mx.compile, inputs=model.state)
+def step(x):
+    return gradient(model, x)
 """,
     "compiled arithmetic": """\
 def loss(logps, mask):

@@ -14,6 +14,11 @@ from mlxdoctor.lint.source import (
     parameters,
 )
 
+_GRADIENT = "mlx.nn.value_and_grad"
+_OF_FIRST = (
+    "the compiled gradient is that of the weights at its first call, for ever: name the model's "
+    "state in inputs="
+)
 _TOKEN = re.compile(r"(?:next_?|new_?|sampled_?)?(?:tok(?:en)?(?:_id)?|next_input|y|nxt)")
 _SAMPLING = ("argmax", "categorical", "sample", "sampler", "sample_next_token", "sample_token")
 _JOINING = ("concatenate", "stack", "concat")
@@ -112,12 +117,8 @@ def compiled_without_state(source: SourceFile) -> Hits:
         if len(call.args) != 1 or _states(call):
             continue
         compiled = source.values(call.args[0])
-        if len(compiled) == 1 and source.is_call(compiled[0], "mlx.nn.value_and_grad"):
-            yield (
-                call,
-                "the compiled gradient is that of the weights at its first call, for ever: name "
-                "the model's state in inputs=",
-            )
+        if len(compiled) == 1 and source.is_call(compiled[0], _GRADIENT):
+            yield call, _OF_FIRST
         elif (function := source.function(call.args[0])) is not None:
             yield from _updating(source, call, function)
     for function in source.of(ast.FunctionDef):
@@ -138,7 +139,7 @@ def _states(call: ast.Call) -> bool:
 
 
 def _updating(source: SourceFile, node: ast.AST, function: Function) -> Hits:
-    """The hit, where an optimizer updates a model in a function that is not handed it."""
+    """The hit, where a function updates or derives by a model that it is not handed."""
     handed = set(parameters(function)) - {"self"}
     for call in source.updates(within=function):
         model = ast.unparse(call.args[0])
@@ -148,7 +149,18 @@ def _updating(source: SourceFile, node: ast.AST, function: Function) -> Hits:
                 f"the compiled function updates {model}, which is neither in inputs= nor in "
                 "outputs=: the update stays inside",
             )
-        return
+            return
+    for call in source.of(ast.Call):
+        made = source.values(call.func)
+        if (
+            len(made) == 1
+            and source.is_call(made[0], _GRADIENT)
+            and source.is_within(call, function)
+        ):
+            model = ast.unparse(made[0].args[0])
+            if model.partition(".")[0] not in handed:
+                yield node, _OF_FIRST
+                return
 
 
 #: Calls after which something has been computed: anywhere in the file, and in the loop.
