@@ -26,7 +26,7 @@ EMBEDDING_NAMES = ("embed", "wte", "wpe")
 _SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BaseModel:
     """A model folder, read without its values.
 
