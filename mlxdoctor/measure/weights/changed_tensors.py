@@ -259,16 +259,20 @@ def _fusion(
     for expert, (start, stop) in product(range(experts), blocks):
         span = expert * rows + start, expert * rows + stop
         weight = before.rows(span).astype(np.float32, copy=False)
-        moved = after.rows(span).astype(np.float32, copy=False) - weight
-        update = scale * left[expert, start:stop] @ right[expert]
-        if magnitude is not None:
-            total = weight + update
-            lengths = np.linalg.norm(total, axis=1)
-            update = (magnitude[start:stop] / lengths)[:, None] * total - weight
-        intended += float(np.vdot(update, update))
+        moved = after.rows(span).astype(np.float32, copy=False)
+        moved -= weight
         realised += float(np.vdot(moved, moved))
-        inner += float(np.vdot(update, moved))
         size += float(np.vdot(weight, weight))
+        ours, theirs = scale * left[expert, start:stop], right[expert]
+        if magnitude is None:
+            # ⟨L·R, C⟩ = ⟨R, Lᵀ·C⟩: the update itself is never made, but for DoRA.
+            intended += float(np.vdot(ours.T @ ours, theirs @ theirs.T))
+            inner += float(np.vdot(theirs, ours.T @ moved))
+            continue
+        total = weight + ours @ theirs
+        update = (magnitude[start:stop] / np.linalg.norm(total, axis=1))[:, None] * total - weight
+        intended += float(np.vdot(update, update))
+        inner += float(np.vdot(update, moved))
     if not 0 < intended < inf:
         return None
     rounding = after.rounding() if isinstance(after, QuantizedTensor) else 0.0
