@@ -1,7 +1,7 @@
 """The description of every module of an adapter, with its scale and the weight that it changes."""
 
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from math import nan, sqrt
 
 from mlxdoctor.engines.tensors import ModuleFacts, describe
@@ -69,12 +69,13 @@ def module_scale(module: LoraModule, config: TrainingConfig | None) -> float:
     return alpha / (sqrt(module.rank) if config.values.get("use_rslora") else module.rank)
 
 
-@cache  # asked for again by every check and for every save of a run
 def base_norm(module: str, base: BaseModel | None) -> float | None:
-    """The norm of the weight that a module changes; None where there is none to read."""
+    """The norm of the weight that a module changes, read once; None where there is none to read."""
     if base is None or not base.shape(module):
         return None
-    try:
-        return base.weight_norm(module)
-    except InputError:
-        return None
+    if module not in base.norms:
+        try:
+            base.norms[module] = base.weight_norm(module)
+        except InputError:
+            return None
+    return base.norms[module]
