@@ -160,7 +160,7 @@ def adapter_presence(
         yield _no_factors(adapter, config)
     yield from _whole_weights(adapter, config)
     yield from unusable
-    facts = factor_facts(adapter, spectrum=False)
+    facts = factor_facts(adapter)
     yield from _zeros(facts, config)
     yield from _untrained_values(facts)
     yield from _same(facts)
@@ -309,7 +309,7 @@ def _magnitudes(modules: Sequence[LoraModule], base: BaseModel | None) -> Iterat
         values = module.magnitude.load().astype(np.float64).ravel()
         if not values.size or not np.isfinite(values).all():
             continue
-        norm = base_norm(module, base)
+        norm = base_norm(module.name, base)
         times = float(np.linalg.norm(values)) / norm if norm else 1.0
         are_alike = len(values) >= _VALUES and np.ptp(values) == 0
         is_off = not 1 / _MAGNITUDES_APART < times < _MAGNITUDES_APART

@@ -27,25 +27,21 @@ _COLUMNS = {
 _ANSWERS = {
     "untrained": "Last good checkpoint: none, nothing was trained: every B is exactly zero in all "
     "{files} files, so that each of them is the base model.",
-    "lost": "Last good checkpoint: none, it was lost before the first save, {broken_path}"
-    "[ ({why})].",
-    "lost late": "Last good checkpoint: none, nothing was trained up to {path_before}, and "
-    "{broken_name} is broken[ ({why})].",
+    "lost": "Last good checkpoint: none, [nothing was trained up to {path_before}, and "
+    "{broken_name} is broken|it was lost before the first save, {broken_path}][ ({why})].",
     "undecided": "Undecided: every file up to {last_good} is finite and trained, and there is "
     "neither a scale nor a log nor a model that would show more.",
-    "broken": "Last good checkpoint: {last_good}; broken from {broken_name} on[ ({why})].",
-    "end broken": "Last good checkpoint: {last_good}; broken from {broken_name}[ ({why})].",
+    "broken": "Last good checkpoint: {last_good}; broken from {broken_name}[ ({why})].",
     "broken before": "Last good checkpoint: {last_good}, the newest; broken before it: {names}"
     "[ ({why})].",
-    "better before": "Last good checkpoint: {last_good}, the newest; none of {files} files is "
-    "broken, but an earlier one is better.",
-    "good": "Last good checkpoint: {last_good}, the newest; none of {files} files is broken.",
+    "good": "Last good checkpoint: {last_good}, the newest; none of {files} files is broken"
+    "[, but an earlier one is {better}].",
 }
 _BEST = {
     None: "Best checkpoint: not known; {reason}.",
     "logged": "Best checkpoint by the log: {path}, where the validation loss was {loss:.3f}, the "
     "lowest of {count} checkpoints that have one[, and {last_loss:.3f} at the last]. That is the "
-    "log's own figure, often of a few batches: {reason}.",
+    "log's own figure, often of a few batches.",
     "measured": "Best checkpoint: {path}; its answers' loss is {loss:.3f}, the lowest of {count} "
     "checkpoints on {rows} {split} rows[, against {last_loss:.3f} at {last_name} ({chance})].",
 }
@@ -57,21 +53,19 @@ def sentence(table: Bisection) -> str:
     broken = [place for place, row in enumerate(rows) if row.standing is Standing.BROKEN]
     first = broken[0] if broken else None
     if last_good is None:
-        case = {None: "untrained", 0: "lost"}.get(first, "lost late")
+        case = "untrained" if first is None else "lost"
     elif not table.is_decided:
         case = "undecided"
     elif table.first_broken is not None:
-        first = table.first_broken
-        case = "end broken" if first == len(rows) - 1 else "broken"
-    elif broken:
-        case = "broken before"
+        first, case = table.first_broken, "broken"
     else:
-        case = "better before" if table.best and table.best.is_clear else "good"
+        case = "broken before" if broken else "good"
     names = [rows[place].path.name for place in broken]
     values = {
         "files": len(rows),
         "last_good": None if last_good is None else rows[last_good].path,
         "names": ", ".join(names if len(names) <= 3 else [*names[:3], "…"]),
+        "better": "better" if table.best and table.best.is_clear else None,
     }
     if first is not None:
         # The log's story, if there is one, replaces the loss at the save.
@@ -81,7 +75,7 @@ def sentence(table: Bisection) -> str:
         values |= {
             "broken_path": rows[first].path,
             "broken_name": rows[first].path.name,
-            "path_before": rows[first - 1].path,
+            "path_before": rows[first - 1].path if first else None,
             "why": "; ".join(filter(None, (*clauses, story))) or None,
         }
     return fill(_ANSWERS[case], values)
@@ -90,18 +84,12 @@ def sentence(table: Bisection) -> str:
 def best_sentence(table: Bisection) -> str:
     """The checkpoint with the lowest held-out loss, or why none is known."""
     best = table.best
-    reason = "there are no validation or test rows to run the models on"
-    if table.unmeasured:
-        reason = f"no model was run ({table.unmeasured})"
     if best is None:
+        reason = "no held-out loss was measured or logged at two or more of them"
         if table.last_good is None:
             reason = "none is good"
         elif table.split in HELD_OUT:
             reason = "no good one has a finite loss on the held-out rows"
-        elif table.logged is None:
-            reason += ", and there is no log"
-        else:
-            reason += ", and the log has no validation loss at two or more of them"
         return fill(_BEST[None], {"reason": reason})
     loss, last_loss = best.losses[best.place], best.losses[best.last]
     values = {
@@ -115,7 +103,6 @@ def best_sentence(table: Bisection) -> str:
         "chance": "higher by more than chance"
         if best.is_clear
         else "a difference that chance may make",
-        "reason": reason,
     }
     return fill(_BEST[best.how], values)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +65,7 @@ def command(
     from mlxdoctor.evidence.dataset import Dataset
     from mlxdoctor.evidence.supervision import encoder_of
     from mlxdoctor.evidence.tokenizer import Tokenizer
-    from mlxdoctor.labels.label_rows import Totals, labelled
+    from mlxdoctor.labels.label_rows import labelled, totals
 
     tokenizer = Tokenizer.read(base)
     if config is not None and config.is_dir():
@@ -75,16 +76,12 @@ def command(
     chosen, encoder = encoder_of(
         dataset, tokenizer, settings, name, mask_prompt=mask_prompt, max_seq_length=max_seq_length
     )
-    totals, shown = Totals(), list[dict[str, Any]]()
-    for line, row in labelled(chosen, encoder):
-        totals.add(line, row)
-        if len(shown) < rows:
-            shown.append(_row(line, row, tokenizer))
+    first = islice(labelled(chosen, encoder), rows)
     content = {
         "mask_prompt": encoder.mask_prompt,
         "max_seq_length": encoder.max_seq_length,
-        "totals": totals.to_dict(),
-        "rows": shown,
+        "totals": totals(labelled(chosen, encoder)),
+        "rows": [_row(line, row, tokenizer) for line, row in first],
     }
     if output_format == "json":
         from mlxdoctor.formats import json_format

@@ -193,24 +193,15 @@ def _to_peft(modules: Modules, config: TrainingConfig, model: str | None) -> Wri
     rank = modules[0].rank
     alpha = modules[0].scale * rank
     settings: dict[str, Any] = {
-        "alpha_pattern": {},
-        "auto_mapping": None,
         "base_model_name_or_path": model,
         "bias": "none",
-        "fan_in_fan_out": False,
         "inference_mode": True,
-        "init_lora_weights": True,
-        "layers_pattern": None,
-        "layers_to_transform": None,
         "lora_alpha": int(alpha) if alpha.is_integer() else alpha,
         "lora_dropout": config.dropout or 0.0,
-        "modules_to_save": None,
         "peft_type": "LORA",
         "r": rank,
-        "rank_pattern": {},
         "target_modules": [module.name for module in modules],
         "task_type": "CAUSAL_LM",
         "use_dora": config.fine_tune_type == "dora",
-        "use_rslora": False,
     }
     return modules, settings, []

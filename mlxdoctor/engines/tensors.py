@@ -2,8 +2,7 @@
 
 Everything is computed from arrays that are handed in, a module or a block at a time; no tensor is
 kept. The update of a module is scale · A·B and is never formed: its squared norm is
-trace((AᵀA)(BBᵀ)), and its singular values are those of an r × r product of square roots of the two
-Gram matrices, so that the cost is linear in the sizes of A and B.
+trace((AᵀA)(BBᵀ)), so that the cost is linear in the sizes of A and B.
 """
 
 from collections import defaultdict
@@ -79,8 +78,6 @@ class ModuleFacts:
         a_left_draw: A has values outside of that draw, so that something moved it.
         start: the first values of A, float32 (256,) at most.
         product_norm: ‖A·B‖.
-        singular_values: of A·B at scale 1, falling, (r,); with experts those of all, (E·r,); (0,)
-            where they were not asked for, or where a factor is not finite.
         scale: what A·B is multiplied by; NaN where nothing states it.
         base_norm: of the weight that the update is added to; None where it is not at hand.
     """
@@ -94,7 +91,6 @@ class ModuleFacts:
     a_left_draw: bool
     start: NDArray[np.float32] = field(repr=False)
     product_norm: float
-    singular_values: NDArray[np.float64] = field(repr=False)
     scale: float = nan
     base_norm: float | None = None
 
@@ -109,37 +105,19 @@ class ModuleFacts:
         return abs(self.scale) * self.product_norm
 
     @property
-    def spectral_norm(self) -> float:
-        """The largest singular value of A·B; NaN where they were not asked for."""
-        return float(self.singular_values[0]) if len(self.singular_values) else nan
-
-    @property
     def relative(self) -> float | None:
         """‖ΔW‖/‖W‖; None without the base weight."""
         return self.update_norm / self.base_norm if self.base_norm else None
 
-    @property
-    def stable_rank(self) -> float:
-        """‖·‖²/σ1²: how many directions share the update; 0 for no update."""
-        if not self.is_finite:
-            return nan
-        return (self.product_norm / self.spectral_norm) ** 2 if self.spectral_norm else 0.0
-
 
 def describe(
-    name: str,
-    a: NDArray[Any],
-    b: NDArray[Any],
-    *,
-    layer: int | None = None,
-    spectrum: bool = True,
+    name: str, a: NDArray[Any], b: NDArray[Any], *, layer: int | None = None
 ) -> ModuleFacts:
     """One adapted module in figures, without a scale and the base's norm.
 
     Args:
         a: (inputs, r), or (E, inputs, r) with experts; any floating-point type.
         b: (r, outputs), or (E, r, outputs).
-        spectrum: whether the singular values are asked for, which take as long as the rest.
     """
     experts_a, experts_b = (x if x.ndim == 3 else x[None] for x in (a, b))
     experts, inputs, _ = experts_a.shape
@@ -147,17 +125,13 @@ def describe(
     with np.errstate(all="ignore"):
         gram_a, gram_b = _gram(np.swapaxes(experts_a, -1, -2)), _gram(experts_b)
         facts_a, facts_b = _factor(a, gram_a), _factor(b, gram_b)
-        is_finite = facts_a.is_finite and facts_b.is_finite
-        product_norm, singular_values = nan, np.zeros(0)
-        if is_finite:
+        product_norm = nan
+        if facts_a.is_finite and facts_b.is_finite:
             # Of factors of norm 1: the squares of two large ones might overflow.
             sizes = facts_a.norm or 1.0, facts_b.norm or 1.0
-            size = sizes[0] * sizes[1]
             unit_a, unit_b = gram_a / sizes[0] ** 2, gram_b / sizes[1] ** 2
             # The trace of their product: both are symmetric.
-            product_norm = size * sqrt(max(float((unit_a * unit_b).sum()), 0.0))
-            if spectrum:
-                singular_values = size * _singular_values(unit_a, unit_b)
+            product_norm = sizes[0] * sizes[1] * sqrt(max(float((unit_a * unit_b).sum()), 0.0))
         peak = facts_a.peak * sqrt(inputs)
         # The mean square of the draw is 1/(3 inputs), with standard error sqrt(4/45/n)/inputs.
         excess = abs(facts_a.rms**2 * inputs - 1 / 3)
@@ -172,7 +146,6 @@ def describe(
             a_left_draw=peak > _DRAW_SLACK,
             start=a.reshape(-1)[:_START_VALUES].astype(np.float32),
             product_norm=product_norm,
-            singular_values=singular_values,
         )
 
 
@@ -204,16 +177,15 @@ def _factor(values: NDArray[Any], gram: NDArray[np.float64]) -> FactorFacts:
     )
 
 
-def _singular_values(
-    gram_a: NDArray[np.float64], gram_b: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Those of the products of which these are the Gram matrices, (E, r, r): falling, (E·r,)."""
-    values, vectors = np.linalg.eigh(gram_a)
-    # The root R of A's, with R·Rᵀ = AᵀA. Rounding can leave an eigenvalue just below zero.
-    root: NDArray[np.float64] = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
-    inner = np.swapaxes(root, -1, -2) @ gram_b @ root
-    squares = np.sort(np.linalg.eigvalsh(inner).ravel())[::-1]
-    return np.sqrt(np.maximum(squares, 0.0))
+def spectral_norm(a: NDArray[Any], b: NDArray[Any]) -> float:
+    """The largest singular value of A·B, with experts of any of them.
+
+    With A = Q·R and Bᵀ = P·S it is that of R·Sᵀ, which is r × r.
+    """
+    r = np.linalg.qr(a.astype(np.float64), mode="r")
+    s = np.linalg.qr(np.swapaxes(b, -1, -2).astype(np.float64), mode="r")
+    values = np.linalg.svd(r @ np.swapaxes(s, -1, -2), compute_uv=False)
+    return float(values.max(initial=0.0))
 
 
 def straight_way(updates: int, *, bias_correction: bool = False) -> float:

@@ -138,6 +138,11 @@ class BaseModel:
         sizes = [tensor.size for name, tensor in self.tensors.items() if name not in packed]
         return sum(sizes) + sum(prod(matrix.shape) for matrix in self.quantized.values())
 
+    @cached_property
+    def norms(self) -> dict[str, float]:
+        """The norms of weights by module, as far as they were asked for: every save needs them."""
+        return {}
+
     def shape(self, module: str) -> tuple[int, ...]:
         """The shape of a module's weight, dequantised; empty where it has none."""
         if module in self.quantized:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite
+from math import isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlxdoctor.engines.tensors import ModuleFacts
+from mlxdoctor.engines.tensors import ModuleFacts, spectral_norm
 from mlxdoctor.evidence.adapter import Adapter, LoraModule
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.formats.json_format import finite
@@ -33,11 +33,11 @@ def inspect_adapter(path: Path, base: BaseModel | None = None) -> Inspection:
     """
     adapter = Adapter.read(path)
     config = TrainingConfig.beside(adapter.path)
-    facts = adapter_facts(adapter, config, base, spectrum=True)
+    facts = adapter_facts(adapter, config, base)
     rows = [_row(*pair, base) for pair in zip(adapter.modules, facts, strict=True)]
     # Factors without their partner, and pairs that can't be multiplied or are no floats.
     unpaired = len(adapter.unpaired) + len(adapter.mismatched) + len(adapter.not_float)
-    nonfinite = sum(nonfinite_values(adapter, facts).values())
+    nonfinite = sum(nonfinite_values(adapter).values())
     holds_adapter = bool(rows) or (config is not None and config.fine_tune_type == "full")
     is_broken = any(row["verdict"] in FAULTS for row in rows)
     figures = {
@@ -72,6 +72,7 @@ def _row(module: LoraModule, facts: ModuleFacts, base: BaseModel | None) -> Row:
     """
     scale = facts.scale if isfinite(facts.scale) else None
     factor = 1.0 if scale is None else abs(scale)
+    largest = spectral_norm(*module.factors()) if facts.is_finite else nan
     return {
         "module": module.name,
         "layer": module.layer,
@@ -81,8 +82,8 @@ def _row(module: LoraModule, facts: ModuleFacts, base: BaseModel | None) -> Row:
         "a_norm": finite(facts.a.norm),
         "b_norm": finite(facts.b.norm),
         "update_norm": finite(factor * facts.product_norm),
-        "spectral_norm": finite(factor * facts.spectral_norm),
-        "stable_rank": finite(facts.stable_rank),
+        "spectral_norm": finite(factor * largest),
+        "stable_rank": finite((facts.product_norm / largest) ** 2 if largest else 0.0),
         "relative": finite(facts.relative),
         "nonfinite": facts.a.nonfinite + facts.b.nonfinite,
         "verdict": _verdict(module, facts, base),

@@ -1,12 +1,9 @@
 """Every row's labels: what is a target, what is not, and what goes wrong on the way."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any
-
-import numpy as np
 
 from mlxdoctor.evidence.dataset import Split
 from mlxdoctor.evidence.row_encoder import Role, RowEncoder, SupervisedRow
@@ -17,60 +14,41 @@ EXAMPLES = 5
 REFUSED = "cannot-be-tokenized"
 
 
-@dataclass
-class Totals:
-    """What is added up over the rows.
+def totals(rows: Iterable[tuple[int, SupervisedRow | str]]) -> dict[str, Any]:
+    """What rows by line add up to, as JSON shows it.
 
-    Attributes:
-        rows: rows seen, those that cannot be tokenized included.
-        tokens: tokens before the limit cuts them.
-        targets: tokens that are trained on, padding left out.
-        padding_targets: padding tokens that mlx-lm trains beside them.
-        by_role: targets that are prompt, answer, end or something else.
-        problems: what goes wrong, as the check `label-mask` calls it -> the lines.
-        longest: tokens of the longest row.
+    `tokens` are those before the limit cuts them, `targets` those trained on, and
+    `padding_targets` the padding tokens that mlx-lm trains beside them. Problems are called as by
+    the check `label-mask`.
     """
-
-    rows: int = 0
-    tokens: int = 0
-    targets: int = 0
-    padding_targets: int = 0
-    by_role: Counter[str] = field(default_factory=Counter)
-    problems: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
-    longest: int = 0
-
-    def add(self, line: int, row: SupervisedRow | str) -> None:
-        """Count one row, or why it cannot be tokenized."""
-        self.rows += 1
+    sums, by_role, longest = Counter[str](), Counter[int](), 0
+    problems: dict[str, list[int]] = defaultdict(list)
+    for line, row in rows:
+        sums["rows"] += 1
         if isinstance(row, str):
-            self.problems[REFUSED].append(line)
-            return
-        self.tokens += len(row.tokens)
-        self.longest = max(self.longest, len(row.tokens))
-        self.targets += len(row.targets)
-        self.padding_targets += int(row.padded)
-        roles, counts = np.unique(row.target_roles, return_counts=True)
-        for role, count in zip(roles.tolist(), counts.tolist(), strict=True):
-            self.by_role[Role(role).name.lower()] += count
+            problems[REFUSED].append(line)
+            continue
+        longest = max(longest, len(row.tokens))
+        sums["tokens"] += len(row.tokens)
+        sums["targets"] += len(row.targets)
+        sums["padding_targets"] += int(row.padded)
+        by_role.update(row.target_roles.tolist())
         for problem in row.problems:
-            self.problems[problem].append(line)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The totals as JSON shows them."""
-        by_size = sorted(self.problems.items(), key=lambda item: -len(item[1]))
-        return {
-            "rows": self.rows,
-            "tokens": self.tokens,
-            "targets": self.targets,
-            "share": self.targets / self.tokens if self.tokens else 0.0,
-            "padding_targets": self.padding_targets,
-            "targets_by_role": dict(self.by_role.most_common()),
-            "longest": self.longest,
-            "problems": [
-                {"problem": name, "rows": len(lines), "first_lines": lines[:EXAMPLES]}
-                for name, lines in by_size
-            ],
-        }
+            problems[problem].append(line)
+    by_size = sorted(problems.items(), key=lambda item: -len(item[1]))
+    return {
+        **{name: sums[name] for name in ("rows", "tokens", "targets")},
+        "share": sums["targets"] / max(sums["tokens"], 1),
+        "padding_targets": sums["padding_targets"],
+        "targets_by_role": {
+            Role(role).name.lower(): count for role, count in by_role.most_common()
+        },
+        "longest": longest,
+        "problems": [
+            {"problem": name, "rows": len(lines), "first_lines": lines[:EXAMPLES]}
+            for name, lines in by_size
+        ],
+    }
 
 
 def labelled(split: Split, encoder: RowEncoder) -> Iterator[tuple[int, SupervisedRow | str]]:

@@ -79,7 +79,7 @@ def test_without_models_the_log_says_it_and_that_is_said() -> None:
     told = best_sentence(found)
     assert told.startswith("Best checkpoint by the log: ")
     assert "1.520, the lowest of 4 checkpoints that have one, and 1.661 at the last" in told
-    assert "no model was run (because of --no-generate)" in told
+    assert "No model was run: because of --no-generate." in as_object(found)["notes"]
     assert as_object(found)["best"]["from"] == "logged"
 
 
@@ -88,8 +88,8 @@ def test_nothing_that_compares_them_is_said(tmp_path: Path) -> None:
     found = static(tmp_path)
     assert found.best is None
     assert best_sentence(found) == (
-        "Best checkpoint: not known; no model was run (because of --no-generate), and there is "
-        "no log."
+        "Best checkpoint: not known; no held-out loss was measured or logged at two or more of "
+        "them."
     )
     assert as_object(found)["best"] is None
 

@@ -38,7 +38,7 @@ def test_a_break_between_two_saves_is_found_in_the_files(broken_run: Path) -> No
     told = sentence(found)
     path = broken_run / "0000030_adapters.safetensors"
     assert told.startswith(
-        f"Last good checkpoint: {path}; broken from 0000040_adapters.safetensors on ("
+        f"Last good checkpoint: {path}; broken from 0000040_adapters.safetensors ("
     )
     onset = re.search(r"the log's loss blew up at iteration (\d+), from", told)
     assert LEAP < int(onset[1]) <= LEAP + EVERY

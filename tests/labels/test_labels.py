@@ -3,6 +3,7 @@
 import json
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.row_encoder import Role, SupervisedRow
 from mlxdoctor.evidence.supervision import encoder_of
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.labels.label_rows import Totals, labelled, spans
+from mlxdoctor.labels.label_rows import labelled, spans, totals
 from tests.checks.data_evidence import BASE, chat
 from tests.conftest import FIXTURES, HEALTHY, Call
 
@@ -24,15 +25,11 @@ def tokenizer() -> Tokenizer:
 
 def rows_of(
     file: Path, tokenizer: Tokenizer, mask_prompt: bool = False, limit: int = 2048
-) -> tuple[list[SupervisedRow], Totals]:
+) -> tuple[list[SupervisedRow], dict[str, Any]]:
     """The rows of a file that can be tokenized, and what all of them add up to."""
     options = {"mask_prompt": mask_prompt, "max_seq_length": limit}
-    rows, totals = [], Totals()
-    for line, row in labelled(*encoder_of(Dataset.read(file), tokenizer, None, "train", **options)):
-        totals.add(line, row)
-        if not isinstance(row, str):
-            rows.append(row)
-    return rows, totals
+    rows = list(labelled(*encoder_of(Dataset.read(file), tokenizer, None, "train", **options)))
+    return [row for _, row in rows if not isinstance(row, str)], totals(rows)
 
 
 @pytest.mark.parametrize("mask_prompt", [False, True])
@@ -42,15 +39,15 @@ def test_targets_are_those_of_mlx_lm(tokenizer: Tokenizer, mask_prompt: bool) ->
 
     rows = [json.loads(line) for line in (DATA / "train.jsonl").read_text().splitlines()]
     theirs = ChatDataset(rows, load(str(BASE))[1], mask_prompt=mask_prompt)
-    ours, totals = rows_of(DATA / "train.jsonl", tokenizer, mask_prompt)
+    ours, sums = rows_of(DATA / "train.jsonl", tokenizer, mask_prompt)
     for place, row in enumerate(ours):
         tokens, offset = theirs.process(rows[place])
         assert row.tokens.tolist() == list(tokens)
         # Position 0 has nothing before it that could predict it.
         assert row.targets.tolist() == list(tokens)[max(offset, 1) :]
-    assert totals.rows == len(rows)
-    assert totals.targets == sum(totals.by_role.values()) == sum(len(row.targets) for row in ours)
-    assert totals.problems == {}
+    targets = sum(len(row.targets) for row in ours)
+    assert (sums["rows"], sums["targets"], sums["problems"]) == (len(rows), targets, [])
+    assert sum(sums["targets_by_role"].values()) == targets
 
 
 def test_spans_give_the_row_back(tokenizer: Tokenizer) -> None:
@@ -72,9 +69,9 @@ def test_what_goes_wrong_is_counted(tokenizer: Tokenizer, tmp_path: Path) -> Non
     ]
     file = tmp_path / "train.jsonl"
     file.write_text("\n".join([*map(json.dumps, rows), "{ not json", "", ""]))
-    read, totals = rows_of(file, tokenizer, True, 48)
-    assert totals.rows == 6
-    assert totals.problems == {
+    read, sums = rows_of(file, tokenizer, True, 48)
+    assert sums["rows"] == 6
+    assert {each["problem"]: each["first_lines"] for each in sums["problems"]} == {
         "answers-truncated": [2, 3],
         "no-supervised-tokens": [3],
         "cannot-be-tokenized": [4, 5, 6],

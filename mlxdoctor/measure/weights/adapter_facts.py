@@ -1,6 +1,5 @@
 """The description of every module of an adapter, with its scale and the weight that it changes."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import nan, sqrt
@@ -16,10 +15,8 @@ from mlxdoctor.safety.reading_limits import current, exceeded
 
 
 @lru_cache(maxsize=16)  # several checks ask for those of one adapter
-def factor_facts(adapter: Adapter, *, spectrum: bool = False) -> tuple[ModuleFacts, ...]:
+def factor_facts(adapter: Adapter) -> tuple[ModuleFacts, ...]:
     """Every module of an adapter without a scale, in its order. Reads every factor.
-
-    The singular values are there where `spectrum` asks for them.
 
     Raises:
         InputError: the file changed or cannot be read, or a rank is over the limit.
@@ -28,44 +25,24 @@ def factor_facts(adapter: Adapter, *, spectrum: bool = False) -> tuple[ModuleFac
     if highest > current().rank:
         raise exceeded(None, f"a module has factors of rank {highest:,}", "rank")
     return tuple(
-        describe(module.name, *module.factors(), layer=module.layer, spectrum=spectrum)
-        for module in adapter.modules
+        describe(module.name, *module.factors(), layer=module.layer) for module in adapter.modules
     )
 
 
 def adapter_facts(
-    adapter: Adapter,
-    config: TrainingConfig | None,
-    base: BaseModel | None,
-    norms: dict[str, float | None] | None = None,
-    *,
-    spectrum: bool = False,
+    adapter: Adapter, config: TrainingConfig | None, base: BaseModel | None
 ) -> tuple[ModuleFacts, ...]:
-    """As `factor_facts`, with the configuration's scale and the norms of the base's weights.
-
-    `norms` are those of base weights that were read already, by module; what is read is added.
-    """
-    norms = {} if norms is None else norms
-    for module in adapter.modules:
-        if module.name not in norms:
-            norms[module.name] = base_norm(module, base)
-    described = zip(adapter.modules, factor_facts(adapter, spectrum=spectrum), strict=True)
+    """As `factor_facts`, with the configuration's scale and the norms of the base's weights."""
     return tuple(
-        replace(facts, scale=module_scale(module, config), base_norm=norms[module.name])
-        for module, facts in described
+        replace(facts, scale=module_scale(module, config), base_norm=base_norm(module.name, base))
+        for module, facts in zip(adapter.modules, factor_facts(adapter), strict=True)
     )
 
 
-def nonfinite_values(
-    adapter: Adapter, described: Sequence[ModuleFacts] | None = None
-) -> dict[str, int]:
-    """How many values of each tensor are NaN or infinite; those without any are left out.
-
-    `described` are the adapter's modules, where they were described already.
-    """
+def nonfinite_values(adapter: Adapter) -> dict[str, int]:
+    """How many values of each tensor are NaN or infinite; those without any are left out."""
     counts: dict[str, int] = {}
-    described = factor_facts(adapter, spectrum=False) if described is None else described
-    for module, facts in zip(adapter.modules, described, strict=True):
+    for module, facts in zip(adapter.modules, factor_facts(adapter), strict=True):
         counts |= {module.a.name: facts.a.nonfinite, module.b.name: facts.b.nonfinite}
     for name, tensor in adapter.tensors.items():
         if name not in counts:
@@ -92,11 +69,13 @@ def module_scale(module: LoraModule, config: TrainingConfig | None) -> float:
     return alpha / (sqrt(module.rank) if config.values.get("use_rslora") else module.rank)
 
 
-def base_norm(module: LoraModule, base: BaseModel | None) -> float | None:
-    """The norm of the weight that a module changes; None where there is none to read."""
-    if base is None or not base.shape(module.name):
+def base_norm(module: str, base: BaseModel | None) -> float | None:
+    """The norm of the weight that a module changes, read once; None where there is none to read."""
+    if base is None or not base.shape(module):
         return None
-    try:
-        return base.weight_norm(module.name)
-    except InputError:
-        return None
+    if module not in base.norms:
+        try:
+            base.norms[module] = base.weight_norm(module)
+        except InputError:
+            return None
+    return base.norms[module]

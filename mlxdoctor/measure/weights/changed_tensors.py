@@ -7,7 +7,7 @@ arithmetic. The memory needed does not grow with the models.
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from math import inf, prod, sqrt
 from typing import Any
 
@@ -243,66 +243,43 @@ def _fusion(
     module: LoraModule, config: TrainingConfig, base: BaseModel, tuned: TunedModel
 ) -> ModuleFusion | None:
     before, after = weight_of(base, module.name), weight_of(tuned, module.name)
-    left, right = _update(module, config)
+    left, right = module.factors()
+    if "embed" not in module.projection:
+        # A weight is (..., out, in), that of an embedding (rows, width).
+        left, right = right.swapaxes(-1, -2), left.swapaxes(-1, -2)
     shape = (*left.shape[:-1], right.shape[-1])
     if before is None or after is None or not shape == before.shape == after.shape:
         return None
     left, right = left.reshape(-1, *left.shape[-2:]), right.reshape(-1, *right.shape[-2:])
     magnitude = None if module.magnitude is None else module.magnitude.load().ravel()
+    scale = np.float32(module_scale(module, config))
     intended, realised, inner, size = 0.0, 0.0, 0.0, 0.0
-    # ⟨L·R, C⟩ = ⟨R, Lᵀ·C⟩: the update itself is never made, but for DoRA.
-    projected = np.zeros(right.shape, np.float32)
-    for expert, start, stop in _blocks(before.shape):
-        weight = before.rows((start, stop)).astype(np.float32, copy=False)
-        moved = after.rows((start, stop)).astype(np.float32, copy=False)
-        np.subtract(moved, weight, out=moved)
+    experts, rows, columns = (1, *shape)[-3:]
+    blocks = list(_ranges(rows, _CACHED_ELEMENTS // max(columns, 1)))
+    for expert, (start, stop) in product(range(experts), blocks):
+        span = expert * rows + start, expert * rows + stop
+        weight = before.rows(span).astype(np.float32, copy=False)
+        moved = after.rows(span).astype(np.float32, copy=False)
+        moved -= weight
         realised += float(np.vdot(moved, moved))
         size += float(np.vdot(weight, weight))
-        first = start - expert * before.shape[-2]
-        rows = left[expert, first : first + stop - start]
+        ours, theirs = scale * left[expert, start:stop], right[expert]
         if magnitude is None:
-            projected[expert] += rows.T @ moved
+            # ⟨L·R, C⟩ = ⟨R, Lᵀ·C⟩: the update itself is never made, but for DoRA.
+            intended += float(np.vdot(ours.T @ ours, theirs @ theirs.T))
+            inner += float(np.vdot(theirs, ours.T @ moved))
             continue
-        total = weight + rows @ right[expert]
-        norms = np.linalg.norm(total, axis=1)
-        meant = (magnitude[start:stop] / norms)[:, None] * total - weight
-        intended += float(np.vdot(meant, meant))
-        inner += float(np.vdot(meant, moved))
-    if magnitude is None:
-        inner = float(np.vdot(right, projected))
-        wide_left, wide_right = left.astype(np.float64), right.astype(np.float64)
-        grams = np.swapaxes(wide_left, -1, -2) @ wide_left
-        intended = float((grams * (wide_right @ np.swapaxes(wide_right, -1, -2))).sum())
+        total = weight + ours @ theirs
+        update = (magnitude[start:stop] / np.linalg.norm(total, axis=1))[:, None] * total - weight
+        intended += float(np.vdot(update, update))
+        inner += float(np.vdot(update, moved))
     if not 0 < intended < inf:
         return None
     rounding = after.rounding() if isinstance(after, QuantizedTensor) else 0.0
     return ModuleFusion(module.name, sqrt(intended), sqrt(realised), inner, sqrt(size), rounding)
 
 
-def _update(
-    module: LoraModule, config: TrainingConfig
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """The (..., rows, r) and (..., r, columns) whose product an adapter adds to a weight.
-
-    Before DoRA's magnitude. A weight is (..., out, in), that of an embedding (rows, width).
-    """
-    scale = module_scale(module, config)
-    left, right = module.factors()
-    if "embed" not in module.projection:
-        left, right = right.swapaxes(-1, -2), left.swapaxes(-1, -2)
-    return (scale * left).astype(np.float32), right.astype(np.float32)
-
-
 def weight_of(model: BaseModel | TunedModel, module: str) -> Stored | None:
     """A module's weight with readable values, or None where the model has none."""
     tensor = model.tensors.get(f"{module}.weight")
     return model.quantized.get(module, tensor if tensor is not None and tensor.is_float else None)
-
-
-def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
-    """(expert, first row, row after the last), the rows of all experts after each other."""
-    size = shape[-2]
-    step = max(_CACHED_ELEMENTS // max(shape[-1], 1), 1)
-    for expert in range(prod(shape[:-2])):
-        for start in range(0, size, step):
-            yield expert, expert * size + start, expert * size + min(start + step, size)

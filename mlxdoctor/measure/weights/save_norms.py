@@ -81,14 +81,13 @@ def follow(
     progress: Progress | None = None,
 ) -> tuple[Save, ...]:
     """Every save in the order of training, the final file last, read a module at a time."""
-    norms: dict[str, float | None] = {}
     described: list[tuple[Save, tuple[ModuleFacts, ...]]] = []
     for place, checkpoint in enumerate(history.checkpoints):
         if progress is not None:
             progress("reading checkpoints", place, len(history.checkpoints))
         try:
             adapter = checkpoint.adapter
-            modules = adapter_facts(adapter, config, base, norms)
+            modules = adapter_facts(adapter, config, base)
             save = Save(
                 checkpoint,
                 sizes=dict(_whole_weights(adapter, base)),
