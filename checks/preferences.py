@@ -1,0 +1,153 @@
+"""Whether training on pairs or on rewards had something to prefer, and made it likelier.
+
+What it finds. Chosen and rejected answers that stay equally likely; a margin or a reward that
+falls because the loss asks for it; a margin that falls on held-out rows alone; answers of one
+prompt that all have the same reward; a reward that rises with the length of answers that no longer
+end; answers that are cut off; and a beta that gives pairs no usable weight.
+
+Why it matters. The loss of such a run has no level to compare with. That of pairs asks for a margin
+only, and that of GRPO is 0 by construction. Where all answers of a group have the same reward there
+is no advantage and no gradient. A reward that pays for length gets length.
+
+How it is measured. Margins, rewards, their spread among the answers to one prompt, and the length
+of answers, from the first reports to the last; `preferences.toml` has the bounds. A margin that
+falls is held against the loss, which should rise then.
+
+When it is wrong. The first reports of a sound run may have no reward yet: with few reports it is a
+warning. A spread that is gone once the reward has risen is a task that was learned. In GRPO and PPO
+beta weighs the distance from the reference, and zero is a choice.
+
+What to do. Print one pair as tokens with the reference's log-likelihoods and beta, or a few answers
+with their rewards. Give partial rewards that a first model can earn; subtract a little for length.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+
+import numpy as np
+
+from mlxdoctor.check import DoesNotArise, Inconclusive, check
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.training_log import Series, TrainingLog
+from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Unsought
+from mlxdoctor.judge.series_table import Columns, SeriesTable
+from mlxdoctor.measure.policy_curves import policy_curves
+
+_TABLE = SeriesTable.read("preferences.toml")
+#: What a run on rewards cannot have, and one on pairs.
+_OF_PAIRS = frozenset({"not-told-apart", "held-out-reversed", "beta-unusable"})
+_OF_REWARDS = frozenset({"no-signal", "follows-length", "cut-off"})
+#: Reports of a margin or of a reward below which no course is seen.
+REPORTS = 4
+#: Column -> by how much it rises where something was learned, and by how many noises of one report:
+#: fifty times the last printed digit of a margin, and what a mean of a few answers can be told
+#: apart by.
+LEARNED = {"held_out_margin": (0.05, 0.0), "margin": (0.05, 3.0), "reward": (0.02, 1.15)}
+#: The share of groups without a spread from which on it is all of them, but for rounding.
+ALL_GROUPS = 0.99
+#: A spread below half of the last printed digit.
+NO_SPREAD = 0.0005
+#: Twice the largest beta that SimPO's authors use, and one at which a hundredth of a nat counts as
+#: a pair that was learned.
+LARGE_BETA, ABSURD_BETA = 20.0, 100.0
+
+
+@check(codes=_TABLE.symptoms, rerun_symptom=True)
+def preferences(
+    log: TrainingLog | None, config: TrainingConfig | None
+) -> Iterator[Sign | Seen | Unsought]:
+    """Judge beta, and the curves of the log's main segment."""
+    curves = policy_curves(log, config)
+    if not (curves.of_pairs or curves.samples or (log is not None and log.is_preference)):
+        raise DoesNotArise("the run was not trained on pairs of answers, nor on rewards")
+    beta = _beta(config) if config is not None and not curves.samples else None
+    if beta is None or not curves.of_pairs:
+        yield Unsought(("beta-unusable",), "the configuration states no beta of a method on pairs")
+    elif not 0.0 < beta < LARGE_BETA:
+        severity = Severity.WARNING if 0.0 < beta < ABSURD_BETA else None
+        shown = beta if math.isfinite(beta) else str(beta)
+        yield Sign("beta-unusable", {"beta": shown}, severity=severity)
+    if log is None:
+        raise Inconclusive("no training log was found")
+    columns = (_rewards if curves.samples else _pairs)(curves.series)
+    described = Columns(columns, lambda name: _more_figures(columns, name, beta))
+    impossible = _OF_PAIRS if curves.samples else _OF_REWARDS
+    signs = [
+        sign
+        for sign in _TABLE.signs(described, log.main.unit)
+        if isinstance(sign, Sign) or impossible.isdisjoint(sign.symptoms)
+    ]
+    yield from signs
+    if not any(isinstance(sign, Sign) for sign in signs):
+        yield from _learned(columns)
+    main = "reward" if curves.samples else "margin"
+    if main not in columns or len(columns[main]) < REPORTS:
+        raise Inconclusive(f"the log holds fewer than {REPORTS} reports of a {main}")
+
+
+def _beta(config: TrainingConfig) -> float | None:
+    # What is stated may be no number.
+    with suppress(TypeError, ValueError):
+        return float(config.values.get("beta", config.values.get("dpo_beta")))
+    return None
+
+
+def _pairs(series: Mapping[str, Series]) -> dict[str, Series]:
+    names = ("margin", "accuracy", "loss", "held_out_margin", "held_out_accuracy")
+    return {name: series[name] for name in names if name in series}
+
+
+def _rewards(series: Mapping[str, Series]) -> dict[str, Series]:
+    """The curves of a run on rewards, and what follows from them."""
+    columns = {role: series[role] for role in ("reward", "length", "cut_off") if role in series}
+    groups, spread, reward = map(series.get, ("flat_groups", "spread", "reward"))
+    # How far the rewards of one prompt's answers lie apart, in what the log says of it.
+    if groups is not None and (spread is None or len(groups) >= len(spread)):
+        apart = np.where(groups.values >= ALL_GROUPS, 0.0, 1.0)
+        columns["signal"] = Series(groups.iterations, apart)
+    elif spread is not None:
+        apart = np.where(spread.values <= NO_SPREAD, 0.0, spread.values)
+        columns["signal"] = Series(spread.iterations, apart)
+    elif reward is not None and not reward.values.any():
+        # Without a spread only rewards that are all 0 tell.
+        columns["signal"] = reward
+    if reward is not None:
+        wide = spread.facts.start if spread is not None else 0.0
+        # A reward model's rewards lie around 0: what they lie apart is what they are measured in.
+        size = max(abs(reward.facts.start), wide, LEARNED["reward"][0])
+        columns["relative_reward"] = Series(reward.iterations, reward.values / size)
+    return columns
+
+
+def _more_figures(
+    columns: Mapping[str, Series], name: str, beta: float | None
+) -> dict[str, Measurement]:
+    """Figures of a column that are not of its values alone."""
+    if name == "relative_reward":
+        return {"is_reward": True}
+    if "margin" not in columns or not name.endswith("margin"):
+        return {}
+    trained = columns["margin"].facts
+    if name == "held_out_margin":
+        lost = columns[name].facts.start - columns[name].facts.end
+        gained = trained.end - trained.start
+        return {"mirrored": lost / gained if gained > 0.0 else None}
+    largest, loss = max(abs(trained.lowest), abs(trained.highest)), columns.get("loss")
+    return {
+        "largest": largest,
+        "largest_nats": largest / beta if beta else 0.0,
+        "is_asked_for": loss is not None and loss.facts.end < loss.facts.start,
+    }
+
+
+def _learned(columns: Mapping[str, Series]) -> Iterator[Seen]:
+    for name, (least, noises) in LEARNED.items():
+        facts = columns[name].facts if name in columns else None
+        if facts is not None and facts.end - facts.start >= max(least, noises * facts.noise):
+            yield Seen(
+                "The {series} went from {start:.3f} to {end:.3f}.",
+                {"series": _TABLE.words[name], "start": facts.start, "end": facts.end},
+                learned=True,
+            )
+            return
