@@ -71,7 +71,7 @@ class Cause:
         prior: log-odds before any finding (natural logarithm).
         weights: entry -> log-odds that the finding adds; negative for evidence against the cause.
             An entry is a code, or a code and the least severity for which it counts:
-            `a-check.copies:error`.
+            `a-check.copies:error`. Of several for one code evidence against the cause counts.
         ruled_out_by: sets of entries. If no finding supports the cause, a set rules it out when
             all of its findings were looked for and none was found.
         broad: whether there are more kinds of it than anybody looks for: where nothing is found
@@ -125,8 +125,9 @@ class Cause:
         weights: dict[str, float] = {}
         for entry, weight in self.weights.items():
             code = code_of(entry)
-            if code not in severities or holds(entry, severities):
-                weights.setdefault(code, weight)
+            is_there = code not in severities or holds(entry, severities)
+            if is_there and (weight < 0 or code not in weights):
+                weights[code] = weight
         called = (texts for entry, texts in self.called.items() if holds(entry, severities))
         texts: Mapping[str, Any] = next(called, {})
         return replace(self, weights=weights, **texts)
