@@ -159,31 +159,16 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Calibration:
-    """How scores of causes become probabilities (reports/calibration.md).
-
-    Attributes:
-        slope: factor on every score; 1 if scores are true log-odds.
-        other: the score of "none of these causes".
-    """
-
-    slope: float
-    other: float
-
-
-@dataclass(frozen=True)
 class KnowledgeBase:
     """All causes by id and all groups of findings by name, in the file's order.
 
     Attributes:
         tiers: what each is worth, in log-odds.
-        calibration: None if causes.toml has no table `calibration`.
     """
 
     causes: Mapping[str, Cause]
     groups: Mapping[str, Group]
     tiers: Mapping[str, float]
-    calibration: Calibration | None = None
 
     @cached_property
     def _group_of(self) -> Mapping[str, str]:
@@ -238,7 +223,7 @@ def parse_causes(text: str) -> KnowledgeBase:
         InputError: the text has an unknown or a missing key.
     """
     document = tomllib.loads(text)
-    if unknown := document.keys() - {"groups", "causes", "calibration", "tiers"}:
+    if unknown := document.keys() - {"groups", "causes", "tiers"}:
         raise InputError(FILE, f"has the unknown table {sorted(unknown)[0]!r}")
     groups = {
         name: record(Group, FILE, name, {"codes": table} if isinstance(table, list) else table)
@@ -253,9 +238,7 @@ def parse_causes(text: str) -> KnowledgeBase:
     causes = {
         name: _cause(name, table, tiers) for name, table in document.get("causes", {}).items()
     }
-    table = document.get("calibration")
-    calibration = None if table is None else record(Calibration, FILE, "calibration", table)
-    return KnowledgeBase(causes, groups, tiers, calibration)
+    return KnowledgeBase(causes, groups, tiers)
 
 
 def _cause(name: str, table: Mapping[str, Any], tiers: Mapping[str, float]) -> Cause:
