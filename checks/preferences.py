@@ -24,6 +24,7 @@ with their rewards. Give partial rewards that a first model can earn; subtract a
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 
@@ -35,9 +36,9 @@ from mlxdoctor.judge.series_table import Columns, SeriesTable
 from mlxdoctor.measure.policy_curves import policy_curves
 
 _TABLE = SeriesTable.read("preferences.toml")
-#: What a run on rewards cannot have, and one on pairs.
-_OF_PAIRS = frozenset({"not-told-apart", "held-out-reversed", "beta-unusable"})
-_OF_REWARDS = frozenset({"no-signal", "follows-length", "cut-off"})
+#: Columns that a run on pairs is judged by, and one on rewards; the first is what it is for.
+PAIRS = ("margin", "accuracy", "loss", "held_out_margin", "held_out_accuracy")
+REWARDS = ("reward", "length", "cut_off", "signal")
 #: Reports of a margin or of a reward below which no course is seen.
 REPORTS = 4
 #: Column -> by how much it rises where something was learned, and by how many noises of one report:
@@ -61,29 +62,28 @@ def preferences(
     curves = policy_curves(log, config)
     if not (curves.of_pairs or curves.samples or (log is not None and log.is_preference)):
         raise DoesNotArise("the run was not trained on pairs of answers, nor on rewards")
+    names = REWARDS if curves.samples else PAIRS
     beta = _beta(config) if config is not None and not curves.samples else None
-    if beta is None or not curves.of_pairs:
-        yield Unsought(("beta-unusable",), "the configuration states no beta of a method on pairs")
-    elif not 0.0 < beta < LARGE_BETA:
+    if beta is not None and curves.of_pairs and not 0.0 < beta < LARGE_BETA:
         severity = Severity.WARNING if 0.0 < beta < ABSURD_BETA else None
         shown = beta if math.isfinite(beta) else str(beta)
         yield Sign("beta-unusable", {"beta": shown}, severity=severity)
+    elif names is PAIRS and (beta is None or not curves.of_pairs):
+        yield Unsought(("beta-unusable",), "the configuration states no beta of a method on pairs")
     if log is None:
         raise Inconclusive("no training log was found")
-    columns = (_rewards if curves.samples else _pairs)(curves.series)
-    described = Columns(columns, lambda name: _more_figures(columns, name, beta))
-    impossible = _OF_PAIRS if curves.samples else _OF_REWARDS
-    signs = [
-        sign
-        for sign in _TABLE.signs(described, log.main.unit)
-        if isinstance(sign, Sign) or impossible.isdisjoint(sign.symptoms)
-    ]
+    signal = _signal(curves.series)
+    every = {**curves.series, **({"signal": signal} if signal is not None else {})}
+    columns = {name: every[name] for name in names if name in every}
+    described = Columns(columns, lambda name: _more_figures(every, name, beta))
+    # Of a run on pairs there is no reward to look for, and of one on rewards no margin.
+    patterns = [each for each in _TABLE.patterns if not set(names).isdisjoint(each.series)]
+    signs = list(replace(_TABLE, patterns=tuple(patterns)).signs(described, log.main.unit))
     yield from signs
     if not any(isinstance(sign, Sign) for sign in signs):
         yield from _learned(columns)
-    main = "reward" if curves.samples else "margin"
-    if main not in columns or len(columns[main]) < REPORTS:
-        raise Inconclusive(f"the log holds fewer than {REPORTS} reports of a {main}")
+    if names[0] not in columns or len(columns[names[0]]) < REPORTS:
+        raise Inconclusive(f"the log holds fewer than {REPORTS} reports of a {names[0]}")
 
 
 def _beta(config: TrainingConfig) -> float | None:
@@ -93,47 +93,33 @@ def _beta(config: TrainingConfig) -> float | None:
     return None
 
 
-def _pairs(series: Mapping[str, Series]) -> dict[str, Series]:
-    names = ("margin", "accuracy", "loss", "held_out_margin", "held_out_accuracy")
-    return {name: series[name] for name in names if name in series}
-
-
-def _rewards(series: Mapping[str, Series]) -> dict[str, Series]:
-    """The curves of a run on rewards, and what follows from them."""
-    columns = {role: series[role] for role in ("reward", "length", "cut_off") if role in series}
+def _signal(series: Mapping[str, Series]) -> Series | None:
+    """How far the rewards of one prompt's answers lie apart, in what the log says of it."""
     groups, spread, reward = map(series.get, ("flat_groups", "spread", "reward"))
-    # How far the rewards of one prompt's answers lie apart, in what the log says of it.
     if groups is not None and (spread is None or len(groups) >= len(spread)):
-        apart = np.where(groups.values >= ALL_GROUPS, 0.0, 1.0)
-        columns["signal"] = Series(groups.iterations, apart)
-    elif spread is not None:
-        apart = np.where(spread.values <= NO_SPREAD, 0.0, spread.values)
-        columns["signal"] = Series(spread.iterations, apart)
-    elif reward is not None and not reward.values.any():
-        # Without a spread only rewards that are all 0 tell.
-        columns["signal"] = reward
-    if reward is not None:
-        wide = spread.facts.start if spread is not None else 0.0
-        # A reward model's rewards lie around 0: what they lie apart is what they are measured in.
-        size = max(abs(reward.facts.start), wide, LEARNED["reward"][0])
-        columns["relative_reward"] = Series(reward.iterations, reward.values / size)
-    return columns
+        return Series(groups.iterations, np.where(groups.values >= ALL_GROUPS, 0.0, 1.0))
+    if spread is not None:
+        return Series(spread.iterations, np.where(spread.values <= NO_SPREAD, 0.0, spread.values))
+    # Without a spread only rewards that are all 0 tell.
+    return reward if reward is not None and not reward.values.any() else None
 
 
 def _more_figures(
-    columns: Mapping[str, Series], name: str, beta: float | None
+    series: Mapping[str, Series], name: str, beta: float | None
 ) -> dict[str, Measurement]:
     """Figures of a column that are not of its values alone."""
-    if name == "relative_reward":
-        return {"is_reward": True}
-    if "margin" not in columns or not name.endswith("margin"):
-        return {}
-    trained = columns["margin"].facts
-    if name == "held_out_margin":
-        lost = columns[name].facts.start - columns[name].facts.end
-        gained = trained.end - trained.start
+    facts, loss, spread = series[name].facts, series.get("loss"), series.get("spread")
+    lost = facts.start - facts.end
+    if name == "reward":
+        # A reward model's rewards lie around 0: what they lie apart is what they are measured in.
+        wide = spread.facts.start if spread is not None else 0.0
+        return {"dropped_sizes": lost / max(abs(facts.start), wide, LEARNED["reward"][0])}
+    if name == "held_out_margin" and "margin" in series:
+        gained = series["margin"].facts.end - series["margin"].facts.start
         return {"mirrored": lost / gained if gained > 0.0 else None}
-    largest, loss = max(abs(trained.lowest), abs(trained.highest)), columns.get("loss")
+    if name != "margin":
+        return {}
+    largest = max(abs(facts.lowest), abs(facts.highest))
     return {
         "largest": largest,
         "largest_nats": largest / beta if beta else 0.0,
