@@ -1,8 +1,8 @@
 """Whether the rows can teach what they are meant to.
 
-What it finds. Too few rows, rows that repeat or contradict each other, prompts that hold their
-answers or what a template left, and answers that are no longer what somebody wrote or that belong
-to other prompts.
+What it finds. Too few rows, rows that repeat or contradict each other, pairs of one answer, prompts
+that hold their answers or what a template left, and answers that are no longer what somebody wrote
+or that belong to other prompts.
 
 Why it matters. The loss falls as it does on sound rows, and the model answers in just that way.
 Copies are learned by heart, and a validation set that was trained on says that they were learned
@@ -68,6 +68,9 @@ CONTRADICTED, CONTRADICTED_PROMPTS = (NOTED, 0.25, 0.25), 10
 #: one answer of several words, where the others differ: a third of SQuAD 2.0 has no answer; 0.9 in
 #: a run of which nothing was said (0 of 9 real tasks).
 ONE_ANSWER, ONE_SENTENCE = 0.95, 0.75
+#: Share of pairs of one text, for a warning and an error: a few copies do no harm, and of half of
+#: them the run is without effect.
+ALIKE = (0.02, 0.02, 0.5)
 #: Share of different ones among the last answers of conversations, and among the first: 0.01 and
 #: 1.00 in a run that learned only to be thanked, 0.72 and more of both in two sound tasks.
 CLOSING, VARIED = 0.1, 0.5
@@ -198,6 +201,14 @@ FEW_ROWS = 50
             expected="about as many prompts as answers, or more",
             fix="look at a few rows: does the answer follow from the prompt?",
         ),
+        "alike-pairs": Symptom.warning(
+            "chosen and rejected answers are the same text",
+            says="In {rows} of {all_rows} pairs the chosen and the rejected answer are the same "
+            "text.",
+            expected="two different answers in every pair",
+            fix="leave these pairs out, and look for the line of the script that writes both "
+            "answers from one",
+        ),
         "given-away-answers": Symptom.warning(
             "prompts hold their own answers",
             says="{rows} of {all_rows} prompts hold their own answer word for word, such as "
@@ -255,8 +266,10 @@ def data_quality(
         return
     facts = describe([pair.answer for pair in pairs])
     if train.format != "text":
-        # Of several pairs for one prompt each may choose another answer.
-        if train.format != "pairs":
+        if train.format == "pairs":
+            yield from _alike(train, pairs)
+        else:
+            # Of several pairs for one prompt each may choose another answer.
             yield from _contradictions(train, pairs)
         yield from _one_answer(train, pairs, facts)
         yield from _few_prompts(train, pairs, facts)
@@ -278,6 +291,17 @@ def _wholes(split: Split, pairs: Sequence[Pair]) -> Sequence[Pair]:
         Pair(f"{pair.prompt}\n{other}", pair.answer)
         for pair, other in zip(pairs, others, strict=True)
     ]
+
+
+def _alike(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
+    rejected = ({**row, split.features.chosen: row.get("rejected")} for row in split.rows)
+    others = map(split.pair, rejected)
+    answers = [
+        (pair.answer.strip(), other.answer.strip())
+        for pair, other in zip(pairs, others, strict=True)
+    ]
+    same = [row for row, (chosen, other) in enumerate(answers) if chosen == other]
+    yield from _graded("alike-pairs", split, same, ALIKE)
 
 
 def _closing_words(train: Split) -> Iterator[Sign]:

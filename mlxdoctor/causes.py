@@ -71,7 +71,7 @@ class Cause:
         prior: log-odds before any finding (natural logarithm).
         weights: entry -> log-odds that the finding adds; negative for evidence against the cause.
             An entry is a code, or a code and the least severity for which it counts:
-            `a-check.copies:error`.
+            `a-check.copies:error`. Of several for one code evidence against the cause counts.
         ruled_out_by: sets of entries. If no finding supports the cause, a set rules it out when
             all of its findings were looked for and none was found.
         broad: whether there are more kinds of it than anybody looks for: where nothing is found
@@ -125,8 +125,9 @@ class Cause:
         weights: dict[str, float] = {}
         for entry, weight in self.weights.items():
             code = code_of(entry)
-            if code not in severities or holds(entry, severities):
-                weights.setdefault(code, weight)
+            is_there = code not in severities or holds(entry, severities)
+            if is_there and (weight < 0 or code not in weights):
+                weights[code] = weight
         called = (texts for entry, texts in self.called.items() if holds(entry, severities))
         texts: Mapping[str, Any] = next(called, {})
         return replace(self, weights=weights, **texts)
@@ -158,31 +159,16 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Calibration:
-    """How scores of causes become probabilities (reports/calibration.md).
-
-    Attributes:
-        slope: factor on every score; 1 if scores are true log-odds.
-        other: the score of "none of these causes".
-    """
-
-    slope: float
-    other: float
-
-
-@dataclass(frozen=True)
 class KnowledgeBase:
     """All causes by id and all groups of findings by name, in the file's order.
 
     Attributes:
         tiers: what each is worth, in log-odds.
-        calibration: None if causes.toml has no table `calibration`.
     """
 
     causes: Mapping[str, Cause]
     groups: Mapping[str, Group]
     tiers: Mapping[str, float]
-    calibration: Calibration | None = None
 
     @cached_property
     def _group_of(self) -> Mapping[str, str]:
@@ -237,7 +223,7 @@ def parse_causes(text: str) -> KnowledgeBase:
         InputError: the text has an unknown or a missing key.
     """
     document = tomllib.loads(text)
-    if unknown := document.keys() - {"groups", "causes", "calibration", "tiers"}:
+    if unknown := document.keys() - {"groups", "causes", "tiers"}:
         raise InputError(FILE, f"has the unknown table {sorted(unknown)[0]!r}")
     groups = {
         name: record(Group, FILE, name, {"codes": table} if isinstance(table, list) else table)
@@ -252,9 +238,7 @@ def parse_causes(text: str) -> KnowledgeBase:
     causes = {
         name: _cause(name, table, tiers) for name, table in document.get("causes", {}).items()
     }
-    table = document.get("calibration")
-    calibration = None if table is None else record(Calibration, FILE, "calibration", table)
-    return KnowledgeBase(causes, groups, tiers, calibration)
+    return KnowledgeBase(causes, groups, tiers)
 
 
 def _cause(name: str, table: Mapping[str, Any], tiers: Mapping[str, float]) -> Cause:

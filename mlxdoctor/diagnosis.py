@@ -5,21 +5,20 @@ that speaks for or against it. Findings that stem from the same fact share a
 group and count once, by the strongest: of equal weights the most severe, then
 the first that causes.toml lists. Effects that many causes bring about count
 nothing where something else was found that explains them. A check that did not run counts zero:
-what it could have said is listed as unknown. The score orders causes; of an
-unhealthy run the knowledge base's calibration makes it a probability.
+what it could have said is listed as unknown. The score orders causes, and is
+no probability.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
-from mlxdoctor.causes import Calibration, Cause, KnowledgeBase, code_of, holds, load_causes
+from mlxdoctor.causes import Cause, KnowledgeBase, code_of, holds, load_causes
 from mlxdoctor.confirmation import Confirmation
 from mlxdoctor.finding import Outcome, Severity
 from mlxdoctor.verdict import CauseStatus, Coverage, NextCheck, Verdict
 
-#: Decimals of a score and of a probability: weights have two.
+#: Decimals of a score: weights have two.
 DIGITS = 3
 #: Log-odds below which a cause is not worth a reader's time (natural logarithm).
 MIN_SCORE = 0.0
@@ -29,9 +28,6 @@ MAX_CAUSES = 6
 CROSSES = 4.0
 #: Why a cause that nothing speaks for is not ruled out.
 _NOT_SEEN = "nothing that was found speaks for it clearly"
-#: Open causes at most of a run whose causes have probabilities. With the models run, or all that a
-#: run left read, few are open; a log alone leaves twenty.
-MOST_OPEN = 12
 
 
 @dataclass(frozen=True)
@@ -49,11 +45,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Diagnosed:
-    """One cause with its score and the evidence on both sides, best first.
-
-    `probability`: that it is the cause, of a run that is unhealthy and of which nearly every cause
-    could be looked for; None elsewhere.
-    """
+    """One cause with its score and the evidence on both sides, best first."""
 
     cause: Cause
     score: float
@@ -62,7 +54,6 @@ class Diagnosed:
     unknown: tuple[str, ...]
     arithmetic: tuple[Term, ...]
     confirmation: Confirmation | None = None
-    probability: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The entry as the JSON report shows it: the cause by its id."""
@@ -146,28 +137,7 @@ def judge(
     # until models run.
     if verdict is Verdict.INCONCLUSIVE and learned and whole and not open_causes:
         verdict = Verdict.HEALTHY
-    calibration = knowledge.calibration
-    if verdict is Verdict.UNHEALTHY and open_causes <= MOST_OPEN and calibration is not None:
-        # With less to go by, scores are right less often than they say.
-        shares = probabilities([listed.score for listed in ranked], calibration)
-        share_of = {
-            listed.cause.id: round(share, DIGITS)
-            for listed, share in zip(ranked, shares, strict=True)
-        }
-        diagnosis = [replace(listed, probability=share_of[listed.cause.id]) for listed in diagnosis]
     return Judged(verdict, tuple(diagnosis), coverage)
-
-
-def probabilities(scores: Sequence[float], calibration: Calibration) -> list[float]:
-    """That each of these causes is the one, when exactly one of them is or none.
-
-    Args:
-        scores: in log-odds, of all causes that something speaks for.
-        calibration: measured; see reports/calibration.md.
-    """
-    levels = [calibration.slope * score for score in (*scores, calibration.other)]
-    odds = [math.exp(level - max(levels)) for level in levels]
-    return [each / sum(odds) for each in odds[:-1]]
 
 
 def _model_first(ranked: list[Diagnosed], noted: Mapping[str, Severity]) -> list[Diagnosed]:

@@ -167,6 +167,17 @@ def test_an_entry_may_name_the_least_severity(
     assert judge([leapt], knowledge).coverage[0].status is status
 
 
+def test_what_speaks_for_a_cause_may_speak_against_it_from_some_severity_on() -> None:
+    table = BY_DEGREES.replace('proof = ["loss.leapt:error"]', 'against = ["loss.leapt:error"]')
+    knowledge = parse_causes(table)
+    warned, failed = (
+        rank([outcome("loss", "leapt", severity=one)], knowledge)
+        for one in (Severity.WARNING, Severity.ERROR)
+    )
+    assert [each.score for each in warned] == [-1.0 + 3.0]
+    assert failed == []
+
+
 def test_what_was_not_looked_for_is_unknown() -> None:
     silent = outcome("config", status=Status.SKIPPED)
     (rate,) = rank([outcome("loss", "leapt"), silent], KNOWLEDGE)

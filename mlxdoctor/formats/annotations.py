@@ -10,7 +10,7 @@ from mlxdoctor.finding import Finding, Severity
 from mlxdoctor.formats.escape import terminal, workflow_message, workflow_property
 from mlxdoctor.formats.format import Format
 from mlxdoctor.formats.gated import cause_of, in_checkout, main_file
-from mlxdoctor.formats.summary import sentence
+from mlxdoctor.formats.summary import sentence, some
 from mlxdoctor.gate_result import GateItem, GateResult, ItemStatus
 
 #: Annotations of one kind that GitHub shows of a step.
@@ -74,9 +74,7 @@ def _about(item: GateItem, kind: str, status: str, lines: Sequence[str]) -> str:
 
 
 def _lines(findings: Sequence[Finding]) -> list[str]:
-    lines = [f"{finding.code}: {finding.message}" for finding in findings[:MAX_FINDINGS]]
-    rest = len(findings) - MAX_FINDINGS
-    return [*lines, f"and {rest} more"] if rest > 0 else lines
+    return some([f"{finding.code}: {finding.message}" for finding in findings], MAX_FINDINGS)
 
 
 def _file(path: str | None) -> dict[str, str]:

@@ -7,11 +7,11 @@ oversight.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from mlxdoctor.finding import Severity
+from mlxdoctor.finding import Severity, some_of
 from mlxdoctor.formats import escape, figures, gated, summary
 from mlxdoctor.formats.format import Format
 from mlxdoctor.gate_result import GateResult
@@ -111,7 +111,9 @@ def _environment() -> Environment:
     del environment.filters["safe"]
     environment.filters |= {
         "code": lambda text: trusted(escape.code(str(text))),
-        "codes": lambda names: trusted(_codes(names)),
+        "codes": lambda names: trusted(
+            some_of([escape.code(name) for name in names], CODES_IN_A_CELL) or "–"
+        ),
         "fenced": lambda *text: trusted(escape.fenced(*text)),
         "lowered": summary.lowered,
         "number": summary.number,
@@ -137,14 +139,6 @@ def _rendered(template: str, view: Mapping[str, Any]) -> str:
             continue
         lines.append(line.rstrip() if not fence else line)
     return "\n".join(lines).strip("\n") + "\n"
-
-
-def _codes(names: Sequence[str]) -> str:
-    if not names:
-        return "–"
-    shown = ", ".join(escape.code(name) for name in names[:CODES_IN_A_CELL])
-    rest = len(names) - CODES_IN_A_CELL
-    return f"{shown} and {rest} more" if rest > 0 else shown
 
 
 FORMAT = Format("markdown", "md", report=render, gate=gate_page, files=files)

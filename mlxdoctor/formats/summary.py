@@ -343,6 +343,12 @@ def missing(report: Report) -> dict[str, list[str]]:
     return by_reason
 
 
+def some(texts: Sequence[str], most: int) -> list[str]:
+    """The first texts, and how many more there are."""
+    more = [f"and {len(texts) - most:,} more"] if len(texts) > most else []
+    return [*texts[:most], *more]
+
+
 def slug(name: str) -> str:
     """`name` as a folder name that needs no quoting and can't leave its parent folder."""
     kept = "".join(

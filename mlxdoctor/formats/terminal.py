@@ -170,21 +170,18 @@ def render_gate(
         title = f"{item.status.value}  {item.path}{about}"
         page.title(title, gated.COLOURS[item.status], indent="    ")
         # The path stands above it.
-        page.points(_some([one.removeprefix(f"{item.path}: ") for one in item.reasons], REASONS))
+        page.points(
+            summary.some([one.removeprefix(f"{item.path}: ") for one in item.reasons], REASONS)
+        )
     if passed := [item.path for item in result.items if item.status is ItemStatus.PASSED]:
         page.heading("Passed", gated.COLOURS[ItemStatus.PASSED])
-        for path in _some(passed):
+        for path in summary.some(passed, LISTED):
             page.path(path)
     for heading, sentences in gated.lists(result).items():
         if sentences:
             page.heading(heading)
-            page.points(_some(sentences))
+            page.points(summary.some(sentences, LISTED))
     return page.ended(written)
-
-
-def _some(texts: Sequence[str], most: int = LISTED) -> list[str]:
-    more = [f"and {len(texts) - most:,} more"] if len(texts) > most else []
-    return [*texts[:most], *more]
 
 
 FORMAT = Format("text", report=render, gate=render_gate)

@@ -193,7 +193,11 @@ class SeriesTable:
 
 
 def _pattern(code: str, entry: Mapping[str, Any], symptom: Symptom) -> Pattern:
-    onset, alarm = entry.get("onset", ""), entry.get("alarm")
+    onset = entry.get("onset", "")
+    alarm: AlarmRule | None = None
+    if stated := entry.get("alarm"):
+        least = _alternatives(stated["least"])
+        alarm = AlarmRule(**{"onset": onset, **stated, "least": least})
     return Pattern(
         code,
         tuple(entry["series"]),
@@ -205,14 +209,7 @@ def _pattern(code: str, entry: Mapping[str, Any], symptom: Symptom) -> Pattern:
         warning=_alternatives(entry.get("warning", [])),
         error=_alternatives(entry.get("error", [])),
         onset=onset,
-        alarm=AlarmRule(
-            alarm["kind"],
-            alarm["newest"],
-            _alternatives(alarm["least"]),
-            alarm.get("onset", onset),
-        )
-        if alarm is not None
-        else None,
+        alarm=alarm,
     )
 
 

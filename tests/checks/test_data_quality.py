@@ -327,6 +327,22 @@ def test_of_pairs_the_chosen_answers_are_read(tmp_path):
     assert "leftovers" in found(tmp_path, pairs(damage=" \ufffd\ufffd"))
 
 
+@pytest.mark.parametrize(
+    ("alike", "severity"), [(0, None), (1, None), (3, "warning"), (60, "error")]
+)
+@pytest.mark.parametrize("are_messages", [False, True])
+def test_pairs_of_one_text(tmp_path, alike, severity, are_messages):
+    def said(prompt, text):
+        return chat(prompt, text)["messages"] if are_messages else text
+
+    rows = []
+    for at in range(100):
+        prompt, good = f"Where is item {at}?", f"Certainly, item {at} is here."
+        bad = good if at < alike else f"I can not say much of {at}, sorry."
+        rows.append({"prompt": prompt, "chosen": said(prompt, good), "rejected": said(prompt, bad)})
+    assert found(tmp_path, rows).get("alike-pairs") == severity
+
+
 @pytest.mark.parametrize(("others", "codes"), [(1, {"duplicates"}), (100, set())])
 def test_pairs_are_copies_where_the_rejected_answer_is_the_same_too(tmp_path, others, codes):
     rows = [

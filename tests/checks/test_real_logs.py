@@ -9,8 +9,7 @@ from tests.conftest import LOGS, RUNS, check_called
 from tests.given import outcome as judge
 
 CHECKS = (
-    *("loss-trend", "loss-level", "loss-finite", "series-facts", "log-failures", "rewards"),
-    "preference-pairs",
+    *("loss-trend", "loss-level", "loss-finite", "series-facts", "log-failures", "preferences"),
 )
 #: Log or run -> signs, those that are no errors with their severity. Of all others nothing is said.
 SIGNS = {
@@ -20,7 +19,7 @@ SIGNS = {
     "gh-nyay-2e-4-exploded": ["loss-trend.diverged", "loss-level.stays-at-chance"],
     "gh-qwen3-distill-overfit": ["loss-trend.overfitting", "log-failures.interrupted warning"],
     "mlx-examples-1233-grpo-zero": [
-        *("loss-finite.exact-zero warning", "rewards.no-signal warning"),
+        *("loss-finite.exact-zero warning", "preferences.no-signal warning"),
     ],
     "mlx-examples-199-flat": ["loss-trend.never-learned warning"],
     "mlx-examples-620-a-rank64-lr7e-5": ["loss-trend.diverged"],

@@ -19,7 +19,16 @@ from tests.given import severities
 series_facts = check_called("series-facts")
 #: Columns whose figures the sentences about another one show.
 TABLES = sorted(path.name for path in Path(str(files("mlxdoctor.checks"))).glob("*.toml"))
-NAMED = ("train_loss", "loss", "margin", "length", "cut_off", "reward", "peak_memory_gb")
+NAMED = (
+    "train_loss",
+    "loss",
+    "margin",
+    "accuracy",
+    "length",
+    "cut_off",
+    "reward",
+    "peak_memory_gb",
+)
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -7,7 +7,9 @@ import pytest
 
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS, MLX_LM_LORA_DEFAULTS
+from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
+from tests.weight_files import lora, save
 
 
 @pytest.fixture
@@ -147,3 +149,18 @@ def test_an_alias_bomb_is_refused_but_an_alias_is_not(write):
     with pytest.raises(InputError, match="aliases written out"):
         TrainingConfig.read(write("\n".join(lines)))
     assert TrainingConfig.read(write("iters: &n 5\nbatch_size: *n\n")).batch_size == 5
+
+
+def test_settings_beside_an_adapters_own_file(tmp_path):
+    """mlx-lm-lora writes the adapter's shape beside it, and nothing of the training."""
+    folder = tmp_path / "adapters"
+    save(folder / "adapters.safetensors", lora({"model.layers.0.q_proj": (16, 16)}, b=0.01))
+    (folder / "adapter_config.json").write_text(json.dumps({"lora_parameters": {"rank": 4}}))
+    (tmp_path / "config.yaml").write_text(
+        "model: nowhere\ntrain_mode: dpo\ntrain_type: dora\nlearning_rate: 1e-5\nbeta: 0.2\n"
+        "lora_parameters: {rank: 16, scale: 20.0}\n"
+    )
+    config = Run.discover([tmp_path]).get(TrainingConfig)
+    assert (config.learning_rate, config.values["beta"], config.rank) == (1e-5, 0.2, 4)
+    assert (config.fine_tune_type, config.of_preferences) == ("dora", True)
+    assert len(config.sources) == 2

@@ -3,9 +3,18 @@
 import pytest
 
 from fixtures.lab.judged import Judged, Subject, weighed
-from fixtures.lab.weights import Run, Scored, fitted, fitted_tiers, quality, scored, with_tiers
-from mlxdoctor.causes import Calibration, load_causes, parse_causes
-from mlxdoctor.diagnosis import probabilities
+from fixtures.lab.weights import (
+    Calibration,
+    Run,
+    Scored,
+    fitted,
+    fitted_tiers,
+    probabilities,
+    quality,
+    scored,
+    with_tiers,
+)
+from mlxdoctor.causes import load_causes, parse_causes
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
 from mlxdoctor.verdict import Verdict
 from tests.ward.knowledge import knowledge

@@ -11,6 +11,8 @@ _TABLES = shipped("mlxdoctor.evidence.logs", "metric_names.toml")
 CANONICAL: Mapping[str, list[str]] = _TABLES["aliases"]
 #: What stands in where a row has no metric of the first name, best first.
 STAND_INS: Mapping[str, list[str]] = _TABLES["stand-ins"]
+#: What training on pairs or rewards measures -> what it is called, best first.
+ROLES: Mapping[str, list[str]] = _TABLES["policy"]
 #: A word of another language -> ours.
 _ENGLISH = {word: ours for ours, words in _TABLES["words"].items() for word in words}
 _FOREIGN = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, _ENGLISH))})(?!\w)", re.IGNORECASE)

@@ -210,17 +210,15 @@ def _rewards_in(arrays: list[BatchArray]) -> BatchArray | None:
 
 def _reversed(batch: Any, rewards: BatchArray) -> Any:
     """The batch with its rewards times -1; labels are turned round."""
-    value: Any = mx.array(rewards.value)
-    value = mx.logical_not(value).astype(value.dtype) if rewards.is_label else -value
-    if isinstance(rewards.value, np.ndarray):
-        value = np.array(value).astype(rewards.value.dtype)
-    elif not isinstance(rewards.value, mx.array):
-        value = type(rewards.value)(value.tolist())
 
-    def replaced(path: str | None, old: Any) -> Any:
-        return value if (path or "") == rewards.path else old
+    def turned(path: str | None, old: Any) -> Any:
+        if (path or "") != rewards.path:
+            return old
+        if isinstance(old, tuple | list):
+            return type(old)(type(each)(1 - each if rewards.is_label else -each) for each in old)
+        return (1 - old).astype(old.dtype) if rewards.is_label else -old
 
-    return tree_map_with_path(replaced, batch, is_leaf=_is_numbers)
+    return tree_map_with_path(turned, batch, is_leaf=_is_numbers)
 
 
 def _answers(alignment: Alignment) -> NDArray[np.int64]:

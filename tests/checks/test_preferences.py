@@ -1,0 +1,205 @@
+"""Margins of pairs and rewards of answers in logs: what the loss asks for, and what was learned."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlxdoctor.evidence.training_log import TrainingLog
+from tests.checks.data_evidence import config_of
+from tests.checks.log_evidence import LogWriter, finding
+from tests.conftest import check_called
+from tests.given import outcome as judge
+from tests.given import severities
+
+preferences = check_called("preferences")
+EQUAL = {"not-told-apart": "error"}
+RISING = [0.1 * i for i in range(20)]
+FALLING = [-0.1 * i for i in range(20)]
+#: Losses that ask for such margins.
+ASKING = [math.log1p(math.exp(margin)) for margin in FALLING]
+GAINED = (0.0, 0.5, 1.0, 1.4)
+EARNED = [0.5 + 0.05 * i for i in range(20)]
+SPREAD = {"reward_std": [0.3] * 10 + [0.0] * 20}
+LONGER = [60.0 + 10 * i for i in range(20)]
+CUT = [0.02] * 5 + [0.06 * i for i in range(15)]
+LENGTH, CUT_OFF = "completions/mean_length", "completions/clipped_ratio"
+
+
+def pair_log(
+    logs: LogWriter,
+    margins: Sequence[float],
+    *,
+    losses: Sequence[float] | None = None,
+    held_out: Sequence[tuple[float, float]] = (),
+) -> TrainingLog:
+    """As mlx-lm-lora 5 prints it; the loss is DPO's unless it is given.
+
+    Args:
+        logs: writes it.
+        margins: of the reports.
+        losses: of the reports.
+        held_out: chosen reward and margin of each validation.
+    """
+    lines = ["[INFO] Training mode: DPO"]
+    apart = max(1, len(margins) // max(len(held_out), 1))
+    validated = {i * apart: each for i, each in enumerate(held_out)}
+    for i, margin in enumerate(margins):
+        loss = losses[i] if losses is not None else math.log1p(math.exp(-margin))
+        if i in validated:
+            value, gap = validated[i]
+            lines.append(
+                f"Iter {i + 1}: Val loss 0.500, Val chosen reward {value:.3f}, Val "
+                f"rejected reward {value - gap:.3f}, Val accuracy {float(gap > 0):.3f}, Val margin "
+                f"{gap:.3f}, Val took 1.0s"
+            )
+        lines.append(
+            f"Iter {i + 1}: loss {loss:.3f}, chosen_r {margin / 4:.3f}, rejected_r "
+            f"{-0.75 * margin:.3f}, acc {float(margin > 0):.3f}, margin {margin:.3f}, it/s 1.0"
+        )
+    return logs.text(*lines)
+
+
+@pytest.mark.parametrize(
+    ("margins", "more", "symptoms"),
+    [
+        ([0.0] * 10, {}, EQUAL),
+        ([0.0] * 9, {}, {}),
+        ([0.0, 0.009, -0.009, *[0.0] * 7], {}, {"not-told-apart": "warning"}),
+        ([0.0] * 9 + [0.02], {}, {}),
+        # The loss falls with the margin: this is what it asks for.
+        (FALLING, {"losses": ASKING}, {"reversed": "error"}),
+        (FALLING, {}, {}),
+        # Files that disagree; and an overfitted run, which gives back what it gained.
+        (
+            RISING,
+            {"held_out": [(x, x) for x in (0, -0.5, -1, -1.4)]},
+            {"held-out-reversed": "error"},
+        ),
+        (RISING, {"held_out": [(x, x) for x in (0, 0.8, 0.4, 0.1)]}, {}),
+    ],
+)
+def test_margins(
+    logs: LogWriter, margins: list[float], more: dict[str, Any], symptoms: dict[str, str]
+) -> None:
+    assert severities(judge(preferences, pair_log(logs, margins, **more))) == symptoms
+
+
+def test_what_was_learned(logs: LogWriter) -> None:
+    outcome = judge(preferences, pair_log(logs, RISING, held_out=[(x, x) for x in GAINED]))
+    assert severities(outcome) == {}
+    assert [seen.learned for seen in outcome.seen] == [True]
+    assert "margin on held-out rows went from 0.000 to 1.400" in outcome.seen[0].message
+    # Without validation the rows trained on show it.
+    outcome = judge(preferences, pair_log(logs, RISING))
+    assert outcome.seen[0].learned
+    assert "preferences.held-out-reversed" in outcome.unsought
+
+
+@pytest.mark.parametrize(("beta", "hit"), [(None, True), (0.1, True), (0.01, False)])
+def test_pairs_are_told_apart_in_nats(
+    logs: LogWriter, tmp_path: Path, beta: float | None, hit: bool
+) -> None:
+    """With a beta of 0.01 it is 0.4 nats."""
+    config = [] if beta is None else [config_of(tmp_path, beta=beta)]
+    outcome = judge(preferences, pair_log(logs, [0.0, *[0.004] * 12]), *config)
+    assert severities(outcome) == ({"not-told-apart": "warning"} if hit else {})
+
+
+def test_missing_evidence(logs: LogWriter, tmp_path: Path) -> None:
+    assert not judge(preferences, logs.losses([2.0, 1.0])).arises
+    header = logs.text("Training mode: ORPO", "Iter 1: Train loss 2.0, Learning rate 1e-5")
+    assert judge(preferences, header).status.value == "inconclusive"
+    assert judge(preferences, pair_log(logs, [0.0, 0.1])).status.value == "inconclusive"
+    of_rewards = judge(preferences, config_of(tmp_path, train_mode="grpo", beta=0.0))
+    assert of_rewards.status.value == "inconclusive"
+    assert not judge(preferences, config_of(tmp_path, beta=0.0)).arises
+    assert judge(preferences, config_of(tmp_path, train_mode="dpo")).status.value == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("mode", "beta", "severity"),
+    [
+        ("dpo", 0.1, None),
+        ("dpo", 0.0, "error"),
+        ("cpo", -0.1, "error"),
+        ("dpo", 10.0, None),
+        ("dpo", 50.0, "warning"),
+        ("orpo", 500.0, "error"),
+    ],
+)
+def test_beta(tmp_path: Path, mode: str, beta: float, severity: str | None) -> None:
+    config = config_of(tmp_path, train_mode=mode, beta=beta)
+    assert severities(judge(preferences, config)).get("beta-unusable") == severity
+
+
+def records(
+    logs: LogWriter, earned: Sequence[float], **series: float | Sequence[float]
+) -> TrainingLog:
+    """As TRL prints them."""
+    columns = {"loss": 0.0, "reward": earned, **series}
+    rows = [{"epoch": i / 10} for i in range(len(earned))]
+    for name, values in columns.items():
+        for i, row in enumerate(rows):
+            row[name] = values if isinstance(values, float) else values[i]
+    return logs.text(*map(repr, rows))
+
+
+@pytest.mark.parametrize(
+    ("earned", "series", "symptoms"),
+    [
+        # All answers have the same reward.
+        ([0.0] * 10, {"reward_std": 0.0}, {"no-signal": "error"}),
+        ([0.0] * 9, {"reward_std": 0.0}, {"no-signal": "warning"}),
+        ([0.0] * 2, {"reward_std": 0.0}, {}),
+        ([0.0] * 9 + [0.1], {"reward_std": 0.1}, {}),
+        ([1.0] * 10, {"reward_std": 0.0}, {"no-signal": "error"}),
+        ([1.0] * 9, {"reward_std": 0.0}, {"no-signal": "warning"}),
+        ([1.0] * 9 + [0.9], {"reward_std": [0.0] * 9 + [0.2]}, {}),
+        ([0.25] * 11, {"reward_std": 0.4, "frac_reward_zero_std": 1.0}, {"no-signal": "error"}),
+        ([0.25] * 11, {"reward_std": 0.4, "frac_reward_zero_std": 0.9}, {}),
+        # A task that was learned has no spread left.
+        ([0.3 + i / 14 for i in range(10)] + [1.0] * 20, SPREAD, {}),
+        # They fall.
+        ([0.60 - 0.02 * i for i in range(20)], {}, {"reversed": "error"}),
+        ([0.60 - 0.002 * i for i in range(20)], {}, {}),
+        ([0.60 + (0.2 if i % 2 else -0.2) - 0.005 * i for i in range(20)], {}, {}),
+        # Around zero they fall by what they lie apart: a reward model's mean says nothing.
+        ([0.05 - 0.005 * i for i in range(20)], {"reward_std": 1.0}, {}),
+        ([0.05 - 0.005 * i for i in range(20)], {"reward_std": 0.05}, {"reversed": "error"}),
+        # They follow the length.
+        (EARNED, {LENGTH: LONGER, CUT_OFF: CUT}, {"follows-length": "error"}),
+        # Longer answers that still end may well be better ones.
+        (EARNED, {LENGTH: LONGER, CUT_OFF: 0.02}, {}),
+        # Cut off from the first report on: length has nothing to do with it.
+        (EARNED, {LENGTH: 256.0, CUT_OFF: 1.0}, {"cut-off": "error"}),
+        (EARNED, {CUT_OFF: 0.7}, {}),
+        (EARNED, {CUT_OFF: 0.9}, {"cut-off": "warning"}),
+        (EARNED, {CUT_OFF: 0.98}, {"cut-off": "error"}),
+        # A model that learns to end, and one that learns not to.
+        (EARNED, {CUT_OFF: [0.98] * 10 + [0.3] * 10}, {}),
+        (EARNED, {CUT_OFF: [0.1] * 10 + [0.98] * 10}, {}),
+    ],
+)
+def test_rewards(
+    logs: LogWriter,
+    earned: list[float],
+    series: dict[str, float | list[float]],
+    symptoms: dict[str, str],
+) -> None:
+    assert severities(judge(preferences, records(logs, earned, **series))) == symptoms
+
+
+def test_what_was_learned_and_since_when_nothing_is(logs: LogWriter) -> None:
+    risen = records(logs, [0.3 + i / 14 for i in range(10)] + [1.0] * 20, **SPREAD)
+    assert [seen.learned for seen in judge(preferences, risen).seen] == [True]
+    lost = finding(judge(preferences, records(logs, [0.5] * 30, **SPREAD)), "no-signal")
+    assert (lost.severity, lost.onset) == ("warning", 11)
+    assert "from report 11 on" in lost.message
+
+
+def test_missing_rewards(logs: LogWriter) -> None:
+    header = logs.text("Training mode: GRPO", "Iter 1: Train loss 2.0, KL 0.1")
+    assert judge(preferences, header).status.value == "inconclusive"
