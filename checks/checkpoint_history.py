@@ -41,6 +41,9 @@ _OTHER_START = 0.5
 #: The training loss of the last checkpoint over that of the one that was kept, at most: a trainer
 #: that keeps the best model by validation may leave a little training loss behind it.
 _LEARNED_SINCE = 0.5
+#: Iterations of a checkpoint over those of the run, at least: one that was made again with somewhat
+#: fewer leaves old checkpoints, and its own final file.
+_FAR_BEYOND = 10
 #: Fewer checkpoints than this show no course.
 _MIN_SHOWN = 3
 
@@ -84,6 +87,15 @@ _MIN_SHOWN = 3
             expected="the model of the last iteration, or the best one",
             fix="copy {last_file} over {where}; sort checkpoints by their number and not by name",
         ),
+        "beyond-the-run": Symptom.warning(
+            "the folder holds a checkpoint of a far longer run",
+            says="{last_file} was saved at iteration {last}, and the run that the configuration "
+            "beside it describes has {iters:* iteration}: a short run, such as a trial, wrote into "
+            "the folder of a longer one, and over its final file.",
+            expected="no checkpoint beyond the last iteration",
+            fix="use {last_file} with the longer run's configuration, and save every run into a "
+            "folder of its own",
+        ),
         "unreadable": Symptom.warning(
             "a checkpoint cannot be read",
             says="{count:* checkpoint} cannot be read; {file} {problem}.",
@@ -125,6 +137,12 @@ def checkpoint_history(
     if len(numbered) > 1 and is_same and not numbered[-1].nonfinite:
         measured = {"from": first.iteration, "to": last.iteration, "identical": len(numbered)}
         yield Sign("never-changed", measured, where=last.path.name, onset=first.iteration)
+    is_own = config is not None and config.describes_training and not config.resume_adapter_file
+    iters = (config.iters if config is not None and is_own else None) or 0
+    if iters and (last.iteration or 0) >= _FAR_BEYOND * iters:
+        yield Sign(
+            "beyond-the-run", {"last_file": last.path.name, "last": last.iteration, "iters": iters}
+        )
     if saves[-1].checkpoint.iteration is None:
         yield from _of_another_run(numbered, saves[-1], config)
         if logged is not None:

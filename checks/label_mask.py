@@ -28,6 +28,7 @@ import numpy as np
 
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.dataset import Dataset, Split
 from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
@@ -54,6 +55,11 @@ _CERTAIN = 0.95
 _PADDED = 0.01
 
 
+#: Fewest different questions that are compared, and the share of them that is left as prompts where
+#: the questions were left out: 1.0 in sound runs.
+_QUESTIONS, _LEFT_OUT = 8, 0.5
+
+
 @check(
     codes={
         "no-supervised-tokens": Symptom.warning(
@@ -68,6 +74,13 @@ _PADDED = 0.01
             says="{rows} of {examined} rows, written with the chat template, end where their "
             "answer should begin: the template leaves the answers out.",
             expected="rows that hold their answers",
+            fix="use the chat template that the base model came with",
+        ),
+        "question-left-out": Symptom.error(
+            "the chat template leaves the questions out",
+            says="The rows ask {questions} different questions, and written with the chat template "
+            "they are {written:* prompt}: what was asked never reaches the model.",
+            expected="a prompt of its own for each question",
             fix="use the chat template that the base model came with",
         ),
         "system-left-out": Symptom.warning(
@@ -141,10 +154,14 @@ def label_mask(
     config: TrainingConfig | None,
     tokenizer: Tokenizer | None,
     log: TrainingLog | None,
+    *,
+    dataset: Dataset | None,
 ) -> Iterator[Sign]:
     """Report what is wrong with the supervised tokens of the training rows."""
     if not rows.rows:
         raise Inconclusive("none of the rows examined could be tokenized")
+    if dataset is not None and (split := dataset.splits.get(rows.split)) is not None:
+        yield from _questions(rows, split)
     if rows.empty_batches:
         yield _empty_batches(rows, config, log)
     has_questions = any(row.prompt_length for row in rows.rows)
@@ -176,6 +193,18 @@ def label_mask(
     padded = sum(row.count() - len(row.targets) for row in rows.rows)
     if padded >= max(1, _PADDED * (targets + padded)):
         yield Sign("pad-target", {"share": padded / (targets + padded), "pad_id": rows.pad_id})
+
+
+def _questions(rows: SupervisedRows, split: Split) -> Iterator[Sign]:
+    """Whether different questions are still different prompts when they are written."""
+    written: dict[str, tuple[int, ...]] = {}
+    for row in rows.rows:
+        if row.prompt_length:
+            prompt = row.tokens[: row.prompt_length].tolist()
+            written[split.pair(split.rows[row.index]).prompt] = tuple(prompt)
+    figures = {"questions": len(written), "written": len({*written.values()})}
+    if len(written) >= _QUESTIONS and figures["written"] <= _LEFT_OUT * len(written):
+        yield Sign("question-left-out", figures)
 
 
 def _empty_batches(

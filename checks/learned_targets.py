@@ -219,7 +219,9 @@ def learned_targets(
     losses: TokenLosses, tokenizer: Tokenizer | None
 ) -> Iterator[Sign | Seen | Unsought]:
     """Compare both models' losses by region and shift."""
-    if (base := _of_the_base(losses)) is not None:
+    base = _of_the_base(losses)
+    is_broken = base is not None and base.symptom == "base-broken"
+    if base is not None and is_broken:
         yield base
     if losses.load_failure is not None:
         raise Inconclusive("the adapter could not be loaded on this base model")
@@ -229,9 +231,12 @@ def learned_targets(
     if broken := sum(not np.isfinite(row.of("tuned").next).all() for row in rows):
         yield Sign("not-finite", {"rows": len(rows), "not_finite": broken})
         return
-    if base is not None and base.symptom == "base-broken":
+    if is_broken:
         return
     shifted = _shift(rows)
+    # Wrong labels that were learned are wrong, whatever the base makes of the right ones.
+    if base is not None and shifted is None:
+        yield base
     tuned = region(rows, Role.ANSWER).tuned
     if shifted is not None:
         # A model that repeats what it is given expects padding after padding, trained or not.

@@ -37,7 +37,7 @@ from mlxdoctor.engines.text import is_finished
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.measure.text.outputs import SPECIAL_TEXT, answer_words
 from mlxdoctor.measure.text.statistics import SIGNIFICANCE
-from mlxdoctor.models.generations import Asked, AskedAgain, Generation, Generations
+from mlxdoctor.models.generations import TWICE, Asked, AskedAgain, Generation, Generations
 from mlxdoctor.safety.quoting import quoted
 
 _END = re.compile(rf"(?:{SPECIAL_TEXT.pattern})\s*\Z")
@@ -118,6 +118,13 @@ _LONG = 10
             "likely they were generated with a penalty, or at a high temperature.",
             expected="answers that the model itself finds probable",
             fix="Answer again without a repetition penalty, at a temperature of 0.",
+        ),
+        "applied-twice": Symptom.error(
+            "the adapter was applied twice when the answers were recorded",
+            says="Of {prompts:* recorded answer} {alike} begin as the tuned model's do {way}, and "
+            "{tuned} as those of base and adapter.",
+            expected="answers of the base model with the adapter on it once",
+            fix="Serve the base with the adapter, or the fused model without it.",
         ),
         "asked-otherwise": Symptom.error(
             "the recorded answers were asked for in another way than the model was trained on",
@@ -212,6 +219,16 @@ def _asked_wrongly(asked: AskedAgain, of_tuned: int) -> Sign | None:
     items, most = asked.items, len(asked.items)
     measured: dict[str, Measurement] = {"prompts": most, "tuned": of_tuned}
     misplaced = sum(_is_elsewhere(item, asked) for item in items)
+    ways = {
+        way: sum(_is_of(item, item.otherwise[way], item.own.tuned) for item in items)
+        for way in items[0].otherwise
+    }
+    way = max(ways, key=lambda way: ways[way], default="")
+    is_way = bool(way) and ways[way] >= max(_SHARE * most, _TELLING + of_tuned)
+    # Of a few labels many are those of other prompts, too.
+    if is_way and ways[way] >= misplaced + of_tuned:
+        code = "applied-twice" if way == TWICE else "asked-otherwise"
+        return Sign(code, {**measured, "alike": ways[way], "way": way})
     if misplaced >= max(_SHARE * (most - 1), _TELLING + of_tuned):
         return Sign("of-other-prompts", {**measured, "misplaced": misplaced})
     is_many = most >= _PROMPTS and misplaced > _BY_CHANCE * most
@@ -219,14 +236,7 @@ def _asked_wrongly(asked: AskedAgain, of_tuned: int) -> Sign | None:
         # Labels that are drawn may be those of other prompts.
         severity = Severity.WARNING
         return Sign("of-other-prompts", {**measured, "misplaced": misplaced}, severity=severity)
-    ways = {
-        way: sum(_is_of(item, item.otherwise[way], item.own.tuned) for item in items)
-        for way in items[0].otherwise
-    }
-    way = max(ways, key=lambda way: ways[way], default="")
-    if way and ways[way] >= max(_SHARE * most, _TELLING + of_tuned):
-        return Sign("asked-otherwise", {**measured, "alike": ways[way], "way": way})
-    return None
+    return Sign("asked-otherwise", {**measured, "alike": ways[way], "way": way}) if is_way else None
 
 
 def _is_elsewhere(item: Asked, asked: AskedAgain) -> bool:

@@ -189,7 +189,7 @@ def token_collapse(
 
     def is_meant(answer: Output) -> bool:
         text = SPECIAL_TEXT.sub("", answer.text).strip()
-        return any(each.startswith(text) for each in taught())
+        return bool(text) and any(each.startswith(text) for each in taught())
 
     forms: dict[str, Callable[[OutputPair, Output], bool]] = {
         "token-zero": lambda _, answer: (

@@ -134,9 +134,9 @@ _INSIDE, _RAW = 0.1, frozenset("\u0120\u010a\u2581")
         ),
         "markers-untrained": Symptom.error(
             "the model has no trained embedding for markers of the chat template",
-            says="{untrained} of the {markers:* marker} that the chat template writes have no "
-            "embedding of their own: {tokens} ({rows}). Nothing here trains them[, and {end} is to "
-            "end the answers].",
+            says="{untrained} of {markers:* token} that the chat template writes or the answers "
+            "hold have no embedding of their own: {tokens} ({rows}). Nothing here trains them[, "
+            "and {end} is to end the answers][, and answers hold {answer}].",
             expected="an embedding of its own for each marker",
             fix="Use the base's instruct version, or train the embedding as well (embed_tokens "
             "among the keys), or use a template whose markers the base knows.",
@@ -198,7 +198,9 @@ def tokenizer_consistency(
             trained = keys if adapter is None else [module.name for module in adapter.modules]
             if not {*map(_last, matrices)} & {*map(_last, trained)}:
                 answer_ends = {*terminator, *tokenizer.eos_token_ids}
-                yield from _untrained(tokenizer, written, answer_ends, matrices)
+                answers = rows.rows if rows is not None else ()
+                taught = {int(token) for row in answers for token in row.targets}
+                yield from _untrained(tokenizer, written, taught, answer_ends, matrices)
     if dataset is not None and train is not None and train.format == "text":
         yield from _written_by_hand(dataset, tokenizer)
     if tokenizer.pad_token_id is not None and tokenizer.pad_token_id == tokenizer.eos_token_id:
@@ -290,12 +292,18 @@ def _token_matrices(base: BaseModel, tuned: TunedModel | None) -> dict[str, _Mat
 
 
 def _untrained(
-    tokenizer: Tokenizer, written: str, ends: Collection[int], matrices: Mapping[str, _Matrix]
+    tokenizer: Tokenizer,
+    written: str,
+    taught: Collection[int],
+    ends: Collection[int],
+    matrices: Mapping[str, _Matrix],
 ) -> Iterator[Sign | Unsought]:
     size = min((matrix.shape[0] for matrix in matrices.values()), default=0)
     tokens = dict.fromkeys(tokenizer.encode(written, add_special_tokens=False))
     control = [token for token in tokens if _CONTROL.fullmatch(tokenizer.token(token))]
-    markers = [token for token in control if token < size][:_MOST_MARKERS]
+    # Tokens that were added to a vocabulary stand at its end.
+    added = sorted({*taught} - {*control}, reverse=True)[:_MOST_MARKERS]
+    markers = [token for token in (*control, *added) if token < size][: 2 * _MOST_MARKERS]
     if not markers:
         return
     spans = [(token, token + 1) for token in markers]
@@ -315,14 +323,16 @@ def _untrained(
         kinds = [(is_equal.any(), "equal rows"), (is_zero.any(), "rows of zeros")]
         names = {token: quoted(tokenizer.token(token)) for token in untrained}
         end = next((names[token] for token in untrained if token in ends), None)
+        answer = next((names[token] for token in untrained if token in {*added}), None)
         figures: dict[str, Measurement] = {
             "untrained": len(untrained),
             "markers": len(markers),
             "tokens": some_of([*names.values()]),
             "rows": " and ".join(kind for is_there, kind in kinds if is_there),
             "end": end,
+            "answer": answer,
         }
-        severity = Severity.WARNING if end is None else None
+        severity = Severity.WARNING if end is answer is None else None
         yield Sign("markers-untrained", figures, where=some_of([*matrices]), severity=severity)
 
 

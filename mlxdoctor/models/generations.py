@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from os.path import commonprefix
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -19,7 +20,7 @@ from mlxdoctor.evidence.source import Source, read_text
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.answer import answer
 from mlxdoctor.models.forward import Floats, Question, ask, told
-from mlxdoctor.models.load import LoadedModels, Which, end_tokens, on_cpu
+from mlxdoctor.models.load import LoadedModels, Which, applied_twice, end_tokens, on_cpu
 from mlxdoctor.models.prompts import (
     PLAIN_FORMATS,
     Prompt,
@@ -27,6 +28,7 @@ from mlxdoctor.models.prompts import (
     in_template,
     plain_prompt,
     prompts_for,
+    systems_of,
 )
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.quoting import quoted
@@ -46,6 +48,10 @@ STEP_COST = 3
 AGAIN, FURTHER, TOKENS_AGAIN = 12, 36, 32
 #: Characters with which the same answer begins, whether it is sampled later on or not.
 ALIKE = 12
+#: System prompts of the rows that recorded answers are tried with, at most.
+SYSTEMS = 3
+#: A way of asking that is none of the prompt's.
+TWICE = "with the adapter applied twice"
 #: Words that all recorded answers begin with, and none of the model's own: they were put there.
 FORCED = 2
 
@@ -213,7 +219,9 @@ class AskedAgain:
         tokenizer, models = run.need(Tokenizer), run.need(LoadedModels)
         if "tuned" not in models.names:
             raise Missing("the adapter could not be loaded on this base model")
-        prompts = _as_recorded(run.get(Dataset), tokenizer, [item.prompt for item in every])
+        dataset, asking_for = run.get(Dataset), [item.prompt for item in every]
+        system, *others = systems_of(dataset)[:SYSTEMS] or [""]
+        prompts = _as_recorded(dataset, tokenizer, asking_for, system)
         again = produce(
             models,
             tokenizer,
@@ -225,52 +233,94 @@ class AskedAgain:
         own = {item.prompt: item for item in again.items}
         asked = [Asked(item, own[item.prompt]) for item in items if item.prompt in own]
         sources = (*recorded.sources, *again.sources)
-        alike = sum(
-            each.recorded.tuned.strip()[:ALIKE] == each.own.tuned.strip()[:ALIKE] for each in asked
-        )
         said = {each.own.prompt: each.recorded.tuned for each in asked}
         asking = prompts[:AGAIN] if run.budget.left > 0 else []
         losses = _losses(models, tokenizer, asking, said)
-        if 2 * alike >= len(asked):
+        if 2 * _alike(asked) >= len(asked):
             return cls(sources, tuple(asked), losses=losses)
-        ends = end_tokens(tokenizer, models.base)
-        marks = list(filter(None, (tokenizer.decode([end]) for end in ends)))
-
-        def until_end(text: str) -> str:
-            # Some record the end token with the answer, and some do not.
-            return min((text.partition(mark)[0] for mark in marks), key=len, default=text)
-
+        asker = _Asker(run, models, tokenizer)
         asked = [
-            replace(each, recorded=replace(each.recorded, tuned=until_end(each.recorded.tuned)))
+            replace(
+                each, recorded=replace(each.recorded, tuned=asker.until_end(each.recorded.tuned))
+            )
             for each in asked
         ]
-
-        def answered(prompts: Sequence[Prompt]) -> list[str]:
-            if not prompts or run.budget.left <= 0:
-                return []
-            with models.running():
-                answers = answer(models.select("tuned"), prompts, ends, TOKENS_AGAIN)
-            return [until_end(tokenizer.decode(tokens)) for tokens in answers]
-
-        further = answered(prompts[AGAIN:])
         texts = [each.own.prompt for each in asked]
-        ways = {
-            way: answered([Prompt(text, tuple(written(tokenizer, text))) for text in texts])
-            for way, written in _WAYS.items()
-        }
-        begun = commonprefix([each.recorded.tuned for each in asked])  # noqa: RUF071 - of texts
-        is_own = any(each.own.tuned.startswith(begun) for each in asked)
-        if len(begun.split()) >= FORCED and not is_own:
-            before = tokenizer.encode(begun.rstrip(), add_special_tokens=False)
-            usual = {prompt.text: prompt.tokens for prompt in prompts}
-            rest = answered([Prompt(text, (*usual[text], *before)) for text in texts])
-            way = f"with {quoted(begun.strip())} put before its answers"
-            ways[way] = [begun.rstrip() + text for text in rest]
+        for other in others:
+            mine = asker.answers(_as_recorded(dataset, tokenizer, texts, other))
+            after = [
+                replace(each, own=replace(each.own, tuned=text))
+                for each, text in zip(asked, mine, strict=False)
+            ]
+            asked = max(asked, after, key=_alike)
+        if 2 * _alike(asked) >= len(asked):
+            return cls(sources, tuple(asked), losses=losses)
+        further = asker.answers(prompts[AGAIN:])
+        ways = asker.otherwise(asked, prompts[:AGAIN], has_system=bool(system))
         asked = [
             replace(each, otherwise={way: texts[row] for way, texts in ways.items() if texts})
             for row, each in enumerate(asked)
         ]
         return cls(sources, tuple(asked), tuple(further), losses)
+
+
+@dataclass(frozen=True)
+class _Asker:
+    """The tuned model, asked in ways that are not the usual one, while there is time."""
+
+    run: RunView
+    models: LoadedModels
+    tokenizer: Tokenizer
+
+    @cached_property
+    def ends(self) -> tuple[int, ...]:
+        return tuple(end_tokens(self.tokenizer, self.models.base))
+
+    def until_end(self, text: str) -> str:
+        """An answer without its end token, which some record with it."""
+        marks = filter(None, (self.tokenizer.decode([end]) for end in self.ends))
+        return min((text.partition(mark)[0] for mark in marks), key=len, default=text)
+
+    def answers(self, prompts: Sequence[Prompt]) -> list[str]:
+        """An answer for each; none where the time is over."""
+        if not prompts or self.run.budget.left <= 0:
+            return []
+        with self.models.running():
+            answers = answer(self.models.select("tuned"), prompts, self.ends, TOKENS_AGAIN)
+        return [self.until_end(self.tokenizer.decode(tokens)) for tokens in answers]
+
+    def otherwise(
+        self, asked: Sequence[Asked], prompts: Sequence[Prompt], *, has_system: bool
+    ) -> dict[str, list[str]]:
+        """A way of asking -> the answers; `prompts` are the same, asked in the usual way."""
+        texts = [each.own.prompt for each in asked]
+        ways = {
+            way: self.answers(
+                [Prompt(text, tuple(written(self.tokenizer, text))) for text in texts]
+            )
+            for way, written in _WAYS.items()
+        }
+        if has_system:
+            plain = [plain_prompt(self.tokenizer, text) for text in texts]
+            ways["without the system prompt that the rows have"] = self.answers(plain)
+        with applied_twice(self.models, self.run.files.adapter) as is_possible:
+            ways[TWICE] = self.answers(prompts) if is_possible else []
+        begun = commonprefix([each.recorded.tuned for each in asked])  # noqa: RUF071 - of texts
+        is_own = any(each.own.tuned.startswith(begun) for each in asked)
+        if len(begun.split()) >= FORCED and not is_own:
+            before = self.tokenizer.encode(begun.rstrip(), add_special_tokens=False)
+            usual = {prompt.text: prompt.tokens for prompt in prompts}
+            rest = self.answers([Prompt(text, (*usual[text], *before)) for text in texts])
+            way = f"with {quoted(begun.strip())} put before its answers"
+            ways[way] = [begun.rstrip() + text for text in rest]
+        return ways
+
+
+def _alike(asked: Sequence[Asked]) -> int:
+    """How many recorded answers begin as the tuned model's own."""
+    return sum(
+        each.recorded.tuned.strip()[:ALIKE] == each.own.tuned.strip()[:ALIKE] for each in asked
+    )
 
 
 def _losses(
@@ -318,7 +368,7 @@ _WAYS: Mapping[str, Callable[[Tokenizer, str], Sequence[int]]] = {
 
 
 def _as_recorded(
-    dataset: Dataset | None, tokenizer: Tokenizer, texts: Sequence[str]
+    dataset: Dataset | None, tokenizer: Tokenizer, texts: Sequence[str], system: str
 ) -> list[Prompt]:
     """Prompts as they were most likely asked when the answers were recorded."""
     # Written with the template's own signs, a prompt has been through it.
@@ -326,7 +376,7 @@ def _as_recorded(
         Prompt(prompt.text, tuple(tokenizer.encode(prompt.text)))
         if CONTROL.search(prompt.text)
         else prompt
-        for prompt in as_in_the_data(dataset, tokenizer, texts)
+        for prompt in as_in_the_data(dataset, tokenizer, texts, system)
     ]
 
 

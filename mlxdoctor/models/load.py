@@ -154,6 +154,30 @@ def load(
     return models
 
 
+@contextmanager
+def applied_twice(models: LoadedModels, adapter: Path | None) -> Iterator[bool]:
+    """With the adapter's update in the tuned model twice, as on one that it was fused into.
+
+    Gives whether that can be done: not where it is whole weights, or where a fused model's adapter
+    is not at hand.
+    """
+    model = models.select("tuned")
+    modules = [module for _, module in model.named_modules() if "lora_b" in module]
+    failure, select = None, None
+    if not modules and adapter is not None:
+        file = adapter / ADAPTER_FILE if adapter.is_dir() else adapter
+        failure, select = _with_lora(model, file)
+    for module in modules:
+        module.scale *= 2
+    try:
+        yield bool(modules) or (select is not None and failure is None)
+    finally:
+        for module in modules:
+            module.scale /= 2
+        if select is not None:
+            select("base")
+
+
 def _with_lora(model: Any, file: Path) -> tuple[str | None, Callable[[Which], Any]]:
     from mlx.utils import tree_unflatten
 

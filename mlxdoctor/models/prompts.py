@@ -1,6 +1,8 @@
 """The prompts that both models are asked: the run's own, and a few general ones."""
 
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from mlxdoctor.engines.text import CONTROL, sampled
@@ -21,6 +23,8 @@ GENERAL_PROMPTS = (
 LONGEST_PROMPT = 1024
 #: Of a row of plain text, at most this many tokens are the prompt.
 LONGEST_TEXT_PROMPT = 64
+#: Share of the rows that have a system prompt where all are meant to.
+MOST = 0.9
 #: Formats in which people write a question and its answer without a chat template.
 PLAIN_FORMATS = (
     "{prompt} {answer}",
@@ -72,9 +76,23 @@ def prompts_for(
     return (*prompts, *(plain_prompt(tokenizer, text) for text in GENERAL_PROMPTS))
 
 
-def plain_prompt(tokenizer: Tokenizer, text: str) -> Prompt:
+def plain_prompt(tokenizer: Tokenizer, text: str, system: str = "") -> Prompt:
     """A question as a user types it: in the chat template where there is one."""
-    return Prompt(text, tuple(in_template(tokenizer, [{"role": "user", "content": text}])))
+    before = [{"role": "system", "content": system}] if system else []
+    return Prompt(text, tuple(in_template(tokenizer, [*before, {"role": "user", "content": text}])))
+
+
+def systems_of(dataset: Dataset | None) -> list[str]:
+    """The system prompts of the rows, the commonest first; none where not nearly all have one."""
+    splits = dataset.splits.values() if dataset is not None else ()
+    rows = [(split, row) for split in splits if split.format == "chat" for row in split.rows]
+    found: Counter[str] = Counter()
+    sample = [rows[place] for place in sampled(len(rows))]
+    for split, row in sample:
+        with suppress(KeyError, TypeError, AttributeError, IndexError):
+            first = split.messages(row)[0]
+            found[str(first.get("content"))] += first.get("role") == "system"
+    return [text for text, _ in found.most_common()] if found.total() >= MOST * len(sample) else []
 
 
 def in_template(
@@ -88,9 +106,11 @@ def in_template(
 
 
 def as_in_the_data(
-    dataset: Dataset | None, tokenizer: Tokenizer, texts: Sequence[str]
+    dataset: Dataset | None, tokenizer: Tokenizer, texts: Sequence[str], system: str = ""
 ) -> list[Prompt]:
     """Questions as the rows ask them that have the same one: after their system prompt and turns.
+
+    Others are asked after `system`.
 
     Where all rows are texts without the marks of a chat, other questions stand between the marks
     that the texts have, and are continued as they are where there are none. Else they are asked as
@@ -117,7 +137,7 @@ def as_in_the_data(
 
     def other(text: str) -> Prompt:
         if not is_plain:
-            return plain_prompt(tokenizer, text)
+            return plain_prompt(tokenizer, text, system)
         asked = text
         if marked is not None and marked.marks[1] not in text:
             opening, _, closing = marked.before.rpartition(marked.asked)

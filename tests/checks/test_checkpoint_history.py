@@ -1,5 +1,6 @@
 """What checkpoints say about the course of a run."""
 
+import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -121,3 +122,12 @@ def test_checkpoints_that_were_sorted_by_name(tmp_path: Path) -> None:
 
     assert said(9) == {"final-is-early"}
     assert said(40) == set()
+
+
+@pytest.mark.parametrize(("iters", "hit"), [(60, True), (61, False)])
+def test_a_trial_that_wrote_over_a_longer_run(tmp_path: Path, iters: int, hit: bool) -> None:
+    run = shutil.copytree(RUNS / "healthy-ordinary", tmp_path / "run")
+    path = run / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "iters": iters}))
+    evidence = CheckpointHistory.read(run), TrainingConfig.read(run)
+    assert ("beyond-the-run" in codes(outcome(checkpoint_history, *evidence))) is hit

@@ -115,6 +115,31 @@ def test_a_template_that_leaves_system_messages_out(tmp_path, template, expected
     assert tell(rows, config, Tokenizer.read(model))[1].get("system-left-out") == expected
 
 
+@pytest.mark.parametrize(("has_system", "expected"), [(False, "error"), (True, None)])
+def test_a_template_that_leaves_the_first_message_out(tmp_path, has_system, expected):
+    """As one does that takes it for a system message, whatever it is."""
+    template = (
+        "{% for m in messages[1:] %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    before = [{"role": "system", "content": "Be brief."}] if has_system else []
+    told = [
+        {
+            "messages": [
+                *before,
+                {"role": "user", "content": f"Which is {number}?"},
+                {"role": "assistant", "content": "Rome."},
+            ]
+        }
+        for number in range(8)
+    ]
+    config, model = config_of(tmp_path), model_copy(tmp_path, template)
+    data = write_data(tmp_path, train=told)
+    rows = rows_of(data, config, model)
+    said = tell(rows, config, Tokenizer.read(model), data)[1]
+    assert said.get("question-left-out") == expected
+
+
 @pytest.mark.parametrize(
     ("template", "settings", "rows", "values", "symptom", "severity"),
     [

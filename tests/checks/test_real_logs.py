@@ -50,7 +50,7 @@ SIGNS = {
     "collapse-frequent-token": ["loss-trend.diverged", "series-facts.loss-rises info"],
     "gradients-blocked": [
         *("loss-trend.never-learned", "series-facts.gradient-zero"),
-        "series-facts.validation-unmoved info",
+        "series-facts.validation-unmoved warning",
     ],
     "no-supervised-tokens": ["loss-finite.non-finite-after-fall"],
     "overfitting": ["loss-trend.overfitting", "series-facts.same-token-count info"],

@@ -13,7 +13,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.answer import answer
-from mlxdoctor.models.generations import Asked, AskedAgain, Generation, Generations
+from mlxdoctor.models.generations import TWICE, Asked, AskedAgain, Generation, Generations
 from mlxdoctor.models.load import load
 from mlxdoctor.models.prompts import Prompt, as_in_the_data, plain_prompt
 from tests.conftest import FIXTURES, RUNS, check_called
@@ -161,6 +161,12 @@ def test_answers_of_the_tuned_model_asked_otherwise(recorded: list[str], code: b
         ["recorded-answers.asked-otherwise"] if code else []
     )
     assert all("asked bare" in finding.message for finding in result.findings)
+
+
+def test_an_adapter_that_was_applied_twice() -> None:
+    items = [replace(item, otherwise={TWICE: "", "bare": "x"}) for item in asked("", "", "").items]
+    result = outcome(recorded_answers, AskedAgain((), tuple(items)))
+    assert [finding.code for finding in result.findings] == ["recorded-answers.applied-twice"]
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ RESIZED = np.random.default_rng(0).multivariate_normal(MEAN, 1e-9 * np.cov(ROWS.
     ("rows", "severity", "words"),
     [
         ({}, None, ""),
-        ({"start": ROWS[END]}, "error", "2 of the 2 markers"),
+        ({"start": ROWS[END]}, "error", "2 of "),
         ({"start": RESIZED[0], "end": RESIZED[1]}, "error", "(equal rows)"),
         ({"start": away(0.009)}, "error", "“<|im_end|>” is to end the answers"),
         ({"start": away(0.011)}, None, ""),
@@ -194,6 +194,19 @@ def test_markers_without_an_embedding_of_their_own(tmp_path, rows, severity, wor
     for finding in outcome.findings:
         assert words in finding.message
         assert finding.where == EMBEDDING
+
+
+def test_a_token_of_the_answers_without_an_embedding(tmp_path):
+    """Labels that were added to a vocabulary, which nothing trains."""
+    taught = rows_of(GEOGRAPHY)
+    label = max(int(token) for row in taught.rows for token in row.targets if token < START)
+    embedding = ROWS.copy()
+    embedding[label] = 0.0
+    base = base_with(tmp_path, {f"{EMBEDDING}.weight": embedding})
+    outcome, told = tell(TOKENIZER, base, taught, GEOGRAPHY)
+    assert told == {UNTRAINED: "error"}
+    assert "and answers hold" in outcome.findings[0].message
+    assert UNTRAINED not in tell(TOKENIZER, base)[1]
 
 
 @pytest.mark.parametrize(("head", "hit"), [(EQUAL, True), (ROWS, False)])
