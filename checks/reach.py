@@ -94,8 +94,7 @@ _EXPECTED = "at most {reached:.2f}"
 )
 def reach(reach: Reach) -> Iterator[Sign | Seen]:
     """Hold the tuned model's loss against what the twin reaches."""
-    is_ahead = reach.tuned <= reach.reached and reach.has_gained
-    if not reach.tells and not is_ahead:
+    if not reach.tells and not reach.is_ahead:
         raise Inconclusive(
             f"{reach.updates} updates lower the loss from {reach.untouched:.2f} to "
             f"{reach.reached:.2f} only: these rows teach slowly"
@@ -125,7 +124,7 @@ def reach(reach: Reach) -> Iterator[Sign | Seen]:
         severity = Severity.WARNING if reach.lacking <= FAR else None
         yield Sign("not-what-was-learned", measured, severity=severity)
         return
-    if is_ahead or reach.shortfall <= SHORT:
+    if reach.is_ahead or reach.shortfall <= SHORT:
         is_made = reach.planned is None and reach.split == "validation"
         yield Seen(f"{_REACHED}{_OWN}.", measured, learned=is_made)
         if reach.tuned < reach.reached and is_made:

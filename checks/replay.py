@@ -108,7 +108,7 @@ def replay(
         clause = replay.reading.clause if replay.reading is not None else None
         yield Sign("trains-otherwise", _figures(read) | {"clause": clause})
         return
-    has_reached = reach is not None and reach.tuned <= reach.reached and reach.has_gained
+    has_reached = reach is not None and reach.is_ahead and reach.split == "validation"
     # One figure that a reading only comes near to proves nothing against a model that learned.
     is_near = misfit(read) > 0.0 and len(start) == 1 and has_reached
     if replay.reading is not None and not replay.reading.sound and not is_near:

@@ -303,7 +303,8 @@ class _Asker:
         if has_system:
             plain = [plain_prompt(self.tokenizer, text) for text in texts]
             ways["without the system prompt that the rows have"] = self.answers(plain)
-        with applied_twice(self.models, self.run.files.adapter) as is_possible:
+        beside = self.run.files.adapter if self.run.files.tuned is not None else None
+        with applied_twice(self.models, beside) as is_possible:
             ways[TWICE] = self.answers(prompts) if is_possible else []
         begun = commonprefix([each.recorded.tuned for each in asked])  # noqa: RUF071 - of texts
         is_own = any(each.own.tuned.startswith(begun) for each in asked)

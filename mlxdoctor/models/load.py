@@ -158,8 +158,11 @@ def load(
 def applied_twice(models: LoadedModels, adapter: Path | None) -> Iterator[bool]:
     """With the adapter's update in the tuned model twice, as on one that it was fused into.
 
-    Gives whether that can be done: not where it is whole weights, or where a fused model's adapter
-    is not at hand.
+    Args:
+        adapter: a fused model's, which is put on it; None where there is none.
+
+    Yields:
+        Whether that can be done: not with whole weights, or without a fused model's adapter.
     """
     model = models.select("tuned")
     modules = [module for _, module in model.named_modules() if "lora_b" in module]

@@ -91,7 +91,8 @@ def systems_of(dataset: Dataset | None) -> list[str]:
     for split, row in sample:
         with suppress(KeyError, TypeError, AttributeError, IndexError):
             first = split.messages(row)[0]
-            found[str(first.get("content"))] += first.get("role") == "system"
+            if first.get("role") == "system":
+                found[str(first.get("content"))] += 1
     return [text for text, _ in found.most_common()] if found.total() >= MOST * len(sample) else []
 
 

@@ -140,6 +140,11 @@ class Reach:
         return (self.tuned - (self.whole or 0.0)) / gained if gained > 0 else math.nan
 
     @property
+    def is_ahead(self) -> bool:
+        """Whether it is better than the base, and than the twin."""
+        return self.tuned <= self.reached and self.has_gained
+
+    @property
     def is_as_good(self) -> bool:
         """Whether it learned what mlx-lm's trainer learns with the same settings."""
         return self.lacking <= LACKING

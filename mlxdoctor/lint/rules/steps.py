@@ -151,16 +151,12 @@ def _updating(source: SourceFile, node: ast.AST, function: Function) -> Hits:
             )
             return
     for call in source.of(ast.Call):
-        made = source.values(call.func)
-        if (
-            len(made) == 1
-            and source.is_call(made[0], _GRADIENT)
-            and source.is_within(call, function)
-        ):
-            model = ast.unparse(made[0].args[0])
-            if model.partition(".")[0] not in handed:
-                yield node, _OF_FIRST
-                return
+        made = source.values(call.func) if source.is_within(call, function) else []
+        gradients = [each for each in made if source.is_call(each, _GRADIENT) and each.args]
+        models = {ast.unparse(each.args[0]).partition(".")[0] for each in gradients}
+        if models - handed:
+            yield node, _OF_FIRST
+            return
 
 
 #: Calls after which something has been computed: anywhere in the file, and in the loop.
