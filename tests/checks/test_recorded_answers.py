@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +15,8 @@ from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.answer import answer
 from mlxdoctor.models.generations import TWICE, Asked, AskedAgain, Generation, Generations
-from mlxdoctor.models.load import load
-from mlxdoctor.models.prompts import Prompt, as_in_the_data, plain_prompt
+from mlxdoctor.models.load import applied_twice, load
+from mlxdoctor.models.prompts import Prompt, as_in_the_data, plain_prompt, systems_of
 from tests.conftest import FIXTURES, RUNS, check_called
 from tests.given import outcome
 
@@ -130,6 +131,26 @@ def test_a_question_is_asked_as_its_row_asks_it(tmp_path: Path) -> None:
     assert "Then." in texts[0]
     assert "Be brief." in texts[1]
     assert asked_so[2] == plain_prompt(tokenizer, "Why?")
+
+
+@pytest.mark.parametrize(
+    ("without", "expected"),
+    [(0, ["Be brief.", "Be kind."]), (1, ["Be brief.", "Be kind."]), (2, [])],
+)
+def test_other_questions_are_asked_after_the_system_prompt_of_the_rows(
+    tmp_path: Path, without: int, expected: list[str]
+) -> None:
+    systems = ["Be brief."] * 6 + ["Be kind."] * (4 - without)
+    turns = [[("system", text), ("user", "Who?"), ("assistant", "Ada.")] for text in systems]
+    turns += [[("user", "Who?"), ("assistant", "Ada.")]] * without
+    rows = [{"messages": [{"role": role, "content": text} for role, text in row]} for row in turns]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    dataset, tokenizer = Dataset.read(tmp_path), Tokenizer.read(BASE_FOLDER)
+    assert systems_of(dataset) == expected
+    system = next(iter(expected), "")
+    (prompt,) = as_in_the_data(dataset, tokenizer, ["And where?"], system)
+    assert system in tokenizer.decode(prompt.tokens)
+    assert prompt == plain_prompt(tokenizer, "And where?", system)
 
 
 def test_what_a_row_of_text_begins_with_is_continued_as_it_is(tmp_path: Path) -> None:
@@ -271,9 +292,16 @@ def test_answers_of_neither_model(same: int, hit: bool) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("begun", ["", "Sure! Here it is:"])
-def test_answers_that_were_asked_for_otherwise(tmp_path: Path, begun: str) -> None:
-    """Without the chat template, or after words that were put before them; with real models."""
+@pytest.mark.parametrize(
+    ("begun", "way"),
+    [
+        ("", "without the chat template"),
+        ("Sure! Here it is:", "with “Sure! Here it is:” put before its answers"),
+        ("", TWICE),
+    ],
+)
+def test_answers_that_were_asked_for_otherwise(tmp_path: Path, begun: str, way: str) -> None:
+    """With real models; words may be put before the answers, the adapter on its model again."""
     run = shutil.copytree(RUNS / "healthy-ordinary", tmp_path / "run")
     dataset, tokenizer = Dataset.read(FIXTURES / "data" / "geography"), Tokenizer.read(BASE_FOLDER)
     rows = dataset.splits["valid"].rows[:8]
@@ -282,11 +310,12 @@ def test_answers_that_were_asked_for_otherwise(tmp_path: Path, begun: str) -> No
     forced = tokenizer.encode(begun, add_special_tokens=False)
     bare = [
         Prompt(text, (*plain_prompt(tokenizer, text).tokens, *forced))
-        if begun
+        if begun or way == TWICE
         else Prompt(text, tuple(tokenizer.encode(text)))
         for text in prompts
     ]
-    given = answer(model.select("tuned"), bare, (tokenizer.eos_token_id or 0,), 32)
+    with applied_twice(model, None) if way == TWICE else nullcontext():
+        given = answer(model.select("tuned"), bare, (tokenizer.eos_token_id or 0,), 32)
     lines = [
         json.dumps({"prompt": text, "output": begun + tokenizer.decode(tokens)})
         for text, tokens in zip(prompts, given, strict=True)
@@ -296,6 +325,6 @@ def test_answers_that_were_asked_for_otherwise(tmp_path: Path, begun: str) -> No
         [run], base=BASE_FOLDER, data=FIXTURES / "data" / "geography", select=["recorded-answers"]
     )
     codes = [finding.code for finding in report.findings]
-    assert codes == ["recorded-answers.asked-otherwise"]
-    way = f"with “{begun}” put before its answers" if begun else "without the chat template"
+    code = "applied-twice" if way == TWICE else "asked-otherwise"
+    assert codes == [f"recorded-answers.{code}"]
     assert report.findings[0].measured["way"] == way
