@@ -191,6 +191,8 @@ def coverage(report: Report) -> str:
     counted = f"{ruled_out} of {len(report.coverage)} known causes "
     # A part of the rows and prompts rules nothing out.
     counted += "show no sign in what was measured" if report.left_out else "are ruled out"
+    if (unseen := len(report.causes(CauseStatus.NO_SIGN))) and not report.left_out:
+        counted += f", and of {unseen} there is no sign"
     by_reason: dict[str, list[str]] = {}
     for entry in report.causes(CauseStatus.OPEN):
         by_reason.setdefault(entry.why, []).append(entry.cause.replace("-", " "))
