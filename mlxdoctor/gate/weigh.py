@@ -22,8 +22,8 @@ ADAPTER, BASE, ROWS, LOSSES = "adapter", "base model", "dataset", "token losses"
 #: Reasons named for evidence that was missing.
 _MISSING = 3
 #: Checks that see, with the models run, whether an adapter is better than its base at its own rows.
-_WITNESSES = ("learned-targets", "reach")
-#: What the second of them sees, as a clause.
+_WITNESSES = ("learned-targets", "reach", "generation-effect")
+#: What `reach` sees, as a clause.
 _REACHED = "whether it learned as much as its rows teach"
 
 
