@@ -38,8 +38,8 @@ _OWN_START = 0.9
 #: The cosine of the final file's start with that of the last save, at most: 1.000 in the same runs;
 #: A is drawn anew for another seed, and the cosine is 0.0.
 _OTHER_START = 0.5
-#: The training loss of the last checkpoint over that of the one that was kept, at most: a trainer
-#: that keeps the best model by validation may leave a little training loss behind it.
+#: The loss of the last checkpoint over that of the one that was kept, at most: 0.02 in one run
+#: whose checkpoints were sorted by name.
 _LEARNED_SINCE = 0.5
 #: Iterations of a checkpoint over those of the run, at least: one that was made again with somewhat
 #: fewer leaves old checkpoints, and its own final file.
@@ -83,15 +83,15 @@ _MIN_SHOWN = 3
         "final-is-early": Symptom.error(
             "the final file is an early checkpoint",
             says="{where} is {early_file}, byte for byte. The checkpoints go on to iteration "
-            "{last}, and the training loss from {early_loss:.3f} to {last_loss:.3f}.",
+            "{last}, and the {of_what} loss from {early_loss:.3f} to {last_loss:.3f}.",
             expected="the model of the last iteration, or the best one",
             fix="copy {last_file} over {where}; sort checkpoints by their number and not by name",
         ),
         "beyond-the-run": Symptom.warning(
             "the folder holds a checkpoint of a far longer run",
             says="{last_file} was saved at iteration {last}, and the run that the configuration "
-            "beside it describes has {iters:* iteration}: a short run, such as a trial, wrote into "
-            "the folder of a longer one, and over its final file.",
+            "beside it describes has {iters:* iteration}: most likely a short run, such as a "
+            "trial, wrote into the folder of a longer one, and over its final file.",
             expected="no checkpoint beyond the last iteration",
             fix="use {last_file} with the longer run's configuration, and save every run into a "
             "folder of its own",
@@ -139,7 +139,9 @@ def checkpoint_history(
         yield Sign("never-changed", measured, where=last.path.name, onset=first.iteration)
     is_own = config is not None and config.describes_training and not config.resume_adapter_file
     iters = (config.iters if config is not None and is_own else None) or 0
-    if iters and (last.iteration or 0) >= _FAR_BEYOND * iters:
+    # A final file that is the last checkpoint is the run's own, however iterations are counted.
+    is_another = saves[-1].checkpoint.iteration is None and verdicts[-1].same_as is None
+    if iters and is_another and (last.iteration or 0) >= _FAR_BEYOND * iters:
         yield Sign(
             "beyond-the-run", {"last_file": last.path.name, "last": last.iteration, "iters": iters}
         )
@@ -167,12 +169,16 @@ def _early(verdicts: Sequence[SaveVerdict], logged: LoggedCourse) -> Iterator[Si
     final, last = verdicts[-1], verdicts[-2]
     if final.same_as is None or final.same_as in (last.same_as, len(verdicts) - 2):
         return
-    early = verdicts[final.same_as]
-    known = [loss for loss in logged.losses[final.same_as :] if loss is not None]
+    early, validations = verdicts[final.same_as], logged.validations[final.same_as :]
+    # What was kept for its validation was validated: then that says whether it is the best.
+    is_validated = validations[0] is not None
+    losses = validations if is_validated else logged.losses[final.same_as :]
     # A checkpoint from before the first report has that of the next one at the least.
+    known = [loss for loss in losses if loss is not None]
     if known and known[-1] < _LEARNED_SINCE * known[0]:
         files = {"early_file": early.path.name, "last_file": last.path.name}
         figures = {
+            "of_what": "validation" if is_validated else "training",
             "early_loss": known[0],
             "last_loss": known[-1],
             "last": last.save.checkpoint.iteration,

@@ -37,7 +37,8 @@ from mlxdoctor.engines.text import is_finished
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.measure.text.outputs import SPECIAL_TEXT, answer_words
 from mlxdoctor.measure.text.statistics import SIGNIFICANCE
-from mlxdoctor.models.generations import TWICE, Asked, AskedAgain, Generation, Generations
+from mlxdoctor.models.asked_again import TWICE, Asked, AskedAgain
+from mlxdoctor.models.generations import Generation, Generations
 from mlxdoctor.safety.quoting import quoted
 
 _END = re.compile(rf"(?:{SPECIAL_TEXT.pattern})\s*\Z")
@@ -224,11 +225,13 @@ def _asked_wrongly(asked: AskedAgain, of_tuned: int) -> Sign | None:
         for way in items[0].otherwise
     }
     way = max(ways, key=lambda way: ways[way], default="")
-    is_way = bool(way) and ways[way] >= max(_SHARE * most, _TELLING + of_tuned)
-    # Of a few labels many are those of other prompts, too.
-    if is_way and ways[way] >= misplaced + of_tuned:
+    otherwise = None
+    if way and ways[way] >= max(_SHARE * most, _TELLING + of_tuned):
         code = "applied-twice" if way == TWICE else "asked-otherwise"
-        return Sign(code, {**measured, "alike": ways[way], "way": way})
+        otherwise = Sign(code, {**measured, "alike": ways[way], "way": way})
+    # Of a few labels many are those of other prompts, too.
+    if otherwise is not None and ways[way] >= misplaced + of_tuned:
+        return otherwise
     if misplaced >= max(_SHARE * (most - 1), _TELLING + of_tuned):
         return Sign("of-other-prompts", {**measured, "misplaced": misplaced})
     is_many = most >= _PROMPTS and misplaced > _BY_CHANCE * most
@@ -236,7 +239,7 @@ def _asked_wrongly(asked: AskedAgain, of_tuned: int) -> Sign | None:
         # Labels that are drawn may be those of other prompts.
         severity = Severity.WARNING
         return Sign("of-other-prompts", {**measured, "misplaced": misplaced}, severity=severity)
-    return Sign("asked-otherwise", {**measured, "alike": ways[way], "way": way}) if is_way else None
+    return otherwise
 
 
 def _is_elsewhere(item: Asked, asked: AskedAgain) -> bool:

@@ -46,8 +46,8 @@ _AS_GOOD = (
     "as mlx-lm's trainer makes it with the same settings."
 )
 _LEARNED = (
-    f"The log's first losses are of another kind than mlx-lm's: {_COMPARED}. The model is better "
-    "on held-out rows than updates at a usual rate make it."
+    f"The log's first losses are of another kind than mlx-lm's: {_COMPARED}. On held-out "
+    "rows the model is better than a few updates at a usual rate make it."
 )
 _SAID = f"The log's losses are those {{clause}}. As configured, {_COMPARED}."
 

@@ -135,7 +135,7 @@ _INSIDE, _RAW = 0.1, frozenset("\u0120\u010a\u2581")
             fix="use the chat template that came with this tokenizer",
         ),
         "markers-untrained": Symptom.error(
-            "the model has no trained embedding for markers of the chat template",
+            "the model has no trained embedding for tokens of the chat template or of the answers",
             says="{untrained} of {markers:* token} that the chat template writes or the answers "
             "hold have no embedding of their own: {tokens} ({rows}). Nothing here trains them[, "
             "and {end} is to end the answers][, and answers hold {answer}].",

@@ -1,6 +1,6 @@
 """One row of a dataset as tokens, with the part each token plays."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import takewhile
@@ -160,21 +160,7 @@ class RowEncoder:
         is_left_out = to_answer and 0 < len(tokens) <= len(prompt)
         if is_left_out:
             is_left_out = tokens == self.tokenizer.apply_chat_template(messages[:-1], tools)
-        left_out = {"answer-left-out"} if is_left_out else set()
-        if len(messages) > 1 and self._passes_over_system(tokens, messages, tools):
-            left_out.add("system-left-out")
-        return self._finish(index, tokens, prompt, earlier, len(answers), left_out=left_out)
-
-    def _passes_over_system(
-        self, tokens: list[int], messages: Sequence[Mapping[str, Any]], tools: Any
-    ) -> bool:
-        """Whether the template writes the same with and without the system message."""
-        if messages[0].get("role") != "system" or not messages[0].get("content"):
-            return False
-        try:
-            return tokens == self.tokenizer.apply_chat_template(messages[1:], tools)
-        except TemplateFailure:
-            return False
+        return self._finish(index, tokens, prompt, earlier, len(answers), is_left_out=is_left_out)
 
     def _earlier_answers(
         self,
@@ -206,7 +192,7 @@ class RowEncoder:
         earlier: Sequence[tuple[int, int]] = (),
         answers: int = 0,
         *,
-        left_out: Collection[str] = (),
+        is_left_out: bool = False,
     ) -> SupervisedRow:
         array = np.array(tokens, dtype=np.int32)
         roles = np.full(len(array), Role.PROMPT, dtype=np.int8)
@@ -223,7 +209,7 @@ class RowEncoder:
         bos = self.tokenizer.bos_token_id
         problems = {
             "no-supervised-tokens": len(targets) == 0,
-            **dict.fromkeys(left_out, True),
+            "answer-left-out": is_left_out,
             "answers-truncated": bool(np.isin(roles[length:], (Role.ANSWER, Role.END)).any()),
             "end-token-missing": has_ends and Role.END not in targets,
             "offset-not-a-prefix": offset > 0 and not prefix_matches,

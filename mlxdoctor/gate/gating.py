@@ -110,7 +110,8 @@ def exit_code(items: Sequence[GateItem]) -> int:
 def _needs_models(weighed: Weighed) -> bool:
     """Whether its files leave anything open: what only fails by effects may be sound all the same.
 
-    An update that is as large as the weights is what Lion or a high rank makes of a sound run, too.
+    An update that is as large as the weights is what Lion or a high rank makes of a sound run, too;
+    and a suspicion without an error is for the models to settle.
     """
     effects = map(load_causes().is_effect, (entry.code for entry in weighed.failing))
     return weighed.item.status is not ItemStatus.FAILED or all(effects)

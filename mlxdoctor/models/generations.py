@@ -1,37 +1,26 @@
 """What the base model and the tuned model answered to the same prompts."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from os.path import commonprefix
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-import numpy as np
-
-from mlxdoctor.engines.text import CONTROL
 from mlxdoctor.evidence import answer_keys
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.json_text import json_values, mended
-from mlxdoctor.evidence.kind import Missing, NoSuchThing, Progress, RunView
+from mlxdoctor.evidence.kind import Missing, Progress, RunView
 from mlxdoctor.evidence.source import Source, read_text
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.answer import answer
-from mlxdoctor.models.forward import Floats, Question, ask, told
-from mlxdoctor.models.load import LoadedModels, Which, applied_twice, end_tokens, on_cpu
+from mlxdoctor.models.forward import told
+from mlxdoctor.models.load import LoadedModels, Which, end_tokens, on_cpu
 from mlxdoctor.models.prompts import (
-    PLAIN_FORMATS,
     Prompt,
-    as_in_the_data,
-    in_template,
-    plain_prompt,
     prompts_for,
-    systems_of,
 )
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.safety.quoting import quoted
 from mlxdoctor.safety.reading_limits import current, exceeded
 from mlxdoctor.safety.time_budget import TimeBudget, by_turns
 
@@ -43,17 +32,6 @@ FIRST_PROMPTS = 8
 OF_EACH_ORIGIN = 4
 #: A token of an answer takes as long as so many of a prompt, which are read at once.
 STEP_COST = 3
-#: Recorded prompts that are asked again, those that are asked where the answers to these are not
-#: their own, and tokens of each answer: minutes on a large model.
-AGAIN, FURTHER, TOKENS_AGAIN = 12, 36, 32
-#: Characters with which the same answer begins, whether it is sampled later on or not.
-ALIKE = 12
-#: System prompts of the rows that recorded answers are tried with, at most.
-SYSTEMS = 3
-#: A way of asking that is none of the prompt's.
-TWICE = "with the adapter applied twice"
-#: Words that all recorded answers begin with, and none of the model's own: they were put there.
-FORCED = 2
 
 
 @dataclass(frozen=True)
@@ -172,213 +150,6 @@ class ProducedGenerations(Generations):
             # Nothing is lacking where others were recorded.
             raise Missing(str(error)) from None
         return cls(**vars(answers))
-
-
-@dataclass(frozen=True)
-class Asked:
-    """One prompt: the answers that were recorded, and both models' own, greedy ones.
-
-    `otherwise`: a way of asking -> the tuned model's answer; empty where the recorded answers are
-    those of the usual way.
-    """
-
-    recorded: Generation
-    own: Generation
-    otherwise: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class AskedAgain:
-    """Recorded answers beside both models' own answers to the same prompts.
-
-    Attributes:
-        further: the tuned model's answers to more prompts of the file; empty where the recorded
-            answers are those of the usual way.
-        losses: of the tokens of the recorded answers, the first ones left out, to the tuned model
-            that is asked in the usual way, nats; float32 (n,).
-    """
-
-    kind: ClassVar[str] = "answers to the recorded prompts"
-    needs_models: ClassVar[bool] = True
-
-    sources: tuple[Source, ...]
-    items: tuple[Asked, ...]
-    further: tuple[str, ...] = ()
-    losses: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
-
-    @classmethod
-    def find(cls, run: RunView) -> "AskedAgain":
-        """The recorded answers' prompts, asked again."""
-        if run.files.generations is None:
-            raise NoSuchThing("no answers were recorded")
-        recorded = Generations.read(run.files.generations)
-        every = [item for item in recorded.distinct if item.prompt][: AGAIN + FURTHER]
-        items = every[:AGAIN]
-        if not items:
-            raise Missing("the recorded answers are without their prompts")
-        tokenizer, models = run.need(Tokenizer), run.need(LoadedModels)
-        if "tuned" not in models.names:
-            raise Missing("the adapter could not be loaded on this base model")
-        dataset, asking_for = run.get(Dataset), [item.prompt for item in every]
-        system, *others = systems_of(dataset)[:SYSTEMS] or [""]
-        prompts = _as_recorded(dataset, tokenizer, asking_for, system)
-        again = produce(
-            models,
-            tokenizer,
-            prompts[:AGAIN],
-            max_tokens=TOKENS_AGAIN,
-            progress=run.progress,
-            budget=run.budget,
-        )
-        own = {item.prompt: item for item in again.items}
-        asked = [Asked(item, own[item.prompt]) for item in items if item.prompt in own]
-        sources = (*recorded.sources, *again.sources)
-        said = {each.own.prompt: each.recorded.tuned for each in asked}
-        asking = prompts[:AGAIN] if run.budget.left > 0 else []
-        losses = _losses(models, tokenizer, asking, said)
-        if 2 * _alike(asked) >= len(asked):
-            return cls(sources, tuple(asked), losses=losses)
-        asker = _Asker(run, models, tokenizer)
-        asked = [
-            replace(
-                each, recorded=replace(each.recorded, tuned=asker.until_end(each.recorded.tuned))
-            )
-            for each in asked
-        ]
-        texts = [each.own.prompt for each in asked]
-        for other in others:
-            mine = asker.answers(_as_recorded(dataset, tokenizer, texts, other))
-            after = [
-                replace(each, own=replace(each.own, tuned=text))
-                for each, text in zip(asked, mine, strict=False)
-            ]
-            asked = max(asked, after, key=_alike)
-        if 2 * _alike(asked) >= len(asked):
-            return cls(sources, tuple(asked), losses=losses)
-        further = asker.answers(prompts[AGAIN:])
-        ways = asker.otherwise(asked, prompts[:AGAIN], has_system=bool(system))
-        asked = [
-            replace(each, otherwise={way: texts[row] for way, texts in ways.items() if texts})
-            for row, each in enumerate(asked)
-        ]
-        return cls(sources, tuple(asked), tuple(further), losses)
-
-
-@dataclass(frozen=True)
-class _Asker:
-    """The tuned model, asked in ways that are not the usual one, while there is time."""
-
-    run: RunView
-    models: LoadedModels
-    tokenizer: Tokenizer
-
-    @cached_property
-    def ends(self) -> tuple[int, ...]:
-        return tuple(end_tokens(self.tokenizer, self.models.base))
-
-    def until_end(self, text: str) -> str:
-        """An answer without its end token, which some record with it."""
-        marks = filter(None, (self.tokenizer.decode([end]) for end in self.ends))
-        return min((text.partition(mark)[0] for mark in marks), key=len, default=text)
-
-    def answers(self, prompts: Sequence[Prompt]) -> list[str]:
-        """An answer for each; none where the time is over."""
-        if not prompts or self.run.budget.left <= 0:
-            return []
-        with self.models.running():
-            answers = answer(self.models.select("tuned"), prompts, self.ends, TOKENS_AGAIN)
-        return [self.until_end(self.tokenizer.decode(tokens)) for tokens in answers]
-
-    def otherwise(
-        self, asked: Sequence[Asked], prompts: Sequence[Prompt], *, has_system: bool
-    ) -> dict[str, list[str]]:
-        """A way of asking -> the answers; `prompts` are the same, asked in the usual way."""
-        texts = [each.own.prompt for each in asked]
-        ways = {
-            way: self.answers(
-                [Prompt(text, tuple(written(self.tokenizer, text))) for text in texts]
-            )
-            for way, written in _WAYS.items()
-        }
-        if has_system:
-            plain = [plain_prompt(self.tokenizer, text) for text in texts]
-            ways["without the system prompt that the rows have"] = self.answers(plain)
-        beside = self.run.files.adapter if self.run.files.tuned is not None else None
-        with applied_twice(self.models, beside) as is_possible:
-            ways[TWICE] = self.answers(prompts) if is_possible else []
-        begun = commonprefix([each.recorded.tuned for each in asked])  # noqa: RUF071 - of texts
-        is_own = any(each.own.tuned.startswith(begun) for each in asked)
-        if len(begun.split()) >= FORCED and not is_own:
-            before = self.tokenizer.encode(begun.rstrip(), add_special_tokens=False)
-            usual = {prompt.text: prompt.tokens for prompt in prompts}
-            rest = self.answers([Prompt(text, (*usual[text], *before)) for text in texts])
-            way = f"with {quoted(begun.strip())} put before its answers"
-            ways[way] = [begun.rstrip() + text for text in rest]
-        return ways
-
-
-def _alike(asked: Sequence[Asked]) -> int:
-    """How many recorded answers begin as the tuned model's own."""
-    return sum(
-        each.recorded.tuned.strip()[:ALIKE] == each.own.tuned.strip()[:ALIKE] for each in asked
-    )
-
-
-def _losses(
-    models: LoadedModels, tokenizer: Tokenizer, prompts: Sequence[Prompt], texts: Mapping[str, str]
-) -> Floats:
-    """The losses of recorded answers after their prompts, the first token of each left out."""
-    questions = []
-    for prompt in prompts:
-        text = texts.get(prompt.text, "")
-        answered = tokenizer.encode(text, add_special_tokens=False)[:TOKENS_AGAIN]
-        if len(answered) > 1:
-            tokens = np.array([*prompt.tokens, *answered], np.int32)
-            # How an answer begins depends on a blank, which is not always recorded.
-            questions.append(Question(tokens[:-1], tokens[-len(answered) + 1 :, None]))
-    parts = [each.losses[:, 0] for each in ask(models, "tuned", questions)]
-    return np.concatenate(parts) if parts else np.zeros(0, np.float32)
-
-
-def _in_format(pattern: str) -> Callable[[Tokenizer, str], Sequence[int]]:
-    before = pattern.split("{answer}", maxsplit=1)[0].rstrip(" ")
-    return lambda tokenizer, text: tokenizer.encode(before.replace("{prompt}", text))
-
-
-#: Ways in which prompts are asked by mistake: what they are called -> a prompt's tokens.
-_WAYS: Mapping[str, Callable[[Tokenizer, str], Sequence[int]]] = {
-    "without the chat template": lambda tokenizer, text: tokenizer.encode(text),
-    "without the generation prompt": lambda tokenizer, text: in_template(
-        tokenizer, [{"role": "user", "content": text}], begin=False
-    ),
-    "with the chat template applied twice": lambda tokenizer, text: (
-        plain_prompt(tokenizer, tokenizer.decode(plain_prompt(tokenizer, text).tokens)).tokens
-    ),
-    "with another system prompt": lambda tokenizer, text: in_template(
-        tokenizer,
-        [
-            {"role": "system", "content": "You are a helpful assistant."},
-            {"role": "user", "content": text},
-        ],
-    ),
-    **{
-        f"as `{pattern.partition('{answer}')[0]}`".replace("\n", "\\n"): _in_format(pattern)
-        for pattern in PLAIN_FORMATS[3:]
-    },
-}
-
-
-def _as_recorded(
-    dataset: Dataset | None, tokenizer: Tokenizer, texts: Sequence[str], system: str
-) -> list[Prompt]:
-    """Prompts as they were most likely asked when the answers were recorded."""
-    # Written with the template's own signs, a prompt has been through it.
-    return [
-        Prompt(prompt.text, tuple(tokenizer.encode(prompt.text)))
-        if CONTROL.search(prompt.text)
-        else prompt
-        for prompt in as_in_the_data(dataset, tokenizer, texts, system)
-    ]
 
 
 def produce(

@@ -112,9 +112,9 @@ def test_checkpoints_that_were_sorted_by_name(tmp_path: Path) -> None:
     for step, file in zip((9, 40), (saves[0], saves[-1]), strict=True):
         shutil.copy(file, tmp_path / f"step_{step}.safetensors")
     log = "".join(f"Iter {step}: Train loss {3.1 / step:.3f}\n" for step in range(1, 41))
-    (tmp_path / "train.log").write_text(log)
 
-    def said(kept: int) -> set[str]:
+    def said(kept: int, validations: str = "") -> set[str]:
+        (tmp_path / "train.log").write_text(log + validations)
         shutil.copy(tmp_path / f"step_{kept}.safetensors", tmp_path / "adapters.safetensors")
         history = CheckpointHistory.read(tmp_path)
         training_log = TrainingLog.read([tmp_path / "train.log"])
@@ -122,6 +122,9 @@ def test_checkpoints_that_were_sorted_by_name(tmp_path: Path) -> None:
 
     assert said(9) == {"final-is-early"}
     assert said(40) == set()
+    # The best one by its validation was kept; or the worst.
+    assert said(9, "Iter 9: Val loss 0.9\nIter 40: Val loss 1.4\n") == set()
+    assert said(9, "Iter 9: Val loss 0.9\nIter 40: Val loss 0.4\n") == {"final-is-early"}
 
 
 @pytest.mark.parametrize(("iters", "hit"), [(60, True), (61, False)])
@@ -129,5 +132,9 @@ def test_a_trial_that_wrote_over_a_longer_run(tmp_path: Path, iters: int, hit: b
     run = shutil.copytree(RUNS / "healthy-ordinary", tmp_path / "run")
     path = run / "adapter_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "iters": iters}))
+    evidence = CheckpointHistory.read(run), TrainingConfig.read(run)
+    # As long as the final file is a checkpoint of the run, it is the run's own.
+    assert "beyond-the-run" not in codes(outcome(checkpoint_history, *evidence))
+    shutil.copy(RUNS / "healthy-masked-warmup" / "adapters.safetensors", run)
     evidence = CheckpointHistory.read(run), TrainingConfig.read(run)
     assert ("beyond-the-run" in codes(outcome(checkpoint_history, *evidence))) is hit

@@ -107,12 +107,24 @@ def test_what_rows_lack(tmp_path, rows, values, symptom, severity):
     assert tell(rows, config)[1].get(symptom) == severity
 
 
-@pytest.mark.parametrize(("template", "expected"), [(NO_SYSTEM, "warning"), (NO_END, None)])
-def test_a_template_that_leaves_system_messages_out(tmp_path, template, expected):
-    told = {"messages": [{"role": "system", "content": "Sign as Vera."}, *ROW["messages"]]}
+@pytest.mark.parametrize(("template", "expected"), [(NO_SYSTEM, "error"), (NO_END, None)])
+@pytest.mark.parametrize("tells_apart", [True, False])
+def test_a_template_that_leaves_system_messages_out(tmp_path, template, expected, tells_apart):
+    """Which does no harm where they are all the same."""
+    told = [
+        {
+            "messages": [
+                {"role": "system", "content": f"Ticket {number if tells_apart else 0}"},
+                {"role": "user", "content": "Which?" if tells_apart else f"Which is {number}?"},
+                {"role": "assistant", "content": "Rome."},
+            ]
+        }
+        for number in range(8)
+    ]
     config, model = config_of(tmp_path), model_copy(tmp_path, template)
-    rows = rows_of(write_data(tmp_path, train=[told] * 4), config, model)
-    assert tell(rows, config, Tokenizer.read(model))[1].get("system-left-out") == expected
+    data = write_data(tmp_path, train=told)
+    said = tell(rows_of(data, config, model), config, Tokenizer.read(model), data)[1]
+    assert said.get("prompt-left-out") == (expected if tells_apart else None)
 
 
 @pytest.mark.parametrize(("has_system", "expected"), [(False, "error"), (True, None)])
@@ -137,7 +149,7 @@ def test_a_template_that_leaves_the_first_message_out(tmp_path, has_system, expe
     data = write_data(tmp_path, train=told)
     rows = rows_of(data, config, model)
     said = tell(rows, config, Tokenizer.read(model), data)[1]
-    assert said.get("question-left-out") == expected
+    assert said.get("prompt-left-out") == expected
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.answer import answer
-from mlxdoctor.models.generations import TWICE, Asked, AskedAgain, Generation, Generations
+from mlxdoctor.models.asked_again import TWICE, Asked, AskedAgain
+from mlxdoctor.models.generations import Generation, Generations
 from mlxdoctor.models.load import applied_twice, load
 from mlxdoctor.models.prompts import Prompt, as_in_the_data, plain_prompt, systems_of
 from tests.conftest import FIXTURES, RUNS, check_called

@@ -76,7 +76,7 @@ def test_a_loss_of_its_own_kind_that_teaches_as_much_is_no_error(
     for told in (recorded, near):
         found = outcome(replay, told, better)
         assert severities(found) == {}
-        assert "better on held-out rows" in found.seen[0].message
+        assert "On held-out rows the model is better" in found.seen[0].message
     # As good as mlx-lm's trainer makes it.
     found = outcome(replay, recorded, replace(reach, whole=tuned - 0.1))
     assert severities(found) == {}
