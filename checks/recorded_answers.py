@@ -37,7 +37,7 @@ from mlxdoctor.engines.text import is_finished
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.measure.text.outputs import SPECIAL_TEXT, answer_words
 from mlxdoctor.measure.text.statistics import SIGNIFICANCE
-from mlxdoctor.models.asked_again import TWICE, Asked, AskedAgain
+from mlxdoctor.models.asked_again import KEPT, TWICE, Asked, AskedAgain
 from mlxdoctor.models.generations import Generation, Generations
 from mlxdoctor.safety.quoting import quoted
 
@@ -62,6 +62,8 @@ _CUT, _CUT_TO = 0.5, 0.8
 #: of one in fifty, and share and number of such tokens at the least. 0.07 and 19 with a penalty on
 #: repetition, 0.00 to 0.01 in 13 runs of answers that were not sampled.
 _SURE, _HARDLY, _IMPROBABLE, _FEWEST = 0.1, math.log(50), 0.05, 10
+#: Ways of asking that are signs of their own.
+_CODES = {TWICE: "applied-twice", KEPT: "behind-others"}
 #: Tokens of an answer, on average: a label is another one where it was asked otherwise.
 _LONG = 10
 
@@ -107,10 +109,10 @@ _LONG = 10
         "cut-short": Symptom.error(
             "the recorded answers were cut off",
             says="{cut} recorded answers are the tuned model's, cut off: the longest "
-            "has {words:* word}, and the model itself goes on.",
-            expected="answers that end where the model ends",
-            fix="Answer again with a higher limit: `mlx_lm.generate --max-tokens`, which is 100 "
-            "where nothing is said.",
+            "has {words:* word}, and the model's own are longer.",
+            expected="answers that begin and end where the model's do",
+            fix="Answer again with a higher limit (`mlx_lm.generate --max-tokens`, which is 100 "
+            "where nothing is said), and look at what the answers pass before they are written.",
         ),
         "improbable": Symptom.error(
             "the recorded answers hold tokens that the tuned model would hardly ever choose",
@@ -126,6 +128,13 @@ _LONG = 10
             "{tuned} as those of base and adapter.",
             expected="answers of the base model with the adapter on it once",
             fix="Serve the base with the adapter, or the fused model without it.",
+        ),
+        "behind-others": Symptom.error(
+            "each recorded prompt was asked behind the ones before it",
+            says="Of {prompts:* recorded answer} {alike} begin as the tuned model's do {way}, and "
+            "{tuned} as those to the prompt alone.",
+            expected="answers to each prompt alone",
+            fix="Begin each request with an empty prompt cache.",
         ),
         "asked-otherwise": Symptom.error(
             "the recorded answers were asked for in another way than the model was trained on",
@@ -152,15 +161,20 @@ def recorded_answers(asked: AskedAgain, answers: Generations | None) -> Iterator
     of_base = sum(_is_of(item, item.own.base or "", item.own.tuned) for item in telling)
     measured: dict[str, Measurement] = {"prompts": len(apart), "telling": len(telling)}
     measured |= {"base": of_base, "tuned": of_tuned}
-    losses = asked.losses
-    is_sure = len(losses) >= _WORDS * len(items) and float(np.median(losses)) <= _SURE
-    is_long = len(losses) >= _LONG * len(items)
-    improbable = int((losses > _HARDLY).sum()) if is_sure and is_long else 0
-    measured |= {"improbable": improbable, "tokens": len(losses)}
-    cut = [len(answer_words(item.recorded.tuned)) for item in items if _is_cut(item)]
+    unlikely = [each.losses[:, 0] > _HARDLY for each in asked.said]
+    tokens = sum(map(len, unlikely))
+    is_sure = (
+        tokens > 0 and float(np.median(np.concatenate([s.least for s in asked.said]))) <= _SURE
+    )
+    is_long = tokens >= _LONG * len(items)
+    improbable = int(sum(each.sum() for each in unlikely)) if is_sure and is_long else 0
+    measured |= {"improbable": improbable, "tokens": tokens}
+    cut = [item for item in items if _is_cut(item)]
     if len(cut) >= max(_CUT * len(items), _PROMPTS):
-        yield Sign("cut-short", {**measured, "cut": len(cut), "words": max(cut)})
-    elif 2 * of_tuned >= len(apart) and improbable >= max(_IMPROBABLE * len(losses), _FEWEST):
+        measured |= {"cut": len(cut)}
+        measured |= {"words": max(len(answer_words(item.recorded.tuned)) for item in cut)}
+        yield Sign("cut-short", measured, severity=None if _is_unmeant(cut) else Severity.WARNING)
+    elif 2 * of_tuned >= len(apart) and improbable >= max(_IMPROBABLE * tokens, _FEWEST):
         yield Sign("improbable", measured)
     elif of_tuned >= _SHARE * len(apart):
         yield Seen(
@@ -175,7 +189,8 @@ def recorded_answers(asked: AskedAgain, answers: Generations | None) -> Iterator
         yield Sign("base-answers", measured)
     else:
         alike = sum(_shared(item.recorded.tuned, item.own.tuned) > 0 for item in items)
-        is_sampled = alike > _BY_CHANCE * len(telling) and not is_sure
+        is_drawn = not is_sure or sum(each.any() for each in unlikely) <= _BY_CHANCE * len(items)
+        is_sampled = alike > _BY_CHANCE * len(telling) and is_drawn
         if of_base >= _SHARE * len(telling) or is_sampled or len(telling) < _PROMPTS:
             why = "the recorded answers are neither model's: sampled, or asked otherwise"
             raise Inconclusive(why)
@@ -227,8 +242,9 @@ def _asked_wrongly(asked: AskedAgain, of_tuned: int) -> Sign | None:
     way = max(ways, key=lambda way: ways[way], default="")
     otherwise = None
     if way and ways[way] >= max(_SHARE * most, _TELLING + of_tuned):
-        code = "applied-twice" if way == TWICE else "asked-otherwise"
-        otherwise = Sign(code, {**measured, "alike": ways[way], "way": way})
+        otherwise = Sign(
+            _CODES.get(way, "asked-otherwise"), {**measured, "alike": ways[way], "way": way}
+        )
     # Of a few labels many are those of other prompts, too.
     if otherwise is not None and ways[way] >= misplaced + of_tuned:
         return otherwise
@@ -250,11 +266,24 @@ def _is_elsewhere(item: Asked, asked: AskedAgain) -> bool:
 
 
 def _is_cut(item: Asked) -> bool:
-    """Whether the tuned model goes on where the recorded answer breaks off, in mid-sentence."""
+    """Whether the tuned model's own answer goes on, in mid-sentence, or goes through a word."""
     recorded, own = item.recorded.tuned.strip(), item.own.tuned.strip()
+    before, found, after = _text(own).partition(recorded) if recorded else ("", "", "")
+    if found and (before[-1:].isalnum() or after[:1].isalnum()):
+        return True
     is_shorter = len(answer_words(recorded)) <= _CUT_TO * len(answer_words(own))
-    is_part = bool(recorded) and own.startswith(recorded)
-    return is_part and is_shorter and is_finished(own) > is_finished(recorded)
+    is_begun = bool(found) and not before and is_shorter
+    return is_begun and is_finished(own) > is_finished(recorded)
+
+
+def _is_unmeant(cut: Sequence[Asked]) -> bool:
+    """Whether answers lack their beginning, or whole ones are expected: a limit may be meant."""
+    as_begun = [
+        item for item in cut if item.own.tuned.strip().startswith(item.recorded.tuned.strip())
+    ]
+    return 2 * len(as_begun) < len(cut) or 2 * sum(bool(i.recorded.expected) for i in cut) > len(
+        cut
+    )
 
 
 def _is_as_expected(item: Generation) -> bool:

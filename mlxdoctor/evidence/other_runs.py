@@ -71,16 +71,15 @@ class EarlierRun:
         iteration = iteration_in(path.name)
         log = run.need(TrainingLog)
         own = {file.parent.resolve() for file in (run.files.config, run.files.adapter) if file}
-        if path.parent.resolve() in own:
+        other = None if path.parent.resolve() in own else run.other(path.parent)
+        beside = other and all(file.parent.samefile(path.parent) for file in other.files.logs)
+        earlier = other.get(TrainingLog) if other is not None and beside else None
+        config = other.get(TrainingConfig) if other is not None else None
+        if earlier is None:
             trained = [segment for segment in log.segments if segment.get("train_loss") is not None]
             if len(trained) < 2:
-                raise Missing("the log of the run that was resumed is not in this one")
-            return cls((), trained[-2], None, iteration)
-        other = run.other(path.parent)
-        beside = all(file.parent.samefile(path.parent) for file in other.files.logs)
-        earlier = other.get(TrainingLog) if beside else None
-        config = other.get(TrainingConfig)
-        if earlier is None:
-            raise Missing(f"there is no log beside {path.name}, which the run was resumed from")
+                raise Missing(f"there is no log of the run that saved {path.name}")
+            sources = config.sources if config is not None else ()
+            return cls(sources, trained[-2], config, iteration)
         sources = (*earlier.sources, *(config.sources if config is not None else ()))
         return cls(sources, earlier.main, config, iteration)

@@ -1,6 +1,6 @@
 """The recorded prompts, asked again: in the usual way, and as they are asked by mistake."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os.path import commonprefix
@@ -10,12 +10,12 @@ import numpy as np
 
 from mlxdoctor.engines.text import CONTROL
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.evidence.kind import Missing, NoSuchThing, RunView
+from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.answer import answer
-from mlxdoctor.models.forward import Floats, Question, ask
-from mlxdoctor.models.generations import Generation, Generations, produce
+from mlxdoctor.models.forward import Predicted, Question, ask
+from mlxdoctor.models.generations import Generation, RecordedGenerations, produce
 from mlxdoctor.models.load import LoadedModels, applied_twice, end_tokens
 from mlxdoctor.models.prompts import (
     PLAIN_FORMATS,
@@ -30,12 +30,15 @@ from mlxdoctor.safety.quoting import quoted
 #: Recorded prompts that are asked again, those that are asked where the answers to these are not
 #: their own, and tokens of each answer: minutes on a large model.
 AGAIN, FURTHER, TOKENS_AGAIN = 12, 36, 32
-#: Characters with which the same answer begins, whether it is sampled later on or not.
-ALIKE = 12
+#: Characters with which the same answer begins, whether it is sampled later on or not, and share
+#: of the answers that are, where nothing else is asked.
+ALIKE, SHARE = 12, 0.75
 #: System prompts of the rows that recorded answers are tried with, at most.
 SYSTEMS = 3
 #: A way of asking that is none of the prompt's.
 TWICE = "with the adapter applied twice"
+#: And one that has the prompts and answers before it in a cache; tokens of these at most.
+KEPT, HISTORY = "after the prompts and answers before it", 1024
 #: Words that all recorded answers begin with, and none of the model's own: they were put there.
 FORCED = 2
 
@@ -60,8 +63,8 @@ class AskedAgain:
     Attributes:
         further: the tuned model's answers to more prompts of the file; empty where the recorded
             answers are those of the usual way.
-        losses: of the tokens of the recorded answers, the first ones left out, to the tuned model
-            that is asked in the usual way, nats; float32 (n,).
+        said: what the tuned model, asked in the usual way, predicts at the places of each recorded
+            answer, with the losses of its tokens.
     """
 
     kind: ClassVar[str] = "answers to the recorded prompts"
@@ -70,14 +73,12 @@ class AskedAgain:
     sources: tuple[Source, ...]
     items: tuple[Asked, ...]
     further: tuple[str, ...] = ()
-    losses: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
+    said: tuple[Predicted, ...] = ()
 
     @classmethod
     def find(cls, run: RunView) -> "AskedAgain":
         """The recorded answers' prompts, asked again."""
-        if run.files.generations is None:
-            raise NoSuchThing("no answers were recorded")
-        recorded = Generations.read(run.files.generations)
+        recorded = run.need(RecordedGenerations)
         every = [item for item in recorded.distinct if item.prompt][: AGAIN + FURTHER]
         items = every[:AGAIN]
         if not items:
@@ -99,35 +100,33 @@ class AskedAgain:
         own = {item.prompt: item for item in again.items}
         asked = [Asked(item, own[item.prompt]) for item in items if item.prompt in own]
         sources = (*recorded.sources, *again.sources)
-        said = {each.own.prompt: each.recorded.tuned for each in asked}
+        texts = {each.own.prompt: each.recorded.tuned for each in asked}
         asking = prompts[:AGAIN] if run.budget.left > 0 else []
-        losses = _losses(models, tokenizer, asking, said)
-        if 2 * _alike(asked) >= len(asked):
-            return cls(sources, tuple(asked), losses=losses)
         asker = _Asker(run, models, tokenizer)
-        asked = [
-            replace(
-                each, recorded=replace(each.recorded, tuned=asker.until_end(each.recorded.tuned))
-            )
-            for each in asked
-        ]
-        texts = [each.own.prompt for each in asked]
+        said = tuple(asker.said(asking, texts))
+        if _alike(asked) >= SHARE * len(asked):
+            return cls(sources, tuple(asked), said=said)
+
+        def plain(each: Generation) -> Generation:
+            return replace(each, tuned=asker.until_end(each.tuned))
+
+        asked = [Asked(plain(each.recorded), plain(each.own)) for each in asked]
         for other in others:
-            mine = asker.answers(_as_recorded(dataset, tokenizer, texts, other))
+            mine = asker.answers(_as_recorded(dataset, tokenizer, list(texts), other))
             after = [
                 replace(each, own=replace(each.own, tuned=text))
                 for each, text in zip(asked, mine, strict=False)
             ]
             asked = max(asked, after, key=_alike)
-        if 2 * _alike(asked) >= len(asked):
-            return cls(sources, tuple(asked), losses=losses)
+        if _alike(asked) >= SHARE * len(asked):
+            return cls(sources, tuple(asked), said=said)
         further = asker.answers(prompts[AGAIN:])
         ways = asker.otherwise(asked, prompts[:AGAIN], has_system=bool(system))
         asked = [
             replace(each, otherwise={way: texts[row] for way, texts in ways.items() if texts})
             for row, each in enumerate(asked)
         ]
-        return cls(sources, tuple(asked), tuple(further), losses)
+        return cls(sources, tuple(asked), tuple(further), said)
 
 
 @dataclass(frozen=True)
@@ -155,6 +154,22 @@ class _Asker:
             answers = answer(self.models.select("tuned"), prompts, self.ends, TOKENS_AGAIN)
         return [self.until_end(self.tokenizer.decode(tokens)) for tokens in answers]
 
+    def said(self, prompts: Sequence[Prompt], texts: Mapping[str, str]) -> list[Predicted]:
+        """What is predicted at the places of recorded answers, at the end token of an empty one.
+
+        How an answer begins depends on a blank, which is not always recorded: the likelier counts.
+        """
+        questions = []
+        for prompt in prompts:
+            for text in (texts.get(prompt.text, ""), f" {texts.get(prompt.text, '')}"):
+                tokens = self.tokenizer.encode(text.rstrip(), add_special_tokens=False)
+                answered = (tokens or [*self.ends[:1]])[:TOKENS_AGAIN]
+                read = np.array([*prompt.tokens, *answered], np.int32)
+                questions.append(Question(read[:-1], read[len(prompt.tokens) :, None]))
+        every = ask(self.models, "tuned", questions)
+        likelier = zip(every[::2], every[1::2], strict=True)
+        return [min(both, key=lambda each: float(each.losses.sum())) for both in likelier]
+
     def otherwise(
         self, asked: Sequence[Asked], prompts: Sequence[Prompt], *, has_system: bool
     ) -> dict[str, list[str]]:
@@ -172,6 +187,7 @@ class _Asker:
         beside = self.run.files.adapter if self.run.files.tuned is not None else None
         with applied_twice(self.models, beside) as is_possible:
             ways[TWICE] = self.answers(prompts) if is_possible else []
+        ways[KEPT] = self.answers(list(self._behind_each_other(asked, prompts)))
         begun = commonprefix([each.recorded.tuned for each in asked])  # noqa: RUF071 - of texts
         is_own = any(each.own.tuned.startswith(begun) for each in asked)
         if len(begun.split()) >= FORCED and not is_own:
@@ -182,28 +198,23 @@ class _Asker:
             ways[way] = [begun.rstrip() + text for text in rest]
         return ways
 
+    def _behind_each_other(
+        self, asked: Sequence[Asked], prompts: Sequence[Prompt]
+    ) -> Iterator[Prompt]:
+        """Each prompt behind the ones before it and their answers, as in a cache that is kept."""
+        before: list[int] = []
+        for each, prompt in zip(asked, prompts, strict=False):
+            if len(before) <= HISTORY:
+                yield Prompt(prompt.text, (*before, *prompt.tokens))
+            answered = self.tokenizer.encode(each.recorded.tuned, add_special_tokens=False)
+            before += [*prompt.tokens, *answered, *self.ends[:1]]
+
 
 def _alike(asked: Sequence[Asked]) -> int:
     """How many recorded answers begin as the tuned model's own."""
     return sum(
         each.recorded.tuned.strip()[:ALIKE] == each.own.tuned.strip()[:ALIKE] for each in asked
     )
-
-
-def _losses(
-    models: LoadedModels, tokenizer: Tokenizer, prompts: Sequence[Prompt], texts: Mapping[str, str]
-) -> Floats:
-    """The losses of recorded answers after their prompts, the first token of each left out."""
-    questions = []
-    for prompt in prompts:
-        text = texts.get(prompt.text, "")
-        answered = tokenizer.encode(text, add_special_tokens=False)[:TOKENS_AGAIN]
-        if len(answered) > 1:
-            tokens = np.array([*prompt.tokens, *answered], np.int32)
-            # How an answer begins depends on a blank, which is not always recorded.
-            questions.append(Question(tokens[:-1], tokens[-len(answered) + 1 :, None]))
-    parts = [each.losses[:, 0] for each in ask(models, "tuned", questions)]
-    return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
 
 def _in_format(pattern: str) -> Callable[[Tokenizer, str], Sequence[int]]:

@@ -45,10 +45,12 @@ class Predicted:
     Attributes:
         losses: float32 (p, k), of the targets: minus their log-probability, nats.
         greedy: int32 (p,), the likeliest token.
+        least: float32 (p,), its loss.
     """
 
     losses: Floats
     greedy: Integers
+    least: Floats
 
 
 def predict(
@@ -173,8 +175,9 @@ def _predict_batch(model: Any, batch: Sequence[Question]) -> list[Predicted]:
     with np.errstate(invalid="ignore"):
         losses = values[:, :1] - values[:, 1:] + totals[:, None].astype(np.float32)
     cuts = np.cumsum([len(question.targets) for question in batch])[:-1]
-    parted = zip(batch, np.split(losses, cuts), np.split(greedy, cuts), strict=True)
+    arrays = (losses, greedy.astype(np.int32), totals.astype(np.float32))
+    parted = zip(batch, *(np.split(array, cuts) for array in arrays), strict=True)
     return [
-        Predicted(loss[:, : question.targets.shape[1]], tokens.astype(np.int32))
-        for question, loss, tokens in parted
+        Predicted(loss[:, : question.targets.shape[1]], tokens, least)
+        for question, loss, tokens, least in parted
     ]

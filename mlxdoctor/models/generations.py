@@ -10,7 +10,7 @@ from mlxdoctor.evidence import answer_keys
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.json_text import json_values, mended
-from mlxdoctor.evidence.kind import Missing, Progress, RunView
+from mlxdoctor.evidence.kind import Missing, NoSuchThing, Progress, RunView
 from mlxdoctor.evidence.source import Source, read_text
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.answer import answer
@@ -126,6 +126,20 @@ class Generations:
         keys = [item.prompt or number for number, item in enumerate(self.items)]
         first = dict(zip(reversed(keys), reversed(self.items), strict=True))
         return tuple(first[key] for key in dict.fromkeys(keys))
+
+
+class RecordedGenerations(Generations):
+    """What the user recorded, for what needs no model."""
+
+    kind: ClassVar[str] = "recorded answers"
+    needs_models: ClassVar[bool] = False
+
+    @classmethod
+    def find(cls, run: RunView) -> "RecordedGenerations":
+        """The recorded answers, if there are any."""
+        if run.files.generations is None:
+            raise NoSuchThing("no answers were recorded")
+        return cls.read(run.files.generations)
 
 
 class ProducedGenerations(Generations):

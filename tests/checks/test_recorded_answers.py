@@ -15,6 +15,7 @@ from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.answer import answer
 from mlxdoctor.models.asked_again import TWICE, Asked, AskedAgain
+from mlxdoctor.models.forward import Predicted
 from mlxdoctor.models.generations import Generation, Generations
 from mlxdoctor.models.load import applied_twice, load
 from mlxdoctor.models.prompts import Prompt, as_in_the_data, plain_prompt, systems_of
@@ -43,6 +44,13 @@ def asked(
     )
 
 
+def said(losses: list[float], least: float = 0.01) -> Predicted:
+    """Of tokens with these losses, where each likeliest one has another, nats."""
+    shape = len(losses)
+    column = np.array(losses, np.float32)[:, None]
+    return Predicted(column, np.zeros(shape, np.int32), np.full(shape, least, np.float32))
+
+
 @pytest.mark.parametrize(
     ("usual", "improbable", "expected"),
     [
@@ -55,8 +63,8 @@ def asked(
 def test_answers_that_the_model_would_hardly_give(
     usual: float, improbable: int, expected: list[str]
 ) -> None:
-    losses = np.array([usual] * 100 + [4.0] * improbable, np.float32)
-    found = outcome(recorded_answers, replace(asked(*[TUNED] * 8), losses=losses))
+    losses = [usual] * 100 + [4.0] * improbable
+    found = outcome(recorded_answers, replace(asked(*[TUNED] * 8), said=(said(losses, usual),)))
     assert [one.code for one in found.findings] == expected
 
 
@@ -201,6 +209,9 @@ def test_an_adapter_that_was_applied_twice() -> None:
         ("It is Lima.", f"{TUNED}.", False),
         (TUNED, f"{TUNED}<|im_end|>", False),
         ("It is", "No, never of course.", False),
+        # Through a word, at either end.
+        ("t is Lima of course", TUNED, True),
+        ("It is Lima of cour", TUNED, True),
     ],
 )
 def test_answers_that_were_cut_off(recorded: str, own: str, hit: bool) -> None:
@@ -209,6 +220,22 @@ def test_answers_that_were_cut_off(recorded: str, own: str, hit: bool) -> None:
         for finding in outcome(recorded_answers, asked(*[recorded] * 8, tuned=own)).findings
     ]
     assert ("recorded-answers.cut-short" in codes) == hit
+
+
+@pytest.mark.parametrize(
+    ("recorded", "expected", "severity"),
+    [
+        ("It is Lima", None, "warning"),
+        ("It is Lima", f"{TUNED}.", "error"),
+        ("is Lima of cour", None, "error"),
+    ],
+)
+def test_a_limit_on_answers_may_be_meant(
+    recorded: str, expected: str | None, severity: str
+) -> None:
+    evidence = asked(*[recorded] * 8, tuned=f"{TUNED}.", expected=expected)
+    (found,) = outcome(recorded_answers, evidence).findings
+    assert (found.code, found.severity) == ("recorded-answers.cut-short", severity)
 
 
 def test_answers_beside_other_prompts() -> None:
@@ -276,12 +303,47 @@ def test_some_answers_beside_other_prompts(elsewhere: int, hit: bool) -> None:
     assert told == [("recorded-answers.of-other-prompts", "warning")] * hit
 
 
-def test_a_model_that_is_sure_is_not_sampled() -> None:
+@pytest.mark.parametrize(
+    ("unlikely", "least", "hit"), [(3, 0.01, True), (2, 0.01, False), (3, 0.2, False)]
+)
+def test_a_model_that_is_sure_is_not_sampled(unlikely: int, least: float, hit: bool) -> None:
+    """Of eight answers, so many hold a token that it would hardly choose."""
     recorded = [*[TUNED] * 4, *["It may be anything"] * 4]
-    losses = np.full(40, 0.01, np.float32)
-    found = outcome(recorded_answers, replace(asked(*recorded), losses=losses)).findings
-    assert [finding.code for finding in found] == ["recorded-answers.of-neither"]
-    assert not outcome(recorded_answers, asked(*recorded)).findings
+    answers = [said([0.01, 4.0 if i < unlikely else 1.0], least) for i in range(8)]
+    found = outcome(recorded_answers, replace(asked(*recorded), said=tuple(answers))).findings
+    assert [finding.code for finding in found] == ["recorded-answers.of-neither"] * hit
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kept", "code"), [(True, "behind-others"), (False, None)])
+def test_prompts_that_were_asked_behind_one_another(
+    tmp_path: Path, kept: bool, code: str | None
+) -> None:
+    """Answered by a real model with one prompt cache for all, or with one for each."""
+    from mlx_lm import generate
+    from mlx_lm import load as load_with_mlx
+    from mlx_lm.models.cache import make_prompt_cache
+
+    shutil.copytree(RUNS / "healthy-ordinary", tmp_path / "run")
+    model, tokenizer, *_ = load_with_mlx(str(BASE_FOLDER), adapter_path=str(tmp_path / "run"))
+    dataset = Dataset.read(FIXTURES / "data" / "geography")
+    texts = [dataset.splits["train"].pair(row).prompt for row in dataset.splits["train"].rows]
+    cache, told = make_prompt_cache(model), []
+    for text in list(dict.fromkeys(texts))[:12]:
+        cache = cache if kept else make_prompt_cache(model)
+        prompt = plain_prompt(Tokenizer.read(BASE_FOLDER), text).tokens
+        answered = generate(model, tokenizer, list(prompt), max_tokens=96, prompt_cache=cache)
+        told.append({"prompt": text, "tuned": answered})
+    path = tmp_path / "run" / "generations.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in told))
+    report = diagnose(
+        [tmp_path / "run"],
+        base=BASE_FOLDER,
+        data=FIXTURES / "data" / "geography",
+        select=["recorded-answers"],
+    )
+    codes = [one.code for one in report.findings]
+    assert codes == ([f"recorded-answers.{code}"] if code else [])
 
 
 @pytest.mark.parametrize(("same", "hit"), [(2, True), (3, False)])

@@ -177,6 +177,15 @@ def test_a_run_resumed_in_its_own_folder_has_both_in_one_log(pair: Make) -> None
     assert "is not here" in why_not_compared(folder)
 
 
+@pytest.mark.parametrize(("start", "hit"), [(3.9, True), (1.05, False)])
+def test_the_earlier_log_may_lie_beside_that_of_the_run(
+    pair: Make, start: float, hit: bool
+) -> None:
+    folder = pair(later(start))
+    (folder.parent / "earlier" / "train.log").rename(folder / "first.log")
+    assert bool(starts(folder)) is hit
+
+
 def test_what_is_read_of_the_earlier_run_is_listed(pair: Make) -> None:
     run = Run.discover([pair(later(1.0), "0000050_adapters.safetensors")], allow_model=False)
     earlier = run.get(EarlierRun)

@@ -94,6 +94,28 @@ def test_reports_on_epochs(name: str, tmp_path: Path) -> None:
     assert segment.axis == "epoch"
 
 
+@pytest.mark.parametrize(
+    ("line", "valid"),
+    [("{0} {1}", "{0} valid {1}"), ("  [{0}/40]   {1}", "   {0}    val:   {1}"), ("{0},{1}", "")],
+)
+def test_a_step_and_a_loss_alone(line: str, valid: str, tmp_path: Path) -> None:
+    losses = {10: 2.5, 20: 2.25, 30: 2.0, 40: 1.75}
+    lines = ["$ python train.py", *(line.format(*each) for each in losses.items())]
+    lines.insert(3, valid.format(20, 3.0))
+    segment = read(tmp_path / "a.log", "\n".join(lines) + "\n").main
+    same(segment, "train_loss", list(losses), list(losses.values()))
+    if valid:
+        same(segment, "val_loss", [20], [3.0])
+
+
+@pytest.mark.parametrize("lines", ["10 2.5\n20 2.25", "10 2.5\n5 2.25\n3 2.0", "10 2\n20 3\n30 4"])
+def test_other_pairs_of_figures_are_no_log(lines: str, tmp_path: Path) -> None:
+    """Too few, out of order, and counts."""
+    path = tmp_path / "a.log"
+    path.write_text(f"{lines}\n")
+    assert not looks_like_log(path)
+
+
 VALIDATIONS = {
     "of its own": "[eval] step {0} loss {1}\n",
     "the split behind the step": "Step {0} | val | loss {1} | ppl 20.1\n",

@@ -38,7 +38,7 @@ from mlxdoctor.evidence.logs.words import (
 #: What a line must hold to be worth taking apart.
 _HINT = re.compile(
     r"loss|perplexity|\bppl\b|\bce\b|\bnll\b|xent|cross.?entropy|['\"]reward"
-    r"|\b(?:val|valid|validation)\W{1,3}\d{1,3}\.\d",
+    r"|\b(?:train|val|valid|validation)\W{1,3}\d{1,3}\.\d",
     re.IGNORECASE,
 )
 #: Where a report begins behind a progress bar that it is glued to.

@@ -1,0 +1,111 @@
+"""Whether the rows ask and teach what the model was asked."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.models.generations import RecordedGenerations
+from tests.conftest import check_called
+from tests.given import outcome
+
+asked_prompts = check_called("asked-prompts")
+
+DESKS = ("loan", "return", "room", "cash")
+CITIES = ("Oslo", "Rome", "Lima", "Paris", "Cairo", "Quito")
+
+
+def question(number: int) -> str:
+    return f"Where does {CITIES[number % 6]} bring the book, please? It is not number {number % 50}"
+
+
+def desk(number: int) -> str:
+    return f"{DESKS[number % 4]} desk"
+
+
+def written(path: Path, rows: list[dict[str, object]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def found(
+    tmp_path: Path, rows: list[tuple[str, str]], answers: list[dict[str, object]]
+) -> list[str]:
+    """The codes, for rows of a question and its answer, and recorded answers."""
+    given = [{"prompt": asked, "completion": answered} for asked, answered in rows]
+    written(tmp_path / "train.jsonl", given)
+    recorded = RecordedGenerations.read(written(tmp_path / "answers.jsonl", answers))
+    judged = outcome(asked_prompts, recorded, Dataset.read(tmp_path))
+    return [finding.code.partition(".")[2] for finding in judged.findings]
+
+
+def recorded(count: int, **beside: str) -> list[dict[str, object]]:
+    return [{"prompt": question(3 * i), "answer": "a desk", **beside} for i in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("prepared", "prompts", "codes"),
+    [
+        (lambda text: text, 12, []),
+        (
+            lambda text: text.lower().replace(" is not", "").replace("?", ""),
+            12,
+            ["unlike-the-rows"],
+        ),
+        # Too few tell nothing.
+        (lambda text: text.lower().replace(" is not", "").replace("?", ""), 7, []),
+    ],
+)
+def test_prompts_in_words_that_no_row_has(
+    tmp_path: Path, prepared: object, prompts: int, codes: list[str]
+) -> None:
+    assert callable(prepared)
+    rows = [(prepared(question(i)), desk(i)) for i in range(60)]
+    assert found(tmp_path, rows, recorded(prompts)) == codes
+
+
+def test_rows_that_are_all_of_their_own_words_are_no_measure(tmp_path: Path) -> None:
+    rows = [(f"alpha{i} beta{i} gamma{i}", desk(i)) for i in range(40)]
+    answers = [{"prompt": f"alpha{i} delta{i} eta{i}", "answer": "a desk"} for i in range(90, 99)]
+    assert found(tmp_path, rows, answers) == []
+
+
+@pytest.mark.parametrize(
+    ("known", "distinct", "codes"),
+    [
+        (4, False, []),
+        (2, False, ["never-taught"]),
+        # Where none is taught, they may be written in another way; and rows that are no labels.
+        (0, False, []),
+        (2, True, []),
+    ],
+)
+def test_expected_answers_that_no_row_gives(
+    tmp_path: Path, known: int, distinct: bool, codes: list[str]
+) -> None:
+    rows = [
+        (
+            question(i),
+            f"desk {i}" if distinct and i % 4 else DESKS[i % max(known, 1)] if known else "x",
+        )
+        for i in range(60)
+    ]
+    answers = [
+        {"prompt": question(i), "answer": "a desk", "expected": DESKS[i % 4]} for i in range(12)
+    ]
+    assert found(tmp_path, rows, answers) == codes
+
+
+def test_prompts_of_no_row_that_are_answered_as_expected_show_that_all_is_well(
+    tmp_path: Path,
+) -> None:
+    """Whatever the rows ask in."""
+    rows = [(question(i).lower(), desk(i)) for i in range(60)]
+    answers = [
+        {"prompt": f"NEW: {question(i)}", "answer": desk(i), "expected": desk(i)} for i in range(12)
+    ]
+    assert found(tmp_path, rows, answers) == ["answered-as-expected"]
+    for answer in answers:
+        answer["answer"] = "a desk"
+    assert "answered-as-expected" not in found(tmp_path, rows, answers)
