@@ -74,12 +74,10 @@ _SHOWN = 3
 )
 def asked_prompts(recorded: RecordedGenerations, dataset: Dataset) -> Iterator[Sign]:
     """Hold recorded prompts and expected answers against the training rows."""
-    split = dataset.splits.get("train")
-    every = map(split.pair, split.rows) if split is not None else ()
-    pairs = [pair for pair in every if pair.prompt]
+    if (split := dataset.splits.get("train")) is None:
+        raise NotApplicable("the training rows are not here")
+    pairs = [pair for pair in map(split.pair, split.rows) if pair.prompt]
     items = [item for item in recorded.distinct if item.prompt]
-    if not pairs:
-        raise NotApplicable("the training rows are not here, or have no prompts")
     if len(items) < _PROMPTS or len(pairs) < _FEWEST:
         raise Inconclusive(f"{len(items)} recorded prompts and {len(pairs)} rows are too few")
     asked = {pair.prompt.strip() for pair in pairs}
@@ -88,7 +86,11 @@ def asked_prompts(recorded: RecordedGenerations, dataset: Dataset) -> Iterator[S
     if len(fresh) >= _PROMPTS and right >= _RIGHT * len(fresh):
         yield Sign("answered-as-expected", {"right": right, "fresh": len(fresh)})
         return
-    yield from _unlike([pair.prompt for pair in pairs], [item.prompt for item in items])
+    texts = [pair.prompt for pair in pairs]
+    if split.format == "text":
+        # The marks around a question may be asked with it.
+        texts = [str(row.get(split.features.text)) for row in split.rows]
+    yield from _unlike(texts, [item.prompt for item in items])
     taught = Counter(pair.answer.strip() for pair in pairs)
     wanted = [item.expected.strip() for item in items if item.expected]
     lacking = [answer for answer in wanted if answer not in taught]

@@ -109,3 +109,13 @@ def test_prompts_of_no_row_that_are_answered_as_expected_show_that_all_is_well(
     for answer in answers:
         answer["answer"] = "a desk"
     assert "answered-as-expected" not in found(tmp_path, rows, answers)
+
+
+def test_the_marks_around_a_question_in_plain_text_may_be_asked_with_it(tmp_path: Path) -> None:
+    rows = [{"text": f"MAIL: {question(i)}\nROUTE: {desk(i)}"} for i in range(40)]
+    written(tmp_path / "train.jsonl", rows)
+    answers: list[dict[str, object]] = [
+        {"prompt": f"MAIL: {CITIES[i % 6]}\nROUTE:", "answer": "a desk"} for i in range(12)
+    ]
+    recorded = RecordedGenerations.read(written(tmp_path / "answers.jsonl", answers))
+    assert not outcome(asked_prompts, recorded, Dataset.read(tmp_path)).findings
