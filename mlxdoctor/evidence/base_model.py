@@ -160,7 +160,7 @@ class BaseModel:
             InputError: the module has no weight, or it cannot be read.
         """
         matrix = self.quantized.get(module) or self.tensors.get(f"{module}.weight")
-        if matrix is None or (isinstance(matrix, TensorRef) and not matrix.is_float):
+        if matrix is None or not matrix.is_float:
             raise InputError(self.path, f"has no readable weight for {module}")
         rows = prod(matrix.shape[:-1])
         blocks = -(-min(rows, max_rows) // _ROWS_PER_BLOCK)

@@ -8,7 +8,7 @@ mode. The block formats (MXFP4, MXFP8, NVFP4) have scales of eight bits and no b
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,14 @@ class QuantizedTensor:
     bits: int
     group_size: int
     mode: str
+
+    #: As `TensorRef.is_float`.
+    is_float: ClassVar[bool] = True
+
+    @property
+    def dtype(self) -> str:
+        """How the values are stored: "4-bit affine/64" in groups of 64."""
+        return f"{self.bits}-bit {self.mode}/{self.group_size}"
 
     @property
     def shape(self) -> tuple[int, ...]:

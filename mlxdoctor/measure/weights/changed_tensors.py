@@ -91,7 +91,7 @@ def weight_changes(
         pool.shutdown(cancel_futures=True)
     for name, tensor in old.items():
         if name not in new and name not in leave_out:
-            yield WeightChange(name, tensor.shape, storage(tensor), None, "missing")
+            yield WeightChange(name, tensor.shape, tensor.dtype, None, "missing")
 
 
 def component(name: str) -> str:
@@ -106,13 +106,6 @@ def component(name: str) -> str:
         if any(word in name for word in words):
             return part
     return "other weights"
-
-
-def storage(tensor: Stored) -> str:
-    """How a tensor is stored: "BF16", or "4-bit affine/64" in groups of 64."""
-    if isinstance(tensor, TensorRef):
-        return tensor.dtype
-    return f"{tensor.bits}-bit {tensor.mode}/{tensor.group_size}"
 
 
 def change_of(old: Stored, new: Stored) -> Change:
@@ -141,18 +134,19 @@ def _stored(
 
 
 def _compared(name: str, old: Stored | None, new: Stored) -> WeightChange:
-    change = WeightChange(name, new.shape, None if old is None else storage(old), storage(new), "")
-    if old is None or old.shape != new.shape:
-        return replace(change, status="extra" if old is None else "reshaped")
-    if change.before == change.after and _is_same(old, new):
+    if old is None:
+        return WeightChange(name, new.shape, None, new.dtype, "extra")
+    change = WeightChange(name, new.shape, old.dtype, new.dtype, "changed")
+    if old.shape != new.shape:
+        return replace(change, status="reshaped")
+    if old.dtype == new.dtype and _is_same(old, new):
         return replace(change, status="same", relative=0.0)
-    if not all(isinstance(tensor, QuantizedTensor) or tensor.is_float for tensor in (old, new)):
-        return replace(change, status="changed")
+    if not (old.is_float and new.is_float):
+        return change
     moved = change_of(old, new)
     norm = sqrt(moved.base_square)
     return replace(
         change,
-        status="changed",
         relative=moved.relative,
         nonfinite=moved.nonfinite,
         rounding=new.rounding() / norm if norm and isinstance(new, QuantizedTensor) else 0.0,
