@@ -89,7 +89,7 @@ def _first(values: Iterable[Any], dimensions: int, kind: mx.DtypeCategory) -> An
     return None
 
 
-def bound(function: Callable[..., Any], model: Any, batch: Any) -> OfModel:
+def bound(function: Callable[..., Any], batch: Any) -> OfModel:
     """A function of the user's as a function of the model alone.
 
     The batch is handed over as the function's signature takes it: spread out where it is a
@@ -115,7 +115,7 @@ def bound(function: Callable[..., Any], model: Any, batch: Any) -> OfModel:
         for arguments, options in ((spread, {}), ((batch,), {}), ((), named), ((), {})):
             try:
                 if signature is not None:
-                    signature.bind(*((model,) if has_model else ()), *arguments, **options)
+                    signature.bind(*((None,) if has_model else ()), *arguments, **options)
             except TypeError:
                 continue
             return call
@@ -139,13 +139,13 @@ def parameters_of(function: Callable[..., Any]) -> list[str]:
     return [parameter.name for parameter in parameters if parameter.kind in plain]
 
 
-def as_called(loss: Callable[..., Any], model: Any, batch: Any) -> OfModel:
+def as_called(loss: Callable[..., Any], batch: Any) -> OfModel:
     """The loss as a function of the model alone, giving its first value as a scalar.
 
     Raises:
         InputError: as `bound`; from the function itself, where it returns no scalar array.
     """
-    call = bound(loss, model, batch)
+    call = bound(loss, batch)
 
     def scalar(model: Any) -> mx.array:
         value = call(model)
