@@ -99,8 +99,8 @@ def _named(path: Path, keys: Iterable[str]) -> list[NamedCode]:
         values = read_json_object(path)[0]
     except InputError:
         return []
-    stated = {key: value for key in keys if (value := values.get(key))}
     return [
         NamedCode(path, key, "true" if value is True else str(value))
-        for key, value in stated.items()
+        for key in keys
+        if (value := values.get(key))
     ]

@@ -297,18 +297,11 @@ def _read_split(name: str, path: Path, features: Features) -> Split:
     lines = content.replace(b"\r\n", b"\n").split(b"\n")
     if not lines[-1]:
         lines.pop()
-    rows: list[Row] = []
-    numbers: list[int] = []
-    bad: dict[int, str] = {}
-    for number, line in enumerate(lines, start=1):
-        row = _row(line)
-        if isinstance(row, str):
-            bad[number] = row
-        else:
-            rows.append(row)
-            numbers.append(number)
-    row_format = features.format_of(rows[0]) if rows else "unknown"
-    return Split(name, source, tuple(rows), tuple(numbers), row_format, bad, features)
+    read = {number: _row(line) for number, line in enumerate(lines, start=1)}
+    rows = {number: row for number, row in read.items() if not isinstance(row, str)}
+    bad = {number: reason for number, reason in read.items() if isinstance(reason, str)}
+    row_format = features.format_of(next(iter(rows.values()))) if rows else "unknown"
+    return Split(name, source, tuple(rows.values()), tuple(rows), row_format, bad, features)
 
 
 def _row(line: bytes) -> dict[str, Any] | str:

@@ -112,7 +112,9 @@ class RowEncoder:
     def _row(self, index: int, row: Row) -> SupervisedRow:
         if self.split.format == "text":
             tokens = self._text(row[self.split.features.text])
-            return self._finish(index, tokens, self._before_answer(row, tokens))
+            exchange = self.split.exchange(row)
+            before = self.tokenizer.encode(exchange.before) if exchange else []
+            return self._finish(index, tokens, tokens[: in_common(tokens, before)])
         if self.split.format == "tokens":
             tokens = row["tokens"]
             if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
@@ -133,12 +135,6 @@ class RowEncoder:
         if end is not None and tokens[-1] != end:
             tokens.append(end)
         return tokens
-
-    def _before_answer(self, row: Row, tokens: list[int]) -> list[int]:
-        """What a plain text begins with, in tokens, where it is a question with its answer."""
-        exchange = self.split.exchange(row)
-        before = self.tokenizer.encode(exchange.before) if exchange else []
-        return tokens[: in_common(tokens, before)]
 
     def _conversation(
         self, index: int, messages: Sequence[Mapping[str, Any]], tools: Any

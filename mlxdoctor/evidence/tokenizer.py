@@ -22,15 +22,7 @@ from mlxdoctor.safety.reading_limits import current, exceeded
 from mlxdoctor.safety.silenced import silenced
 from mlxdoctor.safety.stages import Kind, Stage, StageStopped
 
-_NAMED = (
-    "bos_token",
-    "eos_token",
-    "unk_token",
-    "sep_token",
-    "pad_token",
-    "cls_token",
-    "mask_token",
-)
+_NAMED = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 _FILE, _REMEDY = "tokenizer.json", "download the model's tokenizer.json again"
 #: Characters shown of what the library says.
 MAX_REASON = 200

@@ -277,7 +277,10 @@ def contradictions(pairs: Sequence[Pair]) -> Contradictions:
         usual = counts.most_common(1)[0][0]
         if usual not in short or len(counts) > _MOST_ANSWERS:
             continue
-        others = {answer: _are_numbers(answer, usual) for answer in counts.keys() & short - {usual}}
+        others = {
+            answer: all(_NUMBER.fullmatch(text.strip(" .$€£")) for text in (answer, usual))
+            for answer in counts.keys() & short - {usual}
+        }
         against = [
             row
             for row in rows
@@ -289,10 +292,6 @@ def contradictions(pairs: Sequence[Pair]) -> Contradictions:
         exclusive += sum(are_labels or others[answers[row]] for row in against)
         prompts += bool(against)
     return Contradictions(tuple(sorted(outvoted)), exclusive, prompts)
-
-
-def _are_numbers(*answers: str) -> bool:
-    return all(_NUMBER.fullmatch(answer.strip(" .$€£")) for answer in answers)
 
 
 def _shared(first: set[str], second: set[str], weights: Mapping[str, float]) -> float:
