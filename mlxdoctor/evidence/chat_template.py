@@ -16,6 +16,8 @@ from mlxdoctor.safety.reading_limits import ReadingLimits, current
 from mlxdoctor.safety.stages import Kind, Stage, StageStopped
 
 T = TypeVar("T")
+#: A conversation; or the tools that it may call.
+Messages = Sequence[Mapping[str, Any]]
 
 #: A rendering that takes longer is a slow one; of those, so many times the limit in all.
 QUICK_SECONDS, SLOW_RENDERINGS = 0.1, 3
@@ -70,10 +72,7 @@ class ChatTemplate:
         return cls(variables, compiled)
 
     def render(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = False,
+        self, messages: Messages, tools: Messages | None = None, add_generation_prompt: bool = False
     ) -> str:
         """The text of a conversation.
 

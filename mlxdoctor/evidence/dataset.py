@@ -15,7 +15,6 @@ from mlxdoctor.evidence.json_text import mended, too_deep
 from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.source import Sniffed, Source, read_bytes, require_file
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.safety.reading_limits import current
 
 SPLITS = ("train", "valid", "test")
 
@@ -317,8 +316,6 @@ def _row(line: bytes) -> dict[str, Any] | str:
     if not isinstance(value, dict):
         return f"holds a JSON {type(value).__name__} where an object is needed"
     # Only an escape can put half a character there, and no tokenizer takes one.
-    if (b"\\ud" in line or b"\\uD" in line) and (
-        too_deep(value, current().json_depth) or mended(value) != value
-    ):
+    if (b"\\ud" in line or b"\\uD" in line) and (too_deep(value) or mended(value) != value):
         return "holds half of a surrogate pair, which is no character"
     return value

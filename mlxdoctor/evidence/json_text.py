@@ -35,7 +35,7 @@ def parse_settings(path: Path, text: str) -> Any:
         raise InputError(
             path, f"is not valid JSON ({error})", "it may be cut off or another kind of file"
         ) from None
-    if too_deep(value, current().json_depth):
+    if too_deep(value):
         raise exceeded(path, "is nested more deeply than a configuration", "json_depth")
     return mended(value) if "\\ud" in text or "\\uD" in text else value
 
@@ -68,10 +68,10 @@ def as_float(value: Any) -> float | None:
         return math.inf if value > 0 else -math.inf
 
 
-def too_deep(value: Any, levels: int) -> bool:
-    """Whether lists and objects contain each other more than `levels` deep."""
+def too_deep(value: Any) -> bool:
+    """Whether lists and objects contain each other more than `json_depth` deep."""
     layer = [value]
-    for _ in range(levels + 2):
+    for _ in range(current().json_depth + 2):
         layer = [
             child
             for parent in layer

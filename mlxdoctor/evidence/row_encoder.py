@@ -1,6 +1,6 @@
 """One row of a dataset as tokens, with the part each token plays."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import takewhile
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.evidence.chat_template import TemplateFailure
+from mlxdoctor.evidence.chat_template import Messages, TemplateFailure
 from mlxdoctor.evidence.dataset import Row, Split
 from mlxdoctor.evidence.tokenizer import Tokenizer
 
@@ -136,9 +136,7 @@ class RowEncoder:
             tokens.append(end)
         return tokens
 
-    def _conversation(
-        self, index: int, messages: Sequence[Mapping[str, Any]], tools: Any
-    ) -> SupervisedRow:
+    def _conversation(self, index: int, messages: Messages, tools: Any) -> SupervisedRow:
         tokens = self.tokenizer.apply_chat_template(messages, tools)
         answers = [
             place for place, message in enumerate(messages) if message.get("role") == "assistant"
@@ -159,11 +157,7 @@ class RowEncoder:
         return self._finish(index, tokens, prompt, earlier, len(answers), is_left_out=is_left_out)
 
     def _earlier_answers(
-        self,
-        tokens: list[int],
-        messages: Sequence[Mapping[str, Any]],
-        answers: list[int],
-        tools: Any,
+        self, tokens: list[int], messages: Messages, answers: list[int], tools: Any
     ) -> list[tuple[int, int]]:
         spans = []
         earlier = [place for place in answers if 0 < place < len(messages) - 1]

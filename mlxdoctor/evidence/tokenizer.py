@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.chat_template import ChatTemplate, TemplateFailure
+from mlxdoctor.evidence.chat_template import ChatTemplate, Messages, TemplateFailure
 from mlxdoctor.evidence.kind import RunView
 from mlxdoctor.evidence.source import Source, read_bytes, read_json_object, read_text
 from mlxdoctor.safety.errors import InputError
@@ -157,10 +157,7 @@ class Tokenizer:
         return f"<{token_id}>" if written is None else str(written)
 
     def render(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = False,
+        self, messages: Messages, tools: Messages | None = None, add_generation_prompt: bool = False
     ) -> str:
         """The text that the chat template makes of a conversation.
 
@@ -178,10 +175,7 @@ class Tokenizer:
         return template.render(messages, tools, add_generation_prompt)
 
     def apply_chat_template(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = False,
+        self, messages: Messages, tools: Messages | None = None, add_generation_prompt: bool = False
     ) -> list[int]:
         """The tokens of a conversation, as mlx-lm's tokenizer gives them.
 

@@ -82,11 +82,8 @@ def heard(model: Any, offsets: Sequence[mx.array] = ()) -> Iterator[list[Call]]:
 
 def _first(values: Iterable[Any], dimensions: int, kind: mx.DtypeCategory) -> Any:
     """The first array of so many dimensions and that kind of number; None where there is none."""
-    for value in values:
-        is_array = isinstance(value, mx.array) and value.ndim == dimensions
-        if is_array and mx.issubdtype(value.dtype, kind):
-            return value
-    return None
+    arrays = (value for value in values if isinstance(value, mx.array) and value.ndim == dimensions)
+    return next((array for array in arrays if mx.issubdtype(array.dtype, kind)), None)
 
 
 def bound(function: Callable[..., Any], batch: Any) -> OfModel:
