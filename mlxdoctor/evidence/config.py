@@ -293,9 +293,8 @@ class TrainingConfig:
     @property
     def scale(self) -> float | None:
         """What A·B is multiplied by: mlx-lm's scale; alpha/r elsewhere, rsLoRA's alpha/sqrt(r)."""
-        stated = None if self.origin == "peft" else _number(self._lora("scale"))
-        if self.origin == "mlx-lm" or stated is not None:
-            return stated
+        if self.origin == "mlx-lm":
+            return _number(self._lora("scale"))
         if self.alpha is None or not self.rank or self.rank < 0:
             return None
         return self.alpha / (math.sqrt(self.rank) if self.values.get("use_rslora") else self.rank)
