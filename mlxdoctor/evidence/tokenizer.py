@@ -72,7 +72,7 @@ class Tokenizer:
     chat_template: str | None
     renders_itself: bool
     _backend: Any = field(repr=False, compare=False)
-    _templates: Mapping[str, ChatTemplate | TemplateFailure] = field(repr=False, compare=False)
+    _templates: Mapping[str, ChatTemplate] = field(repr=False, compare=False)
     _slow: list[float] = field(default_factory=list, repr=False, compare=False)
 
     @classmethod
@@ -122,7 +122,9 @@ class Tokenizer:
             chat_template=texts.get("default"),
             renders_itself=bool(settings.get("chat_template_type")),
             _backend=backend,
-            _templates={name: _compiled(text, variables) for name, text in texts.items()},
+            _templates={
+                name: ChatTemplate.compile(text, variables) for name, text in texts.items()
+            },
         )
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
@@ -170,8 +172,6 @@ class Tokenizer:
         template = template or self._templates.get("default")
         if template is None:
             raise TemplateFailure("the tokenizer has no chat template")
-        if isinstance(template, TemplateFailure):
-            raise template.with_traceback(None)
         return template.render(messages, tools, add_generation_prompt)
 
     def apply_chat_template(
@@ -336,11 +336,3 @@ def _template_texts(
         for entry in entries
         if isinstance(entry, Mapping)
     }
-
-
-def _compiled(text: str, variables: Mapping[str, Any]) -> ChatTemplate | TemplateFailure:
-    """The template, or why there is none: rows of text need none."""
-    try:
-        return ChatTemplate.compile(text, variables)
-    except TemplateFailure as failure:
-        return failure
