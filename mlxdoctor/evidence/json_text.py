@@ -7,6 +7,7 @@ nesting up to the stack, and half a surrogate pair, which nothing can be written
 import json
 import math
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -42,20 +43,16 @@ def parse_settings(path: Path, text: str) -> Any:
 
 def json_values(text: str) -> tuple[list[Any], int]:
     """The values of a JSON list, of one JSON value, or of JSON lines; and lines that are none."""
-    try:
+    with suppress(ValueError, RecursionError):
         value = json.loads(text)
         return (value if isinstance(value, list) else [value]), 0
-    except (ValueError, RecursionError):
-        pass
     values: list[Any] = []
-    unreadable = 0
     # Not splitlines: a text may hold U+2028 and other separators as they are.
-    for line in filter(str.strip, text.split("\n")):
-        try:
+    lines = [line for line in text.split("\n") if line.strip()]
+    for line in lines:
+        with suppress(ValueError, RecursionError):
             values.append(json.loads(line))
-        except (ValueError, RecursionError):
-            unreadable += 1
-    return values, unreadable
+    return values, len(lines) - len(values)
 
 
 def as_float(value: Any) -> float | None:

@@ -123,12 +123,10 @@ def _cached_snapshots(repository: str) -> list[Path]:
     try:
         home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
         cache = Path(os.environ.get("HF_HUB_CACHE", home / "hub")).expanduser()
-    except RuntimeError:  # a user without a home has no cache
-        return []
-    folder = cache / f"models--{repository.replace('/', '--')}"
-    main = folder / "refs" / "main"
-    try:
+        folder = cache / f"models--{repository.replace('/', '--')}"
+        main = folder / "refs" / "main"
         named = [folder / "snapshots" / main.read_text().strip()] if main.is_file() else []
         return named + sorted((folder / "snapshots").glob("*"))
-    except (OSError, ValueError):  # ValueError: the reference is not UTF-8
+    # A user without a home has no cache; and a reference may not be UTF-8.
+    except (RuntimeError, OSError, ValueError):
         return []

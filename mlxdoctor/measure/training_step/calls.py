@@ -8,7 +8,7 @@ the logits, wherever in the loss the model is called.
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,12 +110,10 @@ def bound(function: Callable[..., Any], batch: Any) -> OfModel:
     signature = _signature(function)
     for has_model in (takes_model, not takes_model):
         for arguments, options in ((spread, {}), ((batch,), {}), ((), named), ((), {})):
-            try:
+            with suppress(TypeError):
                 if signature is not None:
                     signature.bind(*((None,) if has_model else ()), *arguments, **options)
-            except TypeError:
-                continue
-            return call
+                return call
     problem = f"{called} cannot be called with the model and a batch of {len(spread)} parts"
     raise InputError(None, problem, "let it take (model, *batch)")
 
