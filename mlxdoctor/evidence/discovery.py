@@ -231,11 +231,10 @@ def _kind_by_content(path: Path) -> str | None:
     """The field of `RunFiles` that a file belongs in; None where it is no text to look at."""
     file = Sniffed(path)
     kinds = [(kind, holds) for kind, suffixes, holds in _BY_CONTENT if path.suffix in suffixes]
-    try:
+    kind = None
+    # Nobody named this file: one that can't be read is none of the evidence.
+    with suppress(InputError):
         kind = next((kind for kind, holds in kinds if holds(file)), None)
-    except InputError:
-        # Nobody named this file: one that can't be read is none of the evidence.
-        kind = None
     return "unrecognised" if kind is None and path.suffix in _TEXT_SUFFIXES else kind
 
 

@@ -1,6 +1,7 @@
 """One row of a dataset as tokens, with the part each token plays."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import takewhile
@@ -162,16 +163,14 @@ class RowEncoder:
         spans = []
         earlier = [place for place in answers if 0 < place < len(messages) - 1]
         for place in earlier[:MOST_EARLIER]:
-            try:
+            with suppress(TemplateFailure):
                 before = self.tokenizer.apply_chat_template(messages[:place], tools, True)
                 if len(before) >= self.max_seq_length:  # from here on nothing is trained
                     break
                 after = self.tokenizer.apply_chat_template(messages[: place + 1], tools)
-            except TemplateFailure:
-                continue
-            # Some templates rewrite earlier turns: then their place is not known.
-            if tokens[: len(after)] == after and after[: len(before)] == before:
-                spans.append((len(before), len(after)))
+                # Some templates rewrite earlier turns: then their place is not known.
+                if tokens[: len(after)] == after and after[: len(before)] == before:
+                    spans.append((len(before), len(after)))
         return spans
 
     def _finish(

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -111,11 +112,9 @@ def _candidates(named: str, roots: Iterable[Path]) -> list[Path]:
 
 def _first(candidates: Iterable[Path], accept: Callable[[Path], bool]) -> Path | None:
     for candidate in candidates:
-        try:
+        with suppress(OSError):
             if candidate.exists() and accept(candidate):
                 return candidate
-        except OSError:
-            continue
     return None
 
 

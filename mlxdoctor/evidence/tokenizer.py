@@ -7,7 +7,7 @@ template with Jinja2, which takes a tenth of the time of importing transformers.
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -307,14 +307,12 @@ def _stated_eos(
     if tokenizer_eos is not None:
         stated["tokenizer_config.json"] = (tokenizer_eos,)
     for name in ("generation_config.json", "config.json"):
-        try:
+        # A damaged configuration is another check's finding; the tokenizer is still of use.
+        with suppress(InputError):
             value = _optional_object(folder / name, sources).get("eos_token_id")
-        except InputError:
-            # A damaged configuration is another check's finding; the tokenizer is still of use.
-            continue
-        ids = value if isinstance(value, list) else [value]
-        if known := tuple(token for token in ids if type(token) is int):
-            stated[name] = known
+            ids = value if isinstance(value, list) else [value]
+            if known := tuple(token for token in ids if type(token) is int):
+                stated[name] = known
     return stated
 
 

@@ -120,10 +120,9 @@ def bound(function: Callable[..., Any], batch: Any) -> OfModel:
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
     """None where a function does not tell it."""
-    try:
+    with suppress(TypeError, ValueError):
         return inspect.signature(function)
-    except (TypeError, ValueError):
-        return None
+    return None
 
 
 def parameters_of(function: Callable[..., Any]) -> list[str]:
