@@ -1,7 +1,7 @@
 """What of an adapter can't be carried over, and why: the reason instead of a file that differs."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from math import isfinite
 
 from mlxdoctor.convert.portable import LIBRARIES, Library
@@ -13,8 +13,8 @@ from mlxdoctor.measure.weights.adapter_facts import module_scale
 from mlxdoctor.measure.weights.lora_targets import peft_targets, refused_tensors
 from mlxdoctor.safety.errors import InputError
 
-#: Whether something is so, the problem with that, and what to do.
-Case = tuple[object, str, str]
+#: What is wrong, and what to do.
+Refusals = Iterator[tuple[str, str]]
 
 _OUTPUT_HEAD = "lm_head"
 #: Settings of PEFT that are read elsewhere, or say nothing about what the adapter computes. Any
@@ -52,7 +52,7 @@ def require_convertible(
     """
     settings = _peft_settings if source == "peft" else _mlx_settings
     loadable = _of_peft if source == "peft" else _of_mlx
-    for path, cases in (
+    for path, refusals in (
         (adapter.path, _whole(adapter, config)),
         (config.path, settings(config)),
         (adapter.path, loadable(adapter, config, base)),
@@ -60,153 +60,124 @@ def require_convertible(
         (config.path, _scales(adapter, config)),
         (adapter.path, _fit(adapter, base, source)),
     ):
-        for is_so, problem, remedy in cases:
-            if is_so:
-                raise InputError(path, problem, remedy)
+        for problem, remedy in refusals:
+            raise InputError(path, problem, remedy)
 
 
-def _whole(adapter: Adapter, config: TrainingConfig) -> Iterable[Case]:
-    broken = (*adapter.unpaired, *adapter.mismatched)
-    second = [module.name for module in adapter.others if ".lora_" in module.name]
-    others = [module.name for module in adapter.others if ".lora_" not in module.name]
-    empty = [module.name for module in adapter.modules if not module.rank]
-    yield (
-        adapter.not_float,
-        f"has no floating-point factors for {_first(adapter.not_float)}",
-        "save the adapter in float32, float16 or bfloat16",
-    )
-    yield not adapter.modules, "holds no pair of LoRA factors", "there is nothing to convert"
-    yield (
-        broken,
-        f"{_first(broken)} has no partner, or none that it can be multiplied with",
-        "the adapter is incomplete",
-    )
-    yield (
-        second,
-        f"{_first(second)} is a factor of a module that has another in its place",
-        "keep one adapter a file",
-    )
-    yield (
-        others,
-        f"{_first(others)} is no LoRA factor",
-        "an mlx-lm adapter holds nothing but factors",
-    )
-    yield empty, f"{_first(empty)} has rank 0", "there is nothing to convert"
-    yield (
-        adapter.naming != config.origin,
-        f"has the names of {adapter.naming}, but {config.path.name} is of {config.origin}",
-        "put the configuration that was saved with it beside it",
-    )
+def _whole(adapter: Adapter, config: TrainingConfig) -> Refusals:
+    if adapter.not_float:
+        problem = f"has no floating-point factors for {adapter.not_float[0]}"
+        yield problem, "save the adapter in float32, float16 or bfloat16"
+    if not adapter.modules:
+        yield "holds no pair of LoRA factors", "there is nothing to convert"
+    for name in (*adapter.unpaired, *adapter.mismatched):
+        problem = f"{name} has no partner, or none that it can be multiplied with"
+        yield problem, "the adapter is incomplete"
+    # A factor of a module that has another tells more than what is no factor at all.
+    for tensor in sorted(adapter.others, key=lambda tensor: ".lora_" not in tensor.name):
+        if ".lora_" in tensor.name:
+            problem = f"{tensor.name} is a factor of a module that has another in its place"
+            yield problem, "keep one adapter a file"
+        yield f"{tensor.name} is no LoRA factor", "an mlx-lm adapter holds nothing but factors"
+    for module in adapter.modules:
+        if not module.rank:
+            yield f"{module.name} has rank 0", "there is nothing to convert"
+    if adapter.naming != config.origin:
+        problem = f"has the names of {adapter.naming}, but {config.path.name} is of {config.origin}"
+        yield problem, "put the configuration that was saved with it beside it"
 
 
-def _of_peft(adapter: Adapter, config: TrainingConfig, _base: BaseModel | None) -> Iterable[Case]:
+def _of_peft(adapter: Adapter, config: TrainingConfig, _base: BaseModel | None) -> Refusals:
     names = [module.name for module in adapter.modules]
     # Without target_modules, or with a pattern, which is not run: PEFT saved what it matched.
     targets = peft_targets(config, names)
-    ignored = [name for name in names if targets is not None and name not in targets]
-    yield (
-        ignored,
-        f"{_first(ignored)} has factors, but {config.path.name} does not target it, so that "
-        "PEFT would ignore them",
-        "correct target_modules or layers_to_transform",
-    )
+    for name in names:
+        if targets is not None and name not in targets:
+            yield (
+                f"{name} has factors, but {config.path.name} does not target it, so that PEFT "
+                "would ignore them",
+                "correct target_modules or layers_to_transform",
+            )
 
 
-def _of_mlx(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -> Iterable[Case]:
+def _of_mlx(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -> Refusals:
     for tensors, reason in refused_tensors(adapter, config, base):
         problem = f"mlx-lm itself refuses {some_of(tensors, 2)}: {reason}"
-        yield True, problem, "load the adapter once with mlx-lm"
+        yield problem, "load the adapter once with mlx-lm"
 
 
-def _mlx_settings(config: TrainingConfig) -> Iterable[Case]:
-    kind = config.fine_tune_type
-    yield (
-        kind not in ("lora", "dora"),
-        f"describes a fine-tune of type {kind}, which has no LoRA factors",
-        "save the whole model instead",
-    )
-    yield (
-        not isinstance(config.values.get("lora_parameters"), Mapping)
-        or config.scale is None
-        or config.rank is None,
-        "does not state both lora_parameters.rank and lora_parameters.scale",
-        "without the scale the factors mean nothing",
-    )
+def _mlx_settings(config: TrainingConfig) -> Refusals:
+    if (kind := config.fine_tune_type) not in ("lora", "dora"):
+        problem = f"describes a fine-tune of type {kind}, which has no LoRA factors"
+        yield problem, "save the whole model instead"
+    has_parameters = isinstance(config.values.get("lora_parameters"), Mapping)
+    if not has_parameters or config.scale is None or config.rank is None:
+        problem = "does not state both lora_parameters.rank and lora_parameters.scale"
+        yield problem, "without the scale the factors mean nothing"
 
 
-def _peft_settings(config: TrainingConfig) -> Iterable[Case]:
+def _peft_settings(config: TrainingConfig) -> Refusals:
     values = config.values
-    start, stated = values.get("init_lora_weights"), values.get("alpha_pattern")
-    patterns = stated if isinstance(stated, dict) else {}
-    expressions = [pattern for pattern in patterns if not _PLAIN_NAME.fullmatch(pattern)]
     for key, usual in (
         ("peft_type", ("LORA",)),
         ("task_type", (None, "CAUSAL_LM")),
         ("bias", (None, "none")),
     ):
+        if values.get(key) not in usual:
+            only = "mlx-lm has LoRA and DoRA for causal language models only, without biases"
+            yield f"says {values.get(key)} for {key}", only
+    if (start := values.get("init_lora_weights")) not in _PLAIN_STARTS:
         yield (
-            values.get(key) not in usual,
-            f"says {values.get(key)} for {key}",
-            "mlx-lm has LoRA and DoRA for causal language models only, without biases",
+            f"init_lora_weights is {start!r}, with which PEFT may change the base model's weights",
+            "in PEFT, save it with path_initial_model_for_weight_conversion first",
         )
-    yield (
-        start not in _PLAIN_STARTS,
-        f"init_lora_weights is {start!r}, with which PEFT may change the base model's weights",
-        "in PEFT, save it with path_initial_model_for_weight_conversion first",
-    )
-    others = sorted(key for key in values.keys() - _HARMLESS if values[key])
-    yield others, f"sets {_first(others)}", "mlx-lm has no known counterpart of that"
-    yield (
-        config.alpha is None or config.rank is None,
-        "does not state both r and lora_alpha",
-        "without them there is no scale",
-    )
-    yield (
-        expressions,
-        f"alpha_pattern has the regular expression {_first(expressions)!r}",
-        "only plain names are read: a stranger's expression could run for ever",
-    )
+    for key in sorted(values.keys() - _HARMLESS):
+        if values[key]:
+            yield f"sets {key}", "mlx-lm has no known counterpart of that"
+    if config.alpha is None or config.rank is None:
+        yield "does not state both r and lora_alpha", "without them there is no scale"
+    stated = values.get("alpha_pattern")
+    for pattern in stated if isinstance(stated, dict) else ():
+        if not _PLAIN_NAME.fullmatch(pattern):
+            problem = f"alpha_pattern has the regular expression {pattern!r}"
+            yield problem, "only plain names are read: a stranger's expression could run for ever"
 
 
-def _modules(adapter: Adapter, config: TrainingConfig, source: Library) -> Iterable[Case]:
+def _modules(adapter: Adapter, config: TrainingConfig, source: Library) -> Refusals:
     patterns = config.values.get("rank_pattern")
     ranks = (config.rank, *(patterns.values() if isinstance(patterns, dict) else ()))
     is_dora = config.fine_tune_type == "dora"
     for module in adapter.modules:
-        yield (
-            module.experts is not None,
-            f"{module.name} has factors for each of {module.experts} experts, stacked",
-            "PEFT puts LoRA on single linear layers and has no such module",
-        )
-        yield (
-            module.rank not in ranks,
-            f"{module.name} has rank {module.rank}, which {config.path.name} does not mention",
-            f"{LIBRARIES[source].name} itself would refuse this adapter",
-        )
-        yield (
-            (module.magnitude is not None) != is_dora,
-            f"{module.name} has {'no' if is_dora else 'a'} DoRA magnitude, but "
-            f"{config.path.name} says {config.fine_tune_type}",
-            "correct that, or save the adapter again",
-        )
-        yield (
-            "lora_embedding_A" in module.a.name or is_embedding(module.name),
-            f"{module.name} is an embedding, and may be the output head as well: mlx-lm adapts "
-            "both with the same factors, PEFT each with its own",
-            "put LoRA on linear layers only",
-        )
+        if module.experts is not None:
+            problem = f"{module.name} has factors for each of {module.experts} experts, stacked"
+            yield problem, "PEFT puts LoRA on single linear layers and has no such module"
+        if module.rank not in ranks:
+            yield (
+                f"{module.name} has rank {module.rank}, which {config.path.name} does not mention",
+                f"{LIBRARIES[source].name} itself would refuse this adapter",
+            )
+        if (module.magnitude is not None) != is_dora:
+            yield (
+                f"{module.name} has {'no' if is_dora else 'a'} DoRA magnitude, but "
+                f"{config.path.name} says {config.fine_tune_type}",
+                "correct that, or save the adapter again",
+            )
+        if "lora_embedding_A" in module.a.name or is_embedding(module.name):
+            yield (
+                f"{module.name} is an embedding, and may be the output head as well: mlx-lm adapts "
+                "both with the same factors, PEFT each with its own",
+                "put LoRA on linear layers only",
+            )
 
 
-def _scales(adapter: Adapter, config: TrainingConfig) -> Iterable[Case]:
+def _scales(adapter: Adapter, config: TrainingConfig) -> Refusals:
     scales = (module_scale(module, config) for module in adapter.modules)
-    yield (
-        not all(map(isfinite, (config.dropout or 0.0, *scales))),
-        "states a scale or a dropout that is not a finite number",
-        "write the one that it was trained with",
-    )
+    if not all(map(isfinite, (config.dropout or 0.0, *scales))):
+        problem = "states a scale or a dropout that is not a finite number"
+        yield problem, "write the one that it was trained with"
 
 
-def _fit(adapter: Adapter, base: BaseModel | None, source: Library) -> Iterable[Case]:
+def _fit(adapter: Adapter, base: BaseModel | None, source: Library) -> Refusals:
     """Modules that the base lacks, or whose name or weight in the other library is not known."""
     # A base that the other library wrote has that library's names.
     are_looked_up = base is not None and base.is_mlx == (source == "peft")
@@ -216,42 +187,34 @@ def _fit(adapter: Adapter, base: BaseModel | None, source: Library) -> Iterable[
         if base is not None:
             yield from _misfits(module, base)
         is_head = module.name == _OUTPUT_HEAD
-        yield (
-            is_head and base is None,
-            f"{module.name} may share its weight with the embedding, and no base model was "
-            "found to tell",
-            name_base,
-        )
-        yield (
-            is_head and base is not None and base.stated("tie_word_embeddings") is True,
-            f"{module.name} shares its weight with the embedding, and mlx-lm adapts both with "
-            "the same factors, PEFT each with its own",
-            "put LoRA on linear layers only",
-        )
-        yield (
-            not are_looked_up and not _SHARED.fullmatch(module.name),
-            f"the module {module.name} may have another name in {other.name}",
-            f"{name_base}, saved by {other.saves_models}, to look it up",
-        )
+        if is_head and base is None:
+            yield (
+                f"{module.name} may share its weight with the embedding, and no base model was "
+                "found to tell",
+                name_base,
+            )
+        if is_head and base is not None and base.stated("tie_word_embeddings") is True:
+            yield (
+                f"{module.name} shares its weight with the embedding, and mlx-lm adapts both with "
+                "the same factors, PEFT each with its own",
+                "put LoRA on linear layers only",
+            )
+        if not are_looked_up and not _SHARED.fullmatch(module.name):
+            problem = f"the module {module.name} may have another name in {other.name}"
+            yield problem, f"{name_base}, saved by {other.saves_models}, to look it up"
 
 
-def _misfits(module: LoraModule, base: BaseModel) -> Iterable[Case]:
+def _misfits(module: LoraModule, base: BaseModel) -> Refusals:
     shape, ours = base.linear_shapes.get(module.name), (module.in_features, module.out_features)
     # Weights packed by another quantiser have no shape here, but they have the name.
     theirs = shape or ours
-    is_there = shape or any(name.startswith(f"{module.name}.") for name in base.tensors)
-    yield (
-        not is_there,
-        f"the module {module.name} is not in the base model {base.path}",
-        "the adapter does not belong to it, or is saved under names that no loader finds",
-    )
-    yield (
-        theirs != ours,
-        f"{module.name} takes {ours[0]:,} inputs to {ours[1]:,} outputs, but in the base "
-        f"model {base.path} {theirs[0]:,} to {theirs[1]:,}",
-        "the adapter belongs to another model",
-    )
-
-
-def _first(names: Iterable[str]) -> str:
-    return next(iter(names), "")
+    if shape is None and not any(name.startswith(f"{module.name}.") for name in base.tensors):
+        problem = f"the module {module.name} is not in the base model {base.path}"
+        remedy = "the adapter does not belong to it, or is saved under names that no loader finds"
+        yield problem, remedy
+    if theirs != ours:
+        yield (
+            f"{module.name} takes {ours[0]:,} inputs to {ours[1]:,} outputs, but in the base "
+            f"model {base.path} {theirs[0]:,} to {theirs[1]:,}",
+            "the adapter belongs to another model",
+        )

@@ -146,6 +146,11 @@ def evenly(count: int, most: int) -> list[int]:
     return [round(i * (count - 1) / max(1, chosen - 1)) for i in range(chosen)]
 
 
+def ends(text: str, most: int = READ // 2) -> str:
+    """A text, or so many characters of its beginning and its end where it is longer than both."""
+    return text if len(text) <= 2 * most else f"{text[:most]}\n{text[-most:]}"
+
+
 # Whole sets of texts.
 
 

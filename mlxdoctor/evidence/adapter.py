@@ -221,11 +221,9 @@ def _factors(
     tensors: Mapping[str, TensorRef],
 ) -> tuple[Naming, dict[str, dict[str, TensorRef]]]:
     """Whose names the tensors have, and the factors and magnitudes by module."""
-    naming: Naming = "mlx-lm"
-    if not any(name.endswith((".lora_a", ".lora_b")) for name in tensors) and any(
-        map(_NAMES["peft"].match, tensors)
-    ):
-        naming = "peft"
+    has_mlx_lms = any(name.endswith((".lora_a", ".lora_b")) for name in tensors)
+    is_pefts = not has_mlx_lms and any(map(_NAMES["peft"].match, tensors))
+    naming: Naming = "peft" if is_pefts else "mlx-lm"
     parts: dict[str, dict[str, TensorRef]] = {}
     for name, tensor in tensors.items():
         if match := _NAMES[naming].match(name):

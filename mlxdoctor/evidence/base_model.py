@@ -12,7 +12,7 @@ import numpy as np
 
 from mlxdoctor.evidence.adapter import layer_of
 from mlxdoctor.evidence.kind import Missing, RunView
-from mlxdoctor.evidence.quantized import QuantizedTensor, quantized_tensors
+from mlxdoctor.evidence.quantized import QuantizedTensor, Stored, quantized_tensors, stored
 from mlxdoctor.evidence.safetensors_file import merged_tensors, model_files, read_safetensors
 from mlxdoctor.evidence.source import Source, read_json_object
 from mlxdoctor.evidence.tensor import TensorRef
@@ -131,12 +131,14 @@ class BaseModel:
         return shapes
 
     @cached_property
+    def stored(self) -> Mapping[str, Stored]:
+        """Every tensor by name, a quantised matrix under that of its `weight`."""
+        return stored(self.tensors, self.config)
+
+    @cached_property
     def parameter_count(self) -> int:
         """All numbers of the model; a quantised matrix counts what it stands for."""
-        parts = ("weight", "scales", "biases")
-        packed = {f"{module}.{part}" for module in self.quantized for part in parts}
-        sizes = [tensor.size for name, tensor in self.tensors.items() if name not in packed]
-        return sum(sizes) + sum(prod(matrix.shape) for matrix in self.quantized.values())
+        return sum(prod(tensor.shape) for tensor in self.stored.values())
 
     @cached_property
     def norms(self) -> dict[str, float]:
@@ -145,10 +147,8 @@ class BaseModel:
 
     def shape(self, module: str) -> tuple[int, ...]:
         """The shape of a module's weight, dequantised; empty where it has none."""
-        if module in self.quantized:
-            return self.quantized[module].shape
-        tensor = self.tensors.get(f"{module}.weight")
-        return tensor.shape if tensor is not None else ()
+        weight = self.stored.get(f"{module}.weight")
+        return weight.shape if weight is not None else ()
 
     def weight_norm(self, module: str, max_rows: int = 512) -> float:
         """The Frobenius norm of a module's weight, dequantised.
@@ -159,8 +159,8 @@ class BaseModel:
         Raises:
             InputError: the module has no weight, or it cannot be read.
         """
-        matrix = self.quantized.get(module) or self.tensors.get(f"{module}.weight")
-        if matrix is None or (isinstance(matrix, TensorRef) and not matrix.is_float):
+        matrix = self.stored.get(f"{module}.weight")
+        if matrix is None or not matrix.is_float:
             raise InputError(self.path, f"has no readable weight for {module}")
         rows = prod(matrix.shape[:-1])
         blocks = -(-min(rows, max_rows) // _ROWS_PER_BLOCK)

@@ -16,6 +16,8 @@ from mlxdoctor.safety.reading_limits import ReadingLimits, current
 from mlxdoctor.safety.stages import Kind, Stage, StageStopped
 
 T = TypeVar("T")
+#: A conversation; or the tools that it may call.
+Messages = Sequence[Mapping[str, Any]]
 
 #: A rendering that takes longer is a slow one; of those, so many times the limit in all.
 QUICK_SECONDS, SLOW_RENDERINGS = 0.1, 3
@@ -39,7 +41,7 @@ class TemplateTooMuch(TemplateFailure):
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """A compiled chat template.
+    """A compiled chat template, or why it does not compile: rows of text need none.
 
     Attributes:
         variables: the special tokens and switches it can use.
@@ -51,35 +53,33 @@ class ChatTemplate:
 
     @classmethod
     def compile(cls, text: str, variables: Mapping[str, Any]) -> "ChatTemplate":
-        """Compile a template.
-
-        Raises:
-            TemplateFailure: its syntax is wrong.
-        """
+        """Compile a template; what is wrong with it is raised where it is rendered."""
         import jinja2
 
         from mlxdoctor.safety.template_sandbox import Sandbox
 
+        compiled: Any
         try:
             # Jinja computes constants that are printed now, even where it optimizes nothing.
             compiled = _limited(current(), lambda: Sandbox().from_string(text))
+        except TemplateTooMuch as failure:
+            compiled = failure
         # Python refuses some of what Jinja makes of it: deep nesting, digits of other scripts.
         except (jinja2.TemplateError, SyntaxError, ValueError, RecursionError) as error:
             problem = quoted(str(error), MAX_LINE)
-            raise TemplateFailure(f"the chat template does not compile ({problem})") from None
+            compiled = TemplateFailure(f"the chat template does not compile ({problem})")
         return cls(variables, compiled)
 
     def render(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = False,
+        self, messages: Messages, tools: Messages | None = None, add_generation_prompt: bool = False
     ) -> str:
         """The text of a conversation.
 
         Raises:
             TemplateFailure: as the class says; the text is a clause for the user.
         """
+        if isinstance(self._compiled, TemplateFailure):
+            raise self._compiled.with_traceback(None)
         if not messages:
             raise TemplateFailure("the conversation is empty")
         if not all(isinstance(message, Mapping) for message in messages):

@@ -1,6 +1,7 @@
 """Code and pickles that came with a run or its model: found by name, never opened or run."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -71,11 +72,9 @@ class RemoteCode:
         files = [folder / name for folder in folders for name in CONFIGURATIONS]
         pickles: list[Path] = []
         for folder in folders:
-            try:
+            with suppress(OSError):
                 names = islice(folder.iterdir(), current().folder_entries)
                 pickles += sorted(path for path in names if path.suffix.lower() in PICKLE_SUFFIXES)
-            except OSError:
-                continue
         return cls(
             tuple(hash_file(file) for file in files if file.is_file()),
             tuple(
@@ -99,8 +98,8 @@ def _named(path: Path, keys: Iterable[str]) -> list[NamedCode]:
         values = read_json_object(path)[0]
     except InputError:
         return []
-    stated = {key: value for key in keys if (value := values.get(key))}
     return [
         NamedCode(path, key, "true" if value is True else str(value))
-        for key, value in stated.items()
+        for key in keys
+        if (value := values.get(key))
     ]

@@ -230,11 +230,8 @@ class TrainingConfig:
         """Whether the value of `key` is not stated, so that mlx-lm's default applies."""
         if key in MLX_LM_LORA_DEFAULTS:
             # A partial lora_parameters is used as it is: mlx-lm fills in the whole or nothing.
-            return (
-                self.origin == "mlx-lm"
-                and self.has_defaults
-                and self.values.get("lora_parameters") is None
-            )
+            is_stated = self.values.get("lora_parameters") is not None
+            return self.origin == "mlx-lm" and self.has_defaults and not is_stated
         return self._stated(key) is None and self._value(key) is not None
 
     def _stated(self, key: str) -> Any:
@@ -293,9 +290,8 @@ class TrainingConfig:
     @property
     def scale(self) -> float | None:
         """What A·B is multiplied by: mlx-lm's scale; alpha/r elsewhere, rsLoRA's alpha/sqrt(r)."""
-        stated = None if self.origin == "peft" else _number(self._lora("scale"))
-        if self.origin == "mlx-lm" or stated is not None:
-            return stated
+        if self.origin == "mlx-lm":
+            return _number(self._lora("scale"))
         if self.alpha is None or not self.rank or self.rank < 0:
             return None
         return self.alpha / (math.sqrt(self.rank) if self.values.get("use_rslora") else self.rank)

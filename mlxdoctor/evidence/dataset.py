@@ -15,7 +15,6 @@ from mlxdoctor.evidence.json_text import mended, too_deep
 from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.source import Sniffed, Source, read_bytes, require_file
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.safety.reading_limits import current
 
 SPLITS = ("train", "valid", "test")
 
@@ -297,18 +296,11 @@ def _read_split(name: str, path: Path, features: Features) -> Split:
     lines = content.replace(b"\r\n", b"\n").split(b"\n")
     if not lines[-1]:
         lines.pop()
-    rows: list[Row] = []
-    numbers: list[int] = []
-    bad: dict[int, str] = {}
-    for number, line in enumerate(lines, start=1):
-        row = _row(line)
-        if isinstance(row, str):
-            bad[number] = row
-        else:
-            rows.append(row)
-            numbers.append(number)
-    row_format = features.format_of(rows[0]) if rows else "unknown"
-    return Split(name, source, tuple(rows), tuple(numbers), row_format, bad, features)
+    read = {number: _row(line) for number, line in enumerate(lines, start=1)}
+    rows = {number: row for number, row in read.items() if not isinstance(row, str)}
+    bad = {number: reason for number, reason in read.items() if isinstance(reason, str)}
+    row_format = features.format_of(next(iter(rows.values()))) if rows else "unknown"
+    return Split(name, source, tuple(rows.values()), tuple(rows), row_format, bad, features)
 
 
 def _row(line: bytes) -> dict[str, Any] | str:
@@ -324,8 +316,6 @@ def _row(line: bytes) -> dict[str, Any] | str:
     if not isinstance(value, dict):
         return f"holds a JSON {type(value).__name__} where an object is needed"
     # Only an escape can put half a character there, and no tokenizer takes one.
-    if (b"\\ud" in line or b"\\uD" in line) and (
-        too_deep(value, current().json_depth) or mended(value) != value
-    ):
+    if (b"\\ud" in line or b"\\uD" in line) and (too_deep(value) or mended(value) != value):
         return "holds half of a surrogate pair, which is no character"
     return value

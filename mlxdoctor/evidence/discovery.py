@@ -10,11 +10,12 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from mlxdoctor.evidence.adapter import FILE_NAMES, adapter_file
 from mlxdoctor.evidence.answer_keys import is_recorded_answer
 from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
-from mlxdoctor.evidence.dataset import SPLITS, is_log
+from mlxdoctor.evidence.dataset import SPLITS, Features, is_log
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.options import Options
 from mlxdoctor.evidence.run_files import RunFiles, is_model_folder, iteration_in
@@ -33,6 +34,9 @@ WANDB = "wandb"
 _WANDB_RUN = re.compile(r"^(?:offline-)?run-(?=\d)")
 #: What is wrong with a file that no format of logs reads.
 UNREAD_LOG = "looks like a training log, but none of its lines could be read as a report"
+_READ_LOGS = "lines such as `step 10 | loss 2.5 | lr 1e-5` are read, and JSON lines"
+#: What makes a file under another name one of training rows.
+_FORMATS_OF_ROWS = ("completions", "chat", "text")
 #: Folders that belong to a run: a save with a log of its own, as PEFT's trainer makes them, and
 #: what W&B keeps of a run.
 _PART_OF_A_RUN = re.compile(r"checkpoint-\d+|wandb")
@@ -51,8 +55,8 @@ def discover(paths: Iterable[Path], options: Options | None = None) -> RunFiles:
         InputError: a path does not exist, or nothing in it is evidence.
     """
     paths, options = tuple(paths), options or Options()
-    named = (options.base, options.adapter, options.data, options.generations, *options.log)
-    for path in (*paths, *filter(None, named)):
+    named: dict[str, Any] = options.paths
+    for path in (*paths, *named.values(), *options.log):
         try:
             path.stat()
         except (OSError, ValueError):
@@ -61,14 +65,7 @@ def discover(paths: Iterable[Path], options: Options | None = None) -> RunFiles:
     files = RunFiles(roots=paths, adapter=options.adapter)
     for path in paths:
         files = _folder(files, path) if path.is_dir() else _loose_file(files, path)
-    files = replace(
-        files,
-        base=options.base or files.base,
-        adapter=options.adapter or files.adapter,
-        logs=options.log or files.logs,
-        data=options.data or files.data,
-        generations=options.generations or files.generations,
-    )
+    files = replace(files, logs=options.log or files.logs, **named)
     if options.adapter is not None:
         files = _beside_adapter(files, options.adapter)
     if not files.found:
@@ -154,8 +151,9 @@ def _folder(files: RunFiles, folder: Path) -> RunFiles:
             problems.append(_several(folder, what, adapters, remedy))
     for path, kind in by_content.items():
         files = files.having(kind, path)
-        if kind == "unrecognised":
-            problems += _unread(path)
+        with suppress(InputError):
+            if kind == "unrecognised" and looks_like_unread_log(path):
+                problems.append(InputError(path, UNREAD_LOG, _READ_LOGS))
     configs = [path for path, kind in by_content.items() if kind == "config"]
     logs = [path for path in files.logs if path.is_relative_to(folder)]
     if runs := separate_runs(folder, saved, configs, logs):
@@ -233,27 +231,11 @@ def _kind_by_content(path: Path) -> str | None:
     """The field of `RunFiles` that a file belongs in; None where it is no text to look at."""
     file = Sniffed(path)
     kinds = [(kind, holds) for kind, suffixes, holds in _BY_CONTENT if path.suffix in suffixes]
-    try:
-        kind = next((kind for kind, holds in kinds if holds(file)), None)
-    except InputError:
-        # Nobody named this file: one that can't be read is none of the evidence.
-        kind = None
-    return "unrecognised" if kind is None and path.suffix in _TEXT_SUFFIXES else kind
-
-
-def _holds_rows(file: Sniffed) -> bool:
-    keys = file.record.keys()
-    return "messages" in keys or "text" in keys or {"prompt", "completion"} <= keys
-
-
-def _unread(path: Path) -> list[InputError]:
-    """What to say of a file that nothing recognised, if it should have been a log."""
-    problem = UNREAD_LOG
-    remedy = "lines such as `step 10 | loss 2.5 | lr 1e-5` are read, and JSON lines"
+    kind = None
+    # Nobody named this file: one that can't be read is none of the evidence.
     with suppress(InputError):
-        if looks_like_unread_log(path):
-            return [InputError(path, problem, remedy)]
-    return []
+        kind = next((kind for kind, holds in kinds if holds(file)), None)
+    return "unrecognised" if kind is None and path.suffix in _TEXT_SUFFIXES else kind
 
 
 #: Fields of `RunFiles`, and which names of files say that they belong there. People write the
@@ -273,7 +255,7 @@ _BY_CONTENT: tuple[tuple[str, frozenset[str], Callable[[Sniffed], bool]], ...] =
         _TEXT_SUFFIXES,
         lambda file: is_recorded_answer(file.record.keys(), file.path.stem),
     ),
-    ("data", _TEXT_SUFFIXES, _holds_rows),
+    ("data", _TEXT_SUFFIXES, lambda file: Features().format_of(file.record) in _FORMATS_OF_ROWS),
     ("config", _SETTINGS_SUFFIXES, TrainingConfig.is_held_by),
     ("metrics", _TEXT_SUFFIXES, ReportedMetrics.is_held_by),
     ("logs", _TEXT_SUFFIXES, lambda file: looks_like_log(file.path)),

@@ -7,6 +7,7 @@ nesting up to the stack, and half a surrogate pair, which nothing can be written
 import json
 import math
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -35,27 +36,23 @@ def parse_settings(path: Path, text: str) -> Any:
         raise InputError(
             path, f"is not valid JSON ({error})", "it may be cut off or another kind of file"
         ) from None
-    if too_deep(value, current().json_depth):
+    if too_deep(value):
         raise exceeded(path, "is nested more deeply than a configuration", "json_depth")
     return mended(value) if "\\ud" in text or "\\uD" in text else value
 
 
 def json_values(text: str) -> tuple[list[Any], int]:
     """The values of a JSON list, of one JSON value, or of JSON lines; and lines that are none."""
-    try:
+    with suppress(ValueError, RecursionError):
         value = json.loads(text)
         return (value if isinstance(value, list) else [value]), 0
-    except (ValueError, RecursionError):
-        pass
     values: list[Any] = []
-    unreadable = 0
     # Not splitlines: a text may hold U+2028 and other separators as they are.
-    for line in filter(str.strip, text.split("\n")):
-        try:
+    lines = [line for line in text.split("\n") if line.strip()]
+    for line in lines:
+        with suppress(ValueError, RecursionError):
             values.append(json.loads(line))
-        except (ValueError, RecursionError):
-            unreadable += 1
-    return values, unreadable
+    return values, len(lines) - len(values)
 
 
 def as_float(value: Any) -> float | None:
@@ -68,10 +65,10 @@ def as_float(value: Any) -> float | None:
         return math.inf if value > 0 else -math.inf
 
 
-def too_deep(value: Any, levels: int) -> bool:
-    """Whether lists and objects contain each other more than `levels` deep."""
+def too_deep(value: Any) -> bool:
+    """Whether lists and objects contain each other more than `json_depth` deep."""
     layer = [value]
-    for _ in range(levels + 2):
+    for _ in range(current().json_depth + 2):
         layer = [
             child
             for parent in layer

@@ -8,7 +8,7 @@ mode. The block formats (MXFP4, MXFP8, NVFP4) have scales of eight bits and no b
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,14 @@ class QuantizedTensor:
     bits: int
     group_size: int
     mode: str
+
+    #: As `TensorRef.is_float`.
+    is_float: ClassVar[bool] = True
+
+    @property
+    def dtype(self) -> str:
+        """How the values are stored: "4-bit affine/64" in groups of 64."""
+        return f"{self.bits}-bit {self.mode}/{self.group_size}"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -65,6 +73,11 @@ class QuantizedTensor:
             )
         return np.asarray(values.reshape(len(codes), -1), np.float32)
 
+    def elements(self, *spans: Span) -> NDArray[np.float32]:
+        """Elements of these spans of whole rows, flat."""
+        width = self.shape[-1]
+        return self.rows(*((start // width, stop // width) for start, stop in spans)).ravel()
+
     def rounding(self) -> float:
         """The Frobenius norm that rounding evenly spread values to these codes adds on average.
 
@@ -75,6 +88,19 @@ class QuantizedTensor:
             return 0.0
         squares = (np.square(block, dtype=np.float64).sum() for block in self.scales.blocks())
         return float(np.sqrt(sum(squares) * self.group_size / 12))
+
+
+#: A tensor as it lies in a file, or the quantised matrix that it is a part of.
+Stored = TensorRef | QuantizedTensor
+
+
+def stored(tensors: Mapping[str, TensorRef], config: Mapping[str, Any]) -> dict[str, Stored]:
+    """A model's tensors by name, each quantised matrix once, under the name of its `weight`."""
+    quantized = quantized_tensors(tensors, config)
+    parts = {f"{module}.{part}" for module in quantized for part in ("scales", "biases")}
+    matrices = {f"{module}.weight": matrix for module, matrix in quantized.items()}
+    kept = {name: tensor for name, tensor in tensors.items() if name not in parts}
+    return {name: matrices.get(name, tensor) for name, tensor in kept.items()}
 
 
 def quantization_stated(config: Mapping[str, Any]) -> Mapping[str, Any] | None:

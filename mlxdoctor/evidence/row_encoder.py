@@ -1,6 +1,7 @@
 """One row of a dataset as tokens, with the part each token plays."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import takewhile
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.evidence.chat_template import TemplateFailure
+from mlxdoctor.evidence.chat_template import Messages, TemplateFailure
 from mlxdoctor.evidence.dataset import Row, Split
 from mlxdoctor.evidence.tokenizer import Tokenizer
 
@@ -112,7 +113,9 @@ class RowEncoder:
     def _row(self, index: int, row: Row) -> SupervisedRow:
         if self.split.format == "text":
             tokens = self._text(row[self.split.features.text])
-            return self._finish(index, tokens, self._before_answer(row, tokens))
+            exchange = self.split.exchange(row)
+            before = self.tokenizer.encode(exchange.before) if exchange else []
+            return self._finish(index, tokens, tokens[: in_common(tokens, before)])
         if self.split.format == "tokens":
             tokens = row["tokens"]
             if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
@@ -134,15 +137,7 @@ class RowEncoder:
             tokens.append(end)
         return tokens
 
-    def _before_answer(self, row: Row, tokens: list[int]) -> list[int]:
-        """What a plain text begins with, in tokens, where it is a question with its answer."""
-        exchange = self.split.exchange(row)
-        before = self.tokenizer.encode(exchange.before) if exchange else []
-        return tokens[: in_common(tokens, before)]
-
-    def _conversation(
-        self, index: int, messages: Sequence[Mapping[str, Any]], tools: Any
-    ) -> SupervisedRow:
+    def _conversation(self, index: int, messages: Messages, tools: Any) -> SupervisedRow:
         tokens = self.tokenizer.apply_chat_template(messages, tools)
         answers = [
             place for place, message in enumerate(messages) if message.get("role") == "assistant"
@@ -163,25 +158,19 @@ class RowEncoder:
         return self._finish(index, tokens, prompt, earlier, len(answers), is_left_out=is_left_out)
 
     def _earlier_answers(
-        self,
-        tokens: list[int],
-        messages: Sequence[Mapping[str, Any]],
-        answers: list[int],
-        tools: Any,
+        self, tokens: list[int], messages: Messages, answers: list[int], tools: Any
     ) -> list[tuple[int, int]]:
         spans = []
         earlier = [place for place in answers if 0 < place < len(messages) - 1]
         for place in earlier[:MOST_EARLIER]:
-            try:
+            with suppress(TemplateFailure):
                 before = self.tokenizer.apply_chat_template(messages[:place], tools, True)
                 if len(before) >= self.max_seq_length:  # from here on nothing is trained
                     break
                 after = self.tokenizer.apply_chat_template(messages[: place + 1], tools)
-            except TemplateFailure:
-                continue
-            # Some templates rewrite earlier turns: then their place is not known.
-            if tokens[: len(after)] == after and after[: len(before)] == before:
-                spans.append((len(before), len(after)))
+                # Some templates rewrite earlier turns: then their place is not known.
+                if tokens[: len(after)] == after and after[: len(before)] == before:
+                    spans.append((len(before), len(after)))
         return spans
 
     def _finish(

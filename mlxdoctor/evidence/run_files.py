@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -111,11 +112,9 @@ def _candidates(named: str, roots: Iterable[Path]) -> list[Path]:
 
 def _first(candidates: Iterable[Path], accept: Callable[[Path], bool]) -> Path | None:
     for candidate in candidates:
-        try:
+        with suppress(OSError):
             if candidate.exists() and accept(candidate):
                 return candidate
-        except OSError:
-            continue
     return None
 
 
@@ -123,12 +122,10 @@ def _cached_snapshots(repository: str) -> list[Path]:
     try:
         home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
         cache = Path(os.environ.get("HF_HUB_CACHE", home / "hub")).expanduser()
-    except RuntimeError:  # a user without a home has no cache
-        return []
-    folder = cache / f"models--{repository.replace('/', '--')}"
-    main = folder / "refs" / "main"
-    try:
+        folder = cache / f"models--{repository.replace('/', '--')}"
+        main = folder / "refs" / "main"
         named = [folder / "snapshots" / main.read_text().strip()] if main.is_file() else []
         return named + sorted((folder / "snapshots").glob("*"))
-    except (OSError, ValueError):  # ValueError: the reference is not UTF-8
+    # A user without a home has no cache; and a reference may not be UTF-8.
+    except (RuntimeError, OSError, ValueError):
         return []

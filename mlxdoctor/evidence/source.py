@@ -5,7 +5,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from io import FileIO
@@ -209,11 +209,9 @@ class Sniffed:
     @cached_property
     def head(self) -> str:
         """The text it begins with; empty where it can't be read."""
-        try:
-            with open_file(self.path) as stream:
-                return stream.read(SNIFF_BYTES).decode("utf-8-sig", errors="replace")
-        except InputError:
-            return ""
+        with suppress(InputError), open_file(self.path) as stream:
+            return stream.read(SNIFF_BYTES).decode("utf-8-sig", errors="replace")
+        return ""
 
     @cached_property
     def record(self) -> Mapping[str, Any]:

@@ -7,14 +7,14 @@ template with Jinja2, which takes a tenth of the time of importing transformers.
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.chat_template import ChatTemplate, TemplateFailure
+from mlxdoctor.evidence.chat_template import ChatTemplate, Messages, TemplateFailure
 from mlxdoctor.evidence.kind import RunView
 from mlxdoctor.evidence.source import Source, read_bytes, read_json_object, read_text
 from mlxdoctor.safety.errors import InputError
@@ -22,15 +22,7 @@ from mlxdoctor.safety.reading_limits import current, exceeded
 from mlxdoctor.safety.silenced import silenced
 from mlxdoctor.safety.stages import Kind, Stage, StageStopped
 
-_NAMED = (
-    "bos_token",
-    "eos_token",
-    "unk_token",
-    "sep_token",
-    "pad_token",
-    "cls_token",
-    "mask_token",
-)
+_NAMED = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 _FILE, _REMEDY = "tokenizer.json", "download the model's tokenizer.json again"
 #: Characters shown of what the library says.
 MAX_REASON = 200
@@ -80,7 +72,7 @@ class Tokenizer:
     chat_template: str | None
     renders_itself: bool
     _backend: Any = field(repr=False, compare=False)
-    _templates: Mapping[str, ChatTemplate | TemplateFailure] = field(repr=False, compare=False)
+    _templates: Mapping[str, ChatTemplate] = field(repr=False, compare=False)
     _slow: list[float] = field(default_factory=list, repr=False, compare=False)
 
     @classmethod
@@ -130,7 +122,9 @@ class Tokenizer:
             chat_template=texts.get("default"),
             renders_itself=bool(settings.get("chat_template_type")),
             _backend=backend,
-            _templates={name: _compiled(text, variables) for name, text in texts.items()},
+            _templates={
+                name: ChatTemplate.compile(text, variables) for name, text in texts.items()
+            },
         )
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
@@ -165,10 +159,7 @@ class Tokenizer:
         return f"<{token_id}>" if written is None else str(written)
 
     def render(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = False,
+        self, messages: Messages, tools: Messages | None = None, add_generation_prompt: bool = False
     ) -> str:
         """The text that the chat template makes of a conversation.
 
@@ -181,15 +172,10 @@ class Tokenizer:
         template = template or self._templates.get("default")
         if template is None:
             raise TemplateFailure("the tokenizer has no chat template")
-        if isinstance(template, TemplateFailure):
-            raise template.with_traceback(None)
         return template.render(messages, tools, add_generation_prompt)
 
     def apply_chat_template(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = False,
+        self, messages: Messages, tools: Messages | None = None, add_generation_prompt: bool = False
     ) -> list[int]:
         """The tokens of a conversation, as mlx-lm's tokenizer gives them.
 
@@ -321,14 +307,12 @@ def _stated_eos(
     if tokenizer_eos is not None:
         stated["tokenizer_config.json"] = (tokenizer_eos,)
     for name in ("generation_config.json", "config.json"):
-        try:
+        # A damaged configuration is another check's finding; the tokenizer is still of use.
+        with suppress(InputError):
             value = _optional_object(folder / name, sources).get("eos_token_id")
-        except InputError:
-            # A damaged configuration is another check's finding; the tokenizer is still of use.
-            continue
-        ids = value if isinstance(value, list) else [value]
-        if known := tuple(token for token in ids if type(token) is int):
-            stated[name] = known
+            ids = value if isinstance(value, list) else [value]
+            if known := tuple(token for token in ids if type(token) is int):
+                stated[name] = known
     return stated
 
 
@@ -350,11 +334,3 @@ def _template_texts(
         for entry in entries
         if isinstance(entry, Mapping)
     }
-
-
-def _compiled(text: str, variables: Mapping[str, Any]) -> ChatTemplate | TemplateFailure:
-    """The template, or why there is none: rows of text need none."""
-    try:
-        return ChatTemplate.compile(text, variables)
-    except TemplateFailure as failure:
-        return failure

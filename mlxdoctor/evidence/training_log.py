@@ -160,7 +160,11 @@ def looks_like_log(path: Path) -> bool:
     # Pictures stand between a notebook's outputs: its beginning and its end tell nothing.
     is_notebook = path.suffix == NOTEBOOK
     texts = [read_text(path, "json_bytes")[0]] if is_notebook else _ends(path)
-    return any(_shows_log(text, path) for text in texts)
+    marks = [mark for kind in formats(DocumentFormat) for mark in kind.marks]
+    if any(mark in text for text in texts for mark in marks):
+        return True
+    said = (_notes(text, path) for text in texts)
+    return any(bool(notes.formats) or notes.tell_of_training for notes in said)
 
 
 def looks_like_unread_log(path: Path) -> bool:
@@ -190,14 +194,6 @@ def _ends(path: Path) -> list[str]:
     if encoding == "utf-16":
         tail = head[:2] + tail[len(tail) % 2 :] if tail else tail
     return [part.decode(encoding, errors="replace") for part in (head, tail) if part]
-
-
-def _shows_log(text: str, path: Path) -> bool:
-    """Whether the text, or a part of it, speaks of training."""
-    if any(mark in text for kind in formats(DocumentFormat) for mark in kind.marks):
-        return True
-    notes = _notes(text, path)
-    return bool(notes.formats) or notes.tell_of_training
 
 
 def _notes(text: str, path: Path) -> Notes:

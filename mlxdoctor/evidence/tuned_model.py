@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.kind import NotThere, RunView
-from mlxdoctor.evidence.quantized import QuantizedTensor, quantized_tensors
+from mlxdoctor.evidence.quantized import Stored, stored
 from mlxdoctor.evidence.safetensors_file import merged_tensors, model_files, read_safetensors
 from mlxdoctor.evidence.source import Source, read_json_object
 from mlxdoctor.evidence.tensor import TensorRef
@@ -66,16 +66,16 @@ class TunedModel:
         return cls(adapter.path, tensors, from_adapter=True) if tensors else None
 
     @cached_property
-    def quantized(self) -> Mapping[str, QuantizedTensor]:
-        """The quantised matrices by module name, as the folder's `config.json` describes them.
+    def stored(self) -> Mapping[str, Stored]:
+        """As `BaseModel.stored`; the folder's `config.json` describes the quantised matrices.
 
         Raises:
             InputError: the folder has no sound `config.json`.
         """
         if self.from_adapter or not any(name.endswith(".scales") for name in self.tensors):
-            return {}
+            return self.tensors
         config, _ = read_json_object(self.path / "config.json")
-        return quantized_tensors(self.tensors, config)
+        return stored(self.tensors, config)
 
     @cached_property
     def sources(self) -> tuple[Source, ...]:

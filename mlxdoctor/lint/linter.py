@@ -111,11 +111,9 @@ def lint_source(source: SourceFile, chosen: Sequence[Rule], *, whole: bool = Tru
         # A comment that is all of the line above counts, too.
         is_comment = hit.line > 1 and source.lines[hit.line - 2].lstrip().startswith("#")
         places = range(hit.line - is_comment, hit.end_line + 1)
-        lines = [line for line in places if hit.code in ignores.get(line, {})]
-        if lines:
-            used.add((lines[0], hit.code))
-        else:
-            kept.append(hit)
+        ignored = [(line, hit.code) for line in places if (line, hit.code) in ignores]
+        used.update(ignored[:1])
+        kept += [] if ignored else [hit]
     return kept + list(_about_ignores(source, ignores, used, whole))
 
 
@@ -135,36 +133,34 @@ def _hits(source: SourceFile, rule: Rule) -> Iterator[Hit]:
         yield Hit(UNREADABLE, Severity.WARNING, source.path, 1, 1, 1, message, "")
 
 
-def _ignores(source: SourceFile) -> Mapping[int, Mapping[str, str]]:
-    """Line -> the codes that it suppresses, each with its reason."""
+def _ignores(source: SourceFile) -> Mapping[tuple[int, str], str]:
+    """A line and a code that it suppresses -> the reason."""
     if "mlxdoctor:" not in source.text:
         return {}
-    ignores = {}
+    ignores: dict[tuple[int, str], str] = {}
     for token in tokenize.generate_tokens(io.StringIO(source.text).readline):
         match = _IGNORE.match(token.string) if token.type == tokenize.COMMENT else None
         if match is not None:
-            codes = [code.strip() for code in match[1].split(",") if code.strip()]
-            ignores[token.start[0]] = dict.fromkeys(codes, match[2].strip())
+            codes = filter(None, map(str.strip, match[1].split(",")))
+            ignores |= {(token.start[0], code): match[2].strip() for code in codes}
     return ignores
 
 
 def _about_ignores(
     source: SourceFile,
-    ignores: Mapping[int, Mapping[str, str]],
+    ignores: Mapping[tuple[int, str], str],
     used: set[tuple[int, str]],
     whole: bool,
 ) -> Iterator[Hit]:
     """The suppressions that suppress nothing or give no reason."""
-    for line, codes in ignores.items():
-        text = source.lines[line - 1].strip()
-        for code, reason in codes.items():
-            place = (source.path, line, 1, line)
-            if whole and (line, code) not in used:
-                message = f"nothing is found here that ignore[{code}] could suppress"
-                yield Hit(UNUSED, Severity.WARNING, *place, message, text)
-            elif not reason:
-                message = f"ignore[{code}] gives no reason"
-                yield Hit(WITHOUT_REASON, Severity.WARNING, *place, message, text)
+    for (line, code), reason in ignores.items():
+        place, text = (source.path, line, 1, line), source.lines[line - 1].strip()
+        if whole and (line, code) not in used:
+            message = f"nothing is found here that ignore[{code}] could suppress"
+            yield Hit(UNUSED, Severity.WARNING, *place, message, text)
+        elif not reason:
+            message = f"ignore[{code}] gives no reason"
+            yield Hit(WITHOUT_REASON, Severity.WARNING, *place, message, text)
 
 
 def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, bool]]:

@@ -217,10 +217,11 @@ class SourceFile:
             case ast.Name() | ast.Attribute():
                 given = [binding.value for binding in self.given(node)]
             case ast.Subscript(slice=ast.Constant(value=int() as place)):
-                held = self.values(node.value, steps - 1)
-                given = [_element(sequence, place) for sequence in held]
-                if None in given:
-                    return [node]
+                for held in self.values(node.value, steps - 1):
+                    elements = held.elts if isinstance(held, ast.Tuple | ast.List) else []
+                    if not -len(elements) <= place < len(elements):
+                        return [node]
+                    given.append(elements[place])
         followed = dict[ast.expr, None]()
         for value in given:
             followed |= dict.fromkeys([node] if value is None else self.values(value, steps - 1))
@@ -457,11 +458,3 @@ def is_model(node: ast.AST) -> bool:
     """Whether an expression is called a model: `model`, `self.model`, `policy_model`."""
     name = "" if isinstance(node, ast.Call) else last_name(node)
     return name == "model" or name.endswith("_model")
-
-
-def _element(sequence: ast.expr, place: int) -> ast.expr | None:
-    """An element of a tuple or list that is written in the file."""
-    if not isinstance(sequence, ast.Tuple | ast.List):
-        return None
-    inside = -len(sequence.elts) <= place < len(sequence.elts)
-    return sequence.elts[place] if inside else None

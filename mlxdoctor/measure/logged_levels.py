@@ -37,7 +37,6 @@ def logged_loss(log: TrainingLog, planned: int | None = None) -> LoggedLoss | No
     segment = log.main
     train, validation = segment.get("train_loss"), segment.get("val_loss")
     before = segment.base_val_loss if not log.resumed else None
-    # A run that came to its end saves there.
     last = int(train.iterations[-1]) if train is not None and len(train) else None
     is_counted = segment.axis in ("iteration", "step")
     named = log.notes.saves[-1].iteration if log.notes.saves else None

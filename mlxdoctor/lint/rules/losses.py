@@ -60,8 +60,9 @@ def _advantage(node: ast.expr) -> ast.Name | None:
     """A name that says it is an advantage, with a minus or another shape."""
     while isinstance(node, ast.UnaryOp | ast.Subscript):
         node = node.operand if isinstance(node, ast.UnaryOp) else node.value
-    is_advantage = isinstance(node, ast.Name) and _ADVANTAGE.match(node.id.lower())
-    return node if isinstance(node, ast.Name) and is_advantage else None
+    if isinstance(node, ast.Name) and _ADVANTAGE.match(node.id.lower()):
+        return node
+    return None
 
 
 def _made_of(source: SourceFile, node: ast.expr) -> set[str]:

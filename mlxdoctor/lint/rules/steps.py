@@ -5,14 +5,7 @@ import re
 
 from mlxdoctor.finding import Severity
 from mlxdoctor.lint.rule import Hits, rule
-from mlxdoctor.lint.source import (
-    Function,
-    SourceFile,
-    is_model,
-    keyword,
-    last_name,
-    parameters,
-)
+from mlxdoctor.lint.source import Function, SourceFile, is_model, last_name, parameters
 
 _GRADIENT = "mlx.nn.value_and_grad"
 _OF_FIRST = (
@@ -131,11 +124,7 @@ def compiled_without_state(source: SourceFile) -> Hits:
 
 def _states(call: ast.Call) -> bool:
     """Whether a call names the state, or may."""
-    return (
-        keyword(call, "inputs") is not None
-        or keyword(call, "outputs") is not None
-        or any(given.arg is None for given in call.keywords)
-    )
+    return any(given.arg in ("inputs", "outputs", None) for given in call.keywords)
 
 
 def _updating(source: SourceFile, node: ast.AST, function: Function) -> Hits:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from mlxdoctor.engines.text import CONTROL, READ, sampled
+from mlxdoctor.engines.text import CONTROL, ends, sampled
 from mlxdoctor.evidence.dataset import Pair, Split
 from mlxdoctor.finding import Severity
 from mlxdoctor.tables import record, shipped
@@ -108,7 +108,9 @@ def _entry(name: str, table: Mapping[str, Any]) -> Leftover:
 
 def left_in(split: Split, rows: Sequence[int]) -> Iterator[Spoilt]:
     """What was left in some rows of a split."""
-    pairs = {row: _ends_of(split.pair(split.rows[row])) for row in rows}
+    whole = {row: split.pair(split.rows[row]) for row in rows}
+    # Of long texts the ends: some patterns take time by the square of their length.
+    pairs = {row: Pair(ends(pair.prompt), ends(pair.answer)) for row, pair in whole.items()}
     has_prompts = any(pair.prompt for pair in pairs.values())
     for leftover in leftovers():
         if leftover.of in ("answers", "prompts") and split.format == "text" and not has_prompts:
@@ -127,16 +129,6 @@ def left_in(split: Split, rows: Sequence[int]) -> Iterator[Spoilt]:
             row, match = next(iter(matches.items()))
             example = leftover.text(pairs[row])[max(0, match.start() - _BEFORE) :]
             yield Spoilt(leftover, tuple(matches), severity, example)
-
-
-def _ends_of(pair: Pair) -> Pair:
-    """Beginning and end of long texts: some patterns take time by the square of their length."""
-    half = READ // 2
-    prompt, answer = (
-        text if len(text) <= READ else f"{text[:half]}\n{text[-half:]}"
-        for text in (pair.prompt, pair.answer)
-    )
-    return Pair(prompt, answer)
 
 
 def left_in_answers(split: Split) -> Iterator[Spoilt]:

@@ -18,7 +18,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.engines.text import ngrams, vocabulary, words
+from mlxdoctor.engines.text import ends, ngrams, vocabulary, words
 from mlxdoctor.evidence.dataset import Pair
 
 Ints = NDArray[np.int64]
@@ -78,7 +78,7 @@ class RareWords:
         sides = []
         for texts in (prompts, answers):
             most = min(_READ, max(_LEAST_READ, _READ_IN_ALL // len(texts)))
-            sides.append([vocabulary(_ends(text, most)) for text in texts])
+            sides.append([vocabulary(ends(text, most)) for text in texts])
         counts = [Counter(word for text in side for word in text) for side in sides]
         bits = {}
         for word in counts[PROMPT].keys() & counts[ANSWER].keys():
@@ -226,16 +226,12 @@ class _Dealt:
 
 def copied(first: str, second: str) -> bool:
     """Whether much of the shorter text stands word for word in the other."""
-    shorter, longer = sorted((words(_ends(first)), words(_ends(second))), key=len)
+    shorter, longer = sorted((words(ends(first, _READ)), words(ends(second, _READ))), key=len)
     if len(shorter) < _PASSAGE:
         return shorter == longer
     theirs = set(ngrams(longer, _PASSAGE))
     passages = ngrams(shorter, _PASSAGE)
     return sum(passage in theirs for passage in passages) >= _COPIED * len(passages)
-
-
-def _ends(text: str, most: int = _READ) -> str:
-    return text if len(text) <= 2 * most else f"{text[:most]} {text[-most:]}"
 
 
 @dataclass(frozen=True)
@@ -277,7 +273,10 @@ def contradictions(pairs: Sequence[Pair]) -> Contradictions:
         usual = counts.most_common(1)[0][0]
         if usual not in short or len(counts) > _MOST_ANSWERS:
             continue
-        others = {answer: _are_numbers(answer, usual) for answer in counts.keys() & short - {usual}}
+        others = {
+            answer: all(_NUMBER.fullmatch(text.strip(" .$€£")) for text in (answer, usual))
+            for answer in counts.keys() & short - {usual}
+        }
         against = [
             row
             for row in rows
@@ -289,10 +288,6 @@ def contradictions(pairs: Sequence[Pair]) -> Contradictions:
         exclusive += sum(are_labels or others[answers[row]] for row in against)
         prompts += bool(against)
     return Contradictions(tuple(sorted(outvoted)), exclusive, prompts)
-
-
-def _are_numbers(*answers: str) -> bool:
-    return all(_NUMBER.fullmatch(answer.strip(" .$€£")) for answer in answers)
 
 
 def _shared(first: set[str], second: set[str], weights: Mapping[str, float]) -> float:

@@ -8,7 +8,7 @@ the logits, wherever in the loss the model is called.
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,14 +82,11 @@ def heard(model: Any, offsets: Sequence[mx.array] = ()) -> Iterator[list[Call]]:
 
 def _first(values: Iterable[Any], dimensions: int, kind: mx.DtypeCategory) -> Any:
     """The first array of so many dimensions and that kind of number; None where there is none."""
-    for value in values:
-        is_array = isinstance(value, mx.array) and value.ndim == dimensions
-        if is_array and mx.issubdtype(value.dtype, kind):
-            return value
-    return None
+    arrays = (value for value in values if isinstance(value, mx.array) and value.ndim == dimensions)
+    return next((array for array in arrays if mx.issubdtype(array.dtype, kind)), None)
 
 
-def bound(function: Callable[..., Any], model: Any, batch: Any) -> OfModel:
+def bound(function: Callable[..., Any], batch: Any) -> OfModel:
     """A function of the user's as a function of the model alone.
 
     The batch is handed over as the function's signature takes it: spread out where it is a
@@ -113,22 +110,19 @@ def bound(function: Callable[..., Any], model: Any, batch: Any) -> OfModel:
     signature = _signature(function)
     for has_model in (takes_model, not takes_model):
         for arguments, options in ((spread, {}), ((batch,), {}), ((), named), ((), {})):
-            try:
+            with suppress(TypeError):
                 if signature is not None:
-                    signature.bind(*((model,) if has_model else ()), *arguments, **options)
-            except TypeError:
-                continue
-            return call
+                    signature.bind(*((None,) if has_model else ()), *arguments, **options)
+                return call
     problem = f"{called} cannot be called with the model and a batch of {len(spread)} parts"
     raise InputError(None, problem, "let it take (model, *batch)")
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
     """None where a function does not tell it."""
-    try:
+    with suppress(TypeError, ValueError):
         return inspect.signature(function)
-    except (TypeError, ValueError):
-        return None
+    return None
 
 
 def parameters_of(function: Callable[..., Any]) -> list[str]:
@@ -139,13 +133,13 @@ def parameters_of(function: Callable[..., Any]) -> list[str]:
     return [parameter.name for parameter in parameters if parameter.kind in plain]
 
 
-def as_called(loss: Callable[..., Any], model: Any, batch: Any) -> OfModel:
+def as_called(loss: Callable[..., Any], batch: Any) -> OfModel:
     """The loss as a function of the model alone, giving its first value as a scalar.
 
     Raises:
         InputError: as `bound`; from the function itself, where it returns no scalar array.
     """
-    call = bound(loss, model, batch)
+    call = bound(loss, batch)
 
     def scalar(model: Any) -> mx.array:
         value = call(model)

@@ -115,7 +115,7 @@ def _measured(trainer: Trainer, steps: int, tell: Progress) -> TrainingStep:
     from mlxdoctor.measure.training_step.steps import evaluating, forward_pass, make_steps
 
     model = trainer.model
-    loss = as_called(trainer.loss_fn, model, trainer.batch)
+    loss = as_called(trainer.loss_fn, trainer.batch)
     tell("reading the model", 0, _PHASES)
     step = TrainingStep(state=read_state(model, trainer.expect))
     with handed_back(model, trainer.optimizer):

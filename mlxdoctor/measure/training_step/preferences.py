@@ -185,13 +185,17 @@ def _policy(trainer: Trainer, gradients: Gradients, alignment: Alignment) -> Pre
     def per_answer(gradients: Gradients) -> NDArray[np.float64]:
         return np.bincount(groups, pushes(gradients, alignment), answers).astype(np.float64)
 
-    loss = as_called(trainer.loss_fn, trainer.model, batch)
-    turned = gradients_of(loss, trainer.model)
+    turned = gradients_of(as_called(trainer.loss_fn, batch), trainer.model)
     shapes = [[call.logits.shape for call in made.calls] for made in (gradients, turned)]
     values = np.zeros(0) if rewards is None else rewards.array.astype(np.float64)
+    if values.shape[:1] != (answers,):
+        values = values.reshape(-1)
+    if answers and len(values) == answers:
+        # One reward for each answer; as they are where they do not go with them.
+        values = values.reshape(answers, -1).sum(axis=1)
     return Preferences(
         names=("rewards" if rewards is None else rewards.name,),
-        rewards=_of_answers(values, answers),
+        rewards=values,
         pushes=per_answer(gradients),
         reversed=per_answer(turned) if shapes[0] == shapes[1] else np.full(answers, np.nan),
         labels=rewards is not None and rewards.is_label,
@@ -228,11 +232,3 @@ def _answers(alignment: Alignment) -> NDArray[np.int64]:
     numbers: dict[str, int] = {}
     texts = map(_text, _rows(alignment))
     return np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int64)
-
-
-def _of_answers(values: NDArray[np.float64], answers: int) -> NDArray[np.float64]:
-    """One reward for each answer; as they are where they do not go with them."""
-    if values.shape[:1] != (answers,):
-        values = values.reshape(-1)
-    fits = answers > 0 and values.shape[:1] == (answers,)
-    return np.asarray(values.reshape(answers, -1).sum(axis=1)) if fits else values

@@ -22,13 +22,9 @@ def read_state(model: nn.Module, expect: str | None) -> State:
     # The base class's: an override may say anything.
     every = dict(tree_flatten(nn.Module.parameters(model)))
     trainable = {name for name, _ in tree_flatten(nn.Module.trainable_parameters(model))}
-    leaves: dict[str, set[str]] = {}
-    for name in every:
-        owner, _, leaf = name.rpartition(".")
-        if leaf in ADAPTER_LEAVES:
-            leaves.setdefault(owner, set()).add(leaf)
-    adapters = tuple(owner for owner, has in leaves.items() if {"lora_a", "lora_b"} <= has)
-    own = {f"{owner}.{leaf}" for owner in adapters for leaf in leaves[owner]}
+    owners = (name.removesuffix(".lora_a") for name in every if name.endswith(".lora_a"))
+    adapters = tuple(owner for owner in owners if f"{owner}.lora_b" in every)
+    own = {f"{owner}.{leaf}" for owner in adapters for leaf in ADAPTER_LEAVES}
     return State(
         *count_parameters(model),
         adapters=adapters,

@@ -62,9 +62,9 @@ def make_steps(
         gradients: trainable parameter -> the first gradient with respect to it.
         failure: why that could not be taken: only a step of the trainer's own is made then.
     """
-    model, loss = trainer.model, as_called(trainer.loss_fn, trainer.model, trainer.batch)
+    model, loss = trainer.model, as_called(trainer.loss_fn, trainer.batch)
     optimizer = optim.Adam(LEARNING_RATE) if trainer.optimizer is None else trainer.optimizer
-    own = None if trainer.step is None else bound(trainer.step, model, trainer.batch)
+    own = None if trainer.step is None else bound(trainer.step, trainer.batch)
     names = [name for name, _ in tree_flatten(nn.Module.trainable_parameters(model))]
     before = dict(tree_flatten(nn.Module.parameters(model)))
     losses = [first]

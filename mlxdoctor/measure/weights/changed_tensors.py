@@ -4,26 +4,22 @@ Both files are read in blocks, by two threads; a tensor that is the same byte fo
 arithmetic. The memory needed does not grow with the models.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from math import inf, prod, sqrt
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mlxdoctor.engines.tensors import Change, change
 from mlxdoctor.evidence.adapter import Adapter, LoraModule
 from mlxdoctor.evidence.base_model import EMBEDDING_NAMES, BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.quantized import QuantizedTensor, quantized_tensors
+from mlxdoctor.evidence.quantized import QuantizedTensor, Stored, stored
 from mlxdoctor.evidence.tensor import TensorRef
 from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.measure.weights.adapter_facts import module_scale
-
-Stored = TensorRef | QuantizedTensor
 
 _THREADS = 2
 #: Elements of either tensor that a thread holds at once; fewer cost more in calls than in sums.
@@ -79,10 +75,8 @@ def weight_changes(
             unknown mode.
     """
     # A single file describes no quantisation; its matrices are the base's.
-    quantized = (
-        quantized_tensors(tuned.tensors, base.config) if tuned.from_adapter else tuned.quantized
-    )
-    old, new = _stored(base.tensors, base.quantized), _stored(tuned.tensors, quantized)
+    new = stored(tuned.tensors, base.config) if tuned.from_adapter else tuned.stored
+    old = base.stored
     names = [name for name in new if name not in leave_out]
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="weights")
     try:
@@ -91,7 +85,7 @@ def weight_changes(
         pool.shutdown(cancel_futures=True)
     for name, tensor in old.items():
         if name not in new and name not in leave_out:
-            yield WeightChange(name, tensor.shape, storage(tensor), None, "missing")
+            yield WeightChange(name, tensor.shape, tensor.dtype, None, "missing")
 
 
 def component(name: str) -> str:
@@ -108,13 +102,6 @@ def component(name: str) -> str:
     return "other weights"
 
 
-def storage(tensor: Stored) -> str:
-    """How a tensor is stored: "BF16", or "4-bit affine/64" in groups of 64."""
-    if isinstance(tensor, TensorRef):
-        return tensor.dtype
-    return f"{tensor.bits}-bit {tensor.mode}/{tensor.group_size}"
-
-
 def change_of(old: Stored, new: Stored) -> Change:
     """How far all values of two tensors of one shape are apart, added up block by block.
 
@@ -123,36 +110,27 @@ def change_of(old: Stored, new: Stored) -> Change:
     """
     is_plain = isinstance(old, TensorRef) and isinstance(new, TensorRef)
     width = 1 if is_plain else max(old.shape[-1], 1)
-    total = Change()
-    rows, step = prod(old.shape) // width, _BLOCK_ELEMENTS // width
-    for start, stop in _ranges(rows, step):
-        total += change(_values(old, start, stop, width), _values(new, start, stop, width))
-    return total
-
-
-def _stored(
-    tensors: Mapping[str, TensorRef], quantized: Mapping[str, QuantizedTensor]
-) -> dict[str, Stored]:
-    """Tensors by name, each quantised matrix once, under the name of its `weight`."""
-    parts = {f"{module}.{part}" for module in quantized for part in ("scales", "biases")}
-    matrices = {f"{module}.weight": matrix for module, matrix in quantized.items()}
-    kept = {name: tensor for name, tensor in tensors.items() if name not in parts}
-    return {name: matrices.get(name, tensor) for name, tensor in kept.items()}
+    step = max(_BLOCK_ELEMENTS // width, 1) * width
+    parts = (
+        change(old.elements(span), new.elements(span)) for span in _ranges(prod(old.shape), step)
+    )
+    return sum(parts, Change())
 
 
 def _compared(name: str, old: Stored | None, new: Stored) -> WeightChange:
-    change = WeightChange(name, new.shape, None if old is None else storage(old), storage(new), "")
-    if old is None or old.shape != new.shape:
-        return replace(change, status="extra" if old is None else "reshaped")
-    if change.before == change.after and _is_same(old, new):
+    if old is None:
+        return WeightChange(name, new.shape, None, new.dtype, "extra")
+    change = WeightChange(name, new.shape, old.dtype, new.dtype, "changed")
+    if old.shape != new.shape:
+        return replace(change, status="reshaped")
+    if old.dtype == new.dtype and _is_same(old, new):
         return replace(change, status="same", relative=0.0)
-    if not all(isinstance(tensor, QuantizedTensor) or tensor.is_float for tensor in (old, new)):
-        return replace(change, status="changed")
+    if not (old.is_float and new.is_float):
+        return change
     moved = change_of(old, new)
     norm = sqrt(moved.base_square)
     return replace(
         change,
-        status="changed",
         relative=moved.relative,
         nonfinite=moved.nonfinite,
         rounding=new.rounding() / norm if norm and isinstance(new, QuantizedTensor) else 0.0,
@@ -181,13 +159,6 @@ def _parts(tensor: Stored) -> list[TensorRef]:
 def _ranges(count: int, step: int) -> Iterator[tuple[int, int]]:
     """0 to `count` in steps."""
     return pairwise((*range(0, count, max(step, 1)), count)) if count else iter(())
-
-
-def _values(tensor: Stored, start: int, stop: int, width: int) -> NDArray[Any]:
-    """Rows of a quantised matrix, or of a plain tensor seen as rows of that width; flat."""
-    if isinstance(tensor, QuantizedTensor):
-        return tensor.rows((start, stop)).ravel()
-    return tensor.elements((start * width, stop * width))
 
 
 @dataclass(frozen=True)
@@ -281,5 +252,5 @@ def _fusion(
 
 def weight_of(model: BaseModel | TunedModel, module: str) -> Stored | None:
     """A module's weight with readable values, or None where the model has none."""
-    tensor = model.tensors.get(f"{module}.weight")
-    return model.quantized.get(module, tensor if tensor is not None and tensor.is_float else None)
+    weight = model.stored.get(f"{module}.weight")
+    return weight if weight is not None and weight.is_float else None

@@ -86,11 +86,9 @@ def peft_targets(config: TrainingConfig, names: Iterable[str]) -> tuple[str, ...
     targets = []
     for name in names:
         layer = layer_of(name)[0]
-        if stated == "all-linear":
-            is_whole, is_named = False, layer is not None
-        else:
-            is_whole, is_named = name in keys, any(matches(key, name, config) for key in keys)
-        if is_whole or (is_named and (not layers or layer in layers)):
+        is_meant = layer is not None and stated == "all-linear"
+        is_named = is_meant or any(matches(key, name, config) for key in keys)
+        if name in keys or (is_named and (not layers or layer in layers)):
             targets.append(name)
     return tuple(targets)
 

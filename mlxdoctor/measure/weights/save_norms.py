@@ -115,9 +115,7 @@ def _whole_weights(adapter: Adapter, base: BaseModel | None) -> Iterator[tuple[s
     for tensor in adapter.others:
         name = base_name(tensor.name)
         other = base.tensors.get(name)
-        if other is None or other.shape != tensor.shape:
-            continue
-        if tensor.is_float and other.is_float:
+        if other is not None and other.shape == tensor.shape and tensor.is_float and other.is_float:
             relative = change_of(other, tensor).relative
             yield name, relative if isfinite(relative) else nan
 
