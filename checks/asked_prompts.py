@@ -49,7 +49,7 @@ _SHOWN = 3
         "unlike-the-rows": Symptom.warning(
             "the model was asked in words that no row asks with",
             says="Of the words and signs in the {prompts} recorded prompts {unknown:.0%} stand in "
-            "no prompt of the {rows:,} training rows, {words} for one; of those of one row "
+            "no prompt of the {rows:,} training rows (such as {words}); of those of one row "
             "{alone:.0%} stand in no other.",
             expected="prompts that are worded and prepared as those of the rows are",
             fix="Prepare rows and prompts by the same function, and train again; or ask in the "
@@ -58,7 +58,7 @@ _SHOWN = 3
         "never-taught": Symptom.error(
             "some expected answers are those of no row",
             says="{lacking} of the {expected} answers that are expected beside the recorded ones "
-            "are the answer of no training row, {answers} for one: the {rows:,} rows teach "
+            "are the answer of no training row (such as {answers}): the {rows:,} rows teach "
             "{taught:* answer}.",
             expected="rows with every answer that the model is to give",
             fix="Add rows with these answers. Shuffle rows before they are split or cut, and keep "

@@ -38,6 +38,7 @@ from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.measure.text.outputs import SPECIAL_TEXT, answer_words
 from mlxdoctor.measure.text.statistics import SIGNIFICANCE
 from mlxdoctor.models.asked_again import KEPT, TWICE, Asked, AskedAgain
+from mlxdoctor.models.forward import Predicted
 from mlxdoctor.models.generations import Generation, Generations
 from mlxdoctor.safety.quoting import quoted
 
@@ -62,6 +63,8 @@ _CUT, _CUT_TO = 0.5, 0.8
 #: of one in fifty, and share and number of such tokens at the least. 0.07 and 19 with a penalty on
 #: repetition, 0.00 to 0.01 in 13 runs of answers that were not sampled.
 _SURE, _HARDLY, _IMPROBABLE, _FEWEST = 0.1, math.log(50), 0.05, 10
+#: Standard errors of a count that is not chance, and nats by which two tokens are likely alike.
+_ERRORS, _TIE = 3.0, 0.001
 #: Ways of asking that are signs of their own.
 _CODES = {TWICE: "applied-twice", KEPT: "behind-others"}
 #: Tokens of an answer, on average: a label is another one where it was asked otherwise.
@@ -189,8 +192,7 @@ def recorded_answers(asked: AskedAgain, answers: Generations | None) -> Iterator
         yield Sign("base-answers", measured)
     else:
         alike = sum(_shared(item.recorded.tuned, item.own.tuned) > 0 for item in items)
-        is_drawn = not is_sure or sum(each.any() for each in unlikely) <= _BY_CHANCE * len(items)
-        is_sampled = alike > _BY_CHANCE * len(telling) and is_drawn
+        is_sampled = alike > _BY_CHANCE * len(telling) and _may_be_drawn(asked.said)
         if of_base >= _SHARE * len(telling) or is_sampled or len(telling) < _PROMPTS:
             why = "the recorded answers are neither model's: sampled, or asked otherwise"
             raise Inconclusive(why)
@@ -274,6 +276,20 @@ def _is_cut(item: Asked) -> bool:
     is_shorter = len(answer_words(recorded)) <= _CUT_TO * len(answer_words(own))
     is_begun = bool(found) and not before and is_shorter
     return is_begun and is_finished(own) > is_finished(recorded)
+
+
+def _may_be_drawn(said: Sequence[Predicted]) -> bool:
+    """Whether no more tokens are others than the likeliest than where each is drawn by its chance.
+
+    A lower temperature draws fewer.
+    """
+    if not said:
+        return True
+    least = np.concatenate([each.least for each in said])
+    others = int((np.concatenate([each.losses[:, 0] for each in said]) > least + _TIE).sum())
+    chances = 1 - np.exp(-least)
+    spread = math.sqrt(float((chances * (1 - chances)).sum()))
+    return others <= float(chances.sum()) + _ERRORS * spread
 
 
 def _is_unmeant(cut: Sequence[Asked]) -> bool:

@@ -304,13 +304,18 @@ def test_some_answers_beside_other_prompts(elsewhere: int, hit: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("unlikely", "least", "hit"), [(3, 0.01, True), (2, 0.01, False), (3, 0.2, False)]
+    ("others", "least", "hit"),
+    [
+        # Of 80 tokens that are each drawn in one case of ten, 8 others are expected, and 16 hardly.
+        (17, 0.105, True),
+        (15, 0.105, False),
+        (17, 0.3, False),
+    ],
 )
-def test_a_model_that_is_sure_is_not_sampled(unlikely: int, least: float, hit: bool) -> None:
-    """Of eight answers, so many hold a token that it would hardly choose."""
+def test_answers_that_no_sampling_gives(others: int, least: float, hit: bool) -> None:
     recorded = [*[TUNED] * 4, *["It may be anything"] * 4]
-    answers = [said([0.01, 4.0 if i < unlikely else 1.0], least) for i in range(8)]
-    found = outcome(recorded_answers, replace(asked(*recorded), said=tuple(answers))).findings
+    answer = said([4.0] * others + [least] * (80 - others), least)
+    found = outcome(recorded_answers, replace(asked(*recorded), said=(answer,))).findings
     assert [finding.code for finding in found] == ["recorded-answers.of-neither"] * hit
 
 
