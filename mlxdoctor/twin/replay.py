@@ -171,7 +171,8 @@ class _Search:
         Or the one under which it is with another LoRA scale. One figure agrees within its noise
         with many a reading, and to three digits with few.
         """
-        earlier, is_near = None, False
+        # Told whatever is found, so that it comes first: the time may be over later.
+        least, earlier, is_near = self._least, None, False
         for shape in shapes:
             levels = self.bench.validations(shape)
             if any(level.beyond(EXACT) == 0.0 for level in levels):
@@ -193,7 +194,7 @@ class _Search:
         if scaled:
             # That of the base model alone first: among so many scales one may agree by chance.
             return self._result(configured, *min(scaled, key=lambda each: each[-1].agreeing != 0))
-        if (ground := self._faulty_end()) is not None:
+        if (ground := self._faulty_end(least)) is not None:
             return self._result(configured, ground, self.bench.validations(ground))
         return self._result(configured, None, configured)
 
@@ -266,7 +267,7 @@ class _Search:
             scale or (self.bench.other_scale(ground, levels) if ground is not None else None),
             self.bench.is_turned(ground or self.bench.usual, levels),
             self.bench.saved_at(levels),
-            None if before_the_end(configured) else self._least(),
+            None if before_the_end(configured) else self._least,
             NOT_ALL if is_short and self.bench.recorded.misfit(levels) > 0.0 else "",
         )
 
@@ -279,7 +280,9 @@ class _Search:
         settings = (replace(usual.settings, mask_prompt=each) for each in (False, True))
         return tuple(Ground(each, replace(usual.parts, loss=exact_loss)) for each in settings)
 
+    @cached_property
     def _least(self) -> Level | None:
+        """The last loss, beside the least usual one that the saved model has on those rows."""
         levels = list[Level]()
         for shape in self._plain:
             with suppress(InputError):  # rows of text have no prompt
@@ -287,9 +290,8 @@ class _Search:
                 levels += self.bench.trained(shape)
         return min(levels, key=lambda level: level.computed, default=None)
 
-    def _faulty_end(self) -> Ground | None:
+    def _faulty_end(self, least: Level | None) -> Ground | None:
         """The faulty reading under which the end is exact, where no usual loss is near it."""
-        least = self._least()
         if least is None or least.recorded / FAR < least.computed < FAR * least.recorded:
             return None
         for ground in chain(*(self._under(shape, sound=False) for shape in self._plain)):
