@@ -40,22 +40,6 @@ class LogState:
     begins_anew: bool = False
     problems: tuple[str, ...] = ()
 
-    @classmethod
-    def read(cls, texts: Iterable[str], path: Path) -> "LogState":
-        """Read a log from pieces of text that each end where a line ends."""
-        segments, notes = read_log(texts, path)
-        trained = [segment for segment in segments if segment.get("train_loss") is not None]
-        runs = {segment.name: segment for segment in trained or segments}
-        last_line = max((segment.last_line for segment in runs.values()), default=0)
-        failure = notes.failures[-1] if notes.failures else None
-        return cls(
-            runs=tuple(runs.values()),
-            saves=tuple(save.iteration for save in notes.saves if save.iteration is not None),
-            failure=failure if failure is not None and failure.line_number > last_line else None,
-            begins_anew=bool(notes.run_marks) and notes.run_marks[-1] > last_line,
-            problems=tuple(map(str, notes.problems)),
-        )
-
     def nearest_save(self, step: int) -> int | None:
         """The save nearest to a step; of two as near the earlier one."""
         return min(self.saves, key=lambda save: (abs(save - step), save), default=None)
@@ -137,7 +121,18 @@ class GrowingLog:
         if self._old is not None and (stamp[2] != self._old[2] or stamp[1] < self._old[1]):
             self._old, self._old_lines = None, 0
         texts = _without_lines(iter(LogStream(self.path)), self._old_lines)
-        return LogState.read(texts if is_whole else _ended(texts), self.path)
+        segments, notes = read_log(texts if is_whole else _ended(texts), self.path)
+        trained = [segment for segment in segments if segment.get("train_loss") is not None]
+        runs = {segment.name: segment for segment in trained or segments}
+        last_line = max((segment.last_line for segment in runs.values()), default=0)
+        failures = [each for each in notes.failures[-1:] if each.line_number > last_line]
+        return LogState(
+            runs=tuple(runs.values()),
+            saves=tuple(save.iteration for save in notes.saves if save.iteration is not None),
+            failure=failures[0] if failures else None,
+            begins_anew=any(mark > last_line for mark in notes.run_marks[-1:]),
+            problems=tuple(map(str, notes.problems)),
+        )
 
     def wait(self, seconds: float) -> None:
         """Wait for more."""
