@@ -293,11 +293,6 @@ def _page() -> int:
     return descriptor
 
 
-def can_supervise() -> bool:
-    """Whether this system has what it takes."""
-    return os.name == "posix" and bool(sys.executable)
-
-
 def supervise(command: Sequence[str]) -> int | str:
     """Run a program as a watched child.
 
@@ -350,7 +345,13 @@ def _run(command: Sequence[str], left_out: LeftOut) -> int | Stopped:
     }
     try:
         child = Child(command, left_out)
-        outcome = _outcome(child)
+        stopped: Stopped | None = None
+        while stopped is None and child.process.poll() is None:
+            if select.select([child.line], [], [], POLL)[0]:
+                # It can be waited for a moment later; or it has closed what it was given.
+                time.sleep(MOMENT)
+            stopped = child.look()
+        outcome = child.outcome() if stopped is None else stopped
     finally:
         if child is not None:
             child.close()
@@ -365,13 +366,3 @@ def _run(command: Sequence[str], left_out: LeftOut) -> int | Stopped:
         os.kill(os.getpid(), -outcome)
         return 128 - outcome
     return outcome
-
-
-def _outcome(child: Child) -> int | Stopped:
-    while child.process.poll() is None:
-        if select.select([child.line], [], [], POLL)[0]:
-            # It can be waited for a moment later; or it has closed what it was given.
-            time.sleep(MOMENT)
-        if stopped := child.look():
-            return stopped
-    return child.outcome()
