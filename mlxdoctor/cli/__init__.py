@@ -5,8 +5,7 @@ import importlib
 import io
 import os
 import sys
-from collections.abc import Sequence
-from types import MappingProxyType
+from collections.abc import Mapping, Sequence
 
 import click
 
@@ -21,24 +20,22 @@ _OF_OUTPUT = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 #: Command -> its line in `mlxdoctor --help`, so that help loads no command. Each
 #: is `command` in the module `mlxdoctor.cli.NAME`.
-COMMANDS = MappingProxyType(
-    {
-        "preflight": "See whether a run would fail, before it is made.",
-        "diagnose": "Find out why a fine-tune failed, and write a report.",
-        "gate": "Judge many adapters or runs by a policy, for CI.",
-        "inspect": "Show an adapter as a table.",
-        "watch": "Follow a running log, and raise the alarm early.",
-        "bisect": "Find the last good checkpoint, and the best.",
-        "reproduce": "Make the failure again, and find the one change that cures it.",
-        "train": "Train as mlx_lm.lora does, and record every step.",
-        "labels": "Show every token of a row, and whether it is trained on.",
-        "lint": "Find known MLX training mistakes in source code.",
-        "convert": "Turn a PEFT adapter into an mlx-lm one, or back.",
-        "probe": "See what one training step of your trainer really does.",
-        "checks": "List what can be found.",
-        "explain": "Explain a check, code, cause, known bug or lint rule.",
-    }
-)
+COMMANDS: Mapping[str, str] = {
+    "preflight": "See whether a run would fail, before it is made.",
+    "diagnose": "Find out why a fine-tune failed, and write a report.",
+    "gate": "Judge many adapters or runs by a policy, for CI.",
+    "inspect": "Show an adapter as a table.",
+    "watch": "Follow a running log, and raise the alarm early.",
+    "bisect": "Find the last good checkpoint, and the best.",
+    "reproduce": "Make the failure again, and find the one change that cures it.",
+    "train": "Train as mlx_lm.lora does, and record every step.",
+    "labels": "Show every token of a row, and whether it is trained on.",
+    "lint": "Find known MLX training mistakes in source code.",
+    "convert": "Turn a PEFT adapter into an mlx-lm one, or back.",
+    "probe": "See what one training step of your trainer really does.",
+    "checks": "List what can be found.",
+    "explain": "Explain a check, code, cause, known bug or lint rule.",
+}
 
 
 class LazyGroup(click.Group):

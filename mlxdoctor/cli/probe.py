@@ -11,6 +11,7 @@ import click
 
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, options, output
 from mlxdoctor.cli.progress import ProgressLine
+from mlxdoctor.formats import json_format
 from mlxdoctor.formats.escape import terminal
 from mlxdoctor.formats.terminal import Page
 
@@ -79,8 +80,6 @@ def command(
         measured = measure(trainer, steps=steps, sources=sources, progress=progress)
     result = judge(measured)
     if output_format == "json":
-        from mlxdoctor.formats import json_format
-
         click.echo(json_format.render(result.to_dict()), nl=False)
     else:
         click.echo(_text(function, result), nl=False)

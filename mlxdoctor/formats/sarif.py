@@ -126,7 +126,9 @@ def render(result: GateResult) -> str:
         }
         if has_suppressed:
             # Where one result says whether it is suppressed, all do (3.27.23).
-            written["suppressions"] = _suppressions(held)
+            reason = escaped(held.reason or "it is in the baseline of known findings")
+            suppression = {"kind": "external", "status": "accepted", "justification": reason}
+            written["suppressions"] = [suppression] if held.ruling == "suppressed" else []
         results.append(written)
     remarks = [
         (item.status, sentence(text), main_file(item))
@@ -181,13 +183,6 @@ def _message(item: GateItem, finding: Finding) -> str:
     if finding.fix:
         parts.append(sentence(finding.fix))
     return " ".join(parts)
-
-
-def _suppressions(gated: GatedFinding) -> list[dict[str, str]]:
-    if gated.ruling != "suppressed":
-        return []
-    reason = gated.reason or "it is in the baseline of known findings"
-    return [{"kind": "external", "status": "accepted", "justification": escaped(reason)}]
 
 
 def _notification(level: str, text: str, path: str | None) -> dict[str, Any]:

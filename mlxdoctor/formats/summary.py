@@ -353,10 +353,7 @@ def some(texts: Sequence[str], most: int) -> list[str]:
 
 def slug(name: str) -> str:
     """`name` as a folder name that needs no quoting and can't leave its parent folder."""
-    kept = "".join(
-        one if one.isascii() and (one.isalnum() or one in "._-") else "-" for one in name
-    )
-    return kept.strip(".-")[:80] or "run"
+    return re.sub(r"[^\w.-]", "-", name, flags=re.ASCII).strip(".-")[:80] or "run"
 
 
 def number(value: Any) -> str:
