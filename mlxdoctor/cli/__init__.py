@@ -41,14 +41,12 @@ COMMANDS: Mapping[str, str] = {
 class LazyGroup(click.Group):
     """A group that imports a command's module only when that command runs."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, _: click.Context) -> list[str]:
         """The commands in the order in which they are met."""
-        del ctx
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, _: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name, loaded."""
-        del ctx
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"mlxdoctor.cli.{cmd_name}")
@@ -68,9 +66,8 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
         """The table of commands, without loading any."""
-        del ctx
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 

@@ -74,9 +74,8 @@ def _parser(pictures: Mapping[str, bytes]) -> MarkdownIt:
     return parser
 
 
-def _folding(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+def _folding(state: StateBlock, start: int, _end: int, silent: bool) -> bool:
     """The lines of `<details>` and `<summary>` that our own template writes."""
-    del end
     line = state.src[state.bMarks[start] + state.tShift[start] : state.eMarks[start]]
     if not _FOLDING.fullmatch(line):
         return False
