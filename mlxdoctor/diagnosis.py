@@ -255,15 +255,11 @@ def _score(
             for code, weight in weights.items()
             if weight < 0 or not knowledge.is_effect(code)
         }
+    # Of equals the one that is listed first.
+    ordered = sorted(weights, key=lambda code: (-abs(weights[code]), -present[code].rank))
     strongest: dict[tuple[str, bool], str] = {}
-
-    def strength(code: str) -> tuple[float, int]:
-        return abs(weights[code]), present[code].rank
-
-    for code, weight in weights.items():
-        key = (knowledge.group(code), weight > 0)
-        # Of equals the one that is listed first.
-        strongest[key] = max(strongest.get(key, code), code, key=strength)
+    for code in ordered:
+        strongest.setdefault((knowledge.group(code), weights[code] > 0), code)
     terms = []
     for code, weight in weights.items():
         group = knowledge.group(code)
