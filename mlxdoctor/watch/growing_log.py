@@ -3,7 +3,7 @@
 import os
 import select
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,22 +51,16 @@ def rows_of(run: Segment) -> list[LogRow]:
     Where several losses have the same number, those of an epoch say, each is a row, and what is
     reported less often stands with the last of them.
     """
-    columns = {
-        name: list(zip(series.iterations.tolist(), series.values.tolist(), strict=True))
-        for name, series in run.series.items()
-    }
-    counts = {name: Counter(step for step, _ in column) for name, column in columns.items()}
-    most = Counter[int]()
-    for count in counts.values():
-        most |= count
-    rows: dict[tuple[int, int], dict[str, float]] = {}
-    for name, column in columns.items():
-        place = Counter[int]()
-        for step, value in column:
-            number = most[step] - counts[name][step] + place[step]
-            rows.setdefault((step, number), {})[name] = value
-            place[step] += 1
-    return [LogRow(step, rows[step, number]) for step, number in sorted(rows)]
+    # By step and place: 0 for the last of a step, -1 for the one before.
+    rows: defaultdict[tuple[int, int], dict[str, float]] = defaultdict(dict)
+    for name, series in run.series.items():
+        after = Counter[int]()
+        for step, value in zip(
+            series.iterations[::-1].tolist(), series.values[::-1].tolist(), strict=True
+        ):
+            rows[step, -after[step]][name] = value
+            after[step] += 1
+    return [LogRow(step, rows[step, place]) for step, place in sorted(rows)]
 
 
 class GrowingLog:
