@@ -45,26 +45,20 @@ class LazyGroup(click.Group):
         """The commands in the order in which they are met."""
         return list(COMMANDS)
 
-    def get_command(self, _: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name, loaded."""
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, loaded; where there is none, the error names a similar one."""
         if cmd_name not in COMMANDS:
-            return None
+            if ctx.resilient_parsing:
+                return None
+            from difflib import get_close_matches
+
+            close = get_close_matches(cmd_name, COMMANDS, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise click.UsageError(f"No such command {cmd_name!r}.{hint}", ctx)
         module = importlib.import_module(f"mlxdoctor.cli.{cmd_name}")
         from mlxdoctor.cli.options import with_limit
 
         return with_limit(module.command)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, with a suggestion where the name is nearly right."""
-        if not ctx.resilient_parsing and args and args[0] not in COMMANDS:
-            from difflib import get_close_matches
-
-            close = get_close_matches(args[0], COMMANDS, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
         """The table of commands, without loading any."""
