@@ -135,13 +135,14 @@ class Follower:
                 best = replace(best, save=state.nearest_save(best.step))
             trained = (row.step for row in rows if "train_loss" in row.values)
             trained_to = max((trained_to, *trained))
-            now = Ending("", step=rows[-1].step, unit=run.unit, iterations=total, best=best)
+            reports = sum(each.reports for each in state.runs)
+            step, unit = rows[-1].step, run.unit
+            now = Ending("", reports=reports, step=step, unit=unit, iterations=total, best=best)
         best = now.best
+        if best and best.since >= REMARKED_AFTER and best.step != self._remarked_at:
+            self._remarked_at = best.step
+            self.notify("remark", sentence(str(best)), best=best.to_dict())
         if state.runs:
-            now = replace(now, reports=sum(run.reports for run in state.runs))
-            if best and best.since >= REMARKED_AFTER and best.step != self._remarked_at:
-                self._remarked_at = best.step
-                self.notify("remark", sentence(str(best)), best=best.to_dict())
             self.progress("watching", now.step, now.iterations or now.step)
         if state.begins_anew:
             return now
