@@ -340,8 +340,6 @@ def selected(checks: Iterable[Check], select: Iterable[str], ignore: Iterable[st
     """
     checks = list(checks)
     select, ignore = set(select), set(ignore)
-    if not (select or ignore):
-        return checks
     known = {name for check in checks for name in (check.name, *check.symptoms)}
     for pattern in sorted((select | ignore) - known):
         raise InputError(

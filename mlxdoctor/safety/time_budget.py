@@ -67,7 +67,7 @@ class TimeBudget:
         done, size, speed = 0, first, 0.0
         while done < len(costs) and self.left > 0:
             stop = min(done + size, len(costs))
-            if done and math.isfinite(allowed):
+            if done:
                 left = allowed - (self._clock() - begun)
                 while stop > done and speed * sum(costs[done:stop]) > left:
                     stop -= 1
