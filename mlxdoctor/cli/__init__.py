@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _output_failed(error)
     except InputError as error:
-        return refuse(str(error), getattr(error, "frames", ()))
+        return refuse(str(error), error.frames)
     except click.ClickException as error:
         error.show()
         return EXIT_UNUSABLE
