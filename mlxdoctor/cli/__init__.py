@@ -90,7 +90,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: without the program's name; those of the process by default.
     """
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
     stdout = sys.stdout
     if isinstance(stdout, io.TextIOWrapper) and stdout.errors == "strict":
         # Write `\u2192` where the terminal's encoding has no arrow, rather than fail.

@@ -14,9 +14,6 @@ from mlxdoctor.cli import (
 )
 from mlxdoctor.cli.progress import ProgressLine
 
-#: Below the run's report.
-FOLDER = "reproduction"
-
 
 @click.command(
     name="reproduce",
@@ -89,7 +86,7 @@ def command(
         if not report.diagnosis and not causes:
             click.echo(f"{report.name}: nothing to reproduce; no cause is suspected.")
             return EXIT_CLEAN
-        work = folder / slug(report.name) / FOLDER
+        work = folder / slug(report.name) / "reproduction"
         output.refuse_inside(work, inspected)
         try:
             report = reproduce(

@@ -10,7 +10,6 @@ A gate's result is described in docs/gate.schema.json, a report in docs/report.s
 
 import json
 import math
-from collections.abc import Mapping
 from typing import Any
 
 from mlxdoctor.finding import plain
@@ -23,7 +22,7 @@ from mlxdoctor.installed import version_here
 GATE_SCHEMA_VERSION = 2
 
 
-def render(content: Mapping[str, Any]) -> str:
+def render(content: Any) -> str:
     """Indented JSON in ASCII, with a line break at its end."""
     return json.dumps(strict(content), indent=2, allow_nan=False) + "\n"
 
