@@ -15,19 +15,17 @@ def main() -> int:
 
     if attach():
         return _watched()
-    from mlxdoctor.safety.watched import can_supervise, supervise
+    from mlxdoctor.safety.watched import supervise
 
-    if can_supervise():
-        try:
-            ended = supervise([sys.executable, *sys.orig_argv[1:]])
-        except OSError:
-            return _run()
-        if isinstance(ended, int):
-            return ended
-        from mlxdoctor.cli import refuse
+    try:
+        ended = supervise([sys.executable, *sys.orig_argv[1:]])
+    except OSError:
+        return _run()
+    if isinstance(ended, int):
+        return ended
+    from mlxdoctor.cli import refuse
 
-        return refuse(ended)
-    return _run()
+    return refuse(ended)
 
 
 def _run() -> int:

@@ -25,7 +25,6 @@ from mlxdoctor.judge.remedy import fix_for, needed_values
 from mlxdoctor.report import Fix, Report
 from mlxdoctor.run import Run
 from mlxdoctor.run_texts import texts_of
-from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.texts import as_seen_here
 
 #: The sign of a model that is as good as its rows make one.
@@ -151,23 +150,21 @@ def _is_clear(run: Run, outcomes: tuple[Outcome, ...]) -> bool:
     )
 
 
-def _lacking(run: Run, outcomes: tuple[Outcome, ...]) -> list[InputError]:
-    """The files that could not be read, and without which no run is healthy.
+def _is_whole(run: Run, outcomes: tuple[Outcome, ...]) -> bool:
+    """Whether all files could be read without which no run is healthy.
 
     A model that reached what its rows teach did so whatever its log says.
     """
     has_reached = REACHED in severities(outcomes)
-    return [
-        error
+    return all(
+        has_reached and (error.problem == UNREAD_LOG or error.path in run.files.logs)
         for error in run.unreadable
-        if not (has_reached and (error.problem == UNREAD_LOG or error.path in run.files.logs))
-    ]
+    )
 
 
 def _report(run: Run, outcomes: tuple[Outcome, ...], command: Callable[[bool], str]) -> RunReport:
     knowledge = load_causes()
-    unreadable = tuple(str(error) for error in run.unreadable)
-    judged = judge(outcomes, knowledge, whole=not _lacking(run, outcomes))
+    judged = judge(outcomes, knowledge, whole=_is_whole(run, outcomes))
     diagnosis = judged.diagnosis
     fix = _fix(run, diagnosis[0], outcomes) if diagnosis else None
     log = run.get(TrainingLog)
@@ -187,7 +184,7 @@ def _report(run: Run, outcomes: tuple[Outcome, ...], command: Callable[[bool], s
         next=unlocks,
         commands=(command(run.options.allow_model),),
         versions={**versions_here(), **(log.notes.versions if log is not None else {})},
-        unreadable=unreadable,
+        unreadable=tuple(str(error) for error in run.unreadable),
         version=version_here(),
     )
     shown = as_seen_here(report if run.options.with_text else without_text(report, texts_of(run)))

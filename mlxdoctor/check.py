@@ -28,6 +28,7 @@ import sys
 import time
 import types
 import typing
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint, entry_points
@@ -196,8 +197,8 @@ class Check:
             value = source.get(requirement.kind)
             if value is None and not requirement.optional:
                 # A source that was made by hand need not know.
-                cannot_have = getattr(source, "cannot_have", None)
-                got.arises = cannot_have is None or not cannot_have(requirement.kind)
+                cannot_have = getattr(source, "cannot_have", lambda _: False)
+                got.arises = not cannot_have(requirement.kind)
                 return Status.SKIPPED, source.why_missing(requirement.kind)
             arguments[requirement.parameter] = value
         # A source that was made by hand is of a run.
@@ -278,8 +279,7 @@ def _requirements(function: Callable[..., Any]) -> tuple[Requirement, ...]:
     hints = typing.get_type_hints(function)
     requirements: list[Requirement] = []
     for parameter in inspect.signature(function).parameters:
-        annotation = hints.get(parameter)
-        if annotation is None:
+        if (annotation := hints.get(parameter)) is None:
             raise TypeError(f"{function.__module__}: parameter {parameter} has no annotation")
         options = typing.get_args(annotation)
         is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
@@ -306,12 +306,9 @@ def discover() -> tuple[Check, ...]:
         except Exception as error:  # one package's bug must not hide what the others find
             loaded = _not_imported(entry_point, error)
         found.extend([loaded] if isinstance(loaded, Check) else _checks_in(loaded))
-    by_code: dict[str, str] = {}
-    for check in found:
-        for code in check.codes:
-            if code in by_code:
-                raise ValueError(f"the code {code} is reported by two checks: remove one of them")
-            by_code[code] = check.name
+    codes = Counter(code for check in found for code in check.symptoms)
+    if repeated := [code for code, count in codes.items() if count > 1]:
+        raise ValueError(f"the code {repeated[0]} is reported by two checks: remove one of them")
     return tuple(sorted(found, key=lambda check: check.name))
 
 
@@ -343,8 +340,6 @@ def selected(checks: Iterable[Check], select: Iterable[str], ignore: Iterable[st
     """
     checks = list(checks)
     select, ignore = set(select), set(ignore)
-    if not (select or ignore):
-        return checks
     known = {name for check in checks for name in (check.name, *check.symptoms)}
     for pattern in sorted((select | ignore) - known):
         raise InputError(

@@ -127,10 +127,9 @@ def judge(
     possible = {listed.cause.id: listed for listed in (*diagnosis, *suspected)}
     against = faint | refuted
     coverage = tuple(
-        _without(cause, against[cause.id])
-        if cause.id in against and cause.id not in possible
-        else _covered(cause, named, possible, by_check, noted)
+        _covered(cause, named, possible, against.get(cause.id, entry), lacking)
         for cause in knowledge.causes.values()
+        for entry, lacking in [_sought(cause, by_check, noted)]
     )
     open_causes = sum(covered.status is CauseStatus.OPEN for covered in coverage)
     # What could not be looked for may be there: 27 of 401 faulty runs of the ward show nothing
@@ -163,27 +162,20 @@ def _covered(
     cause: Cause,
     named: str | None,
     possible: Mapping[str, Diagnosed],
-    by_check: Mapping[str, Outcome],
-    noted: Mapping[str, Severity],
+    entry: str,
+    lacking: Iterable[str],
 ) -> Coverage:
+    """What is known of a cause: `entry` speaks against it; without one, what `lacking` says."""
     if cause.id in possible:
         status = CauseStatus.NAMED if cause.id == named else CauseStatus.POSSIBLE
         return Coverage(cause.id, status, possible[cause.id].supporting[0])
-    if not cause.ruled_out_by:
+    if entry and not cause.broad:
+        return Coverage(cause.id, CauseStatus.RULED_OUT, entry)
+    if entry or not cause.ruled_out_by:
         return Coverage(cause.id, CauseStatus.NO_SIGN, _NOT_SEEN)
-    entry, lacking = _sought(cause, by_check, noted)
-    if entry:
-        return _without(cause, entry)
     clause = next(filter(None, lacking), "its check did not run")
     why, _, needs = clause.partition("; ")
     return Coverage(cause.id, CauseStatus.OPEN, why, needs)
-
-
-def _without(cause: Cause, why: str) -> Coverage:
-    """Of a cause that nothing speaks for any more, and what speaks against it."""
-    if cause.broad:
-        return Coverage(cause.id, CauseStatus.NO_SIGN, _NOT_SEEN)
-    return Coverage(cause.id, CauseStatus.RULED_OUT, why)
 
 
 def _sought(
@@ -255,15 +247,11 @@ def _score(
             for code, weight in weights.items()
             if weight < 0 or not knowledge.is_effect(code)
         }
+    # Of equals the one that is listed first.
+    ordered = sorted(weights, key=lambda code: (-abs(weights[code]), -present[code].rank))
     strongest: dict[tuple[str, bool], str] = {}
-
-    def strength(code: str) -> tuple[float, int]:
-        return abs(weights[code]), present[code].rank
-
-    for code, weight in weights.items():
-        key = (knowledge.group(code), weight > 0)
-        # Of equals the one that is listed first.
-        strongest[key] = max(strongest.get(key, code), code, key=strength)
+    for code in ordered:
+        strongest.setdefault((knowledge.group(code), weights[code] > 0), code)
     terms = []
     for code, weight in weights.items():
         group = knowledge.group(code)

@@ -22,5 +22,4 @@ def versions_here() -> dict[str, str]:
 
     They say nothing of the machine that trained.
     """
-    versions = {package: version_here(package) for package in _PACKAGES}
-    return {package: number for package, number in versions.items() if number != UNKNOWN}
+    return {name: number for name in _PACKAGES if (number := version_here(name)) != UNKNOWN}

@@ -147,12 +147,11 @@ class Report:
     def figures(self) -> dict[str, Exhibit]:
         """Name -> what the figure shows, for those whose check had something to measure."""
         exhibits = [one for outcome in self.outcomes for one in outcome.exhibits if one.figure]
-        places = {one.figure: place for place, one in enumerate(FIGURES)}
-        exhibits.sort(key=lambda one: places.get(one.figure, len(places)))
-        return {
+        shown = dict.fromkeys(kind.figure for kind in FIGURES) | {
             one.figure: replace(one, onset=self.onset) if isinstance(one, LossCurve) else one
             for one in exhibits
         }
+        return {name: one for name, one in shown.items() if one is not None}
 
     @property
     def reruns(self) -> tuple[Rerun, ...]:

@@ -25,13 +25,9 @@ def row_texts(run: Run) -> Iterator[str]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    # A row may be nested as deep as its parser allows: no recursion.
-    waiting = [value]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, str):
-            yield part
-        elif isinstance(part, Mapping):
-            waiting.extend(part.values())
-        elif isinstance(part, list | tuple):
-            waiting.extend(part)
+    # No row is nested deeper than the limit `json_depth`.
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(part)

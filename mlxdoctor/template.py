@@ -67,12 +67,11 @@ def duration(seconds: float) -> str:
 @lru_cache(maxsize=4096)
 def _parts(template: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """The template cut into plain text, and alternatives for each part in brackets."""
+    found = list(_PART.finditer(template))
+    if sum(len(part[0]) for part in found) != len(template):
+        raise ValueError(f"a square bracket is not closed in {template!r}")
     parts: list[tuple[str, tuple[str, ...]]] = []
-    position = 0
-    for part in _PART.finditer(template):
-        if part.start() != position:
-            break
-        position = part.end()
+    for part in found:
         if part[0] in ("[[", "]]"):
             parts.append((part[0][0], ()))
         elif part[1] is not None:
@@ -80,8 +79,6 @@ def _parts(template: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
             parts.append(("", tuple(inside.split("|"))))
         else:
             parts.append((part[0], ()))
-    if position != len(template):
-        raise ValueError(f"a square bracket is not closed in {template!r}")
     return tuple(parts)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlxdoctor.api import CLEAR, _lacking, diagnose
+from mlxdoctor.api import CLEAR, _is_whole, diagnose
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
 from mlxdoctor.installed import UNKNOWN, version_here
 from mlxdoctor.measure.exhibited import MAX_POINTS
@@ -106,7 +106,7 @@ def test_a_log_that_nobody_reads_matters_where_the_end_is_unknown(
     assert run.unreadable
     finding = Finding(f"reach.{found}", Severity.INFO, "message")
     outcomes = (Outcome("reach", Status.FOUND, findings=(finding,)),)
-    assert bool(_lacking(run, outcomes)) is lacks
+    assert _is_whole(run, outcomes) is not lacks
 
 
 @pytest.mark.slow

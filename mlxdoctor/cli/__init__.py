@@ -5,8 +5,7 @@ import importlib
 import io
 import os
 import sys
-from collections.abc import Sequence
-from types import MappingProxyType
+from collections.abc import Mapping, Sequence
 
 import click
 
@@ -21,59 +20,48 @@ _OF_OUTPUT = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 #: Command -> its line in `mlxdoctor --help`, so that help loads no command. Each
 #: is `command` in the module `mlxdoctor.cli.NAME`.
-COMMANDS = MappingProxyType(
-    {
-        "preflight": "See whether a run would fail, before it is made.",
-        "diagnose": "Find out why a fine-tune failed, and write a report.",
-        "gate": "Judge many adapters or runs by a policy, for CI.",
-        "inspect": "Show an adapter as a table.",
-        "watch": "Follow a running log, and raise the alarm early.",
-        "bisect": "Find the last good checkpoint, and the best.",
-        "reproduce": "Make the failure again, and find the one change that cures it.",
-        "train": "Train as mlx_lm.lora does, and record every step.",
-        "labels": "Show every token of a row, and whether it is trained on.",
-        "lint": "Find known MLX training mistakes in source code.",
-        "convert": "Turn a PEFT adapter into an mlx-lm one, or back.",
-        "probe": "See what one training step of your trainer really does.",
-        "checks": "List what can be found.",
-        "explain": "Explain a check, code, cause, known bug or lint rule.",
-    }
-)
+COMMANDS: Mapping[str, str] = {
+    "preflight": "See whether a run would fail, before it is made.",
+    "diagnose": "Find out why a fine-tune failed, and write a report.",
+    "gate": "Judge many adapters or runs by a policy, for CI.",
+    "inspect": "Show an adapter as a table.",
+    "watch": "Follow a running log, and raise the alarm early.",
+    "bisect": "Find the last good checkpoint, and the best.",
+    "reproduce": "Make the failure again, and find the one change that cures it.",
+    "train": "Train as mlx_lm.lora does, and record every step.",
+    "labels": "Show every token of a row, and whether it is trained on.",
+    "lint": "Find known MLX training mistakes in source code.",
+    "convert": "Turn a PEFT adapter into an mlx-lm one, or back.",
+    "probe": "See what one training step of your trainer really does.",
+    "checks": "List what can be found.",
+    "explain": "Explain a check, code, cause, known bug or lint rule.",
+}
 
 
 class LazyGroup(click.Group):
     """A group that imports a command's module only when that command runs."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, _: click.Context) -> list[str]:
         """The commands in the order in which they are met."""
-        del ctx
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name, loaded."""
-        del ctx
+        """The command of that name, loaded; where there is none, the error names a similar one."""
         if cmd_name not in COMMANDS:
-            return None
+            if ctx.resilient_parsing:
+                return None
+            from difflib import get_close_matches
+
+            close = get_close_matches(cmd_name, COMMANDS, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise click.UsageError(f"No such command {cmd_name!r}.{hint}", ctx)
         module = importlib.import_module(f"mlxdoctor.cli.{cmd_name}")
         from mlxdoctor.cli.options import with_limit
 
         return with_limit(module.command)
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, with a suggestion where the name is nearly right."""
-        if not ctx.resilient_parsing and args and args[0] not in COMMANDS:
-            from difflib import get_close_matches
-
-            close = get_close_matches(args[0], COMMANDS, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
         """The table of commands, without loading any."""
-        del ctx
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
@@ -102,7 +90,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: without the program's name; those of the process by default.
     """
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
     stdout = sys.stdout
     if isinstance(stdout, io.TextIOWrapper) and stdout.errors == "strict":
         # Write `\u2192` where the terminal's encoding has no arrow, rather than fail.
@@ -119,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _output_failed(error)
     except InputError as error:
-        return refuse(str(error), getattr(error, "frames", ()))
+        return refuse(str(error), error.frames)
     except click.ClickException as error:
         error.show()
         return EXIT_UNUSABLE

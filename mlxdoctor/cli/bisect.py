@@ -1,12 +1,12 @@
 """`mlxdoctor bisect`: which saved checkpoint is the last good one, and which the best."""
 
-import json
 from pathlib import Path
 
 import click
 
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, options
 from mlxdoctor.cli.progress import ProgressLine
+from mlxdoctor.formats import json_format
 
 
 @click.command(
@@ -43,7 +43,7 @@ def command(*, run: Path, base: Path | None, no_generate: bool, output_format: s
         evidence = Run.discover([run], base=base, allow_model=not no_generate, progress=progress)
         table = bisect(evidence)
     if output_format == "json":
-        click.echo(json.dumps(answer.as_object(table), indent=2, allow_nan=False))
+        click.echo(json_format.render(answer.as_object(table)), nl=False)
     else:
         click.echo(answer.render(table, is_markdown=output_format == "markdown"), nl=False)
     if not table.is_decided:

@@ -38,18 +38,6 @@ def command(name: str) -> int:
       mlxdoctor explain learning-rate-too-high
       mlxdoctor explain token-collapse
     """
-    pages = _pages()
-    if name not in pages:
-        close = get_close_matches(name, sorted(pages), n=3, cutoff=0.5)
-        listed = "`mlxdoctor checks` lists the codes"
-        remedy = f"did you mean {', '.join(close)}?" if close else listed
-        raise InputError(None, f"no check, code or cause is called {name!r}", remedy)
-    click.echo(pages[name]())
-    return EXIT_CLEAN
-
-
-def _pages() -> Mapping[str, Callable[[], str]]:
-    """Name -> what makes its page. Where two things share a name, the later line has it."""
     from mlxdoctor.bugs.known import load_known_bugs
     from mlxdoctor.causes import load_causes
     from mlxdoctor.check import discover
@@ -57,7 +45,8 @@ def _pages() -> Mapping[str, Callable[[], str]]:
 
     checks, bugs, knowledge = discover(), load_known_bugs(), load_causes()
     knowledge.require_known(code for check in checks for code in check.codes)
-    return {
+    # Where two things share a name, the later line has it.
+    pages: Mapping[str, Callable[[], str]] = {
         **{rule.code: partial(_rule, rule) for rule in rules()},
         **{code: partial(_check, check, code) for check in checks for code in check.codes},
         **{check.name: partial(_check, check) for check in checks},
@@ -65,6 +54,13 @@ def _pages() -> Mapping[str, Callable[[], str]]:
         **{name: partial(_bug, bug) for name, bug in bugs.items()},
         **{name: partial(_cause, cause) for name, cause in knowledge.causes.items()},
     }
+    if name not in pages:
+        close = get_close_matches(name, sorted(pages), n=3, cutoff=0.5)
+        listed = "`mlxdoctor checks` lists the codes"
+        remedy = f"did you mean {', '.join(close)}?" if close else listed
+        raise InputError(None, f"no check, code or cause is called {name!r}", remedy)
+    click.echo(pages[name]())
+    return EXIT_CLEAN
 
 
 def _rule(rule: Rule) -> str:

@@ -132,8 +132,8 @@ def command(  # noqa: PLR0917 - click passes every option by name
     files = report.run.files
     inspected = [path for path in (files.base, files.data) if path]
     written = []
-    plan = report.run.get(TrainingConfig)
-    if fixed is not None and plan is not None:
+    if fixed is not None:
+        plan = report.run.need(TrainingConfig)
         output.refuse_inside(fixed.parent, inspected)
         text = changed_text(plan, report.fix.after if report.fix is not None else {})
         written += output.write_files(fixed.parent, {fixed.name: text.encode()})

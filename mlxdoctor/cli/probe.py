@@ -11,11 +11,11 @@ import click
 
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, options, output
 from mlxdoctor.cli.progress import ProgressLine
+from mlxdoctor.formats import json_format
 from mlxdoctor.formats.escape import terminal
 from mlxdoctor.formats.terminal import Page
 
 if TYPE_CHECKING:
-    from mlxdoctor.finding import Outcome
     from mlxdoctor.measure.training_step.measurement import TrainingStep
     from mlxdoctor.probe.probing import ProbeResult
 
@@ -79,8 +79,6 @@ def command(
         measured = measure(trainer, steps=steps, sources=sources, progress=progress)
     result = judge(measured)
     if output_format == "json":
-        from mlxdoctor.formats import json_format
-
         click.echo(json_format.render(result.to_dict()), nl=False)
     else:
         click.echo(_text(function, result), nl=False)
@@ -95,30 +93,26 @@ def _text(name: str, result: ProbeResult) -> str:
     facts = _facts(result.measured)
     page.lines += [output.style(f"{terminal(name)}: {result.headline}", colour, True), ""]
     for outcome in result.asked:
-        _add_check(page, outcome, facts.get(outcome.check, ""))
+        status = outcome.status.value
+        mark, colour = ("ok", "green") if status == "passed" else (status, "yellow")
+        if any(finding.severity.value == "error" for finding in outcome.findings):
+            mark, colour = "wrong", "red"
+        title = outcome.check.removeprefix("step-").capitalize()
+        head = output.style(f"{title:<12} {mark:<12}", colour, True)
+        measured = outcome.reason or facts.get(outcome.check, "")
+        page.lines.append(f"{head} {terminal(measured)}")
+        for finding in outcome.findings:
+            message = f"{finding.message} [{finding.code}]"
+            page.paragraph(message, "  - ", _COLOURS[finding.severity.value])
+            page.paragraph(f"Fix: {finding.fix}.", "    ")
+            frames = finding.measured.get("frames")
+            if isinstance(frames, tuple):
+                page.lines += [f"      {terminal(str(frame))}" for frame in frames]
         if outcome.check == "step-state":
             modules = list(result.measured.state.trainable.items())[:MODULES]
             page.lines += [f"  {count:>15,} in {terminal(name)}" for name, count in modules]
     page.lines += ["", f"{result.measured.seconds:.1f} s; the model was put back as it was."]
     return page.ended()
-
-
-def _add_check(page: Page, outcome: Outcome, facts: str) -> None:
-    """What one check measured and found."""
-    status = outcome.status.value
-    mark, colour = ("ok", "green") if status == "passed" else (status, "yellow")
-    if any(finding.severity.value == "error" for finding in outcome.findings):
-        mark, colour = "wrong", "red"
-    title = outcome.check.removeprefix("step-").capitalize()
-    head = output.style(f"{title:<12} {mark:<12}", colour, True)
-    page.lines.append(f"{head} {terminal(outcome.reason or facts)}")
-    for finding in outcome.findings:
-        message = f"{finding.message} [{finding.code}]"
-        page.paragraph(message, "  - ", _COLOURS[finding.severity.value])
-        page.paragraph(f"Fix: {finding.fix}.", "    ")
-        frames = finding.measured.get("frames")
-        if isinstance(frames, tuple):
-            page.lines += [f"      {terminal(str(frame))}" for frame in frames]
 
 
 def _facts(step: TrainingStep) -> dict[str, str]:

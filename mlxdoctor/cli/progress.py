@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from mlxdoctor.formats.escape import terminal
 
@@ -15,7 +16,7 @@ BAR = 24
 LINE_AFTER = 10.0
 
 
-class ProgressLine:
+class ProgressLine(AbstractContextManager["ProgressLine"]):
     """A progress callback that draws `label [####    ] done/total`.
 
     Where standard error is no terminal, it writes a line every ten seconds.
@@ -32,9 +33,6 @@ class ProgressLine:
         self._drawn = 0.0
         self._written = self._started
         self._columns = 0
-
-    def __enter__(self) -> "ProgressLine":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.clear()

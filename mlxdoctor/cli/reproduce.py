@@ -14,9 +14,6 @@ from mlxdoctor.cli import (
 )
 from mlxdoctor.cli.progress import ProgressLine
 
-#: Below the run's report.
-FOLDER = "reproduction"
-
 
 @click.command(
     name="reproduce",
@@ -89,12 +86,12 @@ def command(
         if not report.diagnosis and not causes:
             click.echo(f"{report.name}: nothing to reproduce; no cause is suspected.")
             return EXIT_CLEAN
-        target = folder / slug(report.name)
-        output.refuse_inside(target / FOLDER, inspected)
+        work = folder / slug(report.name) / "reproduction"
+        output.refuse_inside(work, inspected)
         try:
             report = reproduce(
                 report,
-                target / FOLDER,
+                work,
                 causes=causes,
                 seeds=seeds,
                 iterations=iters,
@@ -102,9 +99,9 @@ def command(
             )
         except KeyboardInterrupt:
             progress.clear()
-            finished = len(list((target / FOLDER).glob("*-seed-*.json")))
+            finished = len(list(work.glob("*-seed-*.json")))
             click.echo(
-                f"Stopped. {finished} finished experiments are kept in {target / FOLDER}; the same "
+                f"Stopped. {finished} finished experiments are kept in {work}; the same "
                 "command goes on from there.",
                 err=True,
             )

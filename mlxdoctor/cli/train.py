@@ -51,17 +51,10 @@ def command(*, config: Path, overrides: tuple[str, ...], dry_run: bool) -> int:
       mlxdoctor train -c lora.yaml --set iters=50 --set mlxdoctor.grad_clip=1
       mlxdoctor train -c lora.yaml --set mlxdoctor.mode=parity --set adapter_path=again
     """
-    from mlxdoctor.twin import Settings
-
-    alarm = _train(Settings.read(config, overrides), dry_run)
-    return EXIT_CLEAN if alarm is None else EXIT_FOUND
-
-
-def _train(settings: Settings, dry_run: bool) -> Alarm | None:
-    """Train, print what mlx-lm prints, and end at the first alarm, which is given back."""
-    from mlxdoctor.twin import train
+    from mlxdoctor.twin import Settings, train
     from mlxdoctor.watch.monitor import Watch
 
+    settings = Settings.read(config, overrides)
     watch = Watch(settings.iters)
     unreported: list[StepRecord] = []
     alarm: Alarm | None = None
@@ -87,7 +80,7 @@ def _train(settings: Settings, dry_run: bool) -> Alarm | None:
         click.echo(f"Saved final weights to {result.adapter_path / 'adapters.safetensors'}.")
         if result.stopped is not None:
             click.echo(f"Ended early, {result.stopped}", err=True)
-    return alarm
+    return EXIT_CLEAN if alarm is None else EXIT_FOUND
 
 
 def _report(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape as escaped
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _FOLDING = re.compile(r"</?details>|<summary>([^<>&]*)</summary>")
 #: The only addresses that a link may have.
 _ADDRESS = re.compile(r"https://[\w\-./#?=&%+~]+\Z", re.ASCII)
+#: Focusable, so that a keyboard can scroll it; the label says what it is.
+_TABLE = '<div class="wide" tabindex="0" role="group" aria-label="table">\n<table>\n'
 #: Kind of a line of a diff -> the element it is shown as.
 _DIFF = {"+": "ins", "-": "del"}
 
@@ -72,9 +74,8 @@ def _parser(pictures: Mapping[str, bytes]) -> MarkdownIt:
     return parser
 
 
-def _folding(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+def _folding(state: StateBlock, start: int, _end: int, silent: bool) -> bool:
     """The lines of `<details>` and `<summary>` that our own template writes."""
-    del end
     line = state.src[state.bMarks[start] + state.tShift[start] : state.eMarks[start]]
     if not _FOLDING.fullmatch(line):
         return False
@@ -102,11 +103,6 @@ def _image(
     return f'<span class="picture" tabindex="0">{shown}</span>'
 
 
-def _table_open(*_: Any) -> str:
-    # Focusable, so that a keyboard can scroll it; the label says what it is.
-    return '<div class="wide" tabindex="0" role="group" aria-label="table">\n<table>\n'
-
-
 def _cell(renderer: RendererHTML, tokens: Sequence[Token], index: int, *rest: Any) -> str:
     """Alignment as a class: the policy refuses styles on elements."""
     token = tokens[index]
@@ -126,12 +122,12 @@ def _fence(_: RendererHTML, tokens: Sequence[Token], index: int, *__: Any) -> st
     return f'<pre tabindex="0"><code>{code}\n</code></pre>\n'
 
 
-_RULES = {
+_RULES: Mapping[str, Callable[..., str]] = {
     "fence": _fence,
     "folding": lambda _, tokens, index, *__: tokens[index].content,
     "image": _image,
     "table_close": lambda *_: "</table>\n</div>\n",
-    "table_open": _table_open,
+    "table_open": lambda *_: _TABLE,
     "td_open": _cell,
     "th_open": _cell,
 }

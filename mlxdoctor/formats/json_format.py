@@ -10,7 +10,6 @@ A gate's result is described in docs/gate.schema.json, a report in docs/report.s
 
 import json
 import math
-from collections.abc import Mapping
 from typing import Any
 
 from mlxdoctor.finding import plain
@@ -23,7 +22,7 @@ from mlxdoctor.installed import version_here
 GATE_SCHEMA_VERSION = 2
 
 
-def render(content: Mapping[str, Any]) -> str:
+def render(content: Any) -> str:
     """Indented JSON in ASCII, with a line break at its end."""
     return json.dumps(strict(content), indent=2, allow_nan=False) + "\n"
 
@@ -79,16 +78,9 @@ def finite(value: float | None) -> float | None:
 
 
 def strict(value: Any) -> Any:
-    """The value with NaN and infinities spelled out."""
-    if isinstance(value, float):
-        if math.isfinite(value):
-            return value
-        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-    if isinstance(value, Mapping):
-        return {str(key): strict(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [strict(item) for item in value]
-    return value
+    """The value as JSON has it, with NaN and infinities spelled out."""
+    # Python writes them in just this spelling, without the quotation marks.
+    return json.loads(json.dumps(plain(value)), parse_constant=str)
 
 
 FORMAT = Format("json", "json", report=lambda report: render(report.to_dict()), gate=_of_gate)

@@ -6,7 +6,6 @@ rule of the host on errors agrees with the gate's exit code.
 """
 
 import hashlib
-import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from mlxdoctor.finding import Finding
+from mlxdoctor.formats import json_format
 from mlxdoctor.formats.escape import sarif as escaped
 from mlxdoctor.formats.format import Format
 from mlxdoctor.formats.gated import in_checkout, main_file
@@ -45,7 +45,7 @@ def document(
     invocations = {"invocations": [invocation]} if invocation is not None else {}
     run = {"tool": {"driver": driver}, **invocations, "results": results}
     log = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
-    return json.dumps(log, indent=2, allow_nan=False) + "\n"
+    return json_format.render(log)
 
 
 def rule(
@@ -126,7 +126,9 @@ def render(result: GateResult) -> str:
         }
         if has_suppressed:
             # Where one result says whether it is suppressed, all do (3.27.23).
-            written["suppressions"] = _suppressions(held)
+            reason = escaped(held.reason or "it is in the baseline of known findings")
+            suppression = {"kind": "external", "status": "accepted", "justification": reason}
+            written["suppressions"] = [suppression] if held.ruling == "suppressed" else []
         results.append(written)
     remarks = [
         (item.status, sentence(text), main_file(item))
@@ -181,13 +183,6 @@ def _message(item: GateItem, finding: Finding) -> str:
     if finding.fix:
         parts.append(sentence(finding.fix))
     return " ".join(parts)
-
-
-def _suppressions(gated: GatedFinding) -> list[dict[str, str]]:
-    if gated.ruling != "suppressed":
-        return []
-    reason = gated.reason or "it is in the baseline of known findings"
-    return [{"kind": "external", "status": "accepted", "justification": escaped(reason)}]
 
 
 def _notification(level: str, text: str, path: str | None) -> dict[str, Any]:

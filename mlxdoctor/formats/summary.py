@@ -2,8 +2,10 @@
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from mlxdoctor.exhibits import LossCurve
@@ -193,17 +195,14 @@ def coverage(report: Report) -> str:
     counted += "show no sign in what was measured" if report.left_out else "are ruled out"
     if (unseen := len(report.causes(CauseStatus.NO_SIGN))) and not report.left_out:
         counted += f", and of {unseen} there is no sign"
-    by_reason: dict[str, list[str]] = {}
-    for entry in report.causes(CauseStatus.OPEN):
-        by_reason.setdefault(entry.why, []).append(entry.cause.replace("-", " "))
-    named: list[str] = []
-    room = OPEN
-    for why, causes in sorted(by_reason.items(), key=lambda item: -len(item[1])):
-        if shown := causes[:room]:
-            named.append(f"{', '.join(shown)} ({why})")
-            room -= len(shown)
-    more = sum(map(len, by_reason.values())) - (OPEN - room)
-    named += [f"and {more} more"] if more else []
+    entries = report.causes(CauseStatus.OPEN)
+    ordered = [why for why, _ in Counter(entry.why for entry in entries).most_common()]
+    entries.sort(key=lambda entry: ordered.index(entry.why))
+    named = [
+        f"{', '.join(entry.cause.replace('-', ' ') for entry in group)} ({why})"
+        for why, group in groupby(entries[:OPEN], lambda entry: entry.why)
+    ]
+    named += [f"and {len(entries) - OPEN} more"] if len(entries) > OPEN else []
     return f"{counted}; open: {'; '.join(named)}." if named else f"{counted}."
 
 
@@ -353,10 +352,7 @@ def some(texts: Sequence[str], most: int) -> list[str]:
 
 def slug(name: str) -> str:
     """`name` as a folder name that needs no quoting and can't leave its parent folder."""
-    kept = "".join(
-        one if one.isascii() and (one.isalnum() or one in "._-") else "-" for one in name
-    )
-    return kept.strip(".-")[:80] or "run"
+    return re.sub(r"[^\w.-]", "-", name, flags=re.ASCII).strip(".-")[:80] or "run"
 
 
 def number(value: Any) -> str:

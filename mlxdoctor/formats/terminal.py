@@ -35,9 +35,8 @@ _EXPERIMENT_COLOURS = {"confirmed": "green", "refuted": None, "undecided": "yell
 Style = Callable[[str, str | None, bool], str]
 
 
-def unstyled(text: str, colour: str | None, bold: bool) -> str:
+def unstyled(text: str, _colour: str | None, _bold: bool) -> str:
     """`text` as it is: for files, pipes and people who asked for no colour."""
-    del colour, bold
     return text
 
 

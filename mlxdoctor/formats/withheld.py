@@ -14,7 +14,7 @@ File names, configuration, log figures and token ids stay.
 
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, groupby
 from typing import TypeVar
 
 from mlxdoctor.confirmation import Rerun
@@ -102,15 +102,12 @@ def _spaced(text: str) -> str:
 
 
 def _without(text: str, pieces: frozenset[str]) -> str:
-    covered = [False] * len(text)
+    covered: set[int] = set()
     spaced = _spaced(text)
     for at in range(len(text) - PIECE + 1):
         if spaced[at : at + PIECE] in pieces:
-            covered[at : at + PIECE] = [True] * PIECE
-    shown: list[str] = []
-    for one, is_covered in zip(text, covered, strict=True):
-        if not is_covered:
-            shown.append(one)
-        elif not shown or shown[-1] != WITHHELD:
-            shown.append(WITHHELD)
-    return "".join(shown)
+            covered.update(range(at, at + PIECE))
+    runs = groupby(range(len(text)), covered.__contains__)
+    return "".join(
+        WITHHELD if is_covered else "".join(text[at] for at in run) for is_covered, run in runs
+    )

@@ -1,8 +1,7 @@
 """Files written whole or not at all: a kill at any moment leaves the old content or the new."""
 
-import os
-import tempfile
 from pathlib import Path
+from secrets import token_hex
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -14,14 +13,11 @@ def replace_file(path: Path, content: bytes) -> None:
     Raises:
         OSError: it can't be written; nothing is left behind, and the old file is untouched.
     """
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(name)
+    # Not mkstemp's, which nobody else may read: results are made to be passed on.
+    temporary = path.with_name(f".{path.name}.{token_hex(4)}")
     try:
-        with os.fdopen(descriptor, "wb") as stream:
+        with temporary.open("xb") as stream:
             stream.write(content)
-        # mkstemp lets nobody else read; results are made to be passed on.
-        os.umask(mask := os.umask(0))
-        temporary.chmod(0o666 & ~mask)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)

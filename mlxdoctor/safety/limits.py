@@ -44,8 +44,7 @@ def time_limit(seconds: float) -> Iterator[None]:
         return
     armed = True
 
-    def expire(number: int, frame: FrameType | None) -> None:
-        del number, frame
+    def expire(_number: int, _frame: FrameType | None) -> None:
         if armed:
             raise TimeLimitExceeded(seconds)
 

@@ -116,7 +116,7 @@ def using(stated: Iterable[str]) -> Iterator[None]:
     Raises:
         InputError: as `with_values`.
     """
-    before = os.environ.get(VARIABLE)
+    before = os.environ.get(VARIABLE, "")
     limits = with_values(current(), stated, "--limit")
     changed = (
         f"{one.name}={value}"
@@ -127,10 +127,7 @@ def using(stated: Iterable[str]) -> Iterator[None]:
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[VARIABLE]
-        else:
-            os.environ[VARIABLE] = before
+        os.environ[VARIABLE] = before
 
 
 def exceeded(path: Path | str | None, problem: str, name: str) -> InputError:

@@ -225,8 +225,7 @@ def _raising_once() -> Callable[[int, FrameType | None], None]:
     """A handler that raises once for a Ctrl-C that comes twice."""
     last = -math.inf
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        del number, frame
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
         nonlocal last
         now = time.monotonic()
         if now - last > SAME_INTERRUPT:

@@ -75,20 +75,14 @@ def without_folders(value: T, here: str, home: str = "") -> T:
     """
     shown = {here.rstrip("/"): ("", "."), home.rstrip("/"): ("~/", "~")}
     shown.pop("", None)
-    substitutions: list[tuple[re.Pattern[str], str]] = []
-    for folder in sorted(shown, key=len, reverse=True):
-        # "/work" must not be cut out of "/workshop" or "/mnt/work".
-        start = rf"(?<![\w.\-/~]){re.escape(folder)}"
-        below, itself = shown[folder]
-        substitutions.append((re.compile(rf"{start}/(?=[^\s/:;,'\")])"), below))
-        substitutions.append((re.compile(rf"{start}/?(?![\w.\-/])"), itself))
+    folders = "|".join(map(re.escape, sorted(shown, key=len, reverse=True)))
+    # "/work" must not be cut out of "/workshop" or "/mnt/work".
+    path = re.compile(rf"(?<![\w.\-/~])({folders})(?:(/)(?=[^\s/:;,'\")])|/?(?![\w.\-/]))")
 
     def cleaned(text: str) -> str:
         # Most texts name no file.
         if os.sep not in text or not any(folder in text for folder in shown):
             return text
-        for pattern, replacement in substitutions:
-            text = pattern.sub(replacement, text)
-        return text
+        return path.sub(lambda match: shown[match[1]][0 if match[2] else 1], text)
 
     return mapped(value, cleaned)

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 #: Seconds that one diagnosis takes at most without training, unless the user says otherwise.
 DEFAULT_SECONDS = 60.0
@@ -31,10 +32,7 @@ class TimeBudget:
     @property
     def left(self) -> float:
         """Seconds until it is spent; infinite where there is no limit."""
-        if self.seconds is None:
-            return math.inf
-        allowed = (1.0 - KEPT_FOR_THE_REST) * self.seconds
-        return max(0.0, allowed - (self._clock() - self._begun))
+        return math.inf if self.seconds is None else self._until(self.seconds)
 
     @property
     def left_for_training(self) -> float:
@@ -43,9 +41,10 @@ class TimeBudget:
         It has as long again as what only asks models; `DEFAULT_SECONDS` where there is no limit,
         since what it searches has no end of its own.
         """
-        if self.seconds is None:
-            return DEFAULT_SECONDS
-        allowed = 2 * (1.0 - KEPT_FOR_THE_REST) * self.seconds
+        return DEFAULT_SECONDS if self.seconds is None else self._until(2 * self.seconds)
+
+    def _until(self, seconds: float) -> float:
+        allowed = (1.0 - KEPT_FOR_THE_REST) * seconds
         return max(0.0, allowed - (self._clock() - self._begun))
 
     def stages(
@@ -68,7 +67,7 @@ class TimeBudget:
         done, size, speed = 0, first, 0.0
         while done < len(costs) and self.left > 0:
             stop = min(done + size, len(costs))
-            if done and math.isfinite(allowed):
+            if done:
                 left = allowed - (self._clock() - begun)
                 while stop > done and speed * sum(costs[done:stop]) > left:
                     stop -= 1
@@ -93,41 +92,38 @@ class TimeBudget:
         return f"{done:,} of {total:,} {what}: the time budget of {self.seconds:g} s"
 
 
+@dataclass
 class Pace:
     """When to stop what is done step by step, since it is enough or can't be enough in time.
 
-    Args:
+    Attributes:
         needed: steps without which the rest is of no use.
         deadline: of `time.monotonic`, before which those have to be made.
         until: when those suffice; by default the deadline.
     """
 
-    def __init__(
-        self,
-        needed: int,
-        deadline: float,
-        until: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._needed, self._deadline, self._clock = needed, deadline, clock
-        self._until = deadline if until is None else until
-        self._done, self._first = 0, 0.0
+    needed: int
+    deadline: float
+    until: float | None = None
+    clock: Callable[[], float] = time.monotonic
+    _done: int = 0
+    _first: float = 0.0
 
     def is_over(self) -> bool:
         """Whether to stop; asked after each step."""
-        now = self._clock()
+        now = self.clock()
         self._done += 1
         if self._done == 1:
             self._first = now
         if self.is_enough:
-            return now > self._until
+            return now > (self.deadline if self.until is None else self.until)
         # How long the first one took says nothing of the others: kernels are compiled in it.
         each = (now - self._first) / max(self._done - 1, 1)
-        return now + (self._needed - self._done) * each > self._deadline
+        return now + (self.needed - self._done) * each > self.deadline
 
     @property
     def is_enough(self) -> bool:
-        return self._done >= self._needed
+        return self._done >= self.needed
 
 
 def spread(count: int) -> list[int]:

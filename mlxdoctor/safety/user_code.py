@@ -46,8 +46,7 @@ def load_named(name: str, what: str) -> tuple[Callable[..., Any], tuple[Path, ..
     is_file = path.suffix == ".py"
     folders = (*((path.resolve().parent,) if is_file else ()), Path.cwd())
     _loaded.add(place)
-    importing = Stage(f"importing {place}", Kind.CODE, limit="code_seconds")
-    with importing, aside(), _importable(folders), kept_running(importing.name):
+    with _running(f"importing {place}", folders):
         try:
             module = _from_file(path) if is_file else importlib.import_module(place)
         except InputError:
@@ -65,11 +64,9 @@ def load_named(name: str, what: str) -> tuple[Callable[..., Any], tuple[Path, ..
         raise InputError(place, f"has no function {attribute!r}", "check the name")
     file = inspect.getsourcefile(module)
 
-    stage = Stage(name, Kind.CODE, limit="code_seconds")
-
     @wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
-        with stage, aside(), _importable(folders), kept_running(name):
+        with _running(name, folders):
             return function(*args, **kwargs)
 
     return called, () if file is None else (Path(file),)
@@ -108,13 +105,14 @@ def _from_file(path: Path) -> Any:
 
 
 @contextmanager
-def _importable(folders: Iterable[Path]) -> Iterator[None]:
-    """As when the code is run in its place; no bytecode is left there."""
+def _running(name: str, folders: Iterable[Path]) -> Iterator[None]:
+    """As when the code is run in its place, which is named; no bytecode is left there."""
     added, wrote = [str(folder) for folder in folders], sys.dont_write_bytecode
     sys.path[:0] = added
     sys.dont_write_bytecode = True
     try:
-        yield
+        with Stage(name, Kind.CODE, limit="code_seconds"), aside(), kept_running(name):
+            yield
     finally:
         sys.dont_write_bytecode = wrote
         # The code may have added more, which stays.

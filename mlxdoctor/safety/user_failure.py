@@ -18,13 +18,7 @@ _OURS = str(Path(__file__).resolve().parents[1]) + os.sep
 
 
 class UserCodeError(InputError):
-    """A user's own code that could not be used; `frames` are the last of its lines."""
-
-    def __init__(
-        self, path: None, problem: str, remedy: str = "", frames: tuple[str, ...] = ()
-    ) -> None:
-        super().__init__(path, problem, remedy)
-        self.frames = frames
+    """A user's own code that could not be used."""
 
 
 @dataclass(frozen=True)

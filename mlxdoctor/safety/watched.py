@@ -21,7 +21,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from mlxdoctor.safety import stages
 from mlxdoctor.safety.stages import Frame, Kind, LeftOut, Notes, Page
@@ -104,27 +104,12 @@ def begin_again(left_out: dict[tuple[str, str], str], stopped: Stopped) -> bool:
     return True
 
 
-@dataclass
-class _Account:
-    """What a stage has taken so far: seconds in all, busy, and since it did something.
+class _Taken(NamedTuple):
+    """What a process has, in bytes, and how long it has run and been busy, in seconds."""
 
-    Attributes:
-        before: bytes that the process had when it was entered.
-    """
-
-    before: float
-    seconds: float = 0.0
-    busy: float = 0.0
-    idle: float = 0.0
-    stirred: float = 0.0
-
-    def spend(self, seconds: float, busy: float) -> None:
-        """So long has passed since it was last looked at, and so long it was busy."""
-        self.seconds += seconds
-        self.busy += busy
-        self.idle += seconds
-        if self.busy - self.stirred > STIR:
-            self.stirred, self.idle = self.busy, 0.0
+    memory: float
+    seconds: float
+    busy: float
 
 
 class Child:
@@ -165,7 +150,9 @@ class Child:
             line.close()
         self._look_after = time.monotonic() + AT_REST
         self._looked: tuple[float, float] | None = None
-        self._accounts: dict[int, _Account] = {}
+        # Now, when it last did something, and when each stage that it is in was entered.
+        self._taken = self._stirred = _Taken(0.0, 0.0, 0.0)
+        self._entered: dict[int, _Taken] = {}
         self._measured: Any = None
 
     def kill(self) -> None:
@@ -197,29 +184,30 @@ class Child:
         is_first = self._looked is None
         before, worked_before = self._looked or (now, worked)
         self._looked, self._look_after = (now, worked), now + POLL
-        seconds = min(now - before, MOST_BETWEEN)
-        began = min(memory, AT_FIRST) if is_first else memory
-        accounts = {}
-        for frame in notes.frames:
-            account = self._accounts.get(frame.serial)
-            if account is not None:
-                account.spend(seconds, min(seconds, worked - worked_before))
-            accounts[frame.serial] = account or _Account(began)
-        self._accounts = accounts
-        return self._over_a_limit(notes, memory)
+        passed = min(now - before, MOST_BETWEEN)
+        busy = self._taken.busy + min(passed, worked - worked_before)
+        self._taken = _Taken(memory, self._taken.seconds + passed, busy)
+        if busy - self._stirred.busy > STIR:
+            self._stirred = self._taken
+        began = self._taken._replace(memory=min(memory, AT_FIRST)) if is_first else self._taken
+        serials = [frame.serial for frame in notes.frames]
+        self._entered = {serial: self._entered.get(serial, began) for serial in serials}
+        return self._over_a_limit(notes)
 
-    def _over_a_limit(self, notes: Notes, memory: float) -> Stopped | None:
+    def _over_a_limit(self, notes: Notes) -> Stopped | None:
         import psutil
 
+        memory, seconds, busy = self._taken
         if memory > MOST_OF_MEMORY * psutil.virtual_memory().total:
             why = f"it took over {memory / 1e9:.2g} GB, nearly all memory of this machine"
             return _stopped(notes, notes.frames, why)
         for depth in range(len(notes.frames), 0, -1):
             frame = notes.frames[depth - 1]
-            account = self._accounts[frame.serial]
-            if why := _late(frame, account):
+            before = self._entered[frame.serial]
+            idle = seconds - max(before.seconds, self._stirred.seconds)
+            if why := _late(frame, seconds - before.seconds, busy - before.busy, idle):
                 return _stopped(notes, notes.frames[:depth], f"it {why}")
-            if why := _grown(notes, frame, memory - account.before):
+            if why := _grown(notes, frame, memory - before.memory):
                 # What it was doing last is left out, whoever has taken most until then.
                 whose = "it" if depth == len(notes.frames) else frame.name
                 return _stopped(notes, notes.frames, f"{whose} {why}")
@@ -253,16 +241,16 @@ def _grown(notes: Notes, frame: Frame, growth: float) -> str:
     return f"{most}; if that is sound, raise the limit with --limit stage_bytes=N"
 
 
-def _late(frame: Frame, account: _Account) -> str:
+def _late(frame: Frame, seconds: float, busy: float, idle: float) -> str:
     """That a stage has taken too long, as a clause; empty where it has not."""
     raised = f"; if that is sound, raise the limit with --limit {frame.limit}=N"
     raised = raised if frame.limit else ""
-    if account.busy > frame.busy + GRACE:
+    if busy > frame.busy + GRACE:
         return f"took over {frame.busy:g} s{raised}"
     # What waits for something is not busy. A library is never waited for, a check has its own time.
-    if frame.kind == Kind.CODE and account.idle > frame.busy + GRACE:
+    if frame.kind == Kind.CODE and idle > frame.busy + GRACE:
         return f"did nothing for {frame.busy:g} s{raised}"
-    if account.seconds > frame.wall + GRACE:
+    if seconds > frame.wall + GRACE:
         return f"took over {frame.wall:g} s; allow more with --time-limit"
     return ""
 
@@ -291,11 +279,6 @@ def _page() -> int:
             descriptor = os.dup(file.fileno())
     os.truncate(descriptor, stages.PAGE)
     return descriptor
-
-
-def can_supervise() -> bool:
-    """Whether this system has what it takes."""
-    return os.name == "posix" and bool(sys.executable)
 
 
 def supervise(command: Sequence[str]) -> int | str:
@@ -331,8 +314,7 @@ def _run(command: Sequence[str], left_out: LeftOut) -> int | Stopped:
     first_interrupt = math.inf
     is_ended = False
 
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        del frame
+    def pass_on(number: int, _frame: FrameType | None) -> None:
         nonlocal first_interrupt, is_ended
         if number == signal.SIGINT:
             now = time.monotonic()
@@ -350,7 +332,13 @@ def _run(command: Sequence[str], left_out: LeftOut) -> int | Stopped:
     }
     try:
         child = Child(command, left_out)
-        outcome = _outcome(child)
+        stopped: Stopped | None = None
+        while stopped is None and child.process.poll() is None:
+            if select.select([child.line], [], [], POLL)[0]:
+                # It can be waited for a moment later; or it has closed what it was given.
+                time.sleep(MOMENT)
+            stopped = child.look()
+        outcome = child.outcome() if stopped is None else stopped
     finally:
         if child is not None:
             child.close()
@@ -365,13 +353,3 @@ def _run(command: Sequence[str], left_out: LeftOut) -> int | Stopped:
         os.kill(os.getpid(), -outcome)
         return 128 - outcome
     return outcome
-
-
-def _outcome(child: Child) -> int | Stopped:
-    while child.process.poll() is None:
-        if select.select([child.line], [], [], POLL)[0]:
-            # It can be waited for a moment later; or it has closed what it was given.
-            time.sleep(MOMENT)
-        if stopped := child.look():
-            return stopped
-    return child.outcome()

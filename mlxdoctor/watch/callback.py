@@ -98,7 +98,10 @@ class WatchCallback:
             raise TrainingStopped(self.alarm)
 
     def _see(self, told: Mapping[str, Any]) -> None:
-        row = {name: _plain(value) for name, value in told.items()}
+        # Numbers of Python's own, where mlx or NumPy gave one of theirs.
+        row = {
+            name: value.item() if hasattr(value, "item") else value for name, value in told.items()
+        }
         self._guard(self._write, {**row, "seconds": round(time.monotonic() - self._started, 3)})
         numbers = {
             _NAMES.get(name, name): float(value)
@@ -134,9 +137,3 @@ class WatchCallback:
                 self._has_failed = True
                 traceback.print_exc()
                 print("mlxdoctor: the watch failed; the training goes on", file=sys.stderr)
-
-
-def _plain(value: Any) -> Any:
-    """A number of Python's own, where mlx or NumPy gave one of theirs."""
-    item = getattr(value, "item", None)
-    return item() if callable(item) else value

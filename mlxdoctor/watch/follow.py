@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from mlxdoctor.formats.summary import sentence
 from mlxdoctor.safety.errors import InputError
@@ -42,10 +42,11 @@ class Ending:
     best: Best | None = None
 
 
+@dataclass
 class Follower:
     """Reads a log whenever it has grown, and judges every report of its newest run.
 
-    Args:
+    Attributes:
         log: where the text comes from.
         iterations: how long the training is to be; None for what the log says.
         patience: as for `Watch`.
@@ -55,22 +56,14 @@ class Follower:
         clock: seconds that only ever rise.
     """
 
-    def __init__(
-        self,
-        log: GrowingLog,
-        iterations: int | None = None,
-        patience: int | None = None,
-        *,
-        notify: Callable[..., None] = lambda _event, _text, **_figures: None,
-        progress: Callable[[str, int, int], None] = lambda _label, _done, _total: None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._log = log
-        self._iterations, self._patience = iterations, patience
-        self._notify, self._progress = notify, progress
-        self._clock = clock
-        self._remarked_at = -1
-        self._told: set[str] = set()
+    log: GrowingLog
+    iterations: int | None = None
+    patience: int | None = None
+    notify: Callable[..., None] = lambda _event, _text, **_figures: None
+    progress: Callable[[str, int, int], None] = lambda _label, _done, _total: None
+    clock: Callable[[], float] = time.monotonic
+    _remarked_at: int = -1
+    _told: set[str] = field(default_factory=set)
 
     def run(
         self,
@@ -91,15 +84,15 @@ class Follower:
         """
         seen: Stamp | None = None
         is_whole, has_waited = True, False
-        heard, pause, now = self._clock(), POLL_SECONDS, Ending("")
+        heard, pause, now = self.clock(), POLL_SECONDS, Ending("")
         while True:
             was_alive = is_alive()
-            stamp = self._log.stamp()
-            begun = self._clock()
+            stamp = self.log.stamp()
+            begun = self.clock()
             if stamp is None and seen is None and not has_waited and not at_once:
-                self._notify("waiting", f"{self._log.path} is not there yet; waiting for it")
+                self.notify("waiting", f"{self.log.path} is not there yet; waiting for it")
                 has_waited = True
-            is_last = at_once or self._log.is_closed or not was_alive
+            is_last = at_once or self.log.is_closed or not was_alive
             if stamp is not None and (stamp != seen or not is_whole):
                 # What is written at this moment may be half a line: it is read when it is quiet.
                 is_whole = is_last or stamp == seen
@@ -107,34 +100,34 @@ class Follower:
                 now, seen = self._read(now, stamp, is_whole=is_whole), stamp
                 if now.reason:
                     return now
-                pause = max(POLL_SECONDS, REST * (self._clock() - begun))
-            if at_once or self._log.is_closed:
+                pause = max(POLL_SECONDS, REST * (self.clock() - begun))
+            if at_once or self.log.is_closed:
                 return replace(now, reason="the log ends here")
             if not was_alive:
                 return replace(now, reason="the process that trains has ended")
-            if self._clock() - heard >= idle_seconds:
+            if self.clock() - heard >= idle_seconds:
                 reason = f"the log has not grown for {idle_seconds:g} seconds"
                 return replace(now, reason=reason)
-            self._log.wait(pause)
+            self.log.wait(pause)
 
     def _read(self, before: Ending, stamp: Stamp, *, is_whole: bool) -> Ending:
         """What the log says by now; without a reason where the training goes on."""
         try:
-            state = self._log.read(stamp, is_whole=is_whole)
+            state = self.log.read(stamp, is_whole=is_whole)
         except InputError:
-            if self._log.stamp() == stamp:
+            if self.log.stamp() == stamp:
                 raise
             # It was cut or replaced while it was read.
             return before
         for problem in state.problems:
             if problem not in self._told:
-                self._notify("waiting", problem)
+                self.notify("waiting", problem)
         self._told.update(state.problems)
         now, trained_to = before, 0
         alarms = list[Alarm]()
         for run in state.runs:
-            total, rows = self._iterations or run.announced_iterations, rows_of(run)
-            watch = Watch(total, self._patience, unit=run.unit, run=run.name)
+            total, rows = self.iterations or run.announced_iterations, rows_of(run)
+            watch = Watch(total, self.patience, unit=run.unit, run=run.name)
             # All of it each time: a log may be cut or replaced, and its last report grows.
             alarms += [alarm for alarm in map(watch.see, rows) if alarm is not None][:1]
             best = watch.best
@@ -142,14 +135,15 @@ class Follower:
                 best = replace(best, save=state.nearest_save(best.step))
             trained = (row.step for row in rows if "train_loss" in row.values)
             trained_to = max((trained_to, *trained))
-            now = Ending("", step=rows[-1].step, unit=run.unit, iterations=total, best=best)
+            reports = sum(each.reports for each in state.runs)
+            step, unit = rows[-1].step, run.unit
+            now = Ending("", reports=reports, step=step, unit=unit, iterations=total, best=best)
         best = now.best
+        if best and best.since >= REMARKED_AFTER and best.step != self._remarked_at:
+            self._remarked_at = best.step
+            self.notify("remark", sentence(str(best)), best=best.to_dict())
         if state.runs:
-            now = replace(now, reports=sum(run.reports for run in state.runs))
-            if best and best.since >= REMARKED_AFTER and best.step != self._remarked_at:
-                self._remarked_at = best.step
-                self._notify("remark", sentence(str(best)), best=best.to_dict())
-            self._progress("watching", now.step, now.iterations or now.step)
+            self.progress("watching", now.step, now.iterations or now.step)
         if state.begins_anew:
             return now
         if alarms:

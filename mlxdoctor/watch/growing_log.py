@@ -3,7 +3,7 @@
 import os
 import select
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,22 +40,6 @@ class LogState:
     begins_anew: bool = False
     problems: tuple[str, ...] = ()
 
-    @classmethod
-    def read(cls, texts: Iterable[str], path: Path) -> "LogState":
-        """Read a log from pieces of text that each end where a line ends."""
-        segments, notes = read_log(texts, path)
-        trained = [segment for segment in segments if segment.get("train_loss") is not None]
-        runs = {segment.name: segment for segment in trained or segments}
-        last_line = max((segment.last_line for segment in runs.values()), default=0)
-        failure = notes.failures[-1] if notes.failures else None
-        return cls(
-            runs=tuple(runs.values()),
-            saves=tuple(save.iteration for save in notes.saves if save.iteration is not None),
-            failure=failure if failure is not None and failure.line_number > last_line else None,
-            begins_anew=bool(notes.run_marks) and notes.run_marks[-1] > last_line,
-            problems=tuple(map(str, notes.problems)),
-        )
-
     def nearest_save(self, step: int) -> int | None:
         """The save nearest to a step; of two as near the earlier one."""
         return min(self.saves, key=lambda save: (abs(save - step), save), default=None)
@@ -67,22 +51,16 @@ def rows_of(run: Segment) -> list[LogRow]:
     Where several losses have the same number, those of an epoch say, each is a row, and what is
     reported less often stands with the last of them.
     """
-    columns = {
-        name: list(zip(series.iterations.tolist(), series.values.tolist(), strict=True))
-        for name, series in run.series.items()
-    }
-    counts = {name: Counter(step for step, _ in column) for name, column in columns.items()}
-    most = Counter[int]()
-    for count in counts.values():
-        most |= count
-    rows: dict[tuple[int, int], dict[str, float]] = {}
-    for name, column in columns.items():
-        place = Counter[int]()
-        for step, value in column:
-            number = most[step] - counts[name][step] + place[step]
-            rows.setdefault((step, number), {})[name] = value
-            place[step] += 1
-    return [LogRow(step, rows[step, number]) for step, number in sorted(rows)]
+    # By step and place: 0 for the last of a step, -1 for the one before.
+    rows: defaultdict[tuple[int, int], dict[str, float]] = defaultdict(dict)
+    for name, series in run.series.items():
+        after = Counter[int]()
+        for step, value in zip(
+            series.iterations[::-1].tolist(), series.values[::-1].tolist(), strict=True
+        ):
+            rows[step, -after[step]][name] = value
+            after[step] += 1
+    return [LogRow(step, rows[step, place]) for step, place in sorted(rows)]
 
 
 class GrowingLog:
@@ -137,7 +115,18 @@ class GrowingLog:
         if self._old is not None and (stamp[2] != self._old[2] or stamp[1] < self._old[1]):
             self._old, self._old_lines = None, 0
         texts = _without_lines(iter(LogStream(self.path)), self._old_lines)
-        return LogState.read(texts if is_whole else _ended(texts), self.path)
+        segments, notes = read_log(texts if is_whole else _ended(texts), self.path)
+        trained = [segment for segment in segments if segment.get("train_loss") is not None]
+        runs = {segment.name: segment for segment in trained or segments}
+        last_line = max((segment.last_line for segment in runs.values()), default=0)
+        failures = [each for each in notes.failures[-1:] if each.line_number > last_line]
+        return LogState(
+            runs=tuple(runs.values()),
+            saves=tuple(save.iteration for save in notes.saves if save.iteration is not None),
+            failure=failures[0] if failures else None,
+            begins_anew=any(mark > last_line for mark in notes.run_marks[-1:]),
+            problems=tuple(map(str, notes.problems)),
+        )
 
     def wait(self, seconds: float) -> None:
         """Wait for more."""

@@ -105,99 +105,6 @@ class _Kept:
         return frozenset(kind for kind, holds in kinds.items() if holds)
 
 
-class Watch:
-    """Judges the reports of one training, in order.
-
-    Args:
-        iterations: the planned length of the training; None if unknown.
-        patience: validations without a lower loss that raise an alarm; None for no alarm.
-        unit: what the log counts.
-        run: the training's name, if a log has several.
-
-    Attributes:
-        best: the best validation; None before the first.
-    """
-
-    def __init__(
-        self,
-        iterations: int | None = None,
-        patience: int | None = None,
-        *,
-        unit: str = "iteration",
-        run: str = "",
-    ) -> None:
-        self.best: Best | None = None
-        self._iterations, self._patience = iterations, patience
-        self._unit, self._run = unit, run
-        self._columns: dict[str, _Kept] = {}
-        self._clock = _Clock()
-
-    def see(self, row: LogRow) -> Alarm | None:
-        """Judge one more report; an alarm if there is no doubt."""
-        newest = dict[str, frozenset[str]]()
-        validated = self._columns.get("val_loss")
-        base = validated.head[0][1] if validated is not None else math.inf
-        for name, value in row.values.items():
-            kept = self._columns.setdefault(name, _Kept())
-            if name in JUDGED:
-                newest[name] = kept.kinds(value, base)
-            kept.add(row.step, value)
-        self._clock.see(row)
-        not_improving = self._not_improving(row)
-        alarm = next(self._alarms(row, newest), not_improving)
-        if alarm is None:
-            return None
-        alarm = replace(alarm, run=self._run, unit=self._unit)
-        if self._iterations is None or self._iterations < row.step:
-            return alarm
-        steps = self._iterations - row.step
-        return replace(alarm, saved_steps=steps, saved_seconds=self._clock.seconds_of(steps))
-
-    def _alarms(self, row: LogRow, newest: Mapping[str, frozenset[str]]) -> Iterator[Alarm]:
-        columns: Columns | None = None
-        for table, pattern, rule, name in RULES:
-            if rule.newest not in newest.get(name, ()):
-                continue
-            columns = columns or self._described_columns()
-            sign, figures = table.sign(pattern, name, columns, self._unit), columns.figures(name)
-            if sign is None or not reaches_any(figures, rule.least):
-                continue
-            values = {**sign.measured, "onset": sign.onset}
-            message = fill(pattern.symptom.says, values)
-            advice = f"Stop it. {sentence(fill(pattern.symptom.fix, values))}"
-            onset = figures.get(rule.onset)
-            since = onset if isinstance(onset, int) else row.step
-            yield Alarm(AlarmKind(rule.kind), row.step, since, message, advice, sign.measured)
-
-    def _described_columns(self) -> Columns:
-        series = {name: kept.series() for name, kept in self._columns.items()}
-        axes: Mapping[str, Axis] = {"step": "step", "epoch": "epoch", "report": "row"}
-        segment = Segment(series, 0, 0, axis=axes.get(self._unit, "iteration"))
-
-        def more(name: str) -> Mapping[str, Measurement]:
-            figures, jump = loss_figures(segment, name), series[name].facts.jump
-            if jump is None:
-                return figures
-            return {**figures, "jump_seconds": self._clock.seconds_since(jump.iteration)}
-
-        return Columns(series, more)
-
-    def _not_improving(self, row: LogRow) -> Alarm | None:
-        """An alarm if the validation loss has not improved for too long; updates `best`."""
-        loss, best = row.values.get("val_loss"), self.best
-        if loss is None or not math.isfinite(loss) or is_preference(row.values):
-            return None
-        if best is None or loss < best.loss:
-            self.best = Best(loss, row.step, 0, loss, unit=self._unit)
-            return None
-        best = self.best = replace(best, since=best.since + 1, last=loss)
-        if self._patience is None or best.since < self._patience:
-            return None
-        measured = {"best_val_loss": best.loss, "best_step": best.step, "val_loss": loss}
-        message = sentence(str(best))
-        return Alarm(AlarmKind.NOT_IMPROVING, row.step, best.step, message, NO_BETTER, measured)
-
-
 class _Clock:
     """How long reports take, by the speed that they state."""
 
@@ -230,3 +137,89 @@ class _Clock:
         speeds = [speed for _, _, speed in self._reports][-SPEED_REPORTS:]
         seconds = steps / median(speeds) if speeds else math.inf
         return seconds if math.isfinite(seconds) else None
+
+
+@dataclass
+class Watch:
+    """Judges the reports of one training, in order.
+
+    Attributes:
+        iterations: the planned length of the training; None if unknown.
+        patience: validations without a lower loss that raise an alarm; None for no alarm.
+        unit: what the log counts.
+        run: the training's name, if a log has several.
+        best: the best validation; None before the first.
+    """
+
+    iterations: int | None = None
+    patience: int | None = None
+    unit: str = "iteration"
+    run: str = ""
+    best: Best | None = None
+    _columns: dict[str, _Kept] = field(default_factory=dict)
+    _clock: _Clock = field(default_factory=_Clock)
+
+    def see(self, row: LogRow) -> Alarm | None:
+        """Judge one more report; an alarm if there is no doubt."""
+        newest = dict[str, frozenset[str]]()
+        validated = self._columns.get("val_loss")
+        base = validated.head[0][1] if validated is not None else math.inf
+        for name, value in row.values.items():
+            kept = self._columns.setdefault(name, _Kept())
+            if name in JUDGED:
+                newest[name] = kept.kinds(value, base)
+            kept.add(row.step, value)
+        self._clock.see(row)
+        not_improving = self._not_improving(row)
+        alarm = next(self._alarms(row, newest), not_improving)
+        if alarm is None:
+            return None
+        alarm = replace(alarm, run=self.run, unit=self.unit)
+        if self.iterations is None or self.iterations < row.step:
+            return alarm
+        steps = self.iterations - row.step
+        return replace(alarm, saved_steps=steps, saved_seconds=self._clock.seconds_of(steps))
+
+    def _alarms(self, row: LogRow, newest: Mapping[str, frozenset[str]]) -> Iterator[Alarm]:
+        columns: Columns | None = None
+        for table, pattern, rule, name in RULES:
+            if rule.newest not in newest.get(name, ()):
+                continue
+            columns = columns or self._described_columns()
+            sign, figures = table.sign(pattern, name, columns, self.unit), columns.figures(name)
+            if sign is None or not reaches_any(figures, rule.least):
+                continue
+            values = {**sign.measured, "onset": sign.onset}
+            message = fill(pattern.symptom.says, values)
+            advice = f"Stop it. {sentence(fill(pattern.symptom.fix, values))}"
+            onset = figures.get(rule.onset)
+            since = onset if isinstance(onset, int) else row.step
+            yield Alarm(AlarmKind(rule.kind), row.step, since, message, advice, sign.measured)
+
+    def _described_columns(self) -> Columns:
+        series = {name: kept.series() for name, kept in self._columns.items()}
+        axes: Mapping[str, Axis] = {"step": "step", "epoch": "epoch", "report": "row"}
+        segment = Segment(series, 0, 0, axis=axes.get(self.unit, "iteration"))
+
+        def more(name: str) -> Mapping[str, Measurement]:
+            figures, jump = loss_figures(segment, name), series[name].facts.jump
+            if jump is None:
+                return figures
+            return {**figures, "jump_seconds": self._clock.seconds_since(jump.iteration)}
+
+        return Columns(series, more)
+
+    def _not_improving(self, row: LogRow) -> Alarm | None:
+        """An alarm if the validation loss has not improved for too long; updates `best`."""
+        loss, best = row.values.get("val_loss"), self.best
+        if loss is None or not math.isfinite(loss) or is_preference(row.values):
+            return None
+        if best is None or loss < best.loss:
+            self.best = Best(loss, row.step, 0, loss, unit=self.unit)
+            return None
+        best = self.best = replace(best, since=best.since + 1, last=loss)
+        if self.patience is None or best.since < self.patience:
+            return None
+        measured = {"best_val_loss": best.loss, "best_step": best.step, "val_loss": loss}
+        message = sentence(str(best))
+        return Alarm(AlarmKind.NOT_IMPROVING, row.step, best.step, message, NO_BETTER, measured)
