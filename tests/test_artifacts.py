@@ -17,6 +17,7 @@ from mlxdoctor.diagnosis import judge
 from mlxdoctor.finding import Outcome, Severity, Status
 from mlxdoctor.run import Run
 from tests.conftest import FIXTURES
+from tests.edits import change_json
 from tests.reproduce.real import BASE, trained
 
 pytestmark = pytest.mark.slow(50)
@@ -74,18 +75,13 @@ def test_a_quantised_base(tmp_path: Path) -> None:
 def test_dora(tmp_path: Path) -> None:
     dora = trained(tmp_path / "dora", fine_tune_type="dora", **LONG_ENOUGH)
     assert first_cause(dora) == "inconclusive"
-    path = dora / "adapter_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "fine_tune_type": "lora"}))
+    change_json(dora / "adapter_config.json", fine_tune_type="lora")
     assert first_cause(dora, models=True) == "adapter-not-loaded"
 
 
 def test_an_adapter_that_peft_wrote(tmp_path: Path) -> None:
-    source = FIXTURES / "adapters" / "peft-written"
-    run = tmp_path / "run"
-    shutil.copytree(source, run)
-    path = run / "adapter_config.json"
-    config = {**json.loads(path.read_text()), "base_model_name_or_path": str(BASE)}
-    path.write_text(json.dumps(config))
+    run = shutil.copytree(FIXTURES / "adapters" / "peft-written", tmp_path / "run")
+    change_json(run / "adapter_config.json", base_model_name_or_path=str(BASE))
     assert not errors(run)
     turned = edited(run, tmp_path / "turned", lambda weights: {k: v.T for k, v in weights.items()})
     assert first_cause(turned) == "adapter-not-loaded"

@@ -70,8 +70,7 @@ def test_the_model_finds_what_log_and_sizes_do_not_show(
     shutil.copy(broken_run / "adapter_config.json", folder)
     monkeypatch.setattr("mlxdoctor.judge.save_flaws.EXPLODED", 1e9)
     monkeypatch.setattr("mlxdoctor.judge.save_flaws.JUMP", 1e9)
-    run = Run.discover([folder], base=FIXTURES / "base", allow_model=True)
-    found = bisect(run)
+    found = bisected(folder, model=True)
     assert standings(found) == "gggb"
     assert found.last_good == 2
     assert ["bad-answers" in row.flaws for row in found.rows] == [False] * 3 + [True]
@@ -168,8 +167,7 @@ def test_saves_that_do_not_fit_the_base_are_broken(broken_run: Path, tmp_path: P
     for number in (10, 20):
         tensors = {name: one * np.float32(1.01) for name, one in tensors.items()}
         save(folder / f"{number:07d}_adapters.safetensors", tensors)
-    run = Run.discover([folder], base=FIXTURES / "base", allow_model=True)
-    found = bisect(run)
+    found = bisected(folder, model=True)
     assert standings(found) == "bb"
     assert "it cannot be put on the base model" in sentence(found)
     assert "tmp" not in found.rows[0].why

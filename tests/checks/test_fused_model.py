@@ -75,10 +75,9 @@ def test_rounding_is_told_by_its_size(
 
 
 def at_half_the_scale(tmp_path: Path) -> Path:
-    other = shutil.copytree(HEALTHY, tmp_path / "other")
-    config = json.loads((HEALTHY / "adapter_config.json").read_text())
-    config["lora_parameters"]["scale"] /= 2
-    (other / "adapter_config.json").write_text(json.dumps(config))
+    stated = json.loads((HEALTHY / "adapter_config.json").read_text())["lora_parameters"]
+    halved = {**stated, "scale": stated["scale"] / 2}
+    other = copied_run(tmp_path / "other", lora_parameters=halved)
     return fuse(BASE, other, tmp_path / "half")
 
 

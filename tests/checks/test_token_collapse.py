@@ -3,7 +3,6 @@
 Real runs: test_answers_of_runs.
 """
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.generations import Generation, Generations
 from mlxdoctor.models.losses import TokenLosses
 from tests import given
-from tests.checks.data_evidence import BASE, DATA, rows_of
+from tests.checks.data_evidence import BASE, DATA, rows_of, write_data
 from tests.conftest import check_called
 from tests.given import answers, findings, outcome
 from tests.measured_rows import Losses, measured_rows
@@ -252,8 +251,8 @@ def rows() -> SupervisedRows:
 def test_answers_as_the_rows_have_them_are_no_collapse(tmp_path: Path) -> None:
     """A jingle of one syllable, that is what was asked for."""
     lines = [{"prompt": f"Song {at}?", "completion": "do " * 12} for at in range(20)]
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    said, taught = texts("do " * 12, "Rome.", count=8), rows_of(Dataset.read(tmp_path))
+    taught = rows_of(write_data(tmp_path, train=lines))
+    said = texts("do " * 12, "Rome.", count=8)
     tokenizer = Tokenizer.read(BASE)
     assert severities(said, tokenizer)["single-token"] == "error"
     assert severities(said, tokenizer, taught) == {}
@@ -281,9 +280,9 @@ def test_answers_with_what_was_left_in_the_rows(
     tmp_path: Path, answer: str, base: str, expected: str | None
 ) -> None:
     rows = [{"prompt": f"Question {at}?", "completion": f"&quot;{at}&quot;"} for at in range(20)]
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     said = texts(answer, base, count=8)
-    assert severities(said, Dataset.read(tmp_path)).get("leftovers") == expected
+    data = write_data(tmp_path, train=rows)
+    assert severities(said, data).get("leftovers") == expected
     assert "leftovers" not in severities(said)
 
 

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import shutil
 import time
 from itertools import product
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fixtures.lab.cases.workshop import copied_base
 from mlxdoctor.api import diagnose
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
@@ -22,10 +22,7 @@ from tests.weight_files import entry, save_raw
 
 
 def base_with(folder: Path, **changes: Any) -> Path:
-    base = Path(shutil.copytree(FIXTURES / "base", folder / "base"))
-    file = base / "config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
-    return base
+    return copied_base(folder / "base", config=changes)
 
 
 @pytest.mark.parametrize("value", [0, -4, "96", math.nan, math.inf, 3.5, True])

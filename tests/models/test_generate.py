@@ -1,12 +1,10 @@
 """Answers produced with a model, and losses measured with it, on the fixtures."""
 
 import json
-import shutil
 import time
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from shutil import copytree
 from typing import Any
 
 import mlx.core as mx
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 from mlx_lm.generate import generate_step
 
+from fixtures.lab.cases.workshop import copied_base
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
@@ -150,8 +149,7 @@ def test_the_base_model_is_untouched_by_what_is_put_on_it(base: BaseModel, path:
 
 
 def test_a_tuned_model_folder_is_loaded_beside_the_base(base: BaseModel, tmp_path: Path) -> None:
-    folder = copytree(FIXTURES / "base", tmp_path / "fused")
-    loaded = models.load(base, folder)
+    loaded = models.load(base, copied_base(tmp_path / "fused"))
     assert "tuned" in loaded.names
     assert loaded.select("tuned") is not loaded.select("base")
 
@@ -171,18 +169,11 @@ def test_a_refused_adapter_is_evidence(
 
 
 def test_models_that_are_not_loaded(base: BaseModel, tmp_path: Path) -> None:
-    shutil.copytree(base.path, tmp_path / "coded")
-    stated = {**base.config, "model_file": "model.py"}
-    (tmp_path / "coded" / "config.json").write_text(json.dumps(stated))
-    with pytest.raises(InputError, match="needs code of its own"):
-        models.load(BaseModel.read(tmp_path / "coded"))
     with pytest.raises(InputError, match="not a local model folder"):
         models.load(replace(base, path=tmp_path / "org" / "name"))
-    (tmp_path / "coded" / "config.json").write_text(
-        json.dumps({**base.config, "model_type": "../x"})
-    )
+    strange = copied_base(tmp_path / "strange", config={"model_type": "../x"})
     with pytest.raises(InputError, match="unusable model_type"):
-        models.load(BaseModel.read(tmp_path / "coded"))
+        models.load(BaseModel.read(strange))
 
 
 def test_measured_losses_are_mlx_lms(
@@ -235,9 +226,7 @@ def test_rows_of_both_splits_are_measured(measured: TokenLosses) -> None:
 
 def test_more_layers_than_weights_are_refused(tmp_path: Path) -> None:
     """A model is built before its weights are looked at: so many layers take all memory."""
-    folder = Path(copytree(FIXTURES / "base", tmp_path / "base"))
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 20_000_000}))
+    folder = copied_base(tmp_path / "base", config={"num_hidden_layers": 20_000_000})
     with pytest.raises(InputError, match="says 20,000,000 layers, and weights of 4"):
         load_weights(folder)
 

@@ -6,42 +6,30 @@ from typing import Any
 
 import pytest
 
+from fixtures.lab.cases.workshop import write_rows
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.safety.errors import InputError
+from tests.checks.data_evidence import chat
 
 pytestmark = pytest.mark.slow
 
 
-def row(prompt: str, answer: str) -> dict[str, Any]:
-    """One row of messages."""
-    return {
-        "messages": [
-            {"role": "user", "content": prompt},
-            {"role": "assistant", "content": answer},
-        ]
-    }
-
-
 ROWS = [
-    row("a", "1"),
-    row("a", "1"),
-    row("b", "2"),
-    row("b", "3"),
-    row("c", " "),
-    row("d", "cafÃ©"),
-    row("e", "lost \ufffd"),
-    row("f", "café"),
+    chat("a", "1"),
+    chat("a", "1"),
+    chat("b", "2"),
+    chat("b", "3"),
+    chat("c", " "),
+    chat("d", "cafÃ©"),
+    chat("e", "lost \ufffd"),
+    chat("f", "café"),
     {"text": "another format"},
 ]
 
 
 def written(folder: Path, rows: list[dict[str, Any]]) -> Path:
     """A data folder."""
-    folder.mkdir()
-    text = "".join(json.dumps(one) + "\n" for one in rows)
-    for name in ("train.jsonl", "valid.jsonl"):
-        (folder / name).write_text(text)
-    return folder
+    return write_rows(folder, train=rows, valid=rows)
 
 
 @pytest.mark.parametrize(
