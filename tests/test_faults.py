@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from mlxdoctor.reproduce.observe import Observation, recalled, write_json
 from mlxdoctor.safety import atomic
 from mlxdoctor.safety.errors import InputError
 from tests.conftest import RUNS
+from tests.processes import python
 
 RUN = RUNS / "evaluated-without-adapter"
 QUICK = ("--no-generate", "--select", "loss-trend,metric-consistency")
@@ -26,24 +27,8 @@ QUICK = ("--no-generate", "--select", "loss-trend,metric-consistency")
 FULL = 2000
 
 
-def mlxdoctor(
-    *arguments: str | Path,
-    environment: Mapping[str, str | None] | None = None,
-    before: Callable[[], None] | None = None,
-    **options: Any,
-) -> subprocess.CompletedProcess[str]:
-    """Run the command line in a process of its own."""
-    known: dict[str, str | None] = {**os.environ, **(environment or {})}
-    return subprocess.run(
-        [sys.executable, "-m", "mlxdoctor", *map(str, arguments)],
-        env={key: value for key, value in known.items() if value is not None},
-        preexec_fn=before,
-        text=True,
-        encoding="utf-8",
-        errors="surrogateescape",
-        check=False,
-        **{"capture_output": True, **options},
-    )
+#: Runs the command line.
+mlxdoctor = partial(python, "-m", "mlxdoctor")
 
 
 def one_line(done: subprocess.CompletedProcess[str]) -> str:
@@ -66,7 +51,8 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_old_report(tmp_path: Path) -
     folder.mkdir()
     old = folder / "report.json"
     old.write_text("the report before")
-    done = mlxdoctor("diagnose", RUN, *QUICK, "--format", "json", "-o", tmp_path, before=no_room)
+    command = ("diagnose", RUN, *QUICK, "--format", "json", "-o", tmp_path)
+    done = mlxdoctor(*command, preexec_fn=no_room)
     assert done.returncode == 2
     assert "cannot be written (File too large)" in one_line(done)
     assert old.read_text() == "the report before"

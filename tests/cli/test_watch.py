@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import LOGS, RUNS, Call, Start
 from tests.formats.test_json import refuse
+from tests.processes import python
 from tests.watch.test_process import POLITE
 
 HEALTHY = RUNS / "healthy-ordinary" / "train.log"
@@ -96,8 +97,7 @@ def test_a_training_that_broke_off_exits_with_1(call: Call, path: Path) -> None:
 
 @pytest.mark.slow
 def test_standard_input(seed: Path) -> None:
-    command = [sys.executable, "-m", "mlxdoctor", "watch", "-"]
-    done = subprocess.run(command, input=SEED, capture_output=True, text=True, check=False)
+    done = python("-m", "mlxdoctor", "watch", "-", input=SEED)
     assert done.returncode == 1
     assert done.stdout.startswith("diverging at iteration 15 of 3,000")
 
