@@ -110,21 +110,6 @@ def test_exit_codes(file: Path, call: Call) -> None:
     assert all(one.code in listed for one in rules())
 
 
-def test_sarif(file: Path) -> None:
-    log = json.loads(hit_formats.sarif(lint([file])))
-    assert log["version"] == "2.1.0"
-    assert [set(run) for run in log["runs"]] == [{"tool", "results"}]
-    result = log["runs"][0]["results"][0]
-    assert result["level"] == "warning"
-    assert result["ruleId"] == "unguarded-mean"
-    assert result["message"]["text"]
-    driver = log["runs"][0]["tool"]["driver"]
-    assert [one["id"] for one in driver["rules"]] == [one.code for one in rules()]
-    place = log["runs"][0]["results"][0]["locations"][0]["physicalLocation"]
-    assert place["artifactLocation"]["uri"] == file.as_uri()
-    assert place["region"]["startLine"] == 3
-
-
 def test_github_annotations_cannot_be_forged(tmp_path: Path) -> None:
     path = tmp_path / "a,b:c%.py"
     path.write_text(BAD.format(comment=""))
