@@ -9,7 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import pytest
+from mlx.utils import tree_flatten
+from mlx_lm import convert
+from mlx_lm.tuner.utils import linear_to_lora_layers
+from mlx_lm.utils import save_model
 
 from mlxdoctor.api import run_checks
 from mlxdoctor.check import discover
@@ -19,6 +24,7 @@ from mlxdoctor.run import Run
 from tests.conftest import FIXTURES
 from tests.edits import change_json
 from tests.reproduce.real import BASE, trained
+from tests.twin.small import small_moe
 
 pytestmark = pytest.mark.slow(50)
 LONG_ENOUGH: dict[str, Any] = {"iters": 80, "steps_per_eval": 40, "val_batches": -1}
@@ -44,8 +50,6 @@ def errors(folder: Path) -> list[str]:
 
 def edited(run: Path, out: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Path:
     """The run with other weights, in the adapter and in every checkpoint."""
-    import mlx.core as mx
-
     shutil.copytree(run, out)
     for path in out.glob("*.safetensors"):
         weights: Any = mx.load(str(path))
@@ -56,8 +60,6 @@ def edited(run: Path, out: Path, change: Callable[[dict[str, Any]], dict[str, An
 
 @pytest.mark.long
 def test_a_quantised_base(tmp_path: Path) -> None:
-    from mlx_lm import convert
-
     base = tmp_path / "base"
     convert(str(BASE), str(base), quantize=True, q_bits=8, q_group_size=32)
     # Quantised layers are slow without a GPU: half the rows a step.
@@ -88,13 +90,6 @@ def test_an_adapter_that_peft_wrote(tmp_path: Path) -> None:
 
 
 def test_a_mixture_of_experts(tmp_path: Path) -> None:
-    import mlx.core as mx
-    from mlx.utils import tree_flatten
-    from mlx_lm.tuner.utils import linear_to_lora_layers
-    from mlx_lm.utils import save_model
-
-    from tests.twin.small import small_moe
-
     model = small_moe()
     base, run = tmp_path / "base", tmp_path / "run"
     save_model(base, model)

@@ -5,7 +5,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import numpy as np
+from mlx.utils import tree_flatten
+from mlx_lm.tuner.utils import linear_to_lora_layers
+from mlx_lm.utils import load
 from numpy.typing import NDArray
 
 from mlxdoctor.evidence.safetensors_file import read_safetensors
@@ -101,9 +105,6 @@ def logits(
     adapter: Path | None, tokens: NDArray[Any] = TOKENS, base: Path = BASE
 ) -> NDArray[np.float32]:
     """What mlx-lm computes, (tokens, vocabulary)."""
-    import mlx.core as mx
-    from mlx_lm.utils import load
-
     path = str(adapter) if adapter is not None else None
     model: Any = load(str(base), adapter_path=path)[0]
     return np.array(model(mx.array(tokens)[None])[0].astype(mx.float32))
@@ -111,11 +112,6 @@ def logits(
 
 def saved_by_mlx(folder: Path, kind: str, keys: list[str] | None, num_layers: int) -> Path:
     """An adapter with random factors, attached and saved by mlx-lm's own functions."""
-    import mlx.core as mx
-    from mlx.utils import tree_flatten
-    from mlx_lm.tuner.utils import linear_to_lora_layers
-    from mlx_lm.utils import load
-
     mx.random.seed(0)
     model: Any = load(str(BASE))[0]
     model.freeze()

@@ -8,8 +8,10 @@ import pytest
 
 from fixtures.lab.cases.workshop import write_rows
 from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.reproduce.repairs import mends_all, named_rows, others_left_out, rows_left_out
 from mlxdoctor.safety.errors import InputError
 from tests.checks.data_evidence import chat
+from tests.reproduce.real import settings
 
 pytestmark = pytest.mark.slow
 
@@ -45,17 +47,12 @@ def written(folder: Path, rows: list[dict[str, Any]]) -> Path:
 def test_exactly_the_rows_in_question_are_named(
     tmp_path: Path, what: str, places: set[int]
 ) -> None:
-    from mlxdoctor.reproduce.repairs import named_rows
-
     dataset = Dataset.read(written(tmp_path / "data", ROWS))
     assert named_rows(dataset.splits["train"], (what,)) == places
     assert named_rows(dataset.splits["train"], ()) == frozenset()
 
 
 def test_rows_are_left_out_of_a_copy_and_as_many_at_random(tmp_path: Path) -> None:
-    from mlxdoctor.reproduce.repairs import others_left_out, rows_left_out
-    from tests.reproduce.real import settings
-
     data = written(tmp_path / "data", ROWS)
     before = (data / "train.jsonl").read_bytes()
     kept = {}
@@ -75,9 +72,6 @@ def test_rows_are_left_out_of_a_copy_and_as_many_at_random(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("batch", "refused"), [(6, False), (7, True)])
 def test_fewer_than_a_batch_left_is_refused(tmp_path: Path, batch: int, refused: bool) -> None:
-    from mlxdoctor.reproduce.repairs import rows_left_out
-    from tests.reproduce.real import settings
-
     data = written(tmp_path / "data", ROWS)
     plain = settings(tmp_path / "out", data=str(data), batch_size=batch)
     what = ("duplicates", "leftovers")
@@ -91,9 +85,6 @@ def test_fewer_than_a_batch_left_is_refused(tmp_path: Path, batch: int, refused:
 
 def test_what_an_export_left_is_mended(tmp_path: Path) -> None:
     """The tags hide that signs are escaped; nobody knows what stood for an empty cell."""
-    from mlxdoctor.reproduce.repairs import mends_all, rows_left_out
-    from tests.reproduce.real import settings
-
     answers = [f"<p>It&nbsp;is {at} &amp; {at}.</p>" for at in range(18)] + ["nan", "nan"]
     rows = [{"prompt": f"What is {at}?", "completion": text} for at, text in enumerate(answers)]
     data = written(tmp_path / "data", rows)

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlx_lm import batch_generate, load
 
 from mlxdoctor.twin import train
+from mlxdoctor.twin.prepared import parts_of
 from tests.conftest import FIXTURES
 from tests.reproduce.real import settings as settings_of
 
@@ -21,8 +23,6 @@ EPOCHS = 12
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any, Path]:
     """The result, the model in memory, its tokenizer, and the folder of data."""
-    from mlxdoctor.twin.prepared import parts_of
-
     folder = tmp_path_factory.mktemp("geography")
     source = FIXTURES / "data" / "geography"
     lines = (source / "train.jsonl").read_text().splitlines()[:ROWS]
@@ -51,8 +51,6 @@ def questions(folder: Path) -> list[list[dict[str, str]]]:
 
 
 def answers(model: Any, tokenizer: Any, rows: list[list[dict[str, str]]]) -> list[str]:
-    from mlx_lm import batch_generate
-
     prompts = [tokenizer.apply_chat_template(row[:1], add_generation_prompt=True) for row in rows]
     texts: list[str] = batch_generate(model, tokenizer, prompts, max_tokens=60).texts
     return [text.strip() for text in texts]
@@ -68,8 +66,6 @@ def test_the_loss_falls_from_above_5_to_below_2_within_5_epochs(trained: Any) ->
 
 
 def test_at_least_80_percent_of_the_trained_questions_are_answered(trained: Any) -> None:
-    from mlx_lm import load
-
     _, model, tokenizer, folder = trained
     rows = questions(folder)
     wanted = [row[1]["content"] for row in rows]

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from fixtures.lab.cases.workshop import rows_of, write_config, write_rows
-from mlxdoctor.models.load import Which
+from mlxdoctor.models.load import LoadedModels, Which
 from mlxdoctor.run import Run
 from mlxdoctor.twin import Settings, train
 from mlxdoctor.twin.levels import misfit
+from mlxdoctor.twin.masked_loss import evaluate, exact_loss
 from mlxdoctor.twin.prepared import parts_of
 from mlxdoctor.twin.reading import Reading, readings
 from mlxdoctor.twin.replay import Replay
+from mlxdoctor.twin.rerun import as_configured
 from tests.conftest import FIXTURES, check_called
 from tests.edits import change_json
 
@@ -209,10 +211,6 @@ def _loss_of_answers(
     folder: Path, reading: Reading | None = None, *, which: Which = "tuned", **named: Any
 ) -> float:
     """A model's loss on the answers of the validation rows, or as a reading has it."""
-    from mlxdoctor.models.load import LoadedModels
-    from mlxdoctor.twin.masked_loss import evaluate, exact_loss
-    from mlxdoctor.twin.rerun import as_configured
-
     run = Run.discover([folder], **named)
     settings, parts = as_configured(run)
     settings, parts = replace(settings, mask_prompt=True), replace(parts, loss=exact_loss)
