@@ -14,6 +14,8 @@ from mlxdoctor.gate.gating import FEW_ITEMS
 from tests.conftest import FIXTURES, HEALTHY
 from tests.processes import python
 
+pytestmark = pytest.mark.slow
+
 DATA = FIXTURES / "data" / "geography"
 Edit = Callable[[dict[str, Any]], None]
 
@@ -70,7 +72,6 @@ def long_rows(folder: Path) -> Path:
     return write_rows(folder, train=rows, valid=rows)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("edit", [slow_split, slow_replace])
 def test_a_tokenizer_that_takes_all_day_is_left_out(edit: Edit, tmp_path: Path) -> None:
     run = run_with(tmp_path, edit)
@@ -86,7 +87,6 @@ def test_a_tokenizer_that_takes_all_day_is_left_out(edit: Edit, tmp_path: Path) 
     assert status["adapter-presence"] == "passed"
 
 
-@pytest.mark.slow
 def test_a_library_that_panics_is_one_sentence(tmp_path: Path) -> None:
     done = mlxdoctor("diagnose", run_with(tmp_path, panics), "--no-generate", "--stdout", "json")
     assert done.returncode == 2
@@ -94,7 +94,6 @@ def test_a_library_that_panics_is_one_sentence(tmp_path: Path) -> None:
     assert "tokenizer.json: cannot encode a text (" in done.stderr.splitlines()[-1]
 
 
-@pytest.mark.slow
 def test_the_gate_judges_the_others_and_the_rest_of_the_hostile_one(tmp_path: Path) -> None:
     hostile = run_with(tmp_path / "hostile", grows, long_rows(tmp_path / "data"))
     useless = run_with(tmp_path / "useless")
@@ -127,7 +126,6 @@ CODE = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("code", "why"), CODE.items())
 def test_code_of_ones_own_is_named(code: str, why: str, tmp_path: Path) -> None:
     file = tmp_path / "trainer.py"

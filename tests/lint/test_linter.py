@@ -82,13 +82,6 @@ def test_a_file_that_is_not_python_does_not_stop_the_rest(file: Path) -> None:
     ]
 
 
-def test_nothing_is_imported_or_run(tmp_path: Path) -> None:
-    path = tmp_path / "evil.py"
-    path.write_text(f"import pathlib, mlx.core\npathlib.Path({str(tmp_path / 'ran')!r}).touch()\n")
-    assert lint([path]) == []
-    assert not (tmp_path / "ran").exists()
-
-
 def test_bad_input(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no such file"):
         lint([tmp_path / "absent.py"])
@@ -117,13 +110,6 @@ def test_github_annotations_cannot_be_forged(tmp_path: Path) -> None:
     assert line.startswith("::warning file=")
     assert "a%2Cb%3Ac%25.py,line=3" in line
     assert line.count("\n") == 1
-
-
-def test_explain_shows_both_examples(call: Call) -> None:
-    code, shown, _ = call("explain", "unguarded-mean")
-    assert code == 0
-    assert "Instead of" in shown
-    assert "mx.maximum(mask.sum(), 1)" in shown
 
 
 RULE = '''"""Saves."""
@@ -161,6 +147,8 @@ def test_one_file_adds_a_rule(
             (["lint", file], "train.py:2:1: warning [saved-too-early] saved before it"),
             (["lint", "--rules"], "A model that is saved before it was trained."),
             (["explain", "saved-too-early"], "Silence it with"),
+            (["explain", "saved-too-early"], "Instead of"),
+            (["explain", "saved-too-early"], "train(model)"),
         ):
             assert said in call(*arguments)[1]
         document = json.loads(hit_formats.sarif(lint([file])))
