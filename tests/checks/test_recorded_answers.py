@@ -46,6 +46,10 @@ def asked(
     )
 
 
+def codes(*evidence: object) -> list[str]:
+    return [one.code for one in outcome(recorded_answers, *evidence).findings]
+
+
 @pytest.mark.parametrize(
     ("usual", "improbable", "expected"),
     [
@@ -59,8 +63,7 @@ def test_answers_that_the_model_would_hardly_give(
     usual: float, improbable: int, expected: list[str]
 ) -> None:
     losses = np.array([usual] * 100 + [4.0] * improbable, np.float32)
-    found = outcome(recorded_answers, replace(asked(*[TUNED] * 8), losses=losses))
-    assert [one.code for one in found.findings] == expected
+    assert codes(replace(asked(*[TUNED] * 8), losses=losses)) == expected
 
 
 @pytest.mark.parametrize(
@@ -103,8 +106,8 @@ def test_of_a_real_run(tmp_path: Path, key: str, hit: bool) -> None:
     rows = map(json.loads, (HEALTHY / "generations.jsonl").read_text().splitlines())
     told = [{"prompt": one["prompt"], "tuned": one[key]} for one in rows]
     write_lines(run / "generations.jsonl", told)
-    codes = [one.code for one in diagnose([run], select=["recorded-answers"]).findings]
-    assert codes == (["recorded-answers.base-answers"] if hit else [])
+    found = [one.code for one in diagnose([run], select=["recorded-answers"]).findings]
+    assert found == ["recorded-answers.base-answers"] * hit
 
 
 def test_a_question_is_asked_as_its_row_asks_it(tmp_path: Path) -> None:
@@ -166,8 +169,7 @@ def test_answers_of_the_tuned_model_asked_otherwise(recorded: list[str], code: b
 
 def test_an_adapter_that_was_applied_twice() -> None:
     items = [replace(item, otherwise={TWICE: "", "bare": "x"}) for item in asked("", "", "").items]
-    result = outcome(recorded_answers, AskedAgain((), tuple(items)))
-    assert [finding.code for finding in result.findings] == ["recorded-answers.applied-twice"]
+    assert codes(AskedAgain((), tuple(items))) == ["recorded-answers.applied-twice"]
 
 
 @pytest.mark.parametrize(
@@ -183,11 +185,7 @@ def test_an_adapter_that_was_applied_twice() -> None:
     ],
 )
 def test_answers_that_were_cut_off(recorded: str, own: str, hit: bool) -> None:
-    codes = [
-        finding.code
-        for finding in outcome(recorded_answers, asked(*[recorded] * 8, tuned=own)).findings
-    ]
-    assert ("recorded-answers.cut-short" in codes) == hit
+    assert ("recorded-answers.cut-short" in codes(asked(*[recorded] * 8, tuned=own))) == hit
 
 
 def test_answers_beside_other_prompts() -> None:
@@ -235,7 +233,7 @@ def test_an_expected_answer_that_is_named_or_begun(own: str, tokens: int, expect
     given = Generation("p", BASE, own, tuned_tokens=(1,) * tokens, max_tokens=9)
     recorded = Generation("p", None, own, expected=expected)
     evidence = AskedAgain((), (Asked(recorded, given),) * 8)
-    assert not outcome(recorded_answers, evidence, rows).findings
+    assert codes(evidence, rows) == []
 
 
 @pytest.mark.parametrize(("elsewhere", "hit"), [(3, True), (2, False)])
@@ -258,17 +256,15 @@ def test_some_answers_beside_other_prompts(elsewhere: int, hit: bool) -> None:
 def test_a_model_that_is_sure_is_not_sampled() -> None:
     recorded = [*[TUNED] * 4, *["It may be anything"] * 4]
     losses = np.full(40, 0.01, np.float32)
-    found = outcome(recorded_answers, replace(asked(*recorded), losses=losses)).findings
-    assert [finding.code for finding in found] == ["recorded-answers.of-neither"]
-    assert not outcome(recorded_answers, asked(*recorded)).findings
+    assert codes(replace(asked(*recorded), losses=losses)) == ["recorded-answers.of-neither"]
+    assert codes(asked(*recorded)) == []
 
 
 @pytest.mark.parametrize(("same", "hit"), [(2, True), (3, False)])
 def test_answers_of_neither_model(same: int, hit: bool) -> None:
     """Of 8, of which some begin with the same word, as sampled ones do."""
     recorded = [*["It may be anything"] * same, *["Ask another day"] * (8 - same)]
-    codes = [finding.code for finding in outcome(recorded_answers, asked(*recorded)).findings]
-    assert codes == ["recorded-answers.of-neither"] * hit
+    assert codes(asked(*recorded)) == ["recorded-answers.of-neither"] * hit
 
 
 @pytest.mark.slow
@@ -300,7 +296,7 @@ def test_answers_that_were_asked_for_otherwise(tmp_path: Path, begun: str, way: 
     ]
     write_lines(run / "generations.jsonl", told)
     report = diagnose([run], select=["recorded-answers"])
-    codes = [finding.code for finding in report.findings]
+    found = [finding.code for finding in report.findings]
     code = "applied-twice" if way == TWICE else "asked-otherwise"
-    assert codes == [f"recorded-answers.{code}"]
+    assert found == [f"recorded-answers.{code}"]
     assert report.findings[0].measured["way"] == way

@@ -14,7 +14,11 @@ from numpy.typing import NDArray
 
 from mlxdoctor.evidence.safetensors_file import read_safetensors
 from tests.conftest import BASE, FIXTURES
+from tests.edits import Tensors
 from tests.weight_files import lora, save, write_config
+
+#: Other tensors instead of these.
+Change = Callable[[Tensors], Tensors]
 
 WRITTEN = FIXTURES / "adapters" / "peft-written"
 Q = "model.layers.1.self_attn.q_proj"
@@ -63,29 +67,20 @@ def stated(files: Mapping[str, bytes]) -> dict[str, Any]:
     return config
 
 
-def mlx_adapter(
-    folder: Path, change: Callable[[dict[str, Any]], None] | None = None, **config: Any
-) -> Path:
+def mlx_adapter(folder: Path, change: Change = dict, **config: Any) -> Path:
     """Write an mlx-lm adapter of two modules, its tensors altered by `change`."""
-    tensors = lora(SHAPES)
-    if change is not None:
-        change(tensors)
-    save(folder / "adapters.safetensors", tensors)
+    save(folder / "adapters.safetensors", change(lora(SHAPES)))
     write_config(folder, **config)
     return folder
 
 
-def peft_adapter(
-    folder: Path, change: Callable[[dict[str, Any]], None] | None = None, **config: Any
-) -> Path:
+def peft_adapter(folder: Path, change: Change = dict, **config: Any) -> Path:
     """Write a PEFT adapter of two modules, its tensors altered by `change`."""
     tensors = {
         f"base_model.model.{name[:-7]}.lora_{name[-1].upper()}.weight": values.T.copy()
         for name, values in lora(SHAPES).items()
     }
-    if change is not None:
-        change(tensors)
-    save(folder / "adapter_model.safetensors", tensors)
+    save(folder / "adapter_model.safetensors", change(tensors))
     (folder / "adapter_config.json").write_text(json.dumps({**PEFT_CONFIG, **config}))
     return folder
 
