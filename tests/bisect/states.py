@@ -6,7 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from mlxdoctor.bisect.table import Bisection, bisect
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
+from mlxdoctor.run import Run
+from tests.conftest import BASE
 from tests.weight_files import lora, save, write_config
 
 MODULES = {f"model.layers.{layer}.self_attn.q_proj": (64, 64) for layer in range(4)}
@@ -29,6 +32,12 @@ def changed(tensors: dict[str, Any], layer: int, factor: float) -> dict[str, Any
     """The factors with one layer's B multiplied."""
     name = f"model.layers.{layer}.self_attn.q_proj.lora_b"
     return {**tensors, name: tensors[name] * np.float32(factor)}
+
+
+def bisected(folder: Path, *, model: bool = False) -> Bisection:
+    """The bisection of a run, with its models or without."""
+    base = BASE if model else None
+    return bisect(Run.discover([folder], base=base, allow_model=model))
 
 
 def standings(judged: Iterable[Any]) -> str:

@@ -9,19 +9,12 @@ import numpy as np
 import pytest
 
 from mlxdoctor.bisect.answer import sentence
-from mlxdoctor.bisect.table import Bisection, bisect
 from mlxdoctor.evidence.adapter import Adapter
-from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from tests.bisect.conftest import EVERY, LEAP
-from tests.bisect.states import ZERO, changed, history, standings, state
-from tests.conftest import FIXTURES, RUNS, Copy
+from tests.bisect.states import ZERO, bisected, changed, history, standings, state
+from tests.conftest import RUNS, Copy
 from tests.weight_files import save
-
-
-def bisected(folder: Path, *, model: bool = False) -> Bisection:
-    base = FIXTURES / "base" if model else None
-    return bisect(Run.discover([folder], base=base, allow_model=model))
 
 
 def test_a_break_between_two_saves_is_found_in_the_files(broken_run: Path) -> None:

@@ -26,11 +26,6 @@ Iter 15: Train loss 4.104, Learning Rate 2.000e-04, It/sec 0.100, Tokens/sec 100
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "train.log"
-
-
-@pytest.fixture
 def seed(path: Path) -> Path:
     path.write_text(SEED)
     return path

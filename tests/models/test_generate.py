@@ -156,6 +156,9 @@ def test_models_that_are_not_loaded(tmp_path: Path) -> None:
 def test_measured_losses_are_mlx_lms(measured: TokenLosses, splits: list[SupervisedRows]) -> None:
     from mlx import nn
 
+    assert len(measured.split("train")) == len(measured.split("valid")) == 16
+    assert measured.vocab_size == 768
+    assert all(row.tuned is not None for row in measured.rows)
     model = models.load(BASE).select("base")
     for row in measured.rows[:3]:
         logits = model(mx.array(row.tokens)[None])[0]
@@ -189,12 +192,6 @@ def test_an_end_token_that_the_model_does_not_have_is_never_expected(
     strange = replace(TOKENIZER, eos_token_ids=(1_000_000,))
     found = Meter(models.load(without), strange).measure(splits[:1], max_rows=2)
     assert all(np.isinf(row.base.end_after_answer) for row in found.rows)
-
-
-def test_rows_of_both_splits_are_measured(measured: TokenLosses) -> None:
-    assert len(measured.split("train")) == len(measured.split("valid")) == 16
-    assert measured.vocab_size == 768
-    assert all(row.tuned is not None for row in measured.rows)
 
 
 def test_more_layers_than_weights_are_refused(tmp_path: Path) -> None:
