@@ -1,6 +1,7 @@
 """Evidence for the checks of data, configuration and tokenizer: real files, in a folder."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -43,6 +44,16 @@ def write_data(tmp_path, **splits):
 
 def rows_of(dataset, config=None, model=BASE, **options):
     return build(dataset, Tokenizer.read(model), config, **options)
+
+
+def mlx_lm_batches(data, mask_prompt, *sizes, **options):
+    """The batches that mlx-lm makes of a data folder's training rows."""
+    from mlx_lm.tokenizer_utils import load
+    from mlx_lm.tuner.datasets import CacheDataset, load_local_dataset
+    from mlx_lm.tuner.trainer import iterate_batches
+
+    train, _, _ = load_local_dataset(data, load(BASE), SimpleNamespace(mask_prompt=mask_prompt))
+    return iterate_batches(CacheDataset(train), *sizes, **options)
 
 
 def model_copy(tmp_path, template=None, tokenizer=None, **settings):

@@ -21,20 +21,16 @@ from tests.conftest import FIXTURES
 from tests.weight_files import entry, save_raw
 
 
-def base_with(folder: Path, **changes: Any) -> Path:
-    return copied_base(folder / "base", config=changes)
-
-
 @pytest.mark.parametrize("value", [0, -4, "96", math.nan, math.inf, 3.5, True])
 @pytest.mark.parametrize("key", ["hidden_size", "num_attention_heads", "vocab_size"])
 def test_a_size_that_is_none_is_refused(tmp_path: Path, key: str, value: Any) -> None:
     with pytest.raises(InputError, match=f"for {key}, where a whole number from 1 on is needed"):
-        BaseModel.read(base_with(tmp_path, **{key: value}))
+        BaseModel.read(copied_base(tmp_path / "base", config={key: value}))
 
 
 @pytest.mark.parametrize("value", [None, [96, 96], 96.0])
 def test_what_some_families_state_is_not(tmp_path: Path, value: Any) -> None:
-    BaseModel.read(base_with(tmp_path, hidden_size=value))
+    BaseModel.read(copied_base(tmp_path / "base", config={"hidden_size": value}))
 
 
 def test_factors_of_a_hundred_gigabytes_are_refused_by_their_header(tmp_path: Path) -> None:

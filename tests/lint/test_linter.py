@@ -201,15 +201,11 @@ def test_long_sources_take_no_long_time(line: str, file: Path) -> None:
     assert time.process_time() - begun < 5
 
 
-def test_an_import_from_far_up(file: Path) -> None:
-    file.write_text(f"import mlx.core as mx\nfrom {'.' * 100_000} import x\n")
-    assert lint([file]) == []
-
-
-def test_what_python_says_of_a_literal_is_not_repeated(
-    file: Path, recwarn: pytest.WarningsRecorder
+@pytest.mark.parametrize("line", [f"from {'.' * 100_000} import x", "x = 1or 2"], ids=len)
+def test_an_import_from_far_up_and_a_literal_that_python_warns_of(
+    line: str, file: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
-    file.write_text("import mlx.core as mx\nx = 1or 2\n")
+    file.write_text(f"import mlx.core as mx\n{line}\n")
     assert lint([file]) == []
     assert not recwarn.list
 
