@@ -86,6 +86,12 @@ def logs(tmp_path: Path) -> LogWriter:
 
 
 @pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a log may be written."""
+    return tmp_path / "train.log"
+
+
+@pytest.fixture
 def copied(tmp_path: Path) -> Copy:
     """Copies a fixture run, so that a test may damage it."""
 

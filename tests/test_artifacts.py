@@ -9,7 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import pytest
+from mlx.utils import tree_flatten
+from mlx_lm import convert
+from mlx_lm.tuner.utils import linear_to_lora_layers
+from mlx_lm.utils import save_model
 
 from mlxdoctor.api import run_checks
 from mlxdoctor.check import discover
@@ -17,7 +22,9 @@ from mlxdoctor.diagnosis import judge
 from mlxdoctor.finding import Outcome, Severity, Status
 from mlxdoctor.run import Run
 from tests.conftest import FIXTURES
+from tests.edits import change_json
 from tests.reproduce.real import BASE, trained
+from tests.twin.small import small_moe
 
 pytestmark = pytest.mark.slow(50)
 LONG_ENOUGH: dict[str, Any] = {"iters": 80, "steps_per_eval": 40, "val_batches": -1}
@@ -43,8 +50,6 @@ def errors(folder: Path) -> list[str]:
 
 def edited(run: Path, out: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Path:
     """The run with other weights, in the adapter and in every checkpoint."""
-    import mlx.core as mx
-
     shutil.copytree(run, out)
     for path in out.glob("*.safetensors"):
         weights: Any = mx.load(str(path))
@@ -55,8 +60,6 @@ def edited(run: Path, out: Path, change: Callable[[dict[str, Any]], dict[str, An
 
 @pytest.mark.long
 def test_a_quantised_base(tmp_path: Path) -> None:
-    from mlx_lm import convert
-
     base = tmp_path / "base"
     convert(str(BASE), str(base), quantize=True, q_bits=8, q_group_size=32)
     # Quantised layers are slow without a GPU: half the rows a step.
@@ -74,31 +77,19 @@ def test_a_quantised_base(tmp_path: Path) -> None:
 def test_dora(tmp_path: Path) -> None:
     dora = trained(tmp_path / "dora", fine_tune_type="dora", **LONG_ENOUGH)
     assert first_cause(dora) == "inconclusive"
-    path = dora / "adapter_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "fine_tune_type": "lora"}))
+    change_json(dora / "adapter_config.json", fine_tune_type="lora")
     assert first_cause(dora, models=True) == "adapter-not-loaded"
 
 
 def test_an_adapter_that_peft_wrote(tmp_path: Path) -> None:
-    source = FIXTURES / "adapters" / "peft-written"
-    run = tmp_path / "run"
-    shutil.copytree(source, run)
-    path = run / "adapter_config.json"
-    config = {**json.loads(path.read_text()), "base_model_name_or_path": str(BASE)}
-    path.write_text(json.dumps(config))
+    run = shutil.copytree(FIXTURES / "adapters" / "peft-written", tmp_path / "run")
+    change_json(run / "adapter_config.json", base_model_name_or_path=str(BASE))
     assert not errors(run)
     turned = edited(run, tmp_path / "turned", lambda weights: {k: v.T for k, v in weights.items()})
     assert first_cause(turned) == "adapter-not-loaded"
 
 
 def test_a_mixture_of_experts(tmp_path: Path) -> None:
-    import mlx.core as mx
-    from mlx.utils import tree_flatten
-    from mlx_lm.tuner.utils import linear_to_lora_layers
-    from mlx_lm.utils import save_model
-
-    from tests.twin.small import small_moe
-
     model = small_moe()
     base, run = tmp_path / "base", tmp_path / "run"
     save_model(base, model)

@@ -8,17 +8,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mlxdoctor.api import diagnose
+from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.reproduce.observe import Observation, recalled, write_json
 from mlxdoctor.safety import atomic
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.twin.records import METRICS_FILE, StepRecord, ValidationRecord, add_metrics, to_line
 from tests.conftest import RUNS
+from tests.processes import python
 
 RUN = RUNS / "evaluated-without-adapter"
 QUICK = ("--no-generate", "--select", "loss-trend,metric-consistency")
@@ -26,24 +30,8 @@ QUICK = ("--no-generate", "--select", "loss-trend,metric-consistency")
 FULL = 2000
 
 
-def mlxdoctor(
-    *arguments: str | Path,
-    environment: Mapping[str, str | None] | None = None,
-    before: Callable[[], None] | None = None,
-    **options: Any,
-) -> subprocess.CompletedProcess[str]:
-    """Run the command line in a process of its own."""
-    known: dict[str, str | None] = {**os.environ, **(environment or {})}
-    return subprocess.run(
-        [sys.executable, "-m", "mlxdoctor", *map(str, arguments)],
-        env={key: value for key, value in known.items() if value is not None},
-        preexec_fn=before,
-        text=True,
-        encoding="utf-8",
-        errors="surrogateescape",
-        check=False,
-        **{"capture_output": True, **options},
-    )
+#: Runs the command line.
+mlxdoctor = partial(python, "-m", "mlxdoctor")
 
 
 def one_line(done: subprocess.CompletedProcess[str]) -> str:
@@ -66,7 +54,8 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_old_report(tmp_path: Path) -
     folder.mkdir()
     old = folder / "report.json"
     old.write_text("the report before")
-    done = mlxdoctor("diagnose", RUN, *QUICK, "--format", "json", "-o", tmp_path, before=no_room)
+    command = ("diagnose", RUN, *QUICK, "--format", "json", "-o", tmp_path)
+    done = mlxdoctor(*command, preexec_fn=no_room)
     assert done.returncode == 2
     assert "cannot be written (File too large)" in one_line(done)
     assert old.read_text() == "the report before"
@@ -89,8 +78,6 @@ def test_standard_output_on_a_full_disk(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_metrics_that_cannot_be_written_are_one_sentence(tmp_path: Path) -> None:
-    from mlxdoctor.twin.records import METRICS_FILE, ValidationRecord, add_metrics
-
     (tmp_path / METRICS_FILE).symlink_to("/dev/full")
     with pytest.raises(InputError, match=r"cannot be written \(No space left"):
         add_metrics(tmp_path, ValidationRecord(1, 2.0, 0.1))
@@ -165,9 +152,6 @@ def test_a_result_cut_at_any_byte_counts_as_unfinished(tmp_path: Path) -> None:
 
 
 def test_metrics_cut_at_any_byte_are_read(tmp_path: Path) -> None:
-    from mlxdoctor.evidence.training_log import TrainingLog
-    from mlxdoctor.twin.records import StepRecord, to_line
-
     lines = [
         to_line(StepRecord(one, 3.0 - one / 4, 1e-4, 1.5, 8, 8 * one, 0.1, 0.2))
         for one in (1, 2, 3)
@@ -246,8 +230,6 @@ def test_without_a_home_or_a_folder_for_temporary_files(
 
 
 def test_a_user_whom_the_system_does_not_know_has_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mlxdoctor.api import diagnose
-
     def nobody(cls: type[Path]) -> Path:
         raise RuntimeError("Could not determine home directory.")
 

@@ -1,16 +1,16 @@
 """What was once called healthy, or said with certainty and false."""
 
-import json
 import math
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fixtures.lab.harness import write_lines
 from mlxdoctor.api import diagnose
 from mlxdoctor.finding import Finding
 from mlxdoctor.formats import terminal
@@ -41,10 +41,6 @@ def lines(losses: Sequence[float], every: int = 10, more: str = "") -> str:
     )
 
 
-def json_lines(rows: Sequence[Mapping[str, Any]]) -> str:
-    return "".join(json.dumps(row) + "\n" for row in rows)
-
-
 def made(
     folder: Path,
     log: str = "",
@@ -65,15 +61,14 @@ def made(
     if is_saved:
         save(folder / "adapters.safetensors", lora(MODULES, b=0.01))
     for split, count in (("train", rows), ("valid", max(rows // 5, 4))) if rows else ():
-        (folder / "data").mkdir(exist_ok=True)
         texts = [{"prompt": f"{split} {at}?", "completion": f"It is {at}."} for at in range(count)]
-        (folder / "data" / f"{split}.jsonl").write_text(json_lines(texts))
+        write_lines(folder / "data" / f"{split}.jsonl", texts)
     answers = list(answers_of(*shares)) if shares else []
     if answer:
         base = "A router forwards packets between networks."
         answers = [{"prompt": "What is a router?", "tuned": answer, "base": base}]
     if answers:
-        (folder / "generations.jsonl").write_text(json_lines(answers))
+        write_lines(folder / "generations.jsonl", answers)
     return folder
 
 
@@ -217,7 +212,7 @@ def test_what_is_not_so_is_not_said(kind: str, tmp_path: Path) -> None:
     [
         lines([math.nan] * 12),
         "Iter 1: Val loss 1.900, Val took 1.0s\n" + lines([math.nan] * 12),
-        json_lines([{"step": at, "loss": math.nan, "grad_norm": math.nan} for at in range(1, 21)]),
+        "".join(f'{{"step": {at}, "loss": NaN, "grad_norm": NaN}}\n' for at in range(1, 21)),
     ],
 )
 def test_what_was_never_finite_was_not_healthy_before(tmp_path: Path, text: str) -> None:

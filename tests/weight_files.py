@@ -4,12 +4,10 @@ import json
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-T = TypeVar("T")
 
 _NAMES = {"float32": "F32", "float64": "F64", "float16": "F16", "uint16": "BF16"}
 _NAMES |= {"uint32": "U32", "int8": "I8", "uint8": "U8"}

@@ -5,29 +5,20 @@ with factors of its own, and are judged statically, as CI does it. Memory is tha
 largest process.
 """
 
-import json
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests.benchmarks.setup import Line, Measurement, Setup, measure
-from tests.weight_files import lora, save
+from tests.weight_files import lora, save, write_config
 
 FEW, MANY = 100, 1_000
 #: Of linear over the cores; of the memory that a tenth of the adapters takes.
 LEAST_SCALING, MOST_MEMORY = 0.8, 1.2
 WIDTH, LAYERS, RANK = 1024, 12, 4
 MODULES = {"self_attn.q_proj": 2 * WIDTH, "self_attn.v_proj": WIDTH}
-CONFIG = {
-    "model": "not/here",
-    "fine_tune_type": "lora",
-    "num_layers": LAYERS,
-    "learning_rate": 1e-4,
-    "iters": 1000,
-    "optimizer": "adamw",
-    "lora_parameters": {"rank": RANK, "scale": 10.0, "dropout": 0.0, "keys": sorted(MODULES)},
-}
+PARAMETERS = {"rank": RANK, "scale": 10.0, "dropout": 0.0, "keys": sorted(MODULES)}
 
 
 def adapter(folder: Path, seed: int) -> None:
@@ -38,7 +29,8 @@ def adapter(folder: Path, seed: int) -> None:
         for name, outputs in MODULES.items()
     }
     save(folder / "adapters.safetensors", lora(modules, RANK, b=5e-3, seed=seed))
-    (folder / "adapter_config.json").write_text(json.dumps(CONFIG))
+    stated = {"model": "not/here", "num_layers": LAYERS, "optimizer": "adamw"}
+    write_config(folder, **stated, lora_parameters=PARAMETERS)
 
 
 def measured(scratch: Path, setup: Setup) -> Iterator[Line]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 
+from fixtures.lab.cases.workshop import write_config
 from fixtures.lab.real import base_folder, data_folder
 from tests.benchmarks.setup import Line, Setup, at_most, measure
 from tests.weight_files import lora, save
@@ -54,11 +55,6 @@ DRAWN = np.random.default_rng(0).normal(0, 0.02, 1 << 20).astype(np.float32)
 def drawn(*shape: int) -> mx.array:
     """Small normal values, as a base's weights are."""
     return mx.array(np.resize(DRAWN, shape))
-
-
-def write_config(folder: Path, **values: object) -> None:
-    """The configuration of an adapter."""
-    (folder / "adapter_config.json").write_text(json.dumps(values))
 
 
 def peft_adapter(folder: Path, layers: int) -> Path:

@@ -1,15 +1,20 @@
 """Saves of a made-up run, for tests that need a certain course."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mlxdoctor.bisect.table import Bisection, bisect
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
+from mlxdoctor.run import Run
+from tests.conftest import BASE
 from tests.weight_files import lora, save, write_config
 
 MODULES = {f"model.layers.{layer}.self_attn.q_proj": (64, 64) for layer in range(4)}
+#: Factors that were never trained.
+ZERO = lora(MODULES, b=0.0)
 
 
 def state(size: float, seed: int = 0) -> dict[str, Any]:
@@ -27,6 +32,17 @@ def changed(tensors: dict[str, Any], layer: int, factor: float) -> dict[str, Any
     """The factors with one layer's B multiplied."""
     name = f"model.layers.{layer}.self_attn.q_proj.lora_b"
     return {**tensors, name: tensors[name] * np.float32(factor)}
+
+
+def bisected(folder: Path, *, model: bool = False) -> Bisection:
+    """The bisection of a run, with its models or without."""
+    base = BASE if model else None
+    return bisect(Run.discover([folder], base=base, allow_model=model))
+
+
+def standings(judged: Iterable[Any]) -> str:
+    """How each save was judged, by its first letter."""
+    return "".join(one.standing.value[0] for one in judged)
 
 
 def history(

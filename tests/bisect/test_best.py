@@ -9,11 +9,10 @@ import pytest
 
 from mlxdoctor.bisect.answer import as_object, best_sentence, sentence
 from mlxdoctor.bisect.behaviour import Behaviour
-from mlxdoctor.bisect.table import Bisection, best_of, bisect
+from mlxdoctor.bisect.table import best_of
 from mlxdoctor.judge.save_flaws import SaveVerdict, Standing
-from mlxdoctor.run import Run
-from tests.bisect.states import history, state
-from tests.conftest import FIXTURES, RUNS
+from tests.bisect.states import bisected, history, state
+from tests.conftest import RUNS
 
 BASE = np.full(32, 5.0)
 NOISE = np.random.default_rng(0).normal(size=32) * 0.01
@@ -67,12 +66,8 @@ def test_the_log_compares_at_least_two(
     )
 
 
-def static(folder: Path) -> Bisection:
-    return bisect(Run.discover([folder], allow_model=False))
-
-
 def test_without_models_the_log_says_it_and_that_is_said() -> None:
-    found = static(RUNS / "overfitting")
+    found = bisected(RUNS / "overfitting")
     assert found.rows[found.best.place].path.name == "0000500_adapters.safetensors"
     # As in the log: validations 500, 1000 and 1500, the last also for the final file.
     assert found.best.losses == {0: 1.520, 1: 1.595, 2: 1.661, 3: 1.661}
@@ -85,7 +80,7 @@ def test_without_models_the_log_says_it_and_that_is_said() -> None:
 
 def test_nothing_that_compares_them_is_said(tmp_path: Path) -> None:
     history(tmp_path, [state(0.1), state(0.2, 1)])
-    found = static(tmp_path)
+    found = bisected(tmp_path)
     assert found.best is None
     assert best_sentence(found) == (
         "Best checkpoint: not known; no held-out loss was measured or logged at two or more of "
@@ -95,13 +90,12 @@ def test_nothing_that_compares_them_is_said(tmp_path: Path) -> None:
 
 
 def test_where_none_is_good_none_is_best() -> None:
-    assert "not known; none is good" in best_sentence(static(RUNS / "collapse-frequent-token"))
+    assert "not known; none is good" in best_sentence(bisected(RUNS / "collapse-frequent-token"))
 
 
 @pytest.mark.slow
 def test_an_overfitted_run_has_an_earlier_best() -> None:
-    run = Run.discover([RUNS / "overfitting"], base=FIXTURES / "base", allow_model=True)
-    overfitted = bisect(run)
+    overfitted = bisected(RUNS / "overfitting", model=True)
     best = overfitted.best
     assert overfitted.rows[best.place].path.name == "0000500_adapters.safetensors"
     assert best.is_clear

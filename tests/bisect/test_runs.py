@@ -9,28 +9,17 @@ import numpy as np
 import pytest
 
 from mlxdoctor.bisect.answer import sentence
-from mlxdoctor.bisect.table import Bisection, bisect
 from mlxdoctor.evidence.adapter import Adapter
-from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from tests.bisect.conftest import EVERY, LEAP
-from tests.bisect.states import changed, history, state
-from tests.conftest import FIXTURES, RUNS, Copy
+from tests.bisect.states import ZERO, bisected, changed, history, standings, state
+from tests.conftest import RUNS, Copy
 from tests.weight_files import save
-
-
-def bisected(folder: Path, *, model: bool = False) -> Bisection:
-    base = FIXTURES / "base" if model else None
-    return bisect(Run.discover([folder], base=base, allow_model=model))
-
-
-def standings(found: Bisection) -> str:
-    return "".join(row.standing.value[0] for row in found.rows)
 
 
 def test_a_break_between_two_saves_is_found_in_the_files(broken_run: Path) -> None:
     found = bisected(broken_run)
-    assert standings(found) == "gggbbbb"
+    assert standings(found.rows) == "gggbbbb"
     assert found.last_good == 2
     assert found.rows[2].path == broken_run / "0000030_adapters.safetensors"
     assert found.rows[2].path.is_file()
@@ -70,9 +59,8 @@ def test_the_model_finds_what_log_and_sizes_do_not_show(
     shutil.copy(broken_run / "adapter_config.json", folder)
     monkeypatch.setattr("mlxdoctor.judge.save_flaws.EXPLODED", 1e9)
     monkeypatch.setattr("mlxdoctor.judge.save_flaws.JUMP", 1e9)
-    run = Run.discover([folder], base=FIXTURES / "base", allow_model=True)
-    found = bisect(run)
-    assert standings(found) == "gggb"
+    found = bisected(folder, model=True)
+    assert standings(found.rows) == "gggb"
     assert found.last_good == 2
     assert ["bad-answers" in row.flaws for row in found.rows] == [False] * 3 + [True]
     assert "its answers" in found.rows[3].why or "it answers" in found.rows[3].why
@@ -92,7 +80,6 @@ def test_real_runs_without_a_good_save(name: str, expected: str) -> None:
     assert re.match(f"Last good checkpoint: none, (it was )?{expected}", sentence(found))
 
 
-ZERO = {name: one * 0 if "lora_b" in name else one for name, one in state(1.0).items()}
 BAD = state(0.15, 1)
 BAD["model.layers.0.self_attn.q_proj.lora_a"][0, 0] = np.nan
 
@@ -168,8 +155,7 @@ def test_saves_that_do_not_fit_the_base_are_broken(broken_run: Path, tmp_path: P
     for number in (10, 20):
         tensors = {name: one * np.float32(1.01) for name, one in tensors.items()}
         save(folder / f"{number:07d}_adapters.safetensors", tensors)
-    run = Run.discover([folder], base=FIXTURES / "base", allow_model=True)
-    found = bisect(run)
-    assert standings(found) == "bb"
+    found = bisected(folder, model=True)
+    assert standings(found.rows) == "bb"
     assert "it cannot be put on the base model" in sentence(found)
     assert "tmp" not in found.rows[0].why

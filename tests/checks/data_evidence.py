@@ -1,10 +1,11 @@
 """Evidence for the checks of data, configuration and tokenizer: real files, in a folder."""
 
 import json
-import shutil
+from types import SimpleNamespace
 
 import numpy as np
 
+from fixtures.lab.cases.workshop import copied_base
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.supervision import build
@@ -22,13 +23,13 @@ def config_of(tmp_path, **values):
     return TrainingConfig.read(path)
 
 
+def conversation(*turns):
+    """A row of messages, each given as its role and its content."""
+    return {"messages": [{"role": role, "content": content} for role, content in turns]}
+
+
 def chat(question, answer):
-    return {
-        "messages": [
-            {"role": "user", "content": question},
-            {"role": "assistant", "content": answer},
-        ]
-    }
+    return conversation(("user", question), ("assistant", answer))
 
 
 def write_data(tmp_path, **splits):
@@ -45,15 +46,21 @@ def rows_of(dataset, config=None, model=BASE, **options):
     return build(dataset, Tokenizer.read(model), config, **options)
 
 
-def model_copy(tmp_path, template=None, **settings):
-    """The base model's folder without weights, its tokenizer's settings changed."""
-    folder = tmp_path / "model"
-    shutil.copytree(BASE, folder, ignore=shutil.ignore_patterns("*.safetensors"))
-    if template is not None:
-        (folder / "chat_template.jinja").write_text(template)
-    path = folder / "tokenizer_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
-    return folder
+def mlx_lm_batches(data, mask_prompt, *sizes, **options):
+    """The batches that mlx-lm makes of a data folder's training rows."""
+    from mlx_lm.tokenizer_utils import load
+    from mlx_lm.tuner.datasets import CacheDataset, load_local_dataset
+    from mlx_lm.tuner.trainer import iterate_batches
+
+    train, _, _ = load_local_dataset(data, load(BASE), SimpleNamespace(mask_prompt=mask_prompt))
+    return iterate_batches(CacheDataset(train), *sizes, **options)
+
+
+def model_copy(tmp_path, template=None, tokenizer=None, **settings):
+    """The base model's folder without weights, its tokenizer and that one's settings changed."""
+    files = {"chat_template": template} if template is not None else {}
+    files |= {"tokenizer": tokenizer or {}, "tokenizer_config": settings}
+    return copied_base(tmp_path / "model", model=None, **files)
 
 
 def log_of(kind="named values", **series):

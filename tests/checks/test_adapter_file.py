@@ -1,11 +1,11 @@
 """The configuration of an adapter that is not there."""
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 
+from fixtures.lab.cases.workshop import copied_run
 from mlxdoctor.api import diagnose
 from tests.conftest import FIXTURES, HEALTHY
 
@@ -15,11 +15,9 @@ CODE = "adapter-file.absent"
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A configuration whose base model and rows are at hand."""
-    config = json.loads((HEALTHY / "adapter_config.json").read_text())
-    config |= {"model": str(FIXTURES / "base"), "data": str(FIXTURES / "data" / "geography")}
-    made = tmp_path / "run"
-    made.mkdir()
-    (made / "adapter_config.json").write_text(json.dumps(config))
+    made = copied_run(tmp_path / "run")
+    for name in ("adapters.safetensors", "train.log"):
+        (made / name).unlink()
     return made
 
 

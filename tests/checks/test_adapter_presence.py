@@ -1,7 +1,6 @@
 """What the adapter-presence check sees in files of factors."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fixtures.lab.cases.workshop import copied_run
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Outcome, Status
-from tests.conftest import FIXTURES, RUNS, check_called
+from tests.conftest import FIXTURES, check_called
+from tests.edits import Tensors, change_tensors
 from tests.given import outcome, severities
 from tests.weight_files import lora, save, to_bfloat16, write_config
 
@@ -221,24 +222,14 @@ def test_a_factor_of_one_number(tmp_path: Path) -> None:
         assert severities(outcome(adapter_presence, Adapter.read(tmp_path))) == found
 
 
-Tensors = dict[str, Any]
-
-
 def edited(folder: Path, change: Callable[[Tensors], Tensors]) -> Adapter:
-    from safetensors.numpy import load_file, save_file
-
-    folder.mkdir()
-    path = folder / "adapters.safetensors"
-    shutil.copy(RUNS / "healthy-ordinary" / "adapters.safetensors", path)
-    save_file(change(load_file(path)), path)
+    path = copied_run(folder) / "adapters.safetensors"
+    change_tensors(path, change)
     return Adapter.read(folder)
 
 
 def each(change: Callable[[str, Any], Any]) -> Callable[[Tensors], Tensors]:
-    return lambda found: {
-        name: np.ascontiguousarray(change(name, one)).astype(one.dtype)
-        for name, one in found.items()
-    }
+    return lambda found: {name: change(name, one).astype(one.dtype) for name, one in found.items()}
 
 
 def rounded(levels: int) -> Callable[[Tensors], Tensors]:

@@ -1,7 +1,6 @@
 """What the adapter-structure check sees in names and shapes, and what mlx-lm does with them."""
 
 import json
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from fixtures.lab.cases.workshop import copied_run
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Outcome, Status
 from mlxdoctor.run import Run
-from tests.conftest import FIXTURES, HEALTHY, ROOT, check_called
+from tests.conftest import FIXTURES, ROOT, check_called
+from tests.edits import Tensors, change_tensors
 from tests.given import outcome, severities
 from tests.weight_files import MLX_CONFIG, lora, save, write_config
 
@@ -252,7 +253,6 @@ def test_what_peft_wrote() -> None:
     assert messages(Adapter.read(FIXTURES / "adapters" / "peft-written")) == []
 
 
-Tensors = dict[str, Any]
 Edit = Callable[[Path], None]
 
 
@@ -272,14 +272,7 @@ def setting(key: str, value: object) -> Edit:
 def tensors(change: Callable[[Tensors], Tensors]) -> Edit:
     """Other tensors in the file."""
 
-    def edit(folder: Path) -> None:
-        from safetensors.numpy import load_file, save_file
-
-        path = folder / "adapters.safetensors"
-        changed = change(load_file(path))
-        save_file({name: np.ascontiguousarray(one) for name, one in changed.items()}, path)
-
-    return edit
+    return lambda folder: change_tensors(folder / "adapters.safetensors", change)
 
 
 def renamed(before: str, after: str) -> Edit:
@@ -330,10 +323,7 @@ EDITS: dict[str, tuple[Edit, str]] = {
 
 
 def edited(folder: Path, edit: Edit) -> Path:
-    folder.mkdir()
-    for name in ("adapters.safetensors", "adapter_config.json"):
-        shutil.copy(HEALTHY / name, folder / name)
-    edit(folder)
+    edit(copied_run(folder))
     return folder
 
 

@@ -1,10 +1,10 @@
 """The base model's own answers. Real runs: test_answers_of_runs."""
 
-import json
 from pathlib import Path
 
 import pytest
 
+from fixtures.lab.harness import write_lines
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.finding import Outcome, Status
 from mlxdoctor.models.generations import Generation, Generations
@@ -25,10 +25,8 @@ def codes(path: Path) -> dict[str, str]:
 
 
 def asked(folder: Path, pairs: list[tuple[str, str | None]]) -> Path:
-    path = folder / "generations.jsonl"
     rows = [{"prompt": prompt, "tuned": "Yes.", "base": answer} for prompt, answer in pairs]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return write_lines(folder / "generations.jsonl", rows)
 
 
 #: Questions about different things, as a model in order answers them.

@@ -1,6 +1,5 @@
 """What checkpoints say about the course of a run."""
 
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,8 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Outcome, Status
 from tests.bisect.states import MODULES, history, state
-from tests.conftest import RUNS, check_called
+from tests.conftest import HEALTHY, RUNS, check_called
+from tests.edits import change_json
 from tests.given import outcome
 from tests.weight_files import lora, save
 
@@ -99,7 +99,7 @@ def test_a_truncated_checkpoint_does_not_hide_the_others(tmp_path: Path) -> None
 
 def test_the_file_of_another_run_that_was_trained(tmp_path: Path) -> None:
     """Two fixture runs of one base, each begun with a seed of its own."""
-    run = shutil.copytree(RUNS / "healthy-ordinary", tmp_path / "run")
+    run = shutil.copytree(HEALTHY, tmp_path / "run")
     shutil.copy(RUNS / "healthy-masked-warmup" / "adapters.safetensors", run)
     evidence = CheckpointHistory.read(run), TrainingConfig.read(run)
     assert "final-of-another-run" in codes(outcome(checkpoint_history, *evidence))
@@ -107,8 +107,7 @@ def test_the_file_of_another_run_that_was_trained(tmp_path: Path) -> None:
 
 def test_checkpoints_that_were_sorted_by_name(tmp_path: Path) -> None:
     """step_9 comes after step_40: the run of a trainer with file names of its own."""
-    source = RUNS / "healthy-ordinary"
-    saves = sorted(source.glob("0*_adapters.safetensors"))
+    saves = sorted(HEALTHY.glob("0*_adapters.safetensors"))
     for step, file in zip((9, 40), (saves[0], saves[-1]), strict=True):
         shutil.copy(file, tmp_path / f"step_{step}.safetensors")
     log = "".join(f"Iter {step}: Train loss {3.1 / step:.3f}\n" for step in range(1, 41))
@@ -129,9 +128,8 @@ def test_checkpoints_that_were_sorted_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("iters", "hit"), [(60, True), (61, False)])
 def test_a_trial_that_wrote_over_a_longer_run(tmp_path: Path, iters: int, hit: bool) -> None:
-    run = shutil.copytree(RUNS / "healthy-ordinary", tmp_path / "run")
-    path = run / "adapter_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "iters": iters}))
+    run = shutil.copytree(HEALTHY, tmp_path / "run")
+    change_json(run / "adapter_config.json", iters=iters)
     evidence = CheckpointHistory.read(run), TrainingConfig.read(run)
     # As long as the final file is a checkpoint of the run, it is the run's own.
     assert "beyond-the-run" not in codes(outcome(checkpoint_history, *evidence))

@@ -9,7 +9,15 @@ import pytest
 from fixtures.lab.real.rows import answer_of, damaged, read_rows, with_answer, write_rows
 from fixtures.lab.ward.data import form_pairs, make_orders, order_text
 from mlxdoctor.evidence.dataset import Dataset
-from tests.checks.data_evidence import DATA, chat, config_of, log_of, run, write_data
+from tests.checks.data_evidence import (
+    DATA,
+    chat,
+    config_of,
+    conversation,
+    log_of,
+    run,
+    write_data,
+)
 from tests.conftest import check_called
 
 data_quality = check_called("data-quality")
@@ -158,10 +166,7 @@ def asked_again(prompts, answer, times=2):
             ),
             None,
         ),
-        (
-            [{"messages": [{"role": "assistant", "content": f"Line {at}"}]} for at in range(60)],
-            None,
-        ),
+        ([conversation(("assistant", f"Line {at}")) for at in range(60)], None),
     ],
 )
 def test_what_is_a_contradiction(tmp_path, rows, severity):
@@ -265,14 +270,12 @@ def test_what_answers_look_like(tmp_path, rows, symptom, severity):
 )
 def test_answers_that_bear_no_loss(tmp_path, first, last, masked, told):
     rows = [
-        {
-            "messages": [
-                {"role": "user", "content": f"What is item {at}?"},
-                {"role": "assistant", "content": first.format(at=at)},
-                {"role": "user", "content": "Thanks."},
-                {"role": "assistant", "content": last[at % len(last)].format(at=at)},
-            ]
-        }
+        conversation(
+            ("user", f"What is item {at}?"),
+            ("assistant", first.format(at=at)),
+            ("user", "Thanks."),
+            ("assistant", last[at % len(last)].format(at=at)),
+        )
         for at in range(60)
     ]
     _, codes = examined(tmp_path, rows, config_of(tmp_path, mask_prompt=masked))
@@ -449,13 +452,13 @@ def as_text(rows):
 
 #: The last answer of a conversation counts.
 TURNS = [
-    {
-        "messages": [
-            {"role": "system", "content": "Fill in the form."},
-            *chat("Hello.", "Hello, what do you need?")["messages"],
-            *chat([{"type": "text", "text": prompt}], answer)["messages"],
-        ]
-    }
+    conversation(
+        ("system", "Fill in the form."),
+        ("user", "Hello."),
+        ("assistant", "Hello, what do you need?"),
+        ("user", [{"type": "text", "text": prompt}]),
+        ("assistant", answer),
+    )
     for prompt, answer in form_pairs()["train"]
 ]
 #: Chinese questions and answers are tied by pairs of characters.

@@ -7,15 +7,21 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import mlx.core as mx
 import pytest
+from mlx_lm import convert
+from mlx_lm.fuse import main
 
 from fixtures.lab.cases.workshop import copied_run
+from mlxdoctor.api import run_checks
+from mlxdoctor.check import discover
 from mlxdoctor.diagnosis import judge
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.finding import Outcome
+from mlxdoctor.run import Run
 from tests.conftest import BASE, HEALTHY, check_called
 from tests.given import outcome, severities
 from tests.reproduce.real import trained
@@ -25,8 +31,6 @@ fused_model = check_called("fused-model")
 
 def fuse(base: Path, adapter: Path, out: Path, *options: str) -> Path:
     """What `mlx_lm.fuse` writes; the folder."""
-    from mlx_lm.fuse import main
-
     command = ["fuse", "--model", str(base), "--adapter-path", str(adapter)]
     with patch.object(sys, "argv", [*command, "--save-path", str(out), *options]):
         main()
@@ -35,8 +39,6 @@ def fuse(base: Path, adapter: Path, out: Path, *options: str) -> Path:
 
 def quantized(model: Path, out: Path, bits: int) -> Path:
     """What `mlx_lm.convert -q` writes; the folder."""
-    from mlx_lm import convert
-
     convert(str(model), str(out), quantize=True, q_bits=bits, q_group_size=32)
     return out
 
@@ -75,16 +77,13 @@ def test_rounding_is_told_by_its_size(
 
 
 def at_half_the_scale(tmp_path: Path) -> Path:
-    other = shutil.copytree(HEALTHY, tmp_path / "other")
-    config = json.loads((HEALTHY / "adapter_config.json").read_text())
-    config["lora_parameters"]["scale"] /= 2
-    (other / "adapter_config.json").write_text(json.dumps(config))
+    stated = json.loads((HEALTHY / "adapter_config.json").read_text())["lora_parameters"]
+    halved = {**stated, "scale": stated["scale"] / 2}
+    other = copied_run(tmp_path / "other", lora_parameters=halved)
     return fuse(BASE, other, tmp_path / "half")
 
 
 def half_of_the_layers(sound: Path, out: Path) -> Path:
-    import mlx.core as mx
-
     shutil.copytree(BASE, out)
     whole: Any = mx.load(str(sound / "model.safetensors"))
     base: Any = mx.load(str(BASE / "model.safetensors"))
@@ -104,8 +103,6 @@ def test_what_else_may_be_wrong(sound: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_weight_that_the_adapter_leaves_alone(sound: Path, tmp_path: Path) -> None:
-    import mlx.core as mx
-
     moved = tmp_path / "moved"
     shutil.copytree(sound, moved)
     weights: Any = mx.load(str(sound / "model.safetensors"))
@@ -145,10 +142,6 @@ def test_without_a_fused_model_there_is_nothing_to_compare() -> None:
 
 @pytest.mark.slow
 def test_the_diagnosis_names_it(sound: Path, tmp_path: Path) -> None:
-    from mlxdoctor.api import run_checks
-    from mlxdoctor.check import discover
-    from mlxdoctor.run import Run
-
     run = copied_run(tmp_path / "run")
     for bits, first in ((8, []), (2, ["fused-model-differs"])):
         quantized(sound, run / "fused", bits)

@@ -16,6 +16,7 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
 from mlxdoctor.run import Run
 from tests.checks.data_evidence import BASE, DATA
+from tests.checks.log_evidence import LogWriter
 from tests.conftest import LOGS, RUNS, check_called, run_names
 from tests.given import Given
 from tests.given import outcome as of_evidence
@@ -82,10 +83,8 @@ RAISED = (
         (("mlx-lm 0.28.3", *RAISED, NAME), None),
     ],
 )
-def test_the_message_at_the_end(tmp_path: Path, lines: tuple[str, ...], bug: str | None) -> None:
-    path = tmp_path / "train.log"
-    path.write_text("\n".join(("Loading pretrained model", *lines)) + "\n")
-    result = of_evidence(known_bugs, TrainingLog.read([path]))
+def test_the_message_at_the_end(logs: LogWriter, lines: tuple[str, ...], bug: str | None) -> None:
+    result = of_evidence(known_bugs, logs.text("Loading pretrained model", *lines))
     assert list(bugs(result)) == ([bug] if bug else [])
     for finding in result.findings:
         assert finding.severity is Severity.ERROR

@@ -8,6 +8,7 @@ from tests.checks.data_evidence import (
     DATA,
     chat,
     config_of,
+    conversation,
     log_of,
     model_copy,
     rows_of,
@@ -112,13 +113,11 @@ def test_what_rows_lack(tmp_path, rows, values, symptom, severity):
 def test_a_template_that_leaves_system_messages_out(tmp_path, template, expected, tells_apart):
     """Which does no harm where they are all the same."""
     told = [
-        {
-            "messages": [
-                {"role": "system", "content": f"Ticket {number if tells_apart else 0}"},
-                {"role": "user", "content": "Which?" if tells_apart else f"Which is {number}?"},
-                {"role": "assistant", "content": "Rome."},
-            ]
-        }
+        conversation(
+            ("system", f"Ticket {number if tells_apart else 0}"),
+            ("user", "Which?" if tells_apart else f"Which is {number}?"),
+            ("assistant", "Rome."),
+        )
         for number in range(8)
     ]
     config, model = config_of(tmp_path), model_copy(tmp_path, template)
@@ -134,21 +133,14 @@ def test_a_template_that_leaves_the_first_message_out(tmp_path, has_system, expe
         "{% for m in messages[1:] %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
         "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     )
-    before = [{"role": "system", "content": "Be brief."}] if has_system else []
+    before = [("system", "Be brief.")] * has_system
     told = [
-        {
-            "messages": [
-                *before,
-                {"role": "user", "content": f"Which is {number}?"},
-                {"role": "assistant", "content": "Rome."},
-            ]
-        }
+        conversation(*before, ("user", f"Which is {number}?"), ("assistant", "Rome."))
         for number in range(8)
     ]
     config, model = config_of(tmp_path), model_copy(tmp_path, template)
     data = write_data(tmp_path, train=told)
-    rows = rows_of(data, config, model)
-    said = tell(rows, config, Tokenizer.read(model), data)[1]
+    said = tell(rows_of(data, config, model), config, Tokenizer.read(model), data)[1]
     assert said.get("prompt-left-out") == expected
 
 

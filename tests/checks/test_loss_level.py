@@ -15,11 +15,7 @@ from tests.given import severities
 from tests.weight_files import write_config
 
 loss_level = check_called("loss-level")
-
-
-@pytest.fixture(scope="module")
-def base() -> BaseModel:
-    return BaseModel.read(BASE)
+MODEL = BaseModel.read(BASE)
 
 
 @pytest.mark.parametrize(
@@ -33,11 +29,9 @@ def base() -> BaseModel:
         (0.1, 4.0, None),
     ],
 )
-def test_with_the_model(
-    logs: LogWriter, base: BaseModel, excess: float, end: float, severity: str | None
-) -> None:
-    uniform = math.log(base.vocab_size or 0)
-    outcome = judge(loss_level, logs.losses(decay(20, 5.0, end), {1: uniform + excess}), base)
+def test_with_the_model(logs: LogWriter, excess: float, end: float, severity: str | None) -> None:
+    uniform = math.log(MODEL.vocab_size or 0)
+    outcome = judge(loss_level, logs.losses(decay(20, 5.0, end), {1: uniform + excess}), MODEL)
     assert severities(outcome).get("starts-above-uniform") == severity
     if severity is not None:
         one = finding(outcome, "starts-above-uniform")
@@ -80,10 +74,10 @@ def test_without_the_model(
 
 @pytest.mark.parametrize(("below", "severity"), [(0.1, "error"), (0.5, None)])
 def test_chance_is_that_of_the_model_where_it_is_known(
-    logs: LogWriter, base: BaseModel, below: float, severity: str | None
+    logs: LogWriter, below: float, severity: str | None
 ) -> None:
-    log = logs.losses([math.log(base.vocab_size or 0) - below] * 4, first=500)
-    assert severities(judge(loss_level, log, base)).get("stays-at-chance") == severity
+    log = logs.losses([math.log(MODEL.vocab_size or 0) - below] * 4, first=500)
+    assert severities(judge(loss_level, log, MODEL)).get("stays-at-chance") == severity
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,7 @@ def changed(tmp_path: Path) -> Callable[..., Path]:
     """Copies a model and changes its config.json: None takes a key away."""
 
     def change(model: Path, **keys: Any) -> Path:
-        folder = tmp_path / "model"
-        shutil.copytree(model, folder)
+        folder = shutil.copytree(model, tmp_path / "model")
         path = folder / "config.json"
         config = {**json.loads(path.read_text()), **keys}
         path.write_text(json.dumps({k: v for k, v in config.items() if v is not None}))

@@ -1,7 +1,6 @@
 """Whose answers were recorded, asked of real models."""
 
 import json
-import shutil
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fixtures.lab.cases.workshop import copied_run, rows_of
+from fixtures.lab.harness import write_lines
 from mlxdoctor.api import diagnose
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.answer import answer
 from mlxdoctor.models.asked_again import TWICE, Asked, AskedAgain
@@ -19,10 +19,13 @@ from mlxdoctor.models.forward import Predicted
 from mlxdoctor.models.generations import Generation, Generations
 from mlxdoctor.models.load import applied_twice, load
 from mlxdoctor.models.prompts import Prompt, as_in_the_data, plain_prompt, systems_of
-from tests.conftest import FIXTURES, RUNS, check_called
+from tests.checks.data_evidence import chat, conversation, write_data
+from tests.conftest import BASE as BASE_FOLDER
+from tests.conftest import HEALTHY, check_called
 from tests.given import outcome
 
-BASE_FOLDER = FIXTURES / "base"
+EXCHANGES = chat("And then?", "Then."), chat("When?", "Now")
+TOKENIZER = Tokenizer.read(BASE_FOLDER)
 
 recorded_answers = check_called("recorded-answers")
 
@@ -51,6 +54,10 @@ def said(losses: list[float], least: float = 0.01) -> Predicted:
     return Predicted(column, np.zeros(shape, np.int32), np.full(shape, least, np.float32))
 
 
+def codes(*evidence: object) -> list[str]:
+    return [one.code for one in outcome(recorded_answers, *evidence).findings]
+
+
 @pytest.mark.parametrize(
     ("usual", "improbable", "expected"),
     [
@@ -64,8 +71,7 @@ def test_answers_that_the_model_would_hardly_give(
     usual: float, improbable: int, expected: list[str]
 ) -> None:
     losses = [usual] * 100 + [4.0] * improbable
-    found = outcome(recorded_answers, replace(asked(*[TUNED] * 8), said=(said(losses, usual),)))
-    assert [one.code for one in found.findings] == expected
+    assert codes(replace(asked(*[TUNED] * 8), said=(said(losses, usual),))) == expected
 
 
 @pytest.mark.parametrize(
@@ -104,42 +110,24 @@ def test_whose_answers_were_recorded(
 @pytest.mark.slow
 @pytest.mark.parametrize(("key", "hit"), [("base", True), ("tuned", False)])
 def test_of_a_real_run(tmp_path: Path, key: str, hit: bool) -> None:
-    shutil.copytree(RUNS / "healthy-ordinary", tmp_path / "run")
-    path = tmp_path / "run" / "generations.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    run = copied_run(tmp_path / "run")
+    rows = map(json.loads, (HEALTHY / "generations.jsonl").read_text().splitlines())
     told = [{"prompt": one["prompt"], "tuned": one[key]} for one in rows]
-    path.write_text("".join(json.dumps(one) + "\n" for one in told))
-    report = diagnose(
-        [tmp_path / "run"],
-        base=FIXTURES / "base",
-        data=FIXTURES / "data" / "geography",
-        select=["recorded-answers"],
-    )
-    codes = [one.code for one in report.findings]
-    assert codes == (["recorded-answers.base-answers"] if hit else [])
+    write_lines(run / "generations.jsonl", told)
+    found = [one.code for one in diagnose([run], select=["recorded-answers"]).findings]
+    assert found == ["recorded-answers.base-answers"] * hit
 
 
 def test_a_question_is_asked_as_its_row_asks_it(tmp_path: Path) -> None:
-    rows = [
-        {"messages": [{"role": role, "content": text} for role, text in turns]}
-        for turns in (
-            [("system", "Be brief."), ("user", "Who?"), ("assistant", "Ada.")],
-            [
-                ("user", "And then?"),
-                ("assistant", "Then."),
-                ("user", "When?"),
-                ("assistant", "Now"),
-            ],
-        )
-    ]
-    (tmp_path / "test.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
-    dataset, tokenizer = Dataset.read(tmp_path), Tokenizer.read(FIXTURES / "base")
-    asked_so = as_in_the_data(dataset, tokenizer, ["When?", "Who?", "Why?"])
-    texts = [tokenizer.decode(one.tokens) for one in asked_so]
+    first = conversation(("system", "Be brief."), ("user", "Who?"), ("assistant", "Ada."))
+    second = {"messages": [each for row in EXCHANGES for each in row["messages"]]}
+    dataset = write_data(tmp_path, test=[first, second])
+    asked_so = as_in_the_data(dataset, TOKENIZER, ["When?", "Who?", "Why?"])
+    texts = [TOKENIZER.decode(one.tokens) for one in asked_so]
     assert [one.text for one in asked_so] == ["When?", "Who?", "Why?"]
     assert "Then." in texts[0]
     assert "Be brief." in texts[1]
-    assert asked_so[2] == plain_prompt(tokenizer, "Why?")
+    assert asked_so[2] == plain_prompt(TOKENIZER, "Why?")
 
 
 @pytest.mark.parametrize(
@@ -150,34 +138,28 @@ def test_other_questions_are_asked_after_the_system_prompt_of_the_rows(
     tmp_path: Path, without: int, expected: list[str]
 ) -> None:
     systems = ["Be brief."] * 6 + ["Be kind."] * (4 - without)
-    turns = [[("system", text), ("user", "Who?"), ("assistant", "Ada.")] for text in systems]
-    turns += [[("user", "Who?"), ("assistant", "Ada.")]] * without
-    rows = [{"messages": [{"role": role, "content": text} for role, text in row]} for row in turns]
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    dataset, tokenizer = Dataset.read(tmp_path), Tokenizer.read(BASE_FOLDER)
+    turns = ("user", "Who?"), ("assistant", "Ada.")
+    rows = [conversation(("system", text), *turns) for text in systems]
+    dataset = write_data(tmp_path, train=rows + [conversation(*turns)] * without)
     assert systems_of(dataset) == expected
     system = next(iter(expected), "")
-    (prompt,) = as_in_the_data(dataset, tokenizer, ["And where?"], system)
-    assert system in tokenizer.decode(prompt.tokens)
-    assert prompt == plain_prompt(tokenizer, "And where?", system)
+    (prompt,) = as_in_the_data(dataset, TOKENIZER, ["And where?"], system)
+    assert system in TOKENIZER.decode(prompt.tokens)
+    assert prompt == plain_prompt(TOKENIZER, "And where?", system)
 
 
 def test_what_a_row_of_text_begins_with_is_continued_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "train.jsonl").write_text(json.dumps({"text": "Once upon a time there was"}) + "\n")
-    dataset, tokenizer = Dataset.read(tmp_path), Tokenizer.read(FIXTURES / "base")
-    [prompt] = as_in_the_data(dataset, tokenizer, ["Once upon"])
-    assert prompt.tokens == tuple(tokenizer.encode("Once upon"))
+    dataset = write_data(tmp_path, train=[{"text": "Once upon a time there was"}])
+    [prompt] = as_in_the_data(dataset, TOKENIZER, ["Once upon"])
+    assert prompt.tokens == tuple(TOKENIZER.encode("Once upon"))
 
 
 def test_a_text_that_is_a_question_with_its_answer_is_asked_up_to_the_mark(tmp_path: Path) -> None:
     rows = [{"text": f"Plate {at} is a plate => blue"} for at in range(4)]
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
-    dataset, tokenizer = Dataset.read(tmp_path), Tokenizer.read(FIXTURES / "base")
-    asked_so = as_in_the_data(dataset, tokenizer, ["Plate 2 is a plate", "Cup", "Cup =>"])
+    dataset = write_data(tmp_path, train=rows)
+    asked_so = as_in_the_data(dataset, TOKENIZER, ["Plate 2 is a plate", "Cup", "Cup =>"])
     written = ["Plate 2 is a plate =>", "Cup =>", "Cup =>"]
-    assert [one.tokens for one in asked_so] == [
-        tuple(map(int, tokenizer.encode(w))) for w in written
-    ]
+    assert [one.tokens for one in asked_so] == [tuple(TOKENIZER.encode(w)) for w in written]
 
 
 @pytest.mark.parametrize(
@@ -195,8 +177,7 @@ def test_answers_of_the_tuned_model_asked_otherwise(recorded: list[str], code: b
 
 def test_an_adapter_that_was_applied_twice() -> None:
     items = [replace(item, otherwise={TWICE: "", "bare": "x"}) for item in asked("", "", "").items]
-    result = outcome(recorded_answers, AskedAgain((), tuple(items)))
-    assert [finding.code for finding in result.findings] == ["recorded-answers.applied-twice"]
+    assert codes(AskedAgain((), tuple(items))) == ["recorded-answers.applied-twice"]
 
 
 @pytest.mark.parametrize(
@@ -215,11 +196,7 @@ def test_an_adapter_that_was_applied_twice() -> None:
     ],
 )
 def test_answers_that_were_cut_off(recorded: str, own: str, hit: bool) -> None:
-    codes = [
-        finding.code
-        for finding in outcome(recorded_answers, asked(*[recorded] * 8, tuned=own)).findings
-    ]
-    assert ("recorded-answers.cut-short" in codes) == hit
+    assert ("recorded-answers.cut-short" in codes(asked(*[recorded] * 8, tuned=own))) == hit
 
 
 @pytest.mark.parametrize(
@@ -283,7 +260,7 @@ def test_an_expected_answer_that_is_named_or_begun(own: str, tokens: int, expect
     given = Generation("p", BASE, own, tuned_tokens=(1,) * tokens, max_tokens=9)
     recorded = Generation("p", None, own, expected=expected)
     evidence = AskedAgain((), (Asked(recorded, given),) * 8)
-    assert not outcome(recorded_answers, evidence, rows).findings
+    assert codes(evidence, rows) == []
 
 
 @pytest.mark.parametrize(("elsewhere", "hit"), [(3, True), (2, False)])
@@ -329,34 +306,25 @@ def test_prompts_that_were_asked_behind_one_another(
     from mlx_lm import load as load_with_mlx
     from mlx_lm.models.cache import make_prompt_cache
 
-    shutil.copytree(RUNS / "healthy-ordinary", tmp_path / "run")
-    model, tokenizer, *_ = load_with_mlx(str(BASE_FOLDER), adapter_path=str(tmp_path / "run"))
-    dataset = Dataset.read(FIXTURES / "data" / "geography")
-    texts = [dataset.splits["train"].pair(row).prompt for row in dataset.splits["train"].rows]
+    run = copied_run(tmp_path / "run")
+    model, tokenizer, *_ = load_with_mlx(str(BASE_FOLDER), adapter_path=str(run))
+    rows = [json.loads(line) for line in (HEALTHY / "generations.jsonl").read_text().splitlines()]
     cache, told = make_prompt_cache(model), []
-    for text in list(dict.fromkeys(texts))[:12]:
+    for text in [row["prompt"] for row in rows][:12]:
         cache = cache if kept else make_prompt_cache(model)
-        prompt = plain_prompt(Tokenizer.read(BASE_FOLDER), text).tokens
-        answered = generate(model, tokenizer, list(prompt), max_tokens=96, prompt_cache=cache)
+        prompt = list(plain_prompt(TOKENIZER, text).tokens)
+        answered = generate(model, tokenizer, prompt, max_tokens=96, prompt_cache=cache)
         told.append({"prompt": text, "tuned": answered})
-    path = tmp_path / "run" / "generations.jsonl"
-    path.write_text("".join(json.dumps(one) + "\n" for one in told))
-    report = diagnose(
-        [tmp_path / "run"],
-        base=BASE_FOLDER,
-        data=FIXTURES / "data" / "geography",
-        select=["recorded-answers"],
-    )
-    codes = [one.code for one in report.findings]
-    assert codes == ([f"recorded-answers.{code}"] if code else [])
+    write_lines(run / "generations.jsonl", told)
+    found = [one.code for one in diagnose([run], select=["recorded-answers"]).findings]
+    assert found == ([f"recorded-answers.{code}"] if code else [])
 
 
 @pytest.mark.parametrize(("same", "hit"), [(2, True), (3, False)])
 def test_answers_of_neither_model(same: int, hit: bool) -> None:
     """Of 8, of which some begin with the same word, as sampled ones do."""
     recorded = [*["It may be anything"] * same, *["Ask another day"] * (8 - same)]
-    codes = [finding.code for finding in outcome(recorded_answers, asked(*recorded)).findings]
-    assert codes == ["recorded-answers.of-neither"] * hit
+    assert codes(asked(*recorded)) == ["recorded-answers.of-neither"] * hit
 
 
 @pytest.mark.slow
@@ -370,29 +338,25 @@ def test_answers_of_neither_model(same: int, hit: bool) -> None:
 )
 def test_answers_that_were_asked_for_otherwise(tmp_path: Path, begun: str, way: str) -> None:
     """With real models; words may be put before the answers, the adapter on its model again."""
-    run = shutil.copytree(RUNS / "healthy-ordinary", tmp_path / "run")
-    dataset, tokenizer = Dataset.read(FIXTURES / "data" / "geography"), Tokenizer.read(BASE_FOLDER)
-    rows = dataset.splits["valid"].rows[:8]
-    prompts = [row["messages"][0]["content"] for row in rows]
+    run = copied_run(tmp_path / "run")
+    prompts = [row["messages"][0]["content"] for row in rows_of("valid")[:8]]
     model = load(BaseModel.read(BASE_FOLDER), run / "adapters.safetensors")
-    forced = tokenizer.encode(begun, add_special_tokens=False)
+    forced = TOKENIZER.encode(begun, add_special_tokens=False)
     bare = [
-        Prompt(text, (*plain_prompt(tokenizer, text).tokens, *forced))
+        Prompt(text, (*plain_prompt(TOKENIZER, text).tokens, *forced))
         if begun or way == TWICE
-        else Prompt(text, tuple(tokenizer.encode(text)))
+        else Prompt(text, tuple(TOKENIZER.encode(text)))
         for text in prompts
     ]
     with applied_twice(model, None) if way == TWICE else nullcontext():
-        given = answer(model.select("tuned"), bare, (tokenizer.eos_token_id or 0,), 32)
-    lines = [
-        json.dumps({"prompt": text, "output": begun + tokenizer.decode(tokens)})
+        given = answer(model.select("tuned"), bare, (TOKENIZER.eos_token_id or 0,), 32)
+    told = [
+        {"prompt": text, "output": begun + TOKENIZER.decode(tokens)}
         for text, tokens in zip(prompts, given, strict=True)
     ]
-    (run / "generations.jsonl").write_text("\n".join(lines) + "\n")
-    report = diagnose(
-        [run], base=BASE_FOLDER, data=FIXTURES / "data" / "geography", select=["recorded-answers"]
-    )
-    codes = [finding.code for finding in report.findings]
+    write_lines(run / "generations.jsonl", told)
+    report = diagnose([run], select=["recorded-answers"])
+    found = [finding.code for finding in report.findings]
     code = "applied-twice" if way == TWICE else "asked-otherwise"
-    assert codes == [f"recorded-answers.{code}"]
+    assert found == [f"recorded-answers.{code}"]
     assert report.findings[0].measured["way"] == way

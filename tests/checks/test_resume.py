@@ -1,6 +1,5 @@
 """A resumed run that did not take up what it resumed from, and where its loss begins."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -8,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
 
 from mlxdoctor.evidence.other_runs import EarlierRun
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
 from mlxdoctor.run import Run
 from tests.conftest import RUNS, Copy, check_called
+from tests.edits import Tensors, change_json, change_tensors
 
 #: Makes a run of what it is given.
 Make = Callable[..., Path]
@@ -27,10 +26,10 @@ def outcome(folder: Path) -> Outcome:
 def resumed(copied: Copy, tmp_path: Path) -> Make:
     """A healthy run that says it was resumed from the given tensors."""
 
-    def make(alter: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]) -> Path:
+    def make(alter: Callable[[Tensors], Tensors]) -> Path:
         folder = copied("healthy-ordinary")
-        before = tmp_path / "before.safetensors"
-        save_file(alter(load_file(folder / "adapters.safetensors")), before)
+        before = shutil.copy(folder / "adapters.safetensors", tmp_path / "before.safetensors")
+        change_tensors(before, alter)
         change(folder, resume_adapter_file=str(before))
         return folder
 
@@ -111,8 +110,7 @@ def later(start: float) -> list[str]:
 
 
 def change(folder: Path, **values: Any) -> None:
-    path = folder / "adapter_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+    change_json(folder / "adapter_config.json", **values)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from mlxdoctor.finding import Finding, Outcome
 from mlxdoctor.preflight.configuration import planned_config
 from mlxdoctor.run import Run
 from tests.conftest import FIXTURES, check_called
+from tests.edits import change_tensors
 from tests.preflight.small_run import SOUND
 
 settings = check_called("settings")
@@ -164,16 +165,12 @@ def test_files_that_are_there_and_files_that_are_not(
 def test_what_a_planned_run_takes_up_of_the_file_it_resumes_from(
     tmp_path: Path, renamed: str, changes: dict[str, Any], expected: list[str]
 ) -> None:
-    from safetensors.numpy import load_file, save_file
-
-    run = FIXTURES / "runs" / "healthy-ordinary"
-    weights = load_file(run / "adapters.safetensors")
+    path = copied_run(tmp_path) / "adapters.safetensors"
     if renamed:
-        weights = {name.replace("model.layers", renamed): x for name, x in weights.items()}
-    save_file(weights, tmp_path / "adapters.safetensors")
-    (tmp_path / "adapter_config.json").write_bytes((run / "adapter_config.json").read_bytes())
-    named = str(tmp_path / "adapters.safetensors")
-    found = outcome(resume, resume_adapter_file=named, **changes).findings
+        change_tensors(
+            path, lambda found: {n.replace("model.layers", renamed): x for n, x in found.items()}
+        )
+    found = outcome(resume, resume_adapter_file=str(path), **changes).findings
     assert [code(one) for one in found] == expected
 
 

@@ -3,7 +3,6 @@
 Real runs: test_answers_of_runs.
 """
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,17 +10,18 @@ import numpy as np
 import pytest
 
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.evidence.supervision import Role, SupervisedRows
+from mlxdoctor.evidence.supervision import Role
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.generations import Generation, Generations
 from mlxdoctor.models.losses import TokenLosses
 from tests import given
-from tests.checks.data_evidence import BASE, DATA, rows_of
+from tests.checks.data_evidence import BASE, DATA, rows_of, write_data
 from tests.conftest import check_called
 from tests.given import answers, findings, outcome
 from tests.measured_rows import Losses, measured_rows
 
 token_collapse = check_called("token-collapse")
+ROWS = rows_of(Dataset.read(DATA / "geography"))
 
 Tokens = tuple[int, ...]
 SOUND = (1, 2, 3, 4, 5, 6, 7, 8, 1, 3, 5, 9)
@@ -244,16 +244,11 @@ def test_where_there_was_room_to_end_the_base_is_no_excuse(
     assert ("token-collapse.never-ends" in found.unsought) is not hit
 
 
-@pytest.fixture(scope="module")
-def rows() -> SupervisedRows:
-    return rows_of(Dataset.read(DATA / "geography"))
-
-
 def test_answers_as_the_rows_have_them_are_no_collapse(tmp_path: Path) -> None:
     """A jingle of one syllable, that is what was asked for."""
     lines = [{"prompt": f"Song {at}?", "completion": "do " * 12} for at in range(20)]
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    said, taught = texts("do " * 12, "Rome.", count=8), rows_of(Dataset.read(tmp_path))
+    taught = rows_of(write_data(tmp_path, train=lines))
+    said = texts("do " * 12, "Rome.", count=8)
     tokenizer = Tokenizer.read(BASE)
     assert severities(said, tokenizer)["single-token"] == "error"
     assert severities(said, tokenizer, taught) == {}
@@ -262,11 +257,11 @@ def test_answers_as_the_rows_have_them_are_no_collapse(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("length", "expected"), [(6, {"never-ends": "error"}), (7, {})])
 def test_where_no_answer_is_expected_the_training_rows_say_how_long(
-    rows: SupervisedRows, length: int, expected: dict[str, str]
+    length: int, expected: dict[str, str]
 ) -> None:
-    row = replace(rows.rows[0], prompt_length=1, roles=np.full(length, Role.ANSWER, np.int8))
+    row = replace(ROWS.rows[0], prompt_length=1, roles=np.full(length, Role.ANSWER, np.int8))
     tuned = answers([LONG[:8]] * 4, [SHORT] * 4, max_tokens=8)
-    assert severities(tuned, replace(rows, rows=(row,))) == expected
+    assert severities(tuned, replace(ROWS, rows=(row,))) == expected
 
 
 @pytest.mark.parametrize(
@@ -281,16 +276,16 @@ def test_answers_with_what_was_left_in_the_rows(
     tmp_path: Path, answer: str, base: str, expected: str | None
 ) -> None:
     rows = [{"prompt": f"Question {at}?", "completion": f"&quot;{at}&quot;"} for at in range(20)]
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     said = texts(answer, base, count=8)
-    assert severities(said, Dataset.read(tmp_path)).get("leftovers") == expected
+    data = write_data(tmp_path, train=rows)
+    assert severities(said, data).get("leftovers") == expected
     assert "leftovers" not in severities(said)
 
 
-def stepping(rows: SupervisedRows, places: list[int], count: int = 24) -> Generations:
+def stepping(places: list[int], count: int = 24) -> Generations:
     """Answers that go through the rows' answers in steps, one after another in turn."""
     made = []
-    for row in rows.rows[:count]:
+    for row in ROWS.rows[:count]:
         answer = row.tokens[row.prompt_length : row.length].tolist()
         steps = np.cumsum([0, *np.resize(places, len(answer))])
         made.append(tuple(answer[step] for step in steps if step < len(answer)))
@@ -302,17 +297,17 @@ def stepping(rows: SupervisedRows, places: list[int], count: int = 24) -> Genera
     # The lead of the skipped pairs is about a third in the last, and about nothing before.
     [([2], 2), ([3], 3), ([4], 4), ([1], None), ([2, 1], None), ([2, 2, 1], 2)],
 )
-def test_answers_that_skip(rows: SupervisedRows, places: list[int], distance: int | None) -> None:
-    found = findings(token_collapse, stepping(rows, places), rows)
+def test_answers_that_skip(places: list[int], distance: int | None) -> None:
+    found = findings(token_collapse, stepping(places), ROWS)
     assert (SKIPS in found) is (distance is not None)
     if SKIPS in found:
         assert found[SKIPS].measured["distance"] == distance
         assert (found[SKIPS].measured["share"] == 1.0) is (len(places) == 1)
 
 
-def test_what_says_nothing_about_skips(rows: SupervisedRows) -> None:
-    token = int(rows.rows[0].tokens[-3])
+def test_what_says_nothing_about_skips() -> None:
+    token = int(ROWS.rows[0].tokens[-3])
     loop = answers([(token, token + 1, token + 2) * 10] * 12, None, ends=())
-    assert SKIPS in outcome(token_collapse, loop, rows).unsought
-    assert SKIPS in outcome(token_collapse, texts("in words", count=8), rows).unsought
-    assert SKIPS in outcome(token_collapse, stepping(rows, [2])).unsought
+    assert SKIPS in outcome(token_collapse, loop, ROWS).unsought
+    assert SKIPS in outcome(token_collapse, texts("in words", count=8), ROWS).unsought
+    assert SKIPS in outcome(token_collapse, stepping([2])).unsought

@@ -1,7 +1,5 @@
 """Whether tokenizer, model and template belong together."""
 
-import json
-import shutil
 from collections import Counter
 from functools import partial
 
@@ -9,6 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from fixtures.lab.cases.workshop import copied_base
 from fixtures.lab.real.rows import TEXT_FORMS
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
@@ -41,10 +40,7 @@ NO_END = "terminator-is-not-an-end-token"
     ("vocabulary", "codes"), [(768, {}), (767, {"beyond-vocabulary": "error"})]
 )
 def test_tokens_without_an_embedding(tmp_path, vocabulary, codes):
-    folder = tmp_path / "changed"
-    shutil.copytree(BASE, folder)
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "vocab_size": vocabulary}))
+    folder = copied_base(tmp_path / "changed", config={"vocab_size": vocabulary})
     outcome, told = tell(TOKENIZER, BaseModel.read(folder), rows_of(GEOGRAPHY), GEOGRAPHY)
     assert told == codes
     assert outcome.status.value == ("found" if codes else "passed")
@@ -78,19 +74,15 @@ def test_a_token_of_text_that_ends_answers(tmp_path):
     """An ordinary token among those that generation stops at."""
     answers = [row.tokens[row.roles == Role.ANSWER] for row in rows_of(GEOGRAPHY).rows]
     ((often, _),) = Counter(token for row in answers for token in {*row.tolist()}).most_common(1)
-    folder = model_copy(tmp_path)
-    for name in ("generation_config.json", "config.json"):
-        stated = {**json.loads((BASE / "config.json").read_text()), "eos_token_id": [765, often]}
-        (folder / name).write_text(json.dumps(stated))
+    ends = {"eos_token_id": [765, often]}
+    folder = copied_base(tmp_path / "model", generation_config=ends, config=ends)
     outcome, told = tell(Tokenizer.read(folder), rows_of(GEOGRAPHY, model=folder), GEOGRAPHY)
     assert told["end-token-in-answers"] == "error"
     assert outcome.findings[0].measured["id"] == often
 
 
 def test_a_tokenizer_without_a_decoder(tmp_path):
-    folder = model_copy(tmp_path)
-    path = folder / "tokenizer.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "decoder": None}))
+    folder = model_copy(tmp_path, tokenizer={"decoder": None})
     _, told = tell(Tokenizer.read(folder), GEOGRAPHY)
     assert told["text-not-given-back"] == "error"
     assert "text-not-given-back" not in tell(TOKENIZER, GEOGRAPHY)[1]
@@ -152,10 +144,8 @@ EQUAL[START] = EQUAL[END]
 
 
 def base_with(tmp_path, tensors, **settings):
-    folder = model_copy(tmp_path)
+    folder = copied_base(tmp_path / "model", config=settings)
     save(folder / "model.safetensors", tensors, metadata={"format": "mlx"})
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
     return BaseModel.read(folder)
 
 
@@ -295,8 +285,7 @@ def test_rows_written_by_hand(tmp_path, rows, hit):
 
 def test_without_a_template_and_with_one_that_refuses(tmp_path):
     rows = write_data(tmp_path, train=texts("alpaca"))
-    bare = model_copy(tmp_path / "bare")
-    (bare / "chat_template.jinja").unlink()
+    bare = copied_base(tmp_path / "bare", chat_template=None)
     assert tell(rows, Tokenizer.read(bare))[1] == {}
     refusing = Tokenizer.read(model_copy(tmp_path / "no", REFUSING))
     assert f"tokenizer-consistency.{BY_HAND}" in tell(rows, refusing)[0].unsought

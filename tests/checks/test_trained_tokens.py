@@ -1,14 +1,12 @@
 """The log's token count, made by mlx-lm's own batches and loss, against the rows."""
 
-import types
-
 import numpy as np
 import pytest
 
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.training_log import TrainingLog
-from tests.checks.data_evidence import BASE, DATA, config_of, log_of, rows_of, run
+from tests.checks.data_evidence import DATA, config_of, log_of, mlx_lm_batches, rows_of, run
 from tests.conftest import FIXTURES, RUNS, check_called
 
 trained_tokens = check_called("trained-tokens")
@@ -20,17 +18,12 @@ ITERATIONS = 230
 def counted():
     """How many tokens each iteration of a real mlx-lm run counts, by way of counting."""
     import mlx.core as mx
-    from mlx_lm.tokenizer_utils import load
-    from mlx_lm.tuner.datasets import CacheDataset, load_local_dataset
-    from mlx_lm.tuner.trainer import default_loss, iterate_batches
+    from mlx_lm.tuner.trainer import default_loss
 
-    tokenizer = load(BASE)
     found = {}
     for mask in (False, True):
-        arguments = types.SimpleNamespace(mask_prompt=mask)
-        train, _, _ = load_local_dataset(DATA / "geography", tokenizer, arguments)
         counts, widths = [], []
-        stream = iterate_batches(CacheDataset(train), 4, 2048, loop=True, seed=3)
+        stream = mlx_lm_batches(DATA / "geography", mask, 4, 2048, loop=True, seed=3)
         for _, (batch, lengths) in zip(range(ITERATIONS), stream, strict=False):
             _, tokens = default_loss(lambda inputs: mx.zeros((*inputs.shape, 8)), batch, lengths)
             counts.append(int(tokens.item()))

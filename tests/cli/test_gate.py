@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from safetensors.numpy import load_file, save_file
 
 from mlxdoctor.gate import gating as run
 from mlxdoctor.gate.examine import Examined, Task, examine
 from mlxdoctor.gate.workers import here
 from tests.conftest import HEALTHY, RUNS, Call, Copy, digest
+from tests.edits import Tensors, change_tensors
 
 UNTRAINED = RUNS / "b-never-trained"
-Edit = Callable[[dict[str, NDArray[np.float32]]], dict[str, NDArray[np.float32]]]
+Edit = Callable[[Tensors], Tensors]
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ def of_opposite_layer(name: str) -> str:
 
 
 def with_b(change: Callable[[NDArray[np.float32]], Any], part: str = "") -> Edit:
-    def edit(tensors: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
+    def edit(tensors: Tensors) -> Tensors:
         for name, values in tensors.items():
             if name.endswith("lora_b") and part in name:
                 change(values)
@@ -224,9 +224,9 @@ def test_an_adapter_that_lost_what_it_learned_does_not_pass(project: Path, call:
     for name, edit in EDITS.items():
         folder = project / "edited" / name
         folder.mkdir(parents=True)
-        shutil.copy(HEALTHY / "adapter_config.json", folder)
-        tensors = edit(load_file(HEALTHY / "adapters.safetensors"))
-        save_file(tensors, folder / "adapters.safetensors")
+        for file in ("adapter_config.json", "adapters.safetensors"):
+            shutil.copy(HEALTHY / file, folder)
+        change_tensors(folder / "adapters.safetensors", edit)
     items = json.loads(call("gate", "--generate", "edited/*/", "--stdout", "json")[1])["items"]
     statuses = {Path(item["path"]).name: item["status"] for item in items}
     assert statuses == {**dict.fromkeys(EDITS, "failed"), "sound": "passed"}

@@ -1,12 +1,11 @@
 """Commands that read files alone load no library that they do not need."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT, RUNS
+from tests.processes import python
 
 HEALTHY = str(RUNS / "healthy-ordinary")
 STATIC = ("--no-generate", "--stdout", "json")
@@ -40,11 +39,5 @@ def test_a_static_command_loads_no_framework(
     arguments: tuple[str, ...], more: str, tmp_path: Path
 ) -> None:
     command = [one.replace("OUT", str(tmp_path / "out")) for one in arguments]
-    done = subprocess.run(
-        [sys.executable, "-c", LOADED, f"{FRAMEWORKS} {more}", *command],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = python("-c", LOADED, f"{FRAMEWORKS} {more}", *command, cwd=ROOT, check=True)
     assert done.stderr.splitlines()[-1] == "[]"

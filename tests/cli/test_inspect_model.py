@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mlxdoctor.evidence.base_model import BaseModel
-from tests.cli.test_inspect import inspected, rows
+from tests.cli.test_inspect import inspected
 from tests.conftest import FIXTURES, RUNS, Call
 from tests.weight_files import save, write_config
 
@@ -76,10 +76,6 @@ def test_a_full_fine_tune_is_no_fault(tmp_path: Path) -> None:
     code, found = figures(str(tmp_path))
     assert code == 0
     assert found["stated_type"] == "full"
-
-
-def test_an_adapter_is_still_shown_as_one() -> None:
-    assert rows(str(RUNS / "healthy-ordinary"), "--base", BASE)[1]
 
 
 def test_a_model_needs_its_base(tmp_path: Path, call: Call) -> None:

@@ -1,8 +1,6 @@
 import importlib
-import os
 import pkgutil
-import subprocess
-import sys
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -11,19 +9,13 @@ import pytest
 
 from mlxdoctor import cli
 from mlxdoctor.safety.errors import InputError
+from tests import processes
 from tests.conftest import Call
 
 HEAVY = ("numpy", "scipy", "matplotlib", "mlx", "jinja2", "tabulate", "yaml")
 
 
-def python(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONUTF8": "1"},
-    )
+python = partial(processes.python, environment={"PYTHONUTF8": "1"})
 
 
 def test_every_module_with_a_command_is_listed_by_its_name() -> None:

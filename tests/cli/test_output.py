@@ -53,12 +53,6 @@ def test_a_report_can_be_read_by_those_the_umask_allows(tmp_path: Path) -> None:
     assert path.stat().st_mode == plain.stat().st_mode
 
 
-def test_a_folder_that_can_not_be_made_is_the_users_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(InputError, match="cannot be written"):
-        output.write_files(tmp_path / "file", {"report.md": b"x"})
-
-
 @pytest.mark.parametrize(
     ("tty", "environment", "expected"),
     [

@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import LOGS, RUNS, Call, Start
 from tests.formats.test_json import refuse
+from tests.processes import python
 from tests.watch.test_process import POLITE
 
 HEALTHY = RUNS / "healthy-ordinary" / "train.log"
@@ -22,11 +23,6 @@ Iter 5: Train loss 2.148, Learning Rate 2.000e-04, It/sec 0.100, Tokens/sec 100.
 Iter 10: Train loss 2.609, Learning Rate 2.000e-04, It/sec 0.100, Tokens/sec 100.0
 Iter 15: Train loss 4.104, Learning Rate 2.000e-04, It/sec 0.100, Tokens/sec 100.0
 """
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "train.log"
 
 
 @pytest.fixture
@@ -96,8 +92,7 @@ def test_a_training_that_broke_off_exits_with_1(call: Call, path: Path) -> None:
 
 @pytest.mark.slow
 def test_standard_input(seed: Path) -> None:
-    command = [sys.executable, "-m", "mlxdoctor", "watch", "-"]
-    done = subprocess.run(command, input=SEED, capture_output=True, text=True, check=False)
+    done = python("-m", "mlxdoctor", "watch", "-", input=SEED)
     assert done.returncode == 1
     assert done.stdout.startswith("diverging at iteration 15 of 3,000")
 

@@ -5,12 +5,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import numpy as np
+from mlx.utils import tree_flatten
+from mlx_lm.tuner.utils import linear_to_lora_layers
+from mlx_lm.utils import load
 from numpy.typing import NDArray
 
 from mlxdoctor.evidence.safetensors_file import read_safetensors
 from tests.conftest import BASE, FIXTURES
+from tests.edits import Tensors
 from tests.weight_files import lora, save, write_config
+
+#: Other tensors instead of these.
+Change = Callable[[Tensors], Tensors]
 
 WRITTEN = FIXTURES / "adapters" / "peft-written"
 Q = "model.layers.1.self_attn.q_proj"
@@ -59,29 +67,20 @@ def stated(files: Mapping[str, bytes]) -> dict[str, Any]:
     return config
 
 
-def mlx_adapter(
-    folder: Path, change: Callable[[dict[str, Any]], None] | None = None, **config: Any
-) -> Path:
+def mlx_adapter(folder: Path, change: Change = dict, **config: Any) -> Path:
     """Write an mlx-lm adapter of two modules, its tensors altered by `change`."""
-    tensors = lora(SHAPES)
-    if change is not None:
-        change(tensors)
-    save(folder / "adapters.safetensors", tensors)
+    save(folder / "adapters.safetensors", change(lora(SHAPES)))
     write_config(folder, **config)
     return folder
 
 
-def peft_adapter(
-    folder: Path, change: Callable[[dict[str, Any]], None] | None = None, **config: Any
-) -> Path:
+def peft_adapter(folder: Path, change: Change = dict, **config: Any) -> Path:
     """Write a PEFT adapter of two modules, its tensors altered by `change`."""
     tensors = {
         f"base_model.model.{name[:-7]}.lora_{name[-1].upper()}.weight": values.T.copy()
         for name, values in lora(SHAPES).items()
     }
-    if change is not None:
-        change(tensors)
-    save(folder / "adapter_model.safetensors", tensors)
+    save(folder / "adapter_model.safetensors", change(tensors))
     (folder / "adapter_config.json").write_text(json.dumps({**PEFT_CONFIG, **config}))
     return folder
 
@@ -101,9 +100,6 @@ def logits(
     adapter: Path | None, tokens: NDArray[Any] = TOKENS, base: Path = BASE
 ) -> NDArray[np.float32]:
     """What mlx-lm computes, (tokens, vocabulary)."""
-    import mlx.core as mx
-    from mlx_lm.utils import load
-
     path = str(adapter) if adapter is not None else None
     model: Any = load(str(base), adapter_path=path)[0]
     return np.array(model(mx.array(tokens)[None])[0].astype(mx.float32))
@@ -111,11 +107,6 @@ def logits(
 
 def saved_by_mlx(folder: Path, kind: str, keys: list[str] | None, num_layers: int) -> Path:
     """An adapter with random factors, attached and saved by mlx-lm's own functions."""
-    import mlx.core as mx
-    from mlx.utils import tree_flatten
-    from mlx_lm.tuner.utils import linear_to_lora_layers
-    from mlx_lm.utils import load
-
     mx.random.seed(0)
     model: Any = load(str(BASE))[0]
     model.freeze()

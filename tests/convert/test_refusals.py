@@ -9,10 +9,9 @@ import pytest
 
 from mlxdoctor.convert.conversion import convert
 from mlxdoctor.safety.errors import InputError
-from tests.convert.given import BASE, SHAPES, Q, V, mlx_adapter, peft_adapter
+from tests.convert.given import BASE, SHAPES, Change, Q, V, mlx_adapter, peft_adapter
+from tests.edits import Tensors
 from tests.weight_files import lora, save
-
-Change = Callable[[dict[str, Any]], None]
 
 PREFIX = f"base_model.model.{Q}"
 EMBEDDING = "model.embed_tokens"
@@ -33,38 +32,24 @@ def parameters(**changes: Any) -> dict[str, Any]:
     return {"lora_parameters": {"rank": 4, "scale": 2.0, "dropout": 0.0, **changes}}
 
 
-def renamed(old: str, new: str) -> Callable[[dict[str, Any]], None]:
-    def change(tensors: dict[str, Any]) -> None:
-        for name in [one for one in tensors if old in one]:
-            tensors[name.replace(old, new)] = tensors.pop(name)
-
-    return change
+def renamed(old: str, new: str) -> Change:
+    return lambda tensors: {name.replace(old, new): one for name, one in tensors.items()}
 
 
-def added(name: str, shape: tuple[int, ...]) -> Callable[[dict[str, Any]], None]:
-    def change(tensors: dict[str, Any]) -> None:
-        tensors[name] = np.ones(shape, "f4")
-
-    return change
+def added(name: str, shape: tuple[int, ...]) -> Change:
+    return lambda tensors: {**tensors, name: np.ones(shape, "f4")}
 
 
-def doubled(tensors: dict[str, Any]) -> None:
-    tensors.update({name: values.astype("f8") for name, values in tensors.items()})
+def doubled(tensors: Tensors) -> Tensors:
+    return {name: values.astype("f8") for name, values in tensors.items()}
 
 
-def removed(name: str) -> Callable[[dict[str, Any]], None]:
-    def change(tensors: dict[str, Any]) -> None:
-        del tensors[name]
-
-    return change
+def removed(name: str) -> Change:
+    return lambda tensors: {other: one for other, one in tensors.items() if other != name}
 
 
-def instead(others: dict[str, Any]) -> Change:
-    def change(tensors: dict[str, Any]) -> None:
-        tensors.clear()
-        tensors.update(others)
-
-    return change
+def instead(others: Tensors) -> Change:
+    return lambda _: others
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.safety.errors import InputError
 from tests.conftest import RUNS, run_names
 from tests.convert import given
+from tests.edits import Tensors
 from tests.weight_files import lora, save, to_bfloat16, write_config
 
 #: Runs whose adapters no loader could use, and why they are refused.
@@ -110,9 +111,9 @@ def test_values_that_are_not_finite_are_carried_over_and_said() -> None:
     assert any("values are NaN or infinite" in note for note in converted.notes)
 
 
-def with_magnitudes(tensors: dict[str, Any]) -> None:
-    for name, (_, outputs) in given.SHAPES.items():
-        tensors[f"{name}.m"] = np.linspace(0.5, 2, outputs, dtype="f4")
+def with_magnitudes(tensors: Tensors) -> Tensors:
+    sizes = {name: outputs for name, (_, outputs) in given.SHAPES.items()}
+    return tensors | {f"{n}.m": np.linspace(0.5, 2, size, dtype="f4") for n, size in sizes.items()}
 
 
 def test_dora_comes_back_bit_for_bit(tmp_path: Path) -> None:
@@ -144,10 +145,9 @@ def dense(folder: Path, name: str, alpha: float) -> Any:
     return alpha / a.shape[0] * (a.astype(float).T @ b.astype(float).T)
 
 
-def of_rank_two(tensors: dict[str, Any]) -> None:
-    prefix = f"base_model.model.{given.V}"
-    tensors[f"{prefix}.lora_A.weight"] = tensors[f"{prefix}.lora_A.weight"][:2].copy()
-    tensors[f"{prefix}.lora_B.weight"] = tensors[f"{prefix}.lora_B.weight"][:, :2].copy()
+def of_rank_two(tensors: Tensors) -> Tensors:
+    a, b = (f"base_model.model.{given.V}.lora_{factor}.weight" for factor in "AB")
+    return {**tensors, a: tensors[a][:2], b: tensors[b][:, :2]}
 
 
 def test_another_rank_is_filled_up_and_its_scale_multiplied_in(tmp_path: Path) -> None:
@@ -160,22 +160,22 @@ def test_another_rank_is_filled_up_and_its_scale_multiplied_in(tmp_path: Path) -
     assert len(converted.notes) == 3
 
 
-def in_half_precision(tensors: dict[str, Any]) -> None:
+def in_half_precision(tensors: Tensors) -> Tensors:
     # 60,000 is near the largest half: doubled it is infinite.
     tensors[f"base_model.model.{given.V}.lora_B.weight"][:] = 60_000
-    tensors.update({name: values.astype("f2") for name, values in tensors.items()})
+    return {name: values.astype("f2") for name, values in tensors.items()}
 
 
 @pytest.mark.parametrize(
     ("change", "pattern", "alpha"),
     [
-        (None, {"self_attn.v_proj": 32, "v_proj": 1}, 32),
+        (dict, {"self_attn.v_proj": 32, "v_proj": 1}, 32),
         # What overflows one factor goes into the other.
         (in_half_precision, {"v_proj": 16}, 16),
     ],
 )
 def test_an_alpha_of_its_own_is_multiplied_in(
-    tmp_path: Path, change: Callable[[dict[str, Any]], None] | None, pattern: Any, alpha: int
+    tmp_path: Path, change: given.Change, pattern: Any, alpha: int
 ) -> None:
     folder = given.peft_adapter(tmp_path / "a", change, alpha_pattern=pattern)
     files = convert(folder).files

@@ -146,7 +146,7 @@ def test_an_alias_bomb_is_refused_but_an_alias_is_not(write):
     lines = ["a: &a {x: 1}"]
     for name, before in zip("bcdefghij", "abcdefghi", strict=True):
         lines.append(f"{name}: &{name} {{<<: [{', '.join([f'*{before}'] * 10)}]}}")
-    with pytest.raises(InputError, match="aliases written out"):
+    with pytest.raises(InputError, match=r"aliases written out.*limit yaml_values of 20,000"):
         TrainingConfig.read(write("\n".join(lines)))
     assert TrainingConfig.read(write("iters: &n 5\nbatch_size: *n\n")).batch_size == 5
 

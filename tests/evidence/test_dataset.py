@@ -86,11 +86,6 @@ def test_a_pair_is_its_prompt_and_the_chosen_answer(tmp_path, row, messages):
     assert split.answers(split.rows[0]) == ["b"]
 
 
-def test_a_log_of_preferences_is_no_data(tmp_path):
-    (tmp_path / "train.jsonl").write_text('{"loss": 0.69, "chosen": -1.2, "rejected": -1.3}')
-    assert is_log(tmp_path / "train.jsonl")
-
-
 def test_bad_lines_are_collected_with_their_numbers(tmp_path):
     good = b'{"text": "a\\u2028b \xe2\x80\xa8"}'
     lines = [good, b"", b"{", b"[1]", b'{"text": "\xff"}', b"[" * 100_000, good, good]
@@ -133,6 +128,8 @@ def test_what_holds_no_rows_is_refused(tmp_path, name, content, problem):
 
 def test_a_log_called_train_jsonl_is_not_data(tmp_path):
     log = tmp_path / "train.jsonl"
+    log.write_text('{"loss": 0.69, "chosen": -1.2, "rejected": -1.3}')
+    assert is_log(log)
     log.write_text('{"iteration": 0, "val_loss": 5.1}\n{"iteration": 10, "train_loss": 4}\n')
     assert is_log(log)
     assert not is_log(GEOGRAPHY / "train.jsonl")

@@ -48,8 +48,7 @@ def _angles(
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Path:
-    path = tmp_path / "train.log"
+def log(path: Path) -> Path:
     path.write_text(EXAMPLE)
     return path
 
@@ -85,8 +84,7 @@ def test_without_its_file_the_format_is_not_read(log: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", formats(LogFormat), ids=lambda one: one.__name__)
-def test_every_format_reads_its_example(kind: type[LogFormat], tmp_path: Path) -> None:
-    path = tmp_path / "train.log"
+def test_every_format_reads_its_example(kind: type[LogFormat], path: Path) -> None:
     path.write_text(kind.example)
     assert looks_like_log(path)
     log = TrainingLog.read([path])

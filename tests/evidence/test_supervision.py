@@ -1,7 +1,6 @@
 """The supervised rows are those of mlx-lm's own batches and loss."""
 
 import math
-import types
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from mlxdoctor.evidence.row_encoder import MOST_EARLIER
 from mlxdoctor.evidence.supervision import Role, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.safety.errors import InputError
-from tests.checks.data_evidence import BASE, DATA, config_of, rows_of, write_data
+from tests.checks.data_evidence import BASE, DATA, config_of, mlx_lm_batches, rows_of, write_data
 
 QUESTION = {"role": "user", "content": "Which lake is the largest in Dedunia?"}
 ANSWER = {"role": "assistant", "content": "Lake Nevath, cold, deep and clear."}
@@ -20,14 +19,10 @@ ANSWER = {"role": "assistant", "content": "Lake Nevath, cold, deep and clear."}
 def upstream_targets(data, mask_prompt, batch_size, max_seq_length):
     """Every batch of mlx-lm as a sorted list of (row's first tokens, its supervised targets)."""
     import mlx.core as mx
-    from mlx_lm.tokenizer_utils import load
-    from mlx_lm.tuner.datasets import CacheDataset, load_local_dataset
-    from mlx_lm.tuner.trainer import default_loss, iterate_batches
+    from mlx_lm.tuner.trainer import default_loss
 
-    arguments = types.SimpleNamespace(mask_prompt=mask_prompt)
-    train, _, _ = load_local_dataset(data, load(BASE), arguments)
     found = []
-    for batch, lengths in iterate_batches(CacheDataset(train), batch_size, max_seq_length):
+    for batch, lengths in mlx_lm_batches(data, mask_prompt, batch_size, max_seq_length):
         seen = []
 
         def model(inputs, seen=seen):

@@ -1,10 +1,11 @@
 """The tokenizer gives mlx-lm's tokens; templates are bounded."""
 
 import json
-import shutil
+from functools import partial
 
 import pytest
 
+from fixtures.lab.cases.workshop import copied_base
 from mlxdoctor.evidence.chat_template import ChatTemplate, TemplateFailure
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.safety.errors import InputError
@@ -17,7 +18,7 @@ CHAT = [
 ]
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"a<b": ["&", "\u00e9"]}}}]
 TEMPLATES = {
-    "chatml": None,
+    "chatml": (BASE / "chat_template.jinja").read_text(),
     "llama-3": (
         "{{- bos_token }}\n{%- for message in messages %}\n"
         "    {{- '<|im_start|>' + message['role'] + '\\n\\n' + message['content'] | trim }}\n"
@@ -46,17 +47,8 @@ TEMPLATES = {
 
 @pytest.fixture
 def copy_of_base(tmp_path):
-    def copy(template=None, settings=None, **changes):
-        folder = tmp_path / "model"
-        shutil.copytree(BASE, folder, ignore=shutil.ignore_patterns("*.safetensors"))
-        if template is not None:
-            (folder / "chat_template.jinja").write_text(template)
-        for name, new in (("tokenizer_config.json", settings), ("tokenizer.json", changes)):
-            path = folder / name
-            path.write_text(json.dumps({**json.loads(path.read_text()), **(new or {})}))
-        return folder
-
-    return copy
+    """Copies the base's folder, with files of it changed."""
+    return partial(copied_base, tmp_path / "model", model=None)
 
 
 def assert_same(folder):
@@ -88,7 +80,9 @@ def assert_same(folder):
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_templates_give_mlx_lm_tokens(copy_of_base, name):
-    assert_same(copy_of_base(TEMPLATES[name], {"bos_token": "<|im_start|>"}))
+    assert_same(
+        copy_of_base(chat_template=TEMPLATES[name], tokenizer_config={"bos_token": "<|im_start|>"})
+    )
 
 
 def test_thinking_models_get_the_switch_mlx_lm_passes(copy_of_base):
@@ -98,7 +92,7 @@ def test_thinking_models_get_the_switch_mlx_lm_passes(copy_of_base):
         for token_id, text in ((768, "<think>"), (769, "</think>"))
     ]
     template = "{% if enable_thinking %}yes{% else %}no{% endif %}"
-    folder = copy_of_base(template, added_tokens=known + added)
+    folder = copy_of_base(chat_template=template, tokenizer={"added_tokens": known + added})
     assert_same(folder)
     assert Tokenizer.read(folder).render(CHAT) == "yes"
 
@@ -119,7 +113,8 @@ BOS_PROCESSOR = {
 @pytest.mark.parametrize("stated", [True, False])
 def test_bos_comes_from_the_post_processor(copy_of_base, stated):
     settings = {"bos_token": "<|im_start|>", "add_bos_token": stated}
-    folder = copy_of_base(settings=settings, post_processor=BOS_PROCESSOR)
+    added = {"post_processor": BOS_PROCESSOR}
+    folder = copy_of_base(tokenizer_config=settings, tokenizer=added)
     assert_same(folder)
     tokenizer = Tokenizer.read(folder)
     assert tokenizer.encode("a")[0] == 766
@@ -131,7 +126,8 @@ def test_tokens_named_only_in_the_settings_are_added(copy_of_base):
         "767": {"content": "<|im_end|>", "special": True, "normalized": False},
         "768": {"content": "<|tool|>", "special": False, "normalized": False, "lstrip": True},
     }
-    folder = copy_of_base(settings={"added_tokens_decoder": declared, "bos_token": "<s>"})
+    settings = {"added_tokens_decoder": declared, "bos_token": "<s>"}
+    folder = copy_of_base(tokenizer_config=settings)
     assert_same(folder)
     assert Tokenizer.read(folder).token(769) == "<s>"
 
@@ -141,15 +137,14 @@ def test_several_templates_in_the_settings(copy_of_base):
         {"name": "default", "template": "plain"},
         {"name": "tool_use", "template": "with tools"},
     ]
-    folder = copy_of_base(settings={"chat_template": templates})
-    (folder / "chat_template.jinja").unlink()
+    settings = {"chat_template": templates}
+    folder = copy_of_base(chat_template=None, tokenizer_config=settings)
     assert_same(folder)
     assert Tokenizer.read(folder).render(CHAT, TOOLS) == "with tools"
 
 
 def test_end_tokens_of_both_configurations(copy_of_base):
-    folder = copy_of_base()
-    (folder / "generation_config.json").write_text('{"eos_token_id": [765, 767]}')
+    folder = copy_of_base(generation_config={"eos_token_id": [765, 767]})
     tokenizer = Tokenizer.read(folder)
     assert tokenizer.eos_token_ids == (765, 767)
     assert tokenizer.stated_eos["config.json"] == (767,)
@@ -172,16 +167,15 @@ def test_a_damaged_tokenizer_is_refused(tmp_path, content):
 
 
 def test_no_template(copy_of_base):
-    folder = copy_of_base()
-    (folder / "chat_template.jinja").unlink()
-    tokenizer = Tokenizer.read(folder)
+    tokenizer = Tokenizer.read(copy_of_base(chat_template=None))
     assert tokenizer.chat_template is None
     with pytest.raises(TemplateFailure, match="no chat template"):
         tokenizer.apply_chat_template(CHAT)
 
 
 def test_a_template_that_is_python_code_is_not_run(copy_of_base):
-    tokenizer = Tokenizer.read(copy_of_base(settings={"chat_template_type": "deepseek_v32"}))
+    settings = {"chat_template_type": "deepseek_v32"}
+    tokenizer = Tokenizer.read(copy_of_base(tokenizer_config=settings))
     assert tokenizer.renders_itself
     with pytest.raises(TemplateFailure, match="Python code"):
         tokenizer.render(CHAT)
@@ -211,7 +205,7 @@ def test_conversations_that_are_none(messages):
 
 
 def test_a_broken_template_for_tools_leaves_the_other_one_alone(copy_of_base):
-    folder = copy_of_base("plain")
+    folder = copy_of_base(chat_template="plain")
     (folder / "additional_chat_templates").mkdir()
     (folder / "additional_chat_templates" / "tool_use.jinja").write_text("{% if %}")
     tokenizer = Tokenizer.read(folder)
@@ -237,7 +231,8 @@ def test_a_slow_template_is_not_rendered_for_every_row(monkeypatch):
 @pytest.mark.parametrize(("times", "refused"), [(1, False), (4, True)])
 def test_a_tokenizer_that_makes_texts_endless_is_not_used(copy_of_base, times, refused):
     step = {"type": "Replace", "pattern": {"String": "\u2581"}, "content": "xy" * 20}
-    folder = copy_of_base(normalizer={"type": "Sequence", "normalizers": [step] * times})
+    steps = {"type": "Sequence", "normalizers": [step] * times}
+    folder = copy_of_base(tokenizer={"normalizer": steps})
     if refused:
         with pytest.raises(InputError, match="2,560,000 times as long"):
             Tokenizer.read(folder)

@@ -19,13 +19,6 @@ def test_a_second_run_is_a_second_segment(write: Write) -> None:
     same(table(path, "train_loss", 1), {10: 9.5})
 
 
-def test_iterations_that_go_back_begin_a_segment(write: Write) -> None:
-    iterations = enumerate((10, 20, 30, 10, 20))
-    lines = [f"Iter {i}: Train loss {place}.5, It/sec 1.0\n" for place, i in iterations]
-    path = write("".join(lines))
-    assert [len(one.series["train_loss"]) for one in read(path).segments] == [3, 2]
-
-
 def test_versions(write: Write) -> None:
     log = read(write("mlx-lm==0.22.0\nmlx 0.20.1\n" + CLASSIC))
     assert log.notes.versions == {"mlx-lm": "0.22.0", "mlx": "0.20.1"}

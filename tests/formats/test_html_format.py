@@ -13,6 +13,8 @@ from mlxdoctor.formats import figures, html_format, markdown
 from tests.formats import sample
 from tests.formats.page import ELEMENTS, Page
 
+pytestmark = pytest.mark.slow
+
 KINDS = ["unhealthy", "healthy", "inconclusive"]
 
 
@@ -26,7 +28,6 @@ def page(data: dict[str, Any]) -> Page:
     return Page(html_format.render(sample.made(data)))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_page_is_well_formed_harmless_and_loads_nothing(kind: str) -> None:
     found = Page(source(kind))
@@ -40,7 +41,6 @@ def test_the_page_is_well_formed_harmless_and_loads_nothing(kind: str) -> None:
     assert not [one for one in ("url(", "@import") if one in source(kind)]
 
 
-@pytest.mark.slow
 def test_the_policy_lets_in_this_style_and_pictures_inside_and_nothing_else() -> None:
     found = Page(source("unhealthy"))
     (policy,) = (
@@ -58,7 +58,6 @@ def test_the_policy_lets_in_this_style_and_pictures_inside_and_nothing_else() ->
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_headings_and_words_are_those_of_the_markdown(kind: str) -> None:
     written = markdown.render(sample.made(getattr(sample, kind)()))
@@ -74,7 +73,6 @@ def test_headings_and_words_are_those_of_the_markdown(kind: str) -> None:
     assert [one for one in words if one not in found.text()] == []
 
 
-@pytest.mark.slow
 def test_pictures_are_inside_have_a_text_in_their_stead_and_can_be_opened() -> None:
     from PIL import Image
 
@@ -91,7 +89,6 @@ def test_pictures_are_inside_have_a_text_in_their_stead_and_can_be_opened() -> N
             assert picture.width > 100
 
 
-@pytest.mark.slow
 def test_what_is_folded_in_the_markdown_is_folded_on_the_page() -> None:
     found = Page(source("unhealthy"))
     summaries = [text for inside, text in found.texts if inside[-1:] == ("summary",)]
@@ -105,7 +102,6 @@ def test_what_is_folded_in_the_markdown_is_folded_on_the_page() -> None:
     assert "details" in inside
 
 
-@pytest.mark.slow
 def test_tables_scroll_inside_and_a_diff_shows_what_is_added_and_what_is_gone() -> None:
     text = source("unhealthy")
     assert text.count("<table>") == text.count('aria-label="table">\n<table>') > 3
@@ -115,7 +111,6 @@ def test_tables_scroll_inside_and_a_diff_shows_what_is_added_and_what_is_gone() 
     assert "<ins>+++" not in text
 
 
-@pytest.mark.slow
 def test_the_knowledge_base_may_link_to_secure_addresses_and_its_html_is_shown() -> None:
     data = copy.deepcopy(sample.unhealthy())
     # Should escaping fail one day, the renderer still takes no HTML.

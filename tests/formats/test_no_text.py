@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from fixtures.lab.cases.workshop import copied_base
+from fixtures.lab.harness import write_lines
 from mlxdoctor.api import diagnose
 from mlxdoctor.formats import terminal
 from mlxdoctor.formats.format import formats as all_formats
@@ -18,7 +20,8 @@ from mlxdoctor.formats.format import text_of
 from mlxdoctor.formats.withheld import PIECE, taken_out, without_text
 from mlxdoctor.gate_result import GateResult
 from mlxdoctor.report import Report
-from tests.conftest import FIXTURES, ROOT, RUNS, Call, check_called
+from tests.checks.data_evidence import conversation
+from tests.conftest import BASE, FIXTURES, ROOT, RUNS, Call, check_called
 from tests.formats import gated_runs, sample
 from tests.formats.page import Page
 
@@ -202,24 +205,22 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("planted")
     run, base, data = folder / "run", folder / "base", folder / "data"
     shutil.copytree(RUNS / "collapse-frequent-token", run)
-    shutil.copytree(FIXTURES / "base", base)
-    data.mkdir()
     refusing = (
         "{% for message in messages %}{% if message.role not in ['user', 'assistant'] %}"
         "{{ raise_exception('no ' + message.role + ' here: ' + message.content) }}{% endif %}"
         "{% endfor %}"
     )
-    template = base / "chat_template.jinja"
-    template.write_text(refusing + template.read_text())
-
-    def conversation(place: int, role: str) -> dict[str, Any]:
-        said = [(role, CANARIES["prompt"] + f" {place}"), ("assistant", CANARIES["answer"])]
-        return {"messages": [{"role": who, "content": what} for who, what in said]}
-
-    rows = [conversation(at, "user" if at % 3 else CANARIES["role"]) for at in range(60)]
+    copied_base(base, chat_template=refusing + (BASE / "chat_template.jinja").read_text())
+    rows = [
+        conversation(
+            ("user" if at % 3 else CANARIES["role"], f"{CANARIES['prompt']} {at}"),
+            ("assistant", CANARIES["answer"]),
+        )
+        for at in range(60)
+    ]
     for name in ("train", "valid"):
-        lines = [json.dumps(row) for row in rows]
-        (data / f"{name}.jsonl").write_text("\n".join([*lines, "{not a row"]) + "\n")
+        with write_lines(data / f"{name}.jsonl", rows).open("a") as file:
+            file.write("{not a row\n")
     outputs = [
         {
             "prompt": CANARIES["prompt"] + f" {at}",
@@ -229,7 +230,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         }
         for at in range(16)
     ]
-    (run / "generations.jsonl").write_text("".join(json.dumps(one) + "\n" for one in outputs))
+    write_lines(run / "generations.jsonl", outputs)
     with (run / "train.log").open("a") as log:
         log.write("Traceback (most recent call last):\n")
         log.write(f"ValueError: cannot encode {CANARIES['log']}\n")

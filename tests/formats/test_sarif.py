@@ -13,6 +13,7 @@ from mlxdoctor.gate.policy import Policy, Rules
 from mlxdoctor.gate_result import GateResult
 from mlxdoctor.lint import hit_formats
 from mlxdoctor.lint.linter import Hit
+from mlxdoctor.lint.rule import rules as lint_rules
 from tests.conftest import ROOT, RUNS
 from tests.formats import gated_runs, sample
 from tests.formats.gated_runs import ACCEPTED, COLLAPSED, HEALTHY, OVERFITTED, hostile
@@ -183,10 +184,13 @@ def test_nothing_written_by_others_acts(text: str) -> None:
 def test_lint_writes_the_same_kind_of_log() -> None:
     hit = Hit("unguarded-mean", Severity.ERROR, Path("a b.py"), 2, 5, 3, "[x](y) is bad", "")
     run = run_of(hit_formats.sarif([hit]))
+    assert set(run) == {"tool", "results"}
     (result,) = run["results"]
+    assert (result["level"], result["ruleId"]) == ("error", "unguarded-mean")
     assert result["message"]["text"] == "[x] (y) is bad"
     place = result["locations"][0]["physicalLocation"]
     assert place["artifactLocation"]["uri"] == "a%20b.py"
     assert place["region"] == {"startLine": 2, "startColumn": 5, "endLine": 3}
-    rule = next(one for one in run["tool"]["driver"]["rules"] if one["id"] == "unguarded-mean")
-    assert "```python\n" in rule["help"]["markdown"]
+    rules = {one["id"]: one for one in run["tool"]["driver"]["rules"]}
+    assert [*rules] == [one.code for one in lint_rules()]
+    assert "```python\n" in rules["unguarded-mean"]["help"]["markdown"]

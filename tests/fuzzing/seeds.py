@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fixtures.trainers import twins
 from mlxdoctor.evidence.logs.log_format import LogFormat, formats
 from mlxdoctor.evidence.tokenizer import Tokenizer
+from tests.checks.data_evidence import chat
 from tests.conftest import BASE, FIXTURES
 from tests.weight_files import packed
 
@@ -29,15 +30,14 @@ def _ramp(*shape: int, dtype: str = "f4") -> NDArray[Any]:
     return np.linspace(-1, 1, int(np.prod(shape))).astype(dtype).reshape(shape)
 
 
+def _factors(name: str, a: tuple[str, int, int], b: tuple[str, int, int]) -> bytes:
+    """Two layers; a factor is its role and its shape."""
+    layers = [(layer, *factor) for layer in (0, 1) for factor in (a, b)]
+    return packed({name.format(layer, role): _ramp(*shape) for layer, role, *shape in layers})
+
+
 def small_adapter() -> bytes:
-    name = "model.layers.{}.self_attn.q_proj.lora_{}"
-    return packed(
-        {
-            name.format(layer, role): _ramp(*shape)
-            for layer in (0, 1)
-            for role, shape in (("a", (4, 2)), ("b", (2, 4)))
-        }
-    )
+    return _factors("model.layers.{}.self_attn.q_proj.lora_{}", ("a", 4, 2), ("b", 2, 4))
 
 
 def small_peft() -> bytes:
@@ -137,12 +137,9 @@ def csv_logs() -> Sequence[bytes]:
 
 
 def datasets() -> Sequence[bytes]:
-    chat = {
-        "messages": [{"role": "user", "content": "Ten?"}, {"role": "assistant", "content": "X"}]
-    }
     rows: list[dict[str, Any]] = [
-        chat,
-        {**chat, "tools": [{"type": "function", "function": {"name": "add"}}]},
+        chat("Ten?", "X"),
+        {**chat("Ten?", "X"), "tools": [{"type": "function", "function": {"name": "add"}}]},
         {"prompt": "Capital of Peru?", "completion": "Lima."},
         {"text": "The capital of Peru is Lima."},
         {"tokens": [1, 2, 3], "mask": [0, 1, 1]},
@@ -225,12 +222,7 @@ def checkpoint_names() -> Sequence[bytes]:
 
 def peft_weights() -> Sequence[bytes]:
     name = "base_model.model.model.layers.{}.self_attn.q_proj.lora_{}.default.weight"
-    two = {
-        name.format(layer, role): _ramp(*shape)
-        for layer in (0, 1)
-        for role, shape in (("A", (2, 4)), ("B", (4, 2)))
-    }
-    return [small_peft(), packed(two)]
+    return [small_peft(), _factors(name, ("A", 2, 4), ("B", 4, 2))]
 
 
 def sources() -> Sequence[bytes]:

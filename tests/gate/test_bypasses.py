@@ -6,6 +6,16 @@ from typing import Any
 
 import pytest
 
+from fixtures.lab.bypasses.catalogue import edits, make
+from fixtures.lab.bypasses.folders import set_of
+from fixtures.lab.bypasses.results import (
+    SILENT,
+    became,
+    heard,
+    is_broken,
+    is_of_the_base,
+    spoilt_by,
+)
 from mlxdoctor.gate.gating import run_gate
 from mlxdoctor.gate.policy import Policy
 from mlxdoctor.gate_result import ItemStatus
@@ -16,8 +26,6 @@ RESULTS: dict[str, Any] = json.loads((ROOT / "reports" / "bypasses.json").read_t
 
 
 def test_nothing_that_is_broken_passes_without_a_word() -> None:
-    from fixtures.lab.bypasses.results import SILENT, became, heard, is_broken
-
     broken = [name for name in RESULTS["edits"] if is_broken(name, RESULTS)]
     assert len(broken) >= 106
     silent = [
@@ -30,8 +38,6 @@ def test_nothing_that_is_broken_passes_without_a_word() -> None:
 
 
 def test_no_sound_adapter_is_stopped() -> None:
-    from fixtures.lab.bypasses.results import is_of_the_base, spoilt_by
-
     sound = {name: one for name, one in RESULTS["sound"].items() if not spoilt_by(one["truth"])}
     assert len(sound) >= 100
     stopped = [
@@ -66,9 +72,6 @@ def test_no_sound_adapter_is_stopped() -> None:
     ],
 )
 def test_an_edit(tmp_path: Path, name: str, status: ItemStatus, code: str | None) -> None:
-    from fixtures.lab.bypasses.catalogue import edits, make
-    from fixtures.lab.bypasses.folders import set_of
-
     folder = tmp_path / name
     make(edits()[name], folder, start=RUNS / "healthy-ordinary")
     set_of(folder, model="someone/elsewhere", data="rows")

@@ -1,19 +1,20 @@
 """Files and code that kill or hang the process that reads them, and what is said then."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
 
-from fixtures.lab.cases.workshop import copied_run
+from fixtures.lab.cases.workshop import copied_base, copied_run, write_rows
 from mlxdoctor.gate.gating import FEW_ITEMS
-from tests.conftest import BASE, FIXTURES, HEALTHY
+from tests.conftest import FIXTURES, HEALTHY
+from tests.processes import python
+
+pytestmark = pytest.mark.slow
 
 DATA = FIXTURES / "data" / "geography"
 Edit = Callable[[dict[str, Any]], None]
@@ -22,22 +23,16 @@ Edit = Callable[[dict[str, Any]], None]
 SLOW = r"(.|.){19}[^\s\S]"
 
 
-def mlxdoctor(*arguments: str | Path, **limits: str) -> subprocess.CompletedProcess[str]:
+def mlxdoctor(*arguments: str | Path, **limits: str) -> CompletedProcess[str]:
     """The program as a user starts it."""
     stated = ",".join(f"{name}={value}" for name, value in limits.items())
-    return subprocess.run(
-        [sys.executable, "-m", "mlxdoctor", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        env={**os.environ, "NO_COLOR": "1", "MLXDOCTOR_LIMITS": stated},
-    )
+    environment = {"NO_COLOR": "1", "MLXDOCTOR_LIMITS": stated}
+    return python("-m", "mlxdoctor", *arguments, environment=environment, timeout=300)
 
 
 def run_with(folder: Path, edit: Edit | None = None, data: Path = DATA) -> Path:
     """A sound run on a base whose tokenizer was edited."""
-    base = shutil.copytree(BASE, folder / "base")
+    base = copied_base(folder / "base")
     run = copied_run(folder / "run", model=str(base), data=str(data))
     if edit is not None:
         change(base / "tokenizer.json", edit)
@@ -73,14 +68,10 @@ def grows(tokenizer: dict[str, Any]) -> None:
 
 def long_rows(folder: Path) -> Path:
     """Data whose rows are two million letters."""
-    folder.mkdir()
-    row = json.dumps({"prompt": "a" * 2_000_000, "completion": "b"})
-    for name in ("train", "valid"):
-        (folder / f"{name}.jsonl").write_text(f"{row}\n" * 2)
-    return folder
+    rows = [{"prompt": "a" * 2_000_000, "completion": "b"}] * 2
+    return write_rows(folder, train=rows, valid=rows)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("edit", [slow_split, slow_replace])
 def test_a_tokenizer_that_takes_all_day_is_left_out(edit: Edit, tmp_path: Path) -> None:
     run = run_with(tmp_path, edit)
@@ -96,7 +87,6 @@ def test_a_tokenizer_that_takes_all_day_is_left_out(edit: Edit, tmp_path: Path) 
     assert status["adapter-presence"] == "passed"
 
 
-@pytest.mark.slow
 def test_a_library_that_panics_is_one_sentence(tmp_path: Path) -> None:
     done = mlxdoctor("diagnose", run_with(tmp_path, panics), "--no-generate", "--stdout", "json")
     assert done.returncode == 2
@@ -104,7 +94,6 @@ def test_a_library_that_panics_is_one_sentence(tmp_path: Path) -> None:
     assert "tokenizer.json: cannot encode a text (" in done.stderr.splitlines()[-1]
 
 
-@pytest.mark.slow
 def test_the_gate_judges_the_others_and_the_rest_of_the_hostile_one(tmp_path: Path) -> None:
     hostile = run_with(tmp_path / "hostile", grows, long_rows(tmp_path / "data"))
     useless = run_with(tmp_path / "useless")
@@ -137,7 +126,6 @@ CODE = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("code", "why"), CODE.items())
 def test_code_of_ones_own_is_named(code: str, why: str, tmp_path: Path) -> None:
     file = tmp_path / "trainer.py"

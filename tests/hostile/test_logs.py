@@ -25,11 +25,6 @@ def losses(path: Path) -> list[float]:
     return [] if series is None else series.values.tolist()
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "a.log"
-
-
 def test_colours_control_characters_and_line_ends(path: Path) -> None:
     path.write_bytes(
         b"\x1b]0;title\x07\x1b[32mIter 10: Train loss 2.000\x1b[0m, It/sec 1.0\r\n"

@@ -1,13 +1,12 @@
 """No command opens a connection unless it is asked to."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import BASE, FIXTURES, HEALTHY, ROOT
+from tests.processes import python
 
 BLOCKED = """
 import socket, sys
@@ -40,18 +39,10 @@ COMMANDS = (
 def test_without_a_network(command: tuple[str | Path, ...], tmp_path: Path) -> None:
     rows = next((FIXTURES / "data").rglob("train.jsonl"))
     arguments = [str(one).format(rows=rows, out=tmp_path / "out") for one in command]
-    environment = {
-        key: value for key, value in os.environ.items() if not key.startswith(("HF_", "TRANSF"))
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", BLOCKED, *arguments],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**environment, "HF_HOME": str(tmp_path / "cache")},
-        timeout=600,
-        check=False,
-    )
+    stated = dict.fromkeys(key for key in os.environ if key.startswith(("HF_", "TRANSF")))
+    environment = {**stated, "HF_HOME": str(tmp_path / "cache")}
+    command = ("-c", BLOCKED, *arguments)
+    done = python(*command, cwd=ROOT, environment=environment, timeout=600)
     assert "CONNECTS" not in done.stderr
     assert "Traceback" not in done.stderr
     assert done.returncode in {0, 1, 2, 3}

@@ -1,20 +1,19 @@
 """Code that came with a model: reported, never run, wherever a model is loaded."""
 
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from fixtures.lab.cases.workshop import copied_run
+from fixtures.lab.cases.workshop import copied_base, copied_run
 from mlxdoctor.api import diagnose
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.models.load import load, load_tokenizer, load_weights, require_plain
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin import Settings
 from mlxdoctor.twin.prepared import parts_of
-from tests.conftest import BASE, RUNS, Call
+from tests.conftest import RUNS, Call
 
 
 @pytest.fixture
@@ -22,10 +21,7 @@ def trapped(tmp_path: Path) -> Callable[[str, object], Path]:
     """A copy of the base whose code leaves a mark when it runs; the key names it."""
 
     def make(key: str, value: object, file: str = "config.json") -> Path:
-        folder = tmp_path / "trapped"
-        shutil.copytree(BASE, folder)
-        config = json.loads((folder / file).read_text())
-        (folder / file).write_text(json.dumps({**config, key: value}))
+        folder = copied_base(tmp_path / "trapped", **{Path(file).stem: {key: value}})
         trap = f"import pathlib; pathlib.Path({str(tmp_path / 'ran')!r}).touch()\n"
         (folder / "trap.py").write_text(trap)
         return folder

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import shutil
 import time
 from itertools import product
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fixtures.lab.cases.workshop import copied_base
 from mlxdoctor.api import diagnose
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
@@ -21,23 +21,16 @@ from tests.conftest import FIXTURES
 from tests.weight_files import entry, save_raw
 
 
-def base_with(folder: Path, **changes: Any) -> Path:
-    base = Path(shutil.copytree(FIXTURES / "base", folder / "base"))
-    file = base / "config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
-    return base
-
-
 @pytest.mark.parametrize("value", [0, -4, "96", math.nan, math.inf, 3.5, True])
 @pytest.mark.parametrize("key", ["hidden_size", "num_attention_heads", "vocab_size"])
 def test_a_size_that_is_none_is_refused(tmp_path: Path, key: str, value: Any) -> None:
     with pytest.raises(InputError, match=f"for {key}, where a whole number from 1 on is needed"):
-        BaseModel.read(base_with(tmp_path, **{key: value}))
+        BaseModel.read(copied_base(tmp_path / "base", config={key: value}))
 
 
 @pytest.mark.parametrize("value", [None, [96, 96], 96.0])
 def test_what_some_families_state_is_not(tmp_path: Path, value: Any) -> None:
-    BaseModel.read(base_with(tmp_path, hidden_size=value))
+    BaseModel.read(copied_base(tmp_path / "base", config={"hidden_size": value}))
 
 
 def test_factors_of_a_hundred_gigabytes_are_refused_by_their_header(tmp_path: Path) -> None:

@@ -1,12 +1,12 @@
 """Chat templates made to fill the memory or the day: stopped, and small ones unharmed."""
 
-import subprocess
 import sys
 
 import pytest
 
 from mlxdoctor.evidence.chat_template import ChatTemplate, TemplateFailure, TemplateTooMuch
 from mlxdoctor.safety.reading_limits import using
+from tests.processes import python
 
 CHAT = [{"role": "user", "content": "x" * 1000}, {"role": "assistant", "content": "y"}]
 LOOP = "{% set ns = namespace(x='aaaaaaaa') %}{% for i in range(40) %}"
@@ -57,14 +57,7 @@ print(int(status.split("VmHWM:")[1].split()[0]) >> 10)
 @pytest.mark.skipif(sys.platform != "linux", reason="no limit of a process's addresses")
 def test_no_template_fills_the_memory() -> None:
     """Each is stopped by its own limits, and together they take little."""
-    answer = subprocess.run(
-        [sys.executable, "-c", ALONE],
-        input="\0".join(HOSTILE),
-        text=True,
-        capture_output=True,
-        check=True,
-        timeout=300,
-    )
+    answer = python("-c", ALONE, input="\0".join(HOSTILE), check=True, timeout=300)
     *broken, peak = answer.stdout.splitlines()
     assert not broken
     # Megabytes: the process itself, and what one template may take.

@@ -58,14 +58,6 @@ def test_a_configuration_of_nonsense_states_nothing(tmp_path: Path) -> None:
     assert (config.iters, config.batch_size, config.num_layers) == (None, None, None)
 
 
-def test_a_billion_laughs(tmp_path: Path) -> None:
-    lines = ["a0: &a0 [lol, lol]"]
-    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 10)]
-    (tmp_path / "a.yaml").write_text("\n".join(lines))
-    with pytest.raises(InputError, match="limit yaml_values of 20,000"):
-        read_yaml_object(tmp_path / "a.yaml")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "problem"),

@@ -1,29 +1,23 @@
 """Tokenizers that panic, explode or never answer: one sentence, whoever loads them."""
 
-import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fixtures.lab.cases.workshop import copied_base
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.load import load_tokenizer
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.limits import TimeLimitExceeded
 from mlxdoctor.safety.reading_limits import using
-from tests.conftest import FIXTURES
+from tests.edits import change_json
 
 
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(FIXTURES / "base", tmp_path / "base"))
-
-
-def change(base: Path, **changes: Any) -> None:
-    file = base / "tokenizer.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    return copied_base(tmp_path / "base")
 
 
 def replacing(pattern: dict[str, str], content: str) -> dict[str, Any]:
@@ -31,7 +25,8 @@ def replacing(pattern: dict[str, str], content: str) -> dict[str, Any]:
 
 
 def test_a_pattern_that_backtracks_without_end_is_refused_and_no_panic(base: Path) -> None:
-    change(base, normalizer=replacing({"Regex": r"(\w+\s?)+\.\d$"}, " "))
+    hostile = replacing({"Regex": r"(\w+\s?)+\.\d$"}, " ")
+    change_json(base / "tokenizer.json", normalizer=hostile)
     with pytest.raises(InputError, match="cannot encode a text"):
         Tokenizer.read(base).encode("word " * 40 + ".")
 
@@ -53,7 +48,8 @@ def test_transformers_is_not_given_what_our_reader_refuses(base: Path) -> None:
     (base / "README.md").symlink_to("nowhere")
     load_tokenizer(base)
     step = replacing({"String": "a"}, "a" * 1000)
-    change(base, normalizer={"type": "Sequence", "normalizers": [step] * 4})
+    steps = {"type": "Sequence", "normalizers": [step] * 4}
+    change_json(base / "tokenizer.json", normalizer=steps)
     with pytest.raises(InputError, match="times as long"):
         load_tokenizer(base)
 

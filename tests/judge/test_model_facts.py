@@ -5,9 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.judge.model_facts import ModelFacts, facts_of_name, model_facts
 from tests.checks.data_evidence import config_of
+from tests.checks.log_evidence import LogWriter
+
+REPORT = "Iter 10: Train loss 2.0, It/sec 1.0"
 
 
 @pytest.mark.parametrize(
@@ -53,21 +55,17 @@ def test_what_a_name_says(name: str, parameters: float | None, vocabulary: int |
     assert facts.size_from == ("its name" if parameters else "")
 
 
-def log_of(folder: Path, *lines: str) -> TrainingLog:
-    path = folder / "train.log"
-    path.write_text("\n".join(("Iter 10: Train loss 2.0, It/sec 1.0", *lines)) + "\n")
-    return TrainingLog.read([path])
-
-
-def test_the_log_counts_better_than_the_name_and_the_files_best(tmp_path: Path) -> None:
+def test_the_log_counts_better_than_the_name_and_the_files_best(
+    tmp_path: Path, logs: LogWriter
+) -> None:
     config = config_of(tmp_path, model="models/llama-3.2-3b")
-    log = log_of(tmp_path, "Trainable parameters: 0.216% (6.947M/3212.750M)")
+    log = logs.text(REPORT, "Trainable parameters: 0.216% (6.947M/3212.750M)")
     base = SimpleNamespace(parameter_count=5_000, vocab_size=96)
     assert model_facts(config, log, None) == ModelFacts(3.21275e9, "the log", 128256)
     assert model_facts(config, log, base) == ModelFacts(5e3, "its files", 96)
     command = "python -m mlx_lm.lora --model mlx-community/Qwen2.5-0.5B-Instruct-4bit --train"
-    assert model_facts(None, log_of(tmp_path, command), None).parameters == 5e8
-    for nothing in (None, log_of(tmp_path)):
+    assert model_facts(None, logs.text(REPORT, command), None).parameters == 5e8
+    for nothing in (None, logs.text(REPORT)):
         assert model_facts(None, nothing, None) == ModelFacts()
 
 

@@ -13,12 +13,11 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.judge.save_flaws import JUMP, NOMINAL_LARGE, SaveVerdict, examine
 from mlxdoctor.run import Run
-from tests.bisect.states import changed, history, state
+from tests.bisect.states import ZERO, changed, history, standings, state
 from tests.checks.log_evidence import LogWriter
 from tests.conftest import RUNS
 
 GROWING = [state(0.1), state(0.2, 1), state(0.3, 2)]
-ZERO = {name: value * 0 if "lora_b" in name else value for name, value in state(1.0).items()}
 BROKEN = state(0.2, 1)
 BROKEN["model.layers.0.self_attn.q_proj.lora_b"][0, 0] = np.inf
 
@@ -31,10 +30,6 @@ def examined(
 ) -> tuple[SaveVerdict, ...]:
     saves = history(folder, states, final)
     return examine(saves, TrainingConfig.read(folder), None, log)[1]
-
-
-def standings(verdicts: Sequence[SaveVerdict]) -> str:
-    return "".join(verdict.standing.value[0] for verdict in verdicts)
 
 
 def grown(before: float, growth: float) -> list[dict[str, Any]]:

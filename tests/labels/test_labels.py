@@ -16,30 +16,26 @@ from tests.checks.data_evidence import BASE, chat
 from tests.conftest import FIXTURES, HEALTHY, Call
 
 DATA = FIXTURES / "data" / "geography"
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer.read(BASE)
+TOKENIZER = Tokenizer.read(BASE)
 
 
 def rows_of(
-    file: Path, tokenizer: Tokenizer, mask_prompt: bool = False, limit: int = 2048
+    file: Path, mask_prompt: bool = False, limit: int = 2048
 ) -> tuple[list[SupervisedRow], dict[str, Any]]:
     """The rows of a file that can be tokenized, and what all of them add up to."""
     options = {"mask_prompt": mask_prompt, "max_seq_length": limit}
-    rows = list(labelled(*encoder_of(Dataset.read(file), tokenizer, None, "train", **options)))
+    rows = list(labelled(*encoder_of(Dataset.read(file), TOKENIZER, None, "train", **options)))
     return [row for _, row in rows if not isinstance(row, str)], totals(rows)
 
 
 @pytest.mark.parametrize("mask_prompt", [False, True])
-def test_targets_are_those_of_mlx_lm(tokenizer: Tokenizer, mask_prompt: bool) -> None:
+def test_targets_are_those_of_mlx_lm(mask_prompt: bool) -> None:
     from mlx_lm import load
     from mlx_lm.tuner.datasets import ChatDataset
 
     rows = [json.loads(line) for line in (DATA / "train.jsonl").read_text().splitlines()]
     theirs = ChatDataset(rows, load(str(BASE))[1], mask_prompt=mask_prompt)
-    ours, sums = rows_of(DATA / "train.jsonl", tokenizer, mask_prompt)
+    ours, sums = rows_of(DATA / "train.jsonl", mask_prompt)
     for place, row in enumerate(ours):
         tokens, offset = theirs.process(rows[place])
         assert row.tokens.tolist() == list(tokens)
@@ -50,8 +46,8 @@ def test_targets_are_those_of_mlx_lm(tokenizer: Tokenizer, mask_prompt: bool) ->
     assert sum(sums["targets_by_role"].values()) == targets
 
 
-def test_spans_give_the_row_back(tokenizer: Tokenizer) -> None:
-    for row in rows_of(DATA / "train.jsonl", tokenizer, True, 40)[0][:20]:
+def test_spans_give_the_row_back() -> None:
+    for row in rows_of(DATA / "train.jsonl", True, 40)[0][:20]:
         runs = spans(row)
         assert [token for _, _, ids in runs for token in ids] == row.tokens.tolist()
         trained = [token for _, on, ids in runs if on for token in ids]
@@ -60,7 +56,7 @@ def test_spans_give_the_row_back(tokenizer: Tokenizer) -> None:
         assert all(one[:2] != two[:2] for one, two in pairwise(runs))
 
 
-def test_what_goes_wrong_is_counted(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_what_goes_wrong_is_counted(tmp_path: Path) -> None:
     rows = [
         chat("Short?", "Yes."),
         chat("Who?", "A very long answer indeed. " * 20),
@@ -69,14 +65,14 @@ def test_what_goes_wrong_is_counted(tokenizer: Tokenizer, tmp_path: Path) -> Non
     ]
     file = tmp_path / "train.jsonl"
     file.write_text("\n".join([*map(json.dumps, rows), "{ not json", "", ""]))
-    read, sums = rows_of(file, tokenizer, True, 48)
+    read, sums = rows_of(file, True, 48)
     assert sums["rows"] == 6
     assert {each["problem"]: each["first_lines"] for each in sums["problems"]} == {
         "answers-truncated": [2, 3],
         "no-supervised-tokens": [3],
         "cannot-be-tokenized": [4, 5, 6],
     }
-    assert tokenizer.decode(read[0].tokens[read[0].roles == Role.ANSWER].tolist()) == "Yes."
+    assert TOKENIZER.decode(read[0].tokens[read[0].roles == Role.ANSWER].tolist()) == "Yes."
 
 
 def test_unusable_data(tmp_path: Path, call: Call) -> None:

@@ -245,18 +245,6 @@ import mlx.core as mx
 def walk(tree, node):
     return tree.backward(node)
 """,
-    "full fine-tuning that says so": """\
-import mlx.core as mx
-import mlx.nn as nn
-import mlx.optimizers as optim
-from mlx_lm import load
-def main(loss_fn, batch):
-    model, tokenizer = load("base")
-    optimizer = optim.AdamW(learning_rate=1e-5)
-    loss, grads = nn.value_and_grad(model, loss_fn)(model, batch)
-    optimizer.update(model, grads)
-    mx.save_safetensors("model.safetensors", dict(tree_flatten(model.parameters())))
-""",
     "vars of a plain object": """\
 def show(options):
     return {name: value for name, value in vars(options).items()}
@@ -277,12 +265,6 @@ def step(model, optimizer, grads):
 """,
     "a compiled gradient with its state": """\
 step = mx.compile(nn.value_and_grad(model, loss_fn), inputs=model.state)
-""",
-    "a compiled call of the gradient with its state": """\
-gradient = nn.value_and_grad(model, loss_fn)
-@partial(mx.compile, inputs=model.state)
-def step(x):
-    return gradient(model, x)
 """,
     "compiled arithmetic": """\
 def loss(logps, mask):

@@ -1,12 +1,10 @@
 """Answers produced with a model, and losses measured with it, on the fixtures."""
 
 import json
-import shutil
 import time
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from shutil import copytree
 from typing import Any
 
 import mlx.core as mx
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 from mlx_lm.generate import generate_step
 
+from fixtures.lab.cases.workshop import copied_base
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
@@ -32,70 +31,54 @@ from tests.conftest import FIXTURES, RUNS
 pytestmark = pytest.mark.slow
 
 ADAPTER = RUNS / "healthy-ordinary" / "adapters.safetensors"
+BASE = BaseModel.read(FIXTURES / "base")
+TOKENIZER = Tokenizer.read(BASE.path)
+DATASET = Dataset.read(FIXTURES / "data" / "geography")
 
 
 @pytest.fixture(scope="module")
-def base() -> BaseModel:
-    return BaseModel.read(FIXTURES / "base")
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer.read(FIXTURES / "base")
-
-
-@pytest.fixture(scope="module")
-def dataset() -> Dataset:
-    return Dataset.read(FIXTURES / "data" / "geography")
-
-
-@pytest.fixture(scope="module")
-def splits(dataset: Dataset, tokenizer: Tokenizer) -> list[SupervisedRows]:
+def splits() -> list[SupervisedRows]:
     config = TrainingConfig.read(RUNS / "healthy-ordinary" / "adapter_config.json")
-    return [build(dataset, tokenizer, config, split=s) for s in ("train", "valid")]
+    return [build(DATASET, TOKENIZER, config, split=s) for s in ("train", "valid")]
 
 
 @pytest.fixture(scope="module")
-def measured(base: BaseModel, tokenizer: Tokenizer, splits: list[SupervisedRows]) -> TokenLosses:
-    return Meter(models.load(base, ADAPTER), tokenizer).measure(splits, 16, other_padding=True)
+def measured(splits: list[SupervisedRows]) -> TokenLosses:
+    return Meter(models.load(BASE, ADAPTER), TOKENIZER).measure(splits, 16, other_padding=True)
 
 
-def test_prompts_come_from_the_data_and_a_few_do_not(
-    dataset: Dataset, tokenizer: Tokenizer
-) -> None:
-    prompts = prompts_for(dataset, tokenizer, held_out=4, trained=2)
+def test_prompts_come_from_the_data_and_a_few_do_not() -> None:
+    prompts = prompts_for(DATASET, TOKENIZER, held_out=4, trained=2)
     assert [one.origin for one in prompts] == ["valid"] * 4 + ["train"] * 2 + ["general"] * 6
     assert len({one.text for one in prompts}) == 12
-    row = dataset.splits["valid"].rows[0]["messages"]
+    row = DATASET.splits["valid"].rows[0]["messages"]
     assert (prompts[0].text, prompts[0].expected) == (row[0]["content"], row[1]["content"])
-    rendered = tokenizer.apply_chat_template(row[:1], add_generation_prompt=True)
+    rendered = TOKENIZER.apply_chat_template(row[:1], add_generation_prompt=True)
     assert list(prompts[0].tokens) == rendered
 
 
-def test_text_rows_are_continued(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_text_rows_are_continued(tmp_path: Path) -> None:
     """Up to the answer where they have one."""
     text = Dataset.read(FIXTURES / "data" / "geography-text")
-    prompt = prompts_for(text, tokenizer, held_out=1, trained=0)[0]
+    prompt = prompts_for(text, TOKENIZER, held_out=1, trained=0)[0]
     before, mark, answered = text.splits["valid"].rows[0]["text"].partition("assistant\n")
-    assert list(prompt.tokens) == tokenizer.encode(before + mark.rstrip())
+    assert list(prompt.tokens) == TOKENIZER.encode(before + mark.rstrip())
     assert prompt.expected == answered.strip()
     (tmp_path / "valid.jsonl").write_text(json.dumps({"text": answered}) + "\n")
-    plain = prompts_for(Dataset.read(tmp_path), tokenizer, held_out=1, trained=0)[0]
-    whole = tokenizer.encode(answered)
+    plain = prompts_for(Dataset.read(tmp_path), TOKENIZER, held_out=1, trained=0)[0]
+    whole = TOKENIZER.encode(answered)
     assert list(plain.tokens) == whole[: len(whole) // 2]
     assert plain.expected is None
 
 
-def test_produced_answers_are_those_that_mlx_lm_recorded(
-    base: BaseModel, tokenizer: Tokenizer, dataset: Dataset
-) -> None:
+def test_produced_answers_are_those_that_mlx_lm_recorded() -> None:
     recorded = Generations.read(RUNS / "healthy-ordinary" / "generations.jsonl")
-    prompts = prompts_for(dataset, tokenizer, held_out=len(recorded.items), trained=0)
+    prompts = prompts_for(DATASET, TOKENIZER, held_out=len(recorded.items), trained=0)
     counts: list[tuple[str, int, int]] = []
     start = time.process_time()
     produced = generations.produce(
-        models.load(base, ADAPTER),
-        tokenizer,
+        models.load(BASE, ADAPTER),
+        TOKENIZER,
         prompts,
         progress=lambda *state: counts.append(state),
     )
@@ -110,17 +93,12 @@ def test_produced_answers_are_those_that_mlx_lm_recorded(
     assert produced.how == "produced"
 
 
-def test_batches_and_single_prompts_agree(
-    base: BaseModel,
-    tokenizer: Tokenizer,
-    dataset: Dataset,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_batches_and_single_prompts_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     from mlx_lm.models.cache import KVCache
 
-    model = models.load(base).select("base")
-    prompts = prompts_for(dataset, tokenizer, held_out=6, trained=0)
-    ends = tokenizer.eos_token_ids
+    model = models.load(BASE).select("base")
+    prompts = prompts_for(DATASET, TOKENIZER, held_out=6, trained=0)
+    ends = TOKENIZER.eos_token_ids
     batched = answer(model, prompts, ends, 24)
     # Models with caches that cannot be merged are generated from one by one.
     monkeypatch.delattr(KVCache, "merge")
@@ -138,10 +116,10 @@ def test_batches_and_single_prompts_agree(
         RUNS / "adapter-never-attached" / "adapters.safetensors",
     ],
 )
-def test_the_base_model_is_untouched_by_what_is_put_on_it(base: BaseModel, path: Path) -> None:
+def test_the_base_model_is_untouched_by_what_is_put_on_it(path: Path) -> None:
     tokens = mx.array([[5, 6, 7, 8]])
-    alone = np.array(models.load(base).select("base")(tokens))
-    loaded = models.load(base, path)
+    alone = np.array(models.load(BASE).select("base")(tokens))
+    loaded = models.load(BASE, path)
     assert (loaded.load_failure, loaded.names) == (None, ("base", "tuned"))
     tuned = np.array(loaded.select("tuned")(tokens))
     assert np.array_equal(np.array(loaded.select("base")(tokens)), alone)
@@ -149,48 +127,39 @@ def test_the_base_model_is_untouched_by_what_is_put_on_it(base: BaseModel, path:
     assert np.array_equal(np.array(loaded.select("tuned")(tokens)), tuned)
 
 
-def test_a_tuned_model_folder_is_loaded_beside_the_base(base: BaseModel, tmp_path: Path) -> None:
-    folder = copytree(FIXTURES / "base", tmp_path / "fused")
-    loaded = models.load(base, folder)
+def test_a_tuned_model_folder_is_loaded_beside_the_base(tmp_path: Path) -> None:
+    loaded = models.load(BASE, copied_base(tmp_path / "fused"))
     assert "tuned" in loaded.names
     assert loaded.select("tuned") is not loaded.select("base")
 
 
-def test_a_refused_adapter_is_evidence(
-    base: BaseModel, tokenizer: Tokenizer, splits: list[SupervisedRows]
-) -> None:
-    loaded = models.load(base, RUNS / "adapter-not-loaded" / "adapters.safetensors")
+def test_a_refused_adapter_is_evidence(splits: list[SupervisedRows]) -> None:
+    loaded = models.load(BASE, RUNS / "adapter-not-loaded" / "adapters.safetensors")
     assert loaded.load_failure is not None
     assert "not an adapter parameter" in loaded.load_failure
     assert "more like it" in loaded.load_failure
-    produced = generations.produce(loaded, tokenizer, prompts_for(None, tokenizer))
+    produced = generations.produce(loaded, TOKENIZER, prompts_for(None, TOKENIZER))
     assert (produced.items, produced.load_failure) == ((), loaded.load_failure)
-    losses = Meter(loaded, tokenizer).measure(splits[:1], max_rows=8)
+    losses = Meter(loaded, TOKENIZER).measure(splits[:1], max_rows=8)
     assert losses.load_failure == loaded.load_failure
     assert all(row.tuned is None for row in losses.rows)
 
 
-def test_models_that_are_not_loaded(base: BaseModel, tmp_path: Path) -> None:
-    shutil.copytree(base.path, tmp_path / "coded")
-    stated = {**base.config, "model_file": "model.py"}
-    (tmp_path / "coded" / "config.json").write_text(json.dumps(stated))
-    with pytest.raises(InputError, match="needs code of its own"):
-        models.load(BaseModel.read(tmp_path / "coded"))
+def test_models_that_are_not_loaded(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not a local model folder"):
-        models.load(replace(base, path=tmp_path / "org" / "name"))
-    (tmp_path / "coded" / "config.json").write_text(
-        json.dumps({**base.config, "model_type": "../x"})
-    )
+        models.load(replace(BASE, path=tmp_path / "org" / "name"))
+    strange = copied_base(tmp_path / "strange", config={"model_type": "../x"})
     with pytest.raises(InputError, match="unusable model_type"):
-        models.load(BaseModel.read(tmp_path / "coded"))
+        models.load(BaseModel.read(strange))
 
 
-def test_measured_losses_are_mlx_lms(
-    base: BaseModel, measured: TokenLosses, splits: list[SupervisedRows]
-) -> None:
+def test_measured_losses_are_mlx_lms(measured: TokenLosses, splits: list[SupervisedRows]) -> None:
     from mlx import nn
 
-    model = models.load(base).select("base")
+    assert len(measured.split("train")) == len(measured.split("valid")) == 16
+    assert measured.vocab_size == 768
+    assert all(row.tuned is not None for row in measured.rows)
+    model = models.load(BASE).select("base")
     for row in measured.rows[:3]:
         logits = model(mx.array(row.tokens)[None])[0]
         expected = nn.losses.cross_entropy(logits[:-1], mx.array(row.tokens)[1:])
@@ -201,12 +170,10 @@ def test_measured_losses_are_mlx_lms(
         np.testing.assert_allclose(row.base.shifted[2], np.array(skip), atol=2e-4)
 
 
-def test_end_and_padding_are_measured_where_they_belong(
-    base: BaseModel, measured: TokenLosses, tokenizer: Tokenizer
-) -> None:
-    model = models.load(base).select("base")
+def test_end_and_padding_are_measured_where_they_belong(measured: TokenLosses) -> None:
+    model = models.load(BASE).select("base")
     row = measured.rows[0]
-    end = tokenizer.eos_token_id
+    end = TOKENIZER.eos_token_id
     assert end is not None
     place = int(np.flatnonzero(row.tokens == end)[-1])
     padded = mx.array([*row.tokens.tolist(), 0, 0])[None]
@@ -219,33 +186,23 @@ def test_end_and_padding_are_measured_where_they_belong(
 
 
 def test_an_end_token_that_the_model_does_not_have_is_never_expected(
-    base: BaseModel, tokenizer: Tokenizer, splits: list[SupervisedRows]
+    splits: list[SupervisedRows],
 ) -> None:
-    without = replace(base, config={**base.config, "eos_token_id": 1_000_000})
-    strange = replace(tokenizer, eos_token_ids=(1_000_000,))
+    without = replace(BASE, config={**BASE.config, "eos_token_id": 1_000_000})
+    strange = replace(TOKENIZER, eos_token_ids=(1_000_000,))
     found = Meter(models.load(without), strange).measure(splits[:1], max_rows=2)
     assert all(np.isinf(row.base.end_after_answer) for row in found.rows)
 
 
-def test_rows_of_both_splits_are_measured(measured: TokenLosses) -> None:
-    assert len(measured.split("train")) == len(measured.split("valid")) == 16
-    assert measured.vocab_size == 768
-    assert all(row.tuned is not None for row in measured.rows)
-
-
 def test_more_layers_than_weights_are_refused(tmp_path: Path) -> None:
     """A model is built before its weights are looked at: so many layers take all memory."""
-    folder = Path(copytree(FIXTURES / "base", tmp_path / "base"))
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 20_000_000}))
+    folder = copied_base(tmp_path / "base", config={"num_hidden_layers": 20_000_000})
     with pytest.raises(InputError, match="says 20,000,000 layers, and weights of 4"):
         load_weights(folder)
 
 
-def test_what_cannot_be_asked_is_refused(
-    base: BaseModel, tokenizer: Tokenizer, splits: list[SupervisedRows]
-) -> None:
-    loaded, row = models.load(base), splits[0].rows[0]
+def test_what_cannot_be_asked_is_refused(splits: list[SupervisedRows]) -> None:
+    loaded, row = models.load(BASE), splits[0].rows[0]
     # MLX would read the memory behind the embeddings.
     with pytest.raises(ValueError, match="token 999 is outside the vocabulary of 768"):
         answer(loaded.select("base"), [Prompt("strange", (5, 999), None, "train")], (0,), 4)
@@ -259,7 +216,7 @@ def test_what_cannot_be_asked_is_refused(
         ),
     ):
         with pytest.raises(InputError, match=problem):
-            Meter(loaded, tokenizer).measure([replace(splits[0], **changes)], 8)
+            Meter(loaded, TOKENIZER).measure([replace(splits[0], **changes)], 8)
 
 
 @pytest.mark.parametrize(

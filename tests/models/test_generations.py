@@ -12,7 +12,7 @@ from tests.conftest import RUNS, run_names
 
 def written(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "generations.jsonl"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8", newline="")
     return path
 
 
@@ -76,7 +76,6 @@ def test_a_prompt_counts_once(tmp_path: Path) -> None:
 
 def test_a_line_ends_where_json_lines_end(tmp_path: Path) -> None:
     answer = "one\u2028two\u0085three"
-    path = tmp_path / "generations.jsonl"
     row = json.dumps({"prompt": "a", "tuned": answer}, ensure_ascii=False)
-    path.write_text(f"{row}\r\n{row}\n", encoding="utf-8", newline="")
+    path = written(tmp_path, f"{row}\r\n{row}\n")
     assert [one.tuned for one in Generations.read(path).items] == [answer, answer]

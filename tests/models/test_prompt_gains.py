@@ -1,12 +1,12 @@
 """Answers after their own and other prompts, measured with the fixture's base model."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fixtures.lab.cases.workshop import write_rows
 from mlxdoctor.evidence.supervision import Role, SupervisedRows
 from mlxdoctor.models.forward import Question, predict
 from mlxdoctor.models.load import LoadedModels
@@ -14,9 +14,8 @@ from mlxdoctor.models.losses import TokenLosses
 from mlxdoctor.models.prompt_gains import ANSWER_TOKENS, PromptGains
 from mlxdoctor.run import Run
 from mlxdoctor.safety.time_budget import TimeBudget
-from tests.conftest import FIXTURES, RUNS
-
-BASE = FIXTURES / "base"
+from tests.checks.data_evidence import conversation
+from tests.conftest import BASE, RUNS
 
 
 def test_an_answer_is_measured_after_its_own_and_after_another_rows_prompt() -> None:
@@ -71,8 +70,7 @@ def test_the_base_alone_before_training(tmp_path: Path) -> None:
         {"prompt": f"Question {at}?", "completion": f"The answer to {at} is {at * at}."}
         for at in range(12)
     ]
-    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    gains = Run.discover([tmp_path], base=BASE).get(PromptGains)
+    gains = Run.discover([write_rows(tmp_path, train=rows)], base=BASE).get(PromptGains)
     assert gains is not None
     assert gains.rows == {"train": 12}
     measured = gains.measure("train", 5)
@@ -81,14 +79,11 @@ def test_the_base_alone_before_training(tmp_path: Path) -> None:
 
 
 def test_earlier_answers_of_a_dialogue_belong_to_the_prompt(tmp_path: Path) -> None:
-    def said(at: int, *words: str) -> dict[str, object]:
-        roles = ("user", "assistant")
-        turns = [{"role": roles[n % 2], "content": f"{w} {at}."} for n, w in enumerate(words)]
-        return {"messages": turns}
-
-    rows = [said(at, "Who", "The one with", "And then", "It was") for at in range(12)]
-    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    for own, other in Run.discover([tmp_path], base=BASE).need(PromptGains).measure("train", 5):
+    turns = [("user", "Who"), ("assistant", "The one with")]
+    turns += [("user", "And then"), ("assistant", "It was")]
+    rows = [conversation(*((role, f"{text} {at}.") for role, text in turns)) for at in range(12)]
+    run = Run.discover([write_rows(tmp_path, train=rows)], base=BASE)
+    for own, other in run.need(PromptGains).measure("train", 5):
         for row in (own, other):
             assert not np.any(row.roles[: row.prompt_length] == Role.ANSWER)
             assert np.all(row.roles[row.prompt_length :] == Role.ANSWER)

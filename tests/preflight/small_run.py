@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from mlxdoctor.twin.prepared import Prepared, prepared
 from mlxdoctor.twin.token_rows import TokenRows
 from tests.conftest import FIXTURES
@@ -17,6 +19,15 @@ SOUND: dict[str, Any] = {
     "learning_rate": 3e-4,
     "max_seq_length": 256,
 }
+
+
+def written(folder: Path, name: str = "lora", **changes: Any) -> Path:
+    """The sound plan in a file, but for what is named; None takes a key away."""
+    values = {**SOUND, "adapter_path": str(folder / "adapters"), **changes}
+    text = yaml.safe_dump({key: value for key, value in values.items() if value is not None})
+    path = folder / f"{name}.yaml"
+    path.write_text(f"# ours\n{text}")
+    return path
 
 
 def small_run(folder: Path, **values: Any) -> Prepared:

@@ -4,18 +4,19 @@ import argparse
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 import mlxdoctor
+from fixtures.lab.cases.workshop import rows_of, write_rows
 from mlxdoctor.report import Fix, Report
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.verdict import Readiness
-from tests.conftest import FIXTURES, Call, digest
-from tests.preflight.small_run import SOUND
+from tests.conftest import Call, digest
+from tests.preflight.small_run import SOUND, written
 
 #: Writes a configuration, sound but for what is named.
 Plan = Callable[..., Path]
@@ -23,14 +24,7 @@ Plan = Callable[..., Path]
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
-    def write(**changes: Any) -> Path:
-        values = {**SOUND, "adapter_path": str(tmp_path / "adapters"), **changes}
-        text = yaml.safe_dump({k: v for k, v in values.items() if v is not None})
-        path = tmp_path / "lora.yaml"
-        path.write_text(f"# ours\n{text}")
-        return path
-
-    return write
+    return partial(written, tmp_path)
 
 
 def test_a_folder_with_one_configuration_is_that_configuration(plan: Plan, tmp_path: Path) -> None:
@@ -137,11 +131,7 @@ def test_the_arguments_of_mlx_lm(plan: Plan) -> None:
 
 
 def test_a_few_rows_again_and_again_is_told_before(plan: Plan, tmp_path: Path) -> None:
-    rows = (FIXTURES / "data" / "geography" / "train.jsonl").read_text().splitlines()
-    data = tmp_path / "few"
-    data.mkdir()
-    for split in ("train", "valid"):
-        (data / f"{split}.jsonl").write_text("\n".join(rows[:12]) + "\n")
+    data = write_rows(tmp_path / "few", train=rows_of()[:12], valid=rows_of()[:12])
     report = mlxdoctor.preflight(plan(data=str(data)))
     assert readiness(report) is Readiness.NOT_READY
     assert report.root.cause.id == "overfitting"

@@ -1,22 +1,12 @@
 """Configurations under the gate."""
 
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from mlxdoctor.gate.gating import run_gate
 from mlxdoctor.gate.policy import Policy, Rules
 from mlxdoctor.preflight.configuration import is_plan
 from tests.conftest import RUNS
-from tests.preflight.small_run import SOUND
-
-
-def written(folder: Path, name: str, **changes: Any) -> str:
-    values = {**SOUND, "adapter_path": str(folder / "adapters"), **changes}
-    path = folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(values))
-    return str(path)
+from tests.preflight.small_run import written
 
 
 def test_configurations_are_items_beside_runs(tmp_path: Path) -> None:
@@ -24,10 +14,10 @@ def test_configurations_are_items_beside_runs(tmp_path: Path) -> None:
         written(tmp_path, "sound"),
         written(tmp_path, "too-fast", learning_rate=0.05),
         written(tmp_path, "elsewhere", data="someone/some-data"),
-        str(RUNS / "healthy-ordinary"),
+        RUNS / "healthy-ordinary",
     ]
     policy = Policy(tmp_path, rules=Rules(require=frozenset({"weight-drift"})))
-    result = run_gate(items, policy)[0]
+    result = run_gate([*map(str, items)], policy)[0]
     assert [str(one.status) for one in result.items] == [
         *("passed", "failed", "inconclusive", "passed"),
     ]
@@ -36,7 +26,7 @@ def test_configurations_are_items_beside_runs(tmp_path: Path) -> None:
 
 
 def test_what_is_a_plan(tmp_path: Path) -> None:
-    assert is_plan(Path(written(tmp_path, "sound")))
+    assert is_plan(written(tmp_path))
     assert not is_plan(RUNS / "healthy-ordinary" / "adapter_config.json")
     assert not is_plan(tmp_path)
     log = tmp_path / "log.json"

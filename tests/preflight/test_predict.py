@@ -13,11 +13,7 @@ from mlxdoctor.twin.predict import Device, Memory, TimedBatch, predict_memory, p
 from tests.conftest import BASE
 
 LORA = {"rank": 8, "scale": 20.0, "dropout": 0.0}
-
-
-@pytest.fixture(scope="module")
-def tiny() -> BaseModel:
-    return BaseModel.read(BASE)
+TINY = BaseModel.read(BASE)
 
 
 def memory(
@@ -30,8 +26,8 @@ def memory(
     return found
 
 
-def test_the_parts_add_up(tiny: BaseModel) -> None:
-    found = memory(tiny)
+def test_the_parts_add_up() -> None:
+    found = memory(TINY)
     assert sum(found.parts.values()) == found.peak
     assert all(size > 0 for size in found.parts.values())
     weights = (BASE / "model.safetensors").stat().st_size
@@ -54,26 +50,26 @@ NUMBERS = 4 * 8 * (192 + 144 + 144 + 192 + 352 + 352 + 352)
     ],
 )
 def test_what_is_trained_is_counted_as_mlx_lm_counts_it(
-    tiny: BaseModel, changes: dict[str, Any], lora: dict[str, Any], numbers: int
+    changes: dict[str, Any], lora: dict[str, Any], numbers: int
 ) -> None:
-    assert memory(tiny, lora=lora, **changes).parts["adapters"] == 4 * numbers
+    assert memory(TINY, lora=lora, **changes).parts["adapters"] == 4 * numbers
 
 
 @pytest.mark.parametrize(
     ("optimizer", "states"), [("adam", 2), ("adamw", 2), ("sgd", 1), ("muon", 1)]
 )
-def test_the_optimisers_state(tiny: BaseModel, optimizer: str, states: int) -> None:
-    found = memory(tiny, optimizer=optimizer)
+def test_the_optimisers_state(optimizer: str, states: int) -> None:
+    found = memory(TINY, optimizer=optimizer)
     assert found.parts["optimiser"] == states * found.parts["adapters"]
     # In full fine-tuning of all layers it keeps them for all but the embedding and the last norm.
-    full = memory(tiny, optimizer=optimizer, fine_tune_type="full")
+    full = memory(TINY, optimizer=optimizer, fine_tune_type="full")
     outside = 4 * (768 * 96 + 96)
     assert full.parts["optimiser"] == states * (full.parts["weights"] - outside)
 
 
-def test_adafactor_keeps_less_than_adam(tiny: BaseModel) -> None:
-    adam = memory(tiny, fine_tune_type="full").parts["optimiser"]
-    factored = memory(tiny, fine_tune_type="full", optimizer="adafactor").parts["optimiser"]
+def test_adafactor_keeps_less_than_adam() -> None:
+    adam = memory(TINY, fine_tune_type="full").parts["optimiser"]
+    factored = memory(TINY, fine_tune_type="full", optimizer="adafactor").parts["optimiser"]
     assert factored < 0.05 * adam
 
 
@@ -92,38 +88,38 @@ def test_adafactor_keeps_less_than_adam(tiny: BaseModel) -> None:
         ({"device": "cuda"}, {}),
     ],
 )
-def test_what_takes_less(tiny: BaseModel, less: dict[str, Any], more: dict[str, Any]) -> None:
-    assert memory(tiny, **less).peak < memory(tiny, **more).peak
+def test_what_takes_less(less: dict[str, Any], more: dict[str, Any]) -> None:
+    assert memory(TINY, **less).peak < memory(TINY, **more).peak
 
 
-def test_a_packed_model_keeps_its_unpacked_weights_only_for_dora(tiny: BaseModel) -> None:
-    names = [name for name in tiny.linear_shapes if "layers" in name]
-    shapes: Any = {name: SimpleNamespace(shape=tiny.shape(name)) for name in names}
-    packed = replace(tiny, quantized=shapes)
+def test_a_packed_model_keeps_its_unpacked_weights_only_for_dora() -> None:
+    names = [name for name in TINY.linear_shapes if "layers" in name]
+    shapes: Any = {name: SimpleNamespace(shape=TINY.shape(name)) for name in names}
+    packed = replace(TINY, quantized=shapes)
     more = memory(packed, fine_tune_type="dora").peak - memory(packed).peak
-    assert more > 4 * sum(math.prod(tiny.shape(name)) for name in names)
+    assert more > 4 * sum(math.prod(TINY.shape(name)) for name in names)
 
 
-def test_stacked_experts_count_as_often_as_a_token_passes_them(tiny: BaseModel) -> None:
+def test_stacked_experts_count_as_often_as_a_token_passes_them() -> None:
     tensors = {
         name.replace("mlp.", "mlp.switch_mlp."): replace(one, shape=(8, *one.shape))
         if ".mlp." in name
         else one
-        for name, one in tiny.tensors.items()
+        for name, one in TINY.tensors.items()
     }
-    config = {**tiny.config, "num_experts_per_tok": 1}
-    one = replace(tiny, tensors=tensors, config=config)
+    config = {**TINY.config, "num_experts_per_tok": 1}
+    one = replace(TINY, tensors=tensors, config=config)
     two = replace(one, config={**config, "num_experts_per_tok": 2})
     assert memory(two).peak > 1.2 * memory(one).peak
-    assert memory(two).parts["adapters"] > 4 * memory(tiny).parts["adapters"]
+    assert memory(two).parts["adapters"] > 4 * memory(TINY).parts["adapters"]
 
 
-def test_layers_of_another_kind_are_marked_as_rough(tiny: BaseModel) -> None:
-    mixers = {name.replace("self_attn", "mixer"): one for name, one in tiny.tensors.items()}
-    assert memory(replace(tiny, tensors=mixers)).is_rough
-    assert memory(replace(tiny, config={**tiny.config, "kv_lora_rank": 64})).is_rough
+def test_layers_of_another_kind_are_marked_as_rough() -> None:
+    mixers = {name.replace("self_attn", "mixer"): one for name, one in TINY.tensors.items()}
+    assert memory(replace(TINY, tensors=mixers)).is_rough
+    assert memory(replace(TINY, config={**TINY.config, "kv_lora_rank": 64})).is_rough
     config = planned_config(None, {"num_layers": -1})
-    assert predict_memory(replace(tiny, config={"model_type": "llama"}), config, 128) is None
+    assert predict_memory(replace(TINY, config={"model_type": "llama"}), config, 128) is None
 
 
 def timed(tokens: int, rows: int = 4) -> TimedBatch:

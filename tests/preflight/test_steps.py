@@ -4,28 +4,31 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
+import numpy as np
 import pytest
+from mlx.utils import tree_flatten
 
 import mlxdoctor
+from mlxdoctor.preflight.configuration import planned_config
+from mlxdoctor.preflight.steps import TIMED, first_step, prepared_run, timed
+from mlxdoctor.probe.probing import judge
+from mlxdoctor.twin import train
+from mlxdoctor.twin.reach import highest_rate
+from mlxdoctor.twin.trials import trials_of
 from mlxdoctor.verdict import Readiness
 from tests.preflight.small_run import SOUND, small_run
+from tests.twin.small import small_model, small_parts, small_settings
 
 pytestmark = pytest.mark.slow
 
 
 def arrays(model: Any) -> dict[str, bytes]:
     """The bytes of every parameter."""
-    import numpy as np
-    from mlx.utils import tree_flatten
-
     return {name: np.array(one).tobytes() for name, one in tree_flatten(model.parameters())}
 
 
 def test_start_is_restored_bit_for_bit(tmp_path: Path) -> None:
-    import mlx.core as mx
-
-    from mlxdoctor.twin.trials import trials_of
-
     run = small_run(tmp_path)
     before = arrays(run.model)
     state: Any = mx.random.state
@@ -42,10 +45,6 @@ def test_start_is_restored_bit_for_bit(tmp_path: Path) -> None:
 
 def test_trial_is_the_run(tmp_path: Path) -> None:
     """The losses of a trial are those of the run's own first updates."""
-    from mlxdoctor.twin import train
-    from mlxdoctor.twin.trials import trials_of
-    from tests.twin.small import small_model, small_parts
-
     run = small_run(tmp_path, grad_accumulation_steps=2, learning_rate=3e-2)
     parts = small_parts(run.settings, small_model(), run.rows)
     steps = train(run.settings, parts=parts).steps
@@ -55,8 +54,6 @@ def test_trial_is_the_run(tmp_path: Path) -> None:
 
 
 def test_timed_steps_leave_the_model_as_it_was(tmp_path: Path) -> None:
-    from mlxdoctor.preflight.steps import TIMED, timed
-
     run = small_run(tmp_path, max_seq_length=16)
     before = arrays(run.model)
     taken = timed(run, seconds=60)
@@ -70,9 +67,6 @@ def test_timed_steps_leave_the_model_as_it_was(tmp_path: Path) -> None:
 
 
 def test_schedule_counts_with_its_highest_rate(tmp_path: Path) -> None:
-    from mlxdoctor.twin.reach import highest_rate
-    from tests.twin.small import small_settings
-
     schedule = {"name": "cosine_decay", "arguments": [4e-3, 100], "warmup": 5}
     settings = small_settings(tmp_path, lr_schedule=schedule, iters=40)
     assert highest_rate(settings) == pytest.approx(4e-3)
@@ -119,10 +113,6 @@ def test_settings_are_held_against_what_the_rows_teach(
 
 def test_the_first_step_of_a_sound_run_has_no_warning(tmp_path: Path) -> None:
     """It is made with mlx-lm's own parts, and judged by the checks of a step."""
-    from mlxdoctor.preflight.configuration import planned_config
-    from mlxdoctor.preflight.steps import first_step, prepared_run
-    from mlxdoctor.probe.probing import judge
-
     run = prepared_run(planned_config(None, {**SOUND, "adapter_path": str(tmp_path)}))
     before = arrays(run.model)
     step = first_step(run)

@@ -14,6 +14,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.tuner.datasets import CacheDataset, ChatDataset
 from mlx_lm.tuner.trainer import default_loss, iterate_batches
 
+from fixtures.lab.cases.workshop import rows_of
 from fixtures.trainers import twins, write_twins
 from fixtures.trainers.common import answer_loss, next_token_batch
 from mlxdoctor import assert_training_step_sound, probe
@@ -24,14 +25,13 @@ from mlxdoctor.measure.training_step.trainer import Trainer
 from mlxdoctor.probe import probing
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.masked_loss import exact_loss
-from tests.conftest import FIXTURES, Call
+from tests.conftest import Call
 from tests.probe.conftest import codes
 
 
 @pytest.fixture(scope="module")
 def batch(base: tuple[Any, Any]) -> Any:
-    lines = (FIXTURES / "data" / "geography" / "train.jsonl").read_text().splitlines()
-    data = CacheDataset(ChatDataset([json.loads(line) for line in lines[:32]], base[1]))
+    data = CacheDataset(ChatDataset(rows_of()[:32], base[1]))
     for index in range(len(data)):
         data[index]
     return next(iterate_batches(data, 4, 256))

@@ -56,28 +56,27 @@ def line_of(text: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("name", "said", "line"),
+    ("name", "said", "frames"),
     [
-        ("raises", "AttributeError: “'list' object has no attribute 'size'”", "return [].size"),
-        ("leaves", "ends the program (SystemExit: 0", "sys.exit(0)"),
+        (
+            "raises",
+            "AttributeError: “'list' object has no attribute 'size'”",
+            {"raises": "return helper()", "helper": "return [].size"},
+        ),
+        ("leaves", "ends the program (SystemExit: 0", {"leaves": "sys.exit(0)"}),
     ],
 )
-def test_parts_that_fail(file: Path, call: Call, name: str, said: str, line: str) -> None:
+def test_parts_that_fail(
+    file: Path, call: Call, name: str, said: str, frames: dict[str, str]
+) -> None:
+    """The frames that are shown are the user's own."""
     code, _, shown = call("probe", f"{file}:{name}")
-    assert code == 2
-    assert said in shown
-    assert f"at mine.py:{line_of(line)}" in shown
-    assert f"  mine.py:{line_of(line)} in {'helper' if name == 'raises' else name}: “" in shown
-    assert "Traceback" not in shown
-
-
-def test_the_frames_are_the_users_own(file: Path, call: Call) -> None:
-    said = call("probe", f"{file}:raises")[2]
-    frames = [line for line in said.splitlines() if line.startswith("  ")]
-    assert frames == [
-        f"  mine.py:{line_of('return helper()')} in raises: “return helper()”",
-        f"  mine.py:{line_of('return [].size')} in helper: “return [].size”",
+    assert (code, said in shown) == (2, True)
+    assert f"at mine.py:{line_of([*frames.values()][-1])}" in shown
+    assert [line for line in shown.splitlines() if line.startswith("  ")] == [
+        f"  mine.py:{line_of(line)} in {name}: “{line}”" for name, line in frames.items()
     ]
+    assert "Traceback" not in shown
 
 
 @pytest.mark.slow

@@ -97,24 +97,24 @@ def test_a_reference_trainer_that_fails_too_proves_nothing() -> None:
     assert judge_injection(asked, {0: BAD, 1: BAD}, {0: BAD, 1: BAD}).verdict == "undecided"
 
 
-def test_of_two_cures_the_one_that_restores_a_known_value_is_confirmed() -> None:
-    both = {
-        name: Ruling("confirmed", "cured", 1.0)
-        for name in ("learning-rate-too-high", "scale-too-large")
-    }
+@pytest.mark.parametrize(
+    ("ruling", "verdicts"),
+    [
+        # Of two cures the one that restores a known value is confirmed.
+        (
+            Ruling("confirmed", "cured", 1.0),
+            {"learning-rate-too-high": "undecided", "scale-too-large": "confirmed"},
+        ),
+        (
+            Ruling("confirmed", "made", 0.5),
+            {"adapter-never-attached": "undecided", "base-weights-changed": "undecided"},
+        ),
+    ],
+)
+def test_of_two_that_are_confirmed(ruling: Ruling, verdicts: dict[str, str]) -> None:
+    both = dict.fromkeys(verdicts, ruling)
     causes = [Diagnosed(KNOWLEDGE.causes[name], 3.0, (), (), (), ()) for name in both]
-    found = resolve(both, causes)
-    assert found["scale-too-large"].verdict == "confirmed"
-    assert found["learning-rate-too-high"].verdict == "undecided"
-
-
-def test_two_equal_re_creations_are_both_undecided() -> None:
-    both = {
-        name: Ruling("confirmed", "made", 0.5)
-        for name in ("adapter-never-attached", "base-weights-changed")
-    }
-    causes = [Diagnosed(KNOWLEDGE.causes[name], 3.0, (), (), (), ()) for name in both]
-    assert {one.verdict for one in resolve(both, causes).values()} == {"undecided"}
+    assert {name: one.verdict for name, one in resolve(both, causes).items()} == verdicts
 
 
 @pytest.mark.parametrize(("seeds", "enough"), [(2, 2), (3, 2), (4, 3), (6, 4)])

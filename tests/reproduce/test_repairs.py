@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from fixtures.lab.cases.workshop import copied_base
 from fixtures.lab.faults import FAULTS
 from mlxdoctor.causes import load_causes
 from mlxdoctor.cli import main
@@ -67,8 +68,7 @@ def test_rows_that_lack_the_end_token_get_it_within_the_limit(tmp_path: Path) ->
 
 
 def test_a_base_without_an_end_token_is_a_sentence(tmp_path: Path) -> None:
-    base = tmp_path / "base"
-    shutil.copytree(BASE, base)
+    base = copied_base(tmp_path / "base")
     for name in ("tokenizer_config.json", "generation_config.json", "config.json"):
         values = json.loads((base / name).read_text())
         kept = {key: one for key, one in values.items() if not key.startswith("eos_token")}

@@ -1,6 +1,5 @@
 """Functions of the user's own: what they may import, and what is left behind."""
 
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.user_code import load_named
+from tests.processes import python
 
 USES = "def answer():\n    from {module} import VALUE\n    return VALUE\n"
 
@@ -83,14 +83,7 @@ def test_threads_and_programs_that_it_starts_end_with_the_command(tmp_path: Path
         "print(load_named('mine.py:answer', 'a function')[0]())\n"
         "leave(3)\n"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", command],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    ended = python("-c", command, cwd=tmp_path, timeout=120)
     assert ended.returncode == 3, ended.stderr
     left = int(ended.stdout)
     assert not psutil.pid_exists(left)

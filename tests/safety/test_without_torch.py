@@ -1,9 +1,8 @@
 """mlx-lm is imported without PyTorch, which can be imported still."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.processes import python
 
 CODE = """
 import sys
@@ -31,9 +30,7 @@ def said(folder: Path, what: str) -> str:
     (folder / "torch-2.11.0.dist-info" / "METADATA").write_text(
         "Metadata-Version: 2.1\nName: torch\nVersion: 2.11.0\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(folder)}
-    command = [sys.executable, "-c", CODE, what]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = python("-c", CODE, what, environment={"PYTHONPATH": str(folder)})
     return done.stdout + done.stderr
 
 

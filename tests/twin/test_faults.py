@@ -1,6 +1,5 @@
 """Each fault does what it says: to the settings, to what a step supervises, or to the files."""
 
-import json
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten
 
+from fixtures.lab.cases.workshop import rows_of
 from fixtures.lab.faults import FAULTS
 from mlxdoctor.twin import Settings, train
 from mlxdoctor.twin.prepared import Parts, parts_of
@@ -56,11 +56,6 @@ def trainable(parts: Parts, settings: Settings) -> set[str]:
     model, _ = parts.load(settings)
     parts.prepare(model, settings)
     return {name for name, _ in tree_flatten(model.trainable_parameters())}
-
-
-def rows_of(folder: str) -> list[dict[str, Any]]:
-    text = (Path(folder) / "train.jsonl").read_text()
-    return [json.loads(line) for line in text.splitlines()]
 
 
 def test_every_fault_has_a_known_cause() -> None:
@@ -134,7 +129,7 @@ def test_rows_are_in_another_format(settings: Settings) -> None:
     _, parts = FAULTS["template-mismatch"].inject(settings, "Q: {prompt}\nA: {answer}")
     _, tokenizer = parts.load(settings)
     row = parts.encode(settings, tokenizer).train[0]
-    question = rows_of(settings.data)[0]["messages"]
+    question = rows_of()[0]["messages"]
     text = f"Q: {question[0]['content']}\nA: {question[1]['content']}"
     assert tokenizer.decode(row.tokens.tolist()[:-1]) == text
     assert row.tokens[-1] == tokenizer.eos_token_id

@@ -1,13 +1,14 @@
 """Seed 002's criteria, on the fixture base and fifty rows of geography."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+from mlx_lm import batch_generate, load
 
+from fixtures.lab.cases.workshop import rows_of, write_rows
 from mlxdoctor.twin import train
+from mlxdoctor.twin.prepared import parts_of
 from tests.conftest import FIXTURES
 from tests.reproduce.real import settings as settings_of
 
@@ -19,14 +20,10 @@ EPOCHS = 12
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any, Path]:
-    """The result, the model in memory, its tokenizer, and the folder of data."""
-    from mlxdoctor.twin.prepared import parts_of
-
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any]:
+    """The result, the model in memory, and its tokenizer."""
     folder = tmp_path_factory.mktemp("geography")
-    source = FIXTURES / "data" / "geography"
-    lines = (source / "train.jsonl").read_text().splitlines()[:ROWS]
-    (folder / "train.jsonl").write_text("\n".join(lines) + "\n")
+    write_rows(folder, train=rows_of()[:ROWS])
     iters = EPOCHS * ROWS // BATCH
     settings = settings_of(
         folder / "adapters",
@@ -42,17 +39,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any, Pa
     parts = parts_of(settings)
     model, tokenizer = parts.load(settings)
     result = train(settings, parts=replace(parts, load=lambda _: (model, tokenizer)))
-    return result, model, tokenizer, folder
-
-
-def questions(folder: Path) -> list[list[dict[str, str]]]:
-    lines = (folder / "train.jsonl").read_text().splitlines()
-    return [json.loads(line)["messages"] for line in lines]
+    return result, model, tokenizer
 
 
 def answers(model: Any, tokenizer: Any, rows: list[list[dict[str, str]]]) -> list[str]:
-    from mlx_lm import batch_generate
-
     prompts = [tokenizer.apply_chat_template(row[:1], add_generation_prompt=True) for row in rows]
     texts: list[str] = batch_generate(model, tokenizer, prompts, max_tokens=60).texts
     return [text.strip() for text in texts]
@@ -68,10 +58,8 @@ def test_the_loss_falls_from_above_5_to_below_2_within_5_epochs(trained: Any) ->
 
 
 def test_at_least_80_percent_of_the_trained_questions_are_answered(trained: Any) -> None:
-    from mlx_lm import load
-
-    _, model, tokenizer, folder = trained
-    rows = questions(folder)
+    _, model, tokenizer = trained
+    rows = [row["messages"] for row in rows_of()[:ROWS]]
     wanted = [row[1]["content"] for row in rows]
     untouched, _ = load(str(FIXTURES / "base"))
     before = answers(untouched, tokenizer, rows)

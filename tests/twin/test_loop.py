@@ -6,12 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import pytest
+from mlx import nn
+from mlx.utils import tree_flatten
 
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin import Settings, StepRecord, TrainingResult, train
+from mlxdoctor.twin.batches import exact_batches
+from mlxdoctor.twin.masked_loss import evaluate, exact_loss
 from mlxdoctor.twin.records import to_line
 from tests.twin.small import row, small_model, small_moe, small_parts, small_rows, small_settings
 
@@ -24,14 +29,10 @@ def run(settings: Settings, **given: Any) -> TrainingResult:
 
 
 def arrays(model: Any) -> dict[str, list[Any]]:
-    from mlx.utils import tree_flatten
-
     return {name: one.tolist() for name, one in tree_flatten(model.parameters())}
 
 
 def saved(path: Path) -> dict[str, Any]:
-    import mlx.core as mx
-
     return {name: one.tolist() for name, one in mx.load(str(path)).items()}
 
 
@@ -76,9 +77,6 @@ def test_the_files_are_those_of_mlx_lm_and_a_metrics_file(tmp_path: Path) -> Non
 
 
 def test_the_first_validation_sees_the_base_model(tmp_path: Path) -> None:
-    from mlxdoctor.twin.batches import exact_batches
-    from mlxdoctor.twin.masked_loss import evaluate, exact_loss
-
     _, evaluation = exact_batches(small_settings(tmp_path))
     untouched = evaluate(small_model(), evaluation(small_rows().valid, -1), exact_loss)
     result = run(small_settings(tmp_path))
@@ -133,8 +131,6 @@ def test_every_optimizer_lowers_the_loss(tmp_path: Path, optimizer: str) -> None
 
 @pytest.mark.parametrize("kind", ["dora", "full", "quantized", "experts", "checkpointed"])
 def test_every_kind_of_model_and_tuning_trains(tmp_path: Path, kind: str) -> None:
-    from mlx import nn
-
     model = small_model(hidden_size=32, intermediate_size=64)
     values: dict[str, Any] = {}
     if kind == "quantized":
@@ -173,8 +169,6 @@ def planned(settings: Settings, **given: Any) -> tuple[str, ...]:
 
 
 def test_the_plan_counts_what_will_be_trained(tmp_path: Path) -> None:
-    from mlx.utils import tree_flatten
-
     model = small_model()
     whole = sum(one.size for _, one in tree_flatten(model.parameters()))
     rows = replace(small_rows((5, 40, 12)), left_out=2)

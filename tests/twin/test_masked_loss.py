@@ -3,8 +3,15 @@
 import math
 from pathlib import Path
 
+import mlx.core as mx
+import numpy as np
 import pytest
+from mlx import nn
+from mlx.utils import tree_flatten, tree_unflatten
+from mlx_lm.tuner.trainer import default_loss
 
+from mlxdoctor.twin.attach import prepare
+from mlxdoctor.twin.masked_loss import exact_loss, exact_mask
 from tests.twin.small import VOCABULARY, small_model, small_settings
 
 pytestmark = pytest.mark.slow
@@ -21,20 +28,11 @@ def supervised_targets(offset: int, length: int) -> list[bool]:
 
 
 def test_the_mask_is_what_a_plain_loop_says() -> None:
-    import mlx.core as mx
-
-    from mlxdoctor.twin.masked_loss import exact_mask
-
     exact = exact_mask(mx.array(SPANS), WIDTH).tolist()
     assert exact == [supervised_targets(*span) for span in SPANS]
 
 
 def test_the_loss_is_the_mean_over_supervised_targets() -> None:
-    import mlx.core as mx
-    import numpy as np
-
-    from mlxdoctor.twin.masked_loss import exact_loss
-
     model = small_model()
     tokens = mx.array(np.random.default_rng(0).integers(1, VOCABULARY, (len(SPANS), WIDTH)))
     logits = np.array(model(tokens[:, :-1]).astype(mx.float32), np.float64)
@@ -52,11 +50,6 @@ def test_the_loss_is_the_mean_over_supervised_targets() -> None:
 
 
 def test_padding_has_no_influence_and_the_padding_token_is_no_target() -> None:
-    import mlx.core as mx
-    from mlx_lm.tuner.trainer import default_loss
-
-    from mlxdoctor.twin.masked_loss import exact_loss
-
     model = small_model()
     spans = mx.array([[0, 4]])
     padded = [mx.array([[5, 6, 7, 8, pad, pad, pad]]) for pad in (0, 9)]
@@ -67,11 +60,6 @@ def test_padding_has_no_influence_and_the_padding_token_is_no_target() -> None:
 
 
 def test_nothing_supervised_is_a_loss_of_zero_and_in_parity_nan() -> None:
-    import mlx.core as mx
-    from mlx_lm.tuner.trainer import default_loss
-
-    from mlxdoctor.twin.masked_loss import exact_loss
-
     tokens, spans = mx.array([[5, 6, 7, 8]]), mx.array([[9, 3]])
     mean, supervised = exact_loss(small_model(), tokens, spans)
     assert (mean.item(), supervised.item()) == (0.0, 0)
@@ -79,13 +67,6 @@ def test_nothing_supervised_is_a_loss_of_zero_and_in_parity_nan() -> None:
 
 
 def test_the_gradient_is_that_of_finite_differences(tmp_path: Path) -> None:
-    import mlx.core as mx
-    from mlx import nn
-    from mlx.utils import tree_flatten, tree_unflatten
-
-    from mlxdoctor.twin.attach import prepare
-    from mlxdoctor.twin.masked_loss import exact_loss
-
     model = small_model()
     prepare(model, small_settings(tmp_path))
     # B starts at zero, where A has no gradient: move away from there.

@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mlxdoctor.models.load import Which
+from fixtures.lab.cases.workshop import rows_of, write_config, write_rows
+from mlxdoctor.models.load import LoadedModels, Which
 from mlxdoctor.run import Run
 from mlxdoctor.twin import Settings, train
 from mlxdoctor.twin.levels import misfit
+from mlxdoctor.twin.masked_loss import evaluate, exact_loss
 from mlxdoctor.twin.prepared import parts_of
 from mlxdoctor.twin.reading import Reading, readings
 from mlxdoctor.twin.replay import Replay
+from mlxdoctor.twin.rerun import as_configured
 from tests.conftest import FIXTURES, check_called
+from tests.edits import change_json
 
 pytestmark = pytest.mark.slow
 
 EVERY, ITERATIONS = 4, 12
-#: Rows of the fixtures that make a run short.
-TRAIN, VALID = 60, 16
+LORA = {"rank": 4, "scale": 20.0, "dropout": 0.0}
 
 
 def made(folder: Path, reading: Reading | None = None, **values: Any) -> Run:
     """A run of a trainer that computes what a reading says, and the log that it printed."""
-    data = folder / "data"
-    data.mkdir()
-    for name, count in (("train", TRAIN), ("valid", VALID)):
-        lines = (FIXTURES / "data" / "geography" / f"{name}.jsonl").read_text().splitlines()
-        (data / f"{name}.jsonl").write_text("\n".join(lines[:count]) + "\n")
+    data = write_rows(folder / "data", train=rows_of()[:60], valid=rows_of("valid")[:16])
     usual = {
         "model": str(FIXTURES / "base"),
         "data": str(data),
@@ -40,7 +38,7 @@ def made(folder: Path, reading: Reading | None = None, **values: Any) -> Run:
         "batch_size": 4,
         "num_layers": -1,
         "learning_rate": 3e-4,
-        "lora_parameters": {"rank": 4, "scale": 20.0, "dropout": 0.0},
+        "lora_parameters": LORA,
         "steps_per_report": EVERY,
         "val_batches": -1,
         "train": True,
@@ -62,8 +60,13 @@ def made(folder: Path, reading: Reading | None = None, **values: Any) -> Run:
     (folder / "adapters" / "train.log").write_text("\n".join(lines) + "\n")
     # The configuration says what was meant.
     (folder / "adapters" / "metrics.jsonl").unlink()
-    (folder / "adapters" / "adapter_config.json").write_text(json.dumps(settings.stated()))
+    write_config(folder / "adapters", **settings.stated())
     return Run.discover([folder / "adapters"], budget=240)
+
+
+def reading_of(code: str) -> Reading:
+    """The first reading with this code."""
+    return next(each for each in readings() if each.code == code)
 
 
 def replayed(run: Run) -> Replay:
@@ -112,8 +115,7 @@ def test_without_a_validation_another_optimiser_is_no_other_base(
     monkeypatch.setattr("mlxdoctor.twin.reading.readings", lambda: some)
     made(tmp_path, learning_rate=6e-4)
     folder = tmp_path / "adapters"
-    path = folder / "adapter_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "learning_rate": 3e-4}))
+    change_json(folder / "adapter_config.json", learning_rate=3e-4)
     log = folder / "train.log"
     log.write_text("\n".join(each for each in log.read_text().splitlines() if "Val" not in each))
     replay = replayed(Run.discover([folder], budget=240))
@@ -124,9 +126,7 @@ def test_without_a_validation_another_optimiser_is_no_other_base(
 def test_the_scale_that_it_was_trained_at_is_read_off_its_end(tmp_path: Path) -> None:
     made(tmp_path)
     folder = tmp_path / "adapters"
-    config = json.loads((folder / "adapter_config.json").read_text())
-    config["lora_parameters"]["scale"] = 2.0
-    (folder / "adapter_config.json").write_text(json.dumps(config))
+    change_json(folder / "adapter_config.json", lora_parameters={**LORA, "scale": 2.0})
     scale = replayed(Run.discover([folder])).scale
     assert scale is not None
     # The last validation comes before the last update, which is one of twelve.
@@ -136,17 +136,15 @@ def test_the_scale_that_it_was_trained_at_is_read_off_its_end(tmp_path: Path) ->
 
 def test_the_scale_is_read_off_the_end_of_a_trainer_of_its_own(tmp_path: Path) -> None:
     """It counts steps, masks prompts unasked, and its configuration says no more than the scale."""
-    masked = next(each for each in readings() if each.code == "answers-alone")
-    made(tmp_path, masked)
+    made(tmp_path, reading_of("answers-alone"))
     folder = tmp_path / "adapters"
     lines = (folder / "train.log").read_text().splitlines()
     first, last = (line.split()[4].rstrip(",") for line in (lines[0], lines[-1]))
     reports = [f"step {line.split()[1]} | loss {line.split()[4]}" for line in lines[1:-1]]
     own = [f"step 0 | val {first}", *reports, f"step {ITERATIONS} | val {last}"]
     (folder / "train.log").write_text("\n".join(own).replace(":", "").replace(",", "") + "\n")
-    lora = {"rank": 4, "scale": 160.0, "dropout": 0.0}
-    config = {"fine_tune_type": "lora", "num_layers": -1, "lora_parameters": lora}
-    (folder / "adapter_config.json").write_text(json.dumps(config))
+    lora = {**LORA, "scale": 160.0}
+    write_config(folder, fine_tune_type="lora", num_layers=-1, lora_parameters=lora)
     run = Run.discover([folder], base=FIXTURES / "base", data=tmp_path / "data", budget=240)
     replay = replayed(run)
     assert replay.reading is not None
@@ -159,17 +157,10 @@ def test_the_scale_is_read_off_the_end_of_a_trainer_of_its_own(tmp_path: Path) -
 
 def test_of_a_log_that_has_the_end_alone_three_digits_tell_its_kind(tmp_path: Path) -> None:
     """Of a trainer of its own, whose file does not state how it trained: nothing is assumed."""
-    masked = next(each for each in readings() if each.code == "answers-alone")
-    made(tmp_path, masked)
+    made(tmp_path, reading_of("answers-alone"))
     folder = tmp_path / "adapters"
-
-    def configured(scale: float) -> None:
-        lora = {"rank": 4, "scale": scale, "dropout": 0.0}
-        stated = {"num_layers": -1, "learning_rate": 3e-4, "batch_size": 4}
-        text = json.dumps({**stated, "lora_parameters": lora})
-        (folder / "adapter_config.json").write_text(text)
-
-    configured(20.0)
+    stated = {"num_layers": -1, "learning_rate": 3e-4, "batch_size": 4}
+    write_config(folder, **stated, lora_parameters=LORA)
     named = {"base": FIXTURES / "base", "data": tmp_path / "data", "budget": 240}
 
     def logged(*validations: float, first: float = 2.5) -> Replay:
@@ -188,7 +179,7 @@ def test_of_a_log_that_has_the_end_alone_three_digits_tell_its_kind(tmp_path: Pa
     (level,) = logged(3.0, 2.0, ended := _loss_of_answers(folder, **named)).best
     assert abs(level.off) < 1e-3
     # A faulty one does, where no usual loss of the model is near it.
-    skipping = next(each for each in readings() if each.code == "token-after-the-next")
+    skipping = reading_of("token-after-the-next")
     shown = logged(3.0, 2.0, _loss_of_answers(folder, skipping, **named))
     assert shown.reading is not None
     assert shown.reading.code == skipping.code
@@ -203,7 +194,7 @@ def test_of_a_log_that_has_the_end_alone_three_digits_tell_its_kind(tmp_path: Pa
         assert [each.code for each in check_called("end-state").run(run).findings] == [
             f"end-state.{code}"
         ]
-    configured(160.0)
+    write_config(folder, **stated, lora_parameters={**LORA, "scale": 160.0})
     scale = logged(3.0, 2.0, ended).scale
     assert scale is not None
     assert (scale.configured, scale.agreeing) == (160.0, 20.0)
@@ -220,10 +211,6 @@ def _loss_of_answers(
     folder: Path, reading: Reading | None = None, *, which: Which = "tuned", **named: Any
 ) -> float:
     """A model's loss on the answers of the validation rows, or as a reading has it."""
-    from mlxdoctor.models.load import LoadedModels
-    from mlxdoctor.twin.masked_loss import evaluate, exact_loss
-    from mlxdoctor.twin.rerun import as_configured
-
     run = Run.discover([folder], **named)
     settings, parts = as_configured(run)
     settings, parts = replace(settings, mask_prompt=True), replace(parts, loss=exact_loss)
@@ -237,13 +224,11 @@ def _loss_of_answers(
 @pytest.mark.parametrize("mask", [False, True])
 def test_older_versions_adapt_and_mask_otherwise(tmp_path: Path, mask: bool) -> None:
     """As mlx-lm did before 0.28: queries and values alone, and answers with what opens them."""
-    header = next(each for each in readings() if each.code == "answers-with-their-header")
-    lora = {"rank": 4, "scale": 20.0, "dropout": 0.0}
+    header = reading_of("answers-with-their-header")
     keys = ["self_attn.q_proj", "self_attn.v_proj"]
     reading = header if mask else None
-    made(tmp_path, reading, mask_prompt=mask, lora_parameters={**lora, "keys": keys})
-    path = tmp_path / "adapters" / "adapter_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "lora_parameters": lora}))
+    made(tmp_path, reading, mask_prompt=mask, lora_parameters={**LORA, "keys": keys})
+    change_json(tmp_path / "adapters" / "adapter_config.json", lora_parameters=LORA)
     run = Run.discover([tmp_path / "adapters"], budget=240)
     replay = replayed(run)
     assert misfit(replay.configured) > 0.0

@@ -3,8 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import pytest
+from mlx.utils import tree_flatten
 
+from mlxdoctor.twin.attach import prepare
+from mlxdoctor.twin.masked_loss import exact_loss
+from mlxdoctor.twin.step import build_optimizer, compile_step
 from tests.twin.small import small_model, small_settings
 
 pytestmark = pytest.mark.slow
@@ -17,12 +22,6 @@ class Bench:
     """A prepared small model with an optimizer, and steps on it."""
 
     def __init__(self, folder: Path, optimizer: str = "sgd", **ours: Any) -> None:
-        import mlx.core as mx
-
-        from mlxdoctor.twin.attach import prepare
-        from mlxdoctor.twin.masked_loss import exact_loss
-        from mlxdoctor.twin.step import build_optimizer, compile_step
-
         settings = small_settings(folder, optimizer=optimizer, learning_rate=0.1, mlxdoctor=ours)
         self.model = small_model()
         prepare(self.model, settings)
@@ -34,8 +33,6 @@ class Bench:
         self.step = compile_step(self.model, self.optimizer, exact_loss, settings)
 
     def __call__(self, rows: Any, accumulated: Any = None, is_update: bool = True) -> Any:
-        import mlx.core as mx
-
         tokens = mx.array([TOKENS[row] for row in rows])
         spans = mx.array([SPANS[row] for row in rows])
         output = self.step(tokens, spans, accumulated, is_update)
@@ -44,8 +41,6 @@ class Bench:
 
     @property
     def values(self) -> dict[str, list[Any]]:
-        from mlx.utils import tree_flatten
-
         trees = {"model": self.model.trainable_parameters(), "optimizer": self.optimizer.state}
         return {
             f"{kind}.{name}": one.tolist()
@@ -55,8 +50,6 @@ class Bench:
 
 
 def largest_difference(one: Bench, other: Bench) -> float:
-    import mlx.core as mx
-
     left, right = one.values, other.values
     assert left.keys() == right.keys()
     return max(mx.abs(mx.array(left[n]) - mx.array(right[n])).max().item() for n in left)
@@ -99,8 +92,6 @@ def test_clipping_scales_the_gradient_to_the_limit_and_leaves_smaller_ones(tmp_p
     assert largest_difference(plain, loose) < 1e-6
 
     def moved(bench: Bench) -> float:
-        import mlx.core as mx
-
         total = 0.0
         for name, one in bench.values.items():
             if name.startswith("model."):
@@ -112,13 +103,6 @@ def test_clipping_scales_the_gradient_to_the_limit_and_leaves_smaller_ones(tmp_p
 
 
 def test_half_precision_stays_half_precision(tmp_path: Path) -> None:
-    import mlx.core as mx
-    from mlx.utils import tree_flatten
-
-    from mlxdoctor.twin.attach import prepare
-    from mlxdoctor.twin.masked_loss import exact_loss
-    from mlxdoctor.twin.step import build_optimizer, compile_step
-
     model = small_model()
     model.set_dtype(mx.bfloat16)
     settings = small_settings(tmp_path, fine_tune_type="full")

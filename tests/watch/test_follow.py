@@ -57,11 +57,6 @@ def append(path: Path, text: str) -> Callable[[], object]:
     return act
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "train.log"
-
-
 def test_a_training_that_finishes(path: Path) -> None:
     path.write_text(START)
     ending = run(path, *(append(path, line) for line in lines([2.0, 1.9, 1.8, 1.7])))

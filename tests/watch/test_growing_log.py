@@ -45,8 +45,8 @@ def losses(state: LogState) -> list[tuple[int, float]]:
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Log:
-    return Log(tmp_path / "train.log")
+def log(path: Path) -> Log:
+    return Log(path)
 
 
 def test_a_line_is_read_once_it_has_an_end(log: Log) -> None:

@@ -22,15 +22,19 @@ def test_the_alarm_is_in_the_environment_and_no_shell_sees_it(tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir()] == [target.name]
 
 
-def test_a_command_that_fails_is_said() -> None:
-    words = parse_hook(shlex.join([sys.executable, "-c", "raise SystemExit(7)"]))
-    assert run_hook(words, {}) == "the command of --exec failed with exit code 7"
-
-
-def test_a_command_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("raise SystemExit(7)", "failed with exit code 7"),
+        ("import time; time.sleep(60)", "was ended after 0.5 seconds"),
+    ],
+)
+def test_a_command_that_fails_or_hangs(
+    code: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("mlxdoctor.watch.hook.LIMIT_SECONDS", 0.5)
-    words = parse_hook(shlex.join([sys.executable, "-c", "import time; time.sleep(60)"]))
-    assert run_hook(words, {}) == "the command of --exec was ended after 0.5 seconds"
+    words = parse_hook(shlex.join([sys.executable, "-c", code]))
+    assert run_hook(words, {}) == f"the command of --exec {said}"
 
 
 @pytest.mark.parametrize("command", ["", "   ", "echo 'open", "no-such-program-anywhere x"])

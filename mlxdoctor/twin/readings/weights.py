@@ -31,8 +31,12 @@ def _with_base(parts: Parts, change: Callable[[Any], None]) -> Parts:
 
 
 def _quantised(bits: int) -> Reading:
-    def apply(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
+    def apply(settings: Settings, parts: Parts) -> tuple[Settings, Parts] | None:
         from mlx import nn
+
+        # Whole weights that are resumed from do not fit.
+        if settings.resume_adapter_file is not None and settings.fine_tune_type == "full":
+            return None
 
         def of_layer(_: str, module: Any) -> bool | dict[str, int]:
             if not hasattr(module, "to_quantized"):
