@@ -45,16 +45,14 @@ from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.exchanges import exchange_in
-from mlxdoctor.evidence.quantized import QuantizedTensor
+from mlxdoctor.evidence.quantized import Stored
 from mlxdoctor.evidence.supervision import Role, SupervisedRows
-from mlxdoctor.evidence.tensor import TensorRef
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought, some_of
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.quoting import quoted
 
-_Matrix = TensorRef | QuantizedTensor
 #: The form of a special token that begins or ends a turn.
 _MARKER = re.compile(r"<[|\uff5c][^<>|\uff5c\s]{1,40}[|\uff5c]>|<(?:start|end)_of_\w{1,30}>|</?s>")
 #: How a vocabulary writes a token of control, `[INST]` included; `<0x0A>` is a byte.
@@ -278,16 +276,15 @@ def _markers(tokenizer: Tokenizer, written: str) -> Iterator[Sign]:
         yield Sign("template-markers-unknown", figures, where=str(tokenizer.path))
 
 
-def _token_matrices(base: BaseModel, tuned: TunedModel | None) -> dict[str, _Matrix]:
+def _token_matrices(base: BaseModel, tuned: TunedModel | None) -> dict[str, Stored]:
     """The embedding and a head that is not tied to it, by module; the tuned model's come first."""
     shape = (base.vocab_size, base.hidden_size)
-    matrices: dict[str, _Matrix] = {}
+    matrices: dict[str, Stored] = {}
     for module in base.linear_shapes:
         if base.shape(module) == shape and layer_of(module)[0] is None:
             name = f"{module}.weight"
             own = tuned.tensors.get(name) if tuned is not None else None
-            stored = base.quantized.get(module) or base.tensors[name]
-            matrices[module] = own if own is not None and own.shape == shape else stored
+            matrices[module] = own if own is not None and own.shape == shape else base.stored[name]
     return matrices
 
 
@@ -305,7 +302,7 @@ def _untrained(
     written: str,
     taught: Collection[int],
     ends: Collection[int],
-    matrices: Mapping[str, _Matrix],
+    matrices: Mapping[str, Stored],
 ) -> Iterator[Sign | Unsought]:
     size = min((matrix.shape[0] for matrix in matrices.values()), default=0)
     tokens = dict.fromkeys(tokenizer.encode(written, add_special_tokens=False))

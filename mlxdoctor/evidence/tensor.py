@@ -27,19 +27,6 @@ NUMPY_TYPES = {
     "I64": "<i8",
     "U64": "<u8",
 }
-#: Bits of one element, by the type's name in a safetensors header.
-DTYPE_BITS = {name: 8 * int(code[2:]) for name, code in NUMPY_TYPES.items()} | {
-    "F4": 4,
-    "F6_E2M3": 6,
-    "F6_E3M2": 6,
-    "F8_E5M2": 8,
-    "F8_E4M3": 8,
-    "F8_E8M0": 8,
-    "F8_E4M3FNUZ": 8,
-    "F8_E5M2FNUZ": 8,
-    "BF16": 16,
-    "C64": 64,
-}
 
 #: A start, and the stop that follows its last one.
 Span = tuple[int, int]
@@ -90,7 +77,7 @@ class TensorRef:
 
     def elements(self, *spans: Span) -> NDArray[Any]:
         """Elements of these spans in storage order, flat, as `load` gives them."""
-        item_bytes = DTYPE_BITS[self.dtype] // 8
+        item_bytes = self.nbytes // max(self.size, 1)
         return self.decode(
             self.read(*((start * item_bytes, stop * item_bytes) for start, stop in spans))
         )

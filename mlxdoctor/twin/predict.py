@@ -23,7 +23,6 @@ import numpy as np
 from mlxdoctor.evidence.adapter import layer_of
 from mlxdoctor.evidence.base_model import BaseModel, is_embedding
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.tensor import DTYPE_BITS
 
 Device = Literal["cpu", "metal", "cuda"]
 FLOAT32 = 4
@@ -146,7 +145,7 @@ def _matrices(base: BaseModel) -> list[_Matrix]:
 
 def _bytes(base: BaseModel, name: str) -> int:
     tensor = base.tensors.get(name)
-    return 0 if tensor is None else tensor.size * DTYPE_BITS[tensor.dtype] // 8
+    return 0 if tensor is None else tensor.nbytes
 
 
 def _whole(base: BaseModel, *keys: str) -> int | None:
