@@ -26,6 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from mlxdoctor.check import check
+from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset, Message, Split
 from mlxdoctor.evidence.other_runs import PlannedRun
@@ -180,9 +181,11 @@ def data_format(
     log: TrainingLog | None,
     tokenizer: Tokenizer | None,
     planned: PlannedRun | None,
+    adapter: Adapter | None,
 ) -> Iterator[Sign]:
     """Report lines and rows that can't be trained on."""
-    started = log is not None and log.main.get("train_loss") is not None
+    is_saved = adapter is not None and planned is None
+    started = is_saved or (log is not None and log.main.get("train_loss") is not None)
     # A run that started did not stop at these rows.
     severity = Severity.WARNING if started else None
     is_expected = of_preferences(config, log, dataset)
@@ -191,7 +194,9 @@ def data_format(
         if split.name in ("train", "valid"):
             yield from _lines(split, severity)
         if split.name in ("train", "valid") and split.rows and not is_expected:
-            yield from _of_another_trainer(split, severity, is_own=is_own)
+            # What trained on them, and is not mlx-lm, reads them in its own way.
+            own = Severity.INFO if is_saved and is_own else severity
+            yield from _of_another_trainer(split, own, is_own=is_own)
     yield from _validation(dataset, config, log)
     train = dataset.splits.get("train")
     if train is None or not train.rows:

@@ -147,6 +147,8 @@ class _Search:
         shapes = [shape for shape in (*alone, *both) if shape.shape is None]
         if not has_start:
             return self._by_its_end(configured, shapes)
+        if self.bench.recorded.before is None and (ground := self._faulty_end()) is not None:
+            return self._result(configured, ground, self.bench.validations(ground))
         # The first validation tells the loss; what differs then is how it was trained.
         agreeing = [self.bench.usual] if is_usual else list(filter(self._fits_exactly, shapes))
         if agreeing and not is_usual:
@@ -172,7 +174,7 @@ class _Search:
         with many a reading, and to three digits with few.
         """
         # Told whatever is found, so that it comes first: the time may be over later.
-        least, earlier, is_near = self._least, None, False
+        ends, earlier, is_near = self._ends, None, False
         for shape in shapes:
             levels = self.bench.validations(shape)
             if any(level.beyond(EXACT) == 0.0 for level in levels):
@@ -194,7 +196,7 @@ class _Search:
         if scaled:
             # That of the base model alone first: among so many scales one may agree by chance.
             return self._result(configured, *min(scaled, key=lambda each: each[-1].agreeing != 0))
-        if (ground := self._faulty_end(least)) is not None:
+        if ends and (ground := self._faulty_end()) is not None:
             return self._result(configured, ground, self.bench.validations(ground))
         return self._result(configured, None, configured)
 
@@ -267,7 +269,7 @@ class _Search:
             scale or (self.bench.other_scale(ground, levels) if ground is not None else None),
             self.bench.is_turned(ground or self.bench.usual, levels),
             self.bench.saved_at(levels),
-            None if before_the_end(configured) else self._least,
+            self._ends[0][0] if self._ends and not before_the_end(configured) else None,
             NOT_ALL if is_short and self.bench.recorded.misfit(levels) > 0.0 else "",
         )
 
@@ -281,20 +283,21 @@ class _Search:
         return tuple(Ground(each, replace(usual.parts, loss=exact_loss)) for each in settings)
 
     @cached_property
-    def _least(self) -> Level | None:
-        """The last loss, beside the least usual one that the saved model has on those rows."""
-        levels = list[Level]()
+    def _ends(self) -> tuple[tuple[Level, Ground], ...]:
+        """The last loss, beside a usual one of the saved model on those rows, the least first."""
+        ends = list[tuple[Level, Ground]]()
         for shape in self._plain:
             with suppress(InputError):  # rows of text have no prompt
-                levels += [each for each in self.bench.validations(shape) if each.what == "after"]
-                levels += self.bench.trained(shape)
-        return min(levels, key=lambda level: level.computed, default=None)
+                levels = [each for each in self.bench.validations(shape) if each.what == "after"]
+                ends += [(each, shape) for each in (*levels, *self.bench.trained(shape))]
+        return tuple(sorted(ends, key=lambda end: end[0].computed))
 
-    def _faulty_end(self, least: Level | None) -> Ground | None:
+    def _faulty_end(self) -> Ground | None:
         """The faulty reading under which the end is exact, where no usual loss is near it."""
+        least = self._ends[0][0] if self._ends else None
         if least is None or least.recorded / FAR < least.computed < FAR * least.recorded:
             return None
-        for ground in chain(*(self._under(shape, sound=False) for shape in self._plain)):
+        for ground in chain(*(self._under(shape, sound=False) for _, shape in self._ends)):
             if self.bench.is_late:
                 break
             with suppress(InputError):
