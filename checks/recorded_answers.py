@@ -166,9 +166,8 @@ def recorded_answers(asked: AskedAgain, answers: Generations | None) -> Iterator
     measured |= {"base": of_base, "tuned": of_tuned}
     unlikely = [each.losses[:, 0] > _HARDLY for each in asked.said]
     tokens = sum(map(len, unlikely))
-    is_sure = (
-        tokens > 0 and float(np.median(np.concatenate([s.least for s in asked.said]))) <= _SURE
-    )
+    least = np.concatenate([each.least for each in asked.said]) if tokens else np.array([math.inf])
+    is_sure = float(np.median(least)) <= _SURE
     is_long = tokens >= _LONG * len(items)
     improbable = int(sum(each.sum() for each in unlikely)) if is_sure and is_long else 0
     measured |= {"improbable": improbable, "tokens": tokens}
@@ -294,12 +293,9 @@ def _may_be_drawn(said: Sequence[Predicted]) -> bool:
 
 def _is_unmeant(cut: Sequence[Asked]) -> bool:
     """Whether answers lack their beginning, or whole ones are expected: a limit may be meant."""
-    as_begun = [
-        item for item in cut if item.own.tuned.strip().startswith(item.recorded.tuned.strip())
-    ]
-    return 2 * len(as_begun) < len(cut) or 2 * sum(bool(i.recorded.expected) for i in cut) > len(
-        cut
-    )
+    begun = [each.own.tuned.strip().startswith(each.recorded.tuned.strip()) for each in cut]
+    wanted = [bool(each.recorded.expected) for each in cut]
+    return 2 * sum(begun) < len(cut) or 2 * sum(wanted) > len(cut)
 
 
 def _is_as_expected(item: Generation) -> bool:

@@ -51,11 +51,11 @@ def made(folder: Path, reading: Reading | None = None, **values: Any) -> Run:
     result = train(*(changed[:1] if changed else (settings,)), parts=changed and changed[1])
     told = [step.train_loss for step in result.steps]
     lines = [f"Iter 1: Val loss {result.validations[0].val_loss:.3f}, Val took 1.000s"]
-    for last in range(EVERY, ITERATIONS + 1, EVERY):
+    for last in range(EVERY, settings.iters + 1, EVERY):
         mean = sum(told[last - EVERY : last]) / EVERY
         lines.append(f"Iter {last}: Train loss {mean:.3f}, Learning Rate 3.000e-04, It/sec 1.0")
     lines.append(
-        f"Iter {ITERATIONS}: Val loss {result.validations[-1].val_loss:.3f}, Val took 1.000s"
+        f"Iter {settings.iters}: Val loss {result.validations[-1].val_loss:.3f}, Val took 1.000s"
     )
     (folder / "adapters" / "train.log").write_text("\n".join(lines) + "\n")
     # The configuration says what was meant.
@@ -159,6 +159,7 @@ def test_of_a_log_that_has_the_end_alone_three_digits_tell_its_kind(tmp_path: Pa
     """Of a trainer of its own, whose file does not state how it trained: nothing is assumed."""
     made(tmp_path, reading_of("answers-alone"))
     folder = tmp_path / "adapters"
+    whole = (folder / "adapter_config.json").read_text()
     stated = {"num_layers": -1, "learning_rate": 3e-4, "batch_size": 4}
     write_config(folder, **stated, lora_parameters=LORA)
     named = {"base": FIXTURES / "base", "data": tmp_path / "data", "budget": 240}
@@ -187,6 +188,13 @@ def test_of_a_log_that_has_the_end_alone_three_digits_tell_its_kind(tmp_path: Pa
     assert [each.code for each in check_called("replay").run(run).findings] == [
         f"replay.{skipping.code}"
     ]
+    # Reports that no training gives do not hide it.
+    (folder / "adapter_config.json").write_text(whole)
+    shown = logged(3.0, 2.0, _loss_of_answers(folder, skipping, **named), first=9.0)
+    assert any(level.what == "report" for level in shown.configured)
+    assert shown.reading is not None
+    assert shown.reading.code == skipping.code
+    write_config(folder, **stated, lora_parameters=LORA)
     # The model of the second validation was saved: to be the best one, or by mistake.
     for last, code in ((2.0 * ended, "as-logged"), (0.5, "saved-earlier")):
         assert logged(3.0, ended, last).saved_at == 20
