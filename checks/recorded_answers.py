@@ -237,7 +237,11 @@ def _asked_wrongly(asked: AskedAgain, of_tuned: int) -> Sign | None:
     measured: dict[str, Measurement] = {"prompts": most, "tuned": of_tuned}
     misplaced = sum(_is_elsewhere(item, asked) for item in items)
     ways = {
-        way: sum(_is_of(item, item.otherwise[way], item.own.tuned) for item in items)
+        way: sum(
+            _is_of(item, item.otherwise[way], item.own.tuned)
+            for item in items
+            if way in item.otherwise
+        )
         for way in items[0].otherwise
     }
     way = max(ways, key=lambda way: ways[way], default="")

@@ -30,9 +30,8 @@ from mlxdoctor.safety.quoting import quoted
 #: Recorded prompts that are asked again, those that are asked where the answers to these are not
 #: their own, and tokens of each answer: minutes on a large model.
 AGAIN, FURTHER, TOKENS_AGAIN = 12, 36, 32
-#: Characters with which the same answer begins, whether it is sampled later on or not, and share
-#: of the answers that are, where nothing else is asked.
-ALIKE, SHARE = 12, 0.75
+#: Characters with which the same answer begins, whether it is sampled later on or not.
+ALIKE = 12
 #: System prompts of the rows that recorded answers are tried with, at most.
 SYSTEMS = 3
 #: A way of asking that is none of the prompt's.
@@ -104,7 +103,7 @@ class AskedAgain:
         asking = prompts[:AGAIN] if run.budget.left > 0 else []
         asker = _Asker(run, models, tokenizer)
         said = tuple(asker.said(asking, texts))
-        if _alike(asked) >= SHARE * len(asked):
+        if 2 * _alike(asked) > len(asked):
             return cls(sources, tuple(asked), said=said)
 
         def plain(each: Generation) -> Generation:
@@ -118,12 +117,12 @@ class AskedAgain:
                 for each, text in zip(asked, mine, strict=False)
             ]
             asked = max(asked, after, key=_alike)
-        if _alike(asked) >= SHARE * len(asked):
+        if 2 * _alike(asked) > len(asked):
             return cls(sources, tuple(asked), said=said)
         further = asker.answers(prompts[AGAIN:])
         ways = asker.otherwise(asked, prompts[:AGAIN], has_system=bool(system))
         asked = [
-            replace(each, otherwise={way: texts[row] for way, texts in ways.items() if texts})
+            replace(each, otherwise={way: texts[row] for way, texts in ways.items() if texts[row:]})
             for row, each in enumerate(asked)
         ]
         return cls(sources, tuple(asked), tuple(further), said)

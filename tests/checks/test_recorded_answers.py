@@ -14,7 +14,7 @@ from mlxdoctor.api import diagnose
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.answer import answer
-from mlxdoctor.models.asked_again import TWICE, Asked, AskedAgain
+from mlxdoctor.models.asked_again import KEPT, TWICE, Asked, AskedAgain
 from mlxdoctor.models.forward import Predicted
 from mlxdoctor.models.generations import Generation, Generations
 from mlxdoctor.models.load import applied_twice, load
@@ -173,6 +173,17 @@ def test_answers_of_the_tuned_model_asked_otherwise(recorded: list[str], code: b
         ["recorded-answers.asked-otherwise"] if code else []
     )
     assert all("asked bare" in finding.message for finding in result.findings)
+
+
+@pytest.mark.parametrize(("asked_so", "hit"), [(3, True), (2, False)])
+def test_a_way_in_which_not_all_prompts_were_asked(asked_so: int, hit: bool) -> None:
+    """Of four: behind one another they are too long at last."""
+    items = [
+        replace(item, otherwise={KEPT: ""} if place < asked_so else {})
+        for place, item in enumerate(asked("", "", "", "").items)
+    ]
+    found = codes(AskedAgain((), tuple(items)))
+    assert found == ["recorded-answers.behind-others"] * hit
 
 
 def test_an_adapter_that_was_applied_twice() -> None:
