@@ -210,9 +210,9 @@ WAITS = """
 import signal
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-say(str(os.getpid()))
 count = 0
 try:
+    say(str(os.getpid()))
     time.sleep(60)
 except KeyboardInterrupt:
     count += 1
