@@ -31,15 +31,16 @@ from mlxdoctor.safety.quoting import quoted
 _WORD = re.compile(r"\w+|[^\w\s]")
 #: Fewest prompts and rows that tell.
 _PROMPTS, _FEWEST = 8, 20
-#: Share of unknown words beyond that of the rows themselves: 0.18 to 0.70 in 7 faulty runs of 9
-#: blind sets, 0.14 at most in 80 sound ones.
+#: Share of unknown words beyond that of the rows themselves: 0.18 to 0.76 in 7 runs whose
+#: rows were prepared otherwise, 0.12 at most in 81 sound ones.
 _UNKNOWN = 0.17
 #: Distinct answers a row, at most, of rows that teach labels; share of the expected answers that
-#: no row has, from and to: 0.43 and 0.67 in two faulty runs, 0 in 24 sound ones. Where none is
+#: no row has, from and to: 0.43 and 0.67 in two faulty runs, 0 in 31 sound ones. Where none is
 #: taught, they may be written in another way.
 _LABELS, _SOME, _MOST = 0.2, 0.2, 0.8
-#: Share of the expected answers that shows that what was learned holds.
-_RIGHT = 0.7
+#: Share of the expected answers that shows that what was learned holds: 0.75 to 1 in 32 sound runs,
+#: 0.72 at most in 25 faulty ones.
+_RIGHT = 0.75
 #: Words that are quoted.
 _SHOWN = 3
 
@@ -80,6 +81,14 @@ def asked_prompts(recorded: RecordedGenerations, dataset: Dataset) -> Iterator[S
     items = [item for item in recorded.distinct if item.prompt]
     if len(items) < _PROMPTS or len(pairs) < _FEWEST:
         raise Inconclusive(f"{len(items)} recorded prompts and {len(pairs)} rows are too few")
+    taught = Counter(pair.answer.strip() for pair in pairs)
+    wanted = [item.expected.strip() for item in items if item.expected]
+    lacking = [answer for answer in wanted if answer not in taught]
+    is_part = _SOME * len(wanted) <= len(lacking) <= _MOST * len(wanted)
+    if lacking and is_part and len(taught) <= _LABELS * len(pairs):
+        figures: dict[str, Measurement] = {"lacking": len(lacking), "expected": len(wanted)}
+        figures |= {"rows": len(pairs), "taught": len(taught), "answers": quoted(lacking[0])}
+        yield Sign("never-taught", figures)
     asked = {pair.prompt.strip() for pair in pairs}
     fresh = [item for item in items if item.expected and item.prompt.strip() not in asked]
     right = sum(item.tuned.strip() == (item.expected or "").strip() for item in fresh)
@@ -91,14 +100,6 @@ def asked_prompts(recorded: RecordedGenerations, dataset: Dataset) -> Iterator[S
         # The marks around a question may be asked with it.
         texts = [str(row.get(split.features.text)) for row in split.rows]
     yield from _unlike(texts, [item.prompt for item in items])
-    taught = Counter(pair.answer.strip() for pair in pairs)
-    wanted = [item.expected.strip() for item in items if item.expected]
-    lacking = [answer for answer in wanted if answer not in taught]
-    is_part = _SOME * len(wanted) <= len(lacking) <= _MOST * len(wanted)
-    if lacking and is_part and len(taught) <= _LABELS * len(pairs):
-        figures: dict[str, Measurement] = {"lacking": len(lacking), "expected": len(wanted)}
-        figures |= {"rows": len(pairs), "taught": len(taught), "answers": quoted(lacking[0])}
-        yield Sign("never-taught", figures)
 
 
 def _unlike(rows: Sequence[str], asked: Sequence[str]) -> Iterator[Sign]:

@@ -184,8 +184,7 @@ def data_format(
     adapter: Adapter | None,
 ) -> Iterator[Sign]:
     """Report lines and rows that can't be trained on."""
-    is_saved = adapter is not None and planned is None
-    started = is_saved or (log is not None and log.main.get("train_loss") is not None)
+    started = log is not None and log.main.get("train_loss") is not None
     # A run that started did not stop at these rows.
     severity = Severity.WARNING if started else None
     is_expected = of_preferences(config, log, dataset)
@@ -195,7 +194,7 @@ def data_format(
             yield from _lines(split, severity)
         if split.name in ("train", "valid") and split.rows and not is_expected:
             # What trained on them, and is not mlx-lm, reads them in its own way.
-            own = Severity.INFO if is_saved and is_own else severity
+            own = Severity.INFO if adapter is not None and is_own else severity
             yield from _of_another_trainer(split, own, is_own=is_own)
     yield from _validation(dataset, config, log)
     train = dataset.splits.get("train")

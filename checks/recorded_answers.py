@@ -164,9 +164,11 @@ def recorded_answers(asked: AskedAgain, answers: Generations | None) -> Iterator
     of_base = sum(_is_of(item, item.own.base or "", item.own.tuned) for item in telling)
     measured: dict[str, Measurement] = {"prompts": len(apart), "telling": len(telling)}
     measured |= {"base": of_base, "tuned": of_tuned}
-    unlikely = [each.losses[:, 0] > _HARDLY for each in asked.said]
+    unlikely = [each.losses[:, 0] > _HARDLY for each in asked.predicted]
     tokens = sum(map(len, unlikely))
-    least = np.concatenate([each.least for each in asked.said]) if tokens else np.array([math.inf])
+    least = (
+        np.concatenate([each.least for each in asked.predicted]) if tokens else np.array([math.inf])
+    )
     is_sure = float(np.median(least)) <= _SURE
     is_long = tokens >= _LONG * len(items)
     improbable = int(sum(each.sum() for each in unlikely)) if is_sure and is_long else 0
@@ -191,7 +193,7 @@ def recorded_answers(asked: AskedAgain, answers: Generations | None) -> Iterator
         yield Sign("base-answers", measured)
     else:
         alike = sum(_shared(item.recorded.tuned, item.own.tuned) > 0 for item in items)
-        is_sampled = alike > _BY_CHANCE * len(telling) and _may_be_drawn(asked.said)
+        is_sampled = alike > _BY_CHANCE * len(telling) and _may_be_drawn(asked.predicted)
         if of_base >= _SHARE * len(telling) or is_sampled or len(telling) < _PROMPTS:
             why = "the recorded answers are neither model's: sampled, or asked otherwise"
             raise Inconclusive(why)
@@ -281,15 +283,15 @@ def _is_cut(item: Asked) -> bool:
     return is_begun and is_finished(own) > is_finished(recorded)
 
 
-def _may_be_drawn(said: Sequence[Predicted]) -> bool:
+def _may_be_drawn(predicted: Sequence[Predicted]) -> bool:
     """Whether no more tokens are others than the likeliest than where each is drawn by its chance.
 
     A lower temperature draws fewer.
     """
-    if not said:
+    if not predicted:
         return True
-    least = np.concatenate([each.least for each in said])
-    others = int((np.concatenate([each.losses[:, 0] for each in said]) > least + _TIE).sum())
+    least = np.concatenate([each.least for each in predicted])
+    others = int((np.concatenate([each.losses[:, 0] for each in predicted]) > least + _TIE).sum())
     chances = 1 - np.exp(-least)
     spread = math.sqrt(float((chances * (1 - chances)).sum()))
     return others <= float(chances.sum()) + _ERRORS * spread

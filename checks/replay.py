@@ -92,7 +92,8 @@ def replay(
     """Say whether the first losses agree, as configured or otherwise."""
     start, read = before_the_end(replay.configured), before_the_end(replay.best)
     is_sound = replay.reading is None or replay.reading.sound
-    if not start and replay.reading is not None and not is_sound:
+    # It was told by the end alone.
+    if not read and replay.reading is not None and not is_sound:
         after = next(level for level in replay.configured if level.what == "after")
         figures = {"recorded_after": after.recorded, "after": after.computed}
         yield Sign(replay.reading.code, figures | {"clause": replay.reading.clause})

@@ -79,6 +79,11 @@ class EarlierRun:
             trained = [segment for segment in log.segments if segment.get("train_loss") is not None]
             if len(trained) < 2:
                 raise Missing(f"there is no log of the run that saved {path.name}")
+            # Another log that lies here may be that of a run of its own.
+            last = int(trained[-2].finite("train_loss").iterations[-1:].max(initial=0))
+            most = config.iters if config is not None else None
+            if not (iteration or 0) <= last <= (most or last):
+                raise Missing(f"no log here has the length of the run that saved {path.name}")
             sources = config.sources if config is not None else ()
             return cls(sources, trained[-2], config, iteration)
         sources = (*earlier.sources, *(config.sources if config is not None else ()))

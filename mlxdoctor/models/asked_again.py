@@ -62,7 +62,7 @@ class AskedAgain:
     Attributes:
         further: the tuned model's answers to more prompts of the file; empty where the recorded
             answers are those of the usual way.
-        said: what the tuned model, asked in the usual way, predicts at the places of each recorded
+        predicted: by the tuned model, asked in the usual way, at the places of each recorded
             answer, with the losses of its tokens.
     """
 
@@ -72,7 +72,7 @@ class AskedAgain:
     sources: tuple[Source, ...]
     items: tuple[Asked, ...]
     further: tuple[str, ...] = ()
-    said: tuple[Predicted, ...] = ()
+    predicted: tuple[Predicted, ...] = ()
 
     @classmethod
     def find(cls, run: RunView) -> "AskedAgain":
@@ -102,9 +102,9 @@ class AskedAgain:
         texts = {each.own.prompt: each.recorded.tuned for each in asked}
         asking = prompts[:AGAIN] if run.budget.left > 0 else []
         asker = _Asker(run, models, tokenizer)
-        said = tuple(asker.said(asking, texts))
+        predicted = tuple(asker.predicted(asking, texts))
         if 2 * _alike(asked) > len(asked):
-            return cls(sources, tuple(asked), said=said)
+            return cls(sources, tuple(asked), predicted=predicted)
 
         def plain(each: Generation) -> Generation:
             return replace(each, tuned=asker.until_end(each.tuned))
@@ -118,14 +118,14 @@ class AskedAgain:
             ]
             asked = max(asked, after, key=_alike)
         if 2 * _alike(asked) > len(asked):
-            return cls(sources, tuple(asked), said=said)
+            return cls(sources, tuple(asked), predicted=predicted)
         further = asker.answers(prompts[AGAIN:])
         ways = asker.otherwise(asked, prompts[:AGAIN], has_system=bool(system))
         asked = [
             replace(each, otherwise={way: texts[row] for way, texts in ways.items() if texts[row:]})
             for row, each in enumerate(asked)
         ]
-        return cls(sources, tuple(asked), tuple(further), said)
+        return cls(sources, tuple(asked), tuple(further), predicted)
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class _Asker:
             answers = answer(self.models.select("tuned"), prompts, self.ends, TOKENS_AGAIN)
         return [self.until_end(self.tokenizer.decode(tokens)) for tokens in answers]
 
-    def said(self, prompts: Sequence[Prompt], texts: Mapping[str, str]) -> list[Predicted]:
+    def predicted(self, prompts: Sequence[Prompt], texts: Mapping[str, str]) -> list[Predicted]:
         """What is predicted at the places of recorded answers, at the end token of an empty one.
 
         How an answer begins depends on a blank, which is not always recorded: the likelier counts.

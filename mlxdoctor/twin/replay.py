@@ -147,6 +147,8 @@ class _Search:
         both = [ground for shape in alone for ground in self._under(shape, sound=True, after=shape)]
         shapes = [shape for shape in (*alone, *both) if shape.shape is None]
         if not has_start:
+            # Told whatever is found, so that it is measured first: the time may be over later.
+            _ = self._ends
             return self._by_its_end(configured, shapes)
         if self.bench.recorded.before is None and (ground := self._faulty_end()) is not None:
             return self._result(configured, ground, self.bench.validations(ground))
@@ -174,8 +176,7 @@ class _Search:
         Or the one under which it is with another LoRA scale. One figure agrees within its noise
         with many a reading, and to three digits with few.
         """
-        # Told whatever is found, so that it comes first: the time may be over later.
-        ends, earlier, is_near = self._ends, None, False
+        earlier, is_near = None, False
         for shape in shapes:
             levels = self.bench.validations(shape)
             if any(level.beyond(EXACT) == 0.0 for level in levels):
@@ -197,7 +198,7 @@ class _Search:
         if scaled:
             # That of the base model alone first: among so many scales one may agree by chance.
             return self._result(configured, *min(scaled, key=lambda each: each[-1].agreeing != 0))
-        if ends and (ground := self._faulty_end()) is not None:
+        if (ground := self._faulty_end()) is not None:
             return self._result(configured, ground, self.bench.validations(ground))
         return self._result(configured, None, configured)
 

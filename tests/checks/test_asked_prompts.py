@@ -119,3 +119,12 @@ def test_the_marks_around_a_question_in_plain_text_may_be_asked_with_it(tmp_path
     ]
     recorded = RecordedGenerations.read(written(tmp_path / "answers.jsonl", answers))
     assert not outcome(asked_prompts, recorded, Dataset.read(tmp_path)).findings
+
+
+def test_right_answers_do_not_hide_those_that_no_row_gives(tmp_path: Path) -> None:
+    rows = [(question(i), DESKS[i % 3]) for i in range(60)]
+    answers: list[dict[str, object]] = [
+        {"prompt": f"NEW: {question(i)}", "answer": DESKS[i % 4 % 3], "expected": DESKS[i % 4]}
+        for i in range(12)
+    ]
+    assert found(tmp_path, rows, answers) == ["never-taught", "answered-as-expected"]

@@ -47,7 +47,7 @@ def asked(
     )
 
 
-def said(losses: list[float], least: float = 0.01) -> Predicted:
+def predicted(losses: list[float], least: float = 0.01) -> Predicted:
     """Of tokens with these losses, where each likeliest one has another, nats."""
     shape = len(losses)
     column = np.array(losses, np.float32)[:, None]
@@ -71,7 +71,7 @@ def test_answers_that_the_model_would_hardly_give(
     usual: float, improbable: int, expected: list[str]
 ) -> None:
     losses = [usual] * 100 + [4.0] * improbable
-    assert codes(replace(asked(*[TUNED] * 8), said=(said(losses, usual),))) == expected
+    assert codes(replace(asked(*[TUNED] * 8), predicted=(predicted(losses, usual),))) == expected
 
 
 @pytest.mark.parametrize(
@@ -302,8 +302,8 @@ def test_some_answers_beside_other_prompts(elsewhere: int, hit: bool) -> None:
 )
 def test_answers_that_no_sampling_gives(others: int, least: float, hit: bool) -> None:
     recorded = [*[TUNED] * 4, *["It may be anything"] * 4]
-    answer = said([4.0] * others + [least] * (80 - others), least)
-    found = outcome(recorded_answers, replace(asked(*recorded), said=(answer,))).findings
+    answer = predicted([4.0] * others + [least] * (80 - others), least)
+    found = outcome(recorded_answers, replace(asked(*recorded), predicted=(answer,))).findings
     assert [finding.code for finding in found] == ["recorded-answers.of-neither"] * hit
 
 

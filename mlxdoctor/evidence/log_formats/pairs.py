@@ -12,8 +12,8 @@ _PAIR = re.compile(
     rf"(?:([a-z-]{{2,12}})[\s:=]{{1,40}})?((?=\S{{0,9}}[.an]){NUMBER})\s*",
     re.IGNORECASE,
 )
-#: Lines with a rising counter before they are taken for a log.
-_LINES = 3
+#: Lines with a rising counter before they are taken for a log, and lines that are held until then.
+_LINES, _HELD = 3, 64
 
 
 class Pairs(LineFormat):
@@ -38,7 +38,7 @@ class Pairs(LineFormat):
         name = unique([canonical(word)], [word])[0]
         if name not in ("train_loss", "val_loss"):
             return False
-        self._held.append((number, name, float(match[1]), value))
+        self._held = [*self._held[-_HELD:], (number, name, float(match[1]), value)]
         steps = [step for _, each, step, _ in self._held if each == "train_loss"]
         if not self._is_log and steps[-2:] != sorted(set(steps[-2:])):
             self._held = self._held[-1:]
