@@ -25,20 +25,21 @@ What to do. Answer again with the adapter: `mlx_lm.generate --adapter-path ...`,
 `mlx_lm.load(model, adapter_path=...)`, with the chat template.
 """
 
-import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
 import numpy as np
 
 from mlxdoctor.check import Inconclusive, check
+from mlxdoctor.engines.sampling import Draws
 from mlxdoctor.engines.text import is_finished
+from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.measure.text.outputs import SPECIAL_TEXT, answer_words
 from mlxdoctor.measure.text.statistics import SIGNIFICANCE
 from mlxdoctor.models.asked_again import KEPT, TWICE, Asked, AskedAgain
-from mlxdoctor.models.forward import Predicted
 from mlxdoctor.models.generations import Generation, Generations
 from mlxdoctor.safety.quoting import quoted
 
@@ -59,16 +60,20 @@ _ALL, _HARDLY_ANY = 0.9, 0.1
 _BY_CHANCE = 0.25
 #: Least share of the answers that break off, and of the model's answer that one has at most.
 _CUT, _CUT_TO = 0.5, 0.8
-#: Of a model that is sure (half of the tokens below this loss, nats): loss of a token with a chance
-#: of one in fifty, and share and number of such tokens at the least. 0.07 and 19 with a penalty on
-#: repetition, 0.00 to 0.01 in 13 runs of answers that were not sampled.
-_SURE, _HARDLY, _IMPROBABLE, _FEWEST = 0.1, math.log(50), 0.05, 10
-#: Standard errors of a count that is not chance, and nats by which two tokens are likely alike.
-_ERRORS, _TIE = 3.0, 0.001
+#: Nats by which two tokens are likely alike, and fewest tokens that are not the likeliest.
+_TIE, _FEWEST = 0.001, 10
+#: Fewest tokens that show a temperature, the highest that is usual, least p-value of draws, and
+#: one that no draws have.
+#: 1.6 and more (two standard errors below) in six runs drawn at 1.5 to 3, 1.0 in two drawn at 1; p
+#: from 0.08 there, below 0.04 in 15 of 19 runs whose answers are others', the rest asked otherwise.
+_TOKENS, _USUAL, _FITS, _UNFIT = 40, 1.2, 0.05, 0.001
+#: Share of the tokens that the model would not have chosen which one reason explains, tokens before
+#: one in which a repeated one counts (mlx-lm's own), and different tokens that are forbidden, at
+#: most. 13 of 13 and 66 of 68 in two runs served with a penalty and with a logit bias; in 107 other
+#: runs 254 at most are repeated 43 times.
+_EXPLAINED, _RECENT, _FORBIDDEN = 0.9, 20, 4
 #: Ways of asking that are signs of their own.
 _CODES = {TWICE: "applied-twice", KEPT: "behind-others"}
-#: Tokens of an answer, on average: a label is another one where it was asked otherwise.
-_LONG = 10
 
 
 @check(
@@ -117,13 +122,20 @@ _LONG = 10
             fix="Answer again with a higher limit (`mlx_lm.generate --max-tokens`, which is 100 "
             "where nothing is said), and look at what the answers pass before they are written.",
         ),
-        "improbable": Symptom.error(
-            "the recorded answers hold tokens that the tuned model would hardly ever choose",
-            says="The recorded answers begin as the tuned model's, and go on with tokens that it "
-            "would hardly choose: {improbable} of {tokens} have a chance below one in fifty. Most "
-            "likely they were generated with a penalty, or at a high temperature.",
-            expected="answers that the model itself finds probable",
-            fix="Answer again without a repetition penalty, at a temperature of 0.",
+        "high-temperature": Symptom.error(
+            "the recorded answers were drawn at a high temperature",
+            says="The recorded answers are draws of the tuned model at a temperature of "
+            "{temperature:.2f}: {others} of their {tokens:* token} are not its likeliest.",
+            expected="answers drawn at a temperature of 1 at most",
+            fix="Answer again at a temperature of 0.",
+        ),
+        "decoded-otherwise": Symptom.error(
+            "the recorded answers were not decoded freely",
+            says="The recorded answers are the tuned model's but for {others} of {tokens:* token}. "
+            "There its likeliest token is {wanted}: {reason}.",
+            expected="at each place the token that the model finds likeliest, or one drawn by "
+            "its chance",
+            fix="Answer again with neither a repetition penalty nor a logit bias.",
         ),
         "applied-twice": Symptom.error(
             "the adapter was applied twice when the answers were recorded",
@@ -150,7 +162,9 @@ _LONG = 10
         ),
     },
 )
-def recorded_answers(asked: AskedAgain, answers: Generations | None) -> Iterator[Sign | Seen]:
+def recorded_answers(
+    asked: AskedAgain, answers: Generations | None, tokenizer: Tokenizer | None
+) -> Iterator[Sign | Seen]:
     """Compare the recorded answers with both models' own to the same prompts."""
     items = asked.items
     yield from _not_as_expected(items, answers)
@@ -164,40 +178,66 @@ def recorded_answers(asked: AskedAgain, answers: Generations | None) -> Iterator
     of_base = sum(_is_of(item, item.own.base or "", item.own.tuned) for item in telling)
     measured: dict[str, Measurement] = {"prompts": len(apart), "telling": len(telling)}
     measured |= {"base": of_base, "tuned": of_tuned}
-    unlikely = [each.losses[:, 0] > _HARDLY for each in asked.predicted]
-    tokens = sum(map(len, unlikely))
-    least = (
-        np.concatenate([each.least for each in asked.predicted]) if tokens else np.array([math.inf])
-    )
-    is_sure = float(np.median(least)) <= _SURE
-    is_long = tokens >= _LONG * len(items)
-    improbable = int(sum(each.sum() for each in unlikely)) if is_sure and is_long else 0
-    measured |= {"improbable": improbable, "tokens": tokens}
+    sign: Sign | Seen | None = _decoded_otherwise(asked, tokenizer)
+    if sign is None and of_tuned < _SHARE * len(apart):
+        sign = _asked_wrongly(asked, of_tuned)
+    sign = sign or _drawn(asked.draws)
     cut = [item for item in items if _is_cut(item)]
     if len(cut) >= max(_CUT * len(items), _PROMPTS):
         measured |= {"cut": len(cut)}
         measured |= {"words": max(len(answer_words(item.recorded.tuned)) for item in cut)}
         yield Sign("cut-short", measured, severity=None if _is_unmeant(cut) else Severity.WARNING)
-    elif 2 * of_tuned >= len(apart) and improbable >= max(_IMPROBABLE * tokens, _FEWEST):
-        yield Sign("improbable", measured)
+    elif sign is not None:
+        yield sign
     elif of_tuned >= _SHARE * len(apart):
         yield Seen(
             "Of {prompts:* recorded answer} {tuned} begin as the tuned model's do.", measured
         )
-    elif (sign := _asked_wrongly(asked, of_tuned)) is not None:
-        yield sign
     elif len(telling) < _TELLING:
         why = "nearly all recorded answers are the expected ones, which either model may give"
         raise Inconclusive(why)
     elif of_base >= _SHARE * len(telling) and not of_tuned:
         yield Sign("base-answers", measured)
     else:
-        alike = sum(_shared(item.recorded.tuned, item.own.tuned) > 0 for item in items)
-        is_sampled = alike > _BY_CHANCE * len(telling) and _may_be_drawn(asked.predicted)
-        if of_base >= _SHARE * len(telling) or is_sampled or len(telling) < _PROMPTS:
+        is_many = len(telling) >= _PROMPTS and of_base < _SHARE * len(telling)
+        if not is_many or _may_be_drawn(asked.draws):
             why = "the recorded answers are neither model's: sampled, or asked otherwise"
             raise Inconclusive(why)
-        yield Sign("of-neither", {**measured, "alike": alike})
+        yield Sign("of-neither", measured)
+
+
+def _decoded_otherwise(asked: AskedAgain, tokenizer: Tokenizer | None) -> Sign | None:
+    """Whether one reason explains nearly all places where another token is the likeliest."""
+    if tokenizer is None:
+        return None
+    chosen = {token for each in asked.read for token in each.answered}
+    others, repeated, unused = 0, 0, Counter[int]()
+    for item, each in zip(asked.items, asked.read, strict=False):
+        recorded, own = item.recorded.tuned.strip(), item.own.tuned.strip()
+        if recorded.startswith(own) or own.startswith(recorded):
+            # The same text may be recorded in other tokens than were chosen.
+            continue
+        losses, least = each.predicted.losses[:, 0], each.predicted.least
+        for place in np.flatnonzero(losses > least + _TIE):
+            wanted = int(each.predicted.greedy[place])
+            before = (*each.prompt, *each.answered[:place])
+            others += 1
+            repeated += wanted in before[-_RECENT:]
+            unused[wanted] += wanted not in chosen
+    tokens = sum(len(each.answered) for each in asked.read)
+    if not _FEWEST <= others <= tokens / 2:
+        return None
+    few = [token for token, count in unused.most_common(_FORBIDDEN) if count > 1]
+    if repeated >= _EXPLAINED * others:
+        wanted_text = f"one of the {_RECENT} tokens before it"
+        reason = "repetitions were penalised"
+    elif sum(unused[token] for token in few) >= _EXPLAINED * others:
+        wanted_text = " or ".join(quoted(tokenizer.decode([token])) for token in few)
+        reason = "no recorded answer holds it, so it was forbidden"
+    else:
+        return None
+    figures: dict[str, Measurement] = {"others": others, "tokens": tokens}
+    return Sign("decoded-otherwise", {**figures, "wanted": wanted_text, "reason": reason})
 
 
 def _not_as_expected(items: Sequence[Asked], answers: Generations | None) -> Iterator[Sign]:
@@ -283,18 +323,22 @@ def _is_cut(item: Asked) -> bool:
     return is_begun and is_finished(own) > is_finished(recorded)
 
 
-def _may_be_drawn(predicted: Sequence[Predicted]) -> bool:
-    """Whether no more tokens are others than the likeliest than where each is drawn by its chance.
-
-    A lower temperature draws fewer.
-    """
-    if not predicted:
+def _may_be_drawn(draws: Draws | None) -> bool:
+    if draws is None:
         return True
-    least = np.concatenate([each.least for each in predicted])
-    others = int((np.concatenate([each.losses[:, 0] for each in predicted]) > least + _TIE).sum())
-    chances = 1 - np.exp(-least)
-    spread = math.sqrt(float((chances * (1 - chances)).sum()))
-    return others <= float(chances.sum()) + _ERRORS * spread
+    return draws.p_value >= _UNFIT and draws.least_temperature <= _USUAL
+
+
+def _drawn(draws: Draws | None) -> Sign | Seen | None:
+    """Whether the answers were drawn from the tuned model, and at a temperature that is usual."""
+    if draws is None or draws.count < _TOKENS or draws.others < _FEWEST or draws.p_value < _FITS:
+        return None
+    figures: dict[str, Measurement] = {"temperature": draws.temperature}
+    figures |= {"others": draws.others, "tokens": draws.count, "p_value": draws.p_value}
+    if draws.least_temperature > _USUAL:
+        return Sign("high-temperature", figures)
+    says = "The recorded answers are draws of the tuned model at a temperature of "
+    return Seen(says + "{temperature:.2f}.", figures)
 
 
 def _is_unmeant(cut: Sequence[Asked]) -> bool:

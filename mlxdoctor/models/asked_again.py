@@ -8,13 +8,14 @@ from typing import ClassVar
 
 import numpy as np
 
+from mlxdoctor.engines.sampling import Draws, fit_draws
 from mlxdoctor.engines.text import CONTROL
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.answer import answer
-from mlxdoctor.models.forward import Predicted, Question, ask
+from mlxdoctor.models.forward import LOGIT_BYTES, Predicted, Question, ask
 from mlxdoctor.models.generations import Generation, RecordedGenerations, produce
 from mlxdoctor.models.load import LoadedModels, applied_twice, end_tokens
 from mlxdoctor.models.prompts import (
@@ -56,14 +57,29 @@ class Asked:
 
 
 @dataclass(frozen=True)
+class TeacherForced:
+    """A recorded answer, read by the tuned model behind its prompt, asked in the usual way.
+
+    Attributes:
+        prompt: ids of the prompt's tokens.
+        answered: ids of the answer's; an end token where it is empty.
+        predicted: at the place of each token of the answer, with the losses of these.
+    """
+
+    prompt: tuple[int, ...]
+    answered: tuple[int, ...]
+    predicted: Predicted
+
+
+@dataclass(frozen=True)
 class AskedAgain:
     """Recorded answers beside both models' own answers to the same prompts.
 
     Attributes:
         further: the tuned model's answers to more prompts of the file; empty where the recorded
             answers are those of the usual way.
-        predicted: by the tuned model, asked in the usual way, at the places of each recorded
-            answer, with the losses of its tokens.
+        read: each recorded answer, read by the tuned model.
+        draws: their tokens, taken for draws of the tuned model's.
     """
 
     kind: ClassVar[str] = "answers to the recorded prompts"
@@ -72,7 +88,8 @@ class AskedAgain:
     sources: tuple[Source, ...]
     items: tuple[Asked, ...]
     further: tuple[str, ...] = ()
-    predicted: tuple[Predicted, ...] = ()
+    read: tuple[TeacherForced, ...] = ()
+    draws: Draws | None = None
 
     @classmethod
     def find(cls, run: RunView) -> "AskedAgain":
@@ -102,9 +119,10 @@ class AskedAgain:
         texts = {each.own.prompt: each.recorded.tuned for each in asked}
         asking = prompts[:AGAIN] if run.budget.left > 0 else []
         asker = _Asker(run, models, tokenizer)
-        predicted = tuple(asker.predicted(asking, texts))
+        read = tuple(asker.read(asking, texts))
+        draws = asker.draws(read)
         if 2 * _alike(asked) > len(asked):
-            return cls(sources, tuple(asked), predicted=predicted)
+            return cls(sources, tuple(asked), read=read, draws=draws)
 
         def plain(each: Generation) -> Generation:
             return replace(each, tuned=asker.until_end(each.tuned))
@@ -118,14 +136,14 @@ class AskedAgain:
             ]
             asked = max(asked, after, key=_alike)
         if 2 * _alike(asked) > len(asked):
-            return cls(sources, tuple(asked), predicted=predicted)
+            return cls(sources, tuple(asked), read=read, draws=draws)
         further = asker.answers(prompts[AGAIN:])
         ways = asker.otherwise(asked, prompts[:AGAIN], has_system=bool(system))
         asked = [
             replace(each, otherwise={way: texts[row] for way, texts in ways.items() if texts[row:]})
             for row, each in enumerate(asked)
         ]
-        return cls(sources, tuple(asked), tuple(further), predicted)
+        return cls(sources, tuple(asked), tuple(further), read, draws)
 
 
 @dataclass(frozen=True)
@@ -153,21 +171,41 @@ class _Asker:
             answers = answer(self.models.select("tuned"), prompts, self.ends, TOKENS_AGAIN)
         return [self.until_end(self.tokenizer.decode(tokens)) for tokens in answers]
 
-    def predicted(self, prompts: Sequence[Prompt], texts: Mapping[str, str]) -> list[Predicted]:
-        """What is predicted at the places of recorded answers, at the end token of an empty one.
+    def read(self, prompts: Sequence[Prompt], texts: Mapping[str, str]) -> list[TeacherForced]:
+        """Recorded answers, teacher-forced.
 
         How an answer begins depends on a blank, which is not always recorded: the likelier counts.
         """
-        questions = []
+        written = []
         for prompt in prompts:
             for text in (texts.get(prompt.text, ""), f" {texts.get(prompt.text, '')}"):
                 tokens = self.tokenizer.encode(text.rstrip(), add_special_tokens=False)
-                answered = (tokens or [*self.ends[:1]])[:TOKENS_AGAIN]
-                read = np.array([*prompt.tokens, *answered], np.int32)
-                questions.append(Question(read[:-1], read[len(prompt.tokens) :, None]))
-        every = ask(self.models, "tuned", questions)
-        likelier = zip(every[::2], every[1::2], strict=True)
-        return [min(both, key=lambda each: float(each.losses.sum())) for both in likelier]
+                written.append((prompt.tokens, tuple((tokens or [*self.ends[:1]])[:TOKENS_AGAIN])))
+        questions = []
+        for before, answered in written:
+            ids = np.array([*before, *answered], np.int32)
+            questions.append(Question(ids[:-1], ids[len(before) :, None]))
+        predicted = ask(self.models, "tuned", questions)
+        every = [TeacherForced(*pair, each) for pair, each in zip(written, predicted, strict=True)]
+        pairs = zip(every[::2], every[1::2], strict=True)
+        return [min(pair, key=lambda each: float(each.predicted.losses.sum())) for pair in pairs]
+
+    def draws(self, read: Sequence[TeacherForced]) -> Draws | None:
+        """The tokens of recorded answers, taken for draws; None where there are none."""
+        import mlx.core as mx
+
+        logits: list[np.ndarray] = []
+        tokens: list[int] = []
+        with self.models.running():
+            model = self.models.select("tuned")
+            for each in read:
+                ids = mx.array([[*each.prompt, *each.answered[:-1]]])
+                predicted = model(ids)[0, len(each.prompt) - 1 :]
+                logits.append(np.array(predicted.astype(mx.float32)))
+                tokens += each.answered
+                if sum(array.nbytes for array in logits) > LOGIT_BYTES[True]:
+                    break
+        return fit_draws(np.concatenate(logits), np.array(tokens)) if logits else None
 
     def otherwise(
         self, asked: Sequence[Asked], prompts: Sequence[Prompt], *, has_system: bool

@@ -1,6 +1,7 @@
 """Whose answers were recorded, asked of real models."""
 
 import json
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,11 @@ import pytest
 from fixtures.lab.cases.workshop import copied_run, rows_of
 from fixtures.lab.harness import write_lines
 from mlxdoctor.api import diagnose
+from mlxdoctor.engines.sampling import Draws
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.answer import answer
-from mlxdoctor.models.asked_again import KEPT, TWICE, Asked, AskedAgain
+from mlxdoctor.models.asked_again import KEPT, TWICE, Asked, AskedAgain, TeacherForced
 from mlxdoctor.models.forward import Predicted
 from mlxdoctor.models.generations import Generation, Generations
 from mlxdoctor.models.load import applied_twice, load
@@ -47,11 +49,18 @@ def asked(
     )
 
 
-def predicted(losses: list[float], least: float = 0.01) -> Predicted:
-    """Of tokens with these losses, where each likeliest one has another, nats."""
-    shape = len(losses)
+def read(
+    losses: list[float],
+    least: float = 0.01,
+    answered: Sequence[int] | None = None,
+    likeliest: Sequence[int] | None = None,
+) -> TeacherForced:
+    """An answer of tokens with these losses, where each likeliest one has another, nats."""
+    count = len(losses)
     column = np.array(losses, np.float32)[:, None]
-    return Predicted(column, np.zeros(shape, np.int32), np.full(shape, least, np.float32))
+    greedy = np.array(likeliest or [0] * count, np.int32)
+    predicted = Predicted(column, greedy, np.full(count, least, np.float32))
+    return TeacherForced((), tuple(answered or range(1, count + 1)), predicted)
 
 
 def codes(*evidence: object) -> list[str]:
@@ -59,19 +68,44 @@ def codes(*evidence: object) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("usual", "improbable", "expected"),
+    ("draws", "recorded", "expected"),
     [
-        (0.01, 10, ["recorded-answers.improbable"]),
-        (0.01, 9, []),
-        # A model that is not sure says improbable things, too.
-        (0.2, 10, []),
+        (Draws(100, 30, 1.8, 1.6, 0.4), TUNED, ["recorded-answers.high-temperature"]),
+        # A usual temperature, few tokens, tokens that are no draws.
+        (Draws(100, 30, 1.3, 1.1, 0.4), TUNED, []),
+        (Draws(30, 20, 1.8, 1.6, 0.4), TUNED, []),
+        (Draws(100, 9, 1.8, 1.6, 0.4), TUNED, []),
+        (Draws(100, 30, 1.8, 1.6, 0.01), TUNED, []),
+        # Answers that are neither model's, and may be drawn or not.
+        (Draws(100, 30, 1.3, 1.1, 0.002), "It may be", []),
+        (Draws(100, 30, 1.3, 1.1, 0.0001), "It may be", ["recorded-answers.of-neither"]),
+        (Draws(100, 30, 1.8, 1.6, 0.002), "It may be", ["recorded-answers.of-neither"]),
+        (None, "It may be", []),
     ],
 )
-def test_answers_that_the_model_would_hardly_give(
-    usual: float, improbable: int, expected: list[str]
-) -> None:
-    losses = [usual] * 100 + [4.0] * improbable
-    assert codes(replace(asked(*[TUNED] * 8), predicted=(predicted(losses, usual),))) == expected
+def test_answers_that_were_drawn(draws: Draws | None, recorded: str, expected: list[str]) -> None:
+    assert codes(replace(asked(*[recorded] * 8), draws=draws)) == expected
+
+
+@pytest.mark.parametrize(
+    ("likeliest", "said"),
+    [
+        # The token before, and one that is nowhere in the answer.
+        ([*range(300, 330), *[329] * 10], "repetitions were penalised"),
+        ([*range(300, 330), *[400] * 10], "it was forbidden"),
+        # Of ten different ones none is forbidden; a token that is said elsewhere isn't.
+        ([*range(300, 330), *range(400, 410)], None),
+        ([*range(300, 330), *[301] * 10], None),
+    ],
+)
+def test_answers_whose_tokens_were_not_free(likeliest: list[int], said: str | None) -> None:
+    answer = read([0.01] * 30 + [1.0] * 10, 0.01, range(300, 340), likeliest)
+    evidence = replace(asked("It is Lima, Lima", *[TUNED] * 7), read=(answer,))
+    signs = outcome(recorded_answers, evidence, TOKENIZER).findings
+    assert [sign.code for sign in signs] == ["recorded-answers.decoded-otherwise"] * (
+        said is not None
+    )
+    assert all(said in sign.message for sign in signs)
 
 
 @pytest.mark.parametrize(
@@ -291,22 +325,6 @@ def test_some_answers_beside_other_prompts(elsewhere: int, hit: bool) -> None:
     assert told == [("recorded-answers.of-other-prompts", "warning")] * hit
 
 
-@pytest.mark.parametrize(
-    ("others", "least", "hit"),
-    [
-        # Of 80 tokens that are each drawn in one case of ten, 8 others are expected, and 16 hardly.
-        (17, 0.105, True),
-        (15, 0.105, False),
-        (17, 0.3, False),
-    ],
-)
-def test_answers_that_no_sampling_gives(others: int, least: float, hit: bool) -> None:
-    recorded = [*[TUNED] * 4, *["It may be anything"] * 4]
-    answer = predicted([4.0] * others + [least] * (80 - others), least)
-    found = outcome(recorded_answers, replace(asked(*recorded), predicted=(answer,))).findings
-    assert [finding.code for finding in found] == ["recorded-answers.of-neither"] * hit
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("kept", "code"), [(True, "behind-others"), (False, None)])
 def test_prompts_that_were_asked_behind_one_another(
@@ -329,13 +347,6 @@ def test_prompts_that_were_asked_behind_one_another(
     write_lines(run / "generations.jsonl", told)
     found = [one.code for one in diagnose([run], select=["recorded-answers"]).findings]
     assert found == ([f"recorded-answers.{code}"] if code else [])
-
-
-@pytest.mark.parametrize(("same", "hit"), [(2, True), (3, False)])
-def test_answers_of_neither_model(same: int, hit: bool) -> None:
-    """Of 8, of which some begin with the same word, as sampled ones do."""
-    recorded = [*["It may be anything"] * same, *["Ask another day"] * (8 - same)]
-    assert codes(asked(*recorded)) == ["recorded-answers.of-neither"] * hit
 
 
 @pytest.mark.slow
