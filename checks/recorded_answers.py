@@ -39,7 +39,7 @@ from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.measure.text.outputs import SPECIAL_TEXT, answer_words
 from mlxdoctor.measure.text.statistics import SIGNIFICANCE
-from mlxdoctor.models.asked_again import KEPT, TWICE, Asked, AskedAgain
+from mlxdoctor.models.asked_again import KEPT, PADDED, TWICE, Asked, AskedAgain
 from mlxdoctor.models.generations import Generation, Generations
 from mlxdoctor.safety.quoting import quoted
 
@@ -73,7 +73,7 @@ _TOKENS, _USUAL, _FITS, _UNFIT = 40, 1.2, 0.05, 0.001
 #: runs 254 at most are repeated 43 times.
 _EXPLAINED, _RECENT, _FORBIDDEN = 0.9, 20, 4
 #: Ways of asking that are signs of their own.
-_CODES = {TWICE: "applied-twice", KEPT: "behind-others"}
+_CODES = {TWICE: "applied-twice", KEPT: "behind-others", PADDED: "padded"}
 
 
 @check(
@@ -150,6 +150,14 @@ _CODES = {TWICE: "applied-twice", KEPT: "behind-others"}
             "{tuned} as those to the prompt alone.",
             expected="answers to each prompt alone",
             fix="Begin each request with an empty prompt cache.",
+        ),
+        "padded": Symptom.error(
+            "padding was read with the recorded prompts",
+            says="Of {prompts:* recorded answer} {alike} begin as the tuned model's do {way}, and "
+            "{tuned} as those to the prompt alone.",
+            expected="answers that do not depend on the other prompts of a batch",
+            fix="Fill prompts up on the left and mask the padding (`mlx_lm.batch_generate` does), "
+            "or ask them one by one.",
         ),
         "asked-otherwise": Symptom.error(
             "the recorded answers were asked for in another way than the model was trained on",
@@ -289,9 +297,9 @@ def _asked_wrongly(asked: AskedAgain, of_tuned: int) -> Sign | None:
     way = max(ways, key=lambda way: ways[way], default="")
     otherwise = None
     if way and ways[way] >= max(_SHARE * most, _TELLING + of_tuned):
-        otherwise = Sign(
-            _CODES.get(way, "asked-otherwise"), {**measured, "alike": ways[way], "way": way}
-        )
+        codes = (code for begun, code in _CODES.items() if way.startswith(begun))
+        code = next(codes, "asked-otherwise")
+        otherwise = Sign(code, {**measured, "alike": ways[way], "way": way})
     # Of a few labels many are those of other prompts, too.
     if otherwise is not None and ways[way] >= misplaced + of_tuned:
         return otherwise

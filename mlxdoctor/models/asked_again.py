@@ -39,6 +39,12 @@ SYSTEMS = 3
 TWICE = "with the adapter applied twice"
 #: And one that has the prompts and answers before it in a cache; tokens of these at most.
 KEPT, HISTORY = "after the prompts and answers before it", 1024
+#: Share of the answers that a way of asking gives, where no other is tried.
+MOST = 0.75
+#: And some that read what a batch's shorter prompts are filled up with.
+PADDED = "with padding that is read"
+#: Prompts of a batch, all of which are filled up to the longest.
+BATCH_SIZES = 4, 8, 16, 32
 #: Words that all recorded answers begin with, and none of the model's own: they were put there.
 FORCED = 2
 
@@ -138,7 +144,7 @@ class AskedAgain:
         if 2 * _alike(asked) > len(asked):
             return cls(sources, tuple(asked), read=read, draws=draws)
         further = asker.answers(prompts[AGAIN:])
-        ways = asker.otherwise(asked, prompts[:AGAIN], has_system=bool(system))
+        ways = asker.otherwise(asked, prompts, has_system=bool(system))
         asked = [
             replace(each, otherwise={way: texts[row] for way, texts in ways.items() if texts[row:]})
             for row, each in enumerate(asked)
@@ -210,30 +216,62 @@ class _Asker:
     def otherwise(
         self, asked: Sequence[Asked], prompts: Sequence[Prompt], *, has_system: bool
     ) -> dict[str, list[str]]:
-        """A way of asking -> the answers; `prompts` are the same, asked in the usual way."""
+        """Ways of asking -> the answers, up to the first way that gives most of the recorded ones.
+
+        `prompts` are those of the file, asked in the usual way; the first of them are `asked`.
+        """
+        ways = {}
+        for way, answers in self._ways(asked, prompts, has_system=has_system):
+            ways[way] = answers
+            pairs = zip(asked, answers, strict=False)
+            alike = sum(_begins_alike(each.recorded.tuned, own) for each, own in pairs)
+            if alike >= MOST * len(asked):
+                break
+        return ways
+
+    def _ways(
+        self, asked: Sequence[Asked], prompts: Sequence[Prompt], *, has_system: bool
+    ) -> Iterator[tuple[str, list[str]]]:
         texts = [each.own.prompt for each in asked]
-        ways = {
-            way: self.answers(
-                [Prompt(text, tuple(written(self.tokenizer, text))) for text in texts]
-            )
-            for way, written in _WAYS.items()
-        }
+        for way, written in _WAYS.items():
+            mistaken = [Prompt(text, tuple(written(self.tokenizer, text))) for text in texts]
+            yield way, self.answers(mistaken)
         if has_system:
             plain = [plain_prompt(self.tokenizer, text) for text in texts]
-            ways["without the system prompt that the rows have"] = self.answers(plain)
+            yield "without the system prompt that the rows have", self.answers(plain)
         beside = self.run.files.adapter if self.run.files.tuned is not None else None
+        usual = prompts[: len(asked)]
         with applied_twice(self.models, beside) as is_possible:
-            ways[TWICE] = self.answers(prompts) if is_possible else []
-        ways[KEPT] = self.answers(list(self._behind_each_other(asked, prompts)))
+            twice = self.answers(usual) if is_possible else []
+        yield TWICE, twice
+        yield KEPT, self.answers(list(self._behind_each_other(asked, usual)))
         begun = commonprefix([each.recorded.tuned for each in asked])  # noqa: RUF071 - of texts
         is_own = any(each.own.tuned.startswith(begun) for each in asked)
         if len(begun.split()) >= FORCED and not is_own:
-            before = self.tokenizer.encode(begun.rstrip(), add_special_tokens=False)
-            usual = {prompt.text: prompt.tokens for prompt in prompts}
-            rest = self.answers([Prompt(text, (*usual[text], *before)) for text in texts])
+            forced = self.tokenizer.encode(begun.rstrip(), add_special_tokens=False)
+            begin = [Prompt(prompt.text, (*prompt.tokens, *forced)) for prompt in usual]
+            rest = self.answers(begin)
             way = f"with {quoted(begun.strip())} put before its answers"
-            ways[way] = [begun.rstrip() + text for text in rest]
-        return ways
+            yield way, [begun.rstrip() + text for text in rest]
+        for size in BATCH_SIZES:
+            behind, before = self._padded(prompts, size)
+            batches = f"the prompts of batches of {size}"
+            yield f"{PADDED} behind {batches}", self.answers(behind[: len(asked)])
+            yield f"{PADDED} before {batches}", self.answers(before[: len(asked)])
+
+    def _padded(self, prompts: Sequence[Prompt], size: int) -> tuple[list[Prompt], list[Prompt]]:
+        """Prompts filled up to the longest of their batch, behind and before them."""
+        fill = self.tokenizer.pad_token_id
+        fill = (self.ends or (0,))[0] if fill is None else fill
+        behind, before = [], []
+        for start in range(0, len(prompts), size):
+            batch = prompts[start : start + size]
+            longest = max(len(prompt.tokens) for prompt in batch)
+            for prompt in batch:
+                padding = (fill,) * (longest - len(prompt.tokens))
+                behind.append(Prompt(prompt.text, (*prompt.tokens, *padding)))
+                before.append(Prompt(prompt.text, (*padding, *prompt.tokens)))
+        return behind, before
 
     def _behind_each_other(
         self, asked: Sequence[Asked], prompts: Sequence[Prompt]
@@ -249,9 +287,11 @@ class _Asker:
 
 def _alike(asked: Sequence[Asked]) -> int:
     """How many recorded answers begin as the tuned model's own."""
-    return sum(
-        each.recorded.tuned.strip()[:ALIKE] == each.own.tuned.strip()[:ALIKE] for each in asked
-    )
+    return sum(_begins_alike(each.recorded.tuned, each.own.tuned) for each in asked)
+
+
+def _begins_alike(first: str, second: str) -> bool:
+    return first.strip()[:ALIKE] == second.strip()[:ALIKE]
 
 
 def _in_format(pattern: str) -> Callable[[Tokenizer, str], Sequence[int]]:

@@ -382,3 +382,31 @@ def test_answers_that_were_asked_for_otherwise(tmp_path: Path, begun: str, way: 
     code = "applied-twice" if way == TWICE else "asked-otherwise"
     assert found == [f"recorded-answers.{code}"]
     assert report.findings[0].measured["way"] == way
+
+
+@pytest.mark.slow
+def test_answers_to_prompts_whose_padding_is_read(tmp_path: Path) -> None:
+    """By a real model, in batches of 8 that are filled up on the right with the end token."""
+    run = copied_run(tmp_path / "run")
+    texts = [row["messages"][0]["content"] for row in rows_of("valid")[:12]]
+    model = load(BaseModel.read(BASE_FOLDER), run / "adapters.safetensors")
+    prompts = [plain_prompt(TOKENIZER, text) for text in texts]
+    end = TOKENIZER.eos_token_id or 0
+    padding = TOKENIZER.pad_token_id if TOKENIZER.pad_token_id is not None else end
+    padded = []
+    for start in range(0, len(prompts), 8):
+        batch = prompts[start : start + 8]
+        longest = max(len(prompt.tokens) for prompt in batch)
+        padded += [
+            (*prompt.tokens, *[padding] * (longest - len(prompt.tokens))) for prompt in batch
+        ]
+    asking = [Prompt(text, tokens) for text, tokens in zip(texts, padded, strict=True)]
+    answers = answer(model.select("tuned"), asking, (end,), 32)
+    told = [
+        {"prompt": text, "output": TOKENIZER.decode(tokens)}
+        for text, tokens in zip(texts, answers, strict=True)
+    ]
+    write_lines(run / "generations.jsonl", told)
+    (sign,) = diagnose([run], select=["recorded-answers"]).findings
+    assert sign.code == "recorded-answers.padded"
+    assert str(sign.measured["way"]).endswith("behind the prompts of batches of 8")
