@@ -54,7 +54,6 @@ class Planned:
     """What is said of a run that has not begun.
 
     Attributes:
-        readiness: whether it may begin.
         open_because: what could not be looked at, as a clause; "" for nothing.
         facts: what the plan comes to, a sentence each.
     """
@@ -70,15 +69,14 @@ class Report:
 
     Attributes:
         outcomes: of every check, with what it measured for the figures.
-        diagnosis: the causes, best first.
-        coverage: what is known of every cause.
+        diagnosis: best first.
         left_out: what the time for running models did not allow, a clause each.
         experiments: what `reproduce` tried.
         commands: that make this report again.
         versions: package -> version, of what trained and of what examined.
         unreadable: files that could not be read, a sentence each.
         withheld: whether it is without rows and outputs.
-        planned: what is said of a run that has not begun; None of one that was made.
+        planned: None of a run that was made.
     """
 
     name: str

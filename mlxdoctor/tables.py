@@ -25,10 +25,8 @@ def record(
     Lists become tuples, and text loses the space around it.
 
     Args:
-        kind: the dataclass. A field without a default is a key that the table must have.
-        file: where the table is from, for messages.
-        name: what the table is called, for messages.
-        table: its keys and values.
+        kind: a field without a default is a key that the table must have.
+        file, name: of the table, for messages.
         given: fields that are not read from the table as they stand, by name.
 
     Raises:

@@ -25,11 +25,7 @@ class UnmeasuredError(KeyError):
 
 
 def fill(template: str, values: Mapping[str, Any]) -> str:
-    """The template with its values.
-
-    Args:
-        template: see the module's docstring.
-        values: what was measured, by name.
+    """The template, as the module's docstring has it, with what was measured.
 
     Raises:
         UnmeasuredError: a value outside of square brackets is None or not there.

@@ -33,7 +33,6 @@ class Best:
     """The best save of a run.
 
     Attributes:
-        place: of the save.
         how: its held-out loss was measured here, or is the validation loss in the log.
         losses: place -> the loss, nats a token, of every save that has one.
         rows: held-out rows that it was measured on; 0 for a log.

@@ -78,11 +78,7 @@ def planned_config(file: Path | None, options: Mapping[str, Any]) -> TrainingCon
 
 
 def _only_one(folder: Path) -> Path:
-    """The configuration that a folder holds.
-
-    Raises:
-        InputError: it holds none or several.
-    """
+    """The configuration that a folder holds; none or several are refused."""
     written = folder / CONFIG_NAME
     try:
         plans = [written] if written.exists() else list(filter(is_plan, sorted(folder.iterdir())))
@@ -101,12 +97,7 @@ def all_changes(
 ) -> Fix | None:
     """Every change of a key that a named or possible cause, or a finding by itself, advises.
 
-    The first cause to change a key decides it.
-
-    Args:
-        config: what is planned.
-        diagnosis: the causes, best first.
-        findings: all of them.
+    The first cause to change a key decides it; `diagnosis` has the best first.
     """
     before: dict[str, Any] = {}
     after: dict[str, Any] = {}
@@ -161,12 +152,7 @@ def _advised(
 def changed_text(config: TrainingConfig, after: Mapping[str, Any]) -> str:
     """The configuration's file with other values: YAML keeps its comments and its order.
 
-    Args:
-        config: what is planned; without a file it is written as YAML.
-        after: key -> value; a key with dots is nested.
-
-    Raises:
-        InputError: the file can't be read again.
+    Without a file it is written as YAML. A key with dots is nested.
     """
     if config.path.suffix.lower() not in _YAML and config.sources:
         values = copy.deepcopy(dict(config.values))

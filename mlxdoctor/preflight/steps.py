@@ -70,10 +70,7 @@ def first_step(run: Prepared, progress: Progress | None = None) -> TrainingStep:
 
 
 def timed(run: Prepared, seconds: float) -> Timed:
-    """Make updates that change nothing, for their time; the model is put back as it was.
-
-    Args:
-        seconds: that they may take, about.
+    """Make updates that change nothing for about so many seconds; the model is put back as it was.
 
     Raises:
         InputError: there are fewer rows than a batch has.

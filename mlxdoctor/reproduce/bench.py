@@ -140,11 +140,7 @@ class Bench:
     def observe(
         self, change: Change, seed: int, question: Question, cause: str | None = None
     ) -> Observation:
-        """Make one rerun, or recall it, and list it as the report shows it.
-
-        Raises:
-            InputError, BudgetSpent: as `rerun`.
-        """
+        """Make one rerun, or recall it, and list it as the report shows it; raises as `rerun`."""
         seen = self.make(self.lab, change, seed)
         rerun = Rerun(
             experiment=change.kind,
@@ -167,10 +163,8 @@ class Bench:
     def shortened(self) -> "Bench":
         """The same bench, its reruns no longer than the time for all of them allows.
 
-        What a step and an examination take is measured by a trial of a few iterations.
-
-        Raises:
-            InputError, BudgetSpent: as `rerun`.
+        What a step and an examination take is measured by a trial of a few iterations; it raises
+        as `rerun`.
         """
         failure = self.failure
         least = max(LEAST, failure.onset or 0, failure.least)

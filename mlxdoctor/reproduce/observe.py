@@ -89,8 +89,7 @@ class Observation:
         base_loss: mean loss of the base model on the answers of held-out rows, nats a
             token, masked correctly whatever the trainer did; None without such rows.
         loss: likewise of the rerun's model; NaN where it gives none.
-        iterations: of each training loss.
-        losses: as the trainer saw them, nats a token.
+        losses: as the trainer saw them, at `iterations`, nats a token.
         samples: the first few answers, their texts cut off.
         seconds: training and examination together.
         step_seconds: of the median step of training.
