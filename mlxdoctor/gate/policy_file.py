@@ -190,8 +190,15 @@ def _suggestion(name: str, known: Iterable[str]) -> str:
 
 def _table(path: Path) -> Mapping[str, Any] | None:
     """The policy in a file; None where a project's file has none."""
-    text = _text(path)
+    if not path.exists():
+        raise InputError(path, "there is no such policy", "name the policy with --policy")
+    # A project's file may be empty.
+    content = read_bytes(path, "policy_bytes")[0] if require_file(path) else b""
     try:
+        text = content.decode("utf-8")
+        # Parsing takes the square of them.
+        if _LONG_KEY.search(text):
+            raise InputError(path, f"has a key of more than {MAX_PARTS} parts", "correct it")
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(path, f"is not valid TOML ({error})", "correct it") from None
@@ -213,18 +220,3 @@ def _table(path: Path) -> Mapping[str, Any] | None:
         problem = f"has {beside[0]} above [tool.mlxdoctor], which alone is read"
         raise InputError(path, problem, "write it below")
     return own
-
-
-def _text(path: Path) -> str:
-    if not path.exists():
-        raise InputError(path, "there is no such policy", "name the policy with --policy")
-    # A project's file may be empty.
-    content = read_bytes(path, "policy_bytes")[0] if require_file(path) else b""
-    try:
-        text = content.decode("utf-8")
-    except ValueError as error:
-        raise InputError(path, f"is not valid TOML ({error})", "correct it") from None
-    # Parsing takes the square of them.
-    if _LONG_KEY.search(text):
-        raise InputError(path, f"has a key of more than {MAX_PARTS} parts", "correct it")
-    return text
