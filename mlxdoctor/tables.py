@@ -43,18 +43,9 @@ def record(
     return kind(**values)
 
 
-def pattern(file: str, name: str, table: Mapping[str, Any], key: str) -> re.Pattern[str] | None:
-    """The pattern under a key of a table; None where it has no such key.
-
-    Raises:
-        InputError: it is no pattern.
-    """
-    if key not in table:
-        return None
-    try:
-        return re.compile(table[key])
-    except re.error as problem:
-        raise InputError(file, f"{name}: {key} is not a pattern ({problem})") from None
+def pattern(table: Mapping[str, Any], key: str) -> re.Pattern[str] | None:
+    """The pattern under a key of a table; None where it has no such key."""
+    return re.compile(table[key]) if key in table else None
 
 
 def _plain(value: Any) -> Any:

@@ -6,14 +6,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS, MLX_LM_LORA_DEFAULTS
 from mlxdoctor.evidence.source import Sniffed, read_text
-from mlxdoctor.finding import ADVISED, Finding, Severity
+from mlxdoctor.finding import ADVISED, Finding, Severity, some_of
 from mlxdoctor.judge.remedy import (
     assign,
     config_diff,
@@ -64,17 +63,16 @@ def planned_config(file: Path | None, options: Mapping[str, Any]) -> TrainingCon
             raise InputError(
                 file, "is a PEFT configuration", "name one with the keys of `mlx_lm.lora`"
             )
-        return replace(config, values=MappingProxyType({**config.values, **stated}))
+        return replace(config, values={**config.values, **stated})
     if not stated:
         raise InputError(
             None, "there is nothing to examine", "name a configuration, or --model and --data"
         )
-    config = TrainingConfig((), NO_FILE, MappingProxyType(stated), "mlx-lm")
+    config = TrainingConfig((), NO_FILE, stated, "mlx-lm")
     if config.describes_training:
         return config
     # A configuration that says nothing of training is one of an adapter.
-    optimizer = MLX_LM_DEFAULTS["optimizer"]
-    return replace(config, values=MappingProxyType({**stated, "optimizer": optimizer}))
+    return replace(config, values={**stated, "optimizer": MLX_LM_DEFAULTS["optimizer"]})
 
 
 def _only_one(folder: Path) -> Path:
@@ -87,7 +85,7 @@ def _only_one(folder: Path) -> Path:
     if len(plans) == 1:
         return plans[0]
     if plans:
-        names = ", ".join(path.name for path in plans[:3]) + (", ..." if len(plans) > 3 else "")
+        names = some_of([path.name for path in plans])
         raise InputError(folder, f"holds {len(plans)} configurations ({names})", "name one of them")
     raise InputError(folder, "holds no training configuration", "name its file")
 
