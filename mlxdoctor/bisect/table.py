@@ -200,12 +200,9 @@ def best_of(
 def _history(run: Run) -> CheckpointHistory:
     if (history := run.get(CheckpointHistory)) is not None:
         return history
+    root = run.files.roots[0]
+    if not root.is_dir():
+        remedy = "name the folder that the run saved them in"
+        raise InputError(root, "is not a folder with checkpoints", remedy)
     # PEFT keeps each checkpoint in a folder of its own, which discovery does not look for.
-    folder = next((path for path in run.files.roots if path.is_dir()), None)
-    if folder is None:
-        raise InputError(
-            run.files.roots[0] if run.files.roots else None,
-            "is not a folder with checkpoints",
-            "name the folder that the run saved them in",
-        )
-    return CheckpointHistory.read(folder)
+    return CheckpointHistory.read(root)

@@ -9,11 +9,11 @@ from mlxdoctor.causes import Cause, KnowledgeBase
 from mlxdoctor.confirmation import Rerun
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.exhibits import Curve
-from mlxdoctor.finding import Finding, Outcome, Severity
+from mlxdoctor.finding import LOOKED, Finding, Outcome, Severity
 from mlxdoctor.judge.remedy import fix_for, needed_values
 from mlxdoctor.report import Fix
-from mlxdoctor.reproduce.observe import Change, Observation, rerun
-from mlxdoctor.reproduce.rules import Question, Signs, Trials, needed, recorded_signs
+from mlxdoctor.reproduce.observe import Change, Observation, rerun, symptom_checks
+from mlxdoctor.reproduce.rules import Question, Signs, Trials, needed, signs
 from mlxdoctor.twin.rerun import Laboratory
 from mlxdoctor.verdict import Coverage
 
@@ -40,7 +40,6 @@ class Failure:
 
     Attributes:
         seeds: those that are tried, the run's own first.
-        iterations: of each rerun.
         usual: key -> the range of values that is usual for the run's model.
         coverage: what the diagnosis knows of each cause, by its id.
         least: iterations that show the failure at the least; 0: as the onset and the limits say.
@@ -62,7 +61,12 @@ class Failure:
     @cached_property
     def recorded(self) -> Signs:
         """Its symptoms."""
-        return recorded_signs(self.outcomes, self.knowledge)
+        names = {check.name for check in symptom_checks()}
+        of_training = [outcome for outcome in self.outcomes if outcome.check in names]
+        findings = (finding for outcome in of_training for finding in outcome.findings)
+        looked = [outcome.check for outcome in of_training if outcome.status in LOOKED]
+        codes = [(finding.code, finding.severity.value) for finding in findings]
+        return signs(codes, self.knowledge, looked)
 
     @property
     def everything(self) -> Question:

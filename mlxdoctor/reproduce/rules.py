@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from mlxdoctor.causes import Cause, KnowledgeBase
 from mlxdoctor.confirmation import Confirmation
-from mlxdoctor.finding import LOOKED, Outcome, Severity
+from mlxdoctor.finding import Severity
 from mlxdoctor.report import Fix
-from mlxdoctor.reproduce.observe import Observation, symptom_checks
+from mlxdoctor.reproduce.observe import Observation
 
 #: What settles a fault in a trainer's code that reruns leave open.
 PROBE = "what a step of the run's own trainer does (`mlxdoctor probe FILE:FUNCTION`)"
@@ -91,15 +91,6 @@ def signs(
         if (group is None or not group.configured) and level is not Severity.INFO:
             codes[code] = max(level, codes.get(code, level), key=lambda one: one.rank)
     return Signs(codes, frozenset(looked), knowledge)
-
-
-def recorded_signs(outcomes: Iterable[Outcome], knowledge: KnowledgeBase) -> Signs:
-    """The signs of the run that was examined."""
-    names = {check.name for check in symptom_checks()}
-    of_training = [outcome for outcome in outcomes if outcome.check in names]
-    findings = (finding for outcome in of_training for finding in outcome.findings)
-    looked = [outcome.check for outcome in of_training if outcome.status in LOOKED]
-    return signs([(one.code, one.severity.value) for one in findings], knowledge, looked)
 
 
 def needed(seeds: int) -> int:
