@@ -82,7 +82,6 @@ class Check:
         name: the module's name with dashes.
         symptoms: every code it can report, with what is said of it once and for all.
         documentation: its module's docstring.
-        requirements: the evidence it takes.
         marks_onset: whether the onset of a finding is where the loss began to go wrong.
         rerun_symptom: whether it looks at what a run did, so that a rerun under a changed
             condition can have its findings or lack them.

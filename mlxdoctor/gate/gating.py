@@ -97,9 +97,8 @@ def _judged(
 
 def exit_code(items: Sequence[GateItem]) -> int:
     """1 where an item failed, else 2 where one is unusable, else 3 where one is inconclusive."""
-    statuses = {item.status for item in items}
-    order = (ItemStatus.FAILED, ItemStatus.UNUSABLE, ItemStatus.INCONCLUSIVE)
-    return next((code for code, status in enumerate(order, 1) if status in statuses), 0)
+    worst = {item.status for item in items} - {ItemStatus.PASSED}
+    return min(map(tuple(ItemStatus).index, worst), default=0)
 
 
 def _needs_models(weighed: Weighed) -> bool:
