@@ -152,8 +152,8 @@ class Check:
         unsought = {code: each.why for each in not_looked_for for code in each.symptoms}
         if status is Status.INCONCLUSIVE:
             # A fact found before the check gave up is still a fact; the rest was not looked for.
-            found = {finding.code for finding in findings}
-            unsought = {code: reason for code in self.symptoms if code not in found} | unsought
+            reported = {finding.code for finding in findings}
+            unsought = {code: reason for code in self.symptoms if code not in reported} | unsought
         if findings and status in (Status.PASSED, Status.INCONCLUSIVE):
             status = Status.FOUND
         return Outcome(
@@ -274,17 +274,17 @@ def discover() -> tuple[Check, ...]:
     Raises:
         ValueError: two checks share a name, or two of them a code.
     """
-    found = [check for module in modules_of(BUILTIN_PACKAGE) for check in _checks_in(module)]
+    checks = [check for module in modules_of(BUILTIN_PACKAGE) for check in _checks_in(module)]
     for entry_point in entry_points(group=ENTRY_POINT_GROUP):
         try:
             loaded = entry_point.load()
         except Exception as error:  # one package's bug must not hide what the others find
             loaded = _not_imported(entry_point, error)
-        found.extend([loaded] if isinstance(loaded, Check) else _checks_in(loaded))
-    codes = Counter(code for check in found for code in check.symptoms)
+        checks.extend([loaded] if isinstance(loaded, Check) else _checks_in(loaded))
+    codes = Counter(code for check in checks for code in check.symptoms)
     if repeated := [code for code, count in codes.items() if count > 1]:
         raise ValueError(f"the code {repeated[0]} is reported by two checks: remove one of them")
-    return tuple(sorted(found, key=lambda check: check.name))
+    return tuple(sorted(checks, key=lambda check: check.name))
 
 
 def _not_imported(entry_point: EntryPoint, error: Exception) -> Check:

@@ -63,11 +63,11 @@ def duration(seconds: float) -> str:
 @lru_cache(maxsize=4096)
 def _parts(template: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """The template cut into plain text, and alternatives for each part in brackets."""
-    found = list(_PART.finditer(template))
-    if sum(len(part[0]) for part in found) != len(template):
+    pieces = list(_PART.finditer(template))
+    if sum(len(part[0]) for part in pieces) != len(template):
         raise ValueError(f"a square bracket is not closed in {template!r}")
     parts: list[tuple[str, tuple[str, ...]]] = []
-    for part in found:
+    for part in pieces:
         if part[0] in ("[[", "]]"):
             parts.append((part[0][0], ()))
         elif part[1] is not None:

@@ -109,8 +109,9 @@ class Failure:
 def onset_of(outcomes: Iterable[Outcome]) -> int | None:
     """The first iteration at which an error shows in the loss; None where none does."""
     marking = (outcome.findings for outcome in outcomes if outcome.marks_onset)
-    errors = (one for findings in marking for one in findings if one.severity is Severity.ERROR)
-    return min((one.onset for one in errors if one.onset is not None), default=None)
+    findings = (finding for each in marking for finding in each)
+    errors = (finding for finding in findings if finding.severity is Severity.ERROR)
+    return min((error.onset for error in errors if error.onset is not None), default=None)
 
 
 def is_about_length(cause: Cause | None) -> bool:
@@ -160,7 +161,7 @@ class Bench:
             curve=Curve(seen.iterations, seen.losses),
             samples=seen.samples,
         )
-        if not any((one.label, one.seed) == (rerun.label, seed) for one in self.trials):
+        if not any((trial.label, trial.seed) == (rerun.label, seed) for trial in self.trials):
             self.trials.append(rerun)
         return seen
 
