@@ -10,7 +10,8 @@ from mlxdoctor.evidence.run_files import is_data_path, is_model_folder, iteratio
 
 #: Files by which a folder is known as an adapter or a run.
 ADAPTER_NAMES = frozenset(
-    {"adapters.safetensors", "adapter_model.safetensors", "adapters.npz", "adapter_config.json"}
+    {"adapters.safetensors", "adapter_model.safetensors", "adapters.npz", "adapter.safetensors"}
+    | {"adapter_config.json"}
 )
 
 
