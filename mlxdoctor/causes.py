@@ -180,11 +180,7 @@ class KnowledgeBase:
 
 @cache
 def load_causes() -> KnowledgeBase:
-    """The shipped knowledge base.
-
-    Raises:
-        InputError: causes.toml has an unknown or a missing key.
-    """
+    """The shipped knowledge base."""
     return parse_causes(files("mlxdoctor").joinpath(FILE).read_text("utf-8"))
 
 

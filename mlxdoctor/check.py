@@ -220,9 +220,7 @@ def check(
 ) -> Callable[[Callable[..., Iterable[Yield]]], Check]:
     """Turn a function into a `Check` named after its module.
 
-    Args:
-        codes: code -> what it stands for; the check's name is put before each code.
-        marks_onset, rerun_symptom: what the check is good for; see `Check`.
+    The check's name is put before each code.
 
     Raises:
         TypeError: the function's annotations do not say which evidence it needs, or a code has

@@ -178,9 +178,7 @@ def best_of(
 ) -> Best | None:
     """The good save with the lowest loss; None where nothing compares them.
 
-    Args:
-        behaviours: place -> what was measured on held-out rows.
-        validations: the log's validation loss at each save, which counts where none was.
+    The log's validation losses count where nothing was measured on held-out rows.
     """
     if behaviours:
         losses = {place: save.loss for place, save in behaviours.items() if isfinite(save.loss)}

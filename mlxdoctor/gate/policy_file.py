@@ -140,12 +140,7 @@ def _parsed(
     where: str = "",
     needed: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The values of a table, by fields.
-
-    Args:
-        kinds: the keys that it may have, and their types.
-        names: of checks, and of codes: what a value may name.
-    """
+    """The values of a table, by fields; `kinds` are the keys that it may have and their types."""
     if not isinstance(stated, Mapping):
         problem = f"{where.rstrip('.: ')} is no table"
         raise InputError(None, problem, "write a line for each key below it")

@@ -22,14 +22,9 @@ FAULTS = frozenset({"non-finite", "fresh: never trained", "zero B", "zero A"})
 
 
 def inspect_adapter(path: Path, base: BaseModel | None = None) -> Inspection:
-    """Read every value of an adapter.
+    """Read every value of an adapter; its configuration is looked for beside it.
 
-    Args:
-        path: the adapter's folder or file; the configuration is looked for beside it.
-        base: the model it changes, for relative norms and for the verdicts on fit.
-
-    Raises:
-        InputError: the adapter or its configuration cannot be used.
+    The base is for relative norms and for the verdicts on fit.
     """
     adapter = Adapter.read(path)
     config = TrainingConfig.beside(adapter.path)

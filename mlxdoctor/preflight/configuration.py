@@ -48,13 +48,8 @@ def planned_config(file: Path | None, options: Mapping[str, Any]) -> TrainingCon
     """The configuration as `mlx_lm.lora` completes it: options go before the file's keys.
 
     Args:
-        file: YAML or JSON, or a folder with an `adapter_config.json` or one configuration in it;
-            None for options alone.
+        file: YAML or JSON, or a folder with an `adapter_config.json` or one configuration in it.
         options: mlx-lm's keys -> values; those that are None count as not stated.
-
-    Raises:
-        InputError: the file can't be read or is no training configuration, or there is neither
-            a file nor an option.
     """
     stated = {key: value for key, value in options.items() if value is not None}
     if file is not None:
