@@ -49,20 +49,16 @@ class DoesNotArise(NotApplicable):
 
 
 class EvidenceSource(Protocol):
-    """What a check runner needs of a `Run`."""
+    """What a check needs of a `Run`, which says what each of them is."""
 
-    def get(self, kind: type[T]) -> T | None:
-        """The evidence of that kind, or None."""
+    def get(self, kind: type[T]) -> T | None: ...
 
-    def why_missing(self, kind: type[Any]) -> str:
-        """Why `get` returned None, as a clause: "no training log was found"."""
+    def why_missing(self, kind: type[Any]) -> str: ...
 
-    def cannot_have(self, kind: type[Any]) -> bool:
-        """Whether a run of its kind has no such evidence, so that nothing is lacking."""
+    def cannot_have(self, kind: type[Any]) -> bool: ...
 
     @property
-    def is_planned(self) -> bool:
-        """Whether the run has not begun."""
+    def is_planned(self) -> bool: ...
 
 
 @dataclass(frozen=True)

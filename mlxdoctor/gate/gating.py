@@ -36,8 +36,7 @@ def run_gate(
 ) -> tuple[GateResult, frozenset[Known]]:
     """Examine everything that `paths` names, and judge it by the policy.
 
-    Args:
-        accept_all: what fails an item becomes known, and what is gone is forgotten.
+    With `accept_all`, what fails an item becomes known, and what is gone is forgotten.
 
     Returns:
         The result, and the known findings that it was judged by.

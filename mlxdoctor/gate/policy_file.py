@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date
 from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -97,9 +98,8 @@ def read_policy(path: Path) -> Policy:
 
 
 def _policy(path: Path, table: Mapping[str, Any]) -> Policy:
-    checks = {check.name for check in discover()}
-    codes = {code for check in discover() for code in check.codes}
-    names = {"check": checks, "code": checks | codes}
+    checks = {check.name: check.codes for check in discover()}
+    names = {"check": checks.keys(), "code": {*checks, *chain(*checks.values())}}
     rules = _kinds(Rules)
     kinds = {**rules, "baseline": str, "override": list, "ignore": list}
     values = _parsed(table, kinds, names)
