@@ -38,11 +38,7 @@ CLEAR = "the cause is clear without training again; --replay does it all the sam
 
 @dataclass(frozen=True, kw_only=True)
 class RunReport(Report):
-    """A report and the run that it is about.
-
-    Attributes:
-        run: the run, which keeps the evidence that was read.
-    """
+    """A report and the run that it is about, which keeps the evidence that was read."""
 
     run: Run
 

@@ -49,7 +49,6 @@ class Change:
         key: the configuration key; dots enter nested tables.
         operation: "set", "divide" or "multiply".
         value: the new value, or the factor.
-        advised_only: whether the change is only proposed with a value that a finding advises.
     """
 
     key: str
@@ -60,40 +59,13 @@ class Change:
 
 @dataclass(frozen=True)
 class Cause:
-    """A root cause, as data.
+    """A root cause, as data: the head of causes.toml says what each key is for.
 
     Attributes:
         id: its key in causes.toml, and its name in reports.
-        title: a short sentence that names it.
-        summary: what it does to a run, in one line.
-        explanation: a paragraph for a person who meets it for the first time.
-        remedy: what to do, in one or two sentences.
-        prior: log-odds before any finding (natural logarithm).
         weights: entry -> log-odds that the finding adds; negative for evidence against the cause.
-            An entry is a code, or a code and the least severity for which it counts:
-            `a-check.copies:error`. Of several for one code evidence against the cause counts.
-        ruled_out_by: sets of entries. If no finding supports the cause, a set rules it out when
-            all of its findings were looked for and none was found.
-        broad: whether there are more kinds of it than anybody looks for: where nothing is found
-            there is no sign of it, and it is not ruled out.
-        change: the configuration change that cures it; None if no change does.
-        inject: faults of the reference trainer that re-create the cause of a faulty trainer,
-            the likeliest first.
-        leave_out: code of a finding -> the rows that it is about; a run without these rows is
-            cured of the cause.
-        no_experiment: why no experiment can show it, as a clause; empty if one can.
-        shown_by_diagnosis: whether its proofs are facts, so that it needs no experiment.
-        only_in_code: whether the cause is always in a trainer's code: if a sound trainer fails
-            as well, it is another cause.
-        changes_losses: whether in a trainer's code it changes the losses from the first
-            steps on.
-        of_the_report: whether it spoils only the reported figures, not the model; other
-            failures then have another cause.
-        finding_says: whether the fix of its strongest finding is shown instead of the remedy.
-        beside_change: what else to do if the change is shown with its numbers; if empty,
-            the remedy is shown.
-        called: entry -> texts that replace the cause's own if the entry applies. In the table a key
-            may name several entries, with spaces between them.
+        inject: the likeliest fault first.
+        called: entry -> texts that replace the cause's own if the entry applies.
     """
 
     id: str
@@ -208,11 +180,7 @@ class KnowledgeBase:
 
 @cache
 def load_causes() -> KnowledgeBase:
-    """The shipped knowledge base.
-
-    Raises:
-        InputError: causes.toml has an unknown or a missing key.
-    """
+    """The shipped knowledge base."""
     return parse_causes(files("mlxdoctor").joinpath(FILE).read_text("utf-8"))
 
 

@@ -1,26 +1,8 @@
 """What a check is, how checks are found, and how they are run.
 
-A check is a module with one function decorated by `@check`. The function's
-parameters say, by their type annotations, which evidence it needs:
-
-    @check(
-        codes={
-            "zero-b": Symptom.error(
-                "every B is exactly zero",
-                says="B is exactly zero in all {modules:* module}.",
-                fix="...",
-            )
-        }
-    )
-    def adapter_presence(adapter: Adapter, config: TrainingConfig | None) -> Iterator[Sign]:
-        yield Sign("zero-b", {"modules": 16})
-
-A parameter annotated `X` is required: without that evidence the check is
-skipped, and the reason is reported. `X | None` is optional. Beside signs it may
-yield what a figure shows (`Exhibit`), what was as it should be (`Seen`, on which
-`healthy` rests), and what it could not look for (`Unsought`).
-The check's name is its module's name with dashes; its module docstring is the
-text that `mlxdoctor explain` prints.
+A check is a module with one function decorated by `@check`: "Adding a check" in CONTRIBUTING.md
+shows one. Beside signs it may yield what a figure shows (`Exhibit`), what was as it should be
+(`Seen`, on which `healthy` rests), and what it could not look for (`Unsought`).
 """
 
 import inspect
@@ -29,7 +11,7 @@ import time
 import types
 import typing
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol, TypeVar
@@ -66,18 +48,17 @@ class DoesNotArise(NotApplicable):
     """Raised by a check for a run that cannot have what it looks for: nothing was fused, say."""
 
 
-class NotImported(Exception):  # noqa: N818 - an outcome, not an error
-    """Raised in place of a check of another package that cannot be imported."""
-
-
 class EvidenceSource(Protocol):
-    """What a check runner needs of a `Run`."""
+    """What a check needs of a `Run`, which says what each of them is."""
 
-    def get(self, kind: type[T]) -> T | None:
-        """The evidence of that kind, or None."""
+    def get(self, kind: type[T]) -> T | None: ...
 
-    def why_missing(self, kind: type[Any]) -> str:
-        """Why `get` returned None, as a clause: "no training log was found"."""
+    def why_missing(self, kind: type[Any]) -> str: ...
+
+    def cannot_have(self, kind: type[Any]) -> bool: ...
+
+    @property
+    def is_planned(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -89,17 +70,6 @@ class Requirement:
     optional: bool
 
 
-@dataclass
-class _Gathered:
-    """What a check has yielded so far."""
-
-    findings: list[Finding] = field(default_factory=list)
-    exhibits: list[Exhibit] = field(default_factory=list)
-    seen: list[Seen] = field(default_factory=list)
-    unsought: dict[str, str] = field(default_factory=dict)
-    arises: bool = True
-
-
 @dataclass(frozen=True)
 class Check:
     """A check, ready to run.
@@ -108,7 +78,6 @@ class Check:
         name: the module's name with dashes.
         symptoms: every code it can report, with what is said of it once and for all.
         documentation: its module's docstring.
-        requirements: the evidence it takes.
         marks_onset: whether the onset of a finding is where the loss began to go wrong.
         rerun_symptom: whether it looks at what a run did, so that a rerun under a changed
             condition can have its findings or lack them.
@@ -154,20 +123,17 @@ class Check:
         `check_seconds` (in the main thread; see `time_limit`), or more memory than there is.
         """
         start = time.perf_counter()
-        got = _Gathered()
+        results: list[Finding | Exhibit | Seen | Unsought] = []
+        status, reason, arises = Status.PASSED, "", True
         try:
             with Stage(f"the check {self.name}"), time_limit(current().check_seconds):
-                status, reason = self._ask(source, got)
+                results.extend(self._results(source))
         except Inconclusive as error:
-            # A fact found before the check gave up is still a fact; the rest was not looked for.
-            found = {finding.code for finding in got.findings}
-            unsought = {code: str(error) for code in self.symptoms if code not in found}
-            got.unsought = unsought | got.unsought
-            status, reason = Status.FOUND if found else Status.INCONCLUSIVE, str(error)
-        except (StageStopped, NotImported) as error:
+            status, reason = Status.INCONCLUSIVE, str(error)
+        except StageStopped as error:
             status, reason = Status.CRASHED, str(error)
         except (NotApplicable, InputError) as error:
-            got.arises = not isinstance(error, DoesNotArise)
+            arises = not isinstance(error, DoesNotArise)
             status, reason = Status.SKIPPED, str(error)
         except TimeLimitExceeded as error:
             # Not inconclusive: evidence made to keep a check busy must not pass.
@@ -177,43 +143,48 @@ class Check:
             status, reason = Status.CRASHED, "needed more memory than there is"
         except Exception as error:  # one check's bug must not hide the others' findings
             status, reason = Status.CRASHED, failure_of(error).sentence
+        findings = [result for result in results if isinstance(result, Finding)]
+        not_looked_for = [result for result in results if isinstance(result, Unsought)]
+        unsought = {code: each.why for each in not_looked_for for code in each.symptoms}
+        if status is Status.INCONCLUSIVE:
+            # A fact found before the check gave up is still a fact; the rest was not looked for.
+            reported = {finding.code for finding in findings}
+            unsought = {code: reason for code in self.symptoms if code not in reported} | unsought
+        if findings and status in (Status.PASSED, Status.INCONCLUSIVE):
+            status = Status.FOUND
         return Outcome(
             check=self.name,
             status=status,
             reason=reason,
             seconds=round(time.perf_counter() - start, SECONDS_DIGITS),
-            findings=tuple(sorted(got.findings, key=lambda finding: -finding.severity.rank)),
-            exhibits=tuple(got.exhibits),
+            findings=tuple(sorted(findings, key=lambda finding: -finding.severity.rank)),
+            exhibits=tuple(result for result in results if isinstance(result, Exhibit)),
             marks_onset=self.marks_onset,
-            seen=tuple(got.seen),
-            unsought=got.unsought,
-            arises=got.arises,
+            seen=tuple(result for result in results if isinstance(result, Seen)),
+            unsought=unsought,
+            arises=arises,
         )
 
-    def _ask(self, source: EvidenceSource, got: _Gathered) -> tuple[Status, str]:
-        """Call the function with its evidence; what it yields goes into `got` as it comes."""
+    def _results(self, source: EvidenceSource) -> Iterator[Finding | Exhibit | Seen | Unsought]:
+        """What the function yields for its evidence, its sentences filled and its codes whole."""
         arguments: dict[str, Any] = {}
         for requirement in self.requirements:
             value = source.get(requirement.kind)
             if value is None and not requirement.optional:
-                # A source that was made by hand need not know.
-                cannot_have = getattr(source, "cannot_have", lambda _: False)
-                got.arises = not cannot_have(requirement.kind)
-                return Status.SKIPPED, source.why_missing(requirement.kind)
+                why = source.why_missing(requirement.kind)
+                is_lacking = not source.cannot_have(requirement.kind)
+                raise NotApplicable(why) if is_lacking else DoesNotArise(why)
             arguments[requirement.parameter] = value
-        # A source that was made by hand is of a run.
-        is_planned = bool(getattr(source, "is_planned", False))
         for result in self.function(**arguments):
             match result:
                 case Exhibit():
-                    got.exhibits.append(result)
+                    yield result
                 case Seen():
-                    got.seen.append(replace(result, message=fill(result.message, result.measured)))
+                    yield replace(result, message=fill(result.message, result.measured))
                 case Unsought():
-                    got.unsought |= {self._declared(each): result.why for each in result.symptoms}
+                    yield replace(result, symptoms=tuple(map(self._declared, result.symptoms)))
                 case Sign():
-                    got.findings.append(self._finding(result, is_planned=is_planned))
-        return (Status.FOUND if got.findings else Status.PASSED), ""
+                    yield self._finding(result, is_planned=source.is_planned)
 
     def _declared(self, symptom: str) -> str:
         code = f"{self.name}.{symptom}"
@@ -245,9 +216,7 @@ def check(
 ) -> Callable[[Callable[..., Iterable[Yield]]], Check]:
     """Turn a function into a `Check` named after its module.
 
-    Args:
-        codes: code -> what it stands for; the check's name is put before each code.
-        marks_onset, rerun_symptom: what the check is good for; see `Check`.
+    The check's name is put before each code.
 
     Raises:
         TypeError: the function's annotations do not say which evidence it needs, or a code has
@@ -299,17 +268,17 @@ def discover() -> tuple[Check, ...]:
     Raises:
         ValueError: two checks share a name, or two of them a code.
     """
-    found = [check for module in modules_of(BUILTIN_PACKAGE) for check in _checks_in(module)]
+    checks = [check for module in modules_of(BUILTIN_PACKAGE) for check in _checks_in(module)]
     for entry_point in entry_points(group=ENTRY_POINT_GROUP):
         try:
             loaded = entry_point.load()
         except Exception as error:  # one package's bug must not hide what the others find
             loaded = _not_imported(entry_point, error)
-        found.extend([loaded] if isinstance(loaded, Check) else _checks_in(loaded))
-    codes = Counter(code for check in found for code in check.symptoms)
+        checks.extend([loaded] if isinstance(loaded, Check) else _checks_in(loaded))
+    codes = Counter(code for check in checks for code in check.symptoms)
     if repeated := [code for code, count in codes.items() if count > 1]:
         raise ValueError(f"the code {repeated[0]} is reported by two checks: remove one of them")
-    return tuple(sorted(found, key=lambda check: check.name))
+    return tuple(sorted(checks, key=lambda check: check.name))
 
 
 def _not_imported(entry_point: EntryPoint, error: Exception) -> Check:
@@ -317,7 +286,7 @@ def _not_imported(entry_point: EntryPoint, error: Exception) -> Check:
     why = f"a fault of the package {package}, not imported: {failure_of(error).sentence}"
 
     def refuse() -> Iterable[Yield]:
-        raise NotImported(why)
+        raise StageStopped(None, why)
 
     return Check(entry_point.value, {}, why, (), refuse)
 

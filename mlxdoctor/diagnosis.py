@@ -104,10 +104,13 @@ def judge(
         and (entry := _sought(listed.cause, by_check, noted)[0])
     }
     ranked = [listed for listed in ranked if listed.cause.id not in faint] or ranked
-    held = {code for one in ranked if one.cause.id not in refuted for code in one.supporting}
-    answered = {code for one in ranked if one.cause.id in refuted for code in one.supporting} - held
+    held: set[str] = set()
+    contradicted: set[str] = set()
+    for listed in ranked:
+        (contradicted if listed.cause.id in refuted else held).update(listed.supporting)
     errors = {code for code, severity in noted.items() if severity is Severity.ERROR}
-    is_certain = bool(errors - answered)
+    # An error that speaks for refuted causes alone is answered.
+    is_certain = bool(errors - (contradicted - held))
     suspected = [
         listed
         for listed in ranked

@@ -123,8 +123,7 @@ class Seen:
     """What a check saw to be as it should: the ground a `healthy` stands on.
 
     Attributes:
-        message: one sentence that a person understands: a template, filled from the figures.
-        measured: the figures behind the message, by name.
+        message: one sentence that a person understands: a template, filled from what was measured.
         learned: whether it shows that training made the model better at its rows: the loss
             against where it began, held-out rows, answers. Sound files alone do not.
     """
@@ -168,17 +167,11 @@ class Exhibit:
 
 @dataclass(frozen=True)
 class Finding:
-    """One symptom, observed in the evidence. It never names a cause.
+    """One symptom, observed in the evidence: a `Sign`, with its `Symptom`. It never names a cause.
 
     Attributes:
         code: `check-name.symptom`; the module `checks/check_name.py` reports it.
-        severity: what the symptom means for the run.
         message: one sentence that a person understands, with the figures in it.
-        measured: the figures behind the message, by name.
-        expected: what a sound run would have shown.
-        where: the tensor, layer, file or row it was seen in.
-        onset: the iteration at which it began, where it has one.
-        fix: what to do about the symptom.
         fingerprint: a stable identity for baselines: of code and place as they were found,
             without any figure or quotation.
     """
@@ -206,10 +199,8 @@ class Outcome:
 
     Attributes:
         reason: why it was skipped, inconclusive or crashed; empty otherwise.
-        findings: what it found, worst first.
-        marks_onset: whether the onset of a finding is where the loss began to go wrong.
-        exhibits: what it measured that a report can show, whatever it found.
-        seen: what it saw to be as it should.
+        findings: worst first.
+        marks_onset: as in `Check`.
         unsought: codes that it could not look for although it ran -> why, as a clause.
         arises: whether its question arises for this run. Where it does not, what it looks for
             cannot be there.
@@ -243,7 +234,7 @@ def plain(value: Any) -> Any:
     if hasattr(value, "to_dict"):
         return plain(value.to_dict())
     if is_dataclass(value):
-        return {one.name: plain(getattr(value, one.name)) for one in fields(value)}
+        return {part.name: plain(getattr(value, part.name)) for part in fields(value)}
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -25,7 +25,6 @@ class GatedFinding:
     """A finding and what the policy made of it.
 
     Attributes:
-        finding: the finding.
         ruling: "fails" the item; "noted" only; or "suppressed".
         suppressed_by: "ignore" or "baseline"; None where it is not suppressed.
         reason: the ignore's reason; "" where there is none.
@@ -43,7 +42,6 @@ class GateItem:
 
     Attributes:
         path: as the user wrote it, or as the glob found it.
-        status: what became of it.
         unexplained: reasons why it did not pass that are no finding, a sentence each: what could
             not be read, decided or examined at all.
         findings: every finding of the report, worst first.

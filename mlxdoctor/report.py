@@ -54,7 +54,6 @@ class Planned:
     """What is said of a run that has not begun.
 
     Attributes:
-        readiness: whether it may begin.
         open_because: what could not be looked at, as a clause; "" for nothing.
         facts: what the plan comes to, a sentence each.
     """
@@ -70,15 +69,14 @@ class Report:
 
     Attributes:
         outcomes: of every check, with what it measured for the figures.
-        diagnosis: the causes, best first.
-        coverage: what is known of every cause.
+        diagnosis: best first.
         left_out: what the time for running models did not allow, a clause each.
         experiments: what `reproduce` tried.
         commands: that make this report again.
         versions: package -> version, of what trained and of what examined.
         unreadable: files that could not be read, a sentence each.
         withheld: whether it is without rows and outputs.
-        planned: what is said of a run that has not begun; None of one that was made.
+        planned: None of a run that was made.
     """
 
     name: str
@@ -102,8 +100,8 @@ class Report:
     @property
     def findings(self) -> list[Finding]:
         """All findings, worst first, otherwise in the order of the checks."""
-        found = [finding for outcome in self.outcomes for finding in outcome.findings]
-        return sorted(found, key=lambda finding: -finding.severity.rank)
+        findings = [finding for outcome in self.outcomes for finding in outcome.findings]
+        return sorted(findings, key=lambda finding: -finding.severity.rank)
 
     @property
     def suspected(self) -> Diagnosed | None:
@@ -124,12 +122,12 @@ class Report:
     @property
     def seen(self) -> list[Seen]:
         """What was seen to be as it should, learning first."""
-        seen = [one for outcome in self.outcomes for one in outcome.seen]
-        return sorted(seen, key=lambda one: not one.learned)
+        seen = [sound for outcome in self.outcomes for sound in outcome.seen]
+        return sorted(seen, key=lambda sound: not sound.learned)
 
     def causes(self, status: CauseStatus) -> list[Coverage]:
         """The causes of one status, in the knowledge base's order."""
-        return [one for one in self.coverage if one.status is status]
+        return [covered for covered in self.coverage if covered.status is status]
 
     @property
     def onset(self) -> int | None:
@@ -173,7 +171,7 @@ class Report:
     @property
     def alone(self) -> "Report":
         """The report without the run that it may come with: what can be pickled."""
-        return Report(**{one.name: getattr(self, one.name) for one in fields(Report)})
+        return Report(**{part.name: getattr(self, part.name) for part in fields(Report)})
 
     def to_dict(self) -> dict[str, Any]:
         """The report as `--stdout json` writes it: plain dictionaries, lists and values."""
@@ -194,7 +192,7 @@ class Report:
                 "name": self.name,
                 "causes": {one.cause.id: one.cause.words for one in self.diagnosis},
                 "fix": self.fix,
-                "figures": {**dict.fromkeys(one.figure for one in FIGURES), **self.figures},
+                "figures": {**dict.fromkeys(kind.figure for kind in FIGURES), **self.figures},
                 "sample": self.sample,
                 "next": self.next,
                 "commands": self.commands,

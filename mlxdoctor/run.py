@@ -60,12 +60,7 @@ class Run:
         progress: Progress | None = None,
         **changes: Any,
     ) -> "Run":
-        """The run in `paths`.
-
-        Args:
-            paths: its folder, or any of its files.
-            options: what the user said; `changes` are fields of it, by name.
-            progress: to be told about work that takes seconds.
+        """The run in `paths`, its folder or any of its files; `changes` are fields of `options`.
 
         Raises:
             InputError: a path does not exist, or nothing in it is evidence.
@@ -81,11 +76,7 @@ class Run:
         options: Options | None = None,
         progress: Progress | None = None,
     ) -> "Run":
-        """The run that a configuration describes and that was not begun.
-
-        Args:
-            config: with the options that are to override its file.
-        """
+        """The run that a configuration describes and that was not begun."""
         options = options or Options(allow_model=False)
         files = RunFiles((config.path,), config=config.path, base=options.base, data=options.data)
         run = cls(files, options, progress, budget=TimeBudget(options.budget))

@@ -25,10 +25,8 @@ def record(
     Lists become tuples, and text loses the space around it.
 
     Args:
-        kind: the dataclass. A field without a default is a key that the table must have.
-        file: where the table is from, for messages.
-        name: what the table is called, for messages.
-        table: its keys and values.
+        kind: a field without a default is a key that the table must have.
+        file, name: of the table, for messages.
         given: fields that are not read from the table as they stand, by name.
 
     Raises:
@@ -45,18 +43,9 @@ def record(
     return kind(**values)
 
 
-def pattern(file: str, name: str, table: Mapping[str, Any], key: str) -> re.Pattern[str] | None:
-    """The pattern under a key of a table; None where it has no such key.
-
-    Raises:
-        InputError: it is no pattern.
-    """
-    if key not in table:
-        return None
-    try:
-        return re.compile(table[key])
-    except re.error as problem:
-        raise InputError(file, f"{name}: {key} is not a pattern ({problem})") from None
+def pattern(table: Mapping[str, Any], key: str) -> re.Pattern[str] | None:
+    """The pattern under a key of a table; None where it has no such key."""
+    return re.compile(table[key]) if key in table else None
 
 
 def _plain(value: Any) -> Any:

@@ -25,11 +25,7 @@ class UnmeasuredError(KeyError):
 
 
 def fill(template: str, values: Mapping[str, Any]) -> str:
-    """The template with its values.
-
-    Args:
-        template: see the module's docstring.
-        values: what was measured, by name.
+    """The template, as the module's docstring has it, with what was measured.
 
     Raises:
         UnmeasuredError: a value outside of square brackets is None or not there.
@@ -67,11 +63,11 @@ def duration(seconds: float) -> str:
 @lru_cache(maxsize=4096)
 def _parts(template: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """The template cut into plain text, and alternatives for each part in brackets."""
-    found = list(_PART.finditer(template))
-    if sum(len(part[0]) for part in found) != len(template):
+    pieces = list(_PART.finditer(template))
+    if sum(len(part[0]) for part in pieces) != len(template):
         raise ValueError(f"a square bracket is not closed in {template!r}")
     parts: list[tuple[str, tuple[str, ...]]] = []
-    for part in found:
+    for part in pieces:
         if part[0] in ("[[", "]]"):
             parts.append((part[0][0], ()))
         elif part[1] is not None:

@@ -43,7 +43,6 @@ class Coverage:
 
     Attributes:
         cause: its id.
-        status: how far it was looked into.
         why: the finding that speaks for it, the check that rules it out, or, as a clause, why
             its signs could not be looked for.
         needs: of an open cause: what would let its signs be looked for, as a clause.

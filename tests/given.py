@@ -16,6 +16,11 @@ class Given:
     def get(self, kind: type[Any]) -> Any:
         return next((one for one in self.evidence if type(one) is kind), None)
 
+    def cannot_have(self, kind: type[Any]) -> bool:
+        return False
+
+    is_planned = False
+
     def why_missing(self, kind: type[Any]) -> str:
         return f"no {getattr(kind, 'kind', kind.__name__)} was given"
 

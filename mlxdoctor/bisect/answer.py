@@ -7,6 +7,7 @@ from typing import Any
 from mlxdoctor.bisect.behaviour import HELD_OUT
 from mlxdoctor.bisect.table import Bisection
 from mlxdoctor.engines.tensors import QUANTITIES
+from mlxdoctor.finding import some_of
 from mlxdoctor.formats import escape
 from mlxdoctor.formats.json_format import finite
 from mlxdoctor.judge.save_flaws import Flaw, Standing
@@ -60,11 +61,10 @@ def sentence(table: Bisection) -> str:
         first, case = table.first_broken, "broken"
     else:
         case = "broken before" if broken else "good"
-    names = [rows[place].path.name for place in broken]
     values = {
         "files": len(rows),
         "last_good": None if last_good is None else rows[last_good].path,
-        "names": ", ".join(names if len(names) <= 3 else [*names[:3], "…"]),
+        "names": some_of([rows[place].path.name for place in broken]),
         "better": "better" if table.best and table.best.is_clear else None,
     }
     if first is not None:
@@ -118,7 +118,7 @@ def notes(table: Bisection) -> Iterator[str]:
         if row.same_as is not None and (place, row.same_as) != (last, last - 1)
     ]
     if copies:
-        names = ", ".join(name for name, _ in copies[:4])
+        names = some_of([name for name, _ in copies])
         yield f"Files that are the same, byte for byte, as {copies[0][1]}: {names}."
     if table.unmeasured:
         yield f"No model was run: {table.unmeasured}."

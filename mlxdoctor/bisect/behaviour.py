@@ -81,12 +81,7 @@ class Behaviour:
 def measured_saves(
     places: Sequence[int], measure: Callable[[int], Behaviour]
 ) -> dict[int, Behaviour]:
-    """Place of a save -> what it does: of all, or of as many as show the lowest and the break.
-
-    Args:
-        places: of the saves, in the order of training.
-        measure: loads and measures the save at a place.
-    """
+    """Place of a save -> what it does: of all, or of as many as show the lowest and the break."""
     seen: dict[int, Behaviour] = {}
     wanted = list(places)
     if len(places) > MEASURED:

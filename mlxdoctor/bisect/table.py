@@ -33,7 +33,6 @@ class Best:
     """The best save of a run.
 
     Attributes:
-        place: of the save.
         how: its held-out loss was measured here, or is the validation loss in the log.
         losses: place -> the loss, nats a token, of every save that has one.
         rows: held-out rows that it was measured on; 0 for a log.
@@ -179,9 +178,7 @@ def best_of(
 ) -> Best | None:
     """The good save with the lowest loss; None where nothing compares them.
 
-    Args:
-        behaviours: place -> what was measured on held-out rows.
-        validations: the log's validation loss at each save, which counts where none was.
+    The log's validation losses count where nothing was measured on held-out rows.
     """
     if behaviours:
         losses = {place: save.loss for place, save in behaviours.items() if isfinite(save.loss)}
@@ -201,12 +198,9 @@ def best_of(
 def _history(run: Run) -> CheckpointHistory:
     if (history := run.get(CheckpointHistory)) is not None:
         return history
+    root = run.files.roots[0]
+    if not root.is_dir():
+        remedy = "name the folder that the run saved them in"
+        raise InputError(root, "is not a folder with checkpoints", remedy)
     # PEFT keeps each checkpoint in a folder of its own, which discovery does not look for.
-    folder = next((path for path in run.files.roots if path.is_dir()), None)
-    if folder is None:
-        raise InputError(
-            run.files.roots[0] if run.files.roots else None,
-            "is not a folder with checkpoints",
-            "name the folder that the run saved them in",
-        )
-    return CheckpointHistory.read(folder)
+    return CheckpointHistory.read(root)

@@ -85,8 +85,8 @@ def known_exceptions() -> Mapping[str, KnownException]:
             name,
             table,
             id=name,
-            message=pattern(FILE, name, table, "message"),
-            code=pattern(FILE, name, table, "code"),
+            message=pattern(table, "message"),
+            code=pattern(table, "code"),
         )
         for name, table in shipped(__package__, FILE).items()
     }

@@ -84,7 +84,7 @@ def load_known_bugs() -> Mapping[str, KnownBug]:
         for name, table in shipped("mlxdoctor.bugs", file).items():
             keys = ("since", "fixed", "verified")
             given: dict[str, Any] = {key: Version(table[key]) for key in keys if key in table}
-            given["error"] = pattern(file, name, table, "error")
+            given["error"] = pattern(table, "error")
             stated = {"says": _ENDS_WITH_MESSAGE if given["error"] else "", **table}
             bugs[name] = record(KnownBug, file, name, stated, id=name, **given)
     return bugs

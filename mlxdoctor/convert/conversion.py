@@ -34,7 +34,6 @@ class Conversion:
 
     Attributes:
         source: the adapter's folder.
-        target: the library the files are for.
         files: name -> content of every file of the folder.
         summary: modules, layers, ranks, scales and types, as a clause.
         base: the base model's folder that names and shapes were compared with, or None.
@@ -124,10 +123,7 @@ def _to_mlx(before: Modules, config: TrainingConfig, model: str | None) -> Writt
     """As mlx-lm would write it, with one rank and one scale.
 
     Lower ranks are filled up with zeros, which change no product; other scales are multiplied
-    into a factor where that is exact.
-
-    Raises:
-        InputError: several scales that no factor can take up exactly.
+    into a factor where that is exact, and are refused where it is not.
     """
     rank = max(module.rank for module in before)
     ((scale, _),) = Counter(module.scale for module in before).most_common(1)

@@ -90,11 +90,7 @@ class PortableModule:
 
     @classmethod
     def of(cls, module: LoraModule, config: TrainingConfig) -> "PortableModule":
-        """The module as its own library would apply it.
-
-        Raises:
-            InputError: a tensor is of a type that not both libraries load, or cannot be read.
-        """
+        """The module as its own library would apply it."""
         a, b = stored_values(module.a), stored_values(module.b)
         return cls(
             name=module.name,

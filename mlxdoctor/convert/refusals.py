@@ -43,13 +43,7 @@ _SHARED = re.compile(
 def require_convertible(
     adapter: Adapter, config: TrainingConfig, base: BaseModel | None, source: Library
 ) -> None:
-    """Refuse what the other library has nothing like, or the adapter's own would not load.
-
-    Raises:
-        InputError: the adapter is incomplete or has another library's configuration; a setting
-            or a module that cannot be carried over; a module that the base lacks, or whose name in
-            the other library is not known; an output head that may share its weight.
-    """
+    """Refuse what the other library has nothing like, or the adapter's own would not load."""
     settings = _peft_settings if source == "peft" else _mlx_settings
     loadable = _of_peft if source == "peft" else _of_mlx
     for path, refusals in (

@@ -15,15 +15,10 @@ from mlxdoctor.safety.stages import Kind, Stage, StageStopped
 
 @dataclass(frozen=True)
 class Options:
-    """How a gate works.
+    """How a gate works, as the options of the command say it.
 
     Attributes:
-        generate: run models too, of what its files do not fail; what passes was seen to learn,
-            as the rule `require_generate` of a policy has it.
-        jobs: processes; None for one a core, and one in all where models run.
-        cluster: the address of a Dask scheduler, in place of processes.
         seconds: the time an item may take; static checks read a 1 GB adapter in a few.
-        with_text: let findings quote training rows and outputs.
     """
 
     generate: bool = False

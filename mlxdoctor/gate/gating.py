@@ -5,7 +5,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import date
-from functools import partial
 from itertools import count, zip_longest
 from typing import Any
 
@@ -37,8 +36,7 @@ def run_gate(
 ) -> tuple[GateResult, frozenset[Known]]:
     """Examine everything that `paths` names, and judge it by the policy.
 
-    Args:
-        accept_all: what fails an item becomes known, and what is gone is forgotten.
+    With `accept_all`, what fails an item becomes known, and what is gone is forgotten.
 
     Returns:
         The result, and the known findings that it was judged by.
@@ -50,27 +48,23 @@ def run_gate(
     if options.generate:
         policy = replace(policy, rules=replace(policy.rules, require_generate=True))
     items = targets(paths)
-    judged = partial(_judged, items, policy=policy, known=known, today=today, accept_all=accept_all)
     examined = _examined(items, replace(options, generate=False), progress)
-    weighed, accepted = judged(examined)
+    weighed, accepted = _judged(items, examined, policy, known, today, accept_all=accept_all)
     if options.generate:
-        left = [
-            number
-            for number, item in enumerate(weighed)
-            if item is not None and item.item.report and _needs_models(item)
-        ]
+        left = [number for number, item in enumerate(weighed) if item and _needs_models(item)]
         was_interrupted = None in examined
         asked = [] if was_interrupted else [items[number] for number in left]
         for number, answer in zip_longest(left, _examined(asked, options, progress)):
             examined[number] = answer
-        weighed, accepted = judged(examined)
+        weighed, accepted = _judged(items, examined, policy, known, today, accept_all=accept_all)
     done = list(filter(None, weighed))
-    reached = zip(items, examined, strict=True)
     result = GateResult(
-        items=tuple(weighed.item for weighed in done),
+        items=tuple(item.item for item in done),
         policy=as_seen_here(str(policy.source)) if policy.source is not None else None,
         notices=tuple(notices(policy, done, today)),
-        unfinished=tuple(item.path for item, result in reached if result is None),
+        unfinished=tuple(
+            item.path for item, judgement in zip(items, weighed, strict=True) if judgement is None
+        ),
     )
     return result, accepted
 
@@ -78,10 +72,10 @@ def run_gate(
 def _judged(
     items: Sequence[Target],
     examined: Sequence[Examined | None],
-    *,
     policy: Policy,
     known: frozenset[Known],
     today: date,
+    *,
     accept_all: bool,
 ) -> tuple[list[Weighed | None], frozenset[Known]]:
     """What the policy makes of each item, None of one that was not reached; and what is known."""
@@ -96,15 +90,14 @@ def _judged(
     ]
     if accept_all:
         known = renewed(known, list(filter(None, weighed)))
-        return _judged(items, examined, policy=policy, known=known, today=today, accept_all=False)
+        return _judged(items, examined, policy, known, today, accept_all=False)
     return weighed, known
 
 
 def exit_code(items: Sequence[GateItem]) -> int:
     """1 where an item failed, else 2 where one is unusable, else 3 where one is inconclusive."""
-    statuses = {item.status for item in items}
-    order = (ItemStatus.FAILED, ItemStatus.UNUSABLE, ItemStatus.INCONCLUSIVE)
-    return next((code for code, status in enumerate(order, 1) if status in statuses), 0)
+    worst = {item.status for item in items} - {ItemStatus.PASSED}
+    return min(map(tuple(ItemStatus).index, worst), default=0)
 
 
 def _needs_models(weighed: Weighed) -> bool:
@@ -113,6 +106,8 @@ def _needs_models(weighed: Weighed) -> bool:
     An update that is as large as the weights is what Lion or a high rank makes of a sound run, too;
     and a suspicion without an error is for the models to settle.
     """
+    if weighed.item.report is None:
+        return False
     effects = map(load_causes().is_effect, (entry.code for entry in weighed.failing))
     return weighed.item.status is not ItemStatus.FAILED or all(effects)
 

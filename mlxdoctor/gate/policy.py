@@ -25,14 +25,11 @@ Patterns = Annotated[tuple[str, ...], "patterns"]
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules for one item.
+    """The rules for one item; the policy in `init.py` says what each is for.
 
     Attributes:
-        require: checks that must have run: passed or found.
-        require_generate: whether models must have been run, and must have shown that an adapter
-            is better than its base at its own rows.
-        fail_on: the least severity that fails an item.
-        suspect: what becomes of an item whose verdict is suspect; one that passes is listed.
+        require_generate: whether models must have shown that an adapter is better than its base
+            at its own rows.
         fail: codes, or checks for all their codes, that fail it whatever their severity.
     """
 
@@ -45,13 +42,9 @@ class Rules:
 
 @dataclass(frozen=True)
 class Ignore:
-    """A finding that is known and accepted.
+    """A finding that is known and accepted, in these paths or everywhere, to the end of a day.
 
-    Attributes:
-        code: a code, or a check for all its codes.
-        reason: why; it is shown beside every finding it suppresses.
-        paths: where; empty for everywhere.
-        expires: the last day on which it holds, None for ever.
+    `code` may be a check, for all its codes.
     """
 
     code: str
@@ -70,7 +63,6 @@ class Policy:
 
     Attributes:
         root: the folder that paths are relative to.
-        source: the file that it is from.
         overrides: paths, and the fields of `Rules` that are others there.
     """
 

@@ -6,13 +6,14 @@ What a key takes is what the field of its dataclass in `policy.py` is annotated 
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date
 from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from mlxdoctor.check import Check, discover
+from mlxdoctor.check import discover
 from mlxdoctor.evidence.source import read_bytes, require_file
 from mlxdoctor.gate.policy import Ignore, Patterns, Policy, Rules
 from mlxdoctor.safety.errors import InputError
@@ -59,10 +60,6 @@ KINDS: Mapping[Any, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
 NAMED = {"require": "check", "fail": "code", "code": "code"}
 
 
-class Wrong(Exception):  # noqa: N818 - a fault of the policy
-    """Something in a policy that is unknown or of another kind: what, and what to do."""
-
-
 def find_policy(start: Path) -> Path | None:
     """The nearest `mlxdoctor.toml`, or `pyproject.toml` with a `[tool.mlxdoctor]`.
 
@@ -96,24 +93,26 @@ def read_policy(path: Path) -> Policy:
         raise InputError(path, "states no rule", remedy)
     try:
         return _policy(path, table)
-    except Wrong as wrong:
-        raise InputError(path, *wrong.args) from None
+    except InputError as error:
+        raise InputError(path, error.problem, error.remedy) from None
 
 
 def _policy(path: Path, table: Mapping[str, Any]) -> Policy:
-    checks = discover()
+    checks = {check.name: check.codes for check in discover()}
+    names = {"check": checks.keys(), "code": {*checks, *chain(*checks.values())}}
     rules = _kinds(Rules)
     kinds = {**rules, "baseline": str, "override": list, "ignore": list}
-    values = _parsed(table, kinds, checks)
+    values = _parsed(table, kinds, names)
     overrides = []
     for number, part in enumerate(values.pop("override", ()), 1):
         where = f"override {number}: "
-        changed = _parsed(part, {**rules, "paths": Patterns}, checks, where, ("paths",))
+        changed = _parsed(part, {**rules, "paths": Patterns}, names, where, ("paths",))
         if len(changed) == 1:
-            raise Wrong(f"{where}changes nothing", "state a rule beside paths, or remove it")
+            remedy = "state a rule beside paths, or remove it"
+            raise InputError(None, f"{where}changes nothing", remedy)
         overrides.append((changed.pop("paths"), changed))
     ignores = [
-        _parsed(part, _kinds(Ignore), checks, f"ignore {number}: ", ("code", "reason"))
+        _parsed(part, _kinds(Ignore), names, f"ignore {number}: ", ("code", "reason"))
         for number, part in enumerate(values.pop("ignore", ()), 1)
     ]
     baseline = values.pop("baseline", None)
@@ -137,22 +136,27 @@ def _kinds(kind: type[Any]) -> dict[str, Any]:
 def _parsed(
     stated: Any,
     kinds: Mapping[str, Any],
-    checks: Sequence[Check],
+    names: Mapping[str, Collection[str]],
     where: str = "",
     needed: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The values of a table, by fields; `kinds` are the keys that it may have and their types."""
     if not isinstance(stated, Mapping):
-        raise Wrong(f"{where.rstrip('.: ')} is no table", "write a line for each key below it")
+        problem = f"{where.rstrip('.: ')} is no table"
+        raise InputError(None, problem, "write a line for each key below it")
     for key in needed:
         if key not in stated:
-            raise Wrong(f"{where}{key} is missing", f"write {KINDS[kinds[key]][0]}")
+            raise InputError(None, f"{where}{key} is missing", f"write {KINDS[kinds[key]][0]}")
     values = {}
     for key, value in stated.items():
         if key not in kinds:
-            raise Wrong(f"{where}{key} is an unknown key", _suggestion(key, kinds))
+            raise InputError(None, f"{where}{key} is an unknown key", _suggestion(key, kinds))
         values[key.replace("-", "_")] = _value(value, kinds[key], f"{where}{key}")
-        _refuse_unknown(key, value, checks, where)
+        if (about := NAMED.get(key)) is not None:
+            for name in [value] if isinstance(value, str) else value:
+                if name not in names[about]:
+                    problem = f"{where}{key} names the unknown {about} {name!r}"
+                    raise InputError(None, problem, _suggestion(name, names[about]))
     return values
 
 
@@ -162,20 +166,9 @@ def _value(value: Any, kind: Any, where: str) -> Any:
     one_of = (f"one of {', '.join(map(repr, options))}", options.__contains__, str)
     wanted, fits, keep = KINDS.get(kind, one_of)
     if not fits(value):
-        raise Wrong(f"{where} is {cut(repr(value), MAX_QUOTED)}", f"write {wanted}")
+        problem = f"{where} is {cut(repr(value), MAX_QUOTED)}"
+        raise InputError(None, problem, f"write {wanted}")
     return keep(value)
-
-
-def _refuse_unknown(key: str, value: Any, checks: Sequence[Check], where: str) -> None:
-    if (about := NAMED.get(key)) is None:
-        return
-    known = {check.name for check in checks}
-    if about == "code":
-        known |= {code for check in checks for code in check.codes}
-    for name in [value] if isinstance(value, str) else value:
-        if name not in known:
-            problem = f"{where}{key} names the unknown {about} {name!r}"
-            raise Wrong(problem, _suggestion(name, known))
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
@@ -190,8 +183,15 @@ def _suggestion(name: str, known: Iterable[str]) -> str:
 
 def _table(path: Path) -> Mapping[str, Any] | None:
     """The policy in a file; None where a project's file has none."""
-    text = _text(path)
+    if not path.exists():
+        raise InputError(path, "there is no such policy", "name the policy with --policy")
+    # A project's file may be empty.
+    content = read_bytes(path, "policy_bytes")[0] if require_file(path) else b""
     try:
+        text = content.decode("utf-8")
+        # Parsing takes the square of them.
+        if _LONG_KEY.search(text):
+            raise InputError(path, f"has a key of more than {MAX_PARTS} parts", "correct it")
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(path, f"is not valid TOML ({error})", "correct it") from None
@@ -213,18 +213,3 @@ def _table(path: Path) -> Mapping[str, Any] | None:
         problem = f"has {beside[0]} above [tool.mlxdoctor], which alone is read"
         raise InputError(path, problem, "write it below")
     return own
-
-
-def _text(path: Path) -> str:
-    if not path.exists():
-        raise InputError(path, "there is no such policy", "name the policy with --policy")
-    # A project's file may be empty.
-    content = read_bytes(path, "policy_bytes")[0] if require_file(path) else b""
-    try:
-        text = content.decode("utf-8")
-    except ValueError as error:
-        raise InputError(path, f"is not valid TOML ({error})", "correct it") from None
-    # Parsing takes the square of them.
-    if _LONG_KEY.search(text):
-        raise InputError(path, f"has a key of more than {MAX_PARTS} parts", "correct it")
-    return text

@@ -10,7 +10,8 @@ from mlxdoctor.evidence.run_files import is_data_path, is_model_folder, iteratio
 
 #: Files by which a folder is known as an adapter or a run.
 ADAPTER_NAMES = frozenset(
-    {"adapters.safetensors", "adapter_model.safetensors", "adapters.npz", "adapter_config.json"}
+    {"adapters.safetensors", "adapter_model.safetensors", "adapters.npz", "adapter.safetensors"}
+    | {"adapter_config.json"}
 )
 
 
@@ -29,14 +30,14 @@ def targets(arguments: Iterable[str]) -> tuple[Target, ...]:
     it. An argument that names nothing, or a folder of several runs, is an item that can't be
     examined: it fails the gate and does not stop the rest.
     """
-    found: dict[str, Target] = {}
+    items: dict[str, Target] = {}
     for argument in arguments:
         for target in _expanded(argument):
             identity = os.path.realpath(target.path)
-            before = found.setdefault(identity, target)
+            before = items.setdefault(identity, target)
             if before.path != target.path and _links(target.path) < _links(before.path):
-                found[identity] = target
-    return tuple(found.values())
+                items[identity] = target
+    return tuple(items.values())
 
 
 def _links(path: str) -> int:

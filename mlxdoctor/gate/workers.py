@@ -4,7 +4,6 @@ A watched process that an item kills is replaced, and the item is examined again
 killed it, so that its other findings are there.
 """
 
-import gc
 import os
 import signal
 import sys
@@ -21,10 +20,6 @@ from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.stages import attach, leave_out
 from mlxdoctor.safety.watched import POLL, Child, Stopped, begin_again
 from mlxdoctor.safety.without_torch import leave_torch_out
-
-#: Containers that a worker makes before it looks for garbage among them: an item leaves about a
-#: thousand, beside what is imported. With Python's 700 that took 7% of the time, so it takes 3%.
-COLLECTED_EVERY = 10_000
 
 #: The watched process that a thread leads.
 _own = threading.local()
@@ -243,7 +238,6 @@ def serve(descriptor: int) -> None:
     # Ctrl-C is for the parent, and other cores are for the siblings.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threadpool_limits(1)
-    gc.set_threshold(COLLECTED_EVERY)
     connection = Connection(descriptor)
     with suppress(EOFError):
         while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mlxdoctor.engines.tensors import ModuleFacts, spectral_norm
 from mlxdoctor.evidence.adapter import Adapter, LoraModule
@@ -22,14 +22,9 @@ FAULTS = frozenset({"non-finite", "fresh: never trained", "zero B", "zero A"})
 
 
 def inspect_adapter(path: Path, base: BaseModel | None = None) -> Inspection:
-    """Read every value of an adapter.
+    """Read every value of an adapter; its configuration is looked for beside it.
 
-    Args:
-        path: the adapter's folder or file; the configuration is looked for beside it.
-        base: the model it changes, for relative norms and for the verdicts on fit.
-
-    Raises:
-        InputError: the adapter or its configuration cannot be used.
+    The base is for relative norms and for the verdicts on fit.
     """
     adapter = Adapter.read(path)
     config = TrainingConfig.beside(adapter.path)
@@ -38,6 +33,8 @@ def inspect_adapter(path: Path, base: BaseModel | None = None) -> Inspection:
     # Factors without their partner, and pairs that can't be multiplied or are no floats.
     unpaired = len(adapter.unpaired) + len(adapter.mismatched) + len(adapter.not_float)
     nonfinite = sum(nonfinite_values(adapter).values())
+    names = ("fine_tune_type", "rank", "scale", "learning_rate", "iters", "model")
+    stated = {name: getattr(config, name, None) for name in names}
     holds_adapter = bool(rows) or (config is not None and config.fine_tune_type == "full")
     is_broken = any(row["verdict"] in FAULTS for row in rows)
     figures = {
@@ -50,17 +47,11 @@ def inspect_adapter(path: Path, base: BaseModel | None = None) -> Inspection:
         "nonfinite": nonfinite,
         "dtypes": adapter.dtypes,
         "file_bytes": adapter.path.stat().st_size,
-        "configuration": _stated(config),
+        "configuration": {name: value for name, value in stated.items() if value is not None},
         "holds_adapter": holds_adapter,
         "faulty": not holds_adapter or nonfinite > 0 or unpaired > 0 or is_broken,
     }
     return Inspection("adapters", figures, _summary(figures), rows, _columns(rows))
-
-
-def _stated(config: TrainingConfig | None) -> dict[str, Any]:
-    names = ("fine_tune_type", "rank", "scale", "learning_rate", "iters", "model")
-    values = {name: getattr(config, name, None) for name in names}
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def _row(module: LoraModule, facts: ModuleFacts, base: BaseModel | None) -> Row:

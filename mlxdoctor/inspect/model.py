@@ -53,10 +53,6 @@ def inspect_model(
     """Compare the models, a tensor at a time; every value of both is read.
 
     `progress` is called with the tensors done and their number.
-
-    Raises:
-        InputError: a file changed or cannot be read, or the configuration beside a single
-            file is not sound.
     """
     rows: list[Row] = []
     for change in weight_changes(base, tuned):

@@ -25,13 +25,9 @@ class Column:
 
 @dataclass(frozen=True)
 class Inspection:
-    """A file of weights in figures.
+    """A file of weights in figures: a JSON object, and the lines above a table of its rows.
 
-    Attributes:
-        kind: what the JSON calls a list of them.
-        figures: the JSON object.
-        summary: the lines above the table.
-        rows, columns: the table.
+    `kind` is what the JSON calls a list of them.
     """
 
     kind: Literal["adapters", "models"]

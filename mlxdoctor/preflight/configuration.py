@@ -6,14 +6,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS, MLX_LM_LORA_DEFAULTS
 from mlxdoctor.evidence.source import Sniffed, read_text
-from mlxdoctor.finding import ADVISED, Finding, Severity
+from mlxdoctor.finding import ADVISED, Finding, Severity, some_of
 from mlxdoctor.judge.remedy import (
     assign,
     config_diff,
@@ -49,13 +48,8 @@ def planned_config(file: Path | None, options: Mapping[str, Any]) -> TrainingCon
     """The configuration as `mlx_lm.lora` completes it: options go before the file's keys.
 
     Args:
-        file: YAML or JSON, or a folder with an `adapter_config.json` or one configuration in it;
-            None for options alone.
+        file: YAML or JSON, or a folder with an `adapter_config.json` or one configuration in it.
         options: mlx-lm's keys -> values; those that are None count as not stated.
-
-    Raises:
-        InputError: the file can't be read or is no training configuration, or there is neither
-            a file nor an option.
     """
     stated = {key: value for key, value in options.items() if value is not None}
     if file is not None:
@@ -64,25 +58,20 @@ def planned_config(file: Path | None, options: Mapping[str, Any]) -> TrainingCon
             raise InputError(
                 file, "is a PEFT configuration", "name one with the keys of `mlx_lm.lora`"
             )
-        return replace(config, values=MappingProxyType({**config.values, **stated}))
+        return replace(config, values={**config.values, **stated})
     if not stated:
         raise InputError(
             None, "there is nothing to examine", "name a configuration, or --model and --data"
         )
-    config = TrainingConfig((), NO_FILE, MappingProxyType(stated), "mlx-lm")
+    config = TrainingConfig((), NO_FILE, stated, "mlx-lm")
     if config.describes_training:
         return config
     # A configuration that says nothing of training is one of an adapter.
-    optimizer = MLX_LM_DEFAULTS["optimizer"]
-    return replace(config, values=MappingProxyType({**stated, "optimizer": optimizer}))
+    return replace(config, values={**stated, "optimizer": MLX_LM_DEFAULTS["optimizer"]})
 
 
 def _only_one(folder: Path) -> Path:
-    """The configuration that a folder holds.
-
-    Raises:
-        InputError: it holds none or several.
-    """
+    """The configuration that a folder holds; none or several are refused."""
     written = folder / CONFIG_NAME
     try:
         plans = [written] if written.exists() else list(filter(is_plan, sorted(folder.iterdir())))
@@ -91,7 +80,7 @@ def _only_one(folder: Path) -> Path:
     if len(plans) == 1:
         return plans[0]
     if plans:
-        names = ", ".join(path.name for path in plans[:3]) + (", ..." if len(plans) > 3 else "")
+        names = some_of([path.name for path in plans])
         raise InputError(folder, f"holds {len(plans)} configurations ({names})", "name one of them")
     raise InputError(folder, "holds no training configuration", "name its file")
 
@@ -101,12 +90,7 @@ def all_changes(
 ) -> Fix | None:
     """Every change of a key that a named or possible cause, or a finding by itself, advises.
 
-    The first cause to change a key decides it.
-
-    Args:
-        config: what is planned.
-        diagnosis: the causes, best first.
-        findings: all of them.
+    The first cause to change a key decides it; `diagnosis` has the best first.
     """
     before: dict[str, Any] = {}
     after: dict[str, Any] = {}
@@ -161,12 +145,7 @@ def _advised(
 def changed_text(config: TrainingConfig, after: Mapping[str, Any]) -> str:
     """The configuration's file with other values: YAML keeps its comments and its order.
 
-    Args:
-        config: what is planned; without a file it is written as YAML.
-        after: key -> value; a key with dots is nested.
-
-    Raises:
-        InputError: the file can't be read again.
+    Without a file it is written as YAML. A key with dots is nested.
     """
     if config.path.suffix.lower() not in _YAML and config.sources:
         values = copy.deepcopy(dict(config.values))

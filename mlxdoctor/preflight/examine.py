@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from mlxdoctor.api import RunReport, examined
@@ -103,7 +102,7 @@ def _make_steps(run: Run, config: TrainingConfig, seconds: float) -> tuple[Run, 
         return run, None, "No step was made: it takes the base model and the data."
     values = {**config.values, "model": str(base.path), "data": str(dataset.path)}
     try:
-        prepared = prepared_run(replace(config, values=MappingProxyType(values)))
+        prepared = prepared_run(replace(config, values=values))
         run = run.having(first_step(prepared, run.progress))
         left = _TIMED_SHARE * seconds - (time.perf_counter() - begun)
         return run, timed(prepared, max(left, 1.0)), ""
@@ -124,9 +123,9 @@ def _cost_of(
         for batch in rows.batches
     ]
     tokens = max(widths)
-    values = MappingProxyType({**config.values, "grad_checkpoint": True})
+    frugal = replace(config, values={**config.values, "grad_checkpoint": True})
     predicted = predict_memory(base, config, tokens, device)
-    checkpointed = predict_memory(base, replace(config, values=values), tokens, device)
+    checkpointed = predict_memory(base, frugal, tokens, device)
     if predicted is None or checkpointed is None:
         return None
     measured = timed.longest if timed is not None else None

@@ -40,9 +40,6 @@ def prepared_run(config: TrainingConfig) -> Prepared:
 
     Without a table of ours it is prepared as `mlx_lm.lora` trains it, on the installed
     mlx-lm's own loss. MLX's global random generator is seeded, as it is by the run.
-
-    Raises:
-        InputError: the model, the data or a setting is unusable, or there are no rows.
     """
     settings = Settings.from_values(config.values, config.path)
     if TABLE not in config.values:
@@ -51,11 +48,7 @@ def prepared_run(config: TrainingConfig) -> Prepared:
 
 
 def first_step(run: Prepared, progress: Progress | None = None) -> TrainingStep:
-    """Make the first steps of a run and measure them; the model is put back as it was.
-
-    Raises:
-        InputError: there are fewer rows than a batch has, or the schedule is unusable.
-    """
+    """Make the first steps of a run and measure them; the model is put back as it was."""
     batch = run.first_batches(1)[0]
     # As the probe takes a user's trainer.
     trainer = Trainer(
@@ -70,14 +63,7 @@ def first_step(run: Prepared, progress: Progress | None = None) -> TrainingStep:
 
 
 def timed(run: Prepared, seconds: float) -> Timed:
-    """Make updates that change nothing, for their time; the model is put back as it was.
-
-    Args:
-        seconds: that they may take, about.
-
-    Raises:
-        InputError: there are fewer rows than a batch has.
-    """
+    """Make updates that change nothing for about so many seconds; the model stays as it was."""
     until = time.perf_counter() + seconds
 
     def is_late() -> bool:

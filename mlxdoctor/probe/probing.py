@@ -2,13 +2,13 @@
 
 from collections import Counter
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from mlxdoctor.check import discover
+from mlxdoctor.evidence.run_files import RunFiles
 from mlxdoctor.finding import LOOKED, Finding, Outcome, Severity, plain
 from mlxdoctor.measure.training_step.measurement import TrainingStep
-
-T = TypeVar("T")
+from mlxdoctor.run import Run
 
 #: The order in which the checks of a step are shown; those of other packages come after them.
 ORDER = ("step-state", "step-alignment", "step-preferences", "step-update")
@@ -92,17 +92,5 @@ def judge(measured: TrainingStep) -> ProbeResult:
         if any(need.kind is TrainingStep and not need.optional for need in check.requirements)
     ]
     checks.sort(key=lambda check: ORDER.index(check.name) if check.name in ORDER else len(ORDER))
-    return ProbeResult(measured, tuple(check.run(_Given(measured)) for check in checks))
-
-
-@dataclass(frozen=True)
-class _Given:
-    """The one piece of evidence that the checks of a step take."""
-
-    measured: TrainingStep
-
-    def get(self, kind: type[T]) -> T | None:
-        return self.measured if isinstance(self.measured, kind) else None
-
-    def why_missing(self, kind: type[Any]) -> str:
-        return f"a probe has no {getattr(kind, 'kind', kind.__name__)}"
+    run = Run(RunFiles(())).having(measured)
+    return ProbeResult(measured, tuple(check.run(run) for check in checks))

@@ -89,7 +89,7 @@ def reproduce(
             f"the run can't be made again: {reason}",
             "base, rows and configuration of the run (--base, --data, or their files beside it)",
         )
-        names = [one.cause.id for one in report.diagnosis[:1]]
+        names = [diagnosed.cause.id for diagnosed in report.diagnosis[:1]]
         rulings = dict.fromkeys((*names, *asked), ruling)
         return _folded(report, rulings, knowledge.causes, ())
     leading = report.diagnosis[0].cause if report.diagnosis else None
@@ -101,7 +101,7 @@ def reproduce(
         seeds=tuple(recipe.seed + number for number in range(seeds)),
         iterations=iterations or length,
         usual={"learning_rate": rates} if rates is not None else {},
-        coverage={one.cause: one for one in report.coverage},
+        coverage={covered.cause: covered for covered in report.coverage},
         # What comes of stopping earlier shows in a run that goes on for long enough only.
         least=length if is_about_length(leading) else 0,
     )
@@ -125,8 +125,10 @@ def _folded(
 ) -> RunReport:
     """The report with the verdicts, confirmed causes first and refuted ones last."""
     tried = [
-        CauseTried(cause=name, title=causes[name].title, verdict=one.verdict, reason=one.sentence)
-        for name, one in rulings.items()
+        CauseTried(
+            cause=name, title=causes[name].title, verdict=ruling.verdict, reason=ruling.sentence
+        )
+        for name, ruling in rulings.items()
     ]
     tried.sort(key=lambda verdict: _ORDER[verdict.verdict])
     diagnosis = _diagnosis(report, rulings, causes)
@@ -142,8 +144,10 @@ def _diagnosis(
     report: RunReport, rulings: Mapping[str, Ruling], causes: Mapping[str, Cause]
 ) -> tuple[Diagnosed, ...]:
     diagnosis = [
-        replace(one, confirmation=rulings[one.cause.id].verdict) if one.cause.id in rulings else one
-        for one in report.diagnosis
+        replace(diagnosed, confirmation=rulings[diagnosed.cause.id].verdict)
+        if diagnosed.cause.id in rulings
+        else diagnosed
+        for diagnosed in report.diagnosis
     ]
     listed = {diagnosed.cause.id for diagnosed in diagnosis}
     if report.verdict in (Verdict.UNHEALTHY, Verdict.SUSPECT):

@@ -9,11 +9,11 @@ from mlxdoctor.causes import Cause, KnowledgeBase
 from mlxdoctor.confirmation import Rerun
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.exhibits import Curve
-from mlxdoctor.finding import Finding, Outcome, Severity
+from mlxdoctor.finding import LOOKED, Finding, Outcome, Severity
 from mlxdoctor.judge.remedy import fix_for, needed_values
 from mlxdoctor.report import Fix
-from mlxdoctor.reproduce.observe import Change, Observation, rerun
-from mlxdoctor.reproduce.rules import Question, Signs, Trials, needed, recorded_signs
+from mlxdoctor.reproduce.observe import Change, Observation, rerun, symptom_checks
+from mlxdoctor.reproduce.rules import Question, Signs, Trials, needed, signs
 from mlxdoctor.twin.rerun import Laboratory
 from mlxdoctor.verdict import Coverage
 
@@ -40,7 +40,6 @@ class Failure:
 
     Attributes:
         seeds: those that are tried, the run's own first.
-        iterations: of each rerun.
         usual: key -> the range of values that is usual for the run's model.
         coverage: what the diagnosis knows of each cause, by its id.
         least: iterations that show the failure at the least; 0: as the onset and the limits say.
@@ -62,7 +61,12 @@ class Failure:
     @cached_property
     def recorded(self) -> Signs:
         """Its symptoms."""
-        return recorded_signs(self.outcomes, self.knowledge)
+        names = {check.name for check in symptom_checks()}
+        of_training = [outcome for outcome in self.outcomes if outcome.check in names]
+        findings = (finding for outcome in of_training for finding in outcome.findings)
+        looked = [outcome.check for outcome in of_training if outcome.status in LOOKED]
+        codes = [(finding.code, finding.severity.value) for finding in findings]
+        return signs(codes, self.knowledge, looked)
 
     @property
     def everything(self) -> Question:
@@ -105,8 +109,9 @@ class Failure:
 def onset_of(outcomes: Iterable[Outcome]) -> int | None:
     """The first iteration at which an error shows in the loss; None where none does."""
     marking = (outcome.findings for outcome in outcomes if outcome.marks_onset)
-    errors = (one for findings in marking for one in findings if one.severity is Severity.ERROR)
-    return min((one.onset for one in errors if one.onset is not None), default=None)
+    findings = (finding for each in marking for finding in each)
+    errors = (finding for finding in findings if finding.severity is Severity.ERROR)
+    return min((error.onset for error in errors if error.onset is not None), default=None)
 
 
 def is_about_length(cause: Cause | None) -> bool:
@@ -140,11 +145,7 @@ class Bench:
     def observe(
         self, change: Change, seed: int, question: Question, cause: str | None = None
     ) -> Observation:
-        """Make one rerun, or recall it, and list it as the report shows it.
-
-        Raises:
-            InputError, BudgetSpent: as `rerun`.
-        """
+        """Make one rerun, or recall it, and list it as the report shows it; raises as `rerun`."""
         seen = self.make(self.lab, change, seed)
         rerun = Rerun(
             experiment=change.kind,
@@ -160,17 +161,15 @@ class Bench:
             curve=Curve(seen.iterations, seen.losses),
             samples=seen.samples,
         )
-        if not any((one.label, one.seed) == (rerun.label, seed) for one in self.trials):
+        if not any((trial.label, trial.seed) == (rerun.label, seed) for trial in self.trials):
             self.trials.append(rerun)
         return seen
 
     def shortened(self) -> "Bench":
         """The same bench, its reruns no longer than the time for all of them allows.
 
-        What a step and an examination take is measured by a trial of a few iterations.
-
-        Raises:
-            InputError, BudgetSpent: as `rerun`.
+        What a step and an examination take is measured by a trial of a few iterations; it raises
+        as `rerun`.
         """
         failure = self.failure
         least = max(LEAST, failure.onset or 0, failure.least)

@@ -226,5 +226,7 @@ def try_injection(bench: Bench, cause: Cause, question: Question, plain: Trials)
 def padding_shown(failure: Failure) -> tuple[int, ...]:
     """The padding tokens that were learned, as the findings tell."""
     # A note tells of the one padding token that mlx-lm trains after each row.
-    errors = (one.measured for one in failure.findings if one.severity is not Severity.INFO)
+    errors = (
+        finding.measured for finding in failure.findings if finding.severity is not Severity.INFO
+    )
     return tuple(token for each in errors if isinstance(token := each.get("pad_id"), int))

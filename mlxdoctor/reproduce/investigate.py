@@ -37,24 +37,26 @@ def candidates(
     A rival is a cause that shares a symptom and whose change restores a known value: what
     lowers the rate cures a scale that is too large just as well.
     """
-    ranked = {one.cause.id: one for one in rank(failure.outcomes, failure.knowledge)}
+    ranked = {listed.cause.id: listed for listed in rank(failure.outcomes, failure.knowledge)}
     leading = diagnosis[:CAUSES]
     # To re-create a cause that the evidence all but rules out would prove nothing.
     near = leading[0].score - MARGIN if leading else 0.0
-    chosen = [one.cause.id for one in leading if not one.cause.inject or one.score > near]
+    chosen = [
+        listed.cause.id for listed in leading if not listed.cause.inject or listed.score > near
+    ]
     chosen += [
         name
-        for name, one in ranked.items()
-        if _restores(one)
-        and fix_for(one.cause.change, config) is not None
-        and failure.recorded.of(one.cause) & failure.recorded.errors
+        for name, listed in ranked.items()
+        if _restores(listed)
+        and fix_for(listed.cause.change, config) is not None
+        and failure.recorded.of(listed.cause) & failure.recorded.errors
     ]
     noted = severities(failure.outcomes)
     for name in asked:
         cause = failure.knowledge.causes[name].seen_with(noted)
         ranked.setdefault(name, Diagnosed(cause, float("-inf"), (), (), (), ()))
     wanted = dict.fromkeys((*chosen, *asked))
-    return sorted((ranked[name] for name in wanted), key=lambda one: -one.score)
+    return sorted((ranked[name] for name in wanted), key=lambda listed: -listed.score)
 
 
 def investigate(
@@ -206,15 +208,15 @@ def resolve(rulings: Mapping[str, Ruling], causes: Sequence[Diagnosed]) -> dict[
     of the failure is the cause; and where that does not tell them apart the evidence of the
     run itself has to, by a margin.
     """
-    tried = {one.cause.id: one for one in causes}
+    tried = {listed.cause.id: listed for listed in causes}
     resolved = dict(rulings)
     for name, ruling in rulings.items():
         # A re-creation of a cause that the evidence all but rules out proves little.
         ahead = [
-            one.cause.id
-            for one in causes
-            if one.score - tried[name].score >= MARGIN
-            and rulings.get(one.cause.id, ruling).verdict == "undecided"
+            listed.cause.id
+            for listed in causes
+            if listed.score - tried[name].score >= MARGIN
+            and rulings.get(listed.cause.id, ruling).verdict == "undecided"
         ]
         if ruling.verdict == "confirmed" and tried[name].cause.inject and ahead:
             resolved[name] = undecided(
@@ -222,14 +224,14 @@ def resolve(rulings: Mapping[str, Ruling], causes: Sequence[Diagnosed]) -> dict[
                 "undecided",
                 f"what decides {ahead[0]}",
             )
-    confirmed = [tried[name] for name, one in resolved.items() if one.verdict == "confirmed"]
+    confirmed = [tried[name] for name, ruling in resolved.items() if ruling.verdict == "confirmed"]
     if not confirmed:
         return resolved
 
-    def strength(one: Diagnosed) -> float:
-        return rulings[one.cause.id].strength
+    def strength(listed: Diagnosed) -> float:
+        return rulings[listed.cause.id].strength
 
-    best = max(confirmed, key=lambda one: (_restores(one), strength(one), one.score))
+    best = max(confirmed, key=lambda listed: (_restores(listed), strength(listed), listed.score))
     first = best.cause.id
     for other in confirmed:
         name = other.cause.id
@@ -248,5 +250,5 @@ def resolve(rulings: Mapping[str, Ruling], causes: Sequence[Diagnosed]) -> dict[
     return resolved
 
 
-def _restores(one: Diagnosed) -> bool:
-    return one.cause.change is not None and one.cause.change.operation == "set"
+def _restores(listed: Diagnosed) -> bool:
+    return listed.cause.change is not None and listed.cause.change.operation == "set"

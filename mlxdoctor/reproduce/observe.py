@@ -89,8 +89,7 @@ class Observation:
         base_loss: mean loss of the base model on the answers of held-out rows, nats a
             token, masked correctly whatever the trainer did; None without such rows.
         loss: likewise of the rerun's model; NaN where it gives none.
-        iterations: of each training loss.
-        losses: as the trainer saw them, nats a token.
+        losses: as the trainer saw them, at `iterations`, nats a token.
         samples: the first few answers, their texts cut off.
         seconds: training and examination together.
         step_seconds: of the median step of training.
@@ -109,25 +108,6 @@ class Observation:
     def errors(self) -> tuple[str, ...]:
         """The codes that are errors."""
         return tuple(code for code, severity in self.findings if severity == "error")
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Observation:
-        """What `asdict` gave, after a journey through JSON ("NaN" as a text included).
-
-        Raises:
-            KeyError, TypeError, ValueError: it is not that.
-        """
-        base_loss, loss = values["base_loss"], values["loss"]
-        return cls(
-            findings=tuple((str(code), str(severity)) for code, severity in values["findings"]),
-            base_loss=None if base_loss is None else float(base_loss),
-            loss=None if loss is None else float(loss),
-            iterations=tuple(map(int, values["iterations"])),
-            losses=tuple(map(float, values["losses"])),
-            samples=tuple(SampleAnswer(**one) for one in values["samples"]),
-            seconds=float(values["seconds"]),
-            step_seconds=float(values["step_seconds"]),
-        )
 
 
 def rerun(lab: Laboratory, change: Change, seed: int) -> Observation:
@@ -215,7 +195,18 @@ def key_of(facts: Mapping[str, Any]) -> str:
 def recalled(path: Path) -> Observation | None:
     """The observation in a file; None where there is none, or it is damaged."""
     try:
-        return Observation.from_dict(json.loads(path.read_text("utf-8")))
+        values = json.loads(path.read_text("utf-8"))
+        # What is not finite is a text in JSON.
+        return Observation(
+            findings=tuple((code, severity) for code, severity in values["findings"]),
+            base_loss=values["base_loss"] and float(values["base_loss"]),
+            loss=values["loss"] and float(values["loss"]),
+            iterations=tuple(values["iterations"]),
+            losses=tuple(map(float, values["losses"])),
+            samples=tuple(SampleAnswer(**sample) for sample in values["samples"]),
+            seconds=values["seconds"],
+            step_seconds=values["step_seconds"],
+        )
     except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return None
 

@@ -100,11 +100,7 @@ def mends_all(settings: Settings, what: Collection[str]) -> bool:
 
 
 def _left_out(settings: Settings, what: Collection[str], *, at_random: bool) -> Settings:
-    """Repair the training rows that findings of these names are about, or leave out as many.
-
-    Raises:
-        InputError: fewer than a batch are left.
-    """
+    """Repair the training rows that findings of these names are about, or leave out as many."""
     source, folder = Path(settings.data), Path(settings.adapter_path) / "data"
     train = Dataset.read(source).splits["train"]
     repairs = repaired(train, what)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from mlxdoctor.causes import Cause, KnowledgeBase
 from mlxdoctor.confirmation import Confirmation
-from mlxdoctor.finding import LOOKED, Outcome, Severity
+from mlxdoctor.finding import Severity
 from mlxdoctor.report import Fix
-from mlxdoctor.reproduce.observe import Observation, symptom_checks
+from mlxdoctor.reproduce.observe import Observation
 
 #: What settles a fault in a trainer's code that reruns leave open.
 PROBE = "what a step of the run's own trainer does (`mlxdoctor probe FILE:FUNCTION`)"
@@ -45,8 +45,8 @@ class Signs:
     @property
     def errors(self) -> frozenset[str]:
         """The signs that are errors."""
-        found = (code for code, severity in self.codes.items() if severity is Severity.ERROR)
-        return frozenset(map(self.knowledge.group, found))
+        errors = (code for code, severity in self.codes.items() if severity is Severity.ERROR)
+        return frozenset(map(self.knowledge.group, errors))
 
     def of(self, cause: Cause) -> frozenset[str]:
         """The signs that speak for a cause: the errors among them, if there are any."""
@@ -89,17 +89,8 @@ def signs(
     for code, severity in findings:
         group, level = knowledge.groups.get(knowledge.group(code)), Severity(severity)
         if (group is None or not group.configured) and level is not Severity.INFO:
-            codes[code] = max(level, codes.get(code, level), key=lambda one: one.rank)
+            codes[code] = max(level, codes.get(code, level), key=lambda severity: severity.rank)
     return Signs(codes, frozenset(looked), knowledge)
-
-
-def recorded_signs(outcomes: Iterable[Outcome], knowledge: KnowledgeBase) -> Signs:
-    """The signs of the run that was examined."""
-    names = {check.name for check in symptom_checks()}
-    of_training = [outcome for outcome in outcomes if outcome.check in names]
-    findings = (finding for outcome in of_training for finding in outcome.findings)
-    looked = [outcome.check for outcome in of_training if outcome.status in LOOKED]
-    return signs([(one.code, one.severity.value) for one in findings], knowledge, looked)
 
 
 def needed(seeds: int) -> int:
@@ -169,17 +160,17 @@ class Question:
 
     def is_sound(self, observation: Observation) -> bool:
         """Whether a rerun shows neither the symptom nor any other error."""
-        found = self.signs(observation)
-        return not self.wanted & found.all and not found.errors
+        shown = self.signs(observation)
+        return not self.wanted & shown.all and not shown.errors
 
     def is_cured(self, plain: Observation, changed: Observation, better: float | None) -> bool:
         """Whether the change took the symptom away, and the held-out loss with it; see `Cure`."""
-        found = self.signs(changed)
+        shown = self.signs(changed)
         # A short sound run may have a milder warning: what must be gone is what was there.
         before = self.recorded.codes.keys() | self.signs(plain).codes.keys()
         group = self.recorded.knowledge.group
-        same = {code for code in found.codes.keys() & before if group(code) in self.wanted}
-        remaining = found.errors if self.strict else found.errors & self.wanted
+        same = {code for code in shown.codes.keys() & before if group(code) in self.wanted}
+        remaining = shown.errors if self.strict else shown.errors & self.wanted
         if not self.shows(plain) or same or remaining:
             return False
         if better is None or plain.loss is None or changed.loss is None:
@@ -198,17 +189,17 @@ class Question:
 
     def is_recreated(self, injected: Observation) -> bool:
         """Whether a rerun with the fault is the recorded failure, and no other one."""
-        found = self.signs(injected)
+        shown = self.signs(injected)
         return (
-            bool(self.keys & found.all)
-            and self.recorded.coverage(found) >= RECREATED
-            and not self.recorded.foreign(found)
+            bool(self.keys & shown.all)
+            and self.recorded.coverage(shown) >= RECREATED
+            and not self.recorded.foreign(shown)
         )
 
 
 def judge_plain(question: Question, plain: Trials) -> bool | None:
     """Whether the run fails as recorded: in enough seeds, in none, or None: in between."""
-    shown = sum(question.shows(one) for one in plain.values())
+    shown = sum(question.shows(rerun) for rerun in plain.values())
     if shown >= needed(question.seeds):
         return True
     return False if shown == 0 and plain else None
@@ -232,13 +223,13 @@ def judge_change(
         what, irrelevant: the change and the placebo, in words.
     """
     pairs = {seed: one for seed, one in changed.items() if seed in plain}
-    cured = sum(question.is_cured(plain[seed], one, better) for seed, one in pairs.items())
+    cured = sum(question.is_cured(plain[seed], rerun, better) for seed, rerun in pairs.items())
     enough, more_seeds = needed(question.seeds), f"more seeds (--seeds {2 * question.seeds})"
     cures = f"{what} cures it with {cured} of {len(pairs)} seeds"
     if cured < enough:
         return undecided(f"{cures}, {enough} are needed", more_seeds) if cured else refuted(cures)
     by_chance = sum(
-        question.is_by_chance(plain[seed], one, changed[seed]) for seed, one in placebo.items()
+        question.is_by_chance(plain[seed], rerun, changed[seed]) for seed, rerun in placebo.items()
     )
     if by_chance:
         return undecided(
@@ -258,23 +249,23 @@ def judge_change(
 def judge_injection(question: Question, plain: Trials, injected: Trials) -> Ruling:
     """The verdict on a cause in the run's own trainer, which ours has not."""
     ours, seeds = "the reference trainer, which does not have this fault, is", len(plain)
-    if faulty := sum(not question.is_sound(one) for one in plain.values()):
+    if faulty := sum(not question.is_sound(rerun) for rerun in plain.values()):
         return undecided(f"{ours} not sound with {faulty} of {seeds} seeds", PROBE)
     same, asked = sum(map(question.is_recreated, injected.values())), len(injected)
-    found = [question.signs(one) for one in injected.values()]
+    shown = [question.signs(rerun) for rerun in injected.values()]
     if same >= needed(question.seeds):
-        share = max(map(question.recorded.coverage, found))
+        share = max(map(question.recorded.coverage, shown))
         return Ruling(
             "confirmed",
             f"re-created: {ours} sound with {seeds} of {seeds} seeds; with the fault put in it "
             f"fails in the same way with {same} of {asked}, showing {share:.0%} of the recorded "
             "kinds of error",
-            max(map(question.recorded.likeness, found)),
+            max(map(question.recorded.likeness, shown)),
         )
     if same:
         reason = f"the fault re-creates the failure in {same} of {asked} seeds"
         return undecided(reason, f"more seeds (--seeds {2 * question.seeds})")
-    first = found[0]
+    first = shown[0]
     if extra := sorted(question.recorded.foreign(first)):
         return refuted(
             "with the fault put into the reference trainer there are errors that the recorded run "

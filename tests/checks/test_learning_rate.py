@@ -21,7 +21,8 @@ def judged(config, parameters=None):
     """What is said for a model of that many parameters; the check reads nothing else of it."""
     base = SimpleNamespace(parameter_count=parameters, vocab_size=None) if parameters else None
     given = {TrainingConfig: config, BaseModel: base}
-    return learning_rate.run(SimpleNamespace(get=given.get, why_missing=str))
+    run = SimpleNamespace(get=given.get, why_missing=str, is_planned=False)
+    return learning_rate.run(run)
 
 
 def with_step(tmp_path, rate, scale=20.0, **more):

@@ -2,6 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from mlxdoctor.evidence.adapter import FILE_NAMES
+from mlxdoctor.evidence.config import CONFIG_NAME
 from mlxdoctor.gate.targets import targets
 
 
@@ -59,6 +61,15 @@ def test_a_folder_of_several_runs_is_refused_with_the_glob_that_names_them(adapt
     # A run with saves below it is one.
     (adapters / "adapters/adapter_config.json").touch()
     assert [one.problem for one in targets(["adapters/"])] == [""]
+
+
+@pytest.mark.parametrize("name", [*FILE_NAMES, CONFIG_NAME])
+def test_a_folder_is_a_run_by_each_name_that_an_adapter_may_have(tmp_path: Path, name: str) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).touch()
+    (target,) = targets([str(tmp_path)])
+    assert "holds 2 adapters or runs" in target.problem
 
 
 def test_what_names_nothing_is_an_item_that_cannot_be_examined(adapters: Path) -> None:
