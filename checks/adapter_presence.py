@@ -151,7 +151,6 @@ _MAGNITUDES_APART = 2.0
 def adapter_presence(
     adapter: Adapter, config: TrainingConfig | None, base: BaseModel | None
 ) -> Iterator[Sign | Seen]:
-    """Look for LoRA factors, and for signs that they were trained."""
     yield from _nonfinite(adapter)
     if config is not None and config.fine_tune_type == "full" and adapter.tensors:
         return

@@ -172,7 +172,6 @@ _NAME_THE_BASE = "name the base model that the adapter was trained on"
 def adapter_structure(
     adapter: Adapter, config: TrainingConfig | None, base: BaseModel | None
 ) -> Iterator[Sign | Unsought]:
-    """Compare names and shapes of adapter, configuration and base model."""
     if adapter.modules:
         yield from _as_mlx_lm_loads(adapter, config, base)
     if config is not None and config.fine_tune_type == "full":

@@ -70,7 +70,6 @@ RELATED = 0.05
     },
 )
 def base_answers(generations: Generations, dataset: Dataset | None) -> Iterator[Sign]:
-    """Judge the answers of the base model, the adapter left aside."""
     answered = pairs(generations)
     answers = [pair.base for pair in answered if pair.base is not None]
     if not answers:

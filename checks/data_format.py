@@ -183,7 +183,6 @@ def data_format(
     planned: PlannedRun | None,
     adapter: Adapter | None,
 ) -> Iterator[Sign]:
-    """Report lines and rows that can't be trained on."""
     started = log is not None and log.main.get("train_loss") is not None
     # A run that started did not stop at these rows.
     severity = Severity.WARNING if started else None

@@ -242,7 +242,6 @@ def data_quality(
     log: TrainingLog | None,
     planned: PlannedRun | None,
 ) -> Iterator[Sign | Seen | Unsought]:
-    """Compare the rows with each other, and describe their answers."""
     train, valid = dataset.splits.get("train"), dataset.splits.get("valid")
     if train is None or not train.rows:
         raise NotApplicable("there are no training rows")

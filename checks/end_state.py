@@ -124,7 +124,6 @@ _OTHER_KIND = (
     }
 )
 def end_state(replay: Replay, *, reach: Reach | None) -> Iterator[Sign | Seen]:
-    """Hold the tuned model against the last validation of the log."""
     after, before = replay.level("after"), replay.level("before")
     if after is None:
         yield from _far_above(replay.least, reach)

@@ -88,7 +88,6 @@ def full_weights(
     config: TrainingConfig | None,
     adapter: Adapter | None,
 ) -> Iterator[Sign | Seen | Unsought]:
-    """Compare whole weights with the base model's."""
     was_full = config is not None and config.fine_tune_type == "full"
     adapted = {module.name for module in adapter.modules} if adapter is not None else set()
     was_frozen = not was_full and (tuned.from_adapter or bool(adapted))

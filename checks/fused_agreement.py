@@ -50,7 +50,6 @@ _FAR = 0.1
     },
 )
 def fused_agreement(losses: TokenLosses, unfused: LossesBeforeFusing) -> Iterator[Sign | Seen]:
-    """Compare the losses of the fused model with those of base and adapter."""
     if losses.load_failure or unfused.load_failure:
         raise Inconclusive("the adapter could not be loaded on this base model")
     both = {(row.split, row.index): row for row in unfused.compared}

@@ -115,7 +115,6 @@ def generation_effect(
     losses: TokenLosses | None,
     log: TrainingLog | None,
 ) -> Iterator[Sign | Seen]:
-    """Compare the answers with the base model's and with the expected ones."""
     if generations.load_failure is not None:
         yield Sign("adapter-refused", {"failure": generations.load_failure})
         return

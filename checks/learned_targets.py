@@ -218,7 +218,6 @@ _END = (
 def learned_targets(
     losses: TokenLosses, tokenizer: Tokenizer | None
 ) -> Iterator[Sign | Seen | Unsought]:
-    """Compare both models' losses by region and shift."""
     base = _of_the_base(losses)
     is_broken = base is not None and base.symptom == "base-broken"
     if base is not None and is_broken:

@@ -128,7 +128,6 @@ def learning_rate(
     log: TrainingLog | None,
     planned: PlannedRun | None,
 ) -> Iterator[Sign]:
-    """Compare the configured step with what is usual, and with the log's rates."""
     rate = config.learning_rate
     logged = log.main.get("learning_rate") if log is not None else None
     if logged is not None and log is not None and log.main.axis in ("iteration", "step"):

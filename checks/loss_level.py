@@ -78,7 +78,6 @@ def loss_level(
     rows: SupervisedRows | None,
     config: TrainingConfig | None,
 ) -> Iterator[Sign | Unsought]:
-    """Compare the first and last losses of the log's main segment with the known levels."""
     segment = log.main
     losses = segment.get("train_loss")
     if losses is None or not losses.facts.points:

@@ -82,7 +82,6 @@ def loss_trend(
     rows: SupervisedRows | None,
     base: BaseModel | None,
 ) -> Iterator[Sign | LossCurve | Seen | Unsought]:
-    """Judge the curve of the log's main segment."""
     segment = log.main
     yield from losses_shown(segment, base, rows)
     losses = segment.get("train_loss")

@@ -93,7 +93,6 @@ def metric_consistency(
     rows: TokenLosses | None,
     config: TrainingConfig | None,
 ) -> Iterator[Sign | Seen]:
-    """Compare reported figures, logged losses and answers."""
     reported = _reported(metrics, log)
     if metrics is None and not reported:
         raise DoesNotArise("no figure was reported of the tuned model")

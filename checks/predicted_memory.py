@@ -46,7 +46,6 @@ _FIX = (
     },
 )
 def predicted_memory(cost: RunCost) -> Iterator[Sign | Seen]:
-    """Compare the predicted peak with the memory."""
     measured: dict[str, Measurement] = {
         "peak_gb": cost.peak / 1e9,
         "memory_gb": None if cost.memory is None else cost.memory / 1e9,

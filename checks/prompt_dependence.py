@@ -85,7 +85,6 @@ _SAYS = (
     rerun_symptom=True,
 )
 def prompt_dependence(gains: PromptGains) -> Iterator[Sign | Seen | Unsought]:
-    """Compare answers after their own prompts with the same after other rows' prompts."""
     splits = [split for split in gains.rows if split != "test" or "valid" not in gains.rows]
     worth = {split: _worth(gains.measure(split, FIRST)) for split in splits}
     if not _is_decided(worth):

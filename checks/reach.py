@@ -93,7 +93,6 @@ _EXPECTED = "at most {reached:.2f}"
     }
 )
 def reach(reach: Reach) -> Iterator[Sign | Seen]:
-    """Hold the tuned model's loss against what the twin reaches."""
     if not reach.tells and not reach.is_ahead:
         raise Inconclusive(
             f"{reach.updates} updates lower the loss from {reach.untouched:.2f} to "

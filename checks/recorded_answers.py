@@ -151,7 +151,6 @@ _LONG = 10
     },
 )
 def recorded_answers(asked: AskedAgain, answers: Generations | None) -> Iterator[Sign | Seen]:
-    """Compare the recorded answers with both models' own to the same prompts."""
     items = asked.items
     yield from _not_as_expected(items, answers)
     apart = [item for item in items if not _same(item.own.base or "", item.own.tuned)]

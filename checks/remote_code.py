@@ -39,7 +39,6 @@ from mlxdoctor.safety.quoting import quoted
     }
 )
 def remote_code(found: RemoteCode) -> Iterator[Sign]:
-    """Report what would run if something else loaded it."""
     for code in found.named:
         figures = {"file": code.path.name, "key": code.key, "value": quoted(code.value)}
         where = f"{code.path.parent.name}/{code.path.name}"

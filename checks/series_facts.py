@@ -37,7 +37,6 @@ _TABLE = SeriesTable.read("series_facts.toml")
 
 @check(codes=_TABLE.symptoms, rerun_symptom=True)
 def series_facts(log: TrainingLog) -> Iterator[Sign | Unsought]:
-    """Describe every column of the log's main segment, and hold it against the table."""
     columns = {**log.main.series, **_computed(log)}
     if _may_be_whole_seconds(columns, log):
         del columns["val_seconds"]

@@ -125,7 +125,6 @@ def settings(
     log: TrainingLog | None,
     planned: PlannedRun | None,
 ) -> Iterator[Sign]:
-    """Go through the settings as mlx-lm does."""
     if config.origin != "mlx-lm":
         raise DoesNotArise("the configuration is not one of mlx_lm.lora")
     has_losses = log is not None and log.main.get("train_loss") is not None

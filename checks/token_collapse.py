@@ -178,7 +178,6 @@ def token_collapse(
     losses: TokenLosses | None,
     dataset: Dataset | None,
 ) -> Iterator[Sign | Exhibit | Seen | Unsought]:
-    """Report collapsed outputs and how they end, as shares of prompts."""
     yield from answer_shown(generations)
     prompts = answered(generations)
     train = dataset.splits.get("train") if dataset is not None else None

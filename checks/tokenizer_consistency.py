@@ -170,7 +170,6 @@ def tokenizer_consistency(
     adapter: Adapter | None,
     tuned: TunedModel | None,
 ) -> Iterator[Sign | Unsought]:
-    """Compare the tokenizer with the model, the template and the data."""
     where = str(tokenizer.path)
     if base is not None and base.vocab_size is not None and rows is not None:
         yield from _vocabulary(base.vocab_size, rows)
