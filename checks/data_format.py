@@ -23,7 +23,6 @@ which lines to repair or remove.
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 
 from mlxdoctor.check import check
 from mlxdoctor.evidence.adapter import Adapter
@@ -43,9 +42,6 @@ from mlxdoctor.safety.quoting import quoted
 _MAX_ROLE = 20
 _MAX_KEY = 40
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function", "ipython"})
-_ROWS = "one row a line, all in the first row's format"
-_error = partial(Symptom.error, expected=_ROWS)
-_warning = partial(Symptom.warning, expected=_ROWS)
 _FILL_IN = "remove these rows, or fill them in"
 #: Patterns of the reason why a row is refused, with the repair; the first match counts.
 _REPAIRS = {
@@ -71,17 +67,17 @@ _EMPTY_ROWS = 8
 
 @check(
     codes={
-        "bad-lines": _error(
+        "bad-lines": Symptom.error(
             "lines are not JSON objects",
             says="{lines:* line} of {file} cannot be read as rows: line {first_line} {reason}.",
             fix="write one JSON object a line, in UTF-8, and no blank line",
         ),
-        "no-rows": _error(
+        "no-rows": Symptom.error(
             "the training file has no rows",
             says="{file} has no rows: there is nothing to train on.",
             fix="write the rows again; the file was probably not written to the end",
         ),
-        "unknown-format": _error(
+        "unknown-format": Symptom.error(
             "the rows have none of the keys that mlx-lm looks for",
             says="The first row of {file} has the keys {keys}, and mlx-lm looks for messages, "
             "prompt and completion, or text.",
@@ -92,15 +88,14 @@ _EMPTY_ROWS = 8
             "rows are pairs of answers",
             says="The rows of {file} have a chosen answer, which mlx_lm.lora does not read: each "
             "is examined as its prompt and the chosen answer.",
-            expected="rows that the run's own trainer reads",
         ),
-        "mixed-formats": _error(
+        "mixed-formats": Symptom.error(
             "rows are in another format than the first row",
             says="{lines} of {rows} rows of {file} lack the keys of the first row's format "
             "({format}), which mlx-lm expects of every row.",
             fix="put every row into one format",
         ),
-        "rows-refused": _error(
+        "rows-refused": Symptom.error(
             "rows cannot be tokenized",
             says="{lines} of {examined} rows cannot be tokenized: {reason}.",
             fix="[{repair}|mlx-lm stops at such a row: repair or remove it]",
@@ -109,7 +104,6 @@ _EMPTY_ROWS = 8
             "the rows need a chat template, and the model has none",
             says="The rows of {file} are conversations, and the base model's tokenizer has no "
             "chat template to write them with: mlx-lm does not start.",
-            expected="a model with a chat template, or rows of text",
             fix="train the model's instruct version, which has a chat template, or write the rows "
             'as {{"text": ...}} in the format that the model is to continue',
         ),
@@ -117,37 +111,35 @@ _EMPTY_ROWS = 8
             "mask_prompt is set on rows of plain text",
             says="mask_prompt is set, but the rows are plain text, where mlx-lm can't tell the "
             "prompt from the answer and refuses to start.",
-            expected="rows with messages, or with a prompt and a completion",
             fix="convert the rows to messages, or leave mask_prompt out",
         ),
-        "no-answer": _warning(
+        "no-answer": Symptom.warning(
             "conversations do not end with an answer by the assistant",
             says="{lines} of {rows} rows do not end with an answer by the assistant: mlx-lm trains "
             "on whatever comes last.",
             fix="end every conversation with the assistant's answer",
         ),
-        "unknown-roles": _warning(
+        "unknown-roles": Symptom.warning(
             "messages have roles that chat templates do not know",
             says="{lines} of {rows} rows have messages with unusual roles ({roles}), which chat "
             "templates leave out or write as they are.",
             fix="[rename the roles {renames}|use the roles system, user, assistant and tool]",
         ),
-        "empty-answers": _warning(
+        "empty-answers": Symptom.warning(
             "answers are empty",
             says="{lines} of {rows} rows have an empty answer[, {share:.0%} of all: after their "
             "prompts the end token is all that is to be learned].",
             fix=_FILL_IN,
         ),
-        "empty-prompts": _warning(
+        "empty-prompts": Symptom.warning(
             "prompts are empty",
             says="{lines} of {rows} rows have an empty prompt.",
             fix=_FILL_IN,
         ),
         "no-validation-split": Symptom.info(
             "there is no validation split, or it is empty",
-            "a valid.jsonl with about a tenth of the rows",
-            "move a tenth of the rows to valid.jsonl, and train again to see when the loss on them "
-            "stops falling",
+            fix="move a tenth of the rows to valid.jsonl, and train again to see when the loss on "
+            "them stops falling",
             in_a_plan=Severity.WARNING,
             says="There is no validation data[, and the log's {reports} reports are of the "
             "training loss alone: none shows|; the log's {validations} validation losses are of "
@@ -156,15 +148,13 @@ _EMPTY_ROWS = 8
         ),
         "met-once": Symptom.info(
             "there is no validation split, and each row was met about once",
-            "a valid.jsonl with about a tenth of the rows",
-            "move a tenth of the rows to valid.jsonl before training for longer",
+            fix="move a tenth of the rows to valid.jsonl before training for longer",
             says="There is no validation data. Training went over its rows {passes:.1f} times, so "
             "that the loss of most reports is of rows that were not learned yet.",
         ),
         "no-validation-batches": Symptom.warning(
             "there is no batch to validate on: the validation loss is 0/0",
-            "[at least {batch_size} rows|a positive val_batches, or -1 for all]",
-            "[add rows to valid.jsonl, or set batch_size to {rows}|set val_batches to -1, or "
+            fix="[add rows to valid.jsonl, or set batch_size to {rows}|set val_batches to -1, or "
             "remove valid.jsonl]",
             in_a_plan=Severity.ERROR,
             says="[The validation split has {rows:* row}, fewer than a batch of {batch_size}: "

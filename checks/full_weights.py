@@ -59,7 +59,6 @@ _WARNING_CHANGE = 1.0
         "unchanged": Symptom.error(
             "no weight of the tuned model differs from the base's",
             says="None of the {compared} weights in {where} differs from the base model's.",
-            expected="weights that training changed",
             fix="check that the layers were unfrozen, that the optimizer had a rate above zero, "
             "and that the trained model was saved",
         ),
@@ -76,7 +75,6 @@ _WARNING_CHANGE = 1.0
             "weights that should be frozen have other values than the base model's",
             says="{changed} of {compared} weights that should be frozen differ from the base "
             "model's, by up to {largest_relative_change:.3g} of their norm ({components}).",
-            expected="the base model's values, bit for bit but for rounding",
             fix="freeze the model before the layers are converted, and train again from the base",
         ),
     },

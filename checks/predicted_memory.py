@@ -28,7 +28,6 @@ _SAYS = (
     "Training takes {peak_gb:.3g} GB at its peak[, predicted from {how}], on {batch_size:* row} of "
     "{tokens:,} tokens[; there are {memory_gb:.3g} GB]."
 )
-_EXPECTED = "a predicted peak below 87% of the memory"
 _FIX = (
     "set grad_checkpoint: true[, with which it takes {checkpointed_gb:.3g} GB], lower batch_size "
     "and accumulate, or shorten the rows"
@@ -39,7 +38,7 @@ _FIX = (
     codes={
         "does-not-fit": Symptom.error(
             "the run needs more memory than there is, or nearly all of it",
-            _EXPECTED,
+            "a predicted peak below 87% of the memory",
             _FIX,
             says=_SAYS,
         ),

@@ -69,7 +69,6 @@ _SAYS = (
         "unrelated-answers": Symptom.error(
             "the training answers are not those to their prompts",
             says=_SAYS,
-            expected="prompts that make the training answers likelier, as in sound rows",
             fix="join prompts and answers by a key, not by their place in two lists, and train "
             "again",
         ),

@@ -26,7 +26,6 @@ What to do. Print the tokens of one row, decoded, as the model gets them. Target
 
 import math
 from collections.abc import Iterator
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,10 +38,6 @@ from mlxdoctor.measure.training_step.values import OFFSETS, SINGLE, Alignment
 #: Where the extra padding target of mlx-lm is described.
 _UPSTREAM = "https://github.com/ml-explore/mlx-lm/pull/1697"
 
-_SOUND = "each answer token, its end token included, trained from the position before it"
-_error = partial(Symptom.error, expected=_SOUND)
-_warning = partial(Symptom.warning, expected=_SOUND)
-_info = partial(Symptom.info, expected=_SOUND)
 _AT_OFFSET = {-1: "before it", 0: "it was just given", 2: "2 places on", 3: "3 places on"}
 _OF_MLX_LM = "nothing in the configuration is at fault: mlx-lm does this to every run"
 #: Fewest positions that tell one offset from another.
@@ -59,15 +54,14 @@ _RUN = 4
 _AGREEMENT = 0.9
 
 CODES = {
-    "blank-prompt": _error(
+    "blank-prompt": Symptom.error(
         "rows or prompts reach the model as one token repeated",
         says="[{constant} of {rows:* row} are one token repeated.|In {rows} of {rows:* row} every "
         "token before the trained ones is token {token} ({shortest} to {longest} of them): the "
         "model never sees a prompt.]",
-        expected="rows of text, each with its own prompt",
         fix="print the batch's tokens, and mask prompts in the loss, not in the model's inputs",
     ),
-    "no-targets": _error(
+    "no-targets": Symptom.error(
         "rows of the batch, or all of them, have no trained token",
         says="{rows} of {of:* row} have no trained token[: no position has a gradient, of "
         "{positions:,}].",
@@ -75,7 +69,7 @@ CODES = {
         "the logits of {positions:* position}|leave out rows whose answer was cut off, or raise "
         "the length limit]",
     ),
-    "misaligned": _error(
+    "misaligned": Symptom.error(
         "positions are trained on other tokens than the next one",
         says="[{share:.0%} of {positions:* position} are trained on the token {which}; a language "
         "model needs the next one|Targets follow no single offset from their positions ("
@@ -84,13 +78,13 @@ CODES = {
         fix="shift once: inputs tokens[[:, :-1]], targets tokens[[:, 1:]]; print those of a row "
         "side by side",
     ),
-    "padding-trained": _error(
+    "padding-trained": Symptom.error(
         "padding is trained",
         says="{padding} of {trained} trained positions are padding: the model learns to go on "
         "after the end.",
         fix="multiply the loss by a mask that ends with each row's last token",
     ),
-    "padding-target": _warning(
+    "padding-target": Symptom.warning(
         "one padding token after each row is trained, as mlx-lm does",
         says="In {padding} of {rows:* row}, the padding token after the row's end is trained, "
         "as mlx-lm's default loss does, which counts one position too many "
@@ -98,19 +92,19 @@ CODES = {
         "follows the end token, where an answer has stopped].",
         fix="let the mask end with the row's last token: steps < lengths, not <=",
     ),
-    "prompt-trained": _info(
+    "prompt-trained": Symptom.info(
         "prompts are trained",
         says="{share:.0%} of the prompts' tokens are trained as well as the answers'.",
         fix="mask the prompt if only answers are to be learned (mlx-lm: mask_prompt: true)",
     ),
-    "first-token-untrained": _error(
+    "first-token-untrained": Symptom.error(
         "the first token of the answers is not trained although the second is",
         says="In {rows} of {rows:* row} with a known prompt the answer's second token is "
         "trained and its first is not: the model does not learn how to begin.",
         fix="let the mask begin one position earlier: the last token of the prompt is the one "
         "that predicts the answer's first",
     ),
-    "no-end-token": _error(
+    "no-end-token": Symptom.error(
         "no end token is trained",
         says="[{rows_with_end} of {rows:* row} have an end token, and none is trained on it|None "
         "of {rows:* row} has an end token within this batch's width]: the model does not learn to "

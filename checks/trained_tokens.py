@@ -53,7 +53,6 @@ _REPORTS = 5
 #: Least standard deviation of the batches' counts, in tokens, for that.
 _SPREAD = 1.0
 
-_SOUND = "the count that the data and the configured mask give"
 _COUNT = "{tokens_per_iteration:.1f} tokens were trained on per iteration"
 
 Floats = NDArray[np.float64]
@@ -74,44 +73,38 @@ class _Logged(NamedTuple):
     codes={
         "prompt-counted": Symptom.error(
             "prompts were trained on although the configuration masks them",
-            _SOUND,
-            "put the mask on the targets, from the first token of the answer",
+            fix="put the mask on the targets, from the first token of the answer",
             says=f"{_COUNT}: those of prompts and answers together, although mask_prompt is on.",
         ),
         "padding-counted": Symptom.error(
             "padding was trained on",
-            _SOUND,
-            "multiply the loss by a mask that ends with each row's last token",
+            fix="multiply the loss by a mask that ends with each row's last token",
             says=f"{_COUNT}, which is a padded size of the batches, although rows differ in "
             "length: the padding was trained on.",
         ),
         "fixed-count": Symptom.warning(
             "every batch counts the same number of tokens: rows of fixed width",
-            _SOUND,
-            "mask the loss after each row's last token, and end every row with the end token",
+            fix="mask the loss after each row's last token, and end every row with the end token",
             says=f"{_COUNT} in every report, {{tokens_per_row:g}} a row, although rows differ in "
             "length: they were packed into blocks, or padded, and end tokens that mlx-lm adds to "
             "a row may be missing between them.",
         ),
         "one-short": Symptom.warning(
             "one token a row fewer than the answers have is trained on",
-            _SOUND,
-            "print a row's inputs and targets: the targets are the tokens after the inputs, up to "
-            "the end token",
+            fix="print a row's inputs and targets: the targets are the tokens after the inputs, up "
+            "to the end token",
             says=f"{_COUNT}, one a row fewer than the answers have: their end token is left out, "
             "or targets are shifted.",
         ),
         "packed-without-end": Symptom.warning(
             "rows of fixed width, and text that has no end token of its own",
-            _SOUND,
-            "end every text with the end token before rows are packed",
+            fix="end every text with the end token before rows are packed",
             says=f"None of the texts has an end token, and {_COUNT}: those are not mlx-lm's "
             "batches, and its end tokens may be missing too.",
         ),
         "unexplained": Symptom.info(
             "the count fits no configured way of counting these rows",
-            _SOUND,
-            "name the data the run was trained on with --data",
+            fix="name the data the run was trained on with --data",
             says=f"{_COUNT}, and [only {{fits}} counted in batches of {{batch_size}} of these rows "
             "gives that|no usual way of counting batches of {batch_size} of these rows gives that"
             "]: the run used another mask, other data, another tokenizer or another trainer.",
