@@ -22,9 +22,8 @@ import numpy as np
 
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
-from mlxdoctor.judge.learned import ENOUGH_ROWS
 from mlxdoctor.measure.text.statistics import SIGNIFICANCE, sign_test
-from mlxdoctor.models.losses import LossesBeforeFusing, TokenLosses
+from mlxdoctor.models.losses import ENOUGH_ROWS, LossesBeforeFusing, TokenLosses
 from mlxdoctor.models.mean_loss import Targets, mean_loss
 
 _SAID = (

@@ -31,9 +31,8 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
-from mlxdoctor.judge.learned import ENOUGH_ROWS
 from mlxdoctor.models.load import Which
-from mlxdoctor.models.losses import TokenLosses
+from mlxdoctor.models.losses import ENOUGH_ROWS, TokenLosses
 from mlxdoctor.models.mean_loss import mean_loss, usual_targets
 
 #: Nats by which figures of one model differ, as mlx-lm averages batches and drops the last (0.05 on

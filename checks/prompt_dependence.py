@@ -29,8 +29,9 @@ from typing import get_args
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.evidence.supervision import Role
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
-from mlxdoctor.judge.learned import ENOUGH_ROWS, LossChange
+from mlxdoctor.judge.learned import LossChange
 from mlxdoctor.models.load import Which
+from mlxdoctor.models.losses import ENOUGH_ROWS
 from mlxdoctor.models.prompt_gains import Asked, PromptGains
 
 #: Rows of each split that are measured first, and at most: standard errors are then 0.003 to 0.09

@@ -51,7 +51,7 @@ from mlxdoctor.evidence.supervision import Role, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Exhibit, Measurement, Seen, Severity, Sign, Symptom, Unsought
 from mlxdoctor.judge.collapse import is_few_tokens, is_loop, is_plain_collapse, is_single
-from mlxdoctor.judge.learned import ENOUGH_ROWS, LEARNED, LIKELY, change, is_likely, region
+from mlxdoctor.judge.learned import LEARNED, LIKELY, change, is_likely, region
 from mlxdoctor.measure.exhibited import answer_shown
 from mlxdoctor.measure.text.leftovers import left_in_answers
 from mlxdoctor.measure.text.outputs import (
@@ -65,7 +65,7 @@ from mlxdoctor.measure.text.outputs import (
 )
 from mlxdoctor.measure.text.statistics import AGAINST_BASE, BROKEN_SHARE, Rate, is_raised, too_few
 from mlxdoctor.models.generations import Generations
-from mlxdoctor.models.losses import RowLosses, TokenLosses
+from mlxdoctor.models.losses import ENOUGH_ROWS, RowLosses, TokenLosses
 from mlxdoctor.safety.quoting import quoted
 
 #: Fewest different pairs of tokens that are judged: a loop of three tokens has three.
