@@ -37,7 +37,7 @@ from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.finding import Measurement, Sign, Unsought
 from mlxdoctor.judge.curve import level_of
-from mlxdoctor.judge.model_facts import MAX_VOCABULARY, blind_guess, model_facts
+from mlxdoctor.judge.model_facts import MAX_VOCABULARY, model_facts
 from mlxdoctor.judge.series_table import Columns, SeriesTable
 
 _TABLE = SeriesTable.read("loss_level.toml")
@@ -86,7 +86,7 @@ def loss_level(
     if log.is_preference:
         raise NotApplicable("the loss of preference training has no known level")
     vocabulary = model_facts(config, log, base).vocabulary
-    uniform = blind_guess(vocabulary)
+    uniform = math.log(vocabulary or MAX_VOCABULARY)
     steps = (config.grad_accumulation_steps if config is not None else None) or 1
     before, summed_over = segment.base_val_loss, ""
     is_base = before is not None and math.isfinite(before)

@@ -1,6 +1,5 @@
 """A base model's size and vocabulary: from its folder, from the log, or from its name."""
 
-import math
 import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -23,11 +22,6 @@ _CACHED = re.compile(r"models--[^/]*?--([^/]+)/snapshots/")
 _OF_COMMAND = re.compile(r"--model[= ]([^\s\"']+)")
 #: Tokens that no common model has more of: a blind guess is among these where the model is unknown.
 MAX_VOCABULARY = 300_000
-
-
-def blind_guess(vocabulary: int | None) -> float:
-    """The loss of a guess among all tokens, nats a target."""
-    return math.log(vocabulary or MAX_VOCABULARY)
 
 
 @dataclass(frozen=True)
