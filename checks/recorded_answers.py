@@ -31,6 +31,7 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.engines.text import is_finished
@@ -38,7 +39,6 @@ from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.measure.text.outputs import SPECIAL_TEXT, answer_words
 from mlxdoctor.measure.text.statistics import SIGNIFICANCE
 from mlxdoctor.models.asked_again import KEPT, TWICE, Asked, AskedAgain
-from mlxdoctor.models.forward import Predicted
 from mlxdoctor.models.generations import Generation, Generations
 from mlxdoctor.safety.quoting import quoted
 
@@ -154,14 +154,12 @@ def recorded_answers(asked: AskedAgain, answers: Generations | None) -> Iterator
     of_base = sum(_is_of(item, item.own.base or "", item.own.tuned) for item in telling)
     measured: dict[str, Measurement] = {"prompts": len(apart), "telling": len(telling)}
     measured |= {"base": of_base, "tuned": of_tuned}
-    unlikely = [each.losses[:, 0] > _HARDLY for each in asked.predicted]
-    tokens = sum(map(len, unlikely))
-    least = (
-        np.concatenate([each.least for each in asked.predicted]) if tokens else np.array([math.inf])
-    )
-    is_sure = float(np.median(least)) <= _SURE
-    is_long = tokens >= _LONG * len(items)
-    improbable = int(sum(each.sum() for each in unlikely)) if is_sure and is_long else 0
+    # Of the recorded tokens, and of those that the model finds the likeliest in their places.
+    losses = np.concatenate([[], *(each.losses[:, 0] for each in asked.predicted)])
+    least = np.concatenate([[], *(each.least for each in asked.predicted)])
+    tokens = len(losses)
+    is_sure = tokens >= _LONG * len(items) and float(np.median(least)) <= _SURE
+    improbable = int((losses > _HARDLY).sum()) if is_sure else 0
     measured |= {"improbable": improbable, "tokens": tokens}
     cut = [item for item in items if _is_cut(item)]
     if len(cut) >= max(_CUT * len(items), _PROMPTS):
@@ -183,7 +181,7 @@ def recorded_answers(asked: AskedAgain, answers: Generations | None) -> Iterator
         yield Sign("base-answers", measured)
     else:
         alike = sum(_shared(item.recorded.tuned, item.own.tuned) > 0 for item in items)
-        is_sampled = alike > _BY_CHANCE * len(telling) and _may_be_drawn(asked.predicted)
+        is_sampled = alike > _BY_CHANCE * len(telling) and _may_be_drawn(losses, least)
         if of_base >= _SHARE * len(telling) or is_sampled or len(telling) < _PROMPTS:
             why = "the recorded answers are neither model's: sampled, or asked otherwise"
             raise Inconclusive(why)
@@ -273,15 +271,12 @@ def _is_cut(item: Asked) -> bool:
     return is_begun and is_finished(own) > is_finished(recorded)
 
 
-def _may_be_drawn(predicted: Sequence[Predicted]) -> bool:
+def _may_be_drawn(losses: NDArray[np.float64], least: NDArray[np.float64]) -> bool:
     """Whether no more tokens are others than the likeliest than where each is drawn by its chance.
 
     A lower temperature draws fewer.
     """
-    if not predicted:
-        return True
-    least = np.concatenate([each.least for each in predicted])
-    others = int((np.concatenate([each.losses[:, 0] for each in predicted]) > least + _TIE).sum())
+    others = int((losses > least + _TIE).sum())
     chances = 1 - np.exp(-least)
     spread = math.sqrt(float((chances * (1 - chances)).sum()))
     return others <= float(chances.sum()) + _ERRORS * spread
