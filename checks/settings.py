@@ -42,6 +42,7 @@ from mlxdoctor.evidence.mlx_lm_defaults import (
     NEEDS,
     SCHEDULES,
     is_numbers,
+    value_at,
 )
 from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.evidence.run_files import CHECKPOINT_NAME
@@ -143,7 +144,7 @@ def _keys(config: TrainingConfig) -> Iterator[Sign]:
         if key in MLX_LM_KEYS or key == "mlxdoctor":
             continue
         meant = _meant(key)
-        value, default = _value(values, meant), MLX_LM_DEFAULTS.get(meant)
+        value, default = value_at(values, meant), MLX_LM_DEFAULTS.get(meant)
         # A configuration that mlx-lm saved lists every key, the user's or not.
         is_default = value == default != values[key] and by_mlx_lm(config)
         if meant and (value is None or is_default):
@@ -183,19 +184,11 @@ def _meant(key: str) -> str:
     return MEANT.get(plain) or next(iter(close), "")
 
 
-def _value(values: Mapping[str, Any], place: str) -> Any:
-    """The value under a key; dots in `place` enter nested tables."""
-    value: Any = values
-    for part in place.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
-
-
 def _refused(config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:
     values = config.values
     is_lora, schedule = config.fine_tune_type != "full", values.get("lr_schedule")
     for place, need in NEEDS.items():
-        value = _value(values, place)
+        value = value_at(values, place)
         if place == "optimizer" and isinstance(value, str):
             value = value.lower()
         # With a schedule `learning_rate` is not read; without LoRA `lora_parameters` is not.
