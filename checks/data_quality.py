@@ -462,20 +462,19 @@ def _order(split: Split, facts: TextFacts) -> Iterator[Sign | Seen | Unsought]:
 
 def _misplaced(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign | Unsought]:
     rows = [row for row, pair in enumerate(pairs) if pair.prompt.strip() and pair.answer.strip()]
-    measured, why = None, ""
-    if split.format == "text" and not rows:
-        # Plain text has no answers that could be misplaced.
-        return
     if len(rows) < PAIRED_ROWS:
-        why = f"{len(rows)} rows with a prompt and an answer; {PAIRED_ROWS} are needed"
-    else:
-        prompts, answers = [pairs[row].prompt for row in rows], [pairs[row].answer for row in rows]
-        measured = pairing(prompts, answers, TELLING)
+        # Plain text has no answers that could be misplaced.
+        if rows or split.format != "text":
+            why = f"{len(rows)} rows with a prompt and an answer; {PAIRED_ROWS} are needed"
+            yield Unsought(("misplaced-answers",), why)
+        return
+    prompts, answers = [pairs[row].prompt for row in rows], [pairs[row].answer for row in rows]
+    measured = pairing(prompts, answers, TELLING)
+    if measured.telling < TELLING:
         why = (
             "prompts and answers share too few rare words: with all answers dealt out at random, "
             f"{measured.telling:.0%} of the rows would be noticed; {TELLING:.0%} are needed"
         )
-    if measured is None or measured.telling < TELLING:
         yield Unsought(("misplaced-answers",), why)
         return
     interval = wilson(len(measured.misplaced), measured.examined)

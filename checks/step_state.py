@@ -70,12 +70,9 @@ def step_state(step: TrainingStep) -> Iterator[Sign]:
     state = step.state
     expected, adapters = state.expected, len(state.adapters)
     measured: dict[str, Measurement] = {
-        "trainable": sum(state.trainable.values()),
-        "frozen": sum(state.frozen.values()),
         "share": state.ratio,
         "frozen_share": 1 - state.ratio,
         "outside_share": state.outside_share,
-        "expected": expected,
         "adapters": adapters,
         "modules": some_of([f"{name} ({count:,})" for name, count in state.trainable.items()])
         or None,

@@ -144,11 +144,8 @@ def step_update(step: TrainingStep) -> Iterator[Sign | Unsought]:
     first, last = update.losses[0], update.losses[-1]
     measured: dict[str, Measurement] = {
         "steps": update.steps,
-        "optimizer": update.optimizer,
         "learning_rate": update.learning_rate,
-        "losses": tuple(update.losses),
         "changed": sum(parameter.change != 0 for parameter in update.parameters),
-        "trainable": len(update.parameters),
         "first": first,
         "last": last,
     }
