@@ -38,9 +38,6 @@ from mlxdoctor.measure.text.renames import how_to_rename, of_messages, roles_ren
 from mlxdoctor.measure.weights.lora_targets import by_mlx_lm
 from mlxdoctor.safety.quoting import quoted
 
-#: Most characters of an unusual role and of a key in a message.
-_MAX_ROLE = 20
-_MAX_KEY = 40
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function", "ipython"})
 _FILL_IN = "remove these rows, or fill them in"
 #: Patterns of the reason why a row is refused, with the repair; the first match counts.
@@ -254,7 +251,7 @@ def _of_another_trainer(split: Split, severity: Severity | None, *, is_own: bool
         yield _sign("pairs", split, [])
     elif split.format in ("pairs", "unknown"):
         first = split.rows[0]
-        keys = some_of([quoted(key, _MAX_KEY) for key in sorted(map(str, first))], 8) or "(none)"
+        keys = some_of([*map(quoted, sorted(map(str, first)))], 8) or "(none)"
         figures = {"keys": keys, "rename": how_to_rename(first)}
         yield _sign("unknown-format", split, split.line_numbers[:1], severity, **figures)
 
@@ -310,7 +307,7 @@ def _conversations(split: Split, tokenizer: Tokenizer | None) -> Iterator[Sign]:
         share = len(affected) / len(split.rows)
         if symptom == "unknown-roles":
             renames = " and ".join(f"{old} -> {new}" for old, new in roles_renamed(unusual)) or None
-            names = ", ".join(quoted(role, _MAX_ROLE) for role in sorted(unusual)[:5])
+            names = ", ".join(map(quoted, sorted(unusual)[:5]))
             measured = {"roles": names, "renames": renames}
             if share == 1.0 and renames and template is not None:
                 severity = Severity.ERROR

@@ -109,8 +109,6 @@ MISPLACED = 0.05
 #: Mean rank of the own answer among all: 0.42 to 0.62 where answers were shuffled, higher where
 #: they belong; in none of 1240 samples of sound data below.
 RANK = 0.65
-#: Characters of an answer that are shown.
-SHOWN = 60
 
 _OF_ANSWERS = ("cut-answers", "words-out-of-order", "misplaced-answers")
 
@@ -296,7 +294,7 @@ def _closing_words(train: Split) -> Iterator[Sign]:
     is_most = len(ends) >= max(PAIRED_ROWS, len(train.rows) / 2)
     if is_most and last <= CLOSING * len(ends) and first >= VARIED * len(ends):
         counts = {"rows": len(ends), "different": last, "first": first}
-        yield Sign("closing-words", {**counts, "answer": quoted(ends[0][1], SHOWN)})
+        yield Sign("closing-words", {**counts, "answer": quoted(ends[0][1])})
 
 
 def _graded(
@@ -326,7 +324,7 @@ def _graded(
         **measured,
     }
     if quotes:
-        figures["answer"] = quoted(split.pair(split.rows[rows[0]]).answer, SHOWN)
+        figures["answer"] = quoted(split.pair(split.rows[rows[0]]).answer)
     is_doubtful = reached[-1] is Severity.ERROR and not is_sure
     severity = Severity.WARNING if is_doubtful else reached[-1]
     yield Sign(symptom, figures, f"{split.path.name}, line {lines[0]}", severity=severity)
@@ -374,7 +372,7 @@ def _one_answer(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Iterat
     # Labels may be as unequal as the world is; a sentence among many is no label.
     is_sentence = len(facts.top_text.split()) > 1 and 2 * (facts.distinct - 1) >= others > 0
     least = ONE_SENTENCE if is_sentence else ONE_ANSWER
-    answer = {"answer": quoted(facts.top_text, 40) if facts.top_text else "an empty one"}
+    answer = {"answer": quoted(facts.top_text) if facts.top_text else "an empty one"}
     steps = (math.inf, least, least)
     yield from _graded("one-answer", split, rows, steps, answer, is_sure=is_sentence)
 
@@ -431,7 +429,7 @@ def _leftovers(split: Split) -> Iterator[Sign]:
             "of": "answers" if of == "texts" and split.format != "text" else of,
             "kind": spoilt.leftover.code,
             "what": spoilt.leftover.what,
-            "example": quoted(spoilt.example, SHOWN),
+            "example": quoted(spoilt.example),
             "fix": spoilt.leftover.fix,
             "first_lines": lines,
         }

@@ -130,7 +130,6 @@ _END = (
             "padding was not learned",
             says="After a row and one padding token the tuned model does not go on with padding, "
             "as one does that was trained on it ({rows:* row}).",
-            fix="nothing",
         ),
         "end-token-repeated": Symptom.error(
             "the adapter learned to go on with end tokens",
@@ -227,10 +226,10 @@ def learned_targets(
         why = "the tuned model predicts the answers worse than a blind guess would"
         yield Unsought(("padding-learned", "end-token-repeated"), why)
     elif shifted is None:
-        found = [sign for pad in losses.pad_ids for sign in _padding(pad, losses, tokenizer)]
-        if losses.pad_ids and not found and region(rows, Role.ANSWER).fell(TO_LEARN):
-            found.append(Sign("padding-unlearned", {"rows": len(rows)}))
-        yield from found
+        signs = [sign for pad in losses.pad_ids for sign in _padding(pad, losses, tokenizer)]
+        if losses.pad_ids and not signs and region(rows, Role.ANSWER).fell(TO_LEARN):
+            signs.append(Sign("padding-unlearned", {"rows": len(rows)}))
+        yield from signs
     yield from _end_after_answer(rows)
     yield from _end_at_start(rows)
     yield from _start(rows)

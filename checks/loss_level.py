@@ -181,5 +181,6 @@ def _too_low(losses: Series, start: float) -> dict[str, Measurement]:
         hits = np.flatnonzero((values > 0) & (is_low | is_lower))
     if not len(hits):
         return {}
-    at, loss = int(iterations[hits[0]]), float(values[hits[0]])
-    return {"low_at": at, "low_loss": loss, "low_from": start, "next_to_nothing": loss < _LOW}
+    iteration, loss = int(iterations[hits[0]]), float(values[hits[0]])
+    low = {"low_at": iteration, "low_loss": loss, "low_from": start}
+    return {**low, "next_to_nothing": loss < _LOW}

@@ -98,7 +98,11 @@ def metric_consistency(
     if of_rows is not None and rows is not None:
         by = f"{len(rows.split('valid'))} validation rows"
         losses = list(_on_the_rows(rows, config))
-        if any(_is_of_the_tuned(of_rows.loss, *each) for each in losses):
+        loss = of_rows.loss
+        if any(
+            abs(loss - tuned) <= tolerance and abs(loss - tuned) < abs(loss - base)
+            for base, tuned, tolerance in losses
+        ):
             said = "The reported {figure} is {reported:.4g}, a loss of {reported_loss:.3f}, as the "
             said += "tuned model has it on {measured_by}."
             yield Seen(said, _figures(of_rows) | {"measured_by": by})
@@ -122,10 +126,6 @@ def _reported(metrics: ReportedMetrics | None, log: TrainingLog | None) -> list[
 
 def _figures(metric: ReportedMetric) -> dict[str, Measurement]:
     return {"figure": metric.name, "reported": metric.value, "reported_loss": metric.loss}
-
-
-def _is_of_the_tuned(loss: float, base: float, tuned: float, tolerance: float) -> bool:
-    return abs(loss - tuned) <= tolerance and abs(loss - tuned) < abs(loss - base)
 
 
 def _before_and_after(metrics: ReportedMetrics) -> Iterator[Sign]:
