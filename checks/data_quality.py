@@ -110,8 +110,6 @@ MISPLACED = 0.05
 #: they belong; in none of 1240 samples of sound data below.
 RANK = 0.65
 
-_OF_ANSWERS = ("cut-answers", "words-out-of-order", "misplaced-answers")
-
 #: Share of prompts that hold their answer (at most 0.05 in 12 real tasks), and words of an answer:
 #: what is read off a text is shorter.
 GIVEN, GIVEN_WORDS = 0.8, 3
@@ -245,7 +243,8 @@ def data_quality(
         leaked = [row for row, pair in enumerate(theirs) if pair in first]
         yield from _graded("leaked-validation", valid, leaked, LEAKED)
     if train.format in ("tokens", "unknown"):
-        yield Unsought(_OF_ANSWERS, "the rows are in no format of one prompt and one answer")
+        of_answers = ("cut-answers", "words-out-of-order", "misplaced-answers")
+        yield Unsought(of_answers, "the rows are in no format of one prompt and one answer")
         return
     facts = describe([pair.answer for pair in pairs])
     if train.format != "text":

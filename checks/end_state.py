@@ -49,11 +49,6 @@ _SAME = (
     "{when}."
 )
 
-_OTHER_KIND = (
-    "The tuned model is as good as mlx-lm's trainer makes it with the same settings; the log's "
-    "losses are of another kind than mlx-lm's."
-)
-
 
 @check(
     codes={
@@ -168,7 +163,11 @@ def end_state(replay: Replay, *, reach: Reach | None) -> Iterator[Sign | Seen]:
         yield Sign("factors-turned", measured)
         return
     if reach is not None and reach.is_as_good and not replay.trains_as_read:
-        yield Seen(_OTHER_KIND, measured)
+        yield Seen(
+            "The tuned model is as good as mlx-lm's trainer makes it with the same settings; the "
+            "log's losses are of another kind than mlx-lm's.",
+            measured,
+        )
         return
     yield from _worse(replay, before, after, measured, is_lost=is_lost)
 

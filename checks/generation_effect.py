@@ -58,11 +58,6 @@ _GAIN = 0.1
 #: end there).
 _OPEN = 0.8
 
-_GAINED = (
-    "The tuned model's answers share {tuned_overlap:.0%} of their words with the expected ones, "
-    "the base model's {base_overlap:.0%} ({prompts:* prompt})."
-)
-
 
 @check(
     codes={
@@ -188,6 +183,11 @@ def _against_expected(
         is_doubtful = overlap.base < _BASE_OVERLAP or has_learned
         yield Sign("worse-than-base", measured, severity=Severity.WARNING if is_doubtful else None)
     elif overlap.differs(1):
-        yield Seen(_GAINED, measured, learned=True)
+        yield Seen(
+            "The tuned model's answers share {tuned_overlap:.0%} of their words with the expected "
+            "ones, the base model's {base_overlap:.0%} ({prompts:* prompt}).",
+            measured,
+            learned=True,
+        )
     elif overlap.difference.high < _GAIN:
         yield Sign("no-gain", measured, severity=Severity.INFO if is_open else None)

@@ -24,7 +24,7 @@ side: each target is the token after its input.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -42,7 +42,7 @@ from mlxdoctor.judge.learned import (
     region,
 )
 from mlxdoctor.measure.text.statistics import SIGNIFICANCE, rate, sign_test
-from mlxdoctor.models.losses import ENOUGH_ROWS, RowLosses, RowPass, TokenLosses
+from mlxdoctor.models.losses import ENOUGH_ROWS, RowLosses, TokenLosses
 from mlxdoctor.safety.quoting import quoted
 
 #: Nats a token by which losses differ at most where nothing was learned: rounding in half
@@ -287,10 +287,7 @@ def _shift(rows: Sequence[RowLosses]) -> Sign | None:
 
 
 #: Where padding may be chosen: in place of the answer, or of its end.
-_CHOICES: dict[str, Callable[[RowPass], int | None]] = {
-    "begin": lambda losses: losses.greedy_at_start,
-    "end": lambda losses: losses.greedy_after_answer,
-}
+_CHOICES = {"begin": "greedy_at_start", "end": "greedy_after_answer"}
 
 
 def _padding(pad_id: int, losses: TokenLosses, tokenizer: Tokenizer | None) -> Iterator[Sign]:
@@ -313,8 +310,8 @@ def _padding(pad_id: int, losses: TokenLosses, tokenizer: Tokenizer | None) -> I
     # A token that was never trained before stays unlikely even while it becomes the likeliest:
     # the choice shows what the probability does not.
     for place, choice in _CHOICES.items():
-        tuned = [choice(row.of("tuned")) == pad_id for row in rows]
-        chosen = rate(tuned, [choice(row.base) == pad_id for row in rows])
+        tuned = [getattr(row.tuned, choice) == pad_id for row in rows]
+        chosen = rate(tuned, [getattr(row.base, choice) == pad_id for row in rows])
         if chosen.is_broken and (has_grown or not is_own):
             instead = {"rows_with_padding": chosen.tuned, "asked_rows": chosen.prompts}
             yield Sign("padding-learned", {**measured, "where": place, **instead})

@@ -28,10 +28,6 @@ _SAYS = (
     "Training takes {peak_gb:.3g} GB at its peak[, predicted from {how}], on {batch_size:* row} of "
     "{tokens:,} tokens[; there are {memory_gb:.3g} GB]."
 )
-_FIX = (
-    "set grad_checkpoint: true[, with which it takes {checkpointed_gb:.3g} GB], lower batch_size "
-    "and accumulate, or shorten the rows"
-)
 
 
 @check(
@@ -39,7 +35,8 @@ _FIX = (
         "does-not-fit": Symptom.error(
             "the run needs more memory than there is, or nearly all of it",
             "a predicted peak below 87% of the memory",
-            _FIX,
+            "set grad_checkpoint: true[, with which it takes {checkpointed_gb:.3g} GB], lower "
+            "batch_size and accumulate, or shorten the rows",
             says=_SAYS,
         ),
     },

@@ -56,20 +56,16 @@ SPLITS = {"train": "training", "valid": "validation", "test": "test"}
 #: Why fewer rows were measured than there are; and what to do.
 SPENT = "the time for running models was over; raise it with --budget"
 
-_SAYS = (
-    "To the base model the prompts of the training rows are worth less: an answer's loss is "
-    "{train_base_gain:+.2f} nats a token higher after another row's prompt (standard error "
-    "{train_base_error:.2f}), against {reference_gain:+.2f} on the {reference} rows "
-    "({train_rows} and {reference_rows} rows): {which} of these answers are not those to their "
-    "prompts."
-)
-
 
 @check(
     codes={
         "unrelated-answers": Symptom.error(
             "the training answers are not those to their prompts",
-            says=_SAYS,
+            says="To the base model the prompts of the training rows are worth less: an answer's "
+            "loss is {train_base_gain:+.2f} nats a token higher after another row's prompt "
+            "(standard error {train_base_error:.2f}), against {reference_gain:+.2f} on the "
+            "{reference} rows ({train_rows} and {reference_rows} rows): {which} of these answers "
+            "are not those to their prompts.",
             fix="join prompts and answers by a key, not by their place in two lists, and train "
             "again",
         ),

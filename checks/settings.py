@@ -51,7 +51,6 @@ from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, some_of
 from mlxdoctor.measure.weights.lora_targets import by_mlx_lm, target_modules, unmatched_keys
 from mlxdoctor.safety.quoting import quoted
 
-_NAMES = "names of the base model's modules, such as self_attn.q_proj"
 #: Word in an ignored key -> how to compute mlx-lm's value from the value of that key.
 _HOW = {
     "epoch": "rows / batch_size iterations are one pass over the rows",
@@ -70,7 +69,6 @@ USUAL: Mapping[str, tuple[float, float]] = {
     "momentum": (0.0, 0.999),
     "lora_parameters.dropout": (0.0, 0.7),
 }
-_FIX = "[write {meant}|look the names up with `mlxdoctor inspect`]"
 
 
 @check(
@@ -107,8 +105,8 @@ _FIX = "[write {meant}|look the names up with `mlxdoctor inspect`]"
             "a key of lora_parameters.keys is no module of the base model",
             says="No module of the base model is called {names}: [mlx-lm passes over {unmatched} "
             "of {keys:* key}|no LoRA layer would be made, and nothing trained].",
-            expected=_NAMES,
-            fix=_FIX,
+            expected="names of the base model's modules, such as self_attn.q_proj",
+            fix="[write {meant}|look the names up with `mlxdoctor inspect`]",
         ),
     },
 )

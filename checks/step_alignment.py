@@ -35,9 +35,6 @@ from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought
 from mlxdoctor.measure.training_step.measurement import TrainingStep
 from mlxdoctor.measure.training_step.values import OFFSETS, SINGLE, Alignment
 
-#: Where the extra padding target of mlx-lm is described.
-_UPSTREAM = "https://github.com/ml-explore/mlx-lm/pull/1697"
-
 _AT_OFFSET = {-1: "before it", 0: "it was just given", 2: "2 places on", 3: "3 places on"}
 _OF_MLX_LM = "nothing in the configuration is at fault: mlx-lm does this to every run"
 #: Fewest positions that tell one offset from another.
@@ -88,7 +85,8 @@ CODES = {
         "one padding token after each row is trained, as mlx-lm does",
         says="In {padding} of {rows:* row}, the padding token after the row's end is trained, "
         "as mlx-lm's default loss does, which counts one position too many "
-        f"({_UPSTREAM}): {{padding}} of {{trained}} trained positions[; in {{after_end:* row}} it "
+        "(https://github.com/ml-explore/mlx-lm/pull/1697): {padding} of {trained} trained "
+        "positions[; in {after_end:* row} it "
         "follows the end token, where an answer has stopped].",
         fix="let the mask end with the row's last token: steps < lengths, not <=",
     ),
