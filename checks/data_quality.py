@@ -266,8 +266,6 @@ def data_quality(
 
 def _wholes(split: Split, pairs: Sequence[Pair]) -> Sequence[Pair]:
     """What rows are compared by: prompt and answer, and of pairs the rejected answer as well."""
-    if split.format != "pairs":
-        return pairs
     others = (row.get("rejected") for row in split.rows)
     return [
         Pair(f"{pair.prompt}\n{other}", pair.answer)
