@@ -183,7 +183,8 @@ def _no_factors(adapter: Adapter, config: TrainingConfig | None) -> Sign:
     if config is not None and config.fine_tune_type not in ("lora", "dora"):
         raise NotApplicable(f"the adapter is of the type {config.fine_tune_type}, not LoRA")
     stated = config.fine_tune_type if config is not None else None
-    figures: dict[str, Measurement] = {"tensors": len(adapter.tensors), "stated": stated}
+    counts = {"tensors": len(adapter.tensors), "parameters": adapter.parameter_count}
+    figures: dict[str, Measurement] = {**counts, "stated": stated}
     severity = Severity.WARNING if config is None and adapter.tensors else None
     return Sign("no-lora-tensors", figures, where=adapter.path.name, severity=severity)
 

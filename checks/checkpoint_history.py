@@ -54,6 +54,7 @@ _MIN_SHOWN = 3
             "all checkpoints are identical: nothing was trained",
             says="The checkpoints from iteration {from} to {to} are identical, bit for bit: "
             "nothing was trained between them.",
+            expected="every update changes the adapter",
             fix="check the rate schedule, and whether gradients reach the adapter",
         ),
         "zero-b-throughout": Symptom.error(

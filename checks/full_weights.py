@@ -74,6 +74,7 @@ _WARNING_CHANGE = 1.0
             "weights that should be frozen have other values than the base model's",
             says="{changed} of {compared} weights that should be frozen differ from the base "
             "model's, by up to {largest_relative_change:.3g} of their norm ({components}).",
+            expected="the base model's values, bit for bit but for rounding",
             fix="freeze the model before the layers are converted, and train again from the base",
         ),
     },

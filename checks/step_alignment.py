@@ -26,6 +26,7 @@ What to do. Print the tokens of one row, decoded, as the model gets them. Target
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,13 @@ from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought
 from mlxdoctor.measure.training_step.measurement import TrainingStep
 from mlxdoctor.measure.training_step.values import OFFSETS, SINGLE, Alignment
 
+#: Where the extra padding target of mlx-lm is described.
+_UPSTREAM = "https://github.com/ml-explore/mlx-lm/pull/1697"
+
+_SOUND = "each answer token, its end token included, trained from the position before it"
+_error = partial(Symptom.error, expected=_SOUND)
+_warning = partial(Symptom.warning, expected=_SOUND)
+_info = partial(Symptom.info, expected=_SOUND)
 _AT_OFFSET = {-1: "before it", 0: "it was just given", 2: "2 places on", 3: "3 places on"}
 _OF_MLX_LM = "nothing in the configuration is at fault: mlx-lm does this to every run"
 #: Fewest positions that tell one offset from another.
@@ -51,14 +59,15 @@ _RUN = 4
 _AGREEMENT = 0.9
 
 CODES = {
-    "blank-prompt": Symptom.error(
+    "blank-prompt": _error(
         "rows or prompts reach the model as one token repeated",
         says="[{constant} of {rows:* row} are one token repeated.|In {rows} of {rows:* row} every "
         "token before the trained ones is token {token} ({shortest} to {longest} of them): the "
         "model never sees a prompt.]",
+        expected="rows of text, each with its own prompt",
         fix="print the batch's tokens, and mask prompts in the loss, not in the model's inputs",
     ),
-    "no-targets": Symptom.error(
+    "no-targets": _error(
         "rows of the batch, or all of them, have no trained token",
         says="{rows} of {of:* row} have no trained token[: no position has a gradient, of "
         "{positions:,}].",
@@ -66,7 +75,7 @@ CODES = {
         "the logits of {positions:* position}|leave out rows whose answer was cut off, or raise "
         "the length limit]",
     ),
-    "misaligned": Symptom.error(
+    "misaligned": _error(
         "positions are trained on other tokens than the next one",
         says="[{share:.0%} of {positions:* position} are trained on the token {which}; a language "
         "model needs the next one|Targets follow no single offset from their positions ("
@@ -75,34 +84,33 @@ CODES = {
         fix="shift once: inputs tokens[[:, :-1]], targets tokens[[:, 1:]]; print those of a row "
         "side by side",
     ),
-    "padding-trained": Symptom.error(
+    "padding-trained": _error(
         "padding is trained",
         says="{padding} of {trained} trained positions are padding: the model learns to go on "
         "after the end.",
         fix="multiply the loss by a mask that ends with each row's last token",
     ),
-    "padding-target": Symptom.warning(
+    "padding-target": _warning(
         "one padding token after each row is trained, as mlx-lm does",
         says="In {padding} of {rows:* row}, the padding token after the row's end is trained, "
         "as mlx-lm's default loss does, which counts one position too many "
-        "(https://github.com/ml-explore/mlx-lm/pull/1697): {padding} of {trained} trained "
-        "positions[; in {after_end:* row} it "
+        f"({_UPSTREAM}): {{padding}} of {{trained}} trained positions[; in {{after_end:* row}} it "
         "follows the end token, where an answer has stopped].",
         fix="let the mask end with the row's last token: steps < lengths, not <=",
     ),
-    "prompt-trained": Symptom.info(
+    "prompt-trained": _info(
         "prompts are trained",
         says="{share:.0%} of the prompts' tokens are trained as well as the answers'.",
         fix="mask the prompt if only answers are to be learned (mlx-lm: mask_prompt: true)",
     ),
-    "first-token-untrained": Symptom.error(
+    "first-token-untrained": _error(
         "the first token of the answers is not trained although the second is",
         says="In {rows} of {rows:* row} with a known prompt the answer's second token is "
         "trained and its first is not: the model does not learn how to begin.",
         fix="let the mask begin one position earlier: the last token of the prompt is the one "
         "that predicts the answer's first",
     ),
-    "no-end-token": Symptom.error(
+    "no-end-token": _error(
         "no end token is trained",
         says="[{rows_with_end} of {rows:* row} have an end token, and none is trained on it|None "
         "of {rows:* row} has an end token within this batch's width]: the model does not learn to "

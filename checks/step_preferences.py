@@ -29,6 +29,7 @@ number: put stop_gradient around it, the restraint included.
 """
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,10 +53,15 @@ KEPT = 0.25
 #: times for a penalty that is differentiated.
 WITHOUT = 0.5
 
+_error = partial(
+    Symptom.error,
+    expected="better answers made more likely, worse ones less, and neither without a reward",
+)
+
 
 @check(
     codes={
-        "wrong-way": Symptom.error(
+        "wrong-way": _error(
             "better answers are made less likely, or worse ones more",
             says="[{wrong} of {rows:* row} of {where} are made {how} likely.|The answer with the "
             "highest of the {name} ({highest:g}) is pushed by {its_push:+.2g}, the one with the "
@@ -64,17 +70,17 @@ WITHOUT = 0.5
             "or minus the advantage times the log probability; where some rows alone are the wrong "
             "way round, an advantage may be centred on the batch's mean",
         ),
-        "one-sided": Symptom.error(
+        "one-sided": _error(
             "chosen or rejected answers are not trained",
             says="No row of {where} has a gradient, while others have one.",
             fix="look for a stop_gradient, or a mask that leaves nothing of them",
         ),
-        "unused": Symptom.error(
+        "unused": _error(
             "rewards change nothing",
             says="Reversing the {name} of {rows:* row} changes no gradient.",
             fix="multiply the log probabilities with the advantages",
         ),
-        "not-reversed": Symptom.error(
+        "not-reversed": _error(
             "answers are pushed the same way when their rewards are reversed",
             says="[{kept} of {rows:* answer} are pushed the same way when their {name} are "
             "reversed, {kept_up} of them up: rewards do not decide it.|Whatever the {name} are, "

@@ -20,10 +20,14 @@ parameters that is trainable before the first step.
 """
 
 from collections.abc import Iterator
+from functools import partial
 
 from mlxdoctor.check import check
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, some_of
 from mlxdoctor.measure.training_step.measurement import TrainingStep
+
+_SOUND = "an adapter on the layers it was meant for, and nothing else trainable"
+_error = partial(Symptom.error, expected=_SOUND)
 
 #: Above this share of the parameters the model itself is trained; a head or an encoder of its own
 #: is a smaller part of it, and the rest was frozen on purpose.
@@ -36,7 +40,7 @@ OUTSIDE = 0.02
 
 @check(
     codes={
-        "frozen": Symptom.error(
+        "frozen": _error(
             "parameters are frozen that are to be trained",
             says="[A or B is frozen in {half_frozen} of {adapters:* adapter}, such as {examples}|"
             "No parameter is trainable{nothing}: a step changes nothing|{frozen_share:.1%} of the "
@@ -44,13 +48,13 @@ OUTSIDE = 0.02
             fix="[call model.unfreeze() before the steps, unless these parts are to stay{whole}|"
             "freeze the model before its layers are converted, not after that]",
         ),
-        "outside-adapter": Symptom.error(
+        "outside-adapter": _error(
             "parameters outside the adapter are trainable",
             says="{outside:* trainable parameter is/trainable parameters are} outside the adapter "
             "({outside_share:.1%} of the model), such as {examples}.",
             fix="call model.freeze() before the layers are converted",
         ),
-        "no-adapter": Symptom.error(
+        "no-adapter": _error(
             "there is no adapter",
             says="[The model says that it has an adapter ({claims}), but none|None] of its "
             "parameters belongs to one[, and {share:.1%} of them is trainable: {modules}].",
@@ -60,6 +64,7 @@ OUTSIDE = 0.02
         ),
         "own-bookkeeping": Symptom.warning(
             "the model's class replaces MLX's bookkeeping of parameters",
+            expected="a model that leaves freezing to MLX",
             says="The model's class has a {overrides} of its own: nn.value_and_grad and the "
             "optimizer rely on MLX's.",
             fix="use freeze and unfreeze, which are made for that",
@@ -70,9 +75,12 @@ def step_state(step: TrainingStep) -> Iterator[Sign]:
     state = step.state
     expected, adapters = state.expected, len(state.adapters)
     measured: dict[str, Measurement] = {
+        "trainable": sum(state.trainable.values()),
+        "frozen": sum(state.frozen.values()),
         "share": state.ratio,
         "frozen_share": 1 - state.ratio,
         "outside_share": state.outside_share,
+        "expected": expected,
         "adapters": adapters,
         "modules": some_of([f"{name} ({count:,})" for name, count in state.trainable.items()])
         or None,

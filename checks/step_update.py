@@ -32,11 +32,17 @@ gradients).
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from mlxdoctor.check import check
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought, some_of
 from mlxdoctor.measure.training_step.measurement import TrainingStep
 from mlxdoctor.measure.training_step.values import Forward, Update
+
+_SOUND = "every trainable parameter changed a little, every frozen one bit-identical"
+_GRADIENT = "a finite gradient other than zero for every trainable parameter"
+_error = partial(Symptom.error, expected=_SOUND)
+_warning = partial(Symptom.warning, expected=_SOUND)
 
 #: Least loss that is a sum, in uniform guesses: no mean over tokens is so high.
 _SUM = 3.0
@@ -67,12 +73,14 @@ _RISE = 2.0
         "no-loss": Symptom.error(
             "the loss cannot be computed",
             says="The loss cannot be computed on this batch[ ({failure})].",
+            expected="a finite scalar",
             fix="call the loss by hand with one batch",
         ),
         "starts-not-finite": Symptom.error(
             "the loss or the logits are not finite before any update",
             says="The {what} of this batch is not finite before any update (loss {loss:g}, "
             "[{dtype}|no] logits).",
+            expected="a finite loss",
             fix="guard a division by the number of supervised tokens, and look for rows with none",
         ),
         "starts-above-uniform": Symptom.error(
@@ -80,53 +88,57 @@ _RISE = 2.0
             says="The loss is {loss:.2f} before any update[, {beyond:.2f} nats above|: {times:.1f} "
             "times] a uniform guess over the vocabulary ({uniform:.2f})[, as where losses "
             "are added up{is_sum}].",
+            expected="below {uniform:.2f}",
             fix="[divide by the number of supervised tokens{is_sum}|print inputs and targets of a "
             "row side by side: the targets are the next tokens]",
         ),
-        "failed": Symptom.error(
+        "failed": _error(
             "the gradient cannot be taken, or a training step fails",
             says="A training step fails ({failure}).",
             fix="call nn.value_and_grad(model, loss)(model, *batch), then optimizer.update",
         ),
-        "no-gradient": Symptom.error(
+        "no-gradient": _error(
             "trainable parameters get no gradient",
             says="{zero} of {expected:* trainable parameter} get a gradient of exactly zero.",
+            expected=_GRADIENT,
             fix="look for stop_gradient, a layer whose output the loss does not see, or a loss of "
             "another model than the one that is differentiated",
         ),
-        "gradient-not-finite": Symptom.error(
+        "gradient-not-finite": _error(
             "gradients are not finite",
             says="The gradients of {broken} of {parameters:* trainable parameter} are not finite.",
+            expected=_GRADIENT,
             fix="look for a division by zero, a square root at zero, or an overflow in float16",
         ),
-        "exploding": Symptom.warning(
+        "exploding": _warning(
             "the gradient is enormous",
             says="The gradient's norm is {gradient_norm:.3g}: a first step of that size ruins a "
             "model without clipping.",
             fix="clip the gradient's norm to 1, and use the mean over tokens, not the sum",
         ),
-        "unchanged": Symptom.error(
+        "unchanged": _error(
             "steps leave trainable parameters as they were although they have a gradient",
             says="{steps} {whose} left {still} of {pushed:* parameter} that have a gradient "
             "exactly as they were[: the learning rate is still {learning_rate:g}].",
             fix="pass the whole tree of gradients to optimizer.update: its keys are nested, so "
             "that a filter on the outermost ones keeps nothing",
         ),
-        "frozen-changed": Symptom.error(
+        "frozen-changed": _error(
             "frozen weights are changed",
             says="{frozen_changed:* frozen parameter is/frozen parameters are} not bit-identical "
             "after {steps:* step}, such as {where}.",
             fix="update only what nn.value_and_grad gives a gradient for",
         ),
-        "loss-still": Symptom.error(
+        "loss-still": _error(
             "the loss stays where it is although the weights change",
             says="The loss of the same batch stays at {first:.4f} through {steps:* step}, although "
             "its first gradient, times what they changed, is {foreseen:.2g} nats[: it is ln 2 "
             "({ln_2:.4f}), as where policy and reference are the same].",
+            expected="a loss that the steps move",
             fix="look for a reference or a target that is computed from the model that is trained, "
             "behind stop_gradient: give the loss one that stays as it is",
         ),
-        "loss-rose": Symptom.warning(
+        "loss-rose": _warning(
             "the loss of the same batch is much higher after the steps, or not finite",
             says="The loss of the same batch went from {first:.3f} to {last:.3f} in "
             "{steps:* step}.",
@@ -144,8 +156,11 @@ def step_update(step: TrainingStep) -> Iterator[Sign | Unsought]:
     first, last = update.losses[0], update.losses[-1]
     measured: dict[str, Measurement] = {
         "steps": update.steps,
+        "optimizer": update.optimizer,
         "learning_rate": update.learning_rate,
+        "losses": tuple(update.losses),
         "changed": sum(parameter.change != 0 for parameter in update.parameters),
+        "trainable": len(update.parameters),
         "first": first,
         "last": last,
     }
