@@ -35,6 +35,7 @@ _WEIGHTS = (".safetensors", ".npz", ".bin", ".pt")
         "absent": Symptom.error(
             "there is the configuration of an adapter, and no adapter",
             says="There is {where} and no weights: mlx-lm finds no adapter to load.",
+            expected=f"{FILE_NAMES[0]} beside {CONFIG_NAME}",
             fix=f"copy {FILE_NAMES[0]} into the folder, the file itself and no link to it",
         )
     },

@@ -71,6 +71,7 @@ _MAGNITUDES_APART = 2.0
             "the file holds no pair of LoRA factors",
             says="{where} holds {tensors:,} tensors and not one complete pair of LoRA factors, "
             "although [the configuration says {stated}|it is an adapter file].",
+            expected="two LoRA factors for every adapted module",
             fix="convert the layers before training, and check that trainable_parameters() names "
             "lora_a and lora_b",
         ),
@@ -78,6 +79,7 @@ _MAGNITUDES_APART = 2.0
             "the file holds whole weights where only factors belong",
             says="{file} holds {tensors:,} tensors with {parameters:,} numbers that are no LoRA "
             "factors: weights of the model itself were saved, so they were trainable.",
+            expected="LoRA factors only",
             fix="freeze the model before attaching the adapter, and save only trainable parameters",
         ),
         "zero-b": Symptom.error(
@@ -92,6 +94,7 @@ _MAGNITUDES_APART = 2.0
             says="In {a_moved} of {modules} modules A lies outside the draw it started from while "
             "B is exactly zero: training cannot do that, because A gets no gradient before B "
             "moves.",
+            expected="B moves before A",
             fix="check how the adapter was saved or merged, and use an earlier file",
         ),
         "some-zero-b": Symptom.error(
@@ -116,6 +119,7 @@ _MAGNITUDES_APART = 2.0
         "non-finite": Symptom.error(
             "some values are NaN or infinite",
             says="{values:,} values in {tensors} of {all_tensors} tensors are NaN or infinite.",
+            expected="finite values only",
             fix="use the last checkpoint without them, and lower the rate before training again",
         ),
         "float16-non-finite": Symptom.warning(
@@ -123,6 +127,7 @@ _MAGNITUDES_APART = 2.0
             says="{tensors} tensors with such values are stored in float16. Trained in it, numbers "
             "overflow above 65,504, and Adam's epsilon of 1e-8 is zero, so that it divides by zero "
             "wherever a gradient is small.",
+            expected="factors that are trained in float32 or bfloat16",
             fix="train the adapter in float32 or bfloat16: cast what is trainable after it was "
             "attached, and leave the frozen weights as they are",
         ),

@@ -75,6 +75,7 @@ _NAME_THE_BASE = "name the base model that the adapter was trained on"
             says="[{missing} of the {expected} {what} that the configuration names have no factors|"
             "{missing:* module} without factors, although the same block has them in other "
             "layers].",
+            expected="factors for [all {expected} {what}|the same modules in every layer]",
             fix="check keys and num_layers against the trainer that was used, and that every "
             "trainable parameter was saved",
         ),
@@ -82,12 +83,14 @@ _NAME_THE_BASE = "name the base model that the adapter was trained on"
             "there is no adapter_config.json, without which nothing loads it",
             says=f"There is no {CONFIG_NAME} beside {{file}}: [{{rest}}|mlx-lm can't load the "
             "adapter, whose layers, rank and scale are unknown].",
+            expected=f"{CONFIG_NAME} in the adapter's folder",
             fix=f"write {CONFIG_NAME} with fine_tune_type, num_layers and lora_parameters as they "
             "were in training, and save the weights as adapters.safetensors",
         ),
         "unmatched-key": Symptom.warning(
             "a target key of the configuration matches no adapted module",
             says="{count} of {all_keys} target keys match no adapted module[, {rest}]: {where}.",
+            expected="every key names a module",
             fix="with mlx-lm write the name within the layer (self_attn.q_proj), not its last part",
         ),
         "modules-not-in-base": Symptom.warning(
@@ -95,6 +98,7 @@ _NAME_THE_BASE = "name the base model that the adapter was trained on"
             says="{missing} of the {modules} adapted modules are not in the base model, {first} "
             "for one[; the closest name in the base model is {closest}]: old loaders drop them "
             "silently, new ones refuse.",
+            expected="every adapted module is in the base model",
             fix="[rename the tensors to the base model's names; {closest} for one|"
             f"{_NAME_THE_BASE}]",
         ),
@@ -104,6 +108,7 @@ _NAME_THE_BASE = "name the base model that the adapter was trained on"
             "{base_layers} layers, counted from 0|The factors of {modules} of {all_modules} "
             "modules do not fit the base model: {first} maps {in} to {out}, and the weight "
             "{base_in} to {base_out}].",
+            expected="[layers below {base_layers}|{base_in} inputs and {base_out} outputs]",
             fix=_NAME_THE_BASE,
         ),
         "sizes-disagree": Symptom.error(
@@ -116,6 +121,7 @@ _NAME_THE_BASE = "name the base model that the adapter was trained on"
             "the configuration says DoRA and there are no magnitudes",
             says="The configuration says DoRA, and {without} of {modules} modules have no "
             "magnitude.",
+            expected="a magnitude for every module",
             fix="save the magnitudes, or configure LoRA",
         ),
         "setting-refused": Symptom.error(
@@ -133,12 +139,14 @@ _NAME_THE_BASE = "name the base model that the adapter was trained on"
         "scale-zero": Symptom.error(
             "the scale is zero: the adapter has no effect at all",
             says="The scale is {scale:g}: mlx-lm adds nothing of the update to the weights.",
+            expected="the scale that it was trained with",
             fix=_CORRECT,
         ),
         "scale-impossible": Symptom.error(
             "the scale is negative or no number, as no trainer sets it",
             says="The scale is {scale:g}: [{effect}|the update is subtracted, unless it was "
             "trained with that].",
+            expected="the scale that it was trained with",
             fix=_CORRECT,
         ),
         "another-format": Symptom.warning(
@@ -155,6 +163,7 @@ _NAME_THE_BASE = "name the base model that the adapter was trained on"
             "have names that no architecture of mlx-lm has, such as {example}|No architecture of "
             "mlx-lm has modules of all of the {modules} names]: unless the base model is of "
             "another kind, they are not loaded.",
+            expected="names of the base model's modules",
             fix="rename the tensors to the base model's names",
         ),
     },

@@ -52,6 +52,7 @@ _SHOWN = 3
             says="Of the words and signs in the {prompts} recorded prompts {unknown:.0%} stand in "
             "no prompt of the {rows:,} training rows (such as {words}); of those of one row "
             "{alone:.0%} stand in no other.",
+            expected="prompts that are worded and prepared as those of the rows are",
             fix="Prepare rows and prompts by the same function, and train again; or ask in the "
             "words of the rows.",
         ),
@@ -60,6 +61,7 @@ _SHOWN = 3
             says="{lacking} of the {expected} answers that are expected beside the recorded ones "
             "are the answer of no training row (such as {answers}): the {rows:,} rows teach "
             "{taught:* answer}.",
+            expected="rows with every answer that the model is to give",
             fix="Add rows with these answers. Shuffle rows before they are split or cut, and keep "
             "rows of the earlier answers where a run is continued.",
         ),
@@ -67,6 +69,7 @@ _SHOWN = 3
             "prompts of no row were answered as expected",
             says="{right} of {fresh} recorded prompts that are in no training row were answered as "
             "expected: what was learned holds beyond the rows.",
+            expected="the expected answers",
         ),
     }
 )

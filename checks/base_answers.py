@@ -59,6 +59,7 @@ RELATED = 0.05
             "the base model itself answers with nothing, one token, or garble",
             says="The base model itself answers {degenerate} of {prompts:* prompt} with nothing, "
             "with one token over and over, or with garble: it was broken before training.",
+            expected="answers in sentences",
             fix="Generate with the base model alone; if that is garbage too, convert it again.",
         ),
         "sound": Symptom.info(

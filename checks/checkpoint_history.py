@@ -68,6 +68,7 @@ _MIN_SHOWN = 3
             "checkpoints hold NaN or infinite values",
             says="{saves} of {all_saves} saves hold NaN or infinite values, the first of them "
             "{save}; [the last sound one is {sound_file}|none before it is sound].",
+            expected="finite values only",
             fix="[use {sound_file}|lower the rate and train again]",
         ),
         "final-of-another-run": Symptom.error(
@@ -91,12 +92,14 @@ _MIN_SHOWN = 3
             says="{last_file} was saved at iteration {last}, and the run that the configuration "
             "beside it describes has {iters:* iteration}: most likely a short run, such as a "
             "trial, wrote into the folder of a longer one, and over its final file.",
+            expected="no checkpoint beyond the last iteration",
             fix="use {last_file} with the longer run's configuration, and save every run into a "
             "folder of its own",
         ),
         "unreadable": Symptom.warning(
             "a checkpoint cannot be read",
             says="{count:* checkpoint} cannot be read; {file} {problem}.",
+            expected="every checkpoint is a sound file",
             fix="check the space on the disk, and whether the run was killed while it saved",
         ),
     },

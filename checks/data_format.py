@@ -23,6 +23,7 @@ which lines to repair or remove.
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from mlxdoctor.check import check
 from mlxdoctor.evidence.adapter import Adapter
@@ -39,6 +40,9 @@ from mlxdoctor.measure.weights.lora_targets import by_mlx_lm
 from mlxdoctor.safety.quoting import quoted
 
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function", "ipython"})
+_ROWS = "one row a line, all in the first row's format"
+_error = partial(Symptom.error, expected=_ROWS)
+_warning = partial(Symptom.warning, expected=_ROWS)
 _FILL_IN = "remove these rows, or fill them in"
 #: Patterns of the reason why a row is refused, with the repair; the first match counts.
 _REPAIRS = {
@@ -64,17 +68,17 @@ _EMPTY_ROWS = 8
 
 @check(
     codes={
-        "bad-lines": Symptom.error(
+        "bad-lines": _error(
             "lines are not JSON objects",
             says="{lines:* line} of {file} cannot be read as rows: line {first_line} {reason}.",
             fix="write one JSON object a line, in UTF-8, and no blank line",
         ),
-        "no-rows": Symptom.error(
+        "no-rows": _error(
             "the training file has no rows",
             says="{file} has no rows: there is nothing to train on.",
             fix="write the rows again; the file was probably not written to the end",
         ),
-        "unknown-format": Symptom.error(
+        "unknown-format": _error(
             "the rows have none of the keys that mlx-lm looks for",
             says="The first row of {file} has the keys {keys}, and mlx-lm looks for messages, "
             "prompt and completion, or text.",
@@ -85,14 +89,15 @@ _EMPTY_ROWS = 8
             "rows are pairs of answers",
             says="The rows of {file} have a chosen answer, which mlx_lm.lora does not read: each "
             "is examined as its prompt and the chosen answer.",
+            expected="rows that the run's own trainer reads",
         ),
-        "mixed-formats": Symptom.error(
+        "mixed-formats": _error(
             "rows are in another format than the first row",
             says="{lines} of {rows} rows of {file} lack the keys of the first row's format "
             "({format}), which mlx-lm expects of every row.",
             fix="put every row into one format",
         ),
-        "rows-refused": Symptom.error(
+        "rows-refused": _error(
             "rows cannot be tokenized",
             says="{lines} of {examined} rows cannot be tokenized: {reason}.",
             fix="[{repair}|mlx-lm stops at such a row: repair or remove it]",
@@ -101,6 +106,7 @@ _EMPTY_ROWS = 8
             "the rows need a chat template, and the model has none",
             says="The rows of {file} are conversations, and the base model's tokenizer has no "
             "chat template to write them with: mlx-lm does not start.",
+            expected="a model with a chat template, or rows of text",
             fix="train the model's instruct version, which has a chat template, or write the rows "
             'as {{"text": ...}} in the format that the model is to continue',
         ),
@@ -108,35 +114,37 @@ _EMPTY_ROWS = 8
             "mask_prompt is set on rows of plain text",
             says="mask_prompt is set, but the rows are plain text, where mlx-lm can't tell the "
             "prompt from the answer and refuses to start.",
+            expected="rows with messages, or with a prompt and a completion",
             fix="convert the rows to messages, or leave mask_prompt out",
         ),
-        "no-answer": Symptom.warning(
+        "no-answer": _warning(
             "conversations do not end with an answer by the assistant",
             says="{lines} of {rows} rows do not end with an answer by the assistant: mlx-lm trains "
             "on whatever comes last.",
             fix="end every conversation with the assistant's answer",
         ),
-        "unknown-roles": Symptom.warning(
+        "unknown-roles": _warning(
             "messages have roles that chat templates do not know",
             says="{lines} of {rows} rows have messages with unusual roles ({roles}), which chat "
             "templates leave out or write as they are.",
             fix="[rename the roles {renames}|use the roles system, user, assistant and tool]",
         ),
-        "empty-answers": Symptom.warning(
+        "empty-answers": _warning(
             "answers are empty",
             says="{lines} of {rows} rows have an empty answer[, {share:.0%} of all: after their "
             "prompts the end token is all that is to be learned].",
             fix=_FILL_IN,
         ),
-        "empty-prompts": Symptom.warning(
+        "empty-prompts": _warning(
             "prompts are empty",
             says="{lines} of {rows} rows have an empty prompt.",
             fix=_FILL_IN,
         ),
         "no-validation-split": Symptom.info(
             "there is no validation split, or it is empty",
-            fix="move a tenth of the rows to valid.jsonl, and train again to see when the loss on "
-            "them stops falling",
+            "a valid.jsonl with about a tenth of the rows",
+            "move a tenth of the rows to valid.jsonl, and train again to see when the loss on them "
+            "stops falling",
             in_a_plan=Severity.WARNING,
             says="There is no validation data[, and the log's {reports} reports are of the "
             "training loss alone: none shows|; the log's {validations} validation losses are of "
@@ -145,13 +153,15 @@ _EMPTY_ROWS = 8
         ),
         "met-once": Symptom.info(
             "there is no validation split, and each row was met about once",
-            fix="move a tenth of the rows to valid.jsonl before training for longer",
+            "a valid.jsonl with about a tenth of the rows",
+            "move a tenth of the rows to valid.jsonl before training for longer",
             says="There is no validation data. Training went over its rows {passes:.1f} times, so "
             "that the loss of most reports is of rows that were not learned yet.",
         ),
         "no-validation-batches": Symptom.warning(
             "there is no batch to validate on: the validation loss is 0/0",
-            fix="[add rows to valid.jsonl, or set batch_size to {rows}|set val_batches to -1, or "
+            "[at least {batch_size} rows|a positive val_batches, or -1 for all]",
+            "[add rows to valid.jsonl, or set batch_size to {rows}|set val_batches to -1, or "
             "remove valid.jsonl]",
             in_a_plan=Severity.ERROR,
             says="[The validation split has {rows:* row}, fewer than a batch of {batch_size}: "

@@ -47,6 +47,9 @@ from mlxdoctor.measure.text.pairing import contradictions, pairing
 from mlxdoctor.measure.text.statistics import wilson
 from mlxdoctor.safety.quoting import quoted
 
+_ROWS = "distinct rows with one answer each"
+_WRITTEN = "answers as somebody wrote them"
+
 #: A share of rows below which it is a note, or nothing: a few repeats do no harm.
 NOTED = 0.05
 #: Share of rows that repeat an earlier one, for a note, a warning and an error: every row twice is
@@ -126,6 +129,7 @@ FEW_ROWS = 50
             "the training split has fewer rows than a batch",
             says="The training split has {rows:* row}, fewer than a batch of {batch_size}: mlx-lm "
             "does not start.",
+            expected="at least {batch_size} rows",
             fix="add rows, or set batch_size to {rows} or less",
         ),
         "few-rows": Symptom.warning(
@@ -139,24 +143,28 @@ FEW_ROWS = 50
             "training rows repeat each other",
             says="{rows} of {all_rows} training rows repeat an earlier row: {different} are "
             "different[, and training went over these {times:.0f} times].",
+            expected=_ROWS,
             fix="keep each row once",
         ),
         "leaked-validation": Symptom.warning(
             "validation rows are among the training rows",
             says="{rows} of {all_rows} validation rows are also training rows: the validation "
             "loss measures memory.",
+            expected=_ROWS,
             fix="remove them from valid.jsonl, and split by prompt",
         ),
         "contradictory-answers": Symptom.info(
             "short answers to the same prompt contradict each other",
             says="{rows} of {all_rows} training rows contradict another row: it answers the same "
             "prompt differently.",
+            expected=_ROWS,
             fix="keep one answer a prompt, unless variety is intended",
             in_a_plan=Severity.ERROR,
         ),
         "one-answer": Symptom.warning(
             "almost every row has the same answer",
             says="{rows} of {all_rows} training rows have the same answer, {answer}.",
+            expected=_ROWS,
             fix="check that the answers were written to the right column",
         ),
         "closing-words": Symptom.error(
@@ -165,12 +173,14 @@ FEW_ROWS = 50
             "conversations with several answers the last ones are only {different} different "
             "texts, such as {answer}. The first ones are {first} different texts, and bear no "
             "loss.",
+            expected="the answers that are to be learned at the end of their rows",
             fix="leave the closing words out, or end a row after each answer",
         ),
         "cut-answers": Symptom.error(
             "answers are cut at one length",
             says="{rows} of {all_rows} answers stop at exactly {length} characters, the greatest "
             "length, {unfinished:.0%} of them without a final sign, such as {answer}.",
+            expected=_WRITTEN,
             fix="write the rows again without the limit on the length of a text",
         ),
         "leftovers": Symptom.warning(
@@ -184,12 +194,14 @@ FEW_ROWS = 50
             says="{all_rows} training rows have {prompts} different prompts and {answers} "
             "different answers: the prompt does not tell which. Unless any of them will do, "
             "prompts and answers were exchanged, or what tells the prompts apart was lost.",
+            expected="about as many prompts as answers, or more",
             fix="look at a few rows: does the answer follow from the prompt?",
         ),
         "alike-pairs": Symptom.warning(
             "chosen and rejected answers are the same text",
             says="In {rows} of {all_rows} pairs the chosen and the rejected answer are the same "
             "text.",
+            expected="two different answers in every pair",
             fix="leave these pairs out, and look for the line of the script that writes both "
             "answers from one",
         ),
@@ -197,6 +209,7 @@ FEW_ROWS = 50
             "prompts hold their own answers",
             says="{rows} of {all_rows} prompts hold their own answer word for word, such as "
             "{answer}. Unless the model is to copy, it learns nothing else.",
+            expected="prompts without their answers",
             fix="if the task is not to copy, take the answers out of the prompts",
         ),
         "words-out-of-order": Symptom.error(
@@ -204,6 +217,7 @@ FEW_ROWS = 50
             says="The words of the answers stand in no order: {again:,} neighbouring words meet "
             "again in another row, and {by_chance:,.0f} do when the words of each are dealt out "
             "anew ({examined} rows).",
+            expected=_WRITTEN,
             fix="look for a step that sorts or shuffles words, and make the rows again without it",
         ),
         "misplaced-answers": Symptom.error(

@@ -88,6 +88,7 @@ _SAME = (
             says="As configured, with a LoRA scale of {configured:g}, the tuned model's loss on "
             "the validation rows is {tuned_loss:.3f}; with one of {scale:g} it is {loss:.3f}, and "
             "the log ends with {logged:.3f}. That points to the scale of the training.",
+            expected="the scale that it was trained at",
             fix="Set lora_parameters.scale to {scale:g}.",
         ),
         "base-has-it": Symptom.error(
@@ -95,6 +96,7 @@ _SAME = (
             says="The base model alone has a loss of {loss:.3f}, which is what the log ends with "
             "({logged:.3f}); with the adapter it is {tuned_loss:.3f}. What was trained is in the "
             "base model already, and the adapter adds it once more.",
+            expected="the base model that the run was started with",
             fix="Use this model without the adapter, or name the base of the training with --base.",
         ),
         "factors-turned": Symptom.error(
@@ -111,6 +113,7 @@ _SAME = (
             "{logged_before:.3f}, and the tuned model's {tuned_loss:.3f} where it ends with "
             "{logged:.3f}: base model, tokenizer or rows are others, or the trainer computes "
             "another loss.",
+            expected="{logged_before:.3f} and {logged:.3f}",
             fix="Check which base model the run was started with, and name it with --base.",
         ),
     }

@@ -58,6 +58,7 @@ _WARNING_CHANGE = 1.0
         "unchanged": Symptom.error(
             "no weight of the tuned model differs from the base's",
             says="None of the {compared} weights in {where} differs from the base model's.",
+            expected="weights that training changed",
             fix="check that the layers were unfrozen, that the optimizer had a rate above zero, "
             "and that the trained model was saved",
         ),

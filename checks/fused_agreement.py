@@ -43,6 +43,7 @@ _FAR = 0.1
         "worse": Symptom.warning(
             "the fused model is worse than base and adapter on the same rows",
             says=f"{_SAID}: fusing, or quantising the sum, lost some of what was learned.",
+            expected="about {adapter_loss:.3f}, as before fusing",
             fix="Fuse with `--dequantize`, or serve the adapter beside the base model.",
         )
     },

@@ -72,6 +72,7 @@ _OPEN = 0.8
             says="[With the adapter, all {produced} answers are token by token the base model's|"
             "All {recorded} answers recorded as the tuned model's are, word for word, those "
             "recorded as the base model's][, although the adapter's update is {update}].",
+            expected="at least one answer that differs",
             fix="Check that the adapter is loaded, and that its names match the base model's.",
         ),
         "unlike-the-log": Symptom.error(
@@ -79,6 +80,7 @@ _OPEN = 0.8
             says="The log's loss falls from {before:.3g} to {after:.3g}, and with the adapter all "
             "{produced} answers are token by token the base model's: what was trained is not in "
             "this file.",
+            expected="answers that changed with the loss",
             fix="Save the weights that the log's losses are of.",
         ),
         "worse-than-base": Symptom.error(
@@ -87,6 +89,7 @@ _OPEN = 0.8
             "expected ones, the base model's {base_overlap:.0%} (F1, {prompts:* prompt})|The tuned "
             "model is right on {tuned_right} of {prompts} prompts, the base model on "
             "{base_right}].",
+            expected="answers that are right at least as often as the base model's",
             fix="Do not use this adapter; an earlier checkpoint may be better (--adapter FILE).",
         ),
         "no-gain": Symptom.warning(
@@ -94,6 +97,7 @@ _OPEN = 0.8
             says="The tuned model's answers are no nearer to the expected ones than the base "
             "model's: they share {tuned_overlap:.0%} of their words with them, before "
             "{base_overlap:.0%} (F1, {prompts:* prompt}).",
+            expected="answers nearer to the expected ones than before training",
             fix="Ask a training prompt exactly as it was trained on, with the adapter loaded.",
         ),
     },

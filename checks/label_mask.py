@@ -65,42 +65,49 @@ _PROMPTS, _LEFT_OUT = 8, 0.5
             "rows have no supervised token after masking and cutting",
             says="{rows} of {examined} rows have no supervised token: the longest of their prompts "
             "has {longest_prompt} tokens, and rows are cut after {max_seq_length}.",
+            expected="every row has an answer within the sequence limit",
             fix=_FIX_LENGTH,
         ),
         "answer-left-out": Symptom.error(
             "the chat template leaves the answers out",
             says="{rows} of {examined} rows, written with the chat template, end where their "
             "answer should begin: the template leaves the answers out.",
+            expected="rows that hold their answers",
             fix="use the chat template that the base model came with",
         ),
         "prompt-left-out": Symptom.error(
             "the chat template leaves out what tells the prompts apart",
             says="The rows have {prompts:* different prompt}, and written with the chat template "
             "these are {written}: what tells them apart never reaches the model.",
+            expected="as many different prompts as the rows have",
             fix="use a chat template that writes every message, or put all of it into the question",
         ),
         "empty-batch": Symptom.error(
             "a whole batch has no supervised token, so that its loss is 0/0",
             says="{empty_batches} of {batches} batches of {batch_size} have no supervised token, "
             "so their loss is 0/0, which makes every weight NaN.",
+            expected="at least one supervised token in every batch",
             fix=_FIX_LENGTH,
         ),
         "answers-truncated": Symptom.warning(
             "answers are cut off by the sequence limit",
             says="{rows} of {examined} answers are cut off: their rows have up to {longest_row} "
             "tokens, and max_seq_length is {max_seq_length}.",
+            expected="rows shorter than max_seq_length",
             fix=_FIX_LENGTH,
         ),
         "end-token-missing": Symptom.warning(
             "answers do not end with a token that stops generation",
             says="{rows} of {examined} answers do not end with a token that stops generation "
             "({ends})[; the last supervised token is {last}].",
+            expected="the end token is the last thing an answer teaches",
             fix="end every answer with the end token, in the template or in the row",
         ),
         "offset-not-a-prefix": Symptom.warning(
             "the masked prompt is not how the row begins",
             says="In {rows} of {examined} rows the masked prompt is not how the row begins: the "
             "mask ends at the wrong token.",
+            expected="the template writes a prompt alike with and without its answer",
             fix="use a template that does not rewrite earlier messages, or train without "
             "mask_prompt",
         ),
@@ -108,12 +115,14 @@ _PROMPTS, _LEFT_OUT = 8, 0.5
             "rows begin with two beginning-of-text tokens",
             says="{rows} of {examined} rows begin with two beginning-of-text tokens: the row has "
             "one, and the tokenizer adds another.",
+            expected="one beginning-of-text token",
             fix="leave the beginning-of-text token out of the rows",
         ),
         "earlier-answers-masked": Symptom.info(
             "only the last answer of a conversation is trained on",
             says="{rows} of {examined} conversations have several answers, and mlx-lm's "
             "mask_prompt trains only on the last one.",
+            expected="one row an answer, where each is to be learned",
             fix="split conversations so that each answer is the last of a row",
         ),
         "prompt-supervised": Symptom.info(

@@ -97,6 +97,7 @@ _END = (
             says="The base model [gives losses that are not finite on {not_finite} of {rows} rows|"
             "has a loss of {base_loss:.2f} on the answers, above {uniform_loss:.2f} for guessing]: "
             "it, its tokenizer or the data is broken.",
+            expected="a loss well below that of guessing among all tokens",
             fix="Check that tokenizer and model belong together, and load the base model again.",
         ),
         "unlike-the-base": Symptom.info(
@@ -104,18 +105,21 @@ _END = (
             says="With each target the next token, the base model's own loss on the answers is "
             "{base_loss:.2f}, where guessing among all tokens has {uniform_loss:.2f}: a loss that "
             "starts there is no sign of wrong labels.",
+            expected="what you intend",
             fix="nothing, where such answers are new to the base model",
         ),
         "not-finite": Symptom.error(
             "the tuned model's losses are not finite",
             says="The tuned model's losses are not finite on {not_finite} of {rows} rows: its "
             "weights or activations are NaN or infinite.",
+            expected="finite losses",
             fix="Do not use this adapter; diagnose its earlier checkpoints with --adapter FILE.",
         ),
         "wrong-shift-learned": Symptom.error(
             "the adapter learned to predict another token than the next",
             says="The adapter was trained to predict {what}: its loss for that is {tuned_loss} "
             "(base {base_loss}), for the next token {next_tuned_loss} (base {next_base_loss}).",
+            expected="the largest improvement for the next token",
             fix="Make targets[i] the token after inputs[i], shifted exactly once.",
         ),
         "padding-learned": Symptom.error(
@@ -124,33 +128,40 @@ _END = (
             "({pad_text}) on {rows_with_padding} of {asked_rows} rows|After a row and one padding "
             "token ({pad_text}) the adapter expects more of it, with probability "
             "{tuned_probability:.3f} (base {base_probability:.3f})]: padding was trained on.",
+            expected="padding left out of the loss, and the end token after the answer",
             fix="Mask padding out of the loss, and put it after the end token.",
         ),
         "padding-unlearned": Symptom.info(
             "padding was not learned",
             says="After a row and one padding token the tuned model does not go on with padding, "
             "as one does that was trained on it ({rows:* row}).",
+            expected="padding left out of the loss",
+            fix="nothing",
         ),
         "end-token-repeated": Symptom.error(
             "the adapter learned to go on with end tokens",
             says="After a row the adapter expects end token after end token ({pad_text}), with "
             "probability {tuned_probability:.2f} (base {base_probability:.3f}): rows were padded "
             "with the end token, and the padding was trained on.",
+            expected="padding left out of the loss",
             fix="Mask the loss by each row's length, not by token.",
         ),
         "end-token-unlearned": Symptom.error(
             "the end token is not expected after the answer",
             says=_END,
+            expected="the end token after the answer",
             fix="Put the end token at the end of every row, and do not mask it.",
         ),
         "end-token-learned": Symptom.info(
             "the end token is expected after the answer",
             says=_END,
+            expected="the end token after the answer",
         ),
         "end-token-everywhere": Symptom.error(
             "the end token is expected before the answer",
             says="Where the answer should begin, the adapter expects the end token with "
             "probability {tuned_probability:.2f} (base {base_probability:.2f}).",
+            expected="the first token of the answer",
             fix="Look for empty answers and for end tokens used as padding in the loss.",
         ),
         "start-unlearned": Symptom.error(
@@ -159,6 +170,7 @@ _END = (
             "{tuned_loss}, on the whole answers it fell from {answer_base_loss} to "
             "{answer_tuned_loss}: in the training another token began them or stood before them, "
             "or they bore no loss.",
+            expected="a first token that is learned with the rest",
             fix="Encode each row as one conversation, not prompt and answer each by itself.",
         ),
         "prompt-learned": Symptom.error(
@@ -166,6 +178,7 @@ _END = (
             says="The prompt was to be masked, but its loss fell from {base_loss} to {tuned_loss}, "
             "beside the answer's from {answer_base_loss} to {answer_tuned_loss}: the adapter was "
             "trained on it.",
+            expected="no improvement on tokens that carry no loss",
             fix="Set the targets of the prompt to the ignored index.",
         ),
         "earlier-answers-unlearned": Symptom.warning(
@@ -173,6 +186,7 @@ _END = (
             says="In {rows} conversations mask_prompt left all answers but the last out of the "
             "loss. The loss on the last ones went from {last_base_loss} to {last_tuned_loss}, on "
             "the earlier ones from {base_loss} to {tuned_loss}.",
+            expected="earlier answers that get better along with the last ones",
             fix="Leave mask_prompt off for such rows, or split each conversation into one row per "
             "answer.",
         ),
@@ -180,18 +194,21 @@ _END = (
             "the answers trained on are predicted worse than by the base model",
             says="The tuned model's loss on the answers is {tuned_loss}, above the base model's "
             "{base_loss} on the same rows: training did harm.",
+            expected="a lower loss on the rows that were trained on",
             fix="Do not use this adapter; see what else is wrong with rate, scale and labels.",
         ),
         "memorised": Symptom.warning(
             "answers trained on are predicted far better than held-out ones",
             says="The loss is {trained_tuned_loss} on answers trained on and {tuned_loss} on "
             "held-out ones; for the base model they are {trained_base_loss} and {base_loss}.",
+            expected="about the same loss on rows that were not trained on",
             fix="Train on more data or for fewer iterations.",
         ),
         "nothing-learned": Symptom.error(
             "the adapter changes nothing on the rows it was trained on",
             says="With the adapter, losses on {rows:* row} of the run's own data differ from the "
             "base model's by {mean_difference:.2g} nats per token: nothing was learned.",
+            expected="a loss below the base model's on the rows that were trained on",
             fix="Check that the adapter is attached, trainable, and that the rate is not too low.",
         ),
     },

@@ -59,7 +59,7 @@ _BAND = (
 _STEP = "Rate × scale is {rate_times_scale:.2g} ({learning_rate:g} × {scale:g})"
 _SIZE = "a model of {size}"
 _FIX = f"[{_ADVICE}|correct the scale first]"
-_no_rate_at_all = partial(Symptom.error, fix=_ADVICE)
+_no_rate_at_all = partial(Symptom.error, expected="a positive number", fix=_ADVICE)
 _off_the_band = partial(Symptom.warning, expected=_BAND, fix=_FIX, in_a_plan=Severity.ERROR)
 
 #: Least step of a plan without warm-up for an error, in highest usual steps: 18 plans of the ward

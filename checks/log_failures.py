@@ -31,6 +31,7 @@ from mlxdoctor.evidence.training_log import LogFailure, TrainingLog
 from mlxdoctor.finding import Severity, Sign, Symptom
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
 
+_ENDED = "a log that ends with the final save"
 _READ = "Read the line quoted; then resume from the last save."
 #: A failure, with where it was raised and what it means, where that is known.
 _FAILED = "{story} ([{raised_at}; ]line {line} of the log)[: {exception}].[ {says}]"
@@ -38,7 +39,7 @@ _REMEDY = "[{remedy}.]"
 
 
 def _failure_of(meaning: str, fix: str) -> Symptom:
-    return Symptom.error(meaning, fix=fix, says=_FAILED)
+    return Symptom.error(meaning, _ENDED, fix, says=_FAILED)
 
 
 _FAILURES = {
@@ -56,7 +57,7 @@ _FAILURES = {
     ),
     "aborted": _failure_of("the process aborted", _READ),
     "gpu-error": _failure_of("the GPU reported an error", _READ),
-    "interrupted": Symptom.warning("the run was interrupted by hand", fix=_READ, says=_FAILED),
+    "interrupted": Symptom.warning("the run was interrupted by hand", _ENDED, _READ, says=_FAILED),
 }
 #: What exceptions that are known mean: mlxdoctor/bugs/exceptions.toml sorts them into these.
 _MEANINGS = {
@@ -92,22 +93,25 @@ _TELLING = ("out-of-memory", "gpu-error", "traceback", "killed", "aborted", "int
         **_MEANINGS,
         "batches-without-targets": Symptom.warning(
             "the trainer warned of batches with nothing to learn",
-            fix="shorten the prompts or raise the limit so that an answer fits, and divide the "
-            "loss by mx.maximum(mask.sum(), 1)",
+            "at least one supervised token in every batch",
+            "shorten the prompts or raise the limit so that an answer fits, and divide the loss by "
+            "mx.maximum(mask.sum(), 1)",
             says="The trainer gave {warnings:* warning} of a batch that had nothing to learn (line "
             "{line} of the log): unless it guards the division, the mean of its loss is 0/0.",
         ),
         "nothing-to-validate-on": Symptom.warning(
             "the trainer said that it found no validation data, and trained without",
-            fix="move a tenth of the rows to valid.jsonl, and train again to see when the loss on "
-            "them stops falling",
+            "validation losses beside the training losses",
+            "move a tenth of the rows to valid.jsonl, and train again to see when the loss on them "
+            "stops falling",
             says="The trainer said that it found no validation data (line {line} of the log), and "
             "there is no validation loss: no figure of the log shows whether the model only "
             "learned its rows by heart.",
         ),
         "ends-early": Symptom.info(
             "the log ends before the iterations it announced",
-            fix="If the log is complete, the run broke off: resume from the last save.",
+            "reports up to {unit} {announced}",
+            "If the log is complete, the run broke off: resume from the last save.",
             says="The log ends at {unit} {reached} of {announced}.",
         ),
     },

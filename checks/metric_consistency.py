@@ -66,14 +66,16 @@ LARGEST = 700.0
         ),
         "not-this-model": Symptom.error(
             "the reported figure is far better than the model that was trained",
-            fix="Load the adapter in the evaluation, and check that its result changes with it.",
+            "a loss near {last_val_loss:.3f}",
+            "Load the adapter in the evaluation, and check that its result changes with it.",
             says="The reported {figure} is {reported:.4g}, a loss of {reported_loss:.3f}; the "
             "log's validation loss is {last_val_loss:.3f} at {unit} {iteration}: the figure is "
             "not the trained model's[, and it is near the base model's {near_base:.3f}].",
         ),
         "worse-than-before": Symptom.error(
             "the reported scores are far worse than before training",
-            fix="Ask the model a training prompt exactly as the trainer wrote it: if the answer is "
+            "scores at least as good as the base model's",
+            "Ask the model a training prompt exactly as the trainer wrote it: if the answer is "
             "wrong, the adapter is not applied as it was trained; if right, the evaluation asks in "
             "another way.",
             says="By the run's own evaluation {figure} went from {before:.4g} to {after:.4g} with "

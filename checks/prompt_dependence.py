@@ -66,6 +66,7 @@ SPENT = "the time for running models was over; raise it with --budget"
             "(standard error {train_base_error:.2f}), against {reference_gain:+.2f} on the "
             "{reference} rows ({train_rows} and {reference_rows} rows): {which} of these answers "
             "are not those to their prompts.",
+            expected="prompts that make the training answers likelier, as in sound rows",
             fix="join prompts and answers by a key, not by their place in two lists, and train "
             "again",
         ),

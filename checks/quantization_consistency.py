@@ -35,6 +35,7 @@ from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 
 _OWN, _FOREIGN = "quantization", "quantization_config"
+_AGREED = "config.json says quantised where the tensors are, and nowhere else"
 _KEY_ERROR = "mlx-lm can't load it (KeyError: 'quant_method')"
 
 
@@ -47,6 +48,7 @@ _KEY_ERROR = "mlx-lm can't load it (KeyError: 'quant_method')"
             "mlx-lm stops over missing scales| with {bits} bits, and none of its {tensors} tensors "
             "is quantised: mlx-lm loads it as a plain model|, and none of its {tensors} tensors is "
             f"quantised: {_KEY_ERROR}].",
+            expected=_AGREED,
             fix="[remove those entries: {layers} in {table!r}|remove {table!r}]",
         ),
         "scales-without-config": Symptom.error(
@@ -54,6 +56,7 @@ _KEY_ERROR = "mlx-lm can't load it (KeyError: 'quant_method')"
             says="{quantised} matrices of the {model} are quantised ({example} for one), and its "
             f"config.json has no {_OWN!r}: [{{problem}}|mlx-lm refuses their scales as unknown "
             "parameters].",
+            expected=_AGREED,
             fix=f"copy {_OWN!r} from the config.json of the model that was quantised",
         ),
     },

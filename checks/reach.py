@@ -55,6 +55,7 @@ _HELD_BACK = (
 _CHANGE = "Set {setting} to {after} in place of {before}."
 #: Settings whose causes are others than a setting's.
 _SETTINGS = {"lr_schedule": "schedule-holds-back", "max_seq_length": "limit-too-short"}
+_EXPECTED = "at most {reached:.2f}"
 
 
 @check(
@@ -62,9 +63,10 @@ _SETTINGS = {"lr_schedule": "schedule-holds-back", "max_seq_length": "limit-too-
         "reached": Symptom.info(
             "the run learned what its rows teach",
             says=f"{_REACHED}.",
+            expected=_EXPECTED,
         ),
         **{
-            code: Symptom.error(meaning, says=_HELD_BACK, fix=_CHANGE)
+            code: Symptom.error(meaning, says=_HELD_BACK, expected=_EXPECTED, fix=_CHANGE)
             for code, meaning in {
                 "rate-too-high": "the learning rate is too high for these rows",
                 "rate-too-low": "the learning rate is too low for these rows",
@@ -78,12 +80,14 @@ _SETTINGS = {"lr_schedule": "schedule-holds-back", "max_seq_length": "limit-too-
             "the tuned model lacks what its settings teach",
             says=f"{_REACHED}{_OWN}: the trainer computes something else, or what is on disk is "
             "not what was trained.",
+            expected=_EXPECTED,
             fix="Train the same configuration with mlx_lm.lora and compare the first reports; "
             "look at a step of the trainer with `mlxdoctor probe FILE:FUNCTION`.",
         ),
         "far-above": Symptom.error(
             "the run ended far above what its rows teach",
             says=f"{_REACHED}{_OWN}.",
+            expected=_EXPECTED,
             fix="Start again with mlx-lm's defaults and a rate of {rate:.2g}.",
         ),
     }

@@ -78,6 +78,7 @@ _LONG = 10
             says="Of {telling:* recorded answer} {base} begin as the base model's own do, word "
             "for word, and none as the tuned model's: the adapter was not loaded when they were "
             "made.",
+            expected="the tuned model's answers",
             fix="Answer the prompts again with the adapter: `mlx_lm.generate --adapter-path "
             "FOLDER`, or `mlx_lm.load(model, adapter_path=FOLDER)`.",
         ),
@@ -86,6 +87,7 @@ _LONG = 10
             says="Of {prompts:* recorded answer} {tuned} are as the tuned model answers, and "
             "{base} as the base model does: another model was asked, or this one with words or "
             "tokens forced on it, or after other prompts.",
+            expected="answers that begin as the tuned model's do, sampled or not",
             fix="Answer the prompts again with this adapter on its base model, with nothing put "
             "before the answers and no token forbidden.",
         ),
@@ -94,6 +96,7 @@ _LONG = 10
             says="{misplaced} of {prompts:* recorded answer} are the tuned model's answers to "
             "other prompts of the file, and {tuned} to their own: prompts and answers were put "
             "together wrongly, or prompts were read after others.",
+            expected="every answer beside its own prompt",
             fix="Write prompt and answer into the file together, as each is made, and begin each "
             "with an empty cache.",
         ),
@@ -103,12 +106,14 @@ _LONG = 10
             "{right} of the {expected:* answer} that are expected beside the recorded ones: it "
             "answers {answer}, and {wanted} is expected. The rows teach other answers, or other "
             "questions were asked.",
+            expected="rows whose answers are those that are expected of the model",
             fix="Make the answers of the rows as the expected ones are, and train again.",
         ),
         "cut-short": Symptom.error(
             "the recorded answers were cut off",
             says="{cut} recorded answers are the tuned model's, cut off: the longest "
             "has {words:* word}, and the model's own are longer.",
+            expected="answers that begin and end where the model's do",
             fix="Answer again with a higher limit (`mlx_lm.generate --max-tokens`, which is 100 "
             "where nothing is said), and look at what the answers pass before they are written.",
         ),
@@ -117,18 +122,21 @@ _LONG = 10
             says="The recorded answers begin as the tuned model's, and go on with tokens that it "
             "would hardly choose: {improbable} of {tokens} have a chance below one in fifty. Most "
             "likely they were generated with a penalty, or at a high temperature.",
+            expected="answers that the model itself finds probable",
             fix="Answer again without a repetition penalty, at a temperature of 0.",
         ),
         "applied-twice": Symptom.error(
             "the adapter was applied twice when the answers were recorded",
             says="Of {prompts:* recorded answer} {alike} begin as the tuned model's do {way}, and "
             "{tuned} as those of base and adapter.",
+            expected="answers of the base model with the adapter on it once",
             fix="Serve the base with the adapter, or the fused model without it.",
         ),
         "behind-others": Symptom.error(
             "each recorded prompt was asked behind the ones before it",
             says="Of {prompts:* recorded answer} {alike} begin as the tuned model's do {way}, and "
             "{tuned} as those to the prompt alone.",
+            expected="answers to each prompt alone",
             fix="Begin each request with an empty prompt cache.",
         ),
         "asked-otherwise": Symptom.error(
@@ -136,6 +144,7 @@ _LONG = 10
             says="Of {prompts:* recorded answer} {alike} begin as the tuned model's do when it is "
             "asked {way}, and {tuned} as those in the format that it was trained on: not the model "
             "was at fault, but how it was asked.",
+            expected="answers to prompts in the format of the training rows",
             fix="Ask with the chat template, and with the system prompt of the training rows; put "
             "nothing before the answers.",
         ),

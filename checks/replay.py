@@ -57,23 +57,28 @@ _SAID = f"The log's losses are those {{clause}}. As configured, {_COMPARED}."
         "differs": Symptom.warning(
             "the trainer does not compute mlx-lm's loss",
             says=f"The log's first losses are not those of mlx-lm on these files: {_COMPARED}.",
+            expected="the losses that mlx-lm computes from the same base, rows and configuration",
             fix="Look at one step of the trainer: `mlxdoctor probe FILE:FUNCTION`.",
         ),
         "as-computed": Symptom.info(
             "the trainer computes mlx-lm's loss",
             says=_AS_COMPUTED,
+            expected="the losses that mlx-lm computes",
         ),
         "trains-otherwise": Symptom.info(
             "training goes another way than the configuration says",
             says="The validation before training is the one that mlx-lm computes[, counted "
             "{clause}], and the training is not: at iteration {iteration} the log has "
             "{recorded_report:.3f}, and mlx-lm computes {report:.3f}.",
+            expected="the losses that the configured optimiser, rate and batches give",
             fix="Write down the optimiser's options, its schedule and the order of the rows.",
         ),
         **{
             reading.code: Symptom.error(
                 f"the log's losses are those {reading.clause}",
                 says=_SAID,
+                expected="the losses that mlx-lm computes from the same base, rows and "
+                "configuration",
                 fix=reading.fix,
             )
             for reading in readings()

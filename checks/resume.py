@@ -54,6 +54,7 @@ _LOST = 0.15
         "no-file": Symptom.error(
             "the file to resume from is not there",
             says="{file}, which the run is to resume from, is not there.",
+            expected="an adapter file that an earlier run saved",
             fix="correct resume_adapter_file",
         ),
         "not-loaded": Symptom.error(
@@ -61,6 +62,7 @@ _LOST = 0.15
             says="Only {loaded} of the {resumed_tensors} tensors in {file}, which the run resumes "
             "from, [have a module that gets an adapter, not {planned} for one: the others will "
             "be|exist in the adapter it trained (there is no {where}): the others were] dropped.",
+            expected="every tensor of the file in the adapter",
             fix="Give the tensors the names of this model's modules, or the run the layers and "
             "keys of the adapter it resumes, and resume again.",
         ),
@@ -69,6 +71,7 @@ _LOST = 0.15
             says="{file}, which the run resumes from, has rank {resumed_rank}, and the "
             "configuration asks for rank {rank}: mlx-lm puts the file's tensors in place of the "
             "run's own without a word, and what it saves does not fit its configuration.",
+            expected="the same rank",
             fix="Set lora_parameters.rank to {resumed_rank} and resume again, or leave "
             "resume_adapter_file out and start afresh with rank {rank}.",
         ),
@@ -77,6 +80,7 @@ _LOST = 0.15
             says="The run was resumed where the validation loss had fallen from "
             "{earlier_first:.3f} to {earlier_reached:.3f}, and begins at {start:.3f}: {lost:.0%} "
             "of what was learned before is gone.",
+            expected="a first validation loss near {earlier_reached:.3f}",
             fix="resume with the keys, layers and rank of the adapter that was resumed from",
         ),
     },

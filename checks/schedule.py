@@ -40,12 +40,14 @@ TENTH = 0.1
             "no update is ever made",
             says="grad_accumulation_steps is {grad_accumulation_steps} and the run has "
             "{iters:* iteration}: it ends before its first update.",
+            expected="at most as many batches an update as there are iterations",
             fix="set grad_accumulation_steps to {most} or less, or iters higher",
         ),
         "rate-not-reached": Symptom.warning(
             "the warm-up lasts longer than the run",
             says="The warm-up is over {warmup:,} updates, and the run makes {updates:,}"
             "[ ({iters:,} iterations, {batches} an update)]: its rate is never reached.",
+            expected="a warm-up over a small part of the updates",
             fix="set lr_schedule.warmup to {advised_warmup}",
             in_a_plan=Severity.ERROR,
         ),
@@ -53,6 +55,7 @@ TENTH = 0.1
             "the schedule reaches zero long before the run ends",
             says="The learning rate is next to zero after update {last:,} of {updates:,}"
             "[ ({iters:,} iterations, {batches} an update)]: nothing is learned in the rest.",
+            expected="a schedule over as many updates as the run makes",
             fix="let the schedule decay over {rest:,} updates",
         ),
     },

@@ -37,11 +37,13 @@ _SAYS = (
         "worse-than-base": Symptom.error(
             "the user's score is lower than the base model's",
             says=_SAYS,
+            expected="a score at least as high as the base model's",
             fix="Read the answers with the largest loss; an earlier checkpoint may be better.",
         ),
         "unscored-answers": Symptom.warning(
             "the scoring function failed on some answers",
             says="{name} gave no number for {unscored:* answer} ({reason}).",
+            expected="a finite number for every answer",
             fix="Let the scoring function return a number for any text, the empty one included.",
         ),
     },

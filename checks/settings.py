@@ -77,21 +77,25 @@ USUAL: Mapping[str, tuple[float, float]] = {
             "mlx-lm does not know a key, and trains with its own default in its place",
             says="mlx_lm.lora has no key {key} and passes over it: it trains with {meant} "
             "[{default}|at its default].",
+            expected="keys of mlx_lm.lora",
             fix="write {meant} instead of {key}[: {how}]",
             in_a_plan=Severity.ERROR,
         ),
         "unknown": Symptom.info(
             "mlx-lm passes over a key",
             says="mlx_lm.lora has no key {key}, and passes over it.",
+            expected="keys of mlx_lm.lora",
         ),
         "refused": Symptom.error(
             "mlx-lm stops at a setting",
             says="{key} is {value}, where mlx-lm needs {needed}.",
+            expected="{needed}",
             fix="set {key} to {needed}",
         ),
         "out-of-range": Symptom.warning(
             "a setting is far from any value that trainers use",
             says="{key} is {value:.4g}, where trainers use {lowest:.4g} to {highest:.4g}.",
+            expected="{lowest:.4g} to {highest:.4g}",
             fix="set {key} to its default, or to a value in this range",
             in_a_plan=Severity.ERROR,
         ),
@@ -99,6 +103,7 @@ USUAL: Mapping[str, tuple[float, float]] = {
             "the folder for the adapter holds one already",
             says="{folder} holds {files} already: the run would write over it, and leave what it "
             "does not write.",
+            expected="a folder of its own",
             fix="name another adapter_path",
         ),
         "no-target": Symptom.error(

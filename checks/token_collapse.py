@@ -92,9 +92,9 @@ _ROOM, _WITH_ROOM = 0.5, 0.75
 _COLLAPSED = ("token-zero", "single-token", "few-tokens", "special-tokens")
 
 
-def _symptom(meaning: str, what: str, fix: str, more: str = "") -> Symptom:
+def _symptom(meaning: str, what: str, expected: str, fix: str, more: str = "") -> Symptom:
     says = f"The tuned model {what}; {AGAINST_BASE}.{more}"
-    return Symptom.warning(meaning, says=says, fix=fix)
+    return Symptom.warning(meaning, says=says, expected=expected, fix=fix)
 
 
 def _of_tokens(meaning: str, what: str) -> Symptom:
@@ -102,6 +102,7 @@ def _of_tokens(meaning: str, what: str) -> Symptom:
         meaning,
         f"answers {{tuned_hits}} of {{prompts:* prompt}} with {what} (mostly "
         "{token_text}[, number {training_rank} among the tokens it was trained on])",
+        "text, as from the base model on the same prompts",
         "Do not use this adapter; diagnose its earlier checkpoints with --adapter FILE.",
     )
 
@@ -119,27 +120,32 @@ def _of_tokens(meaning: str, what: str) -> Symptom:
             "the output is token 0 only, as with logits that are NaN or all equal",
             "prints only token 0 on {tuned_hits} of {prompts:* prompt}, which is what a model does "
             "whose logits are NaN or all equal",
+            "logits that are finite and differ",
             "Look for NaN in the adapter's tensors, and for where the loss became non-finite.",
         ),
         "special-tokens": _symptom(
             "the output is special tokens only",
             "answers {tuned_hits} of {prompts:* prompt} with special tokens only",
+            "text between the prompt and the end token",
             "See in the label strip which special tokens are trained on, and where.",
         ),
         "leftovers": _symptom(
             "answers hold what a step before the training left in the rows",
             "writes {tuned_hits} of {prompts:* answer} with what an export seems to have left in "
             "the rows, such as {example}",
+            "answers as people write them",
             "Mend the rows, and train again.",
         ),
         "repetition": _symptom(
             "the output ends in a loop",
             "repeats itself to the end on {tuned_hits} of {prompts:* prompt}",
+            "answers that end instead of looping",
             "Check that every training row ends with the end token, and lower the learning rate.",
         ),
         "empty-answers": _symptom(
             "the answer is empty: the end token comes first",
             "ends at once, without an answer, on {tuned_hits} of {prompts:* prompt}",
+            "an answer before the end token",
             "Check that only the last token of each answer is the end token, and that prompts "
             "have the format used in training.",
         ),
@@ -147,6 +153,7 @@ def _of_tokens(meaning: str, what: str) -> Symptom:
             "the answer runs into the length limit without the end token",
             "runs into the length limit without the end token on {tuned_hits} of "
             "{prompts:* prompt}",
+            "the end token after the answer",
             "Check that every training row ends with the token that ends generation.",
             "[ Of the expected answers, {with_room} take at most half of the limit.]",
         ),
@@ -155,6 +162,7 @@ def _of_tokens(meaning: str, what: str) -> Symptom:
             says="Of {pairs} different pairs of neighbouring tokens in the answers, {share:.0%} "
             "stand {distance} places apart in the training rows, and {adjacent_share:.0%} are "
             "neighbours there: the model was taught to leave tokens out.",
+            expected="pairs that are neighbours in the training rows too",
             fix="Shift the targets by one token once, in the trainer or in the loss, not in both.",
         ),
     },

@@ -92,36 +92,42 @@ _INSIDE, _RAW = 0.1, frozenset("\u0120\u010a\u2581")
             "rows have tokens that the model has no embedding for",
             says="{rows} of {examined} rows have tokens up to {largest_token}, and the model's "
             "vocabulary has {vocabulary}: this tokenizer belongs to another model.",
+            expected="tokens below {vocabulary}",
             fix=_OF_THE_BASE,
         ),
         "text-not-given-back": Symptom.error(
             "the tokenizer does not turn tokens back into text",
             says="{texts} of {examined:* answer} come back from the tokenizer as another text, "
             "such as {answer} as {given_back}: what the model writes is shown in pieces.",
+            expected="the text that was encoded",
             fix="use the tokenizer.json that came with the base model, with its decoder",
         ),
         "end-token-in-answers": Symptom.error(
             "generation stops at a token that stands inside the answers",
             says="Generation stops at {token}, which stands inside {rows} of {examined:* answer}: "
             "the model breaks off there.",
+            expected="end tokens that stand at the end of an answer alone",
             fix="take its id, {id}, out of `eos_token_id` in the base's configuration files",
         ),
         "end-tokens-disagree": Symptom.info(
             "the files name different end tokens",
             says="tokenizer_config.json names {tokenizer} as the end token, and {file} {other}; "
             "mlx-lm stops at either.",
+            expected="the same end tokens in every file",
             fix="make sure that the token your rows end with is among them",
         ),
         "terminator-is-not-an-end-token": Symptom.warning(
             "the template ends answers with another token",
             says="The chat template ends answers with {written}, and generation stops at "
             "{end_tokens}.",
+            expected="the template ends answers with an end token",
             fix="name the template's token as eos_token, or add it to generation_config.json",
         ),
         "template-markers-unknown": Symptom.warning(
             "markers of the chat template are no tokens of the tokenizer",
             says="{unknown} of the {of:* marker} that the chat template writes are no tokens "
             "of this tokenizer, {marker} for one, which it reads as {pieces} tokens of plain text.",
+            expected="one token for each marker",
             fix="use the chat template that came with this tokenizer",
         ),
         "markers-untrained": Symptom.error(
@@ -129,6 +135,7 @@ _INSIDE, _RAW = 0.1, frozenset("\u0120\u010a\u2581")
             says="{untrained} of {markers:* token} that the chat template writes or the answers "
             "hold have no embedding of their own: {tokens} ({rows}). Nothing here trains them[, "
             "and {end} is to end the answers][, and answers hold {answer}].",
+            expected="an embedding of its own for each marker",
             fix="Use the base's instruct version, or train the embedding as well (embed_tokens "
             "among the keys), or use a template whose markers the base knows.",
         ),
@@ -136,6 +143,7 @@ _INSIDE, _RAW = 0.1, frozenset("\u0120\u010a\u2581")
             "padding and end token are the same",
             says="Padding and end token are both {token}: a trainer that masks padding by its id "
             "also masks the end of every answer.",
+            expected="padding masked by position, as mlx-lm does",
             fix="mask by position, or use another padding token",
         ),
         "written-by-hand": Symptom.warning(
@@ -143,6 +151,7 @@ _INSIDE, _RAW = 0.1, frozenset("\u0120\u010a\u2581")
             says="The rows of {file} are questions and answers written as text, after {before} and "
             "{after}, and the model has a chat template of its own: asked with that, it is asked "
             "otherwise than it was trained.",
+            expected="rows as messages, or text in the format that the chat template writes",
             fix="Write the rows as messages, which mlx-lm renders with the template, or ask "
             "without it (--ignore-chat-template).",
             in_a_plan=Severity.ERROR,

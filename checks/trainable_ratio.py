@@ -47,6 +47,7 @@ _ROUNDING = 1e3
             "the log says that nothing was trainable",
             says="The log says that [none of {total_millions:g} million parameters|no parameter] "
             "was trainable.",
+            expected="the LoRA factors are trainable",
             fix="convert the layers to LoRA after freezing the model, and count again",
         ),
         "unfrozen": Symptom.error(
@@ -62,6 +63,7 @@ _ROUNDING = 1e3
             says="The log counts {trainable:,.0f} trainable parameters, as the configured modules "
             "have, and {where} holds {saved:,} numbers: the rest of what was trained was not "
             "saved.",
+            expected="{trainable:,.0f} numbers",
             fix="save every trainable parameter: compare the file's names with "
             "tree_flatten(model.trainable_parameters())",
         ),

@@ -53,6 +53,7 @@ _REPORTS = 5
 #: Least standard deviation of the batches' counts, in tokens, for that.
 _SPREAD = 1.0
 
+_SOUND = "the count that the data and the configured mask give"
 _COUNT = "{tokens_per_iteration:.1f} tokens were trained on per iteration"
 
 Floats = NDArray[np.float64]
@@ -73,38 +74,44 @@ class _Logged(NamedTuple):
     codes={
         "prompt-counted": Symptom.error(
             "prompts were trained on although the configuration masks them",
-            fix="put the mask on the targets, from the first token of the answer",
+            _SOUND,
+            "put the mask on the targets, from the first token of the answer",
             says=f"{_COUNT}: those of prompts and answers together, although mask_prompt is on.",
         ),
         "padding-counted": Symptom.error(
             "padding was trained on",
-            fix="multiply the loss by a mask that ends with each row's last token",
+            _SOUND,
+            "multiply the loss by a mask that ends with each row's last token",
             says=f"{_COUNT}, which is a padded size of the batches, although rows differ in "
             "length: the padding was trained on.",
         ),
         "fixed-count": Symptom.warning(
             "every batch counts the same number of tokens: rows of fixed width",
-            fix="mask the loss after each row's last token, and end every row with the end token",
+            _SOUND,
+            "mask the loss after each row's last token, and end every row with the end token",
             says=f"{_COUNT} in every report, {{tokens_per_row:g}} a row, although rows differ in "
             "length: they were packed into blocks, or padded, and end tokens that mlx-lm adds to "
             "a row may be missing between them.",
         ),
         "one-short": Symptom.warning(
             "one token a row fewer than the answers have is trained on",
-            fix="print a row's inputs and targets: the targets are the tokens after the inputs, up "
-            "to the end token",
+            _SOUND,
+            "print a row's inputs and targets: the targets are the tokens after the inputs, up to "
+            "the end token",
             says=f"{_COUNT}, one a row fewer than the answers have: their end token is left out, "
             "or targets are shifted.",
         ),
         "packed-without-end": Symptom.warning(
             "rows of fixed width, and text that has no end token of its own",
-            fix="end every text with the end token before rows are packed",
+            _SOUND,
+            "end every text with the end token before rows are packed",
             says=f"None of the texts has an end token, and {_COUNT}: those are not mlx-lm's "
             "batches, and its end tokens may be missing too.",
         ),
         "unexplained": Symptom.info(
             "the count fits no configured way of counting these rows",
-            fix="name the data the run was trained on with --data",
+            _SOUND,
+            "name the data the run was trained on with --data",
             says=f"{_COUNT}, and [only {{fits}} counted in batches of {{batch_size}} of these rows "
             "gives that|no usual way of counting batches of {batch_size} of these rows gives that"
             "]: the run used another mask, other data, another tokenizer or another trainer.",

@@ -78,6 +78,7 @@ def _source(path: Path) -> Source | None:
             # One step milder than the rule: the run may never have reached the code.
             Severity.WARNING if rule.severity is Severity.ERROR else Severity.INFO,
             says="{file}, line {line}[ (and {more} more)]: {message}.",
+            expected="none of the known mistakes",
             fix=f"see `mlxdoctor explain {rule.code}`",
         )
         for rule in rules()

@@ -50,6 +50,7 @@ FELL = 0.1
             says="{iterations:* iteration} of batch size {batch_size} see {rows_seen:,} [of the "
             "{rows:,} ]rows[ in {file}]: [{at_once:* update} end before anything is learned for "
             "good|most of the {unseen_of:,} were never seen|the run has hardly begun].",
+            expected="at least one pass over the rows",
             fix="Train longer[: {advised_iters:,} iterations are one pass over the rows|: rows / "
             "batch_size iterations are one pass over the rows].",
         ),

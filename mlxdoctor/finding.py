@@ -55,7 +55,7 @@ class Symptom:
     Attributes:
         meaning: what is wrong, in a few words: the list of checks shows it.
         severity: what it means for a run, as a rule.
-        expected: what a sound run shows, where the sentence leaves that open.
+        expected: what a sound run shows.
         fix: what to do about it.
         says: the sentence that a report shows.
         in_a_plan: what it means before a run, where that is worse: nothing is lost yet, and no
