@@ -50,7 +50,6 @@ def adapter_file(
     answers: Generations | None,
     planned: PlannedRun | None,
 ) -> Iterator[Sign]:
-    """Look for weights beside the configuration."""
     if planned is not None:
         raise DoesNotArise("the run is planned")
     if config.path.name != CONFIG_NAME:

@@ -151,7 +151,6 @@ _MAGNITUDES_APART = 2.0
 def adapter_presence(
     adapter: Adapter, config: TrainingConfig | None, base: BaseModel | None
 ) -> Iterator[Sign | Seen]:
-    """Look for LoRA factors, and for signs that they were trained."""
     yield from _nonfinite(adapter)
     if config is not None and config.fine_tune_type == "full" and adapter.tensors:
         return
@@ -188,8 +187,9 @@ def _nonfinite(adapter: Adapter) -> Iterator[Sign]:
 def _no_factors(adapter: Adapter, config: TrainingConfig | None) -> Sign:
     if config is not None and config.fine_tune_type not in ("lora", "dora"):
         raise NotApplicable(f"the adapter is of the type {config.fine_tune_type}, not LoRA")
+    stated = config.fine_tune_type if config is not None else None
     counts = {"tensors": len(adapter.tensors), "parameters": adapter.parameter_count}
-    figures = {**counts, "stated": config.fine_tune_type if config is not None else None}
+    figures: dict[str, Measurement] = {**counts, "stated": stated}
     severity = Severity.WARNING if config is None and adapter.tensors else None
     return Sign("no-lora-tensors", figures, where=adapter.path.name, severity=severity)
 

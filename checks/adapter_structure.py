@@ -172,7 +172,6 @@ _NAME_THE_BASE = "name the base model that the adapter was trained on"
 def adapter_structure(
     adapter: Adapter, config: TrainingConfig | None, base: BaseModel | None
 ) -> Iterator[Sign | Unsought]:
-    """Compare names and shapes of adapter, configuration and base model."""
     if adapter.modules:
         yield from _as_mlx_lm_loads(adapter, config, base)
     if config is not None and config.fine_tune_type == "full":
@@ -269,7 +268,7 @@ def _names_of_no_architecture(adapter: Adapter) -> Iterator[Sign]:
         "unknown": len(unknown) or None,
         "example": examples[0].name if examples else None,
     }
-    yield _sign("unknown-names", examples or adapter.modules, figures)
+    yield Sign("unknown-names", figures, _named(examples or adapter.modules))
 
 
 def _unmatched(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:
@@ -397,32 +396,22 @@ def _against_base(modules: Sequence[LoraModule], base: BaseModel) -> Iterator[Si
     ]
     if beyond:
         layers_of = {"layer": max(module.layer or 0 for module in beyond), "base_layers": layers}
-        yield _sign("shape-mismatch", beyond, {"beyond": len(beyond), **layers_of})
+        yield Sign("shape-mismatch", {"beyond": len(beyond), **layers_of}, _named(beyond))
     if absent:
         counts = {"missing": len(absent), "modules": len(within)}
         names = {"first": absent[0].name, "closest": base.closest_module(absent[0].name)}
         severity = Severity.ERROR if base.is_mlx else None
-        yield _sign("modules-not-in-base", absent, {**counts, **names}, severity)
+        figures: dict[str, Measurement] = {**counts, **names}
+        yield Sign("modules-not-in-base", figures, _named(absent), severity=severity)
     if misshapen:
         first = misshapen[0]
         inputs, outputs = base.linear_shapes.get(first.name, (0, 0))
-        figures: dict[str, Measurement] = {
-            "modules": len(misshapen),
-            "all_modules": len(present),
-            "first": first.name,
-            "in": first.in_features,
-            "out": first.out_features,
-            "base_in": inputs,
-            "base_out": outputs,
-        }
-        yield _sign("shape-mismatch", misshapen, figures)
+        counts = {"modules": len(misshapen), "all_modules": len(present)}
+        sizes = {"in": first.in_features, "out": first.out_features}
+        of_base = {"base_in": inputs, "base_out": outputs}
+        figures = {**counts, **sizes, **of_base, "first": first.name}
+        yield Sign("shape-mismatch", figures, _named(misshapen))
 
 
-def _sign(
-    symptom: str,
-    modules: Sequence[LoraModule],
-    figures: Mapping[str, Measurement],
-    severity: Severity | None = None,
-) -> Sign:
-    """A sign with the modules' names as its place."""
-    return Sign(symptom, figures, some_of([module.name for module in modules]), severity=severity)
+def _named(modules: Sequence[LoraModule]) -> str:
+    return some_of([module.name for module in modules])

@@ -74,7 +74,6 @@ _SHOWN = 3
     }
 )
 def asked_prompts(recorded: RecordedGenerations, dataset: Dataset) -> Iterator[Sign]:
-    """Hold recorded prompts and expected answers against the training rows."""
     if (split := dataset.splits.get("train")) is None:
         raise NotApplicable("the training rows are not here")
     pairs = [pair for pair in map(split.pair, split.rows) if pair.prompt]

@@ -70,7 +70,6 @@ RELATED = 0.05
     },
 )
 def base_answers(generations: Generations, dataset: Dataset | None) -> Iterator[Sign]:
-    """Judge the answers of the base model, the adapter left aside."""
     answered = pairs(generations)
     answers = [pair.base for pair in answered if pair.base is not None]
     if not answers:
@@ -78,7 +77,7 @@ def base_answers(generations: Generations, dataset: Dataset | None) -> Iterator[
     if len(answers) < FEWEST:
         raise Inconclusive(f"{len(answers)} prompts; {FEWEST} are needed")
     bad = rate([_is_degenerate(answer) for answer in answers], None)
-    gain, p_value = _relatedness(answered) or (0.0, 1.0)
+    gain, p_value = _relatedness(answered)
     is_to_the_point = gain > 0.0 and p_value < RELATED
     measured = {
         "degenerate": bad.tuned,
@@ -109,11 +108,8 @@ def _is_degenerate(answer: Output) -> bool:
     return not answer.content or is_garbled or stutters or is_single(answer.content)
 
 
-def _relatedness(answered: Sequence[OutputPair]) -> tuple[float, float] | None:
-    """How much more of a prompt's rare words its own answer names than others do; its p-value.
-
-    None where no prompt has a rare word.
-    """
+def _relatedness(answered: Sequence[OutputPair]) -> tuple[float, float]:
+    """How much more of a prompt's rare words its own answer names than others do; its p-value."""
     prompts = [set(answer_words(pair.item.prompt)) for pair in answered]
     answers = [set(pair.base.words) if pair.base is not None else set() for pair in answered]
     known = Counter(word for prompt in prompts for word in prompt)
@@ -123,4 +119,4 @@ def _relatedness(answered: Sequence[OutputPair]) -> tuple[float, float] | None:
         if rare and len(prompts) > 1:
             named = np.array([len(rare & answer) / len(rare) for answer in answers])
             gains.append(named[place] - np.delete(named, place).mean())
-    return (float(np.mean(gains)), paired_permutation(gains)) if gains else None
+    return float(np.mean(gains or [0.0])), paired_permutation(gains)

@@ -111,7 +111,6 @@ def checkpoint_history(
     base: BaseModel | None,
     log: TrainingLog | None,
 ) -> Iterator[Sign | Exhibit]:
-    """Follow the adapter through its saves."""
     is_shown = len(history.checkpoints) >= _MIN_SHOWN
     # The base's norms are read for the figure alone.
     logged, verdicts = examine(history, config, base if is_shown else None, log)

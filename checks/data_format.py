@@ -39,9 +39,6 @@ from mlxdoctor.measure.text.renames import how_to_rename, of_messages, roles_ren
 from mlxdoctor.measure.weights.lora_targets import by_mlx_lm
 from mlxdoctor.safety.quoting import quoted
 
-#: Most characters of an unusual role and of a key in a message.
-_MAX_ROLE = 20
-_MAX_KEY = 40
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function", "ipython"})
 _ROWS = "one row a line, all in the first row's format"
 _error = partial(Symptom.error, expected=_ROWS)
@@ -183,7 +180,6 @@ def data_format(
     planned: PlannedRun | None,
     adapter: Adapter | None,
 ) -> Iterator[Sign]:
-    """Report lines and rows that can't be trained on."""
     started = log is not None and log.main.get("train_loss") is not None
     # A run that started did not stop at these rows.
     severity = Severity.WARNING if started else None
@@ -265,7 +261,7 @@ def _of_another_trainer(split: Split, severity: Severity | None, *, is_own: bool
         yield _sign("pairs", split, [])
     elif split.format in ("pairs", "unknown"):
         first = split.rows[0]
-        keys = some_of([quoted(key, _MAX_KEY) for key in sorted(map(str, first))], 8) or "(none)"
+        keys = some_of([*map(quoted, sorted(map(str, first)))], 8) or "(none)"
         figures = {"keys": keys, "rename": how_to_rename(first)}
         yield _sign("unknown-format", split, split.line_numbers[:1], severity, **figures)
 
@@ -321,7 +317,7 @@ def _conversations(split: Split, tokenizer: Tokenizer | None) -> Iterator[Sign]:
         share = len(affected) / len(split.rows)
         if symptom == "unknown-roles":
             renames = " and ".join(f"{old} -> {new}" for old, new in roles_renamed(unusual)) or None
-            names = ", ".join(quoted(role, _MAX_ROLE) for role in sorted(unusual)[:5])
+            names = ", ".join(map(quoted, sorted(unusual)[:5]))
             measured = {"roles": names, "renames": renames}
             if share == 1.0 and renames and template is not None:
                 severity = Severity.ERROR

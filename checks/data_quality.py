@@ -112,10 +112,6 @@ MISPLACED = 0.05
 #: Mean rank of the own answer among all: 0.42 to 0.62 where answers were shuffled, higher where
 #: they belong; in none of 1240 samples of sound data below.
 RANK = 0.65
-#: Characters of an answer that are shown.
-SHOWN = 60
-
-_OF_ANSWERS = ("cut-answers", "words-out-of-order", "misplaced-answers")
 
 #: Share of prompts that hold their answer (at most 0.05 in 12 real tasks), and words of an answer:
 #: what is read off a text is shorter.
@@ -242,7 +238,6 @@ def data_quality(
     log: TrainingLog | None,
     planned: PlannedRun | None,
 ) -> Iterator[Sign | Seen | Unsought]:
-    """Compare the rows with each other, and describe their answers."""
     train, valid = dataset.splits.get("train"), dataset.splits.get("valid")
     if train is None or not train.rows:
         raise NotApplicable("there are no training rows")
@@ -262,7 +257,8 @@ def data_quality(
         leaked = [row for row, pair in enumerate(theirs) if pair in first]
         yield from _graded("leaked-validation", valid, leaked, LEAKED)
     if train.format in ("tokens", "unknown"):
-        yield Unsought(_OF_ANSWERS, "the rows are in no format of one prompt and one answer")
+        of_answers = ("cut-answers", "words-out-of-order", "misplaced-answers")
+        yield Unsought(of_answers, "the rows are in no format of one prompt and one answer")
         return
     facts = describe([pair.answer for pair in pairs])
     if train.format != "text":
@@ -284,8 +280,6 @@ def data_quality(
 
 def _wholes(split: Split, pairs: Sequence[Pair]) -> Sequence[Pair]:
     """What rows are compared by: prompt and answer, and of pairs the rejected answer as well."""
-    if split.format != "pairs":
-        return pairs
     others = (row.get("rejected") for row in split.rows)
     return [
         Pair(f"{pair.prompt}\n{other}", pair.answer)
@@ -311,7 +305,7 @@ def _closing_words(train: Split) -> Iterator[Sign]:
     is_most = len(ends) >= max(PAIRED_ROWS, len(train.rows) / 2)
     if is_most and last <= CLOSING * len(ends) and first >= VARIED * len(ends):
         counts = {"rows": len(ends), "different": last, "first": first}
-        yield Sign("closing-words", {**counts, "answer": quoted(ends[0][1], SHOWN)})
+        yield Sign("closing-words", {**counts, "answer": quoted(ends[0][1])})
 
 
 def _graded(
@@ -341,7 +335,7 @@ def _graded(
         **measured,
     }
     if quotes:
-        figures["answer"] = quoted(split.pair(split.rows[rows[0]]).answer, SHOWN)
+        figures["answer"] = quoted(split.pair(split.rows[rows[0]]).answer)
     is_doubtful = reached[-1] is Severity.ERROR and not is_sure
     severity = Severity.WARNING if is_doubtful else reached[-1]
     yield Sign(symptom, figures, f"{split.path.name}, line {lines[0]}", severity=severity)
@@ -389,7 +383,7 @@ def _one_answer(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Iterat
     # Labels may be as unequal as the world is; a sentence among many is no label.
     is_sentence = len(facts.top_text.split()) > 1 and 2 * (facts.distinct - 1) >= others > 0
     least = ONE_SENTENCE if is_sentence else ONE_ANSWER
-    answer = {"answer": quoted(facts.top_text, 40) if facts.top_text else "an empty one"}
+    answer = {"answer": quoted(facts.top_text) if facts.top_text else "an empty one"}
     steps = (math.inf, least, least)
     yield from _graded("one-answer", split, rows, steps, answer, is_sure=is_sentence)
 
@@ -446,7 +440,7 @@ def _leftovers(split: Split) -> Iterator[Sign]:
             "of": "answers" if of == "texts" and split.format != "text" else of,
             "kind": spoilt.leftover.code,
             "what": spoilt.leftover.what,
-            "example": quoted(spoilt.example, SHOWN),
+            "example": quoted(spoilt.example),
             "fix": spoilt.leftover.fix,
             "first_lines": lines,
         }
@@ -477,20 +471,19 @@ def _order(split: Split, facts: TextFacts) -> Iterator[Sign | Seen | Unsought]:
 
 def _misplaced(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign | Unsought]:
     rows = [row for row, pair in enumerate(pairs) if pair.prompt.strip() and pair.answer.strip()]
-    measured, why = None, ""
-    if split.format == "text" and not rows:
-        # Plain text has no answers that could be misplaced.
-        return
     if len(rows) < PAIRED_ROWS:
-        why = f"{len(rows)} rows with a prompt and an answer; {PAIRED_ROWS} are needed"
-    else:
-        prompts, answers = [pairs[row].prompt for row in rows], [pairs[row].answer for row in rows]
-        measured = pairing(prompts, answers, TELLING)
+        # Plain text has no answers that could be misplaced.
+        if rows or split.format != "text":
+            why = f"{len(rows)} rows with a prompt and an answer; {PAIRED_ROWS} are needed"
+            yield Unsought(("misplaced-answers",), why)
+        return
+    prompts, answers = [pairs[row].prompt for row in rows], [pairs[row].answer for row in rows]
+    measured = pairing(prompts, answers, TELLING)
+    if measured.telling < TELLING:
         why = (
             "prompts and answers share too few rare words: with all answers dealt out at random, "
             f"{measured.telling:.0%} of the rows would be noticed; {TELLING:.0%} are needed"
         )
-    if measured is None or measured.telling < TELLING:
         yield Unsought(("misplaced-answers",), why)
         return
     interval = wilson(len(measured.misplaced), measured.examined)

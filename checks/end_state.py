@@ -49,11 +49,6 @@ _SAME = (
     "{when}."
 )
 
-_OTHER_KIND = (
-    "The tuned model is as good as mlx-lm's trainer makes it with the same settings; the log's "
-    "losses are of another kind than mlx-lm's."
-)
-
 
 @check(
     codes={
@@ -124,7 +119,6 @@ _OTHER_KIND = (
     }
 )
 def end_state(replay: Replay, *, reach: Reach | None) -> Iterator[Sign | Seen]:
-    """Hold the tuned model against the last validation of the log."""
     after, before = replay.level("after"), replay.level("before")
     if after is None:
         yield from _far_above(replay.least, reach)
@@ -132,23 +126,18 @@ def end_state(replay: Replay, *, reach: Reach | None) -> Iterator[Sign | Seen]:
     if not math.isfinite(after.computed) or not math.isfinite(after.recorded):
         raise Inconclusive("the tuned model's losses are not finite")
     worse, tolerance = -after.off, after.tolerance
+    # The best model was kept, and not the last.
+    is_best = replay.saved_at is not None and worse < 0.0
     measured: dict[str, Measurement] = {
         "tuned_loss": after.computed,
-        "logged": after.recorded,
-        "when": "its last validation",
+        "logged": after.computed if is_best else after.recorded,
+        "when": f"iteration {replay.saved_at}" if is_best else "its last validation",
         "tolerance": tolerance,
         "base_loss": before.computed if before is not None else None,
         "logged_before": before.recorded if before is not None else None,
     }
     start = before.recorded if before is not None else math.inf
     is_lost = worse > LOST * (start - after.recorded)
-    # The best model was kept, and not the last.
-    is_best = replay.saved_at is not None and worse < 0.0
-    best: dict[str, Measurement] = {
-        "logged": after.computed,
-        "when": f"iteration {replay.saved_at}",
-    }
-    measured |= best if is_best else {}
     if is_best or abs(worse) <= max(tolerance, SHARE * after.recorded):
         if is_lost and worse > SHARE * after.recorded:
             raise Inconclusive("its last validation is over too few batches of the rows")
@@ -177,7 +166,11 @@ def end_state(replay: Replay, *, reach: Reach | None) -> Iterator[Sign | Seen]:
         yield Sign("factors-turned", measured)
         return
     if reach is not None and reach.is_as_good and not replay.trains_as_read:
-        yield Seen(_OTHER_KIND, measured)
+        yield Seen(
+            "The tuned model is as good as mlx-lm's trainer makes it with the same settings; the "
+            "log's losses are of another kind than mlx-lm's.",
+            measured,
+        )
         return
     yield from _worse(replay, before, after, measured, is_lost=is_lost)
 

@@ -37,7 +37,6 @@ from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought, some_of
 from mlxdoctor.measure.weights.changed_tensors import WeightChange, component, weight_changes
 
-_OF_FULL = ("unchanged", "exploded")
 #: Largest ‖W' − W‖/‖W‖ that is rounding, if the two files differ in precision: one unit in the last
 #: place of bfloat16.
 _ROUNDING = 2.0**-8
@@ -88,13 +87,12 @@ def full_weights(
     config: TrainingConfig | None,
     adapter: Adapter | None,
 ) -> Iterator[Sign | Seen | Unsought]:
-    """Compare whole weights with the base model's."""
     was_full = config is not None and config.fine_tune_type == "full"
     adapted = {module.name for module in adapter.modules} if adapter is not None else set()
     was_frozen = not was_full and (tuned.from_adapter or bool(adapted))
     trained: set[str] = set()
     if was_frozen:
-        yield Unsought(_OF_FULL, "the run was no full fine-tune")
+        yield Unsought(("unchanged", "exploded"), "the run was no full fine-tune")
         to_save = config.values.get("modules_to_save") if config is not None else None
         endings = tuple(map(str, to_save)) if isinstance(to_save, list) else ()
         fused = set() if tuned.from_adapter else adapted

@@ -22,9 +22,8 @@ import numpy as np
 
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
-from mlxdoctor.judge.learned import ENOUGH_ROWS
 from mlxdoctor.measure.text.statistics import SIGNIFICANCE, sign_test
-from mlxdoctor.models.losses import LossesBeforeFusing, TokenLosses
+from mlxdoctor.models.losses import ENOUGH_ROWS, LossesBeforeFusing, TokenLosses
 from mlxdoctor.models.mean_loss import Targets, mean_loss
 
 _SAID = (
@@ -50,7 +49,6 @@ _FAR = 0.1
     },
 )
 def fused_agreement(losses: TokenLosses, unfused: LossesBeforeFusing) -> Iterator[Sign | Seen]:
-    """Compare the losses of the fused model with those of base and adapter."""
     if losses.load_failure or unfused.load_failure:
         raise Inconclusive("the adapter could not be loaded on this base model")
     both = {(row.split, row.index): row for row in unfused.compared}

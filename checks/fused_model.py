@@ -71,7 +71,6 @@ def fused_model(
     config: TrainingConfig,
     tuned: TunedModel | None,
 ) -> Iterator[Sign]:
-    """Compare the fused weights with base plus update."""
     if tuned is None or tuned.from_adapter:
         raise DoesNotArise("there is no fused model")
     modules = fusions(adapter, config, base, tuned)

@@ -34,7 +34,7 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.judge.curve import start_of
 from mlxdoctor.judge.learned import LEARNED, region
-from mlxdoctor.measure.logged_levels import logged_loss
+from mlxdoctor.measure.logged_levels import LoggedLoss, logged_loss
 from mlxdoctor.measure.text.outputs import OutputPair, answer_words, pairs
 from mlxdoctor.measure.text.statistics import SIGNIFICANCE, Paired, mcnemar_exact
 from mlxdoctor.models.generations import Generations
@@ -57,11 +57,6 @@ _GAIN = 0.1
 #: Nats a token below which one answer is the likeliest by far (0 of 96 healthy runs without a gain
 #: end there).
 _OPEN = 0.8
-
-_GAINED = (
-    "The tuned model's answers share {tuned_overlap:.0%} of their words with the expected ones, "
-    "the base model's {base_overlap:.0%} ({prompts:* prompt})."
-)
 
 
 @check(
@@ -115,13 +110,13 @@ def generation_effect(
     losses: TokenLosses | None,
     log: TrainingLog | None,
 ) -> Iterator[Sign | Seen]:
-    """Compare the answers with the base model's and with the expected ones."""
     if generations.load_failure is not None:
         yield Sign("adapter-refused", {"failure": generations.load_failure})
         return
     answered = [pair for pair in pairs(generations) if pair.base is not None]
     if not answered:
         raise Inconclusive("the base model's answers to the same prompts are not known")
+    logged = logged_loss(log) if log is not None and not log.is_preference else None
     if all(pair.base and pair.base.units == pair.tuned.units for pair in answered):
         modules, others = (adapter.modules, adapter.others) if adapter is not None else ((), ())
         has_update = any(np.any(module.b.load()) for module in modules)
@@ -130,7 +125,7 @@ def generation_effect(
         # Where the base was right already, what fell may be the loss on the prompts.
         were_right = any(_is_expected(pair) for pair in answered)
         is_ours = has_update and generations.how == "produced"
-        if is_ours and not were_right and (fell := _fall(log)):
+        if is_ours and not were_right and (fell := _fall(log, logged)):
             yield Sign("unlike-the-log", {"produced": count, **fell})
             return
         update = {"update": "not zero" if has_update else None}
@@ -140,7 +135,6 @@ def generation_effect(
     compared = losses.compared if losses is not None else ()
     # Fewer shared words are only a warning then (0 of 118 sound runs of four bases are errors).
     has_learned = region(compared, Role.ANSWER).fell(LEARNED)
-    logged = logged_loss(log) if log is not None and not log.is_preference else None
     is_open = log is not None and (logged is None or logged.after >= _OPEN)
     yield from _against_expected(answered, has_learned=has_learned, is_open=is_open)
 
@@ -151,9 +145,8 @@ def _is_expected(pair: OutputPair) -> bool:
     return bool(expected) and pair.base is not None and pair.base.words == expected
 
 
-def _fall(log: TrainingLog | None) -> dict[str, float]:
+def _fall(log: TrainingLog | None, logged: LoggedLoss | None) -> dict[str, float]:
     """How far the loss fell by the log, if that is so far that answers change; else nothing."""
-    logged = logged_loss(log) if log is not None and not log.is_preference else None
     if log is None or logged is None or log.resumed or "train_loss" not in log.main.series:
         return {}
     before = start_of(log.main)[0]
@@ -194,6 +187,11 @@ def _against_expected(
         is_doubtful = overlap.base < _BASE_OVERLAP or has_learned
         yield Sign("worse-than-base", measured, severity=Severity.WARNING if is_doubtful else None)
     elif overlap.differs(1):
-        yield Seen(_GAINED, measured, learned=True)
+        yield Seen(
+            "The tuned model's answers share {tuned_overlap:.0%} of their words with the expected "
+            "ones, the base model's {base_overlap:.0%} ({prompts:* prompt}).",
+            measured,
+            learned=True,
+        )
     elif overlap.difference.high < _GAIN:
         yield Sign("no-gain", measured, severity=Severity.INFO if is_open else None)

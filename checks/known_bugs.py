@@ -59,7 +59,6 @@ def known_bugs(
     log: TrainingLog | None,
     base: BaseModel | None,
 ) -> Iterator[Sign]:
-    """Look for the trace of every bug that the versions may have."""
     if config is None and log is None:
         raise Inconclusive("there is no configuration or log to look for traces in")
     traces = {

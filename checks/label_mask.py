@@ -149,7 +149,6 @@ def label_mask(
     *,
     dataset: Dataset | None,
 ) -> Iterator[Sign]:
-    """Report what is wrong with the supervised tokens of the training rows."""
     if not rows.rows:
         raise Inconclusive("none of the rows examined could be tokenized")
     if dataset is not None and (split := dataset.splits.get(rows.split)) is not None:

@@ -24,7 +24,7 @@ side: each target is the token after its input.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -33,7 +33,6 @@ from mlxdoctor.evidence.supervision import Role
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Seen, Severity, Sign, Symptom, Unsought
 from mlxdoctor.judge.learned import (
-    ENOUGH_ROWS,
     LEARNED,
     LIKELY,
     LossChange,
@@ -43,7 +42,7 @@ from mlxdoctor.judge.learned import (
     region,
 )
 from mlxdoctor.measure.text.statistics import SIGNIFICANCE, rate, sign_test
-from mlxdoctor.models.losses import RowLosses, RowPass, TokenLosses
+from mlxdoctor.models.losses import ENOUGH_ROWS, RowLosses, TokenLosses
 from mlxdoctor.safety.quoting import quoted
 
 #: Nats a token by which losses differ at most where nothing was learned: rounding in half
@@ -200,8 +199,8 @@ _END = (
         ),
         "memorised": Symptom.warning(
             "answers trained on are predicted far better than held-out ones",
-            says="The loss is {trained_loss} on answers trained on and {tuned_loss} on held-out "
-            "ones; for the base model they are {trained_base_loss} and {base_loss}.",
+            says="The loss is {trained_tuned_loss} on answers trained on and {tuned_loss} on "
+            "held-out ones; for the base model they are {trained_base_loss} and {base_loss}.",
             expected="about the same loss on rows that were not trained on",
             fix="Train on more data or for fewer iterations.",
         ),
@@ -218,7 +217,6 @@ _END = (
 def learned_targets(
     losses: TokenLosses, tokenizer: Tokenizer | None
 ) -> Iterator[Sign | Seen | Unsought]:
-    """Compare both models' losses by region and shift."""
     base = _of_the_base(losses)
     is_broken = base is not None and base.symptom == "base-broken"
     if base is not None and is_broken:
@@ -245,10 +243,10 @@ def learned_targets(
         why = "the tuned model predicts the answers worse than a blind guess would"
         yield Unsought(("padding-learned", "end-token-repeated"), why)
     elif shifted is None:
-        found = [sign for pad in losses.pad_ids for sign in _padding(pad, losses, tokenizer)]
-        if losses.pad_ids and not found and region(rows, Role.ANSWER).fell(TO_LEARN):
-            found.append(Sign("padding-unlearned", {"rows": len(rows)}))
-        yield from found
+        signs = [sign for pad in losses.pad_ids for sign in _padding(pad, losses, tokenizer)]
+        if losses.pad_ids and not signs and region(rows, Role.ANSWER).fell(TO_LEARN):
+            signs.append(Sign("padding-unlearned", {"rows": len(rows)}))
+        yield from signs
     yield from _end_after_answer(rows)
     yield from _end_at_start(rows)
     yield from _start(rows)
@@ -301,17 +299,12 @@ def _shift(rows: Sequence[RowLosses]) -> Sign | None:
     if not preferred or not following.is_enough:
         return None
     shift = min(preferred, key=lambda shift: float(changes[shift].tuned.mean()))
-    before, after = mean_of(following.base), mean_of(following.tuned)
-    of_next = {"next_base_loss": before, "next_tuned_loss": after}
-    figures = {**changes[shift].measured, **of_next, "shift": shift}
+    figures = {**changes[shift].measured, **following.losses("next_"), "shift": shift}
     return Sign("wrong-shift-learned", {**figures, "what": _WRONG_SHIFTS[shift]})
 
 
 #: Where padding may be chosen: in place of the answer, or of its end.
-_CHOICES: dict[str, Callable[[RowPass], int | None]] = {
-    "begin": lambda losses: losses.greedy_at_start,
-    "end": lambda losses: losses.greedy_after_answer,
-}
+_CHOICES = {"begin": "greedy_at_start", "end": "greedy_after_answer"}
 
 
 def _padding(pad_id: int, losses: TokenLosses, tokenizer: Tokenizer | None) -> Iterator[Sign]:
@@ -334,8 +327,8 @@ def _padding(pad_id: int, losses: TokenLosses, tokenizer: Tokenizer | None) -> I
     # A token that was never trained before stays unlikely even while it becomes the likeliest:
     # the choice shows what the probability does not.
     for place, choice in _CHOICES.items():
-        tuned = [choice(row.of("tuned")) == pad_id for row in rows]
-        chosen = rate(tuned, [choice(row.base) == pad_id for row in rows])
+        tuned = [getattr(row.tuned, choice) == pad_id for row in rows]
+        chosen = rate(tuned, [getattr(row.base, choice) == pad_id for row in rows])
         if chosen.is_broken and (has_grown or not is_own):
             instead = {"rows_with_padding": chosen.tuned, "asked_rows": chosen.prompts}
             yield Sign("padding-learned", {**measured, "where": place, **instead})
@@ -356,9 +349,7 @@ def _start(rows: Sequence[RowLosses]) -> Iterator[Sign]:
     pairs = ((row.at_start("base"), row.at_start("tuned")) for row in rows)
     first, answer = LossChange.of(pairs), region(rows, Role.ANSWER)
     if first.is_enough and first.rose(LEARNED) and answer.fell(TO_LEARN):
-        before, after = mean_of(answer.base), mean_of(answer.tuned)
-        of_answer = {"answer_base_loss": before, "answer_tuned_loss": after}
-        yield Sign("start-unlearned", {**first.measured, **of_answer})
+        yield Sign("start-unlearned", {**first.measured, **answer.losses("answer_")})
 
 
 def _end_after_answer(rows: Sequence[RowLosses]) -> Iterator[Sign | Seen]:
@@ -393,9 +384,7 @@ def _prompt(rows: Sequence[RowLosses]) -> Iterator[Sign]:
     excess = prompt.gains / prompt.base - PROMPT_SHARE * answer.gains / answer.base
     is_too_much = excess.mean() > 0 and sign_test(excess) < SIGNIFICANCE
     if prompt.fell(CHANGED) and answer.fell() and is_too_much:
-        before, after = mean_of(answer.base), mean_of(answer.tuned)
-        figures = {"answer_base_loss": before, "answer_tuned_loss": after}
-        yield Sign("prompt-learned", {**prompt.measured, **figures})
+        yield Sign("prompt-learned", {**prompt.measured, **answer.losses("answer_")})
 
 
 def _earlier_answers(rows: Sequence[RowLosses]) -> Iterator[Sign]:
@@ -407,9 +396,9 @@ def _earlier_answers(rows: Sequence[RowLosses]) -> Iterator[Sign]:
         return
     before = float(earlier.base.mean())
     if before >= TO_LEARN and earlier.gain <= UNLEARNED * before:
-        of_last = {"last_base_loss": mean_of(last.base), "last_tuned_loss": mean_of(last.tuned)}
+        figures = {**earlier.measured, **last.losses("last_")}
         severity = Severity.ERROR if earlier.rose(CHANGED) else None
-        yield Sign("earlier-answers-unlearned", {**earlier.measured, **of_last}, severity=severity)
+        yield Sign("earlier-answers-unlearned", figures, severity=severity)
 
 
 def _answers(rows: Sequence[RowLosses]) -> Iterator[Sign | Seen]:
@@ -422,9 +411,7 @@ def _answers(rows: Sequence[RowLosses]) -> Iterator[Sign | Seen]:
     if is_harmed:
         yield Sign("answers-worse", trained.measured)
     elif train is not held_out and kept.is_enough and _is_memorised(trained, kept):
-        before, after = mean_of(trained.base), mean_of(trained.tuned)
-        figures = {"trained_loss": after, "trained_base_loss": before}
-        yield Sign("memorised", {**kept.measured, **figures})
+        yield Sign("memorised", {**kept.measured, **trained.losses("trained_")})
     for split, change_of_split in (("held out", kept), ("trained on", trained)):
         if not is_harmed and change_of_split.is_enough and change_of_split.fell(CHANGED):
             said = f"The loss on answers {split} is {{tuned_loss}}, the base model's {{base_loss}} "

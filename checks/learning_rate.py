@@ -128,7 +128,6 @@ def learning_rate(
     log: TrainingLog | None,
     planned: PlannedRun | None,
 ) -> Iterator[Sign]:
-    """Compare the configured step with what is usual, and with the log's rates."""
     rate = config.learning_rate
     logged = log.main.get("learning_rate") if log is not None else None
     if logged is not None and log is not None and log.main.axis in ("iteration", "step"):
@@ -152,7 +151,7 @@ def learning_rate(
         sign = _against_the_band(rate, scale, band, is_alpha=is_alpha)
         # Training on preferences and rewards takes lower rates.
         of_preferences = config.of_preferences or (log is not None and log.is_preference)
-        is_known = band.parameters is not None
+        is_known = band.model.parameters is not None
         if of_preferences and step < band.low:
             sign = replace(sign, severity=Severity.INFO)
         elif planned is not None and not config.warmup and step >= _PLANNED * band.high:
@@ -226,10 +225,10 @@ def _against_the_band(rate: float, scale: float, band: Band, *, is_alpha: bool) 
     is_above = step > band.high
     times = step / band.high if is_above else band.low / step if step else math.inf
     size = "unknown size (taken for a billion parameters)"
-    if band.parameters is not None:
-        power = min(int(math.log10(max(band.parameters, 1.0))) // 3, 3)
+    if (parameters := band.model.parameters) is not None:
+        power = min(int(math.log10(max(parameters, 1.0))) // 3, 3)
         unit = ("", " thousand", " million", " billion")[power]
-        size = f"{band.parameters / 1000.0**power:.3g}{unit} parameters (by {band.size_from})"
+        size = f"{parameters / 1000.0**power:.3g}{unit} parameters (by {band.model.size_from})"
     measured: dict[str, Measurement] = {
         "learning_rate": rate,
         "scale": scale,
@@ -237,7 +236,7 @@ def _against_the_band(rate: float, scale: float, band: Band, *, is_alpha: bool) 
         "lowest": band.low,
         "highest": band.high,
         "guideline": (band.low, band.high),
-        "parameters": band.parameters,
+        "parameters": parameters,
         "size": size,
         "times": times if math.isfinite(times) else None,
         "advised_learning_rate": None,
@@ -251,7 +250,7 @@ def _against_the_band(rate: float, scale: float, band: Band, *, is_alpha: bool) 
         f"{'above' if is_above else 'below'}-guideline",
         measured,
         # Without the model's size the band may be off by a power of ten.
-        severity=None if times >= FAR and band.parameters is not None else Severity.INFO,
+        severity=None if times >= FAR and parameters is not None else Severity.INFO,
         expected=None if scale else "a scale above 0",
         fix=None if scale else "set lora_parameters.scale to 20",
     )

@@ -117,7 +117,6 @@ _TELLING = ("out-of-memory", "gpu-error", "traceback", "killed", "aborted", "int
     },
 )
 def log_failures(log: TrainingLog) -> Iterator[Sign]:
-    """Report the most telling failure of each stretch of the log, and an early end."""
     segment = log.main
     fatal = [failure for failure in log.notes.failures if failure.line_number > segment.last_line]
     survived = [

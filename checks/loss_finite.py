@@ -35,7 +35,6 @@ _TABLE = SeriesTable.read("loss_finite.toml")
 
 @check(codes=_TABLE.symptoms, marks_onset=True, rerun_symptom=True)
 def loss_finite(log: TrainingLog) -> Iterator[Sign | Unsought]:
-    """Judge the values of the log's main segment, one by one."""
     segment = log.main
     columns = Columns(segment.series, partial(loss_figures, segment))
     yield from _TABLE.signs(columns, segment.unit)

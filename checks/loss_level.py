@@ -37,7 +37,7 @@ from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.finding import Measurement, Sign, Unsought
 from mlxdoctor.judge.curve import level_of
-from mlxdoctor.judge.model_facts import MAX_VOCABULARY, blind_guess, model_facts
+from mlxdoctor.judge.model_facts import MAX_VOCABULARY, model_facts
 from mlxdoctor.judge.series_table import Columns, SeriesTable
 
 _TABLE = SeriesTable.read("loss_level.toml")
@@ -78,7 +78,6 @@ def loss_level(
     rows: SupervisedRows | None,
     config: TrainingConfig | None,
 ) -> Iterator[Sign | Unsought]:
-    """Compare the first and last losses of the log's main segment with the known levels."""
     segment = log.main
     losses = segment.get("train_loss")
     if losses is None or not losses.facts.points:
@@ -87,7 +86,7 @@ def loss_level(
     if log.is_preference:
         raise NotApplicable("the loss of preference training has no known level")
     vocabulary = model_facts(config, log, base).vocabulary
-    uniform = blind_guess(vocabulary)
+    uniform = math.log(vocabulary or MAX_VOCABULARY)
     steps = (config.grad_accumulation_steps if config is not None else None) or 1
     before, summed_over = segment.base_val_loss, ""
     is_base = before is not None and math.isfinite(before)
@@ -182,5 +181,6 @@ def _too_low(losses: Series, start: float) -> dict[str, Measurement]:
         hits = np.flatnonzero((values > 0) & (is_low | is_lower))
     if not len(hits):
         return {}
-    at, loss = int(iterations[hits[0]]), float(values[hits[0]])
-    return {"low_at": at, "low_loss": loss, "low_from": start, "next_to_nothing": loss < _LOW}
+    iteration, loss = int(iterations[hits[0]]), float(values[hits[0]])
+    low = {"low_at": iteration, "low_loss": loss, "low_from": start}
+    return {**low, "next_to_nothing": loss < _LOW}

@@ -82,7 +82,6 @@ def loss_trend(
     rows: SupervisedRows | None,
     base: BaseModel | None,
 ) -> Iterator[Sign | LossCurve | Seen | Unsought]:
-    """Judge the curve of the log's main segment."""
     segment = log.main
     yield from losses_shown(segment, base, rows)
     losses = segment.get("train_loss")
@@ -183,8 +182,6 @@ def _never_learned(segment: Segment, curve: SeriesFacts, *, is_fresh: bool) -> I
     fell = curve.start - curve.end > 4.0 * curve.noise / math.sqrt(curve.edge)
     learned = 1.0 - curve.end / start if is_base else 0.0
     learned = max(learned, curve.fall if fell else 0.0)
-    if learned >= _FALL and (constant is None or fell):
-        return
     line = trend(losses.iterations, losses.values)
     span = float(losses.iterations[-1] - losses.iterations[0])
     fall, at_most = -line.slope * span / curve.start, -line.low * span / curve.start

@@ -23,17 +23,15 @@ What to do. Evaluate again with the adapter loaded, and compare the loss with th
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import get_args
 
 from mlxdoctor.check import DoesNotArise, Inconclusive, check
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.metrics import ReportedMetrics
+from mlxdoctor.evidence.metrics import ReportedMetric, ReportedMetrics
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
-from mlxdoctor.judge.learned import ENOUGH_ROWS
 from mlxdoctor.models.load import Which
-from mlxdoctor.models.losses import TokenLosses
+from mlxdoctor.models.losses import ENOUGH_ROWS, TokenLosses
 from mlxdoctor.models.mean_loss import mean_loss, usual_targets
 
 #: Nats by which figures of one model differ, as mlx-lm averages batches and drops the last (0.05 on
@@ -93,7 +91,6 @@ def metric_consistency(
     rows: TokenLosses | None,
     config: TrainingConfig | None,
 ) -> Iterator[Sign | Seen]:
-    """Compare reported figures, logged losses and answers."""
     reported = _reported(metrics, log)
     if metrics is None and not reported:
         raise DoesNotArise("no figure was reported of the tuned model")
@@ -103,10 +100,14 @@ def metric_consistency(
     if of_rows is not None and rows is not None:
         by = f"{len(rows.split('valid'))} validation rows"
         losses = list(_on_the_rows(rows, config))
-        if any(of_rows.is_of_the_tuned(*each) for each in losses):
+        loss = of_rows.loss
+        if any(
+            abs(loss - tuned) <= tolerance and abs(loss - tuned) < abs(loss - base)
+            for base, tuned, tolerance in losses
+        ):
             said = "The reported {figure} is {reported:.4g}, a loss of {reported_loss:.3f}, as the "
             said += "tuned model has it on {measured_by}."
-            yield Seen(said, of_rows.measured | {"measured_by": by})
+            yield Seen(said, _figures(of_rows) | {"measured_by": by})
             return
         signs = [sign for each in losses if (sign := _of_the_base(of_rows, *each, by)) is not None]
         if signs:
@@ -116,39 +117,24 @@ def metric_consistency(
         yield from _against_the_log(reported, log)
 
 
-@dataclass(frozen=True)
-class _Reported:
-    """A figure that claims to be the tuned model's, and the loss that it stands for."""
-
-    name: str
-    value: float
-    loss: float
-    split: str | None
-
-    @property
-    def measured(self) -> dict[str, Measurement]:
-        """The figures that messages name it with."""
-        return {"figure": self.name, "reported": self.value, "reported_loss": self.loss}
-
-    def is_of_the_tuned(self, base: float, tuned: float, tolerance: float) -> bool:
-        off = abs(self.loss - tuned)
-        return off <= tolerance and off < abs(self.loss - base)
-
-
-def _reported(metrics: ReportedMetrics | None, log: TrainingLog | None) -> list[_Reported]:
-    figures = [
-        _Reported(metric.name, metric.value, metric.loss, metric.split)
-        for metric in (metrics.losses if metrics is not None else ())
-        if metric.loss is not None and metric.split != "train"
-    ]
+def _reported(metrics: ReportedMetrics | None, log: TrainingLog | None) -> list[ReportedMetric]:
+    """The figures that claim to be the tuned model's, and stand for a loss."""
+    losses = metrics.losses if metrics is not None else ()
+    figures = [metric for metric in losses if metric.split != "train"]
     if log is not None and log.notes.test_loss is not None and math.isfinite(log.notes.test_loss):
-        figures.append(_Reported("test loss", log.notes.test_loss, log.notes.test_loss, "test"))
+        figures.append(ReportedMetric("test loss", log.notes.test_loss, "test", log.sources[0]))
     return figures
+
+
+def _figures(metric: ReportedMetric) -> dict[str, Measurement]:
+    return {"figure": metric.name, "reported": metric.value, "reported_loss": metric.loss}
 
 
 def _before_and_after(metrics: ReportedMetrics) -> Iterator[Sign]:
     """What the run's owner measured of the base and of the tuned model."""
-    pairs = [pair for pair in metrics.compared if all(math.isfinite(one.value) for one in pair)]
+    pairs = [
+        pair for pair in metrics.compared if all(math.isfinite(metric.value) for metric in pair)
+    ]
     same = [after for before, after in pairs if before.value == after.value]
     # A score of 0 or 1 may well stay there.
     telling = [metric for metric in same if metric.value not in (0.0, 1.0)]
@@ -187,7 +173,7 @@ def _on_the_rows(
         yield base.value, tuned.value, max(SAME, ERRORS * error)
 
 
-def _against_the_log(reported: Sequence[_Reported], log: TrainingLog) -> Iterator[Sign]:
+def _against_the_log(reported: Sequence[ReportedMetric], log: TrainingLog) -> Iterator[Sign]:
     """A figure of the untouched model, or one far below the level at which training ended."""
     series, base = log.main.get("val_loss"), log.main.base_val_loss
     if series is None or not len(series) or log.is_preference:
@@ -205,7 +191,7 @@ def _against_the_log(reported: Sequence[_Reported], log: TrainingLog) -> Iterato
     figure = next((figure for figure in reported if after - figure.loss > FAR), None)
     if figure is not None:
         is_near = base is not None and abs(figure.loss - base) * CLOSER < after - figure.loss
-        measured = figure.measured | {
+        measured = _figures(figure) | {
             "last_val_loss": after,
             "near_base": base if is_near else None,
             "unit": log.main.unit,
@@ -217,14 +203,14 @@ def _against_the_log(reported: Sequence[_Reported], log: TrainingLog) -> Iterato
 
 
 def _of_the_base(
-    figure: _Reported, base: float, after: float, tolerance: float, measured_by: str
+    figure: ReportedMetric, base: float, after: float, tolerance: float, measured_by: str
 ) -> Sign | None:
     """A figure that is near the untouched model's loss, and far from the tuned model's."""
     off_base = abs(figure.loss - base)
     off_tuned = abs(figure.loss - after) if math.isfinite(after) else math.inf
     if off_base > tolerance or off_tuned < APART or off_base * CLOSER >= off_tuned:
         return None
-    measured = figure.measured | {
+    measured = _figures(figure) | {
         "first_val_loss": base,
         "last_val_loss": after,
         "last_perplexity": math.exp(min(after, LARGEST)) if math.isfinite(after) else after,

@@ -28,25 +28,20 @@ _SAYS = (
     "Training takes {peak_gb:.3g} GB at its peak[, predicted from {how}], on {batch_size:* row} of "
     "{tokens:,} tokens[; there are {memory_gb:.3g} GB]."
 )
-_EXPECTED = "a predicted peak below 87% of the memory"
-_FIX = (
-    "set grad_checkpoint: true[, with which it takes {checkpointed_gb:.3g} GB], lower batch_size "
-    "and accumulate, or shorten the rows"
-)
 
 
 @check(
     codes={
         "does-not-fit": Symptom.error(
             "the run needs more memory than there is, or nearly all of it",
-            _EXPECTED,
-            _FIX,
+            "a predicted peak below 87% of the memory",
+            "set grad_checkpoint: true[, with which it takes {checkpointed_gb:.3g} GB], lower "
+            "batch_size and accumulate, or shorten the rows",
             says=_SAYS,
         ),
     },
 )
 def predicted_memory(cost: RunCost) -> Iterator[Sign | Seen]:
-    """Compare the predicted peak with the memory."""
     measured: dict[str, Measurement] = {
         "peak_gb": cost.peak / 1e9,
         "memory_gb": None if cost.memory is None else cost.memory / 1e9,

@@ -58,7 +58,6 @@ LARGE_BETA, ABSURD_BETA = 20.0, 100.0
 def preferences(
     log: TrainingLog | None, config: TrainingConfig | None
 ) -> Iterator[Sign | Seen | Unsought]:
-    """Judge beta, and the curves of the log's main segment."""
     curves = policy_curves(log, config)
     if not (curves.of_pairs or curves.samples or (log is not None and log.is_preference)):
         raise DoesNotArise("the run was not trained on pairs of answers, nor on rewards")

@@ -29,8 +29,9 @@ from typing import get_args
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.evidence.supervision import Role
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
-from mlxdoctor.judge.learned import ENOUGH_ROWS, LossChange
+from mlxdoctor.judge.learned import LossChange
 from mlxdoctor.models.load import Which
+from mlxdoctor.models.losses import ENOUGH_ROWS
 from mlxdoctor.models.prompt_gains import Asked, PromptGains
 
 #: Rows of each split that are measured first, and at most: standard errors are then 0.003 to 0.09
@@ -55,20 +56,16 @@ SPLITS = {"train": "training", "valid": "validation", "test": "test"}
 #: Why fewer rows were measured than there are; and what to do.
 SPENT = "the time for running models was over; raise it with --budget"
 
-_SAYS = (
-    "To the base model the prompts of the training rows are worth less: an answer's loss is "
-    "{train_base_gain:+.2f} nats a token higher after another row's prompt (standard error "
-    "{train_base_error:.2f}), against {reference_gain:+.2f} on the {reference} rows "
-    "({train_rows} and {reference_rows} rows): {which} of these answers are not those to their "
-    "prompts."
-)
-
 
 @check(
     codes={
         "unrelated-answers": Symptom.error(
             "the training answers are not those to their prompts",
-            says=_SAYS,
+            says="To the base model the prompts of the training rows are worth less: an answer's "
+            "loss is {train_base_gain:+.2f} nats a token higher after another row's prompt "
+            "(standard error {train_base_error:.2f}), against {reference_gain:+.2f} on the "
+            "{reference} rows ({train_rows} and {reference_rows} rows): {which} of these answers "
+            "are not those to their prompts.",
             expected="prompts that make the training answers likelier, as in sound rows",
             fix="join prompts and answers by a key, not by their place in two lists, and train "
             "again",
@@ -85,7 +82,6 @@ _SAYS = (
     rerun_symptom=True,
 )
 def prompt_dependence(gains: PromptGains) -> Iterator[Sign | Seen | Unsought]:
-    """Compare answers after their own prompts with the same after other rows' prompts."""
     splits = [split for split in gains.rows if split != "test" or "valid" not in gains.rows]
     worth = {split: _worth(gains.measure(split, FIRST)) for split in splits}
     if not _is_decided(worth):

@@ -62,7 +62,6 @@ _KEY_ERROR = "mlx-lm can't load it (KeyError: 'quant_method')"
     },
 )
 def quantization_consistency(base: BaseModel | None, tuned: TunedModel | None) -> Iterator[Sign]:
-    """Compare what config.json says with the tensors, of the base and of a fused model."""
     fused = tuned if tuned is not None and not tuned.from_adapter else None
     if base is None and fused is None:
         raise NotApplicable("there is no model folder to look at")

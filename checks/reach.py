@@ -93,7 +93,6 @@ _EXPECTED = "at most {reached:.2f}"
     }
 )
 def reach(reach: Reach) -> Iterator[Sign | Seen]:
-    """Hold the tuned model's loss against what the twin reaches."""
     if not reach.tells and not reach.is_ahead:
         raise Inconclusive(
             f"{reach.updates} updates lower the loss from {reach.untouched:.2f} to "
@@ -142,18 +141,16 @@ def reach(reach: Reach) -> Iterator[Sign | Seen]:
         return
     is_above = reach.setting == "learning_rate" and float(reach.before) > reach.rate
     is_mild = reach.shortfall <= FAR or (reach.is_only_slow and not is_above)
-    severity = Severity.WARNING if is_mild else None
+    code = "far-above"
     if reach.setting == "learning_rate":
         measured["advised_learning_rate"] = reach.rate
         code = "rate-too-high" if is_above else "rate-too-low"
-        yield Sign(code, measured, where=reach.setting, severity=severity)
     elif reach.setting == "lora_parameters.scale" and float(reach.before) > float(reach.after):
         measured["advised_scale"] = float(reach.after)
-        yield Sign("scale-too-large", measured, where=reach.setting, severity=severity)
+        code = "scale-too-large"
     elif reach.setting:
         code = _SETTINGS.get(reach.setting, "setting-holds-back")
-        yield Sign(code, measured, where=reach.setting, severity=severity)
     elif reach.own is not None and not (reach.is_of_the_settings or reach.is_replayed):
-        yield Sign("not-what-was-learned", measured, severity=severity)
-    else:
-        yield Sign("far-above", measured, severity=severity)
+        code = "not-what-was-learned"
+    severity = Severity.WARNING if is_mild else None
+    yield Sign(code, measured, where=reach.setting or None, severity=severity)

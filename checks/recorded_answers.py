@@ -173,7 +173,6 @@ _CODES = {TWICE: "applied-twice", KEPT: "behind-others", PADDED: "padded"}
 def recorded_answers(
     asked: AskedAgain, answers: Generations | None, tokenizer: Tokenizer | None
 ) -> Iterator[Sign | Seen]:
-    """Compare the recorded answers with both models' own to the same prompts."""
     items = asked.items
     yield from _not_as_expected(items, answers)
     apart = [item for item in items if not _same(item.own.base or "", item.own.tuned)]

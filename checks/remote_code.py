@@ -38,14 +38,13 @@ from mlxdoctor.safety.quoting import quoted
         ),
     }
 )
-def remote_code(found: RemoteCode) -> Iterator[Sign]:
-    """Report what would run if something else loaded it."""
-    for code in found.named:
+def remote_code(remote: RemoteCode) -> Iterator[Sign]:
+    for code in remote.named:
         figures = {"file": code.path.name, "key": code.key, "value": quoted(code.value)}
         where = f"{code.path.parent.name}/{code.path.name}"
         # A run that allows code need not have met any.
         severity = Severity.INFO if code.key == TRUST else None
         yield Sign("named", figures, where=where, severity=severity)
-    if found.pickles:
-        files = some_of([path.name for path in found.pickles])
-        yield Sign("pickles", {"count": len(found.pickles), "files": files})
+    if remote.pickles:
+        files = some_of([path.name for path in remote.pickles])
+        yield Sign("pickles", {"count": len(remote.pickles), "files": files})

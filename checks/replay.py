@@ -89,7 +89,6 @@ _SAID = f"The log's losses are those {{clause}}. As configured, {_COMPARED}."
 def replay(
     replay: Replay, *, reach: Reach | None
 ) -> Iterator[Sign | Seen | Unsought | ReplayCurve]:
-    """Say whether the first losses agree, as configured or otherwise."""
     start, read = before_the_end(replay.configured), before_the_end(replay.best)
     is_sound = replay.reading is None or replay.reading.sound
     # It was told by the end alone.

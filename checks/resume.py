@@ -96,7 +96,6 @@ def resume(
     earlier: EarlierRun | None,
     log: TrainingLog | None,
 ) -> Iterator[Sign | Unsought]:
-    """Compare what was resumed with what was saved and asked for, and where the loss begins."""
     named = config.resume_adapter_file
     if not named:
         raise DoesNotArise("the run was not resumed")

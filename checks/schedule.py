@@ -61,7 +61,6 @@ TENTH = 0.1
     },
 )
 def schedule(config: TrainingConfig) -> Iterator[Sign]:
-    """Count the updates, and follow the rate over them."""
     if config.origin != "mlx-lm" or not config.describes_training:
         raise DoesNotArise("the configuration is not one of mlx_lm.lora")
     iters, batches = config.iters or 0, config.grad_accumulation_steps or 1

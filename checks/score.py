@@ -49,7 +49,6 @@ _SAYS = (
     },
 )
 def score(scores: Scores) -> Iterator[Sign | Seen]:
-    """Compare the scores of both models."""
     count, reason = scores.unscored
     if count:
         yield Sign("unscored-answers", {"name": scores.name, "unscored": count, "reason": reason})

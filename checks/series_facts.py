@@ -37,7 +37,6 @@ _TABLE = SeriesTable.read("series_facts.toml")
 
 @check(codes=_TABLE.symptoms, rerun_symptom=True)
 def series_facts(log: TrainingLog) -> Iterator[Sign | Unsought]:
-    """Describe every column of the log's main segment, and hold it against the table."""
     columns = {**log.main.series, **_computed(log)}
     if _may_be_whole_seconds(columns, log):
         del columns["val_seconds"]
@@ -62,13 +61,13 @@ def _may_be_whole_seconds(columns: Mapping[str, Series], log: TrainingLog) -> bo
 def _computed(log: TrainingLog) -> dict[str, Series]:
     """Columns that follow from those of the log."""
     segment = log.main
-    found: dict[str, Series] = {}
+    columns: dict[str, Series] = {}
     tokens = segment.finite("trained_tokens")
     steps = np.diff(tokens.iterations)
     # The coloured table abbreviates (133.8k), and hides how counts differ.
     if segment.axis == "iteration" and (steps > 0).all() and "table" not in log.format:
         rates = np.diff(tokens.values) / steps
-        found["tokens_per_iteration"] = Series(tokens.iterations[1:], rates)
+        columns["tokens_per_iteration"] = Series(tokens.iterations[1:], rates)
     skipped = segment.get("skipped") or segment.get("skipped_batch_loss")
     if skipped is not None:
         counts = skipped.finite.values
@@ -78,5 +77,5 @@ def _computed(log: TrainingLog) -> dict[str, Series]:
         elif (np.diff(counts) < 0).any():
             counts = np.cumsum(counts)
         last = max(int(series.iterations[-1]) for series in segment.series.values())
-        found["skipped_share"] = Series(skipped.finite.iterations, counts / max(last, 1))
-    return found
+        columns["skipped_share"] = Series(skipped.finite.iterations, counts / max(last, 1))
+    return columns

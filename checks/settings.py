@@ -42,6 +42,7 @@ from mlxdoctor.evidence.mlx_lm_defaults import (
     NEEDS,
     SCHEDULES,
     is_numbers,
+    value_at,
 )
 from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.evidence.run_files import CHECKPOINT_NAME
@@ -50,7 +51,6 @@ from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, some_of
 from mlxdoctor.measure.weights.lora_targets import by_mlx_lm, target_modules, unmatched_keys
 from mlxdoctor.safety.quoting import quoted
 
-_NAMES = "names of the base model's modules, such as self_attn.q_proj"
 #: Word in an ignored key -> how to compute mlx-lm's value from the value of that key.
 _HOW = {
     "epoch": "rows / batch_size iterations are one pass over the rows",
@@ -69,7 +69,6 @@ USUAL: Mapping[str, tuple[float, float]] = {
     "momentum": (0.0, 0.999),
     "lora_parameters.dropout": (0.0, 0.7),
 }
-_FIX = "[write {meant}|look the names up with `mlxdoctor inspect`]"
 
 
 @check(
@@ -111,8 +110,8 @@ _FIX = "[write {meant}|look the names up with `mlxdoctor inspect`]"
             "a key of lora_parameters.keys is no module of the base model",
             says="No module of the base model is called {names}: [mlx-lm passes over {unmatched} "
             "of {keys:* key}|no LoRA layer would be made, and nothing trained].",
-            expected=_NAMES,
-            fix=_FIX,
+            expected="names of the base model's modules, such as self_attn.q_proj",
+            fix="[write {meant}|look the names up with `mlxdoctor inspect`]",
         ),
     },
 )
@@ -125,7 +124,6 @@ def settings(
     log: TrainingLog | None,
     planned: PlannedRun | None,
 ) -> Iterator[Sign]:
-    """Go through the settings as mlx-lm does."""
     if config.origin != "mlx-lm":
         raise DoesNotArise("the configuration is not one of mlx_lm.lora")
     has_losses = log is not None and log.main.get("train_loss") is not None
@@ -149,7 +147,7 @@ def _keys(config: TrainingConfig) -> Iterator[Sign]:
         if key in MLX_LM_KEYS or key == "mlxdoctor":
             continue
         meant = _meant(key)
-        value, default = _value(values, meant), MLX_LM_DEFAULTS.get(meant)
+        value, default = value_at(values, meant), MLX_LM_DEFAULTS.get(meant)
         # A configuration that mlx-lm saved lists every key, the user's or not.
         is_default = value == default != values[key] and by_mlx_lm(config)
         if meant and (value is None or is_default):
@@ -189,19 +187,11 @@ def _meant(key: str) -> str:
     return MEANT.get(plain) or next(iter(close), "")
 
 
-def _value(values: Mapping[str, Any], place: str) -> Any:
-    """The value under a key; dots in `place` enter nested tables."""
-    value: Any = values
-    for part in place.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
-
-
 def _refused(config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:
     values = config.values
     is_lora, schedule = config.fine_tune_type != "full", values.get("lr_schedule")
     for place, need in NEEDS.items():
-        value = _value(values, place)
+        value = value_at(values, place)
         if place == "optimizer" and isinstance(value, str):
             value = value.lower()
         # With a schedule `learning_rate` is not read; without LoRA `lora_parameters` is not.

@@ -123,7 +123,6 @@ CODES = {
 
 @check(codes=CODES)
 def step_alignment(step: TrainingStep) -> Iterator[Sign | Unsought]:
-    """Compare what each position is trained on with the tokens around it."""
     alignment = step.alignment
     if alignment is None:
         raise Inconclusive(step.unread)

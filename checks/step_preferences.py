@@ -92,7 +92,6 @@ _error = partial(
     },
 )
 def step_preferences(step: TrainingStep) -> Iterator[Sign]:
-    """Look at which answers are made more likely, and what reversing the rewards does to it."""
     if step.alignment is None:
         raise Inconclusive(step.unread)
     if not step.is_contrast:

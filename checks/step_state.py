@@ -72,7 +72,6 @@ OUTSIDE = 0.02
     },
 )
 def step_state(step: TrainingStep) -> Iterator[Sign]:
-    """Look at the model before the first step."""
     state = step.state
     expected, adapters = state.expected, len(state.adapters)
     measured: dict[str, Measurement] = {

@@ -147,7 +147,6 @@ _RISE = 2.0
     },
 )
 def step_update(step: TrainingStep) -> Iterator[Sign | Unsought]:
-    """Look at the loss, at the gradients, and at what real steps did."""
     update = step.update
     if step.forward is None or update is None:
         where = step.frames[-1] if step.frames else None

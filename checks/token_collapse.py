@@ -51,7 +51,7 @@ from mlxdoctor.evidence.supervision import Role, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Exhibit, Measurement, Seen, Severity, Sign, Symptom, Unsought
 from mlxdoctor.judge.collapse import is_few_tokens, is_loop, is_plain_collapse, is_single
-from mlxdoctor.judge.learned import ENOUGH_ROWS, LEARNED, LIKELY, change, is_likely, region
+from mlxdoctor.judge.learned import LEARNED, LIKELY, change, is_likely, region
 from mlxdoctor.measure.exhibited import answer_shown
 from mlxdoctor.measure.text.leftovers import left_in_answers
 from mlxdoctor.measure.text.outputs import (
@@ -65,7 +65,7 @@ from mlxdoctor.measure.text.outputs import (
 )
 from mlxdoctor.measure.text.statistics import AGAINST_BASE, BROKEN_SHARE, Rate, is_raised, too_few
 from mlxdoctor.models.generations import Generations
-from mlxdoctor.models.losses import RowLosses, TokenLosses
+from mlxdoctor.models.losses import ENOUGH_ROWS, TokenLosses
 from mlxdoctor.safety.quoting import quoted
 
 #: Fewest different pairs of tokens that are judged: a loop of three tokens has three.
@@ -88,8 +88,6 @@ _CUT_SHORT = 0.5
 #: least share of prompts with such an answer where the limit is not too short: 21 of 24 in a run
 #: that never learned its end.
 _ROOM, _WITH_ROOM = 0.5, 0.75
-#: Characters of an answer that are shown.
-SHOWN = 60
 #: From the worst form to the mildest: only the worst is reported.
 _COLLAPSED = ("token-zero", "single-token", "few-tokens", "special-tokens")
 
@@ -178,7 +176,6 @@ def token_collapse(
     losses: TokenLosses | None,
     dataset: Dataset | None,
 ) -> Iterator[Sign | Exhibit | Seen | Unsought]:
-    """Report collapsed outputs and how they end, as shares of prompts."""
     yield from answer_shown(generations)
     prompts = answered(generations)
     train = dataset.splits.get("train") if dataset is not None else None
@@ -265,7 +262,7 @@ def _sign(
 ) -> Sign:
     measured: dict[str, Measurement] = dict(share.measured)
     if symptom == "leftovers":
-        measured["example"] = quoted(hits[0].tuned.text, SHOWN)
+        measured["example"] = quoted(hits[0].tuned.text)
     if symptom in ("single-token", "few-tokens"):
         measured |= _token(hits, tokenizer, rows)
     # Small models often loop: without the base model's answers a loop is only a warning.
@@ -336,7 +333,9 @@ def _endless(
     cuts_both = min(share.base or 0, share.tuned) > _CUT_SHORT * share.prompts
     with_room = {"with_room": _with_room(judged, tokenizer)} if cuts_both else {}
     had_room = with_room.get("with_room", 0) >= _WITH_ROOM * share.prompts
-    if cuts_both and not (had_room and expects_none and _learned_rows_that_end(compared)):
+    ending = [row for row in compared if Role.END in row.roles]
+    has_learned = len(ending) >= ENOUGH_ROWS and region(ending, Role.ANSWER).fell(LEARNED)
+    if cuts_both and not (had_room and expects_none and has_learned):
         why = f"the length limit cuts {share.base} of {share.prompts} of the base's, too"
         yield Unsought(("never-ends",), why)
     elif cuts_both or is_raised(share):
@@ -346,12 +345,6 @@ def _endless(
         is_sure = share.is_broken or (expects_none and after.gain <= 0) or cuts_both
         severity = Severity.ERROR if knows_length and is_most and is_sure else None
         yield Sign("never-ends", {**share.measured, **with_room}, severity=severity)
-
-
-def _learned_rows_that_end(rows: Sequence[RowLosses]) -> bool:
-    """Whether the model learned the answers of rows that have an end token."""
-    ending = [row for row in rows if Role.END in row.roles]
-    return len(ending) >= ENOUGH_ROWS and region(ending, Role.ANSWER).fell(LEARNED)
 
 
 def _with_room(prompts: Sequence[OutputPair], tokenizer: Tokenizer | None) -> int:

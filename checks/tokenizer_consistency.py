@@ -70,8 +70,6 @@ _CONVERSATION = (
     {"role": "user", "content": "Where is it?"},
     {"role": "assistant", "content": "In the north."},
 )
-#: Characters of a mark of a turn that are shown.
-MAX_MARK = 60
 _TOKENIZER_CONFIG = "tokenizer_config.json"
 _OF_THE_BASE = "use the tokenizer that came with the base model"
 
@@ -170,7 +168,6 @@ def tokenizer_consistency(
     adapter: Adapter | None,
     tuned: TunedModel | None,
 ) -> Iterator[Sign | Unsought]:
-    """Compare the tokenizer with the model, the template and the data."""
     where = str(tokenizer.path)
     if base is not None and base.vocab_size is not None and rows is not None:
         yield from _vocabulary(base.vocab_size, rows)
@@ -242,7 +239,7 @@ def _not_given_back(tokenizer: Tokenizer, dataset: Dataset | None) -> Iterator[S
         (text, given) for text, given in zip(texts, back, strict=True) if _RAW & {*given} - {*text}
     ]
     if len(raw) >= max(_EXCHANGES * len(texts), _LEAST):
-        answer, given = (quoted(text, MAX_MARK) for text in raw[0])
+        answer, given = map(quoted, raw[0])
         figures = {"texts": len(raw), "examined": len(texts)}
         where = str(tokenizer.path)
         yield Sign(
@@ -368,7 +365,7 @@ def _written_by_hand(dataset: Dataset, tokenizer: Tokenizer) -> Iterator[Sign | 
         rendered += exchange.before.endswith(text[text.rfind(exchange.asked) :].rstrip())
     if rendered > _RENDERED * len(exchanges):
         return
-    before, after = (quoted(mark, MAX_MARK) for mark in exchanges[0].marks)
+    before, after = map(quoted, exchanges[0].marks)
     figures = {"rows": len(texts), "exchanges": len(exchanges)}
     marks = {"file": train.path.name, "before": before, "after": after}
     where = f"{train.path.name}, line {train.line_numbers[0]}"

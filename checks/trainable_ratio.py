@@ -76,7 +76,6 @@ def trainable_ratio(
     adapter: Adapter | None,
     base: BaseModel | None,
 ) -> Iterator[Sign]:
-    """Count what was trainable, and what should have been."""
     logged = log.notes.trainable
     if logged is None:
         raise Inconclusive("the log does not count what was trainable")

@@ -122,7 +122,6 @@ class _Logged(NamedTuple):
 def trained_tokens(
     rows: SupervisedRows, log: TrainingLog, config: TrainingConfig
 ) -> Iterator[Sign]:
-    """Compare the log's trained tokens with the rows."""
     if not config.describes_training:
         raise NotApplicable("the configuration does not say how the run was trained")
     if log.is_preference:

@@ -87,7 +87,6 @@ def _source(path: Path) -> Source | None:
 def trainer_source(
     step: TrainingStep | None, beside: SourcesBeside | None, config: TrainingConfig | None
 ) -> Iterator[Sign]:
-    """One finding per rule, placed at its first hit."""
     named = step.sources if step is not None else ()
     sources = (*named, *beside.sources) if beside is not None else named
     if not sources:

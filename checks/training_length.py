@@ -63,7 +63,6 @@ def training_length(
     log: TrainingLog | None,
     planned: PlannedRun | None,
 ) -> Iterator[Sign]:
-    """Count the rows that were seen."""
     batch = config.batch_size
     if not config.describes_training or not batch:
         raise NotApplicable("the configuration does not say how the run was trained")

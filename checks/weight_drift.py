@@ -112,7 +112,6 @@ STRAIGHT = 0.27
 def weight_drift(
     adapter: Adapter, config: TrainingConfig | None, base: BaseModel | None
 ) -> Iterator[Sign | DriftByLayer]:
-    """Judge the size of the update, module by module."""
     if not adapter.modules:
         raise NotApplicable("the adapter holds no pair of LoRA factors to multiply")
     facts = adapter_facts(adapter, config, base)

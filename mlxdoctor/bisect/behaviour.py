@@ -21,6 +21,7 @@ from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.judge import collapse
 from mlxdoctor.judge.log_at_saves import LOST_SHARE
 from mlxdoctor.measure.text.statistics import SIGNIFICANCE, Rate, is_raised, rate, sign_test
+from mlxdoctor.models.losses import ENOUGH_ROWS
 
 if TYPE_CHECKING:
     from mlxdoctor.models.load import LoadedModels
@@ -45,8 +46,6 @@ MEASURED = 16
 _RISEN_RATIO = 1.15
 #: Nats that it has to rise besides: small losses double and halve with the batch.
 _RISEN_NATS = 0.2
-#: Of fewer rows a sign test is never sure: all of them must agree then.
-_ENOUGH_ROWS = 8
 
 
 @dataclass(frozen=True)
@@ -138,7 +137,8 @@ def _is_worse(save: Behaviour, best: Behaviour) -> bool:
 
 def is_higher(rises: Floats) -> bool:
     """Whether the loss rose on most rows, and not by chance."""
-    if len(rises) < _ENOUGH_ROWS:
+    # Of fewer rows a sign test is never sure: all of them must agree then.
+    if len(rises) < ENOUGH_ROWS:
         return bool((rises > 0).all())
     return float(np.median(rises)) > 0 and sign_test(rises) < SIGNIFICANCE
 

@@ -43,12 +43,12 @@ class ReportedMetric:
     source: Source
 
     @property
-    def loss(self) -> float | None:
-        """The mean loss in nats that the figure stands for; None for anything else."""
+    def loss(self) -> float:
+        """The mean loss in nats that the figure stands for; NaN for anything else."""
         words = _words(self.name.rsplit(".", 1)[-1])
         if words & {"perplexity", "ppl"}:
-            return math.log(self.value) if self.value > 0 else None
-        return self.value if words & {"loss", "nll"} or "cross_entropy" in self.name else None
+            return math.log(self.value) if self.value > 0 else math.nan
+        return self.value if words & {"loss", "nll"} or "cross_entropy" in self.name else math.nan
 
     @property
     def is_score(self) -> bool:
@@ -147,7 +147,7 @@ class ReportedMetrics:
         return tuple(
             metric
             for metric in self.values
-            if metric.loss is not None and math.isfinite(metric.loss) and not metric.claims_base
+            if math.isfinite(metric.loss) and not metric.claims_base
         )
 
 

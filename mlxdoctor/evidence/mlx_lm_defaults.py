@@ -44,6 +44,14 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def value_at(values: Mapping[str, Any], place: str) -> Any:
+    """The value under a key; dots in `place` enter nested tables."""
+    value: Any = values
+    for part in place.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
 def is_numbers(arguments: Any) -> bool:
     """Whether it is a list of numbers that is not empty."""
     return isinstance(arguments, list) and bool(arguments) and all(map(_is_number, arguments))

@@ -11,10 +11,8 @@ from numpy.typing import NDArray
 from mlxdoctor.evidence.supervision import Role
 from mlxdoctor.measure.text.statistics import SIGNIFICANCE, sign_test
 from mlxdoctor.models.load import Which
-from mlxdoctor.models.losses import RowLosses, RowPass
+from mlxdoctor.models.losses import ENOUGH_ROWS, RowLosses, RowPass
 
-#: Rows that decide: fewer cannot reach that p-value.
-ENOUGH_ROWS = 8
 #: Nats by which the loss on the answers fell if the model learned them.
 LEARNED = 1.0
 #: Probability of a token that is the greedy choice.
@@ -74,13 +72,16 @@ class LossChange:
         """Whether the loss rose by more than `by` nats, significantly."""
         return self.gain < -by and self.p_value < SIGNIFICANCE
 
+    def losses(self, of: str = "") -> dict[str, float]:
+        """Both means, for a finding; `of` begins their names."""
+        return {f"{of}base_loss": mean_of(self.base), f"{of}tuned_loss": mean_of(self.tuned)}
+
     @property
     def measured(self) -> dict[str, int | float]:
         """The figures for a finding."""
         return {
             "rows": len(self.gains),
-            "base_loss": mean_of(self.base),
-            "tuned_loss": mean_of(self.tuned),
+            **self.losses(),
             "base_probability": round(probability(self.base), 4),
             "tuned_probability": round(probability(self.tuned), 4),
             "p_value": self.p_value,

@@ -1,6 +1,5 @@
 """A base model's size and vocabulary: from its folder, from the log, or from its name."""
 
-import math
 import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -25,11 +24,6 @@ _OF_COMMAND = re.compile(r"--model[= ]([^\s\"']+)")
 MAX_VOCABULARY = 300_000
 
 
-def blind_guess(vocabulary: int | None) -> float:
-    """The loss of a guess among all tokens, nats a target."""
-    return math.log(vocabulary or MAX_VOCABULARY)
-
-
 @dataclass(frozen=True)
 class ModelFacts:
     """What is known of a base model.
@@ -49,7 +43,10 @@ def model_facts(
     config: TrainingConfig | None, log: TrainingLog | None, base: BaseModel | None
 ) -> ModelFacts:
     """Size and vocabulary of the model that a run was trained on, from the best that says so."""
-    named = facts_of_name(model_name(config, log) or "")
+    header = log.notes.header if log is not None else {}
+    stated = (config and config.model) or header.get("model")
+    in_command = _OF_COMMAND.search(header.get("command", ""))
+    named = facts_of_name(stated or (in_command[1] if in_command else ""))
     parameters, size_from = named.parameters, named.size_from
     if log is not None and log.notes.trainable is not None and log.notes.trainable.total_millions:
         parameters, size_from = log.notes.trainable.total_millions * 1e6, "the log"
@@ -58,15 +55,6 @@ def model_facts(
         parameters, size_from = float(base.parameter_count), "its files"
         vocabulary = base.vocab_size
     return ModelFacts(parameters, size_from, vocabulary)
-
-
-def model_name(config: TrainingConfig | None, log: TrainingLog | None) -> str | None:
-    """The base model as the configuration or the log calls it; None where neither does."""
-    if config is not None and config.model:
-        return config.model
-    header = log.notes.header if log is not None else {}
-    named = _OF_COMMAND.search(header.get("command", ""))
-    return header.get("model") or (named[1] if named else None)
 
 
 def facts_of_name(name: str) -> ModelFacts:

@@ -12,7 +12,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_LORA_DEFAULTS
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.judge.model_facts import model_facts
+from mlxdoctor.judge.model_facts import ModelFacts, model_facts
 
 #: A scale from which on it has the size of an alpha.
 ALPHA_LIKE = 64.0
@@ -33,17 +33,11 @@ UNKNOWN_SIZE = 1e9
 
 @dataclass(frozen=True)
 class Band:
-    """The steps, in rate × scale, that are usual for a model.
-
-    Attributes:
-        parameters: of the base model; None where a size was assumed.
-        size_from: what says how many: "its files", "the log" or "its name".
-    """
+    """The steps, in rate × scale, that are usual for a model."""
 
     low: float
     high: float
-    parameters: float | None
-    size_from: str = ""
+    model: ModelFacts
 
     def has(self, step: float) -> bool:
         """Whether a step is a usual one."""
@@ -85,7 +79,7 @@ def usual_steps(config: TrainingConfig, base: BaseModel | None, log: TrainingLog
     """The steps that are usual for the model of a LoRA run."""
     model = model_facts(config, log, base)
     growth = (1e10 / max(model.parameters or UNKNOWN_SIZE, 1.0)) ** EXPONENT
-    return Band(LOWEST * growth, HIGHEST * growth, model.parameters, model.size_from)
+    return Band(LOWEST * growth, HIGHEST * growth, model)
 
 
 def usual_rates(

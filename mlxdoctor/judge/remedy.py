@@ -10,7 +10,7 @@ from typing import Any
 
 from mlxdoctor.causes import Change
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_LORA_DEFAULTS
+from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_LORA_DEFAULTS, value_at
 from mlxdoctor.finding import ADVISED, Finding
 from mlxdoctor.judge.rate import better_rate
 from mlxdoctor.report import Fix
@@ -57,10 +57,7 @@ def value_in_force(config: TrainingConfig, key: str) -> Any:
     """The value in force: as stated, or mlx-lm's default for it."""
     if hasattr(config, key.rsplit(".", 1)[-1]):
         return getattr(config, key.rsplit(".", 1)[-1])
-    value: Any = config.values
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
+    return value_at(config.values, key)
 
 
 def _changed(before: Any, change: Change, usual: tuple[float, float] | None) -> Any:

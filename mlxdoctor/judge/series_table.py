@@ -20,8 +20,6 @@ SETTLING = 2
 
 Bounds = Mapping[str, float]
 Figures = Mapping[str, Measurement]
-#: Figures of a column that are not of its values alone: name -> figures.
-MoreFigures = Callable[[str], Figures]
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ class Columns:
         more: figures of a column beside those of its values.
     """
 
-    def __init__(self, series: Mapping[str, Series], more: MoreFigures = lambda _: {}) -> None:
+    def __init__(self, series: Mapping[str, Series], more: Callable[[str], Figures]) -> None:
         self._series = {name: column for name, column in series.items() if len(column)}
         self._more = more
         self._figures: dict[str, Figures] = {}

@@ -33,7 +33,8 @@ PADDING_PLACES = 6
 #: Rows a split that are looked at, and those on which padding ids other than mlx-lm's own are
 #: tried.
 ROWS, PADDING_ROWS = 16, 8
-#: Rows of each split that are measured before more of the first split: of fewer, no check judges.
+#: Rows of each split that are measured before more of the first split: fewer decide nothing, since
+#: no sign test over them reaches `SIGNIFICANCE`.
 ENOUGH_ROWS = 8
 #: Of the time that is left, what these rows may take.
 SHARE = 0.5
