@@ -23,12 +23,13 @@ which lines to repair or remove.
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from mlxdoctor.check import check
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.dataset import Dataset, Message, Split
+from mlxdoctor.evidence.dataset import Dataset, Message, Row, Split
 from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.evidence.supervision import SupervisedRows, of_preferences
 from mlxdoctor.evidence.tokenizer import Tokenizer
@@ -122,6 +123,13 @@ _EMPTY_ROWS = 8
             says="{lines} of {rows} rows do not end with an answer by the assistant: mlx-lm trains "
             "on whatever comes last.",
             fix="end every conversation with the assistant's answer",
+        ),
+        "two-answers": Symptom.warning(
+            "rows hold two answers, and another one is trained on",
+            says="{lines} of {rows} rows of {file} have a completion and messages that end with "
+            "another answer: mlx-lm trains on the completion, and never reads the messages.",
+            expected="one answer a row",
+            fix="leave the key with the answers that are not meant out of the rows",
         ),
         "unknown-roles": _warning(
             "messages have roles that chat templates do not know",
@@ -304,6 +312,7 @@ def _conversations(split: Split, tokenizer: Tokenizer | None) -> Iterator[Sign]:
         means_assistant = any(new == "assistant" for _, new in roles_renamed(roles[-1:]))
         symptoms = {
             "no-answer": not (is_answered or means_assistant),
+            "two-answers": _has_other_answer(split, row),
             "unknown-roles": bool(unknown),
             "empty-answers": is_answered and _is_empty(messages[-1]),
             "empty-prompts": "user" in empty,
@@ -326,6 +335,14 @@ def _conversations(split: Split, tokenizer: Tokenizer | None) -> Iterator[Sign]:
         elif symptom == "empty-answers" and share >= _EMPTY_ERROR and len(affected) >= _EMPTY_ROWS:
             severity, measured = Severity.ERROR, {"share": share}
         yield _sign(symptom, split, affected, severity, **measured)
+
+
+def _has_other_answer(split: Split, row: Row) -> bool:
+    """Whether a row with a completion also has messages, and they end with another answer."""
+    if split.format != "completions" or not row.get(split.features.chat):
+        return False
+    own, other = split.pair(row).answer, replace(split, format="chat").pair(row).answer
+    return own.strip() != other.strip()
 
 
 def _is_empty(message: Message) -> bool:

@@ -160,7 +160,7 @@ class Bench:
             return
         rows = ground.parts.encode(ground.settings, self.tokenizer).train
         model = self.models.select("tuned")
-        mean, error = self._loss(model, ground, FEWEST_BATCHES, rows)
+        mean, error = self._loss(model, ground, over=rows)
         tolerance = max(SAME, ERRORS * error) + recorded.drift
         if math.isfinite(mean + tolerance):
             yield Level("trained", recorded.iteration, recorded.after, mean, tolerance)
