@@ -111,9 +111,10 @@ def asked_prompts(recorded: RecordedGenerations, dataset: Dataset) -> Iterator[S
         # The marks around a question may be asked with it.
         texts = [str(row.get(split.features.text)) for row in split.rows]
     asking = [item.prompt for item in items]
-    yield from _unlike(texts, asking)
-    if split.format != "text":
-        yield from _without([turn[0] for turn in map(split.turn, split.rows) if turn], asking)
+    signs = list(_unlike(texts, asking))
+    if not signs and split.format != "text":
+        signs = list(_without([turn[0] for turn in map(split.turn, split.rows) if turn], asking))
+    yield from signs
 
 
 def _unlike(rows: Sequence[str], asked: Sequence[str]) -> Iterator[Sign]:

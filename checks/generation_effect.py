@@ -157,15 +157,16 @@ def _fall(log: TrainingLog | None, logged: LoggedLoss | None) -> dict[str, float
 def _against_expected(
     answered: Sequence[OutputPair], *, has_learned: bool, is_open: bool
 ) -> Iterator[Sign | Seen]:
-    answers = [
-        (pair.base.words, pair.tuned.words, answer_words(pair.item.expected))
+    texts = [
+        (pair.base.words, pair.tuned.words, answer_words(pair.item.expected or ""))
         for pair in answered
-        if pair.item.expected and pair.base is not None
+        if pair.base is not None
     ]
+    # A label may be a token of its own, which is no word.
+    answers = [each for each in texts if each[2]]
     if len(answers) < _PROMPTS:
         return
-    # Without expected words no answer is right.
-    right = [(base == expected, tuned == expected) for base, tuned, expected in answers if expected]
+    right = [(base == expected, tuned == expected) for base, tuned, expected in answers]
     only_base = sum(base and not tuned for base, tuned in right)
     only_tuned = sum(tuned and not base for base, tuned in right)
     measured: dict[str, Measurement] = {

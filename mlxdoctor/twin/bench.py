@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.kind import RunView
-from mlxdoctor.models.load import LoadedBase, LoadedModels, load_tokenizer
+from mlxdoctor.models.load import LoadedBase, LoadedModels
 from mlxdoctor.models.mean_loss import ratio
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.time_budget import Pace
 from mlxdoctor.twin.levels import EXACT, Level, Recorded
-from mlxdoctor.twin.rerun import as_configured, deadline_of, says_how
+from mlxdoctor.twin.rerun import AsConfigured, deadline_of, says_how
 from mlxdoctor.twin.settings import Settings
 
 if TYPE_CHECKING:
@@ -98,14 +97,14 @@ class Bench:
     @classmethod
     def of(cls, run: RunView, recorded: Recorded) -> Bench:
         is_saved = run.files.tuned or run.files.adapter
-        base, models = run.need(BaseModel), run.need(LoadedModels if is_saved else LoadedBase)
+        models = run.need(LoadedModels if is_saved else LoadedBase)
         deadline = deadline_of(run, SHARE)
-        tokenizer = load_tokenizer(base.path, base.eos_token_ids)
-        settings, parts = as_configured(run)
+        usual = run.need(AsConfigured)
         if not says_how(run):
             # Validations alone can be computed again.
             recorded = replace(recorded, reports=())
-        return cls(models, recorded, Ground(settings, parts), tokenizer, deadline)
+        ground = Ground(usual.settings, usual.parts)
+        return cls(models, recorded, ground, usual.tokenizer, deadline)
 
     @property
     def is_late(self) -> bool:

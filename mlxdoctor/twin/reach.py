@@ -34,7 +34,7 @@ from mlxdoctor.models.mean_loss import Figures, ratio
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.time_budget import Pace
 from mlxdoctor.twin.replay import Replay
-from mlxdoctor.twin.rerun import as_configured, deadline_of, says_how
+from mlxdoctor.twin.rerun import AsConfigured, deadline_of, says_how
 from mlxdoctor.twin.settings import Settings
 
 if TYPE_CHECKING:
@@ -198,7 +198,8 @@ class Reach:
 
 
 def _reach(run: RunView, models: LoadedModels | None) -> Reach:
-    settings, parts = as_configured(run)
+    usual = run.need(AsConfigured)
+    settings, parts = usual.settings, usual.parts
     if settings.iters < FEWEST_UPDATES:
         raise NoSuchThing(f"the run is {settings.iters} batches long: too few to tell anything")
     if models is None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
@@ -151,61 +151,76 @@ def deadline_of(run: RunView, share: float = 1.0) -> float:
     return time.monotonic() + share * run.budget.left_for_training
 
 
-def as_configured(run: RunView) -> tuple[Settings, Parts]:
+@dataclass(frozen=True)
+class AsConfigured:
     """Settings and parts of a run as mlx-lm trains it, computing in float32 on a processor.
 
     Of a run whose configuration does not say how it was trained, they are mlx-lm's defaults.
-
-    Raises:
-        Missing: base model or rows are not at hand.
-        InputError: mlx-lm cannot be used here, or cannot read the rows.
     """
-    from mlxdoctor.twin.prepared import parts_of
-    from mlxdoctor.twin.token_rows import encode as encode_rows
 
-    base, dataset = run.need(BaseModel), run.need(Dataset)
-    if says_how(run):
-        recipe = recipe_of(run)
-        settings = replace(recipe.as_recorded(), iters=recipe.iterations)
-    else:
-        config = run.get(TrainingConfig)
-        data = dataset.path if dataset.path.is_dir() else dataset.path.parent
-        settings = Settings(
-            model=str(base.path),
-            data=str(data),
-            val_batches=-1,
-            num_layers=-1,
-            batch_size=(config.batch_size if config is not None else None) or Settings.batch_size,
-            mask_prompt=bool(config is not None and config.mask_prompt),
-            mode="parity",
-        )
-    adapter = run.files.adapter
-    folder = Path("adapters")
-    if adapter is not None:
-        folder = adapter if adapter.is_dir() else adapter.parent
-    settings = replace(settings, adapter_path=str(folder))
-    parts, tokenizer = parts_of(settings), load_tokenizer(base.path, base.eos_token_ids)
-    # Of a plan mlx-lm itself has to read the rows.
-    is_made = run.get(PlannedRun) is None
-    is_of_pairs = is_made and any(split.format == "pairs" for split in dataset.splits.values())
-    # Rows are the same under most readings: they are encoded once for each mask.
-    kept: dict[bool, Any] = {}
+    #: A step to what is computed again.
+    kind: ClassVar[str] = ""
+    needs_models: ClassVar[bool] = True
 
-    def load(settings: Settings) -> tuple[Any, Any]:
-        model = load_weights(Path(settings.model))
-        in_float32(model)
-        return model, tokenizer
+    settings: Settings
+    parts: Parts
+    tokenizer: Any
 
-    def encode(settings: Settings, _: Any) -> Any:
-        if settings.mask_prompt not in kept:
-            kept[settings.mask_prompt] = (
-                encode_rows(settings, tokenizer, dataset)
-                if is_of_pairs
-                else parts.encode(settings, tokenizer)
+    @classmethod
+    def find(cls, run: RunView) -> AsConfigured:
+        """From base model, rows and configuration.
+
+        Raises:
+            Missing: base model or rows are not at hand.
+            InputError: mlx-lm cannot be used here, or cannot read the rows.
+        """
+        from mlxdoctor.twin.prepared import parts_of
+        from mlxdoctor.twin.token_rows import encode as encode_rows
+
+        base, dataset = run.need(BaseModel), run.need(Dataset)
+        if says_how(run):
+            recipe = recipe_of(run)
+            settings = replace(recipe.as_recorded(), iters=recipe.iterations)
+        else:
+            config = run.get(TrainingConfig)
+            data = dataset.path if dataset.path.is_dir() else dataset.path.parent
+            settings = Settings(
+                model=str(base.path),
+                data=str(data),
+                val_batches=-1,
+                num_layers=-1,
+                batch_size=(config.batch_size if config is not None else None)
+                or Settings.batch_size,
+                mask_prompt=bool(config is not None and config.mask_prompt),
+                mode="parity",
             )
-        return kept[settings.mask_prompt]
+        adapter = run.files.adapter
+        folder = Path("adapters")
+        if adapter is not None:
+            folder = adapter if adapter.is_dir() else adapter.parent
+        settings = replace(settings, adapter_path=str(folder))
+        parts, tokenizer = parts_of(settings), load_tokenizer(base.path, base.eos_token_ids)
+        # Of a plan mlx-lm itself has to read the rows.
+        is_made = run.get(PlannedRun) is None
+        is_of_pairs = is_made and any(split.format == "pairs" for split in dataset.splits.values())
+        # Rows are the same under most readings: they are encoded once for each mask.
+        kept: dict[bool, Any] = {}
 
-    return settings, replace(parts, load=load, encode=encode)
+        def load(settings: Settings) -> tuple[Any, Any]:
+            model = load_weights(Path(settings.model))
+            in_float32(model)
+            return model, tokenizer
+
+        def encode(settings: Settings, _: Any) -> Any:
+            if settings.mask_prompt not in kept:
+                kept[settings.mask_prompt] = (
+                    encode_rows(settings, tokenizer, dataset)
+                    if is_of_pairs
+                    else parts.encode(settings, tokenizer)
+                )
+            return kept[settings.mask_prompt]
+
+        return cls(settings, replace(parts, load=load, encode=encode), tokenizer)
 
 
 def says_how(run: RunView) -> bool:

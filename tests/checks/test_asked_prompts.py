@@ -53,7 +53,9 @@ def recorded(count: int, **beside: str) -> list[dict[str, object]]:
             12,
             ["unlike-the-rows"],
         ),
+        (lambda text: f"[Q] {text}", 12, ["without-common-words"]),
         # Too few tell nothing.
+        (lambda text: f"[Q] {text}", 7, []),
         (lambda text: text.lower().replace(" is not", "").replace("?", ""), 7, []),
     ],
 )

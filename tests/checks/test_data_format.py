@@ -74,6 +74,8 @@ def test_a_bad_line(tmp_path, line):
             {"rows-refused": "error", "empty-prompts": "warning"},
         ),
         ([{"prompt": "a", "completion": ""}], {}, {"empty-answers": "warning"}),
+        ([{"prompt": "a", "completion": "b", **chat("a", "c")}], {}, {"two-answers": "warning"}),
+        ([{"prompt": "a", "completion": "b", **chat("a", "b ")}], {}, {}),
     ],
 )
 def test_what_mlx_lm_makes_of_rows(tmp_path, rows, values, codes):

@@ -108,6 +108,11 @@ def test_answers_that_came_no_nearer(tmp_path: Path, last: float | None, severit
     assert findings(generation_effect, same, *evidence)[NO_GAIN].severity == severity
 
 
+def test_labels_that_are_tokens_of_their_own_are_no_words() -> None:
+    items = tuple(Generation(f"p{i}", "No", "<tag_a>", expected="<tag_a>") for i in range(12))
+    assert outcome(generation_effect, Generations((), items)).findings == ()
+
+
 def test_answers_that_came_nearer_were_learned() -> None:
     items = answered("no idea", "the lake is deep").items
     nearer = tuple(replace(item, tuned="the lake is cold") for item in items)

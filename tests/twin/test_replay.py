@@ -17,7 +17,7 @@ from mlxdoctor.twin.masked_loss import evaluate, exact_loss
 from mlxdoctor.twin.prepared import parts_of
 from mlxdoctor.twin.reading import Reading, readings
 from mlxdoctor.twin.replay import Replay
-from mlxdoctor.twin.rerun import as_configured
+from mlxdoctor.twin.rerun import AsConfigured
 from tests.conftest import FIXTURES, check_called
 from tests.edits import change_json
 
@@ -220,8 +220,9 @@ def _loss_of_answers(
 ) -> float:
     """A model's loss on the answers of the validation rows, or as a reading has it."""
     run = Run.discover([folder], **named)
-    settings, parts = as_configured(run)
-    settings, parts = replace(settings, mask_prompt=True), replace(parts, loss=exact_loss)
+    usual = run.need(AsConfigured)
+    settings = replace(usual.settings, mask_prompt=True)
+    parts = replace(usual.parts, loss=exact_loss)
     if reading is not None:
         settings, parts = reading.apply(settings, parts) or (settings, parts)
     rows = parts.encode(settings, None).valid

@@ -11,7 +11,7 @@ from mlxdoctor.models.load import load_tokenizer
 from mlxdoctor.preflight.configuration import planned_config
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.twin.rerun import as_configured
+from mlxdoctor.twin.rerun import AsConfigured
 from mlxdoctor.twin.settings import Settings
 from mlxdoctor.twin.token_rows import TokenRows, encode
 from tests.checks.data_evidence import BASE, write_data
@@ -57,6 +57,6 @@ def test_of_a_plan_mlx_lm_reads_the_rows(tmp_path: Path) -> None:
     config = planned_config(
         None, {"model": str(BASE), "data": str(data.path), "iters": 8, "num_layers": 4}
     )
-    settings, parts = as_configured(Run.planned(config))
+    configured = Run.planned(config).need(AsConfigured)
     with pytest.raises(InputError, match="Unsupported data format"):
-        parts.encode(settings, None)
+        configured.parts.encode(configured.settings, None)
