@@ -121,7 +121,7 @@ _SAME = (
 def end_state(replay: Replay, *, reach: Reach | None) -> Iterator[Sign | Seen]:
     after, before = replay.level("after"), replay.level("before")
     if after is None:
-        yield from _far_above(replay.least, reach)
+        yield from _far_above(replay, reach)
         raise Inconclusive("the log has no loss of the end that could be computed again")
     if not math.isfinite(after.computed) or not math.isfinite(after.recorded):
         raise Inconclusive("the tuned model's losses are not finite")
@@ -158,7 +158,7 @@ def end_state(replay: Replay, *, reach: Reach | None) -> Iterator[Sign | Seen]:
             yield Sign("other-scale", figures, where="lora_parameters.scale")
         return
     if before is None and replay.level("report") is None:
-        yield from _far_above(replay.least, reach)
+        yield from _far_above(replay, reach)
         raise Inconclusive(
             "no first loss of the log could be computed again: its last may be of another kind"
         )
@@ -198,9 +198,13 @@ def _worse(
     yield Sign("worse-than-logged", measured, severity=severity)
 
 
-def _far_above(end: Level | None, reach: Reach | None) -> Iterator[Sign]:
+def _far_above(replay: Replay, reach: Reach | None) -> Iterator[Sign]:
     """That the log ends so far below that no usual loss of this model gives it."""
+    end = replay.least
     if end is None or (reach is not None and reach.is_as_good):
+        return
+    if reach is not None and replay.began * TIMES < reach.untouched:
+        # A loss of another kind, such as a divergence from a teacher, is one from the start.
         return
     if -end.off > end.tolerance and end.computed > TIMES * end.recorded:
         measured: dict[str, Measurement] = {

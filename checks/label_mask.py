@@ -27,6 +27,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from mlxdoctor.check import Inconclusive, check
+from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset, Split
 from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows
@@ -54,11 +55,6 @@ _CERTAIN = 0.95
 _PADDED = 0.01
 
 
-#: Fewest different prompts that are compared, and the share of them that is left where the template
-#: leaves messages out: 0.004 and 0.008 in two faulty runs, 1.0 in 220 others that people made up.
-_PROMPTS, _LEFT_OUT = 8, 0.5
-
-
 @check(
     codes={
         "no-supervised-tokens": Symptom.warning(
@@ -76,10 +72,10 @@ _PROMPTS, _LEFT_OUT = 8, 0.5
             fix="use the chat template that the base model came with",
         ),
         "prompt-left-out": Symptom.error(
-            "the chat template leaves out what tells the prompts apart",
-            says="The rows have {prompts:* different prompt}, and written with the chat template "
-            "these are {written}: what tells them apart never reaches the model.",
-            expected="as many different prompts as the rows have",
+            "the chat template leaves messages out",
+            says="{messages} messages of the role {role} in {examined:* row}, such as {example}, "
+            "are not in the text that the chat template makes: the model never reads them.",
+            expected="every message in the text that is trained on",
             fix="use a chat template that writes every message, or put all of it into the question",
         ),
         "empty-batch": Symptom.error(
@@ -151,8 +147,9 @@ def label_mask(
 ) -> Iterator[Sign]:
     if not rows.rows:
         raise Inconclusive("none of the rows examined could be tokenized")
-    if dataset is not None and (split := dataset.splits.get(rows.split)) is not None:
-        yield from _prompts(rows, split)
+    split = dataset.splits.get(rows.split) if dataset is not None else None
+    if split is not None and tokenizer is not None:
+        yield from _not_written(rows, split, tokenizer)
     if rows.empty_batches:
         yield _empty_batches(rows, config, log)
     has_questions = any(row.prompt_length for row in rows.rows)
@@ -186,16 +183,26 @@ def label_mask(
         yield Sign("pad-target", {"share": padded / (targets + padded), "pad_id": rows.pad_id})
 
 
-def _prompts(rows: SupervisedRows, split: Split) -> Iterator[Sign]:
-    """Whether different prompts are still different when they are written."""
-    written = {
-        split.pair(split.rows[row.index]).prompt: row.tokens[: row.prompt_length].tobytes()
-        for row in rows.rows
-        if row.prompt_length
-    }
-    figures = {"prompts": len(written), "written": len({*written.values()})}
-    if len(written) >= _PROMPTS and figures["written"] <= _LEFT_OUT * len(written):
-        yield Sign("prompt-left-out", figures)
+def _not_written(rows: SupervisedRows, split: Split, tokenizer: Tokenizer) -> Iterator[Sign]:
+    """Messages before the answer that the template does not write; the same ones tell nothing."""
+    lost: dict[str, list[str]] = defaultdict(list)
+    for index in (row.index for row in rows.rows):
+        row = split.rows[index]
+        try:
+            messages = split.messages(row)
+            text = tokenizer.render(messages, row.get("tools"))
+        except (KeyError, TypeError, TemplateFailure):
+            continue
+        for message in messages:
+            content, role = message.get("content"), str(message.get("role"))
+            # Of an answer a template may leave out what was thought before it.
+            if isinstance(content, str) and role != "assistant" and content.strip() not in text:
+                lost[role].append(content)
+    for role, contents in lost.items():
+        if len(set(contents)) > 1:
+            figures: dict[str, Measurement] = {"examined": len(rows.rows), "role": role}
+            figures |= {"messages": len(contents), "example": quoted(contents[0])}
+            yield Sign("prompt-left-out", figures)
 
 
 def _empty_batches(

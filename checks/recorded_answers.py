@@ -62,11 +62,11 @@ _BY_CHANCE = 0.25
 _CUT, _CUT_TO = 0.5, 0.8
 #: Nats by which two tokens are likely alike, and fewest tokens that are not the likeliest.
 _TIE, _FEWEST = 0.001, 10
-#: Fewest tokens that show a temperature, the highest that is usual, least p-value of draws, and
-#: one that no draws have.
+#: Fewest tokens that show a temperature, and of these that are not the likeliest; the highest that
+#: is usual; least p-value of draws, and one that no draws have.
 #: 1.6 and more (two standard errors below) in six runs drawn at 1.5 to 3, 1.0 in two drawn at 1; p
 #: from 0.08 there, below 0.04 in 15 of 19 runs whose answers are others', the rest asked otherwise.
-_TOKENS, _USUAL, _FITS, _UNFIT = 40, 1.2, 0.05, 0.001
+_TOKENS, _DRAWN, _USUAL, _FITS, _UNFIT = 40, 5, 1.2, 0.05, 0.001
 #: Share of the tokens that the model would not have chosen which one reason explains, tokens before
 #: one in which a repeated one counts (mlx-lm's own), and different tokens that are forbidden, at
 #: most. 13 of 13 and 66 of 68 in two runs served with a penalty and with a logit bias; in 107 other
@@ -304,7 +304,7 @@ def _asked_wrongly(asked: AskedAgain, of_tuned: int) -> Sign | None:
         return otherwise
     if misplaced >= max(_SHARE * (most - 1), _TELLING + of_tuned):
         return Sign("of-other-prompts", {**measured, "misplaced": misplaced})
-    is_many = most >= _PROMPTS and misplaced > _BY_CHANCE * most
+    is_many = most >= _PROMPTS and misplaced > _BY_CHANCE * most and _drawn(asked.draws) is None
     if is_many and misplaced + of_tuned >= _ALL * most:
         # Labels that are drawn may be those of other prompts.
         severity = Severity.WARNING
@@ -338,7 +338,7 @@ def _may_be_drawn(draws: Draws | None) -> bool:
 
 def _drawn(draws: Draws | None) -> Sign | Seen | None:
     """Whether the answers were drawn from the tuned model, and at a temperature that is usual."""
-    if draws is None or draws.count < _TOKENS or draws.others < _FEWEST or draws.p_value < _FITS:
+    if draws is None or draws.count < _TOKENS or draws.others < _DRAWN or draws.p_value < _FITS:
         return None
     figures: dict[str, Measurement] = {"temperature": draws.temperature}
     figures |= {"others": draws.others, "tokens": draws.count, "p_value": draws.p_value}

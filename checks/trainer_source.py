@@ -23,13 +23,14 @@ from pathlib import Path
 from typing import ClassVar
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check
-from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
+from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import NotThere, RunView
 from mlxdoctor.evidence.source import Source, read_text
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.lint.linter import UNREADABLE, Hit, lint, uses_mlx
 from mlxdoctor.lint.rule import rules
 from mlxdoctor.measure.training_step.measurement import NO_TRAINER, TrainingStep
+from mlxdoctor.measure.weights.lora_targets import by_mlx_lm
 from mlxdoctor.safety.errors import InputError
 
 #: Most files that are read; a run's folder has a handful.
@@ -91,9 +92,6 @@ def trainer_source(
     sources = (*named, *beside.sources) if beside is not None else named
     if not sources:
         raise NotApplicable(NO_TRAINER)
-    made_by_mlx_lm = (
-        config is not None and config.origin == "mlx-lm" and config.path.name == CONFIG_NAME
-    )
     hits_of: dict[str, list[Hit]] = {}
     for hit in lint(dict.fromkeys(source.path for source in sources)):
         hits_of.setdefault(hit.code, []).append(hit)
@@ -109,7 +107,7 @@ def trainer_source(
             "message": first.message,
         }
         # mlx-lm made the run: files that the user did not name may have no part in it.
-        severity = Severity.INFO if made_by_mlx_lm and not named else None
+        severity = Severity.INFO if by_mlx_lm(config) and not named else None
         yield Sign(rule.code, measured, f"{file}:{first.line}", severity=severity)
     for hit in hits_of.get(UNREADABLE, ()):
         raise Inconclusive(f"{hit.path.name}: {hit.message}")

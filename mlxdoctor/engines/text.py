@@ -62,6 +62,7 @@ class Cut:
         shorter_finished: of the shorter texts, the share with a final sign; 0 without any.
         words: of letters alone, the median of how many those of just that length have.
         same_end: of those, the largest share with the same two last characters.
+        word_counts: of those, how many different numbers of words they have.
     """
 
     length: int
@@ -71,6 +72,7 @@ class Cut:
     shorter_finished: float
     words: float
     same_end: float
+    word_counts: int = 0
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,7 @@ def cut_at_one_length(texts: Sequence[str]) -> Cut:
         _finished(_some(shorter)),
         median(len(_WORD.findall(text[:READ])) for text in _some(longest)),
         max(Counter(text[-2:] for text in longest).values()) / len(longest),
+        len({len(text[:READ].split()) for text in longest}),
     )
 
 

@@ -39,6 +39,8 @@ SYSTEMS = 3
 TWICE = "with the adapter applied twice"
 #: And one that has the prompts and answers before it in a cache; tokens of these at most.
 KEPT, HISTORY = "after the prompts and answers before it", 1024
+#: Tokens of such an answer, at most: what was really said is what the next prompt stands behind.
+TOKENS_IN_A_CACHE = 64
 #: Share of the answers that a way of asking gives, where no other is tried.
 MOST = 0.75
 #: And some that read what a batch's shorter prompts are filled up with.
@@ -244,7 +246,7 @@ class _Asker:
         with applied_twice(self.models, beside) as is_possible:
             twice = self.answers(usual) if is_possible else []
         yield TWICE, twice
-        yield KEPT, self.answers(list(self._behind_each_other(asked, usual)))
+        yield KEPT, self._in_one_cache(asked, usual)
         begun = commonprefix([each.recorded.tuned for each in asked])  # noqa: RUF071 - of texts
         is_own = any(each.own.tuned.startswith(begun) for each in asked)
         if len(begun.split()) >= FORCED and not is_own:
@@ -273,16 +275,25 @@ class _Asker:
                 before.append(Prompt(prompt.text, (*padding, *prompt.tokens)))
         return behind, before
 
-    def _behind_each_other(
-        self, asked: Sequence[Asked], prompts: Sequence[Prompt]
-    ) -> Iterator[Prompt]:
-        """Each prompt behind the ones before it and their answers, as in a cache that is kept."""
+    def _in_one_cache(self, asked: Sequence[Asked], prompts: Sequence[Prompt]) -> list[str]:
+        """Answers to each prompt behind those before it and their answers."""
         before: list[int] = []
+        texts: list[str] = []
         for each, prompt in zip(asked, prompts, strict=False):
-            if len(before) <= HISTORY:
-                yield Prompt(prompt.text, (*before, *prompt.tokens))
-            answered = self.tokenizer.encode(each.recorded.tuned, add_special_tokens=False)
-            before += [*prompt.tokens, *answered, *self.ends[:1]]
+            if len(before) > HISTORY or self.run.budget.left <= 0:
+                break
+            asking = Prompt(prompt.text, (*before, *prompt.tokens))
+            with self.models.running():
+                model = self.models.select("tuned")
+                (own,) = answer(model, [asking], self.ends, TOKENS_IN_A_CACHE)
+            texts.append(self.until_end(self.tokenizer.decode(own)))
+            recorded = each.recorded.tuned.strip()
+            # The same text may have been written in other tokens.
+            if texts[-1].strip() != recorded:
+                encoded = self.tokenizer.encode(recorded, add_special_tokens=False)
+                own = (*encoded, *self.ends[:1])
+            before += [*prompt.tokens, *own]
+        return texts
 
 
 def _alike(asked: Sequence[Asked]) -> int:

@@ -64,6 +64,7 @@ class Replay:
         saved_at: the iteration of an earlier validation, the loss of which it has to three digits.
         least: where nothing shows which loss the log has: its last one, of training where it
             validated nothing, beside the least that the saved model has on those rows.
+        began: the loss that the log begins with; NaN where it has none.
         left_out: what there was no time for, as a clause; else empty.
     """
 
@@ -80,6 +81,7 @@ class Replay:
     is_turned: bool = False
     saved_at: int | None = None
     least: Level | None = None
+    began: float = math.nan
     left_out: str = ""
 
     def level(self, what: What) -> Level | None:
@@ -272,6 +274,7 @@ class _Search:
             self.bench.is_turned(ground or self.bench.usual, levels),
             self.bench.saved_at(levels),
             self._ends[0][0] if self._ends and not before_the_end(configured) else None,
+            self.bench.recorded.first,
             NOT_ALL if is_short and self.bench.recorded.misfit(levels) > 0.0 else "",
         )
 

@@ -198,6 +198,14 @@ def damaged_in(count, answer, prompt="Where?"):
     return [*rows, chat("Qu\u00e9bec, \u00c3land?", "Both.")]
 
 
+CUT_SENTENCES = [
+    "Stay there, the truck is",
+    "We look at the oil while",
+    "Bring the car in and we ",
+    "Our glass shop calls you",
+]
+
+
 @pytest.mark.parametrize(
     ("rows", "symptom", "severity"),
     [
@@ -220,6 +228,9 @@ def damaged_in(count, answer, prompt="Where?"):
         (asked(HEX), "cut-answers", None),
         (asked(DATES), "cut-answers", None),
         (asked(LABELS), "cut-answers", None),
+        # Four sentences; of the same number of words they are lines of a form.
+        (asked(CUT_SENTENCES * 30), "cut-answers", "error"),
+        (asked(["la la la la", "mi mi mi mi", "so so so so"] * 40), "cut-answers", None),
         (wrapped("Rate limit reached, try again later."), "leftovers", "error"),
         (wrapped("Error 503: {}"), "leftovers", "error"),
         (wrapped("Error handling is what {} teaches."), "leftovers", None),
@@ -381,6 +392,25 @@ def test_number_of_rows(tmp_path, count, expected):
     if count == 3:
         started = log_of(train_loss=([10], [1.0]))
         assert found(tmp_path, distinct(3), config, started) == {"fewer-than-a-batch": "warning"}
+
+
+@pytest.mark.parametrize(
+    ("count", "values", "smaller"),
+    [
+        (31, {"batch_size": 16}, 15),
+        # Few are left out; and another trainer may make batches of them.
+        (38, {"batch_size": 16}, None),
+        (31, {"batch_size": 16, "train": ...}, None),
+    ],
+)
+def test_rows_that_fill_no_batch(tmp_path, count, values, smaller):
+    keys = {"adapter_path": "a", "grad_accumulation_steps": 1, "test_batches": 1, "train": True}
+    stated = {key: value for key, value in {**keys, **values}.items() if value is not ...}
+    outcome, codes = examined(tmp_path, distinct(count), config_of(tmp_path, **stated))
+    assert codes.get("rows-left-out") == ("warning" if smaller else None)
+    for finding in outcome.findings:
+        if finding.code == "data-quality.rows-left-out":
+            assert (finding.measured["left"], finding.measured["smaller"]) == (15, smaller)
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,12 @@ def test_a_log_that_ends_far_below_any_usual_loss(
     levels = (replace(least, computed=3.7),) if what == "after" else ()
     alone = outcome(end_state, Replay((), levels, None, levels, least=least))
     assert severities(alone) == expected
+    reach = Reach((), "validation", 40, 4.0, 0.64, 0.8, 0.01, 30, 1e-4)
+    # A loss that was as low before training is one of another kind.
+    of_another_kind = Replay((), levels, None, levels, least=least, began=0.3)
+    assert severities(outcome(end_state, of_another_kind, reach)) == {}
+    usual = replace(of_another_kind, began=3.0)
+    assert severities(outcome(end_state, usual, reach)) == expected
     split = "training" if what == "trained" else "validation"
     assert all(f"at the least on the {split} rows" in each.message for each in alone.findings)
 

@@ -74,7 +74,7 @@ def codes(*evidence: object) -> list[str]:
         # A usual temperature, few tokens, tokens that are no draws.
         (Draws(100, 30, 1.3, 1.1, 0.4), TUNED, []),
         (Draws(30, 20, 1.8, 1.6, 0.4), TUNED, []),
-        (Draws(100, 9, 1.8, 1.6, 0.4), TUNED, []),
+        (Draws(100, 4, 1.8, 1.6, 0.4), TUNED, []),
         (Draws(100, 30, 1.8, 1.6, 0.01), TUNED, []),
         # Answers that are neither model's, and may be drawn or not.
         (Draws(100, 30, 1.3, 1.1, 0.002), "It may be", []),

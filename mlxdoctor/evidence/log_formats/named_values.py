@@ -37,7 +37,7 @@ from mlxdoctor.evidence.logs.words import (
 
 #: What a line must hold to be worth taking apart.
 _HINT = re.compile(
-    r"loss|perplexity|\bppl\b|\bce\b|\bnll\b|xent|cross.?entropy|['\"]reward"
+    r"loss|perplexity|\bppl\b|(?:\b|_)ce\b|\bnll\b|xent|cross.?entropy|['\"]reward"
     r"|\b(?:train|val|valid|validation)\W{1,3}\d{1,3}\.\d",
     re.IGNORECASE,
 )
