@@ -65,6 +65,13 @@ _EXPECTED = "at most {reached:.2f}"
             says=f"{_REACHED}.",
             expected=_EXPECTED,
         ),
+        "holds-beyond": Symptom.info(
+            "what the rows teach holds beyond them",
+            says="Without a validation split: after {updates} updates the twin's loss is "
+            "{reached:.2f} on {rows} rows that it was not trained on, and {reached_on_trained:.2f} "
+            "on those that it was; the base model's is {untouched:.2f}.",
+            expected="about the same loss on both",
+        ),
         **{
             code: Symptom.error(meaning, says=_HELD_BACK, expected=_EXPECTED, fix=_CHANGE)
             for code, meaning in {
@@ -128,6 +135,8 @@ def reach(reach: Reach) -> Iterator[Sign | Seen]:
         yield Seen(f"{_REACHED}{_OWN}.", measured, learned=is_made)
         if reach.tuned < reach.reached and is_made:
             yield Sign("reached", measured)
+        if reach.teaches_more and reach.planned is None:
+            yield Sign("holds-beyond", measured)
         return
     if reach.tuned - reach.reached <= ERRORS * reach.noise:
         raise Inconclusive(

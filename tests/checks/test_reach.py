@@ -35,6 +35,11 @@ RATE = {"setting": "learning_rate", "after": "0.0001", "cured": 2.1}
     ("tuned", "more", "expected"),
     [
         (1.0, {}, {"reached": "info"}),
+        # Rows that the twin was not trained on, without a validation split.
+        (1.0, {"split": "training", "is_unseen": True}, {"holds-beyond": "info"}),
+        (1.0, {"split": "training"}, {}),
+        (1.0, {"split": "training", "is_unseen": True, "reached_on_trained": 1.6}, {}),
+        (1.0, {"split": "training", "is_unseen": True, "untouched": 3.9}, {}),
         # A fifth of what the twin gained is 2.6, a third 3.0.
         (2.59, {"own": 2.6}, {}),
         (2.7, {"own": 2.7}, {"far-above": "warning"}),
@@ -74,7 +79,7 @@ RATE = {"setting": "learning_rate", "after": "0.0001", "cured": 2.1}
 def test_a_run_beside_its_twin(tuned: float, more: dict[str, Any], expected: Any) -> None:
     found = said(tuned, **more)
     assert severities(found) == expected
-    assert bool(found.seen) is (expected in ({}, {"reached": "info"}))
+    assert bool(found.seen) is (set(expected.values()) <= {"info"})
 
 
 def test_what_decides_nothing() -> None:
