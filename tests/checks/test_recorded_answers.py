@@ -16,7 +16,7 @@ from mlxdoctor.engines.sampling import Draws
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.answer import answer
-from mlxdoctor.models.asked_again import KEPT, TWICE, Asked, AskedAgain, TeacherForced
+from mlxdoctor.models.asked_again import KEPT, PADDED, TWICE, Asked, AskedAgain, TeacherForced
 from mlxdoctor.models.forward import Predicted
 from mlxdoctor.models.generations import Generation, Generations
 from mlxdoctor.models.load import applied_twice, load
@@ -356,6 +356,7 @@ def test_prompts_that_were_asked_behind_one_another(
         ("", "without the chat template"),
         ("Sure! Here it is:", "with “Sure! Here it is:” put before its answers"),
         ("", TWICE),
+        ("", f"{PADDED} behind the prompts of batches of 8"),
     ],
 )
 def test_answers_that_were_asked_for_otherwise(tmp_path: Path, begun: str, way: str) -> None:
@@ -364,12 +365,13 @@ def test_answers_that_were_asked_for_otherwise(tmp_path: Path, begun: str, way: 
     prompts = [row["messages"][0]["content"] for row in rows_of("valid")[:8]]
     model = load(BaseModel.read(BASE_FOLDER), run / "adapters.safetensors")
     forced = TOKENIZER.encode(begun, add_special_tokens=False)
-    bare = [
-        Prompt(text, (*plain_prompt(TOKENIZER, text).tokens, *forced))
-        if begun or way == TWICE
-        else Prompt(text, tuple(TOKENIZER.encode(text)))
-        for text in prompts
-    ]
+    asking = [(*plain_prompt(TOKENIZER, text).tokens, *forced) for text in prompts]
+    if way.startswith(PADDED):
+        longest, padding = max(map(len, asking)), TOKENIZER.pad_token_id
+        asking = [(*tokens, *[padding] * (longest - len(tokens))) for tokens in asking]
+    elif not begun and way != TWICE:
+        asking = [tuple(TOKENIZER.encode(text)) for text in prompts]
+    bare = [Prompt(text, tokens) for text, tokens in zip(prompts, asking, strict=True)]
     with applied_twice(model, None) if way == TWICE else nullcontext():
         given = answer(model.select("tuned"), bare, (TOKENIZER.eos_token_id or 0,), 32)
     told = [
@@ -379,34 +381,7 @@ def test_answers_that_were_asked_for_otherwise(tmp_path: Path, begun: str, way: 
     write_lines(run / "generations.jsonl", told)
     report = diagnose([run], select=["recorded-answers"])
     found = [finding.code for finding in report.findings]
-    code = "applied-twice" if way == TWICE else "asked-otherwise"
+    codes = {TWICE: "applied-twice", PADDED: "padded"}
+    code = next((codes[known] for known in codes if way.startswith(known)), "asked-otherwise")
     assert found == [f"recorded-answers.{code}"]
     assert report.findings[0].measured["way"] == way
-
-
-@pytest.mark.slow
-def test_answers_to_prompts_whose_padding_is_read(tmp_path: Path) -> None:
-    """By a real model, in batches of 8 that are filled up on the right with the end token."""
-    run = copied_run(tmp_path / "run")
-    texts = [row["messages"][0]["content"] for row in rows_of("valid")[:12]]
-    model = load(BaseModel.read(BASE_FOLDER), run / "adapters.safetensors")
-    prompts = [plain_prompt(TOKENIZER, text) for text in texts]
-    end = TOKENIZER.eos_token_id or 0
-    padding = TOKENIZER.pad_token_id if TOKENIZER.pad_token_id is not None else end
-    padded = []
-    for start in range(0, len(prompts), 8):
-        batch = prompts[start : start + 8]
-        longest = max(len(prompt.tokens) for prompt in batch)
-        padded += [
-            (*prompt.tokens, *[padding] * (longest - len(prompt.tokens))) for prompt in batch
-        ]
-    asking = [Prompt(text, tokens) for text, tokens in zip(texts, padded, strict=True)]
-    answers = answer(model.select("tuned"), asking, (end,), 32)
-    told = [
-        {"prompt": text, "output": TOKENIZER.decode(tokens)}
-        for text, tokens in zip(texts, answers, strict=True)
-    ]
-    write_lines(run / "generations.jsonl", told)
-    (sign,) = diagnose([run], select=["recorded-answers"]).findings
-    assert sign.code == "recorded-answers.padded"
-    assert str(sign.measured["way"]).endswith("behind the prompts of batches of 8")
