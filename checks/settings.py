@@ -31,7 +31,7 @@ from typing import Any
 from mlxdoctor.check import DoesNotArise, check
 from mlxdoctor.evidence.adapter import FILE_NAMES, Adapter, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.config import StatedConfig, TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.mlx_lm_defaults import (
     MEANT,
@@ -81,6 +81,13 @@ USUAL: Mapping[str, tuple[float, float]] = {
             fix="write {meant} instead of {key}[: {how}]",
             in_a_plan=Severity.ERROR,
         ),
+        "overridden": Symptom.warning(
+            "the run was made on something else than its configuration file names",
+            says="{file} names {meant} as {key}, and the run was made with {used}: what is given "
+            "on the command line counts before the file.",
+            expected="a run on what its configuration names",
+            fix="leave --{key} out of the command, or write into the file what is meant",
+        ),
         "unknown": Symptom.info(
             "mlx-lm passes over a key",
             says="mlx_lm.lora has no key {key}, and passes over it.",
@@ -123,6 +130,7 @@ def settings(
     adapter: Adapter | None,
     log: TrainingLog | None,
     planned: PlannedRun | None,
+    stated: StatedConfig | None,
 ) -> Iterator[Sign]:
     if config.origin != "mlx-lm":
         raise DoesNotArise("the configuration is not one of mlx_lm.lora")
@@ -132,12 +140,24 @@ def settings(
         raise DoesNotArise("the run was made, and not by mlx_lm.lora itself")
     yield from _keys(config)
     yield from _out_of_range(config)
+    if stated is not None and by_mlx_lm(config):
+        yield from _overridden(config, stated)
     # mlx-lm refuses settings before it trains.
     if not has_trained:
         yield from _refused(config, base)
         if planned is not None:
             yield from _files(config, dataset)
             yield from _targets(config, base)
+
+
+def _overridden(config: TrainingConfig, stated: TrainingConfig) -> Iterator[Sign]:
+    """What the run was made on, where its configuration file names something else."""
+    for key in ("data", "model"):
+        meant, used = stated.values.get(key), config.values.get(key)
+        # The same folder may be named from another one.
+        if meant and used and Path(str(meant)).name != Path(str(used)).name:
+            names = {"key": key, "meant": quoted(str(meant)), "used": quoted(str(used))}
+            yield Sign("overridden", {**names, "file": stated.path.name}, where=key)
 
 
 def _keys(config: TrainingConfig) -> Iterator[Sign]:

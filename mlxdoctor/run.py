@@ -92,8 +92,13 @@ class Run:
         files, roots = self.files, self.files.roots
         if files.base is None and model:
             files = replace(files, base=resolve(model, roots, model=True), base_named=model)
-        if files.data is None and data:
-            files = replace(files, data=resolve(data, roots, model=False), data_named=data)
+        if data and self.options.data is None:
+            named = resolve(data, roots, model=False)
+            # Of several data folders of a run, the one that it was made with.
+            folders = [root.resolve() for root in roots]
+            is_own = named is not None and any(map(named.resolve().is_relative_to, folders))
+            if files.data is None or is_own:
+                files = replace(files, data=named, data_named=data)
         return replace(self, files=files)
 
     def having(self, *evidence: Any) -> "Run":

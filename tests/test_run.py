@@ -41,6 +41,16 @@ def test_a_base_that_is_not_here_is_missing_with_its_name(copied: Copy) -> None:
     assert "--data" in run.why_missing(Dataset)
 
 
+def test_of_several_data_folders_it_is_the_one_that_the_run_was_made_with(tmp_path: Path) -> None:
+    for name in ("data", "spring"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.jsonl").write_text('{"text": "A lake."}\n')
+    write_config(tmp_path, data="spring")
+    assert Run.discover([tmp_path]).need(Dataset).path.name == "spring"
+    named = Run.discover([tmp_path], data=tmp_path / "data")
+    assert named.need(Dataset).path.name == "data"
+
+
 def test_every_source_is_read_once_and_has_the_hash_of_its_file(run: Run) -> None:
     assert run.get(TrainingLog) is run.get(TrainingLog)
     run.get(Adapter), run.get(Generations)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.lab.cases.workshop import copied_run
+from fixtures.lab.cases.workshop import DATA, copied_run
 from mlxdoctor.finding import Finding, Outcome
 from mlxdoctor.preflight.configuration import planned_config
 from mlxdoctor.run import Run
@@ -190,3 +190,16 @@ def test_of_a_run_that_trained_the_keys_are_asked_and_nothing_that_mlx_lm_took(
     ignored = trained(tmp_path / "b", lr=3e-4, learning_rate=1e-5)
     assert ignored == ["ignored warning"]
     assert trained(tmp_path / "c", lr=3e-4, learning_rate=3e-4) == []
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [("/elsewhere/{data}", []), ("other", ["overridden warning"])],
+)
+def test_what_the_command_line_put_before_the_file(
+    tmp_path: Path, named: str, expected: list[str]
+) -> None:
+    (tmp_path / "lora.yaml").write_text(f"data: {named.format(data=DATA.name)}\niters: 100\n")
+    copied_run(tmp_path / "adapters")
+    signs = settings.run(Run.discover([tmp_path], allow_model=False)).findings
+    assert [f"{code(sign)} {sign.severity}" for sign in signs] == expected
