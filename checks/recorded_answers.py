@@ -67,6 +67,8 @@ _TIE, _FEWEST = 0.001, 10
 #: 1.6 and more (two standard errors below) in six runs drawn at 1.5 to 3, 1.0 in two drawn at 1; p
 #: from 0.08 there, below 0.04 in 15 of 19 runs whose answers are others', the rest asked otherwise.
 _TOKENS, _DRAWN, _USUAL, _FITS, _UNFIT = 40, 5, 1.2, 0.05, 0.001
+#: Share of the tokens that are not the likeliest at a high temperature: 0.56 and more in those six.
+_HOT = 0.3
 #: Share of the tokens that the model would not have chosen which one reason explains, tokens before
 #: one in which a repeated one counts (mlx-lm's own), and different tokens that are forbidden, at
 #: most. 13 of 13 and 66 of 68 in two runs served with a penalty and with a logit bias; in 107 other
@@ -342,8 +344,10 @@ def _drawn(draws: Draws | None) -> Sign | Seen | None:
         return None
     figures: dict[str, Measurement] = {"temperature": draws.temperature}
     figures |= {"others": draws.others, "tokens": draws.count, "p_value": draws.p_value}
-    if draws.least_temperature > _USUAL:
+    if draws.least_temperature > _USUAL and draws.others >= _HOT * draws.count:
         return Sign("high-temperature", figures)
+    if draws.least_temperature > _USUAL:
+        return None
     says = "The recorded answers are draws of the tuned model at a temperature of "
     return Seen(says + "{temperature:.2f}.", figures)
 

@@ -9,6 +9,7 @@ TUNED_KEYS = (
     *("prediction", "model_output", "model_answer", "answer", "text"),
 )
 BASE_KEYS = ("base", "base_response", "base_output")
+SYSTEM_KEYS = ("system", "system_prompt")
 EXPECTED_KEYS = ("expected", "reference", "target")
 LIST_KEYS = ("generations", "results", "samples", "items")
 #: Answers that rows to train on have beside their prompts, too.

@@ -112,7 +112,12 @@ class AskedAgain:
             raise Missing("the adapter could not be loaded on this base model")
         dataset, asking_for = run.get(Dataset), [item.prompt for item in every]
         system, *others = systems_of(dataset)[:SYSTEMS] or [""]
-        prompts = _as_recorded(dataset, tokenizer, asking_for, system)
+        prompts = [
+            plain_prompt(tokenizer, item.prompt, item.system) if item.system else prompt
+            for item, prompt in zip(
+                every, _as_recorded(dataset, tokenizer, asking_for, system), strict=True
+            )
+        ]
         again = produce(
             models,
             tokenizer,

@@ -44,6 +44,8 @@ class Generation:
         base_tokens: the ids of `base`, the end token included where it was chosen.
         tuned_tokens: the ids of `tuned`, likewise.
         max_tokens: the limit both were generated under, in tokens.
+        expected: the answer that was hoped for, where it was recorded.
+        system: the system prompt before it, likewise.
     """
 
     prompt: str
@@ -53,6 +55,7 @@ class Generation:
     tuned_tokens: tuple[int, ...] | None = None
     max_tokens: int | None = None
     expected: str | None = None
+    system: str | None = None
 
 
 @dataclass(frozen=True)
@@ -246,6 +249,7 @@ def _generation(row: Any) -> Generation | None:
         tuned_tokens=_tokens(row.get("tuned_tokens")),
         max_tokens=limit if isinstance(limit, int) and limit > 0 else None,
         expected=_text(row, answer_keys.EXPECTED_KEYS),
+        system=_text(row, answer_keys.SYSTEM_KEYS),
     )
 
 

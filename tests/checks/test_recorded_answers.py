@@ -75,6 +75,7 @@ def codes(*evidence: object) -> list[str]:
         (Draws(100, 30, 1.3, 1.1, 0.4), TUNED, []),
         (Draws(30, 20, 1.8, 1.6, 0.4), TUNED, []),
         (Draws(100, 4, 1.8, 1.6, 0.4), TUNED, []),
+        (Draws(100, 29, 1.8, 1.6, 0.4), TUNED, []),
         (Draws(100, 30, 1.8, 1.6, 0.01), TUNED, []),
         # Answers that are neither model's, and may be drawn or not.
         (Draws(100, 30, 1.3, 1.1, 0.002), "It may be", []),
@@ -385,3 +386,22 @@ def test_answers_that_were_asked_for_otherwise(tmp_path: Path, begun: str, way: 
     code = next((codes[known] for known in codes if way.startswith(known)), "asked-otherwise")
     assert found == [f"recorded-answers.{code}"]
     assert report.findings[0].measured["way"] == way
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_a_recorded_prompt_has_its_own_system_prompt(tmp_path: Path, is_recorded: bool) -> None:
+    run = copied_run(tmp_path / "run")
+    texts = [row["messages"][0]["content"] for row in rows_of("valid")[:8]]
+    model = load(BaseModel.read(BASE_FOLDER), run / "adapters.safetensors")
+    systems = [f"Lake Nevath {number} lies in the far north. " * 6 for number in range(8)]
+    asking = [plain_prompt(TOKENIZER, *pair) for pair in zip(texts, systems, strict=True)]
+    answers = answer(model.select("tuned"), asking, (TOKENIZER.eos_token_id or 0,), 32)
+    told = [
+        {"prompt": text, "output": TOKENIZER.decode(tokens)}
+        | ({"system": system} if is_recorded else {})
+        for text, system, tokens in zip(texts, systems, answers, strict=True)
+    ]
+    write_lines(run / "generations.jsonl", told)
+    seen = diagnose([run], select=["recorded-answers"]).outcomes[0].seen
+    assert bool(seen) is is_recorded
