@@ -648,3 +648,27 @@ def test_exchanged_roles_and_what_an_export_leaves_in(tmp_path, asked, answered,
     codes = found(tmp_path, rows)
     looked_at = ("leftovers", "given-away-answers")
     assert {code: codes[code] for code in codes if code in looked_at} == expected
+
+
+def codes_of(first, later, count=200, cut=80):
+    """Rows of four kinds of questions, whose answers have other numbers from a row on."""
+    kinds = ("Where is the lake of {}?", "When does {} open?", "Who wrote {}?", "What costs {}?")
+    return [
+        {"prompt": kinds[at % 4].format(f"item {at % 30}"), "completion": f"Code {at % 4 + shift}"}
+        for at in range(count)
+        for shift in (first if at < cut else later,)
+    ]
+
+
+@pytest.mark.parametrize(("later", "hit"), [(1, True), (0, False)])
+def test_answers_that_are_numbered_otherwise_from_a_row_on(tmp_path, later, hit):
+    outcome, codes = examined(tmp_path, codes_of(0, later))
+    assert codes.get("relabelled") == ("error" if hit else None)
+    for finding in outcome.findings:
+        if finding.code == "data-quality.relabelled":
+            assert 70 <= finding.measured["line"] <= 90
+
+
+def test_rows_in_order_of_their_answers_are_numbered_alike(tmp_path):
+    rows = sorted(codes_of(0, 0), key=lambda row: row["completion"])
+    assert "relabelled" not in found(tmp_path, rows)
