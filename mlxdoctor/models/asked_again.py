@@ -204,7 +204,7 @@ class _Asker:
         return [min(pair, key=lambda each: float(each.predicted.losses.sum())) for pair in pairs]
 
     def draws(self, read: Sequence[TeacherForced]) -> Draws | None:
-        """The tokens of recorded answers, taken for draws; None where there are none."""
+        """The tokens of recorded answers, taken for draws; None without any, or of a lost model."""
         import mlx.core as mx
 
         logits: list[np.ndarray] = []
@@ -218,7 +218,10 @@ class _Asker:
                 tokens += each.answered
                 if sum(array.nbytes for array in logits) > LOGIT_BYTES[True]:
                     break
-        return fit_draws(np.concatenate(logits), np.array(tokens)) if logits else None
+        every = np.concatenate(logits or [np.empty((0, 1), np.float32)])
+        return (
+            fit_draws(every, np.array(tokens)) if len(every) and np.isfinite(every).all() else None
+        )
 
     def otherwise(
         self, asked: Sequence[Asked], prompts: Sequence[Prompt], *, has_system: bool
