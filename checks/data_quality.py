@@ -456,11 +456,11 @@ def _cut(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Iterator[Sign
 
 
 def _relabelled(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
-    found = relabelling([pair.prompt for pair in pairs], [pair.answer.strip() for pair in pairs])
-    if found is not None and found.within >= TOLD and found.within - found.across >= TOLD_LESS:
-        line = split.line_numbers[found.row]
-        figures: dict[str, Measurement] = {"line": line, "within": found.within}
-        figures |= {"across": found.across, "tested": found.tested}
+    cut = relabelling([pair.prompt for pair in pairs], [pair.answer.strip() for pair in pairs])
+    if cut is not None and cut.within >= TOLD and cut.within - cut.across >= TOLD_LESS:
+        line = split.line_numbers[cut.row]
+        figures: dict[str, Measurement] = {"line": line, "within": cut.within}
+        figures |= {"across": cut.across, "tested": cut.tested}
         yield Sign("relabelled", figures, where=f"{split.path.name}, line {line}")
 
 

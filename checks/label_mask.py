@@ -195,8 +195,10 @@ def _not_written(rows: SupervisedRows, split: Split, tokenizer: Tokenizer) -> It
             continue
         for message in messages:
             content, role = message.get("content"), str(message.get("role"))
-            # Of an answer a template may leave out what was thought before it.
-            if isinstance(content, str) and role != "assistant" and content.strip() not in text:
+            # What was thought before an answer, or given by a tool, may be written otherwise.
+            if not isinstance(content, str) or role not in ("system", "user"):
+                continue
+            if content.strip() not in text:
                 lost[role].append(content)
     for role, contents in lost.items():
         if len(set(contents)) > 1:

@@ -12,14 +12,14 @@ How it is measured. Both models answer the recorded prompts again, greedily: wit
 and format of the row that has the same question, else in the base's chat template. Only prompts
 that the two models answer differently are judged, and only if the recorded answer is not the
 expected one, which both may give. A recorded answer is a model's if one of the two begins with the
-other, or if they have three more first words in common than it has with the other model's. Answers
-that begin as the tuned model's own are held against its probabilities: sampled ones have next to no
-token of a chance below one in fifty where the model is sure of most. An expected answer is given if
-the answer is the same text, names it in a sentence, or begins it up to the limit on its tokens.
+other, or if they have three more first words in common than it has with the other model's. Each
+recorded answer is read by the tuned model: the temperature at which its tokens were most likely
+drawn is fitted, and where the model would have said something else, that is held against the tokens
+before and against what no answer holds. An expected answer is given if the answer is the same text,
+names it in a sentence, or begins it up to the limit on its tokens.
 
 When it is wrong. Expected answers that were written down in another form than the rows' are other
-answers to it. Sampled answers may be neither model's: they are not judged. An adapter that
-changes little gives few prompts with different answers.
+answers to it. An adapter that changes little gives few prompts with different answers.
 
 What to do. Answer again with the adapter: `mlx_lm.generate --adapter-path ...`, or
 `mlx_lm.load(model, adapter_path=...)`, with the chat template.
@@ -158,8 +158,7 @@ _CODES = {TWICE: "applied-twice", KEPT: "behind-others", PADDED: "padded"}
             says="Of {prompts:* recorded answer} {alike} begin as the tuned model's do {way}, and "
             "{tuned} as those to the prompt alone.",
             expected="answers that do not depend on the other prompts of a batch",
-            fix="Fill prompts up on the left and mask the padding (`mlx_lm.batch_generate` does), "
-            "or ask them one by one.",
+            fix="Ask with `mlx_lm.batch_generate`, which masks the padding, or one by one.",
         ),
         "asked-otherwise": Symptom.error(
             "the recorded answers were asked for in another way than the model was trained on",
@@ -190,7 +189,9 @@ def recorded_answers(
     sign: Sign | Seen | None = _decoded_otherwise(asked, tokenizer)
     if sign is None and of_tuned < _SHARE * len(apart):
         sign = _asked_wrongly(asked, of_tuned)
-    sign = sign or _drawn(asked.draws)
+    # Of a model that changed little the base's answers may be draws as well.
+    is_base = len(telling) >= _TELLING and of_base >= _SHARE * len(telling) and not of_tuned
+    sign = sign or (None if is_base else _drawn(asked.draws))
     cut = [item for item in items if _is_cut(item)]
     if len(cut) >= max(_CUT * len(items), _PROMPTS):
         measured |= {"cut": len(cut)}
@@ -205,7 +206,7 @@ def recorded_answers(
     elif len(telling) < _TELLING:
         why = "nearly all recorded answers are the expected ones, which either model may give"
         raise Inconclusive(why)
-    elif of_base >= _SHARE * len(telling) and not of_tuned:
+    elif is_base:
         yield Sign("base-answers", measured)
     else:
         is_many = len(telling) >= _PROMPTS and of_base < _SHARE * len(telling)
@@ -239,10 +240,10 @@ def _decoded_otherwise(asked: AskedAgain, tokenizer: Tokenizer | None) -> Sign |
     few = [token for token, count in unused.most_common(_FORBIDDEN) if count > 1]
     if repeated >= _EXPLAINED * others:
         wanted_text = f"one of the {_RECENT} tokens before it"
-        reason = "repetitions were penalised"
+        reason = "most likely repetitions were penalised"
     elif sum(unused[token] for token in few) >= _EXPLAINED * others:
         wanted_text = " or ".join(quoted(tokenizer.decode([token])) for token in few)
-        reason = "no recorded answer holds it, so it was forbidden"
+        reason = "it stands in none of them, so most likely it was forbidden"
     else:
         return None
     figures: dict[str, Measurement] = {"others": others, "tokens": tokens}

@@ -82,6 +82,8 @@ def codes(*evidence: object) -> list[str]:
         (Draws(100, 30, 1.3, 1.1, 0.0001), "It may be", ["recorded-answers.of-neither"]),
         (Draws(100, 30, 1.8, 1.6, 0.002), "It may be", ["recorded-answers.of-neither"]),
         (None, "It may be", []),
+        # The base's own, of which a model that changed little may be thought to draw them.
+        (Draws(100, 30, 1.0, 0.9, 0.4), BASE, ["recorded-answers.base-answers"]),
     ],
 )
 def test_answers_that_were_drawn(draws: Draws | None, recorded: str, expected: list[str]) -> None:
