@@ -1,6 +1,6 @@
 """What a report is: values all the way down, that every format and the gate take as they are.
 
-Numbers may be NaN or infinite here; `formats.json_format` says how they are written.
+Numbers may be NaN or infinite here; `formats.strict_json` says how they are written.
 """
 
 from collections.abc import Mapping

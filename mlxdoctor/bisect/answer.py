@@ -9,7 +9,7 @@ from mlxdoctor.bisect.table import Bisection
 from mlxdoctor.engines.tensors import QUANTITIES
 from mlxdoctor.finding import some_of
 from mlxdoctor.formats import escape
-from mlxdoctor.formats.json_format import finite
+from mlxdoctor.formats.strict_json import finite
 from mlxdoctor.judge.save_flaws import Flaw, Standing
 from mlxdoctor.template import fill
 

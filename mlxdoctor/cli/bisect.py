@@ -6,7 +6,7 @@ import click
 
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, options
 from mlxdoctor.cli.progress import ProgressLine
-from mlxdoctor.formats import json_format
+from mlxdoctor.formats import strict_json
 
 
 @click.command(
@@ -43,7 +43,7 @@ def command(*, run: Path, base: Path | None, no_generate: bool, output_format: s
         evidence = Run.discover([run], base=base, allow_model=not no_generate, progress=progress)
         table = bisect(evidence)
     if output_format == "json":
-        click.echo(json_format.render(answer.as_object(table)), nl=False)
+        click.echo(strict_json.render(answer.as_object(table)), nl=False)
     else:
         click.echo(answer.render(table, is_markdown=output_format == "markdown"), nl=False)
     if not table.is_decided:

@@ -3,7 +3,7 @@
 import click
 
 from mlxdoctor.cli import EXIT_CLEAN, options, output
-from mlxdoctor.formats import json_format
+from mlxdoctor.formats import strict_json
 
 
 @click.command(name="checks")
@@ -28,7 +28,7 @@ def command(output_format: str) -> int:
         for code, meaning in one.codes.items()
     ]
     if output_format == "json":
-        click.echo(json_format.render(rows), nl=False)
+        click.echo(strict_json.render(rows), nl=False)
     else:
         cells = [[row["code"], row["meaning"], row["cost"]] for row in rows]
         click.echo(output.table(["code", "meaning", "cost"], cells, 1))

@@ -7,7 +7,7 @@ import click
 
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, options
 from mlxdoctor.cli.progress import ProgressLine
-from mlxdoctor.formats import json_format
+from mlxdoctor.formats import strict_json
 
 
 @click.command(name="inspect")
@@ -51,7 +51,7 @@ def command(
         shown = [inspect_adapter(path, model) for path in adapters]
     if output_format == "json":
         objects = {shown[0].kind: [inspection.figures for inspection in shown]}
-        click.echo(json_format.render(objects), nl=False)
+        click.echo(strict_json.render(objects), nl=False)
     else:
         is_markdown = output_format == "markdown"
         click.echo("\n\n".join(item.page(is_markdown=is_markdown) for item in shown))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlxdoctor.cli import EXIT_CLEAN, options, output
-from mlxdoctor.formats import json_format
+from mlxdoctor.formats import strict_json
 from mlxdoctor.formats.escape import terminal
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def command(
         "rows": [_row(line, row, tokenizer) for line, row in first],
     }
     if output_format == "json":
-        click.echo(json_format.render(content), nl=False)
+        click.echo(strict_json.render(content), nl=False)
     else:
         click.echo("\n".join(_lines(content)))
     return EXIT_CLEAN

@@ -11,7 +11,7 @@ import click
 
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, options, output
 from mlxdoctor.cli.progress import ProgressLine
-from mlxdoctor.formats import json_format
+from mlxdoctor.formats import strict_json
 from mlxdoctor.formats.escape import terminal
 from mlxdoctor.formats.terminal import Page
 
@@ -79,7 +79,7 @@ def command(
         measured = measure(trainer, steps=steps, sources=sources, progress=progress)
     result = judge(measured)
     if output_format == "json":
-        click.echo(json_format.render(result.to_dict()), nl=False)
+        click.echo(strict_json.render(result.to_dict()), nl=False)
     else:
         click.echo(_text(function, result), nl=False)
     if any(finding.severity.reaches(fail_on) for finding in result.findings):

@@ -282,21 +282,22 @@ def smoothed(y: Floats, width: int) -> Floats:
 
 
 def trend(iterations: Iterations, values: Floats) -> Trend:
-    """The Theil-Sen line through the finite values; SciPy is imported here.
+    """The Theil-Sen line through the finite values.
 
-    The interval is Sen's, its width times the root of what autocorrelation adds to the variance:
-    (1 + rho) / (1 - rho) of a first-order process (Yue and Wang 2004). The estimated rho of
-    residuals is too low by (1 + 4 rho) / n (Kendall 1954).
+    The interval is Sen's (1968), its width times the root of what autocorrelation adds to the
+    variance: (1 + rho) / (1 - rho) of a first-order process (Yue and Wang 2004). The estimated
+    rho of residuals is too low by (1 + 4 rho) / n (Kendall 1954).
     """
-    from scipy.stats import theilslopes
-
     finite = np.isfinite(values)
     x, y = blocks(iterations[finite], values[finite])
     count = len(y)
     if count < 2 or x[0] == x[-1]:
         return Trend(0.0, -math.inf, math.inf)
     t = x.astype(np.float64)
-    slope = float(theilslopes(y, t)[0])
+    first, second = np.triu_indices(count, 1)
+    apart = t[second] - t[first]
+    slopes = np.sort((y[second] - y[first])[apart != 0.0] / apart[apart != 0.0])
+    slope = float(np.median(slopes))
     if count < 4:
         return Trend(slope, -math.inf, math.inf)
     residuals = np.argsort(np.argsort(y - slope * t)).astype(np.float64)
@@ -305,8 +306,16 @@ def trend(iterations: Iterations, values: Floats) -> Trend:
     rho += (1.0 + 4.0 * rho) / count
     rho = min(rho, 0.85) if rho > 1.0 / math.sqrt(count) else 0.0
     width = Z95 * math.sqrt((1.0 + rho) / (1.0 - rho))
-    line = theilslopes(y, t, alpha=math.erf(width / math.sqrt(2.0)))
-    return Trend(slope, float(line[2]), float(line[3]))
+    # Of Kendall's statistic, whose variance equal values make smaller.
+    ties = sum(_kendall_variance(np.unique(one, return_counts=True)[1]) for one in (t, y))
+    spread = width * math.sqrt(max(_kendall_variance(np.array([count])) - ties, 0.0))
+    low = max(round((len(slopes) - spread) / 2.0) - 1, 0)
+    high = min(round((len(slopes) + spread) / 2.0), len(slopes) - 1)
+    return Trend(slope, float(slopes[low]), float(slopes[high]))
+
+
+def _kendall_variance(counts: NDArray[np.int64]) -> float:
+    return float(np.sum(counts * (counts - 1) * (2 * counts + 5))) / 18.0
 
 
 def _rise_for_good(x: Iterations, y: Floats, level: float, since: int, sigma: float) -> int | None:

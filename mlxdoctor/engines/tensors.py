@@ -180,12 +180,11 @@ def _factor(values: NDArray[Any], gram: NDArray[np.float64]) -> FactorFacts:
 def spectral_norm(a: NDArray[Any], b: NDArray[Any]) -> float:
     """The largest singular value of A·B, with experts of any of them.
 
-    With A = Q·R and Bᵀ = P·S it is that of R·Sᵀ, which is r × r.
+    Its square is the largest eigenvalue of (AᵀA)·(BBᵀ), which is r × r.
     """
-    r = np.linalg.qr(a.astype(np.float64), mode="r")
-    s = np.linalg.qr(np.swapaxes(b, -1, -2).astype(np.float64), mode="r")
-    values = np.linalg.svd(r @ np.swapaxes(s, -1, -2), compute_uv=False)
-    return float(values.max(initial=0.0))
+    experts_a, experts_b = (x if x.ndim == 3 else x[None] for x in (a, b))
+    grams = _gram(np.swapaxes(experts_a, -1, -2)) @ _gram(experts_b)
+    return sqrt(max(float(np.linalg.eigvals(grams).real.max(initial=0.0)), 0.0))
 
 
 def straight_way(updates: int, *, bias_correction: bool = False) -> float:

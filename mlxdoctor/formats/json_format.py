@@ -1,30 +1,16 @@
-"""A report, a gate's result, and whatever else a command says, as JSON that any parser reads.
+"""A report and a gate's result as JSON: docs/report.schema.json, docs/gate.schema.json."""
 
-RFC 8259 has no NaN and no infinity, and Python's own spelling of them is
-rejected elsewhere. They are written as the texts "NaN", "Infinity" and
-"-Infinity", as Protocol Buffers' JSON mapping does: a NaN loss is a finding,
-and `null` would lose it. `float("NaN")` and `Number("NaN")` read them back.
-
-A gate's result is described in docs/gate.schema.json, a report in docs/report.schema.json.
-"""
-
-import json
-import math
 from typing import Any
 
 from mlxdoctor.finding import plain
 from mlxdoctor.formats.format import Format
 from mlxdoctor.formats.gated import counts
+from mlxdoctor.formats.strict_json import render
 from mlxdoctor.gate_result import GateItem, GateResult
 from mlxdoctor.installed import version_here
 
 #: Of a gate's result; a report has its own.
 GATE_SCHEMA_VERSION = 2
-
-
-def render(content: Any) -> str:
-    """Indented JSON in ASCII, with a line break at its end."""
-    return json.dumps(strict(content), indent=2, allow_nan=False) + "\n"
 
 
 def _of_gate(result: GateResult) -> str:
@@ -70,17 +56,6 @@ def _item(item: GateItem) -> dict[str, Any]:
             for one in item.findings
         ],
     }
-
-
-def finite(value: float | None) -> float | None:
-    """A figure of a table, and None for one that is not finite."""
-    return value if value is not None and math.isfinite(value) else None
-
-
-def strict(value: Any) -> Any:
-    """The value as JSON has it, with NaN and infinities spelled out."""
-    # Python writes them in just this spelling, without the quotation marks.
-    return json.loads(json.dumps(plain(value)), parse_constant=str)
 
 
 FORMAT = Format("json", "json", report=lambda report: render(report.to_dict()), gate=_of_gate)

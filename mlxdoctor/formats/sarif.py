@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from mlxdoctor.finding import Finding
-from mlxdoctor.formats import json_format
+from mlxdoctor.formats import strict_json
 from mlxdoctor.formats.escape import sarif as escaped
 from mlxdoctor.formats.format import Format
 from mlxdoctor.formats.gated import in_checkout, main_file
@@ -45,7 +45,7 @@ def document(
     invocations = {"invocations": [invocation]} if invocation is not None else {}
     run = {"tool": {"driver": driver}, **invocations, "results": results}
     log = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
-    return json_format.render(log)
+    return strict_json.render(log)
 
 
 def rule(

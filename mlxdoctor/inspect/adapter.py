@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mlxdoctor.engines.tensors import ModuleFacts, spectral_norm
 from mlxdoctor.evidence.adapter import Adapter, LoraModule
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.formats.json_format import finite
+from mlxdoctor.formats.strict_json import finite
 from mlxdoctor.inspect.page import Column, Inspection, Row, figure
 from mlxdoctor.measure.weights.adapter_facts import adapter_facts, nonfinite_values
 

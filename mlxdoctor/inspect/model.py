@@ -8,7 +8,7 @@ from mlxdoctor.evidence.adapter import Adapter, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
-from mlxdoctor.formats.json_format import finite
+from mlxdoctor.formats.strict_json import finite
 from mlxdoctor.inspect.page import Column, Inspection, Row, figure
 from mlxdoctor.measure.weights.changed_tensors import WeightChange, weight_changes
 from mlxdoctor.safety.errors import InputError

@@ -17,7 +17,7 @@ from mlxdoctor.check import Check, discover
 from mlxdoctor.evidence.source import hash_file
 from mlxdoctor.exhibits import SampleAnswer
 from mlxdoctor.finding import Severity
-from mlxdoctor.formats import json_format
+from mlxdoctor.formats import strict_json
 from mlxdoctor.formats.summary import slug
 from mlxdoctor.installed import version_here
 from mlxdoctor.models.generations import Generations
@@ -215,7 +215,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write JSON, at once or not at all; raises an `InputError` where that can't be done."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, json_format.render(content).encode())
+        replace_file(path, strict_json.render(content).encode())
     except OSError as error:
         raise InputError(path, f"cannot be written ({error.strerror})") from None
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from mlxdoctor.finding import Measurement
-from mlxdoctor.formats.json_format import strict
+from mlxdoctor.formats.strict_json import strict
 from mlxdoctor.template import duration
 
 
