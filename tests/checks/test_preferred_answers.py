@@ -1,0 +1,122 @@
+"""Margins of pairs, of an adapter that was trained on them by DPO."""
+
+import json
+from pathlib import Path
+
+import mlx.core as mx
+import mlx.optimizers as optim
+import numpy as np
+import pytest
+from mlx import nn
+from mlx.utils import tree_flatten
+from mlx_lm import load
+from mlx_lm.tuner.utils import linear_to_lora_layers
+
+from mlxdoctor.api import diagnose
+from mlxdoctor.models.preference_margins import PreferenceMargins
+from tests.conftest import FIXTURES, check_called
+from tests.given import outcome
+
+BASE = FIXTURES / "base"
+LORA = {"rank": 8, "scale": 10.0, "dropout": 0.0}
+preferred_answers = check_called("preferred-answers")
+
+
+def margins(**gains: list[float]) -> PreferenceMargins:
+    return PreferenceMargins((), {name: np.array(each) for name, each in gains.items()})
+
+
+@pytest.mark.parametrize(
+    ("train", "valid", "code"),
+    [
+        (1.0, 1.0, None),
+        (1.0, -1.0, "preferred-answers.held-out-reversed"),
+        (-1.0, -1.0, "preferred-answers.reversed"),
+        (-1.0, None, "preferred-answers.reversed"),
+    ],
+)
+def test_which_way_the_margins_went(train: float, valid: float | None, code: str | None) -> None:
+    splits = {"train": train, "valid": valid}
+    gains = {name: [gain] * 14 + [-gain] * 2 for name, gain in splits.items() if gain is not None}
+    found = outcome(preferred_answers, margins(**gains))
+    assert [finding.code for finding in found.findings] == ([code] if code else [])
+    assert [seen.learned for seen in found.seen] == ([] if code else [True])
+
+
+def test_half_of_the_pairs_is_chance() -> None:
+    found = outcome(preferred_answers, margins(train=[1.0] * 9 + [-1.0] * 7))
+    assert (found.findings, found.seen) == ((), ())
+
+
+def test_few_pairs_decide_nothing() -> None:
+    assert outcome(preferred_answers, margins(train=[-1.0] * 7)).status == "inconclusive"
+
+
+def pairs(folder: Path) -> Path:
+    """The rows of geography; rejected is the answer of the row before."""
+    folder.mkdir()
+    for name in ("train", "valid"):
+        lines = (FIXTURES / "data" / "geography" / f"{name}.jsonl").read_text().splitlines()
+        said = [json.loads(line)["messages"] for line in lines]
+        rows = [
+            {"prompt": m[0]["content"], "chosen": m[-1]["content"], "rejected": o[-1]["content"]}
+            for m, o in zip(said, [said[-1], *said[:-1]], strict=True)
+            if m[-1]["content"] != o[-1]["content"]
+        ]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def train_on_pairs(run: Path, data: Path, sign: float) -> None:
+    """Fifty steps of DPO on four pairs each; a sign of -1 asks for the rejected answers."""
+    mx.random.seed(0)
+    model, tokenizer = load(str(BASE))  # type: ignore[misc]
+    model.freeze()
+    linear_to_lora_layers(model, 2, LORA)
+    rows = [json.loads(line) for line in (data / "train.jsonl").read_text().splitlines()]
+
+    def tokens(row: dict[str, str], answer: str) -> tuple[list[int], int]:
+        asked = [{"role": "user", "content": row["prompt"]}]
+        prompt = tokenizer.apply_chat_template(asked, add_generation_prompt=True)
+        said = [*asked, {"role": "assistant", "content": row[answer]}]
+        return tokenizer.apply_chat_template(said), len(prompt)
+
+    encoded = [(tokens(row, "chosen"), tokens(row, "rejected")) for row in rows]
+
+    def likelihood(model: nn.Module, ids: list[int], prompt: int) -> mx.array:
+        each = nn.losses.cross_entropy(model(mx.array([ids[:-1]])), mx.array([ids[1:]]))
+        return -each[0, prompt - 1 :].sum()
+
+    def margin(model: nn.Module, pair: tuple[tuple[list[int], int], ...]) -> mx.array:
+        chosen, rejected = (likelihood(model, *each) for each in pair)
+        return chosen - rejected
+
+    reference = [margin(model, pair).item() for pair in encoded]
+
+    def loss(model: nn.Module, places: list[int]) -> mx.array:
+        gains = [margin(model, encoded[place]) - reference[place] for place in places]
+        return -nn.log_sigmoid(0.1 * sign * mx.stack(gains)).mean()
+
+    optimizer = optim.Adam(learning_rate=3e-4)
+    for step in range(50):
+        places = [(4 * step + each) % len(encoded) for each in range(4)]
+        _, gradients = nn.value_and_grad(model, loss)(model, places)
+        optimizer.update(model, gradients)
+        mx.eval(model.parameters(), optimizer.state)
+    run.mkdir()
+    weights = dict(tree_flatten(model.trainable_parameters()))
+    mx.save_safetensors(str(run / "adapters.safetensors"), weights)
+    config = {"fine_tune_type": "lora", "num_layers": 2, "lora_parameters": LORA}
+    config |= {"model": str(BASE), "data": str(data)}
+    (run / "adapter_config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(("sign", "code"), [(1.0, None), (-1.0, "preferred-answers.reversed")])
+def test_a_run_on_pairs(tmp_path: Path, sign: float, code: str | None) -> None:
+    data = pairs(tmp_path / "data")
+    train_on_pairs(tmp_path / "run", data, sign)
+    report = diagnose(tmp_path / "run", replay=False, budget=30.0)
+    (found,) = (each for each in report.outcomes if each.check == "preferred-answers")
+    assert [finding.code for finding in found.findings] == ([code] if code else [])
+    assert [seen.learned for seen in found.seen] == ([] if code else [True])
+    assert (report.root is None) if code is None else report.root.cause.id == "objective-reversed"
