@@ -126,7 +126,7 @@ _PADDED = 0.01
             says="{share:.0%} of the supervised tokens belong to prompts, because mask_prompt is "
             "off[ {by_default}].",
             expected="what you intend: either is sound",
-            fix="set mask_prompt: true to train on the answers only",
+            fix="nothing, where prompts are to be learned, too; else set mask_prompt: true",
         ),
         "pad-target": Symptom.info(
             "mlx-lm trains on one padding token after each row",

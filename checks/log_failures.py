@@ -22,7 +22,9 @@ checkpointing. Then resume from the last save the log mentions. An exception: wh
 says, which is made for it.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 
 from mlxdoctor.bugs.exceptions import meaning_of
@@ -108,6 +110,14 @@ _TELLING = ("out-of-memory", "gpu-error", "traceback", "killed", "aborted", "int
             "there is no validation loss: no figure of the log shows whether the model only "
             "learned its rows by heart.",
         ),
+        "rows-cut": Symptom.info(
+            "the trainer cut rows at its limit on their length",
+            "rows shorter than max_seq_length",
+            "Raise max_seq_length above the longest row, or split long rows: their answers are "
+            "what is cut.",
+            says="The trainer warned {warnings:* time} of rows longer than its limit, which it "
+            "cuts (first in line {line} of the log).",
+        ),
         "ends-early": Symptom.info(
             "the log ends before the iterations it announced",
             "reports up to {unit} {announced}",
@@ -118,15 +128,25 @@ _TELLING = ("out-of-memory", "gpu-error", "traceback", "killed", "aborted", "int
 )
 def log_failures(log: TrainingLog) -> Iterator[Sign]:
     segment = log.main
-    fatal = [failure for failure in log.notes.failures if failure.line_number > segment.last_line]
-    survived = [
-        failure for failure in log.notes.failures if failure.line_number <= segment.last_line
-    ]
+    # What breaks off once the training is over is a later program, or a later cell.
+    is_over = (line for line in log.notes.ended if line > segment.last_line > 0)
+    over = min(is_over, default=math.inf)
+    failures = log.notes.failures
+    fatal = [each for each in failures if segment.last_line < each.line_number <= over]
+    survived = [each for each in failures if each.line_number <= segment.last_line]
+    later = [each for each in failures if each.line_number > over]
     reached = max((int(series.iterations[-1]) for series in segment.series.values()), default=None)
     if fatal:
-        yield _failure(fatal, log, reached, ended=True)
+        when = f" after {segment.unit} {reached}" if reached is not None else ""
+        yield replace(_failure(fatal, log, when), onset=reached)
     if survived:
-        yield _failure(survived, log, reached, ended=False)
+        yield _failure(survived, log, ", and reports follow", ended=False)
+    if later:
+        yield _failure(later, log, " after the training was over", ended=False)
+    if log.notes.cut:
+        first = log.notes.cut[0]
+        figures = {"warnings": len(log.notes.cut), "line": first}
+        yield Sign("rows-cut", figures, where=f"line {first}")
     if log.notes.targetless:
         first = log.notes.targetless[0]
         figures = {"warnings": len(log.notes.targetless), "line": first}
@@ -145,7 +165,7 @@ def log_failures(log: TrainingLog) -> Iterator[Sign]:
 
 
 def _failure(
-    failures: list[LogFailure], log: TrainingLog, reached: int | None, *, ended: bool
+    failures: Sequence[LogFailure], log: TrainingLog, when: str, *, ended: bool = True
 ) -> Sign:
     # The failure that the others follow from; of exceptions the last, which ended the run.
     kind = min((failure.kind for failure in failures), key=_TELLING.index)
@@ -153,11 +173,8 @@ def _failure(
     worst = of_kind[-1 if kind == "traceback" else 0]
     is_explained = ended and worst.kind in ("traceback", "out-of-memory")
     meaning = meaning_of(worst) if is_explained else None
-    story = _FAILURES[worst.kind].meaning
-    if not ended:
-        story += ", and reports follow"
-    elif reached is not None:
-        story += f" after {log.main.unit} {reached}"
+    story = _FAILURES[worst.kind].meaning + when
+    story = story if ended else story.replace("the run ended with", "there was")
     place = _short(worst.place)
     is_quoted = worst.kind == "traceback" and worst.text[:9] != "Traceback"
     memory = log.main.get("peak_memory_gb")
@@ -175,7 +192,6 @@ def _failure(
             "peak_memory_gb": float(memory.values[-1]) if memory is not None else None,
         },
         where=place or f"line {worst.line_number}",
-        onset=reached if ended else None,
         severity=None if ended else Severity.INFO,
     )
 

@@ -105,7 +105,10 @@ def loss_trend(
             # Whether it is known that training began from the base model.
             is_fresh = config is not None or log.resumed is False
             yield from _never_learned(segment, curve, is_fresh=is_fresh)
-        yield from _learned(segment, curve)
+        learned = list(_learned(segment, curve))
+        yield from learned
+        if not learned and not by_code:
+            yield from _described(segment)
     if curve.points < ENOUGH:
         more = ", from a lower steps_per_report or a longer run"
         raise Inconclusive(
@@ -156,6 +159,30 @@ def _learned(segment: Segment, curve: SeriesFacts) -> Iterator[Seen]:
             "The training loss fell from {start:.3f}[ (median of the first {level_of} reports)] to "
             "{end:.3f}[ (median of the last {level_of} reports)].",
             {"start": curve.start, "end": curve.end, "level_of": level_of(curve)},
+        )
+
+
+def _described(segment: Segment) -> Iterator[Seen]:
+    """Where the losses lie, of a log in which nothing shows that they went anywhere."""
+    for name, words in (("train_loss", "training loss"), ("val_loss", "validation loss")):
+        losses = segment.finite(name)
+        if not len(losses):
+            continue
+        values = losses.values
+        yield Seen(
+            "The {series} [is {only:.3f}|lies between {low:.3f} and {high:.3f}, and ends at "
+            "{last:.3f}] ({count:* report}, {unit} {first_at}[ to {last_at}]).",
+            {
+                "series": words,
+                "only": float(values[0]) if len(losses) == 1 else None,
+                "low": float(values.min()),
+                "high": float(values.max()),
+                "last": float(values[-1]),
+                "count": len(losses),
+                "unit": segment.unit,
+                "first_at": int(losses.iterations[0]),
+                "last_at": int(losses.iterations[-1]) if len(losses) > 1 else None,
+            },
         )
 
 

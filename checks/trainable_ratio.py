@@ -83,7 +83,7 @@ def trainable_ratio(
         yield Sign("none-trainable", {"total_millions": logged.total_millions})
         return
     stated = config.fine_tune_type if config is not None else log.notes.header.get("type", "")
-    if (stated or "").startswith("full"):
+    if (stated or "").startswith("full") or "whole" in log.notes.header:
         raise NotApplicable("a full fine-tune trains whole weights")
     trainable = logged.trainable_millions * 1e6
     configured = (

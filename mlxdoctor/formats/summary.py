@@ -115,7 +115,7 @@ def _facts(report: Report) -> list[str]:
         return facts
     # The headline of a healthy run is the first of what was seen; a suspicion comes first.
     first = 1 if report.verdict is Verdict.HEALTHY and not is_poor(report) else 0
-    last = 1 if report.suspected is not None else SEEN
+    last = 1 if report.suspected is not None else max(SEEN - len(carrying), first + 1)
     return [*facts, *(seen.message for seen in report.seen[first:last])]
 
 
@@ -166,7 +166,7 @@ def headline(report: Report) -> str:
         return "Inconclusive: it learned, and too little is known to call it healthy"
     if {one.kind for one in report.evidence} == {"dataset"}:
         return "Inconclusive: these are training data, and nothing that a run left is with them"
-    return "Inconclusive: nothing shows that the model learned"
+    return "Inconclusive: too little shows whether the model learned"
 
 
 def _readiness(report: Report, planned: Planned) -> str:
@@ -281,8 +281,8 @@ def sentence(text: str) -> str:
 def reasons(report: Report, limit: int) -> list[Finding]:
     """The findings that carry the verdict, each code once.
 
-    With a root cause, those that count in its score, the weightiest first;
-    otherwise the worst, without notes.
+    With a root cause, those that count in its score, the weightiest first; otherwise the worst.
+    Notes are among them where nothing else is known of a run, if they ask for something.
     """
     # The first of a code is the worst of it.
     first_of_code: dict[str, Finding] = {}
@@ -293,7 +293,12 @@ def reasons(report: Report, limit: int) -> list[Finding]:
         weights = {term.code: term.weight for term in first.arithmetic}
         counting = [finding for finding in found if weights.get(finding.code, 0) > 0]
         return sorted(counting, key=lambda finding: -weights[finding.code])[:limit]
-    return [finding for finding in found if finding.severity is not Severity.INFO][:limit]
+    is_open = report.verdict is Verdict.INCONCLUSIVE and report.planned is None
+    notes = [one for one in found if one.severity is Severity.INFO and one.asks_for_something]
+    # In the order in which a reader of the log meets them.
+    notes.sort(key=lambda note: math.inf if note.onset is None else note.onset)
+    worse = [one for one in found if one.severity is not Severity.INFO]
+    return [*worse, *(notes if is_open else ())][:limit]
 
 
 def unit(report: Report) -> str:

@@ -46,7 +46,7 @@ TAIL = [10.318, 10.290, 9.941, 9.841, 9.639, 9.962, 10.292, 9.914, 10.156, 10.15
     ("losses", "val", "first", "signs"),
     [
         # An unusual text that is learned at once.
-        (decay(20, 5.0, 2.0), {1: 14.6}, 10, {}),
+        (decay(20, 5.0, 2.0), {1: 14.6}, 10, {"starts-above-uniform": "info"}),
         # Low at once.
         ([2.0, 0.2, 0.1], {1: 2.1}, 10, {"suspiciously-low": "info"}),
         ([2.0, 0.5, 0.01], {1: 2.1}, 10, {"suspiciously-low": "warning"}),
@@ -64,6 +64,9 @@ TAIL = [10.318, 10.290, 9.941, 9.841, 9.639, 9.962, 10.292, 9.914, 10.156, 10.15
         # Fallen by a tenth and more.
         ([11.5, 10.6, 9.9], {}, 2910, {}),
         ([14.0 - 0.45 * i for i in range(12)], {}, 2910, {}),
+        # Near it at the start, which is a note whatever became of it.
+        ([7.0, 5.5, 4.0, 3.0], {1: 9.6}, 10, {"starts-near-uniform": "info"}),
+        ([7.0, 5.5, 4.0, 3.0], {1: 7.6}, 10, {}),
     ],
 )
 def test_without_the_model(
@@ -182,7 +185,7 @@ def test_the_models_name_tells_its_vocabulary(logs: LogWriter, tmp_path: Path) -
     path = tmp_path / "run.yaml"
     path.write_text("model: mlx-community/Llama-3.2-3B-Instruct-4bit\niters: 100\n")
     log = logs.losses(decay(20, 5.0, 2.0), {1: 12.4})
-    assert severities(judge(loss_level, log)) == {}
+    assert severities(judge(loss_level, log)) == {"starts-near-uniform": "info"}
     one = finding(judge(loss_level, log, TrainingConfig.read(path)), "starts-above-uniform")
     assert one.measured["vocabulary"] == 128_256
     assert f"{math.log(128_256):.3f}" in one.message

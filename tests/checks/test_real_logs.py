@@ -52,11 +52,16 @@ SIGNS = {
         *("loss-trend.never-learned", "series-facts.gradient-zero"),
         "series-facts.validation-unmoved warning",
     ],
-    "no-supervised-tokens": ["loss-finite.non-finite-after-fall"],
+    "no-supervised-tokens": ["loss-finite.non-finite-after-fall", "log-failures.rows-cut info"],
     "overfitting": ["loss-trend.overfitting", "series-facts.same-token-count info"],
     "rate-far-too-high-nan": ["loss-finite.non-finite"],
     "rate-too-low": ["loss-trend.never-learned"],
-    "targets-too-long": ["loss-level.suspiciously-low info"],
+    "targets-too-long": [
+        *("loss-level.starts-near-uniform info", "loss-level.suspiciously-low info"),
+    ],
+    "labels-double-shift": ["loss-level.starts-near-uniform info"],
+    "CONTROL-torch-transformers-35438-ga1": ["loss-level.starts-near-uniform info"],
+    "torch-unsloth-255-plain": ["loss-level.starts-near-uniform info"],
 }
 PATHS = {path.stem: path for path in sorted(LOGS.glob("*.log"))}
 PATHS |= {path.parent.name: path for path in sorted(RUNS.glob("*/train.[jl]*"))}

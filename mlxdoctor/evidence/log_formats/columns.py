@@ -88,9 +88,11 @@ class Columns(LineFormat):
         step = None
         if head.step is not None:
             counted = values[head.step[0]] if head.step[0] < len(values) else None
-            if counted is None or not is_count(counted):
+            # Parts of an epoch count nothing: the rows are only ordered.
+            is_part = head.step[1] == "epoch" and "." in cells[head.step[0]]
+            if counted is None or not (is_part or is_count(counted)):
                 return head.delimiter == "|"
-            step = (head.step[1], counted)
+            step = None if is_part else (head.step[1], counted)
         runs: dict[str, dict[str, float]] = {}
         for index, run, name in head.metrics:
             if index < len(values) and (value := values[index]) is not None:

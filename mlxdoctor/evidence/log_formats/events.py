@@ -11,7 +11,7 @@ _HINT = re.compile(
     r"[Ss]av(?:ed|ing|e\s)|aram(?:eter)?s|[Mm]odel|[Ss]tarting|Test loss|Loading|[Tt]rainer"
     r"|Training|mlx|[Mm]emory|MEMORY|[Vv]alidation set|[Nn]o (?:valid|eval)"
     r"|[Nn]o \w+ (?:target|token|label)|[Aa]ll (?:the )?(?:masked|targets|tokens|labels)|torch"
-    r"|unsloth|transformers|RAM|ram\b"
+    r"|unsloth|transformers|RAM|ram\b|lora|LORA|tuning|cell ends|tokens"
 )
 _SAVED = re.compile(
     r"(?:Iter(?:ation)?\s+(\d+):\s*)?Saved\s+(final\s+)?(?:adapter\s+)?weights\s+to\s+(\S.*)"
@@ -74,17 +74,18 @@ class Events(LineFormat):
         if not _HINT.search(line):
             return False
         return (
-            self._saved(line)
+            self._saved(number, line)
             or self._parameters(line)
             or self._started(number, line)
             or self._warned(number, line)
             or self._introduced(line)
         )
 
-    def _saved(self, line: str) -> bool:
+    def _saved(self, number: int, line: str) -> bool:
         if match := _SAVED.search(line):
             iteration = int(match[1]) if match[1] and not match[2] else None
             files = [word.rstrip(".,") for word in match[3].split() if word != "and"]
+            self.notes.ended += [number] if match[2] else []
             self.notes.saves.append(Save(iteration, tuple(files)))
         elif match := _LISTED.search(line):
             named = _ITERATION.search(match[1])

@@ -8,6 +8,8 @@ from typing import Any
 
 from mlxdoctor.evidence.logs.log_format import DocumentFormat
 
+#: What stands between two cells; `log_formats/messages.toml` knows it.
+CELL_ENDS = "[the cell ends]\n"
 _ROW = re.compile(r"<tr\b[^>]{0,200}>(.*?)</tr>", re.DOTALL | re.IGNORECASE)
 _CELL = re.compile(r"<t[dh]\b[^>]{0,200}>([^<]{0,200})", re.IGNORECASE)
 
@@ -41,7 +43,7 @@ class Notebook(DocumentFormat):
 def _outputs(cells: list[Any]) -> Iterator[str]:
     for cell in cells:
         outputs = cell.get("outputs") if isinstance(cell, dict) else None
-        stream, is_ended = "", True
+        stream, is_ended, has_said = "", True, False
         for output in outputs if isinstance(outputs, list) else ():
             if not isinstance(output, dict):
                 continue
@@ -51,9 +53,9 @@ def _outputs(cells: list[Any]) -> Iterator[str]:
             if not text:
                 continue
             yield text if is_ended or (name and name == stream) else "\n" + text
-            stream, is_ended = name, text.endswith("\n")
-        if not is_ended:
-            yield "\n"
+            stream, is_ended, has_said = name, text.endswith("\n"), True
+        if has_said:
+            yield CELL_ENDS if is_ended else f"\n{CELL_ENDS}"
 
 
 def _text(output: Mapping[str, Any]) -> str:
