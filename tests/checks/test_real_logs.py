@@ -23,8 +23,11 @@ SIGNS = {
     ],
     "mlx-examples-199-flat": ["loss-trend.never-learned warning"],
     "mlx-examples-620-a-rank64-lr7e-5": ["loss-trend.diverged"],
-    "mlx-examples-664-oom": ["log-failures.ends-early info"],
-    "mlx-examples-724-memory-growth": ["log-failures.ends-early info"],
+    "mlx-examples-620-c-qwen1.5-14b-before-nan": ["series-facts.memory-rose info"],
+    "mlx-examples-664-oom": ["series-facts.memory-rose info", "log-failures.ends-early info"],
+    "mlx-examples-724-memory-growth": [
+        *("series-facts.memory-rose info", "log-failures.ends-early info"),
+    ],
     "mlx-lm-18-a-0.22.0-suspiciously-fast": [
         *("loss-level.suspiciously-low info", "log-failures.ends-early info"),
     ],

@@ -128,7 +128,7 @@ COLUMNS = {
     ],
     "Peak mem 0.5 GB, Tokens/sec": [([190.0] * 3 + [27.0, 28.0], "speed-fell info")],
     "peak_memory": [
-        ([20.0 + 0.5 * i for i in range(24)], "memory-grows warning"),
+        ([20.0 + 0.5 * i for i in range(24)], "memory-grows warning memory-rose info"),
         ([20.0 + 0.5 * (i // 3) for i in range(24)], ""),
         ([20.0 + 0.05 * i for i in range(24)], ""),
         ([0.5 + 0.1 * i for i in range(24)], ""),
