@@ -69,8 +69,6 @@ def command(
     from mlxdoctor.labels.label_rows import labelled, totals
 
     tokenizer = Tokenizer.read(base)
-    if config is not None and config.is_dir():
-        config /= "adapter_config.json"
     settings = TrainingConfig.read(config) if config is not None else None
     dataset = Dataset.read(data, settings)
     name = "train" if data.is_dir() else next(iter(dataset.splits))

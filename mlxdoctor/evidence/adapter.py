@@ -26,6 +26,8 @@ FILE_NAMES = (
     "adapters.npz",
     "adapter.safetensors",
 )
+#: The parameters of an adapter that mlx-lm makes, by the last part of their name.
+ADAPTER_LEAVES = frozenset({"lora_a", "lora_b", "m"})
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)\.(.+)$")
 #: The names of factors, by whose they are.

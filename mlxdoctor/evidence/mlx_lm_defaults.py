@@ -32,12 +32,7 @@ MEANT: Mapping[str, str] = {
 }
 OPTIMIZERS = tuple(_KEYS["optimizer"]["among"])
 #: Schedule -> how many arguments it takes.
-SCHEDULES = {
-    "cosine_decay": (2, 3),
-    "exponential_decay": (2,),
-    "linear_schedule": (3,),
-    "step_decay": (3,),
-}
+SCHEDULES: Mapping[str, list[int]] = _KEYS["lr_schedule.arguments"]["counts"]
 
 
 def _is_number(value: object) -> bool:

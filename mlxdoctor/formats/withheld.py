@@ -12,7 +12,7 @@ Text of a run gets into a report in three ways, and leaves it in as many:
 File names, configuration, log figures and token ids stay.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, groupby
 from typing import TypeVar
@@ -27,10 +27,6 @@ R = TypeVar("R", bound=Report)
 
 #: A stretch of a row or an output that may not occur in the report (characters).
 PIECE = 12
-#: For speed, rows are looked up at every STRIDE-th place only: any stretch of PIECE characters
-#: holds a whole one of SEED that starts at such a place.
-SEED = 6
-STRIDE = PIECE - SEED + 1
 #: Fields that can't hold text of a row: names, figures, and what we wrote ourselves.
 _OWN_FIELDS = OWN | {
     *("commands", "diagnosis", "name", "version", "versions"),
@@ -81,20 +77,17 @@ def taken_out(value: T, texts: Iterable[str]) -> T:
 
 def _pieces_in(shown: Iterable[str], texts: Iterable[str]) -> frozenset[str]:
     """The stretches of `PIECE` characters that the report shares with one of the texts."""
-    pieces: set[str] = set()
-    seeds: set[str] = set()
-    for one in map(_spaced, shown):
-        pieces.update(one[at : at + PIECE] for at in range(len(one) - PIECE + 1))
-        seeds.update(one[at : at + SEED] for at in range(len(one) - SEED + 1))
+    pieces = frozenset(piece for text in map(_spaced, shown) for piece in _pieces_of(text))
     found: set[str] = set()
     for text in texts:
         # As it is, and as it reads once somebody has joined its lines.
         for read in {_spaced(text), " ".join(text.split())}:
-            for at in range(0, len(read) - SEED + 1, STRIDE):
-                if read[at : at + SEED] in seeds:
-                    starts = range(max(0, at - STRIDE + 1), at + 1)
-                    found.update({read[start : start + PIECE] for start in starts} & pieces)
+            found.update(pieces.intersection(_pieces_of(read)))
     return frozenset(found)
+
+
+def _pieces_of(text: str) -> Iterator[str]:
+    return (text[at : at + PIECE] for at in range(len(text) - PIECE + 1))
 
 
 def _spaced(text: str) -> str:

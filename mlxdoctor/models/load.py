@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from mlxdoctor.evidence.adapter import Adapter, layer_of
+from mlxdoctor.evidence.adapter import ADAPTER_LEAVES, Adapter, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.chat_template import TemplateFailure, TemplateTooMuch
 from mlxdoctor.evidence.code_files import code_named_in
@@ -216,8 +216,6 @@ def _load_adapter(model: Any, file: Path) -> None:
     import mlx.core as mx
     from mlx.utils import tree_flatten
     from mlx_lm.utils import load_adapters
-
-    from mlxdoctor.models.parameters import ADAPTER_LEAVES
 
     # mlx-lm loads folders only: each file, a checkpoint too, is shown to it under the usual name.
     stated, _ = read_json_object(file.parent / CONFIG_NAME)

@@ -10,8 +10,8 @@ from typing import Any
 from mlx import nn
 from mlx.utils import tree_flatten
 
-#: The parameters of an adapter, by the last part of their name.
-ADAPTER_LEAVES = frozenset({"lora_a", "lora_b", "m"})
+from mlxdoctor.evidence.adapter import ADAPTER_LEAVES
+
 _LAYER = re.compile(r"\.\d+\.")
 
 

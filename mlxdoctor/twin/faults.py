@@ -20,8 +20,8 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from mlxdoctor.evidence.adapter import ADAPTER_LEAVES
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.models.parameters import ADAPTER_LEAVES
 from mlxdoctor.twin.attach import call_through, convert, trained_layers, unfreeze
 from mlxdoctor.twin.batches import Batch, Batches
 from mlxdoctor.twin.other_losses import loss_without, shifted_loss

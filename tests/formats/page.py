@@ -68,12 +68,6 @@ class Page(HTMLParser):
         """The text of the page, or that inside elements of one name."""
         return "".join(one for inside, one in self.texts if tag is None or tag in inside)
 
-    @property
-    def structure(self) -> list[tuple[str, tuple[str, ...]]]:
-        """Elements with the names of their attributes; the styles of code left out."""
-        shown = [one for one in self.elements if one[0] not in {"code", "ins", "del"}]
-        return [(tag, tuple(attributes)) for tag, attributes in shown]
-
 
 def live_in_page(source: str, word: str) -> list[str]:
     """What of an HTML page is not harmless, or has `word` where it could act."""

@@ -6,13 +6,6 @@ from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar, messages
 from mlxdoctor.evidence.logs.series import MAX_HEADER, Save, Trainable
 from mlxdoctor.evidence.logs.text_stream import to_number
 
-#: What every line below has.
-_HINT = re.compile(
-    r"[Ss]av(?:ed|ing|e\s)|aram(?:eter)?s|[Mm]odel|[Ss]tarting|Test loss|Loading|[Tt]rainer"
-    r"|Training|mlx|[Mm]emory|MEMORY|[Vv]alidation set|[Nn]o (?:valid|eval)"
-    r"|[Nn]o \w+ (?:target|token|label)|[Aa]ll (?:the )?(?:masked|targets|tokens|labels)|torch"
-    r"|unsloth|transformers|RAM|ram\b|lora|LORA|tuning|cell ends|tokens"
-)
 _SAVED = re.compile(
     r"(?:Iter(?:ation)?\s+(\d+):\s*)?Saved\s+(final\s+)?(?:adapter\s+)?weights\s+to\s+(\S.*)"
 )
@@ -71,8 +64,6 @@ class Events(LineFormat):
         self._counts: dict[str, float] = {}
 
     def read(self, number: int, line: str) -> bool:
-        if not _HINT.search(line):
-            return False
         return (
             self._saved(number, line)
             or self._parameters(line)

@@ -33,11 +33,6 @@ _RAISED = re.compile(
     r"^(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Warning|Exit)\b.*|^[A-Za-z_][\w.]*: .+"
 )
 _BARE = re.compile(r"^(?P<name>[A-Za-z_][\w.]{0,100}(?:Error|Exception)): \S")
-#: What every line below has.
-_HINT = re.compile(
-    r"emory|OOM|oom|allocat|bad_alloc|ommand buffer|CUDA|Metal|[Kk]illed|signal|SIG|Interrupt"
-    r"|interrupt|terminat|[Aa]bort|fault|bus error|Error|Exception|Traceback"
-)
 _FAILURES = messages("failures")
 
 
@@ -68,8 +63,6 @@ class Failures(LineFormat):
             self._add(self._begun, next(kinds, "traceback"), line if is_end else _BEGIN)
             if is_end:
                 return True
-        if not _HINT.search(line):
-            return False
         # Of one in a box its last line is read, which stands below the box.
         if _BEGIN in line and "╭" not in line:
             self._is_open, self._begun = True, number

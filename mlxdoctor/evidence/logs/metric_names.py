@@ -19,18 +19,7 @@ _FOREIGN = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, _ENGLISH))})(?!\w)",
 _ALIASES = {alias: name for name, aliases in CANONICAL.items() for alias in (*aliases, name)}
 
 #: Names of the column that counts updates, best first.
-STEPS = (
-    "iteration",
-    "iter",
-    "it",
-    "global_step",
-    "train_global_step",
-    "step",
-    "steps",
-    "iters",
-    "updates",
-    "i",
-)
+STEPS: tuple[str, ...] = tuple(_TABLES["steps"])
 
 #: Keys of a trainer's closing summary, which repeats names with another meaning.
 SUMMARY_KEYS = frozenset(("train_runtime", "total_flos", "train_samples_per_second"))

@@ -7,7 +7,7 @@ separators; `parse` takes such a line apart.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from mlxdoctor.evidence.logs.log_format import LIKE_NUMBER
 from mlxdoctor.evidence.logs.metric_names import CANONICAL, STAND_INS, canonical, snake_case, unique
@@ -17,8 +17,6 @@ from mlxdoctor.evidence.logs.text_stream import NUMBER
 MAX_NUMBERS = 64
 #: Characters before a counter that its number's name is looked for in.
 MAX_NAME = 100
-#: Sequences of words that are remembered from one log to the next.
-MAX_KNOWN = 1024
 
 #: A number that is not part of a word, save in `Peak58.9`, and the suffix that stands for
 #: thousands or millions.
@@ -143,7 +141,6 @@ def split(line: str) -> tuple[tuple[str, ...], list[str]]:
     return tuple(pieces[0::2]), pieces[1::2]
 
 
-@lru_cache(maxsize=MAX_KNOWN)
 def understand(texts: tuple[str, ...]) -> Words:
     """What the texts around a line's numbers say."""
     before = texts[:-1]

@@ -110,7 +110,7 @@ def measure(
 def _measured(trainer: Trainer, steps: int, tell: Progress) -> TrainingStep:
     from mlxdoctor.measure.training_step.calls import as_called
     from mlxdoctor.measure.training_step.logits import Gradients, align, gradients_of
-    from mlxdoctor.measure.training_step.preferences import read_preferences
+    from mlxdoctor.measure.training_step.preferences import pairs_in, policy_in
     from mlxdoctor.measure.training_step.state import handed_back, read_state
     from mlxdoctor.measure.training_step.steps import evaluating, forward_pass, make_steps
 
@@ -134,7 +134,8 @@ def _measured(trainer: Trainer, steps: int, tell: Progress) -> TrainingStep:
             try:
                 gradients = gradients_of(loss, model)
                 alignment = align(gradients, trainer.tokenizer)
-                preferences = read_preferences(trainer, gradients, alignment)
+                pairs = pairs_in(trainer, alignment)
+                preferences = pairs or policy_in(trainer, gradients, alignment)
                 step = replace(step, alignment=alignment, preferences=preferences)
             except InputError:
                 raise

@@ -99,19 +99,12 @@ def _named(arrays: list[BatchArray], name: str | int, what: str) -> list[BatchAr
     raise InputError(None, problem, "name another")
 
 
-def read_preferences(
-    trainer: Trainer, gradients: Gradients, alignment: Alignment
-) -> Preferences | None:
-    """How the loss pushes answers that it holds against each other; None where nothing names them.
+def pairs_in(trainer: Trainer, alignment: Alignment) -> Preferences | None:
+    """How the loss pushes chosen and rejected rows; None where nothing names them.
 
     Raises:
         InputError: the batch has no arrays of the names that the trainer gave.
     """
-    return _pairs(trainer, alignment) or _policy(trainer, gradients, alignment)
-
-
-def _pairs(trainer: Trainer, alignment: Alignment) -> Preferences | None:
-    """Chosen and rejected rows."""
     rows = _rows(alignment)
     if trainer.pairs == "halves":
         names = ("the first half of the rows", "the second half")
@@ -165,8 +158,8 @@ def _holds(texts: list[str], row: Tokens) -> bool:
     return any(bare in text for text in texts)
 
 
-def _policy(trainer: Trainer, gradients: Gradients, alignment: Alignment) -> Preferences | None:
-    """Rewarded answers, and their pushes where every reward is reversed."""
+def policy_in(trainer: Trainer, gradients: Gradients, alignment: Alignment) -> Preferences | None:
+    """Rewarded answers, and their pushes where every reward is reversed; else as `pairs_in`."""
     rewards: BatchArray | None = None
     if callable(trainer.rewards):
         batch = trainer.rewards(-1.0)

@@ -8,8 +8,9 @@ import mlx.core as mx
 from mlx import nn
 from mlx.utils import tree_flatten, tree_map
 
+from mlxdoctor.evidence.adapter import ADAPTER_LEAVES
 from mlxdoctor.measure.training_step.values import State
-from mlxdoctor.models.parameters import ADAPTER_LEAVES, count_parameters
+from mlxdoctor.models.parameters import count_parameters
 
 #: MLX's own bookkeeping: a class that replaces it hides what is trained.
 BOOKKEEPING = ("trainable_parameters", "parameters", "freeze", "unfreeze", "update")

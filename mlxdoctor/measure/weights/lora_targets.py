@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from mlxdoctor.evidence.adapter import Adapter, layer_of
+from mlxdoctor.evidence.adapter import ADAPTER_LEAVES, Adapter, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.mlx_lm_defaults import NEEDS
@@ -22,7 +22,6 @@ _NOT_LINEAR = re.compile(r"vision|visual|audio|conv|rotary")
 _TAKES_ALL = frozenset({"adapter_path", "grad_accumulation_steps", "test_batches", "train"})
 #: The number of a layer, or of a block, in a module's name.
 _NUMBER = re.compile(r"\.\d+\.")
-_LEAVES = frozenset({"lora_a", "lora_b", "m"})
 #: Characters of a value that are shown.
 _SHOWN = 40
 
@@ -159,7 +158,7 @@ def refused_tensors(
             name for name, module in modules if module.rank != rank
         ],
         "they are no adapter's parameters": [
-            name for name in others if name.rpartition(".")[2] not in _LEAVES
+            name for name in others if name.rpartition(".")[2] not in ADAPTER_LEAVES
         ],
         "fine_tune_type is not dora, so that nothing is scaled": [
             name for name in adapter.tensors if name.endswith(".m") and not is_dora
