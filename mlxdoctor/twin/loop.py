@@ -13,7 +13,8 @@ from mlxdoctor.models.parameters import count_parameters
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.batches import Batch
 from mlxdoctor.twin.masked_loss import evaluate, scalar
-from mlxdoctor.twin.prepared import Parts, Plan, Prepared, plan_of, prepared
+from mlxdoctor.twin.parts import Parts
+from mlxdoctor.twin.prepared import Plan, Prepared, plan_of, prepared
 from mlxdoctor.twin.records import (
     StepRecord,
     TrainingResult,

@@ -33,13 +33,13 @@ from mlxdoctor.models.load import LoadedModels
 from mlxdoctor.models.mean_loss import Figures, ratio
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.time_budget import Pace
+from mlxdoctor.twin.batches import Batch
+from mlxdoctor.twin.parts import Parts
 from mlxdoctor.twin.replay import Replay
 from mlxdoctor.twin.rerun import AsConfigured, deadline_of, says_how
 from mlxdoctor.twin.settings import Settings
 
 if TYPE_CHECKING:
-    from mlxdoctor.twin.batches import Batch
-    from mlxdoctor.twin.prepared import Parts
     from mlxdoctor.twin.trials import Trials
 
 #: Updates that the twin makes, and the fewest that tell anything.

@@ -112,7 +112,7 @@ def test_without_a_validation_another_optimiser_is_no_other_base(
 ) -> None:
     """Its reports agree by chance with those of a quantised base."""
     some = [each for each in readings() if "padding token" in each.clause or "bits" in each.clause]
-    monkeypatch.setattr("mlxdoctor.twin.reading.readings", lambda: some)
+    monkeypatch.setattr("mlxdoctor.twin.replay.readings", lambda: some)
     made(tmp_path, learning_rate=6e-4)
     folder = tmp_path / "adapters"
     change_json(folder / "adapter_config.json", learning_rate=3e-4)
