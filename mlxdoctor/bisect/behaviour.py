@@ -8,6 +8,7 @@ from math import isfinite
 import numpy as np
 from numpy.typing import NDArray
 
+from mlxdoctor.engines.text import evenly
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import Checkpoint
 from mlxdoctor.evidence.config import TrainingConfig
@@ -78,10 +79,7 @@ def measured_saves(
 ) -> dict[int, Behaviour]:
     """Place of a save -> what it does: of all, or of as many as show the lowest and the break."""
     seen: dict[int, Behaviour] = {}
-    wanted = list(places)
-    if len(places) > MEASURED:
-        spacing = (len(places) - 1) / (MEASURED - 1)
-        wanted = [places[round(number * spacing)] for number in range(MEASURED)]
+    wanted = [places[i] for i in evenly(len(places), MEASURED)]
     while wanted:
         seen |= {place: measure(place) for place in wanted}
         # Halfway between the save with the lowest loss and its neighbours, and into the break.
