@@ -163,11 +163,6 @@ class Reach:
         return self.lacking <= LACKING
 
     @property
-    def lacks_something(self) -> bool:
-        """Whether it visibly did not."""
-        return self.lacking > LACKING
-
-    @property
     def is_only_slow(self) -> bool:
         """Whether a plan gets there by as many updates as gain like its first ones: at the most."""
         gained = self.untouched - self.tuned

@@ -202,10 +202,8 @@ class _Search:
 
     def _is_plain(self, shape: Ground) -> bool:
         """Whether it is the loss as most trainers write it, over whole rows or answers alone."""
-        from mlxdoctor.twin.masked_loss import exact_loss
-
-        is_usual = shape.parts.encode is self.bench.usual.parts.encode
-        return is_usual and shape.parts.loss is exact_loss
+        plain = self._plain[0].parts
+        return shape.parts.encode is plain.encode and shape.parts.loss is plain.loss
 
     def _exactly(
         self, shape: Ground, near: Sequence[Level]
