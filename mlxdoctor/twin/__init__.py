@@ -14,17 +14,10 @@ in), `reach` (what rows teach in a few steps at a rate) and `predict` (memory an
 Importing this package loads no MLX; `train` does.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.twin.records import StepRecord, TrainingResult, ValidationRecord
+from mlxdoctor.twin.parts import Parts
+from mlxdoctor.twin.records import StepRecord, Tell, TrainingResult, ValidationRecord
 from mlxdoctor.twin.settings import Settings
-
-if TYPE_CHECKING:
-    from mlxdoctor.twin.loop import Tell
-    from mlxdoctor.twin.parts import Parts
 
 __all__ = ["Settings", "StepRecord", "TrainingResult", "ValidationRecord", "train"]
 

@@ -349,6 +349,22 @@ class TimedBatch:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Timed:
+    """What the batches of a plan take.
+
+    Attributes:
+        trained: every training batch whose shape was compiled before.
+        validated: every validation batch likewise.
+        longest: rows, inputs a row and peak of memory in bytes of a step on the longest batch of
+            the rows; None where there was no time for it.
+    """
+
+    trained: tuple[TimedBatch, ...]
+    validated: tuple[TimedBatch, ...]
+    longest: tuple[int, int, int] | None
+
+
 #: Of the whole: clocks change, and other programs take their turn.
 SPREAD = 0.1
 

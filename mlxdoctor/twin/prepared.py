@@ -17,6 +17,7 @@ from mlxdoctor.twin.attach import prepare, recompute_activations
 from mlxdoctor.twin.batches import Batch, exact_batches, parity_batches
 from mlxdoctor.twin.masked_loss import exact_loss
 from mlxdoctor.twin.parts import Parts
+from mlxdoctor.twin.records import Plan
 from mlxdoctor.twin.settings import Settings
 from mlxdoctor.twin.token_rows import TokenRows, encode, only_supervised
 
@@ -87,10 +88,6 @@ def prepared(settings: Settings, parts: Parts | None = None) -> Prepared:
     if settings.grad_checkpoint:
         recompute_activations(model.layers)
     return Prepared(settings, parts, model, tokenizer, rows)
-
-
-#: What a run is about to train, with which memory, on what: lines for a person.
-Plan = tuple[str, ...]
 
 
 def plan_of(run: Prepared, optimizer: Any) -> Plan:

@@ -1,7 +1,5 @@
 """Runs of other trainers, replayed: each reading is found where a trainer did what it says."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
