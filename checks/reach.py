@@ -27,7 +27,7 @@ from collections.abc import Iterator
 
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
-from mlxdoctor.twin.reach import SHORT, Reach
+from mlxdoctor.twin.reach import LACKING, SHORT, Reach
 
 #: Of what the twin gained, what a run lacks that certainly went wrong.
 FAR = 1 / 3
@@ -126,7 +126,7 @@ def reach(reach: Reach) -> Iterator[Sign | Seen]:
         "after": reach.after or None,
         "cured": reach.cured,
     }
-    if reach.lacks_something and reach.tuned - (reach.whole or 0.0) > ERRORS * reach.noise:
+    if reach.lacking > LACKING and reach.tuned - (reach.whole or 0.0) > ERRORS * reach.noise:
         severity = Severity.WARNING if reach.lacking <= FAR else None
         yield Sign("not-what-was-learned", measured, severity=severity)
         return

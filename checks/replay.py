@@ -26,7 +26,7 @@ from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.exhibits import Curve, ReplayCurve
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
 from mlxdoctor.twin.levels import Level, before_the_end, misfit
-from mlxdoctor.twin.reach import SHORT, Reach
+from mlxdoctor.twin.reach import LACKING, SHORT, Reach
 from mlxdoctor.twin.reading import readings
 from mlxdoctor.twin.replay import Replay
 
@@ -117,7 +117,7 @@ def replay(
     if off == 0.0:
         yield Seen(_AS_COMPUTED, measured)
         # Losses within the noise of batches prove nothing against all updates made again.
-        is_worse = reach is not None and reach.lacks_something
+        is_worse = reach is not None and reach.lacking > LACKING
         if any(level.what == "report" for level in start) and not is_worse:
             yield Sign("as-computed", measured)
         return

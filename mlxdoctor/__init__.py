@@ -9,8 +9,6 @@ What is listed in `__all__` is loaded on first use, so that `mlxdoctor --help` a
 readers of single files cost nothing more.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 # The functions outrank the packages of those names.

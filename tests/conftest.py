@@ -1,7 +1,5 @@
 """What several tests need: the fixture runs, and the logs of reported ones."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -21,9 +21,9 @@ from mlxdoctor.check import discover
 from mlxdoctor.diagnosis import judge
 from mlxdoctor.finding import Outcome, Severity, Status
 from mlxdoctor.run import Run
-from tests.conftest import FIXTURES
+from tests.conftest import BASE, FIXTURES
 from tests.edits import change_json
-from tests.reproduce.real import BASE, trained
+from tests.reproduce.real import trained
 from tests.twin.small import small_moe
 
 pytestmark = pytest.mark.slow(50)

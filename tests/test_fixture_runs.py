@@ -1,7 +1,5 @@
 """Every fixture run gets its known cause first; the healthy ones get nothing."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

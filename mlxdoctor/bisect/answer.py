@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tabulate import tabulate
+
 from mlxdoctor.bisect.behaviour import HELD_OUT
 from mlxdoctor.bisect.table import Bisection
 from mlxdoctor.engines.tensors import QUANTITIES
@@ -133,8 +135,6 @@ def notes(table: Bisection) -> Iterator[str]:
 
 def render(table: Bisection, *, is_markdown: bool) -> str:
     """The answers, the table and the notes, as plain text or Markdown."""
-    from tabulate import tabulate
-
     clean = escape.markdown if is_markdown else escape.terminal
     answer = as_object(table)
     best = str(table.rows[table.best.place].path) if table.best is not None else None

@@ -1,16 +1,14 @@
 """What the saves of a run answer: the losses of the right answers, and answers of their own."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mlxdoctor.engines.text import evenly
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import Checkpoint
 from mlxdoctor.evidence.config import TrainingConfig
@@ -21,12 +19,11 @@ from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.judge import collapse
 from mlxdoctor.judge.log_at_saves import LOST_SHARE
 from mlxdoctor.measure.text.statistics import SIGNIFICANCE, Rate, is_raised, rate, sign_test
-from mlxdoctor.models.losses import ENOUGH_ROWS
-
-if TYPE_CHECKING:
-    from mlxdoctor.models.load import LoadedModels
-    from mlxdoctor.models.losses import RowLosses, RowPass
-    from mlxdoctor.run import Run
+from mlxdoctor.models.answer import answer
+from mlxdoctor.models.load import LoadedModels, end_tokens, load
+from mlxdoctor.models.losses import ENOUGH_ROWS, Meter, RowLosses, RowPass
+from mlxdoctor.models.prompts import prompts_for
+from mlxdoctor.run import Run
 
 Floats = NDArray[np.float64]
 
@@ -82,10 +79,7 @@ def measured_saves(
 ) -> dict[int, Behaviour]:
     """Place of a save -> what it does: of all, or of as many as show the lowest and the break."""
     seen: dict[int, Behaviour] = {}
-    wanted = list(places)
-    if len(places) > MEASURED:
-        spacing = (len(places) - 1) / (MEASURED - 1)
-        wanted = [places[round(number * spacing)] for number in range(MEASURED)]
+    wanted = [places[i] for i in evenly(len(places), MEASURED)]
     while wanted:
         seen |= {place: measure(place) for place in wanted}
         # Halfway between the save with the lowest loss and its neighbours, and into the break.
@@ -162,13 +156,10 @@ class SaveMeasure:
         split = next((name for name in SPLITS if name in dataset.splits), None)
         if split is None:
             raise Missing("the data has no rows")
-        from mlxdoctor.models.prompts import prompts_for
-
         self.split = split
         self._rows = build(dataset, self._tokenizer, run.get(TrainingConfig), split=split)
         self._saves, self._progress = saves, run.progress
-        ends = (*self._tokenizer.eos_token_ids, *self._base.eos_token_ids)
-        self._ends = tuple(dict.fromkeys(ends))
+        self._ends = end_tokens(self._tokenizer, self._base)
         self._prompts = prompts_for(
             dataset, self._tokenizer, held_out=HELD_OUT_PROMPTS, trained=TRAINED_PROMPTS
         )
@@ -178,9 +169,6 @@ class SaveMeasure:
 
     def save(self, place: int) -> Behaviour:
         """The losses and the answers of the save at a place."""
-        from mlxdoctor.models.load import load
-        from mlxdoctor.models.losses import Meter
-
         if self._progress is not None:
             self._progress("measuring checkpoints", self._done, len(self._saves))
         self._done += 1
@@ -204,8 +192,6 @@ class SaveMeasure:
 
     def _collapsed(self, model: object) -> list[bool]:
         """Whether each prompt's answer, without the token that ends it, is collapsed."""
-        from mlxdoctor.models.answer import answer
-
         answers = answer(model, self._prompts, self._ends, MAX_TOKENS)
         return [
             collapse.is_collapsed([token for token in tokens if token not in self._ends])

@@ -1,11 +1,9 @@
 """A table over the saves: what file, log and model say of each, the last good and the best."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from mlxdoctor.bisect.behaviour import (
     HELD_OUT,
@@ -22,10 +20,8 @@ from mlxdoctor.evidence.kind import Missing
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.judge.log_at_saves import LoggedCourse
 from mlxdoctor.judge.save_flaws import Flaw, SaveVerdict, Standing, examine
+from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
-
-if TYPE_CHECKING:
-    from mlxdoctor.run import Run
 
 
 @dataclass(frozen=True)

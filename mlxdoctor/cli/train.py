@@ -12,7 +12,7 @@ from mlxdoctor.template import fill
 
 if TYPE_CHECKING:
     from mlxdoctor.twin import Settings, StepRecord, ValidationRecord
-    from mlxdoctor.twin.prepared import Plan
+    from mlxdoctor.twin.records import Plan
     from mlxdoctor.watch.alarms import Alarm
     from mlxdoctor.watch.monitor import LogRow
 

@@ -87,13 +87,15 @@ class BaseModel:
         text = self.config.get("text_config")
         return text.get(key) if isinstance(text, dict) else None
 
-    def _integer(self, *keys: str) -> int | None:
-        return next((value for key in keys if type(value := self.stated(key)) is int), None)
+    def whole(self, *keys: str) -> int | None:
+        """The first whole number above zero that is stated under one of the keys."""
+        values = map(self.stated, keys)
+        return next((value for value in values if type(value) is int and value > 0), None)
 
     @cached_property
     def num_layers(self) -> int | None:
         """How many layers there are, as stated, or else as the tensors show."""
-        stated = self._integer("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+        stated = self.whole("num_hidden_layers", "n_layer", "n_layers", "num_layers")
         if stated is not None:
             return stated
         layers = [layer for name in self.tensors if (layer := layer_of(name)[0]) is not None]
@@ -102,12 +104,12 @@ class BaseModel:
     @property
     def hidden_size(self) -> int | None:
         """The width of the residual stream, as stated."""
-        return self._integer("hidden_size", "n_embd", "d_model", "dim")
+        return self.whole("hidden_size", "n_embd", "d_model", "dim")
 
     @property
     def vocab_size(self) -> int | None:
         """Rows of the embedding, as stated."""
-        return self._integer("vocab_size", "n_vocab")
+        return self.whole("vocab_size", "n_vocab")
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:

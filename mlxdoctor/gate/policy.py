@@ -6,8 +6,6 @@ from the policy's folder: `adapters/old` also matches all that is below it, `*` 
 slash, `**` does.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -97,7 +95,7 @@ def matches(patterns: Sequence[str], key: str) -> bool:
 
 
 @cache
-def _spec(patterns: tuple[str, ...]) -> GitIgnoreSpec:
+def _spec(patterns: tuple[str, ...]) -> "GitIgnoreSpec":
     from pathspec import GitIgnoreSpec
 
     return GitIgnoreSpec.from_lines(patterns)

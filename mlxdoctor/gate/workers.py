@@ -42,8 +42,8 @@ class Workers:
     end: Callable[[], None]
 
 
-def examine_all(tasks: Sequence[Task], workers: Workers, finished: Finished) -> bool:
-    """Examine every task, whatever becomes of some; False where that was interrupted.
+def examine_all(tasks: Sequence[Task], workers: Workers, finished: Finished) -> None:
+    """Examine every task, whatever becomes of some, until that is interrupted.
 
     `finished` is called for each, in the order in which they end.
     """
@@ -62,10 +62,8 @@ def examine_all(tasks: Sequence[Task], workers: Workers, finished: Finished) -> 
             for future, number in running.items():
                 if future.done():
                     finished(number, _came_of(tasks[number], future))
-        return False
     finally:
         workers.end()
-    return True
 
 
 def _came_of(task: Task, future: Future[Examined]) -> Examined:

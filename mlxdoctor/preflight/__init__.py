@@ -4,8 +4,6 @@ A configuration, its data and its base model are looked at as `diagnose` looks a
 same checks. The function stands here, and loads the rest when it is called.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +20,9 @@ def preflight(
     seconds: float = 120.0,
     elsewhere: bool = False,
     memory: int | None = None,
-    progress: Progress | None = None,
+    progress: "Progress | None" = None,
     **changes: Any,
-) -> RunReport:
+) -> "RunReport":
     """Look at a run before it is made.
 
     Args:

@@ -1,12 +1,10 @@
 """A configuration in, a report out: what it plans, looked at by the checks of `diagnose`."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mlxdoctor.api import RunReport, examined
 from mlxdoctor.evidence.base_model import BaseModel
@@ -25,12 +23,9 @@ from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.time_budget import TimeBudget
 from mlxdoctor.template import duration
 from mlxdoctor.twin.batches import padded_width
-from mlxdoctor.twin.predict import Device, predict_memory, predict_time
+from mlxdoctor.twin.predict import Device, Timed, predict_memory, predict_time
 from mlxdoctor.twin.reach import Reach
 from mlxdoctor.verdict import CauseStatus, Readiness, Verdict
-
-if TYPE_CHECKING:
-    from mlxdoctor.preflight.steps import Timed
 
 #: What a plan can have; the rest comes with the run.
 _BEFORE = frozenset(

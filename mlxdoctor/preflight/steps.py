@@ -1,7 +1,7 @@
 """What a planned run's own steps show: the first one measured, and some timed. Imports MLX."""
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import mlx.core as mx
 
@@ -9,7 +9,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.measure.training_step.measurement import TrainingStep, measure
 from mlxdoctor.measure.training_step.trainer import Trainer
-from mlxdoctor.twin.predict import TimedBatch
+from mlxdoctor.twin.predict import Timed
 from mlxdoctor.twin.prepared import Prepared, prepared
 from mlxdoctor.twin.settings import TABLE, Settings
 from mlxdoctor.twin.step import build_optimizer
@@ -17,22 +17,6 @@ from mlxdoctor.twin.trials import trials_of
 
 #: Updates that are timed, each twice: where a shape is new, it is compiled.
 TIMED = 8
-
-
-@dataclass(frozen=True)
-class Timed:
-    """What the batches of a plan take.
-
-    Attributes:
-        trained: every training batch whose shape was compiled before.
-        validated: every validation batch likewise.
-        longest: rows, inputs a row and peak of memory in bytes of a step on the longest batch of
-            the rows; None where there was no time for it.
-    """
-
-    trained: tuple[TimedBatch, ...]
-    validated: tuple[TimedBatch, ...]
-    longest: tuple[int, int, int] | None
 
 
 def prepared_run(config: TrainingConfig) -> Prepared:

@@ -1,7 +1,5 @@
 """A run made again with one change, and what the doctor's own checks say of it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil
@@ -10,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from mlxdoctor.api import run_checks
 from mlxdoctor.check import Check, discover
@@ -29,11 +27,10 @@ from mlxdoctor.run import Run
 from mlxdoctor.safety.atomic import replace_file
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin import StepRecord, train
+from mlxdoctor.twin.faults import Fault
+from mlxdoctor.twin.prepared import parts_of
 from mlxdoctor.twin.rerun import BudgetSpent, Laboratory
 from mlxdoctor.twin.settings import Settings
-
-if TYPE_CHECKING:
-    from mlxdoctor.twin.faults import Fault
 
 Kind = Literal[
     "as recorded", "trial", "another order", "change", "repair", "random rows", "injection"
@@ -158,8 +155,6 @@ def rerun(lab: Laboratory, change: Change, seed: int) -> Observation:
 
 
 def _made(lab: Laboratory, change: Change, settings: Settings, label: str) -> Observation:
-    from mlxdoctor.twin.prepared import parts_of
-
     parts, folder = parts_of(settings), Path(settings.adapter_path)
     if change.fault is not None:
         settings, parts = change.fault.inject(settings, change.severity, parts)

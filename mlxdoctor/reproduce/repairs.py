@@ -20,7 +20,8 @@ from mlxdoctor.models.load import load_tokenizer
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.batches import Batches
 from mlxdoctor.twin.faults import fault
-from mlxdoctor.twin.prepared import Parts, parts_of
+from mlxdoctor.twin.parts import Parts
+from mlxdoctor.twin.prepared import parts_of
 from mlxdoctor.twin.settings import Settings
 from mlxdoctor.twin.token_rows import TokenRow, TokenRows
 

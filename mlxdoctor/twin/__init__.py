@@ -2,11 +2,10 @@
 
 The reference trainer is readable in one sitting: `loop` (the run), `step` (one update,
 compiled), `batches` and `masked_loss` (what it learns from). Around it: `settings` (what a run
-is told), `token_rows` (the data), `attach` (freeze, convert), `prepared` (a run before
-its first step, and the parts that an experiment may replace) and `records` (what is reported
-and written). What uses it: `rerun` (a recorded run made again with one change), `faults` (what
-goes wrong, put in), `reach` (what rows teach in a few steps at a rate) and `predict` (memory
-and time).
+is told), `token_rows` (the data), `attach` (freeze, convert), `parts` (what an experiment may
+replace), `prepared` (a run before its first step) and `records` (what is reported and written).
+What uses it: `rerun` (a recorded run made again with one change), `faults` (what goes wrong, put
+in), `reach` (what rows teach in a few steps at a rate) and `predict` (memory and time).
 
     from mlxdoctor.twin import Settings, train
 
@@ -15,17 +14,10 @@ and time).
 Importing this package loads no MLX; `train` does.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.twin.records import StepRecord, TrainingResult, ValidationRecord
+from mlxdoctor.twin.parts import Parts
+from mlxdoctor.twin.records import StepRecord, Tell, TrainingResult, ValidationRecord
 from mlxdoctor.twin.settings import Settings
-
-if TYPE_CHECKING:
-    from mlxdoctor.twin.loop import Tell
-    from mlxdoctor.twin.prepared import Parts
 
 __all__ = ["Settings", "StepRecord", "TrainingResult", "ValidationRecord", "train"]
 

@@ -1,12 +1,10 @@
 """The losses of a run's log, computed again under one reading of what its trainer did."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,13 +14,11 @@ from mlxdoctor.models.mean_loss import ratio
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.time_budget import Pace
 from mlxdoctor.twin.levels import EXACT, Level, Recorded
+from mlxdoctor.twin.parts import Parts
+from mlxdoctor.twin.reading import Reading
 from mlxdoctor.twin.rerun import AsConfigured, deadline_of, says_how
 from mlxdoctor.twin.settings import Settings
-
-if TYPE_CHECKING:
-    from mlxdoctor.twin.prepared import Parts
-    from mlxdoctor.twin.reading import Reading
-    from mlxdoctor.twin.token_rows import TokenRow
+from mlxdoctor.twin.token_rows import TokenRow
 
 #: Nats by which the same loss differs: rounding in half precision and in the log is below.
 SAME = 0.02
@@ -64,9 +60,9 @@ class Ground:
     settings: Settings
     parts: Parts
     reading: Reading | None = None
-    shape: Ground | None = None
+    shape: "Ground | None" = None
 
-    def under(self, reading: Reading) -> Ground | None:
+    def under(self, reading: Reading) -> "Ground | None":
         """The same under one more reading; None where that is no other run."""
         changed = reading.apply(self.settings, self.parts)
         if changed is None:
@@ -95,7 +91,7 @@ class Bench:
     _measured: list[tuple[Ground, tuple[Level, ...]]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, run: RunView, recorded: Recorded) -> Bench:
+    def of(cls, run: RunView, recorded: Recorded) -> "Bench":
         is_saved = run.files.tuned or run.files.adapter
         models = run.need(LoadedModels if is_saved else LoadedBase)
         deadline = deadline_of(run, SHARE)

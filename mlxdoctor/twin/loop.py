@@ -13,9 +13,11 @@ from mlxdoctor.models.parameters import count_parameters
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.batches import Batch
 from mlxdoctor.twin.masked_loss import evaluate, scalar
-from mlxdoctor.twin.prepared import Parts, Plan, Prepared, plan_of, prepared
+from mlxdoctor.twin.parts import Parts
+from mlxdoctor.twin.prepared import Prepared, plan_of, prepared
 from mlxdoctor.twin.records import (
     StepRecord,
+    Tell,
     TrainingResult,
     ValidationRecord,
     add_metrics,
@@ -25,10 +27,6 @@ from mlxdoctor.twin.records import (
 from mlxdoctor.twin.settings import Settings
 from mlxdoctor.twin.step import Accumulated, build_optimizer, compile_step
 from mlxdoctor.twin.token_rows import TokenRow
-
-#: Called with the plan, after each validation and after each step; a text it returns for the
-#: plan or for a step ends the run with that reason.
-Tell = Callable[[Plan | StepRecord | ValidationRecord], str | None]
 
 
 def train(

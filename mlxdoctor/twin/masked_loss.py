@@ -14,8 +14,7 @@ import mlx.core as mx
 from mlx import nn
 
 from mlxdoctor.twin.batches import Batch
-
-LossFunction = Callable[[Any, mx.array, mx.array], tuple[mx.array, mx.array]]
+from mlxdoctor.twin.parts import LossFunction
 
 
 def exact_mask(spans: mx.array, width: int) -> mx.array:

@@ -8,7 +8,8 @@ import mlx.core as mx
 from mlx import nn
 
 from mlxdoctor.twin.attach import call_through
-from mlxdoctor.twin.masked_loss import LossFunction, exact_loss, exact_mask, mean_over, token_losses
+from mlxdoctor.twin.masked_loss import exact_loss, exact_mask, mean_over, token_losses
+from mlxdoctor.twin.parts import LossFunction
 
 #: (model, inputs (rows, width - 1)) -> logits (rows, width - 1, vocabulary).
 Call = Callable[[Any, mx.array], mx.array]

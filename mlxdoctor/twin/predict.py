@@ -23,6 +23,7 @@ import numpy as np
 from mlxdoctor.evidence.adapter import layer_of
 from mlxdoctor.evidence.base_model import BaseModel, is_embedding
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.measure.weights.lora_targets import configured_parameters
 
 Device = Literal["cpu", "metal", "cuda"]
 FLOAT32 = 4
@@ -100,7 +101,7 @@ def predict_memory(
     Returns:
         None where the base's configuration or files lack what is needed.
     """
-    heads = _whole(base, "num_attention_heads", "n_head", "num_heads")
+    heads = base.whole("num_attention_heads", "n_head", "num_heads")
     matrices = _matrices(base)
     in_layers = [matrix for matrix in matrices if matrix.layer is not None]
     if not base.hidden_size or not base.vocab_size or not heads or not in_layers:
@@ -146,11 +147,6 @@ def _matrices(base: BaseModel) -> list[_Matrix]:
 def _bytes(base: BaseModel, name: str) -> int:
     tensor = base.tensors.get(name)
     return 0 if tensor is None else tensor.nbytes
-
-
-def _whole(base: BaseModel, *keys: str) -> int | None:
-    values = (base.stated(key) for key in keys)
-    return next((value for value in values if type(value) is int and value > 0), None)
 
 
 @dataclass(frozen=True)
@@ -208,12 +204,12 @@ class _Step:
 
     @cached_property
     def head(self) -> int:
-        return _whole(self.base, "head_dim") or self.hidden // self.heads
+        return self.base.whole("head_dim") or self.hidden // self.heads
 
     @cached_property
     def experts_a_token(self) -> int:
         keys = ("num_experts_per_tok", "num_experts_per_token", "moe_topk")
-        return _whole(self.base, *keys) or 1
+        return self.base.whole(*keys) or 1
 
     @cached_property
     def number(self) -> int:
@@ -257,15 +253,7 @@ class _Step:
                 if layer_of(name)[0] in layers
                 and name.rpartition(".")[0] not in self.base.quantized
             )
-        keys = self.config.keys or ()
-        outside = [each for each in self.matrices if each.layer is None and each.name in keys]
-        # DoRA has a magnitude for each output.
-        return ADAPTER_NUMBER * sum(
-            self.rank * matrix.experts * (matrix.inputs + matrix.outputs)
-            + self.is_dora * matrix.outputs
-            for layer in (*self.layers, outside)
-            for matrix in self._trained_in(layer)
-        )
+        return ADAPTER_NUMBER * (configured_parameters(self.config, self.base) or 0)
 
     def _optimiser(self) -> int:
         """Bytes of the optimiser's state, of the same precision as what is trained."""
@@ -277,7 +265,7 @@ class _Step:
     def _kept_by(self, layer: list[_Matrix]) -> int:
         """Bytes that a trained layer keeps for its backward pass, without checkpointing."""
         number, trained = self.number, self._trained_in(layer)
-        kv_heads = _whole(self.base, "num_key_value_heads", "n_head_kv", "num_kv_heads")
+        kv_heads = self.base.whole("num_key_value_heads", "n_head_kv", "num_kv_heads")
         per_token = 2 * (self.kernels.norm_number or number) * self.hidden
         per_token += number * (self.heads + 2 * (kv_heads or self.heads)) * self.head
         if number in self.kernels.keeps_attention:
@@ -359,6 +347,22 @@ class TimedBatch:
     rows: int
     tokens: int
     seconds: float
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What the batches of a plan take.
+
+    Attributes:
+        trained: every training batch whose shape was compiled before.
+        validated: every validation batch likewise.
+        longest: rows, inputs a row and peak of memory in bytes of a step on the longest batch of
+            the rows; None where there was no time for it.
+    """
+
+    trained: tuple[TimedBatch, ...]
+    validated: tuple[TimedBatch, ...]
+    longest: tuple[int, int, int] | None
 
 
 #: Of the whole: clocks change, and other programs take their turn.

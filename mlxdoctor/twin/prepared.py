@@ -1,6 +1,6 @@
 """A run before its first step: what it is put together from, loaded, and what it will do."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -14,31 +14,12 @@ from mlxdoctor.models.load import load_tokenizer, load_weights
 from mlxdoctor.models.parameters import count_parameters
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.attach import prepare, recompute_activations
-from mlxdoctor.twin.batches import Batch, Batches, exact_batches, parity_batches
-from mlxdoctor.twin.masked_loss import LossFunction, exact_loss
+from mlxdoctor.twin.batches import Batch, exact_batches, parity_batches
+from mlxdoctor.twin.masked_loss import exact_loss
+from mlxdoctor.twin.parts import Parts
+from mlxdoctor.twin.records import Plan
 from mlxdoctor.twin.settings import Settings
 from mlxdoctor.twin.token_rows import TokenRows, encode, only_supervised
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What a run is put together from, each a plain function.
-
-    An experiment replaces one and leaves the rest: `replace(parts_of(settings), loss=...)`.
-
-    Attributes:
-        load: gives the base model and its tokenizer.
-        encode: gives the token rows of the data.
-        prepare: freezes the model, and attaches the adapter.
-        loss: what a batch is trained on; see `mlxdoctor.twin.masked_loss`.
-        batches: gives the makers of the training and of the validation batches.
-    """
-
-    load: Callable[[Settings], tuple[Any, Any]]
-    encode: Callable[[Settings, Any], TokenRows]
-    prepare: Callable[[Any, Settings], None]
-    loss: LossFunction
-    batches: Callable[[Settings], Batches]
 
 
 def parts_of(settings: Settings) -> Parts:
@@ -107,10 +88,6 @@ def prepared(settings: Settings, parts: Parts | None = None) -> Prepared:
     if settings.grad_checkpoint:
         recompute_activations(model.layers)
     return Prepared(settings, parts, model, tokenizer, rows)
-
-
-#: What a run is about to train, with which memory, on what: lines for a person.
-Plan = tuple[str, ...]
 
 
 def plan_of(run: Prepared, optimizer: Any) -> Plan:

@@ -6,8 +6,6 @@ hold it back, changing one of them back shows which. Of a plan, its own settings
 the same before the hours are spent.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator
@@ -33,13 +31,13 @@ from mlxdoctor.models.load import LoadedModels
 from mlxdoctor.models.mean_loss import Figures, ratio
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.time_budget import Pace
+from mlxdoctor.twin.batches import Batch
+from mlxdoctor.twin.parts import Parts
 from mlxdoctor.twin.replay import Replay
 from mlxdoctor.twin.rerun import AsConfigured, deadline_of, says_how
 from mlxdoctor.twin.settings import Settings
 
 if TYPE_CHECKING:
-    from mlxdoctor.twin.batches import Batch
-    from mlxdoctor.twin.prepared import Parts
     from mlxdoctor.twin.trials import Trials
 
 #: Updates that the twin makes, and the fewest that tell anything.
@@ -163,11 +161,6 @@ class Reach:
         return self.lacking <= LACKING
 
     @property
-    def lacks_something(self) -> bool:
-        """Whether it visibly did not."""
-        return self.lacking > LACKING
-
-    @property
     def is_only_slow(self) -> bool:
         """Whether a plan gets there by as many updates as gain like its first ones: at the most."""
         gained = self.untouched - self.tuned
@@ -190,7 +183,7 @@ class Reach:
         return self.untouched - self.tuned > VISIBLE * self.untouched
 
     @classmethod
-    def find(cls, run: RunView) -> Reach:
+    def find(cls, run: RunView) -> "Reach":
         """Measured within the time that the run's options name."""
         config, log = run.get(TrainingConfig), run.get(TrainingLog)
         if of_preferences(config, log, run.get(Dataset)):
@@ -250,7 +243,7 @@ class _Losses:
         """Over the fixed batches, nats a token."""
         return float(self.held.sum() / self.held_tokens.sum())
 
-    def noise_beside(self, other: _Losses) -> float:
+    def noise_beside(self, other: "_Losses") -> float:
         """The standard error of the difference of the means, over batches."""
         if not math.isfinite(self.mean):
             return 0.0
@@ -415,7 +408,7 @@ class _Measuring:
         mean = sum(trained) / sum(counts) if sum(counts) else math.nan
         return _Losses(np.array(held), np.array(tokens), mean)
 
-    def _trials(self, settings: Settings, updates: int) -> Trials:
+    def _trials(self, settings: Settings, updates: int) -> "Trials":
         from mlxdoctor.twin.prepared import prepared
         from mlxdoctor.twin.step import build_optimizer
         from mlxdoctor.twin.trials import trials_of
@@ -425,7 +418,7 @@ class _Measuring:
 
     def _after(
         self,
-        trials: Trials,
+        trials: "Trials",
         rate: float | None = None,
         share: float | None = None,
         updates: int | None = None,

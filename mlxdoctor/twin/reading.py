@@ -3,21 +3,16 @@
 Importing this and `mlxdoctor.twin.readings` loads no MLX: the check `replay` has a code for each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 from mlxdoctor.members import modules_of
+from mlxdoctor.twin.parts import Parts
 from mlxdoctor.twin.settings import Settings
 
-if TYPE_CHECKING:
-    from mlxdoctor.twin.prepared import Parts
-
 #: (settings, parts) -> those of the run as this reading has it; None where it is no other run.
-Apply = Callable[[Settings, "Parts"], "tuple[Settings, Parts] | None"]
+Apply = Callable[[Settings, Parts], tuple[Settings, Parts] | None]
 
 
 @dataclass(frozen=True)

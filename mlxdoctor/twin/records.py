@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,6 +79,13 @@ class TrainingResult:
     adapter_path: Path = Path()
     trainable: Mapping[str, int] = field(default_factory=dict)
     frozen: Mapping[str, int] = field(default_factory=dict)
+
+
+#: What a run is about to train, with which memory, on what: lines for a person.
+Plan = tuple[str, ...]
+#: Called with the plan, after each validation and after each step; a text it returns for the
+#: plan or for a step ends the run with that reason.
+Tell = Callable[[Plan | StepRecord | ValidationRecord], str | None]
 
 
 def add_metrics(folder: Path, record: StepRecord | ValidationRecord | None) -> None:

@@ -5,15 +5,13 @@ and its last validation are computed again as mlx-lm computes them. Where they d
 tried (`mlxdoctor.twin.readings`): what a trainer may have computed in place of mlx-lm's loss.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
@@ -24,11 +22,9 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.bench import SAME, Bench, Ground, Scale
 from mlxdoctor.twin.levels import EXACT, Level, Recorded, What, before_the_end, misfit, off
+from mlxdoctor.twin.parts import Parts
+from mlxdoctor.twin.reading import Reading, readings
 from mlxdoctor.twin.settings import Settings
-
-if TYPE_CHECKING:
-    from mlxdoctor.twin.prepared import Parts
-    from mlxdoctor.twin.reading import Reading
 
 #: Nats by which the very same validation differs under the right reading in half precision.
 READ = 0.01
@@ -108,7 +104,7 @@ class Replay:
         return is_whole and self.trains_as_read and misfit(self.best) == 0.0
 
     @classmethod
-    def find(cls, run: RunView) -> Replay:
+    def find(cls, run: RunView) -> "Replay":
         """Computed within the time that the run's options name."""
         log, config = run.need(TrainingLog), run.get(TrainingConfig)
         if of_preferences(config, log, run.get(Dataset)):
@@ -206,10 +202,8 @@ class _Search:
 
     def _is_plain(self, shape: Ground) -> bool:
         """Whether it is the loss as most trainers write it, over whole rows or answers alone."""
-        from mlxdoctor.twin.masked_loss import exact_loss
-
-        is_usual = shape.parts.encode is self.bench.usual.parts.encode
-        return is_usual and shape.parts.loss is exact_loss
+        plain = self._plain[0].parts
+        return shape.parts.encode is plain.encode and shape.parts.loss is plain.loss
 
     def _exactly(
         self, shape: Ground, near: Sequence[Level]
@@ -321,8 +315,6 @@ class _Search:
             after: what shape; those before its own reading in the list are left out, since the
                 order of two makes no difference, unless only training shows them.
         """
-        from mlxdoctor.twin.reading import readings
-
         every, first = readings(), 0
         if after is not None and after.reading is not None:
             first = 1 + [each.code for each in every].index(after.reading.code)

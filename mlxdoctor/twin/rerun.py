@@ -1,13 +1,11 @@
 """A recorded run made again: from its base, rows, configuration and seed, within a time."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
@@ -17,10 +15,8 @@ from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.evidence.run_files import resolve_file
 from mlxdoctor.models.load import in_float32, load_tokenizer, load_weights
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.twin.parts import Parts
 from mlxdoctor.twin.settings import OURS, TABLE, Settings
-
-if TYPE_CHECKING:
-    from mlxdoctor.twin.prepared import Parts
 
 #: Keys that say where a run reported to, what it ran besides training, or where rows are hosted.
 _LEFT_OUT = frozenset(
@@ -167,7 +163,7 @@ class AsConfigured:
     tokenizer: Any
 
     @classmethod
-    def find(cls, run: RunView) -> AsConfigured:
+    def find(cls, run: RunView) -> "AsConfigured":
         """From base model, rows and configuration.
 
         Raises:

@@ -11,7 +11,7 @@ from mlx_lm.tuner.utils import build_schedule
 
 from mlxdoctor.evidence.mlx_lm_defaults import OPTIMIZERS
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.twin.masked_loss import LossFunction
+from mlxdoctor.twin.parts import LossFunction
 from mlxdoctor.twin.settings import Settings
 
 #: Elements above which a gradient is not copied for the sake of fewer kernels.

@@ -1,7 +1,5 @@
 """Which saves are measured, and what counts as a broken model."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -32,17 +32,16 @@ class Examining:
     late: bool | None = None
     asked: list[str] = field(default_factory=list)
 
-    def __call__(self, tasks: Sequence[Task], workers: Workers, finished: Finished) -> bool:
+    def __call__(self, tasks: Sequence[Task], workers: Workers, finished: Finished) -> None:
         del workers
         for number, task in enumerate(tasks):
             name = Path(task.path).name
             if name == "late.log" and self.late is task.options.generate:
-                return False
+                return
             self.asked += [name] if task.options.generate else []
             errors = {"broken.log": "learning-rate.zero", "large.log": "weight-drift.exploded"}
             told = report(*(found(errors[name]) for _ in range(name in errors)))
             finished(number, Examined(sample.made(told), "", 0.0))
-        return True
 
 
 @pytest.mark.parametrize(

@@ -3,34 +3,22 @@
 from pathlib import Path
 from typing import Any
 
+from fixtures.lab.cases.training import settings_of
+from fixtures.lab.cases.workshop import SOUND
 from mlxdoctor.twin import Settings, train
-from tests.conftest import FIXTURES
 
-BASE, DATA = FIXTURES / "base", FIXTURES / "data" / "geography"
-#: Sound settings for the fixture base, with every key stated that a test changes.
-SOUND: dict[str, Any] = {
-    "model": str(BASE),
-    "data": str(DATA),
-    "num_layers": -1,
-    "batch_size": 4,
-    "iters": 40,
-    "learning_rate": 3e-4,
-    "lora_parameters": {"rank": 8, "dropout": 0.0, "scale": 20.0},
-    "max_seq_length": 256,
-    "val_batches": 2,
-    "steps_per_report": 10,
-    "steps_per_eval": 40,
-    "save_every": 40,
-    "mlxdoctor": {"mode": "parity"},
+#: What is longer here than in the lab's sound settings.
+LONGER: dict[str, Any] = {
+    **{"batch_size": 4, "iters": 40, "steps_per_report": 10},
+    **{"steps_per_eval": 40, "save_every": 40},
 }
 
 
 def settings(folder: Path, **changes: Any) -> Settings:
     """Settings of a run that writes into `folder`; keys of `lora_parameters` by their name."""
     lora = {key: changes.pop(key) for key in ("rank", "scale", "dropout") if key in changes}
-    values = {**SOUND, **changes, "adapter_path": str(folder)}
-    values["lora_parameters"] = {**SOUND["lora_parameters"], **lora}
-    return Settings.from_values(values)
+    lora = {**SOUND["lora_parameters"], **lora}
+    return settings_of(folder, **{**LONGER, "lora_parameters": lora, **changes})
 
 
 def trained(folder: Path, **changes: Any) -> Path:

@@ -24,7 +24,8 @@ from mlxdoctor.twin.batches import Batch, Batches
 from mlxdoctor.twin.faults import supervised_padding
 from mlxdoctor.twin.prepared import parts_of
 from mlxdoctor.twin.token_rows import TokenRow, TokenRows
-from tests.reproduce.real import BASE, settings, trained
+from tests.conftest import BASE
+from tests.reproduce.real import settings, trained
 
 END = ends_of(BASE)[0]
 

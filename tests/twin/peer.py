@@ -9,21 +9,12 @@ layers' class for good (such runs come last), and so that both have the same BLA
 """
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Literal
 
-ROOT = Path(__file__).parents[2]
-
-
-def environment() -> dict[str, str]:
-    """The environment of a training process: OpenBLAS where there is one, it is faster."""
-    found = sorted(Path("/usr/lib").glob("*/openblas-pthread/libopenblas.so.0"))
-    preload = {"LD_PRELOAD": str(found[0]), "OPENBLAS_NUM_THREADS": "1"} if found else {}
-    return {**os.environ, **preload, "PYTHONPATH": str(ROOT)}
-
+from fixtures.lab.harness import ROOT, faster_arithmetic
+from tests.processes import python
 
 Losses = dict[str, list[list[float]]]
 
@@ -47,13 +38,9 @@ def losses_of(
     configs = {name: folder / f"{name}.json" for name in ordered}
     for name, config in configs.items():
         config.write_text(json.dumps(runs[name]))
-    subprocess.run(
-        [sys.executable, "-m", "tests.twin.peer", trainer, *map(str, configs.values())],
-        check=True,
-        env=environment(),
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-    )
+    environment = {**faster_arithmetic(), "PYTHONPATH": str(ROOT)}
+    arguments = ("-m", "tests.twin.peer", trainer, *configs.values())
+    python(*arguments, environment=environment, check=True, cwd=ROOT)
     return {name: json.loads(report_of(config).read_text()) for name, config in configs.items()}
 
 

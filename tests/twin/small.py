@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from mlxdoctor.twin import Settings
-from mlxdoctor.twin.prepared import Parts, parts_of
+from mlxdoctor.twin.parts import Parts
+from mlxdoctor.twin.prepared import parts_of
 from mlxdoctor.twin.token_rows import TokenRow, TokenRows
 
 VOCABULARY = 64

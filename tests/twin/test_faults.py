@@ -16,7 +16,8 @@ from mlx.utils import tree_flatten
 from fixtures.lab.cases.workshop import rows_of
 from fixtures.lab.faults import FAULTS
 from mlxdoctor.twin import Settings, train
-from mlxdoctor.twin.prepared import Parts, parts_of
+from mlxdoctor.twin.parts import Parts
+from mlxdoctor.twin.prepared import parts_of
 from tests.reproduce.real import settings as settings_of
 
 CAUSES = Path(__file__).parents[2] / "mlxdoctor" / "causes.toml"

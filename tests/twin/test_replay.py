@@ -1,7 +1,5 @@
 """Runs of other trainers, replayed: each reading is found where a trainer did what it says."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ import pytest
 from fixtures.lab.cases.workshop import rows_of, write_config, write_rows
 from mlxdoctor.models.load import LoadedModels, Which
 from mlxdoctor.run import Run
-from mlxdoctor.twin import Settings, train
+from mlxdoctor.twin import train
 from mlxdoctor.twin.levels import misfit
 from mlxdoctor.twin.masked_loss import evaluate, exact_loss
 from mlxdoctor.twin.prepared import parts_of
@@ -20,6 +18,7 @@ from mlxdoctor.twin.replay import Replay
 from mlxdoctor.twin.rerun import AsConfigured
 from tests.conftest import FIXTURES, check_called
 from tests.edits import change_json
+from tests.reproduce.real import settings as settings_of
 
 pytestmark = pytest.mark.slow
 
@@ -30,21 +29,9 @@ LORA = {"rank": 4, "scale": 20.0, "dropout": 0.0}
 def made(folder: Path, reading: Reading | None = None, **values: Any) -> Run:
     """A run of a trainer that computes what a reading says, and the log that it printed."""
     data = write_rows(folder / "data", train=rows_of()[:60], valid=rows_of("valid")[:16])
-    usual = {
-        "model": str(FIXTURES / "base"),
-        "data": str(data),
-        "adapter_path": str(folder / "adapters"),
-        "iters": ITERATIONS,
-        "batch_size": 4,
-        "num_layers": -1,
-        "learning_rate": 3e-4,
-        "lora_parameters": LORA,
-        "steps_per_report": EVERY,
-        "val_batches": -1,
-        "train": True,
-        "mlxdoctor": {"mode": "parity"},
-    }
-    settings = Settings.from_values({**usual, **values})
+    usual = {"data": str(data), "iters": ITERATIONS, "lora_parameters": LORA, "train": True}
+    usual |= {"steps_per_report": EVERY, "val_batches": -1}
+    settings = settings_of(folder / "adapters", **{**usual, **values})
     changed = reading.apply(settings, parts_of(settings)) if reading is not None else None
     if reading is not None and changed is None:
         pytest.skip("not another run")
@@ -112,7 +99,7 @@ def test_without_a_validation_another_optimiser_is_no_other_base(
 ) -> None:
     """Its reports agree by chance with those of a quantised base."""
     some = [each for each in readings() if "padding token" in each.clause or "bits" in each.clause]
-    monkeypatch.setattr("mlxdoctor.twin.reading.readings", lambda: some)
+    monkeypatch.setattr("mlxdoctor.twin.replay.readings", lambda: some)
     made(tmp_path, learning_rate=6e-4)
     folder = tmp_path / "adapters"
     change_json(folder / "adapter_config.json", learning_rate=3e-4)

@@ -1,19 +1,14 @@
 """Which rows a batch has."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count, repeat
-from typing import TYPE_CHECKING
 
 from mlxdoctor.twin.batches import Batch, Batches, collate
+from mlxdoctor.twin.parts import Parts
 from mlxdoctor.twin.reading import reading
 from mlxdoctor.twin.settings import Settings
 from mlxdoctor.twin.token_rows import TokenRow
-
-if TYPE_CHECKING:
-    from mlxdoctor.twin.prepared import Parts
 
 
 @reading(in_training=True, fix="Take the next batch in every iteration, not the first again.")

@@ -1,15 +1,10 @@
 """What the model is given, and what is made of its logits."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from mlxdoctor.twin.parts import Parts
 from mlxdoctor.twin.reading import Reading, reading
 from mlxdoctor.twin.settings import Settings
-
-if TYPE_CHECKING:
-    from mlxdoctor.twin.prepared import Parts
 
 
 @reading(fix="Give the model its causal mask.")

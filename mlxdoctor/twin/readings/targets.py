@@ -1,22 +1,18 @@
 """Which tokens are targets, and how far from their inputs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.twin.parts import Parts
 from mlxdoctor.twin.reading import Reading, reading
 from mlxdoctor.twin.settings import Settings
 from mlxdoctor.twin.token_rows import TokenRow, TokenRows
-
-if TYPE_CHECKING:
-    from mlxdoctor.twin.prepared import Parts
 
 _KEEP_THE_END = "Put the end token at the end of every row, and do not mask it."
 

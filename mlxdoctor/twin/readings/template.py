@@ -1,22 +1,18 @@
 """Rows written in another prompt format than the model's chat template."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.models.prompts import PLAIN_FORMATS
+from mlxdoctor.twin.parts import Parts
 from mlxdoctor.twin.reading import Reading
 from mlxdoctor.twin.settings import Settings
 from mlxdoctor.twin.token_rows import TokenRow, TokenRows
-
-if TYPE_CHECKING:
-    from mlxdoctor.twin.prepared import Parts
 
 
 @lru_cache(1)

@@ -1,20 +1,16 @@
 """Other weights than those of the base model at hand, which take a model to be loaded anew."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mlxdoctor.evidence.adapter import Adapter, adapter_file
 from mlxdoctor.models.load import ADAPTER_FILE
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.twin.parts import Parts
 from mlxdoctor.twin.reading import Reading, reading
 from mlxdoctor.twin.settings import Settings
-
-if TYPE_CHECKING:
-    from mlxdoctor.twin.prepared import Parts
 
 _FIX = "Name the base model that the run was trained on with --base."
 #: Weights that share a scale: as mlx-lm has it, and where that does not divide a matrix.
