@@ -36,6 +36,12 @@ SEEN = 3
 MOST_ADVICE = 3
 #: What an experiment takes: evidence of these kinds.
 _OF_AN_EXPERIMENT = frozenset({"training configuration", "base model", "dataset"})
+_LOG = "training log"
+#: What to add to a log, of which no single file would tell most.
+_WITH_A_LOG = (
+    "Most useful next: the run's folder, with its adapter and configuration, and --base and "
+    "--data: then both models are asked, and what was logged is computed again."
+)
 #: Open causes that are named there.
 OPEN = 4
 
@@ -193,9 +199,12 @@ def coverage(report: Report) -> str:
     counted = f"{ruled_out} of {len(report.coverage)} known causes "
     # A part of the rows and prompts rules nothing out.
     counted += "show no sign in what was measured" if report.left_out else "are ruled out"
-    if (unseen := len(report.causes(CauseStatus.NO_SIGN))) and not report.left_out:
-        counted += f", and of {unseen} there is no sign"
     entries = report.causes(CauseStatus.OPEN)
+    unseen = len(report.causes(CauseStatus.NO_SIGN))
+    if entries and _is_log_alone(report):
+        return f"By the log alone {counted}, {unseen} show no sign, and {len(entries)} are open."
+    if unseen and not report.left_out:
+        counted += f", and of {unseen} there is no sign"
     ordered = [why for why, _ in Counter(entry.why for entry in entries).most_common()]
     entries.sort(key=lambda entry: ordered.index(entry.why))
     named = [
@@ -204,6 +213,10 @@ def coverage(report: Report) -> str:
     ]
     named += [f"and {len(entries) - OPEN} more"] if len(entries) > OPEN else []
     return f"{counted}; open: {'; '.join(named)}." if named else f"{counted}."
+
+
+def _is_log_alone(report: Report) -> bool:
+    return {file.kind for file in report.evidence} == {_LOG}
 
 
 def advice(report: Report) -> list[str]:
@@ -226,6 +239,8 @@ def most_useful(report: Report) -> str:
     if wanted is None or not wanted.how or (report.root is not None and is_clear(report)):
         return ""
     settles = len(wanted.settles)
+    if _is_log_alone(report):
+        return _WITH_A_LOG
     if any(one.startswith(wanted.why) for one in report.unreadable):
         # The sentence stands at the top, with what would be read.
         file = wanted.why.split(": ", 1)[0]
