@@ -30,6 +30,7 @@ layers were converted at all: count them. Where values are spoilt, use a save of
 from before they were, and convert or merge it anew.
 """
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from statistics import median
@@ -37,7 +38,7 @@ from statistics import median
 import numpy as np
 
 from mlxdoctor.check import NotApplicable, check
-from mlxdoctor.engines.tensors import ModuleFacts, sharing
+from mlxdoctor.engines.tensors import LEAST_SHARE, ModuleFacts, sharing
 from mlxdoctor.evidence.adapter import Adapter, LoraModule
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
@@ -310,6 +311,9 @@ def _magnitudes(modules: Sequence[LoraModule], base: BaseModel | None) -> Iterat
         if not values.size or not np.isfinite(values).all():
             continue
         norm = base_norm(module.name, base)
+        usual = math.sqrt(min(module.in_features, module.out_features))
+        # Next to nothing, a weight soon has a norm that is many times its own.
+        norm = norm if norm and norm >= LEAST_SHARE * usual else None
         times = float(np.linalg.norm(values)) / norm if norm else 1.0
         are_alike = len(values) >= _VALUES and np.ptp(values) == 0
         is_off = not 1 / _MAGNITUDES_APART < times < _MAGNITUDES_APART

@@ -1,7 +1,8 @@
 """Whether the source of your own trainer has a known mistake.
 
 What it finds. What `mlxdoctor lint` finds in the file that --trainer names, and in the Python files
-that lie beside a run and use MLX: one code per rule.
+that lie beside a run and use MLX: one code per rule. And a program that loads the adapter on another
+base model than the run was made on.
 
 Why it matters. Such code looks right, and its losses fall; reports of failed runs show it
 again and again.
@@ -16,6 +17,7 @@ are notes. What the training step really does is measured by the checks of a ste
 What to do. `mlxdoctor explain RULE` shows a bad example and a good one.
 """
 
+import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,6 +34,7 @@ from mlxdoctor.lint.rule import rules
 from mlxdoctor.measure.training_step.measurement import NO_TRAINER, TrainingStep
 from mlxdoctor.measure.weights.lora_targets import by_mlx_lm
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.quoting import quoted
 
 #: Most files that are read; a run's folder has a handful.
 _MAX_FILES = 20
@@ -84,6 +87,15 @@ def _source(path: Path) -> Source | None:
         )
         for rule in rules()
     }
+    | {
+        "another-base": Symptom.warning(
+            "a program beside the run loads its adapter on another base model",
+            says="{file}, line {line}, loads an adapter on {loaded}, and the run was made on "
+            "{base}: of the same shapes, any base takes it, and answers otherwise.",
+            expected="the base model that the adapter was trained on",
+            fix="load it on {base}",
+        )
+    }
 )
 def trainer_source(
     step: TrainingStep | None, beside: SourcesBeside | None, config: TrainingConfig | None
@@ -92,6 +104,8 @@ def trainer_source(
     sources = (*named, *beside.sources) if beside is not None else named
     if not sources:
         raise NotApplicable(NO_TRAINER)
+    for source in sources if config is not None and config.model else ():
+        yield from _on_another_base(source.path, config.model)
     hits_of: dict[str, list[Hit]] = {}
     for hit in lint(dict.fromkeys(source.path for source in sources)):
         hits_of.setdefault(hit.code, []).append(hit)
@@ -111,3 +125,30 @@ def trainer_source(
         yield Sign(rule.code, measured, f"{file}:{first.line}", severity=severity)
     for hit in hits_of.get(UNREADABLE, ()):
         raise Inconclusive(f"{hit.path.name}: {hit.message}")
+
+
+def _on_another_base(path: Path, base: str) -> Iterator[Sign]:
+    """Calls of `load` with an adapter, and a model that is named in the source."""
+    try:
+        tree = ast.parse(read_text(path, "source_bytes")[0])
+    except (InputError, SyntaxError, ValueError, RecursionError):
+        return
+    texts = {
+        target.id: node.value.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for call in ast.walk(tree):
+        if not (isinstance(call, ast.Call) and call.args):
+            continue
+        name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+        if name != "load" or not any(each.arg == "adapter_path" for each in call.keywords):
+            continue
+        first = call.args[0]
+        loaded = first.value if isinstance(first, ast.Constant) else texts.get(ast.unparse(first))
+        if isinstance(loaded, str) and Path(loaded).name != Path(base).name:
+            figures = {"file": path.name, "line": call.lineno, "loaded": quoted(loaded)}
+            where = f"{path.name}:{call.lineno}"
+            yield Sign("another-base", {**figures, "base": quoted(base)}, where)

@@ -126,10 +126,11 @@ def weight_drift(
     if not isfinite(facts[0].scale):
         why = "the scale of the update is not stated: the adapter_config.json is needed"
         raise Inconclusive(why)
-    yield from _size(facts)
+    is_dora = any(module.magnitude is not None for module in adapter.modules)
+    yield from _size(facts, is_dora=is_dora)
 
 
-def _size(facts: Sequence[ModuleFacts]) -> Iterator[Sign]:
+def _size(facts: Sequence[ModuleFacts], *, is_dora: bool) -> Iterator[Sign]:
     quantity = quantity_of(facts)
     is_relative = quantity == "relative"
     sizes = [(size_of(module, quantity), module.name) for module in facts]
@@ -145,7 +146,8 @@ def _size(facts: Sequence[ModuleFacts]) -> Iterator[Sign]:
         "least": least,
     }
     if middle >= large:
-        is_far = middle >= exploded
+        # DoRA gives the sum the norm of its magnitudes, whatever was added.
+        is_far = middle >= exploded and not is_dora
         severity = None if is_far else Severity.WARNING
         figures = {**measured, "overwritten": "" if is_far else None}
         yield Sign("exploded", figures, where=name, severity=severity)

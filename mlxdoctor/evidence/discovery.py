@@ -19,7 +19,7 @@ from mlxdoctor.evidence.dataset import SPLITS, Features, is_log
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.options import Options
 from mlxdoctor.evidence.run_files import RunFiles, is_model_folder, iteration_in
-from mlxdoctor.evidence.source import Sniffed, require_file
+from mlxdoctor.evidence.source import Sniffed, read_json_object, require_file
 from mlxdoctor.evidence.training_log import looks_like_log, looks_like_unread_log
 from mlxdoctor.finding import some_of
 from mlxdoctor.safety.errors import InputError
@@ -141,7 +141,7 @@ def _folder(files: RunFiles, folder: Path) -> RunFiles:
             files = files.having("tuned", path.parent)
         elif path.name not in _NO_EVIDENCE:
             by_content[path] = _kind_by_content(path) or "unrecognised"
-    files = _not_an_archive(files, saved)
+    files = _end_of_a_chain(_not_an_archive(files, saved), saved)
     adapters = [path for path, kind in by_content.items() if kind == "adapter"]
     is_known = files.adapter is not None or bool(files.checkpoints)
     if is_known or len(adapters) > 1:
@@ -201,6 +201,23 @@ def _not_an_archive(files: RunFiles, saved: Sequence[Path]) -> RunFiles:
     readable = (path for path in saved if path.suffix == ".safetensors")
     is_archive = files.adapter is not None and files.adapter.suffix == ".npz"
     return replace(files, adapter=next(readable, files.adapter)) if is_archive else files
+
+
+def _end_of_a_chain(files: RunFiles, saved: Collection[Path]) -> RunFiles:
+    """Of adapters that were resumed from each other, the last: the one that none began with."""
+    folders = [path.parent for path in saved if path.name != CONFIG_NAME]
+    begun_with = set()
+    for folder in folders if len(folders) > 1 else ():
+        with suppress(InputError):
+            stated = read_json_object(folder / CONFIG_NAME)[0].get("resume_adapter_file")
+            begun_with |= {Path(stated).parent.name} if isinstance(stated, str) else set()
+    ends = [folder for folder in folders if folder.name not in begun_with]
+    if len(ends) != 1 or not begun_with or not (ends[0] / CONFIG_NAME).is_file():
+        return files
+    (end,) = ends
+    checkpoints = tuple(path for path in files.checkpoints if path.parent == end)
+    config = end / CONFIG_NAME
+    return replace(files, adapter=adapter_file(end), config=config, checkpoints=checkpoints)
 
 
 def _several(folder: Path, what: str, paths: Sequence[Path], remedy: str) -> InputError:

@@ -39,7 +39,7 @@ TRAINED = 6
 #: Times, or by which share, the end of a log is another than any usual loss of the saved model, and
 #: the share of it within which a faulty reading gives it: of a hundred one agrees by chance. 12, 17
 #: and 37 times where it was right.
-FAR, NEAR = 4.0, 0.1
+FAR, NEAR, NEARBY = 4.0, 0.1, 0.25
 #: What a replay leaves out, as a clause.
 NOT_ALL = "not every reading of the log was tried: the time was over"
 
@@ -191,7 +191,7 @@ class _Search:
         scaled = [
             (*each, scale)
             for each in plain
-            if (scale := self.bench.other_scale(*each, EXACT)) is not None
+            if (scale := self.bench.other_scale(*each, self._allowed)) is not None
         ]
         if scaled:
             # That of the base model alone first: among so many scales one may agree by chance.
@@ -290,6 +290,17 @@ class _Search:
                 levels = [each for each in self.bench.validations(shape) if each.what == "after"]
                 ends += [(each, shape) for each in (*levels, *self.bench.trained(shape))]
         return tuple(sorted(ends, key=lambda end: end[0].computed))
+
+    @property
+    def _allowed(self) -> float:
+        """Nats by which an end may be off at another scale.
+
+        Where no usual loss is anywhere near, no scale but that of the training brings one there.
+        """
+        least = self._ends[0][0] if self._ends else None
+        if least is None or least.computed < FAR * least.recorded:
+            return EXACT
+        return NEARBY * least.recorded
 
     def _faulty_end(self) -> Ground | None:
         """The faulty reading under which the end is exact, where no usual loss is near it."""

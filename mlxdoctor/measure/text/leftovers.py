@@ -3,7 +3,7 @@
 import html
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -16,6 +16,9 @@ from mlxdoctor.tables import record, shipped
 _FILE = "leftovers.toml"
 #: Prompts that match what is meant, of the texts with a leftover, from which the task asks for it.
 _MEANT = 0.2
+#: Share of the numbers between the lowest and the highest that are there, where they count rows:
+#: some rows are left out, or in another split.
+_COUNTED = 0.3
 #: Characters before a match that are shown with it.
 _BEFORE = 30
 #: What is searched: of a prompt and an answer, or of a plain text, which has no prompt.
@@ -38,6 +41,7 @@ class Leftover:
     fix: str
     meant: re.Pattern[str] | None = None
     alike: bool = False
+    counts: bool = False
     note: float | None = None
     warning: float | None = None
     error: float | None = None
@@ -117,6 +121,8 @@ def left_in(split: Split, rows: Sequence[int]) -> Iterator[Spoilt]:
             # A text alone has neither prompt nor answer.
             continue
         matches = {row: match for row, pair in pairs.items() if (match := leftover.search(pair))}
+        if leftover.counts and not _count_rows(matches.values()):
+            continue
         if leftover.alike and matches:
             ((text, _),) = Counter(match[0] for match in matches.values()).most_common(1)
             matches = {row: match for row, match in matches.items() if match[0] == text}
@@ -129,6 +135,13 @@ def left_in(split: Split, rows: Sequence[int]) -> Iterator[Spoilt]:
             row, match = next(iter(matches.items()))
             example = leftover.text(pairs[row])[max(0, match.start() - _BEFORE) :]
             yield Spoilt(leftover, tuple(matches), severity, example)
+
+
+def _count_rows(matches: Iterable[re.Match[str]]) -> bool:
+    """Whether the first numbers in the matches are those of the rows of a table, in any order."""
+    numbers = {match[1] for match in matches}
+    values = [int(number) for number in numbers]
+    return bool(values) and len(values) >= _COUNTED * (max(values) - min(values) + 1)
 
 
 def left_in_answers(split: Split) -> Iterator[Spoilt]:
