@@ -29,6 +29,7 @@ key, never by their place in two lists.
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
@@ -76,6 +77,15 @@ ALIKE = (0.02, 0.02, 0.5)
 #: Share of different ones among the last answers of conversations, and among the first: 0.01 and
 #: 1.00 in a run that learned only to be thanked, 0.72 and more of both in two sound tasks.
 CLOSING, VARIED = 0.1, 0.5
+#: Share of the answers that lack zeros, and the fewest: half of them in a run whose numbers went
+#: through integers, none in 20 others.
+ZEROS_LOST, FEW_LOST = 0.02, 5
+#: Rows for each different answer from which on they are said over; share of the validation rows.
+SAID_OVER, SAID_AGAIN = 3, 0.5
+_TOKEN = re.compile(r"\w{3,}")
+#: Numbers, and those of three digits and more that begin with a zero: no dates and no times.
+_WHOLE_NUMBER = re.compile(r"(?<![\w.,:/-])\d+(?![\w:/-]|[.,]\d)")
+_WITH_ZEROS = re.compile(r"(?<![\w.,:/-])0\d{2,}(?![\w:/-]|[.,]\d)")
 #: Different prompts, of all rows, where most answers differ: 0.01 where the roles were exchanged,
 #: 1.0 in 12 real tasks.
 FEW_PROMPTS = 0.1
@@ -216,6 +226,21 @@ FEW_ROWS = 50
             expected="text as people write it: the chat template adds the rest",
             fix="{fix}",
         ),
+        "zeros-lost": Symptom.warning(
+            "numbers of the prompts stand in the answers without their leading zeros",
+            says="{rows} of {all_rows} answers have a number of their prompt without its leading "
+            "zeros, such as {answer} for {number}, and {kept} have them.",
+            expected="numbers as the prompts have them",
+            fix="read such columns as text where the rows are made (in pandas, dtype=str)",
+        ),
+        "said-over": Symptom.warning(
+            "validation rows ask for what training rows ask for, in other words",
+            says="{trained} training rows have {things:* different answer}, each to prompts of one "
+            "subject, and {rows} of {all_rows} validation rows ask for one of these, such as "
+            "{answer}: the validation loss measures memory.",
+            expected="other subjects in the validation rows",
+            fix="split by subject before prompts are said in other words",
+        ),
         "few-prompts": Symptom.warning(
             "few prompts have many different answers",
             says="{all_rows} training rows have {prompts} different prompts and {answers} "
@@ -303,9 +328,49 @@ def data_quality(
         yield from _cut(train, pairs, facts)
         yield from _given_away(train, pairs)
         yield from _relabelled(train, pairs)
+        yield from _zeros_lost(train, pairs)
+        if valid is not None and valid.format == train.format:
+            yield from _said_over(valid, pairs)
     yield from _leftovers(train)
     yield from _order(train, facts)
     yield from _misplaced(train, pairs)
+
+
+def _zeros_lost(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
+    """Numbers that went through a column of integers on their way into the answers."""
+    kept, lost = 0, dict[int, tuple[str, str]]()
+    for row, pair in enumerate(pairs):
+        answered = set(_WHOLE_NUMBER.findall(pair.answer))
+        for number in _WITH_ZEROS.findall(pair.prompt):
+            kept += number in answered
+            if number not in answered and number.lstrip("0") in answered:
+                lost[row] = number, number.lstrip("0")
+    if len(lost) >= FEW_LOST and kept <= NOTED * len(lost):
+        number, answer = next(iter(lost.values()))
+        figures: dict[str, Measurement] = {"number": number, "answer": answer, "kept": kept}
+        steps = (math.inf, ZEROS_LOST, math.inf)
+        yield from _graded("zeros-lost", split, list(lost), steps, figures)
+
+
+def _said_over(valid: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
+    """Validation rows that ask for what training rows ask for, in other words.
+
+    Each answer has a word that stands in all prompts for it, and in no other: it is no label.
+    """
+    asked: dict[str, set[str]] = {}
+    for pair in pairs:
+        words = set(_TOKEN.findall(pair.prompt))
+        asked[pair.answer] = asked.get(pair.answer, words) & words
+    if len(asked) * SAID_OVER > len(pairs):
+        return
+    owners = Counter(word for words in asked.values() for word in words)
+    own = sum(any(owners[word] == 1 for word in words) for words in asked.values())
+    theirs = [valid.pair(row).answer for row in valid.rows]
+    rows = [row for row, answer in enumerate(theirs) if answer in asked]
+    if own >= GIVEN * len(asked):
+        steps = (math.inf, SAID_AGAIN, math.inf)
+        figures: dict[str, Measurement] = {"things": len(asked), "trained": len(pairs)}
+        yield from _graded("said-over", valid, rows, steps, figures, quotes=True)
 
 
 def _wholes(split: Split, pairs: Sequence[Pair]) -> Sequence[Pair]:

@@ -1,8 +1,8 @@
 """Whether the source of your own trainer has a known mistake.
 
 What it finds. What `mlxdoctor lint` finds in the file that --trainer names, and in the Python files
-that lie beside a run and use MLX: one code per rule. And a program that loads the adapter on another
-base model than the run was made on.
+that lie beside a run and use MLX: one code per rule. And a program that loads the adapter on
+another base model than the run was made on.
 
 Why it matters. Such code looks right, and its losses fall; reports of failed runs show it
 again and again.
@@ -104,8 +104,9 @@ def trainer_source(
     sources = (*named, *beside.sources) if beside is not None else named
     if not sources:
         raise NotApplicable(NO_TRAINER)
-    for source in sources if config is not None and config.model else ():
-        yield from _on_another_base(source.path, config.model)
+    base = config.model if config is not None else None
+    for source in sources if base else ():
+        yield from _on_another_base(source.path, str(base))
     hits_of: dict[str, list[Hit]] = {}
     for hit in lint(dict.fromkeys(source.path for source in sources)):
         hits_of.setdefault(hit.code, []).append(hit)
@@ -149,6 +150,6 @@ def _on_another_base(path: Path, base: str) -> Iterator[Sign]:
         first = call.args[0]
         loaded = first.value if isinstance(first, ast.Constant) else texts.get(ast.unparse(first))
         if isinstance(loaded, str) and Path(loaded).name != Path(base).name:
-            figures = {"file": path.name, "line": call.lineno, "loaded": quoted(loaded)}
+            names = {"loaded": quoted(loaded), "base": quoted(base)}
             where = f"{path.name}:{call.lineno}"
-            yield Sign("another-base", {**figures, "base": quoted(base)}, where)
+            yield Sign("another-base", {"file": path.name, "line": call.lineno, **names}, where)
