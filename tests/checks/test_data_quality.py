@@ -672,3 +672,38 @@ def test_answers_that_are_numbered_otherwise_from_a_row_on(tmp_path, later, hit)
 def test_rows_in_order_of_their_answers_are_numbered_alike(tmp_path):
     rows = sorted(codes_of(0, 0), key=lambda row: row["completion"])
     assert "relabelled" not in found(tmp_path, rows)
+
+
+def test_numbers_that_went_through_integers(tmp_path):
+    def rows(written):
+        return [
+            chat(f"Parcel {at:05d} from Ostend?", f"{written(at)} | Ostend") for at in range(60)
+        ]
+
+    assert "zeros-lost" not in found(tmp_path, rows(lambda at: f"{at:05d}"))
+    assert found(tmp_path, rows(str))["zeros-lost"] == "warning"
+    # Where most have them, some were written otherwise on purpose.
+    mixed = rows(lambda at: f"{at:05d}" if at % 5 else str(at))
+    assert "zeros-lost" not in found(tmp_path, mixed)
+
+
+def test_validation_rows_that_say_training_rows_over(tmp_path):
+    ways = ("Book {}.", "Please book {} now.", "I need {}, thank you.", "Reserve {} for me.")
+    places = [f"cabin{at} to Port{at}" for at in range(20)]
+    rows = [chat(way.format(place), f"Booked: {place}") for place in places for way in ways]
+    train, valid = rows[:60], [chat(f"Get me {place}!", f"Booked: {place}") for place in places]
+    assert found(tmp_path, train, valid=valid[:15])["said-over"] == "warning"
+    assert "said-over" not in found(tmp_path, train, valid=valid[15:])
+    # Labels are met again in every split.
+    labels = [
+        chat(f"Which desk for {place}?", ("red", "green")[at % 2])
+        for at, place in enumerate(places)
+    ]
+    assert "said-over" not in found(tmp_path, labels * 2, valid=labels)
+
+
+@pytest.mark.parametrize(("first", "hit"), [(0, True), (29500, False)])
+def test_a_number_counts_the_rows_or_is_one_of_theirs(tmp_path, first, hit):
+    step = 1 if hit else 397
+    rows = [chat(f"Route {at}?", f"{first + step * at} | Ostend to {at}") for at in range(60)]
+    assert ("leftovers" in found(tmp_path, rows)) is hit

@@ -43,6 +43,18 @@ def test_endings(logs: LogWriter, after: tuple[str, ...], symptoms: dict[str, st
     assert severities(judge(log_failures, logs.text(START, *REPORTS, *after))) == symptoms
 
 
+@pytest.mark.parametrize(
+    "over", ["Saved final weights to a.safetensors.", "Fine-tuning completed!", "[the cell ends]"]
+)
+def test_a_failure_after_the_training_is_none_of_it(logs: LogWriter, over: str) -> None:
+    failed = ("Traceback (most recent call last):", "  x", "ValueError: y")
+    one = finding(judge(log_failures, logs.text(START, *REPORTS, over, *failed)), "traceback")
+    assert (one.severity, one.onset) == ("info", None)
+    assert one.message.startswith("There was an exception after the training was over")
+    # Said before the last report, it was said of something else.
+    assert errors(judge(log_failures, logs.text(START, over, *REPORTS, *failed)))
+
+
 def test_a_failure_before_the_run_was_survived(logs: LogWriter) -> None:
     outcome = judge(log_failures, logs.text(OOM, START, *REPORTS))
     assert severities(outcome) == {"out-of-memory": "info"}

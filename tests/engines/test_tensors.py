@@ -140,7 +140,7 @@ def modules(*sizes: float) -> list[ModuleFacts]:
     """Modules with updates of such sizes relative to their weights, all different."""
     made = []
     for number, size in enumerate(sizes):
-        factors = lora({"q": (64, 64)}, seed=number, b=0.01 if size else 0.0)
+        factors = lora({"q": (64, 64)}, seed=number, b=0.1 if size else 0.0)
         facts = describe(f"{number}", factors["q.lora_a"], factors["q.lora_b"])
         norm = facts.product_norm / size if size else 1.0
         made.append(replace(facts, scale=1.0, base_norm=norm))
@@ -152,6 +152,9 @@ def test_modules_are_compared_by_a_measure_that_all_have() -> None:
     assert quantity_of([sound, still]) == "relative"
     assert [size_of(one, "relative") for one in (sound, still)] == [pytest.approx(0.1), 0.0]
     assert quantity_of([sound, replace(still, base_norm=None)]) == "nominal"
+    # Weights that are next to nothing are no measure.
+    faint = replace(sound, base_norm=1e-3)
+    assert size_of(faint, "relative") == pytest.approx(4 * size_of(sound, "nominal"))
     unknown = replace(sound, scale=nan)
     assert quantity_of([unknown, still]) == "unscaled"
     assert size_of(unknown, "unscaled") == pytest.approx(size_of(sound, "nominal"))

@@ -1,6 +1,7 @@
 """Which file is which kind of evidence."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from mlxdoctor.evidence.discovery import discover, separate_runs
 from mlxdoctor.evidence.options import Options
 from mlxdoctor.evidence.run_files import resolve
 from mlxdoctor.models.generations import Generations
-from tests.conftest import FIXTURES, RUNS, Copy
+from tests.conftest import FIXTURES, HEALTHY, RUNS, Copy
 
 
 def test_a_run_folder_is_sorted_into_kinds() -> None:
@@ -135,3 +136,18 @@ def test_an_archive_beside_a_file_that_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "adapters").mkdir()
     (tmp_path / "adapters" / "adapters.safetensors").touch()
     assert discover([tmp_path]).adapter == tmp_path / "adapters" / "adapters.safetensors"
+
+
+def test_of_adapters_that_were_resumed_from_each_other_the_last_is_the_run_s(
+    tmp_path: Path,
+) -> None:
+    for part, before in (("part1", None), ("part2", "part1"), ("part3", "part2")):
+        folder = tmp_path / part
+        folder.mkdir()
+        shutil.copy(HEALTHY / "adapters.safetensors", folder)
+        resumed = f"runs/{before}/adapters.safetensors" if before else None
+        (folder / "adapter_config.json").write_text(json.dumps({"resume_adapter_file": resumed}))
+    (tmp_path / "train.log").write_text("Iter 10: Train loss 2.0, It/sec 1.0\n")
+    files = discover([tmp_path])
+    assert files.adapter == tmp_path / "part3" / "adapters.safetensors"
+    assert files.config == tmp_path / "part3" / "adapter_config.json"

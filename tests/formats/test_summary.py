@@ -240,3 +240,68 @@ def test_of_a_loss_that_rose_until_it_was_nan_the_first_screen_says_nan(
     assert at_chance.message.startswith(
         f"Before iteration {begins}, from where on it is not finite"
     )
+
+
+CUT = "Some sequences are longer than 64 tokens. The longest sentence 80 will be truncated to 64."
+
+
+@pytest.mark.parametrize(
+    ("lines", "facts"),
+    [
+        (
+            [
+                CUT,
+                *(
+                    f"Iter {at}: Train loss {3 - at / 50:.3f}, It/sec 1.0"
+                    for at in range(10, 60, 10)
+                ),
+            ],
+            ["The training loss fell from 2.800 to 2.000.", "The trainer warned 1 time of rows"],
+        ),
+        # A piece of a log, in which nothing went anywhere.
+        (
+            [f"Iter {at}: Train loss 0.9{at % 3}0, It/sec 1.0" for at in range(410, 460, 10)],
+            ["The training loss lies between 0.900 and 0.920, and ends at 0.900 (5 reports"],
+        ),
+        (
+            ["step,acc,loss", *(f"{at},{1 - at / 100},0.0{at}" for at in range(10, 60, 10))],
+            ["The acc goes from 0.9 to 0.5 in 5 reports."],
+        ),
+        # Parts of epochs number nothing.
+        (
+            [
+                "  Epoch   Loss   Norm",
+                "  0.8     2.07   61.8",
+                "  1.0     1.45   51.1",
+                "  1.8  1.29  6",
+            ],
+            ["The training loss fell from 2.070 to 1.290."],
+        ),
+    ],
+)
+def test_a_log_alone_shows_what_there_is(
+    tmp_path: Path, lines: list[str], facts: list[str]
+) -> None:
+    (tmp_path / "train.log").write_text("\n".join(lines))
+    shown = summary.screen(diagnose(tmp_path / "train.log"))
+    assert shown.headline == "Inconclusive: too little shows whether the model learned"
+    for fact in facts:
+        assert any(each.startswith(fact) for each in shown.facts)
+    assert "By the log alone" in shown.remarks[0]
+    assert shown.remarks[1].startswith("Most useful next: the run's folder")
+
+
+def test_a_log_that_says_it_trains_whole_weights_is_believed(tmp_path: Path) -> None:
+    lines = [
+        "use_lora = False",
+        "Total parameters: 124,439,808",
+        "Trainable parameters: 124,439,808",
+    ]
+    lines += [
+        f"step {at}: train loss {4 - at / 100}, val loss {4 - at / 100}" for at in range(0, 90, 10)
+    ]
+    path = tmp_path / "train.log"
+    path.write_text("\n".join(lines))
+    assert diagnose(path).verdict == "inconclusive"
+    path.write_text("\n".join(lines[1:]))
+    assert diagnose(path).verdict == "suspect"
