@@ -397,8 +397,7 @@ def _earlier_answers(rows: Sequence[RowLosses]) -> Iterator[Sign]:
     before = float(earlier.base.mean())
     if before >= TO_LEARN and earlier.gain <= UNLEARNED * before:
         figures = {**earlier.measured, **last.losses("last_")}
-        severity = Severity.ERROR if earlier.rose(CHANGED) else None
-        yield Sign("earlier-answers-unlearned", figures, severity=severity)
+        yield Sign("earlier-answers-unlearned", figures)
 
 
 def _answers(rows: Sequence[RowLosses]) -> Iterator[Sign | Seen]:

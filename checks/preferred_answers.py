@@ -51,6 +51,12 @@ _SAYS = (
             fix="Read ten pairs of the training file and ten of the validation file: in one of "
             "them chosen and rejected are swapped.",
         ),
+        "unmoved": Symptom.info(
+            "training left the margins of the pairs as they were",
+            says=f"{_SAYS}: that may be chance.",
+            expected="a margin between chosen and rejected that rises",
+            fix="Set beta to 0.1, raise the learning rate, and see whether the two answers differ.",
+        ),
     },
 )
 def preferred_answers(margins: PreferenceMargins) -> Iterator[Sign | Seen]:
@@ -70,6 +76,8 @@ def preferred_answers(margins: PreferenceMargins) -> Iterator[Sign | Seen]:
         yield Sign("reversed", found[last])
     elif way[last] == 1:
         yield Seen(f"{_SAYS}.", found[last], learned=True)
+    elif not any(way.values()):
+        yield Sign("unmoved", found[last])
 
 
 def _figures(name: str, gains: NDArray[np.float64]) -> dict[str, Measurement]:

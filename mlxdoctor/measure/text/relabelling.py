@@ -13,6 +13,8 @@ from mlxdoctor.engines.text import sampled
 _WORD = re.compile(r"\w+")
 #: Rows that are read at most, and the fewest that are tested of a part.
 ROWS, TESTED = 1000, 20
+#: Share of a label in the part that is learned from, over that in the other, to be tested.
+MET = 0.2
 #: Different answers at most, and of all rows: more are no labels.
 LABELS, LABEL_SHARE = 50, 0.2
 #: Share of a question's words that the other part must know, to tell its answer by them.
@@ -60,7 +62,12 @@ def relabelling(prompts: Sequence[str], answers: Sequence[str]) -> Relabelling |
         larger = parts if parts.sum() * 2 > len(parts) else ~parts
         model, known = _learned(words[larger], wanted[larger], len(labels))
         share = words @ known / np.maximum(words.sum(axis=1), 1)
-        tested = ~larger & (share >= KNOWN) & np.isin(wanted, wanted[larger])
+        # Of rows that are sorted by their labels, a part has hardly any of the other part's.
+        here, there = (
+            np.bincount(wanted[part], minlength=len(labels)) / part.sum()
+            for part in (larger, ~larger)
+        )
+        tested = ~larger & (share >= KNOWN) & ((here > 0) & (here >= MET * there))[wanted]
         if tested.sum() < TESTED:
             continue
         across = _right(model, words[tested], wanted[tested])
