@@ -17,13 +17,13 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol, TypeVar
 
 from mlxdoctor.finding import Exhibit, Finding, Outcome, Seen, Sign, Status, Symptom, Unsought
-from mlxdoctor.members import modules_of
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.limits import TimeLimitExceeded, time_limit
 from mlxdoctor.safety.quoting import cut
 from mlxdoctor.safety.reading_limits import current
 from mlxdoctor.safety.stages import Stage, StageStopped
 from mlxdoctor.safety.user_failure import failure_of
+from mlxdoctor.tables import modules_of
 from mlxdoctor.template import fill
 
 #: A check takes milliseconds: its time has a tenth of one.

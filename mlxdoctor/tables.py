@@ -1,10 +1,13 @@
-"""Tables of TOML files that ship with the package, read into dataclasses."""
+"""What ships with the package: tables of TOML files, read into dataclasses, and its modules."""
 
+import importlib
+import pkgutil
 import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from importlib.resources import files
+from types import ModuleType
 from typing import Any, TypeVar
 
 from mlxdoctor.safety.errors import InputError
@@ -15,6 +18,15 @@ Record = TypeVar("Record")
 def shipped(package: str, file: str) -> Mapping[str, Any]:
     """The tables of a file that lies in a package of ours, by name."""
     return tomllib.loads(files(package).joinpath(file).read_text("utf-8"))
+
+
+def modules_of(package: str) -> list[ModuleType]:
+    """Every module that lies in the package itself, imported, by name; packages in it are not."""
+    return [
+        importlib.import_module(f"{package}.{info.name}")
+        for info in pkgutil.iter_modules(importlib.import_module(package).__path__)
+        if not info.ispkg
+    ]
 
 
 def record(

@@ -13,12 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from mlxdoctor.evidence.adapter import FILE_NAMES, adapter_file
-from mlxdoctor.evidence.answer_keys import is_recorded_answer
 from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
 from mlxdoctor.evidence.dataset import SPLITS, Features, is_log
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.options import Options
-from mlxdoctor.evidence.run_files import RunFiles, is_model_folder, iteration_in
+from mlxdoctor.evidence.run_files import (
+    RunFiles,
+    is_model_folder,
+    is_recorded_answer,
+    iteration_in,
+)
 from mlxdoctor.evidence.source import Sniffed, read_json_object, require_file
 from mlxdoctor.evidence.training_log import looks_like_log, looks_like_unread_log
 from mlxdoctor.finding import some_of

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,11 +17,40 @@ _OWN_CHECKPOINT = re.compile(
     r"(?:step|iter|iteration|checkpoint|ckpt|adapters?)[_-]?0*(\d+)\.safetensors$"
 )
 
+#: What the keys of recorded answers are called.
+PROMPT_KEYS = ("prompt", "question", "input", "instruction", "query")
+TUNED_KEYS = (
+    *("tuned", "response", "output", "completion", "generated_text", "generation", "generated"),
+    *("prediction", "model_output", "model_answer", "answer", "text"),
+)
+BASE_KEYS = ("base", "base_response", "base_output")
+SYSTEM_KEYS = ("system", "system_prompt")
+EXPECTED_KEYS = ("expected", "reference", "target")
+LIST_KEYS = ("generations", "results", "samples", "items")
+#: Answers that rows to train on have beside their prompts, too.
+_OF_ROWS = {"completion", "answer", "text"}
+#: What a recorded answer says beside itself, and a training row does not.
+_OF_ANSWERS = {"max_tokens", "model", "adapter", "tokens", "base_tokens", "tuned_tokens"}
+#: A file's name that says so.
+_NAMED = re.compile("answers|generat|outputs|predict|responses|samples", re.IGNORECASE)
+
 
 def iteration_in(name: str) -> int | None:
     """The iteration that a checkpoint's file has in its name; None where it is no checkpoint's."""
     match = CHECKPOINT_NAME.match(name) or _OWN_CHECKPOINT.match(name)
     return int(match[1]) if match else None
+
+
+def is_recorded_answer(keys: Set[str], name: str = "") -> bool:
+    """Whether a row with these keys, in a file of this name, is a recorded answer, not a row."""
+    if "tuned" in keys or {"base", "prompt"} <= keys:
+        return True
+    answers = set(TUNED_KEYS) - _OF_ROWS
+    if not _OF_ANSWERS.isdisjoint(keys):
+        answers.add("completion")
+    if not keys.isdisjoint(EXPECTED_KEYS) or _NAMED.search(name):
+        answers.add("answer")
+    return "prompt" in keys and not answers.isdisjoint(keys)
 
 
 @dataclass(frozen=True)

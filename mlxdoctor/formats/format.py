@@ -6,8 +6,8 @@ from functools import cache
 from typing import Any
 
 from mlxdoctor.gate_result import GateResult
-from mlxdoctor.members import modules_of
 from mlxdoctor.report import Report
+from mlxdoctor.tables import modules_of
 
 
 @dataclass(frozen=True)

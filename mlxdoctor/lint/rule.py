@@ -13,7 +13,7 @@ from functools import cache
 
 from mlxdoctor.finding import Severity
 from mlxdoctor.lint.source import SourceFile
-from mlxdoctor.members import modules_of
+from mlxdoctor.tables import modules_of
 
 #: What a rule yields: the node at fault, and one sentence about it.
 Hits = Iterator[tuple[ast.AST, str]]

@@ -6,11 +6,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from mlxdoctor.evidence import answer_keys
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.json_text import json_values, mended
 from mlxdoctor.evidence.kind import Missing, NoSuchThing, Progress, RunView
+from mlxdoctor.evidence.run_files import (
+    BASE_KEYS,
+    EXPECTED_KEYS,
+    LIST_KEYS,
+    PROMPT_KEYS,
+    SYSTEM_KEYS,
+    TUNED_KEYS,
+)
 from mlxdoctor.evidence.source import Source, read_text
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.answer import answer
@@ -110,7 +117,7 @@ class Generations:
         ends: tuple[int, ...] | None = None
         if len(values) == 1 and isinstance(whole := values[0], dict):
             ends = _tokens(whole.get("end_token_ids"))
-            keys = answer_keys.LIST_KEYS
+            keys = LIST_KEYS
             lists = (whole[key] for key in keys if isinstance(whole.get(key), list))
             values = next(lists, values)
         items = tuple(filter(None, map(_generation, values)))
@@ -237,19 +244,19 @@ def _generation(row: Any) -> Generation | None:
         return Generation("", None, mended(row))
     if not isinstance(row, dict):
         return None
-    tuned = _text(row, answer_keys.TUNED_KEYS)
+    tuned = _text(row, TUNED_KEYS)
     if tuned is None:
         return None
     limit = row.get("max_tokens")
     return Generation(
-        prompt=_text(row, answer_keys.PROMPT_KEYS) or _last_user_message(row.get("messages")),
-        base=_text(row, answer_keys.BASE_KEYS),
+        prompt=_text(row, PROMPT_KEYS) or _last_user_message(row.get("messages")),
+        base=_text(row, BASE_KEYS),
         tuned=tuned,
         base_tokens=_tokens(row.get("base_tokens")),
         tuned_tokens=_tokens(row.get("tuned_tokens")),
         max_tokens=limit if isinstance(limit, int) and limit > 0 else None,
-        expected=_text(row, answer_keys.EXPECTED_KEYS),
-        system=_text(row, answer_keys.SYSTEM_KEYS),
+        expected=_text(row, EXPECTED_KEYS),
+        system=_text(row, SYSTEM_KEYS),
     )
 
 

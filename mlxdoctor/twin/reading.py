@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 
-from mlxdoctor.members import modules_of
+from mlxdoctor.tables import modules_of
 from mlxdoctor.twin.parts import Parts
 from mlxdoctor.twin.settings import Settings
 

@@ -20,11 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlxdoctor.evidence.logs.series import Axis, Notes
-from mlxdoctor.members import modules_of
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
 from mlxdoctor.safety.user_failure import failure_of
-from mlxdoctor.tables import shipped
+from mlxdoctor.tables import modules_of, shipped
 
 T = TypeVar("T")
 
