@@ -312,7 +312,7 @@ def _magnitudes(modules: Sequence[LoraModule], base: BaseModel | None) -> Iterat
             continue
         norm = base_norm(module.name, base)
         usual = math.sqrt(min(module.in_features, module.out_features))
-        # Next to nothing, a weight soon has a norm that is many times its own.
+        # A weight that is next to nothing soon has a norm that is many times its own.
         norm = norm if norm and norm >= LEAST_SHARE * usual else None
         times = float(np.linalg.norm(values)) / norm if norm else 1.0
         are_alike = len(values) >= _VALUES and np.ptp(values) == 0

@@ -30,7 +30,7 @@ from pathlib import PurePath
 from mlxdoctor.bugs.exceptions import meaning_of
 from mlxdoctor.check import check
 from mlxdoctor.evidence.training_log import LogFailure, TrainingLog
-from mlxdoctor.finding import Severity, Sign, Symptom
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
 
 _ENDED = "a log that ends with the final save"
@@ -61,6 +61,8 @@ _FAILURES = {
     "gpu-error": _failure_of("the GPU reported an error", _READ),
     "interrupted": Symptom.warning("the run was interrupted by hand", _ENDED, _READ, says=_FAILED),
 }
+#: What is said of one that did not end the run.
+_BESIDE = {"traceback": "there was an exception"}
 #: What exceptions that are known mean: mlxdoctor/bugs/exceptions.toml sorts them into these.
 _MEANINGS = {
     code: _failure_of(f"the run ended with an exception: {meaning}", _REMEDY)
@@ -128,14 +130,18 @@ _TELLING = ("out-of-memory", "gpu-error", "traceback", "killed", "aborted", "int
 )
 def log_failures(log: TrainingLog) -> Iterator[Sign]:
     segment = log.main
+    reached = max((int(series.iterations[-1]) for series in segment.series.values()), default=None)
+    is_counted = reached is not None and segment.axis in ("iteration", "step")
+    announced = segment.announced_iterations if is_counted else None
+    # A report that would come next must fit before the announced end.
+    is_short = announced is not None and (reached or 0) < UNFINISHED * announced
     # What breaks off once the training is over is a later program, or a later cell.
-    is_over = (line for line in log.notes.ended if line > segment.last_line > 0)
-    over = min(is_over, default=math.inf)
+    ends = [line for line in log.notes.ended if line > segment.last_line > 0 and not is_short]
+    over = min(ends, default=math.inf)
     failures = log.notes.failures
     fatal = [each for each in failures if segment.last_line < each.line_number <= over]
     survived = [each for each in failures if each.line_number <= segment.last_line]
     later = [each for each in failures if each.line_number > over]
-    reached = max((int(series.iterations[-1]) for series in segment.series.values()), default=None)
     if fatal:
         when = f" after {segment.unit} {reached}" if reached is not None else ""
         yield replace(_failure(fatal, log, when), onset=reached)
@@ -155,13 +161,9 @@ def log_failures(log: TrainingLog) -> Iterator[Sign]:
     if log.notes.unvalidated and (validation is None or not len(validation)):
         first = log.notes.unvalidated[0]
         yield Sign("nothing-to-validate-on", {"line": first}, where=f"line {first}")
-    announced = segment.announced_iterations
-    if fatal or announced is None or reached is None or segment.axis not in ("iteration", "step"):
-        return
-    # A report that would come next must fit before the announced end.
-    if reached < UNFINISHED * announced:
-        figures = {"reached": reached, "announced": announced}
-        yield Sign("ends-early", {"unit": segment.unit, **figures}, onset=reached)
+    if is_short and not fatal:
+        measured: dict[str, Measurement] = {"reached": reached, "announced": announced}
+        yield Sign("ends-early", {"unit": segment.unit, **measured}, onset=reached)
 
 
 def _failure(
@@ -173,8 +175,8 @@ def _failure(
     worst = of_kind[-1 if kind == "traceback" else 0]
     is_explained = ended and worst.kind in ("traceback", "out-of-memory")
     meaning = meaning_of(worst) if is_explained else None
-    story = _FAILURES[worst.kind].meaning + when
-    story = story if ended else story.replace("the run ended with", "there was")
+    meant = _FAILURES[worst.kind].meaning
+    story = (meant if ended else _BESIDE.get(worst.kind, meant)) + when
     place = _short(worst.place)
     is_quoted = worst.kind == "traceback" and worst.text[:9] != "Traceback"
     memory = log.main.get("peak_memory_gb")

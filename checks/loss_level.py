@@ -107,7 +107,7 @@ def loss_level(
             "first_is": _FIRST_IS[is_base],
             "first_at": int(segment.series[first].iterations[0]),
             "excess": start - uniform,
-            "near_guess": start / (uniform if vocabulary else _CHANCE_LOW),
+            "of_guess": start / uniform,
             "end_of_guess": curve.end / uniform,
             "vocabulary": vocabulary or MAX_VOCABULARY,
             "unknown": None if vocabulary else "",

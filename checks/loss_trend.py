@@ -187,7 +187,8 @@ def _described(segment: Segment) -> Iterator[Seen]:
 
 
 def _fell(curve: SeriesFacts) -> bool:
-    return curve.start - curve.end >= max(_FALL * curve.start, _VISIBLE)
+    # What is not above zero is no loss of a language model.
+    return curve.end > 0.0 and curve.start - curve.end >= max(_FALL * curve.start, _VISIBLE)
 
 
 def _opens_late(segment: Segment) -> bool:

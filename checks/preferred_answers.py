@@ -29,8 +29,8 @@ from mlxdoctor.models.losses import ENOUGH_ROWS
 from mlxdoctor.models.preference_margins import PreferenceMargins
 
 _SAYS = (
-    "Training made the chosen answer likelier beside the rejected one in {raised} of {pairs} pairs "
-    "{of}, by {gain:.2f} nats in the middle"
+    "Training raised the margin of the chosen answer over the rejected one in {raised} of {pairs} "
+    "pairs {of} (in the median by {gain:.2f} nats)"
 )
 
 
@@ -45,8 +45,8 @@ _SAYS = (
         ),
         "held-out-reversed": Symptom.error(
             "on held-out pairs the rejected answers became likelier",
-            says=f"{_SAYS}, and on the rows trained on by {{trained_gain:.2f}}: what one file "
-            "calls chosen the other calls rejected.",
+            says=f"{_SAYS}, and of those trained on by {{trained_gain:.2f}}: what one file calls "
+            "chosen the other calls rejected.",
             expected="a margin that rises on both",
             fix="Read ten pairs of the training file and ten of the validation file: in one of "
             "them chosen and rejected are swapped.",
@@ -72,8 +72,8 @@ def preferred_answers(margins: PreferenceMargins) -> Iterator[Sign | Seen]:
     if way.get("train") == 1 and way[last] == -1:
         figures: dict[str, Measurement] = {"trained_gain": found["train"]["gain"]}
         yield Sign("held-out-reversed", {**found[last], **figures})
-    elif way[last] == -1 or way.get("train") == -1:
-        yield Sign("reversed", found[last])
+    elif -1 in way.values():
+        yield Sign("reversed", found[next(name for name in (last, "train") if way[name] == -1)])
     elif way[last] == 1:
         yield Seen(f"{_SAYS}.", found[last], learned=True)
     elif not any(way.values()):

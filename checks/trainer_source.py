@@ -17,7 +17,6 @@ are notes. What the training step really does is measured by the checks of a ste
 What to do. `mlxdoctor explain RULE` shows a bad example and a good one.
 """
 
-import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from mlxdoctor.evidence.source import Source, read_text
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.lint.linter import UNREADABLE, Hit, lint, uses_mlx
 from mlxdoctor.lint.rule import rules
+from mlxdoctor.lint.source import SourceFile, constant, keyword
 from mlxdoctor.measure.training_step.measurement import NO_TRAINER, TrainingStep
 from mlxdoctor.measure.weights.lora_targets import by_mlx_lm
 from mlxdoctor.safety.errors import InputError
@@ -129,27 +129,17 @@ def trainer_source(
 
 
 def _on_another_base(path: Path, base: str) -> Iterator[Sign]:
-    """Calls of `load` with an adapter, and a model that is named in the source."""
+    """Calls of mlx-lm's `load` with an adapter, and a model that is named in the source."""
     try:
-        tree = ast.parse(read_text(path, "source_bytes")[0])
-    except (InputError, SyntaxError, ValueError, RecursionError):
+        source = SourceFile.parse(read_text(path, "source_bytes")[0], path)
+    except InputError:
+        # Lint says why.
         return
-    texts = {
-        target.id: node.value.value
-        for node in tree.body
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    for call in ast.walk(tree):
-        if not (isinstance(call, ast.Call) and call.args):
+    for call in source.calls("mlx_lm.load", "mlx_lm.utils.load"):
+        if not call.args or keyword(call, "adapter_path") is None:
             continue
-        name = getattr(call.func, "attr", getattr(call.func, "id", ""))
-        if name != "load" or not any(each.arg == "adapter_path" for each in call.keywords):
-            continue
-        first = call.args[0]
-        loaded = first.value if isinstance(first, ast.Constant) else texts.get(ast.unparse(first))
-        if isinstance(loaded, str) and Path(loaded).name != Path(base).name:
-            names = {"loaded": quoted(loaded), "base": quoted(base)}
-            where = f"{path.name}:{call.lineno}"
-            yield Sign("another-base", {"file": path.name, "line": call.lineno, **names}, where)
+        for model in map(constant, source.values(call.args[0])):
+            if isinstance(model, str) and Path(model).name != Path(base).name:
+                figures: dict[str, Measurement] = {"file": path.name, "line": call.lineno}
+                figures |= {"loaded": quoted(model), "base": quoted(base)}
+                yield Sign("another-base", figures, f"{path.name}:{call.lineno}")

@@ -12,8 +12,8 @@ still went straight at the end had only begun, however its loss looks.
 
 How it is measured. For every module ‖ΔW‖ = scale·‖A·B‖, by Frobenius norm, from r × r
 products. With the base model at hand it is divided by ‖W‖ and the median over the
-modules is judged. Without it, ‖W‖ is taken to be that of a matrix of rms 1/sqrt(inputs),
-and errors are given only where sound runs are far from it. Modules whose B is zero are
+modules is judged. Without it, or where weights are next to nothing, ‖W‖ is taken to be that of a
+matrix of rms 1/sqrt(inputs), and errors are given only where sound runs are far from it. Modules whose B is zero are
 left out: they have no update. One module is judged by itself where its update is many times
 its weights and the median module's. A gradient that never changed would
 take B a known distance under Adam's default momenta; the root mean square of B over that distance,
@@ -126,11 +126,10 @@ def weight_drift(
     if not isfinite(facts[0].scale):
         why = "the scale of the update is not stated: the adapter_config.json is needed"
         raise Inconclusive(why)
-    is_dora = any(module.magnitude is not None for module in adapter.modules)
-    yield from _size(facts, is_dora=is_dora)
+    yield from _size(facts)
 
 
-def _size(facts: Sequence[ModuleFacts], *, is_dora: bool) -> Iterator[Sign]:
+def _size(facts: Sequence[ModuleFacts]) -> Iterator[Sign]:
     quantity = quantity_of(facts)
     is_relative = quantity == "relative"
     sizes = [(size_of(module, quantity), module.name) for module in facts]
@@ -146,8 +145,7 @@ def _size(facts: Sequence[ModuleFacts], *, is_dora: bool) -> Iterator[Sign]:
         "least": least,
     }
     if middle >= large:
-        # DoRA gives the sum the norm of its magnitudes, whatever was added.
-        is_far = middle >= exploded and not is_dora
+        is_far = middle >= exploded
         severity = None if is_far else Severity.WARNING
         figures = {**measured, "overwritten": "" if is_far else None}
         yield Sign("exploded", figures, where=name, severity=severity)

@@ -56,7 +56,7 @@ class Symptom:
         meaning: what is wrong, in a few words: the list of checks shows it.
         severity: what it means for a run, as a rule.
         expected: what a sound run shows.
-        fix: what to do about it.
+        fix: what to do about it; "nothing, ..." where a sound run shows it, too.
         says: the sentence that a report shows.
         in_a_plan: what it means before a run, where that is worse: nothing is lost yet, and no
             loss will be there to decide before it is.

@@ -206,8 +206,8 @@ QUANTITIES: Mapping[Quantity, str] = {
 }
 
 
-#: Share of the usual norm of weights that theirs counts as at least. Modules of a base that weight
-#: decay had emptied had 0.0002 to 0.2 of it: sound updates were 3 to 300 times such weights.
+#: Share of the usual norm of a weight below which it is no measure of what is added to it: two
+#: bases that weight decay had emptied have 0.0002 to 0.23 of it, three others 0.56 and more.
 LEAST_SHARE = 0.25
 
 
@@ -215,7 +215,10 @@ def quantity_of(modules: Sequence[ModuleFacts]) -> Quantity:
     """The best quantity that is known for all of the modules."""
     if not all(isfinite(module.scale) for module in modules):
         return "unscaled"
-    return "relative" if all(module.base_norm for module in modules) else "nominal"
+    is_known = all(
+        (module.base_norm or 0.0) >= LEAST_SHARE * sqrt(module.width) for module in modules
+    )
+    return "relative" if is_known else "nominal"
 
 
 def size_of(module: ModuleFacts, quantity: Quantity) -> float:
@@ -225,9 +228,7 @@ def size_of(module: ModuleFacts, quantity: Quantity) -> float:
     matrices have between about a third and three times that norm.
     """
     norm = module.product_norm if quantity == "unscaled" else module.update_norm
-    usual = sqrt(module.width)
-    # Weights that are next to nothing are no measure of what is added to them.
-    whole = max(module.base_norm or 0.0, LEAST_SHARE * usual) if quantity == "relative" else usual
+    whole = module.base_norm if quantity == "relative" else sqrt(module.width)
     return norm / whole if whole else 0.0
 
 

@@ -318,12 +318,12 @@ def _row(line: bytes) -> dict[str, Any] | str:
     # Only an escape can put half a character there, and no tokenizer takes one.
     if (b"\\ud" in line or b"\\uD" in line) and (too_deep(value) or mended(value) != value):
         return "holds half of a surrogate pair, which is no character"
-    return value | _by_number(value)
+    return _by_number(value) if "better_response_id" in value else value
 
 
-def _by_number(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Chosen and rejected answer of a pair that says which of its two is better by its number."""
-    answers, better = [row.get("response_0"), row.get("response_1")], row.get("better_response_id")
-    if better not in (0, 1) or not all(isinstance(each, str) for each in answers):
-        return {}
-    return {"chosen": answers[better], "rejected": answers[1 - better]}
+def _by_number(row: dict[str, Any]) -> dict[str, Any]:
+    """A pair that says which of its two answers is better by its number, with both by name."""
+    answers, better = [row.get("response_0"), row.get("response_1")], row["better_response_id"]
+    if type(better) is not int or better not in (0, 1) or None in answers:
+        return row
+    return {**row, "chosen": answers[better], "rejected": answers[1 - better]}

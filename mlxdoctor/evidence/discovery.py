@@ -209,7 +209,7 @@ def _not_an_archive(files: RunFiles, saved: Sequence[Path]) -> RunFiles:
 
 def _end_of_a_chain(files: RunFiles, saved: Collection[Path]) -> RunFiles:
     """Of adapters that were resumed from each other, the last: the one that none began with."""
-    folders = [path.parent for path in saved if path.name != CONFIG_NAME]
+    folders = [*dict.fromkeys(path.parent for path in saved if path.name != CONFIG_NAME)]
     begun_with = set()
     for folder in folders if len(folders) > 1 else ():
         with suppress(InputError):

@@ -39,8 +39,8 @@ _OF_AN_EXPERIMENT = frozenset({"training configuration", "base model", "dataset"
 _LOG = "training log"
 #: What to add to a log, of which no single file would tell most.
 _WITH_A_LOG = (
-    "Most useful next: the run's folder, with its adapter and configuration, and --base and "
-    "--data: then both models are asked, and what was logged is computed again."
+    "Most useful next: the run's folder with its adapter and configuration, --base and --data. "
+    "Then both models can be asked, and what was logged can be computed again."
 )
 #: Open causes that are named there.
 OPEN = 4
@@ -309,10 +309,10 @@ def reasons(report: Report, limit: int) -> list[Finding]:
         counting = [finding for finding in found if weights.get(finding.code, 0) > 0]
         return sorted(counting, key=lambda finding: -weights[finding.code])[:limit]
     is_open = report.verdict is Verdict.INCONCLUSIVE and report.planned is None
-    notes = [one for one in found if one.severity is Severity.INFO and one.asks_for_something]
+    notes = [note for note in found if note.severity is Severity.INFO and note.asks_for_something]
     # In the order in which a reader of the log meets them.
     notes.sort(key=lambda note: math.inf if note.onset is None else note.onset)
-    worse = [one for one in found if one.severity is not Severity.INFO]
+    worse = [finding for finding in found if finding.severity is not Severity.INFO]
     return [*worse, *(notes if is_open else ())][:limit]
 
 

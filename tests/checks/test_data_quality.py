@@ -697,6 +697,15 @@ def test_validation_rows_that_say_training_rows_over(tmp_path):
     train, valid = rows[:60], [chat(f"Get me {place}!", f"Booked: {place}") for place in places]
     assert found(tmp_path, train, valid=valid[:15])["said-over"] == "warning"
     assert "said-over" not in found(tmp_path, train, valid=valid[15:])
+    # Of questions that come again, such as those of a help desk, the answers do.
+    asked = ("How do I reset {}?", "{} reset, how?", "I want {} reset.", "Reset of {}, please?")
+    faq = [
+        chat(way.format(place), f"See page {at}.")
+        for at, place in enumerate(places)
+        for way in asked
+    ]
+    again = [chat(f"Reset {place}!", f"See page {at}.") for at, place in enumerate(places)]
+    assert "said-over" not in found(tmp_path, faq, valid=again)
     # Labels are met again in every split.
     labels = [
         chat(f"Which desk for {place}?", ("red", "green")[at % 2])

@@ -51,7 +51,10 @@ def test_a_failure_after_the_training_is_none_of_it(logs: LogWriter, over: str) 
     one = finding(judge(log_failures, logs.text(START, *REPORTS, over, *failed)), "traceback")
     assert (one.severity, one.onset) == ("info", None)
     assert one.message.startswith("There was an exception after the training was over")
-    # Said before the last report, it was said of something else.
+    # Said of an epoch, before the last report, or before the announced end, it is not over.
+    epoch = "Epoch 3 training finished, starting the next"
+    assert errors(judge(log_failures, logs.text(START, *REPORTS, epoch, *failed)))
+    assert errors(judge(log_failures, logs.text(START, *REPORTS[:5], over, *failed)))
     assert errors(judge(log_failures, logs.text(START, over, *REPORTS, *failed)))
 
 

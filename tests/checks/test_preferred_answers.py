@@ -32,6 +32,7 @@ def margins(**gains: list[float]) -> PreferenceMargins:
         (1.0, 1.0, None),
         (1.0, -1.0, "preferred-answers.held-out-reversed"),
         (-1.0, -1.0, "preferred-answers.reversed"),
+        (-1.0, 1.0, "preferred-answers.reversed"),
         (-1.0, None, "preferred-answers.reversed"),
     ],
 )
@@ -41,6 +42,8 @@ def test_which_way_the_margins_went(train: float, valid: float | None, code: str
     found = outcome(preferred_answers, margins(**gains))
     assert [finding.code for finding in found.findings] == ([code] if code else [])
     assert [seen.learned for seen in found.seen] == ([] if code else [True])
+    # What is shown is what fell.
+    assert all(finding.measured["gain"] < 0 for finding in found.findings)
 
 
 def test_half_of_the_pairs_is_chance() -> None:

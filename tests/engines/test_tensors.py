@@ -142,7 +142,7 @@ def modules(*sizes: float) -> list[ModuleFacts]:
     for number, size in enumerate(sizes):
         factors = lora({"q": (64, 64)}, seed=number, b=0.1 if size else 0.0)
         facts = describe(f"{number}", factors["q.lora_a"], factors["q.lora_b"])
-        norm = facts.product_norm / size if size else 1.0
+        norm = facts.product_norm / size if size else 8.0
         made.append(replace(facts, scale=1.0, base_norm=norm))
     return made
 
@@ -153,8 +153,7 @@ def test_modules_are_compared_by_a_measure_that_all_have() -> None:
     assert [size_of(one, "relative") for one in (sound, still)] == [pytest.approx(0.1), 0.0]
     assert quantity_of([sound, replace(still, base_norm=None)]) == "nominal"
     # Weights that are next to nothing are no measure.
-    faint = replace(sound, base_norm=1e-3)
-    assert size_of(faint, "relative") == pytest.approx(4 * size_of(sound, "nominal"))
+    assert quantity_of([sound, replace(still, base_norm=0.2 * 8)]) == "nominal"
     unknown = replace(sound, scale=nan)
     assert quantity_of([unknown, still]) == "unscaled"
     assert size_of(unknown, "unscaled") == pytest.approx(size_of(sound, "nominal"))

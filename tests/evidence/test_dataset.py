@@ -43,7 +43,7 @@ def test_the_first_row_decides_the_format(tmp_path, row, row_format):
     assert Dataset.read(path).splits["train"].format == row_format
 
 
-@pytest.mark.parametrize(("better", "chosen"), [(0, "b"), (1, "c"), (2, None)])
+@pytest.mark.parametrize(("better", "chosen"), [(0, "b"), (1, "c"), (2, None), (1.0, None)])
 def test_a_pair_that_names_the_better_answer_by_its_number(tmp_path, better, chosen):
     row = {"prompt": "a", "response_0": "b", "response_1": "c", "better_response_id": better}
     path = tmp_path / "rows.jsonl"

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mlxdoctor.api import diagnose
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog, looks_like_log
 from mlxdoctor.measure.logged_levels import logged_loss
@@ -167,6 +168,22 @@ def test_a_notebook(tmp_path: Path) -> None:
     is_whole(log)
     assert [one.text for one in log.notes.failures] == ["ValueError: no rows"]
     assert Run.discover([tmp_path]).files.logs == (path,)
+
+
+@pytest.mark.parametrize(("is_later", "severity"), [(True, "info"), (False, "error")])
+def test_an_error_of_a_later_cell_is_not_the_training_s(
+    tmp_path: Path, is_later: bool, severity: str
+) -> None:
+    error = {"output_type": "error", "ename": "NameError", "evalue": "x", "traceback": []}
+    document = json.loads(notebook(printed(TEXT)))
+    later = {"cell_type": "code", "outputs": [error]}
+    document["cells"] = [*document["cells"], later]
+    if not is_later:
+        document["cells"][-2]["outputs"].append(document["cells"].pop()["outputs"][0])
+    path = tmp_path / "train.ipynb"
+    path.write_text(json.dumps(document))
+    (found,) = diagnose(path, select=["log-failures"]).findings
+    assert (found.code, found.severity) == ("log-failures.traceback", severity)
 
 
 def test_a_notebook_with_a_table_of_losses(tmp_path: Path) -> None:

@@ -265,7 +265,7 @@ CUT = "Some sequences are longer than 64 tokens. The longest sentence 80 will be
         ),
         (
             ["step,acc,loss", *(f"{at},{1 - at / 100},0.0{at}" for at in range(10, 60, 10))],
-            ["The acc goes from 0.9 to 0.5 in 5 reports."],
+            ["The accuracy goes from 0.9 to 0.5 in 5 reports."],
         ),
         # Parts of epochs number nothing.
         (
