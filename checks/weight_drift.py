@@ -13,9 +13,9 @@ still went straight at the end had only begun, however its loss looks.
 How it is measured. For every module ‖ΔW‖ = scale·‖A·B‖, by Frobenius norm, from r × r
 products. With the base model at hand it is divided by ‖W‖ and the median over the
 modules is judged. Without it, or where weights are next to nothing, ‖W‖ is taken to be that of a
-matrix of rms 1/sqrt(inputs), and errors are given only where sound runs are far from it. Modules whose B is zero are
-left out: they have no update. One module is judged by itself where its update is many times
-its weights and the median module's. A gradient that never changed would
+matrix of rms 1/sqrt(inputs), and errors are given only where sound runs are far from it. Modules
+whose B is zero are left out: they have no update. One module is judged by itself where its update
+is many times its weights and the median module's. A gradient that never changed would
 take B a known distance under Adam's default momenta; the root mean square of B over that distance,
 median over modules, is how straight B went. A schedule's rates only shorten the distance.
 
