@@ -33,6 +33,9 @@ from mlxdoctor.evidence.training_log import LogFailure, TrainingLog
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
 
+#: Rows that are learned by heart.
+FEW_ROWS = 50
+
 _ENDED = "a log that ends with the final save"
 _READ = "Read the line quoted; then resume from the last save."
 #: A failure, with where it was raised and what it means, where that is known.
@@ -120,6 +123,12 @@ _TELLING = ("out-of-memory", "gpu-error", "traceback", "killed", "aborted", "int
             says="The trainer warned {warnings:* time} of rows longer than its limit, which it "
             "cuts (first in line {line} of the log).",
         ),
+        "few-rows": Symptom.info(
+            "the run was trained on a handful of rows",
+            "hundreds of rows",
+            "Train on more rows: so few are learned by heart.",
+            says="The log says that there are {rows:* row} to train on.",
+        ),
         "ends-early": Symptom.info(
             "the log ends before the iterations it announced",
             "reports up to {unit} {announced}",
@@ -153,6 +162,9 @@ def log_failures(log: TrainingLog) -> Iterator[Sign]:
         first = log.notes.cut[0]
         figures = {"warnings": len(log.notes.cut), "line": first}
         yield Sign("rows-cut", figures, where=f"line {first}")
+    stated = log.notes.header.get("rows", "").replace(",", "")
+    if stated and 0 < int(stated) < FEW_ROWS:
+        yield Sign("few-rows", {"rows": int(stated)})
     if log.notes.targetless:
         first = log.notes.targetless[0]
         figures = {"warnings": len(log.notes.targetless), "line": first}

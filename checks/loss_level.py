@@ -65,6 +65,8 @@ _HIGH = 8.0
 _LOW = 0.05
 #: Share of the first loss that is near zero.
 _LOW_SHARE = 0.1
+#: Percent of the weights that are trained, up to which it is an adapter on a model that knows text.
+_FEW = 10.0
 #: Iterations within which text is not learned; ten times as many for a loss below `_LOW`.
 _QUICKLY = 30
 #: Nats below which little is left to learn.
@@ -103,6 +105,8 @@ def loss_level(
         named |= {
             "is_known": vocabulary is not None,
             "is_unknown": vocabulary is None,
+            "is_adapter": log.notes.trainable is not None
+            and 0.0 < log.notes.trainable.percent < _FEW,
             "first_loss": start,
             "first_is": _FIRST_IS[is_base],
             "first_at": int(segment.series[first].iterations[0]),

@@ -97,8 +97,10 @@ def loss_trend(
     yield from (sign for sign in signs if isinstance(sign, Unsought))
     if "diverged" in by_code:
         yield by_code["diverged"]
-    # The loss of pairs may stay, rise again and fall to zero in a sound run.
-    elif not log.is_preference:
+    elif log.is_preference:
+        # The loss of pairs may stay, rise again and fall to zero in a sound run.
+        yield from _described(segment)
+    else:
         yield from by_code.values()
         is_resumed = log.resumed or (config is not None and config.resume_adapter_file)
         if not is_resumed and "repeats" not in by_code:
@@ -174,7 +176,7 @@ def _described(segment: Segment) -> Iterator[Seen]:
             "{last:.3f}] ({count:* report}, {unit} {first_at}[ to {last_at}]).",
             {
                 "series": words,
-                "only": float(values[0]) if len(losses) == 1 else None,
+                "only": float(values[0]) if f"{np.ptp(values):.3f}" == "0.000" else None,
                 "low": float(values.min()),
                 "high": float(values.max()),
                 "last": float(values[-1]),

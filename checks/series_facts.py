@@ -19,24 +19,33 @@ that are packed or padded to one width have the same number of tokens.
 What to do. Look at what the finding names: the batch, the gradient, the memory, the schedule.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.evidence.training_log import Series, TrainingLog
-from mlxdoctor.finding import Sign, Unsought
+from mlxdoctor.finding import Seen, Sign, Unsought
 from mlxdoctor.judge.curve import loss_figures
 from mlxdoctor.judge.series_table import Columns, SeriesTable
 
 #: Columns with a check of their own: of these only the patterns that name them are reported.
 _WITH_OWN_CHECK = frozenset({"train_loss", "val_loss", "grad_norm"})
 _TABLE = SeriesTable.read("series_facts.toml")
+#: Columns of counts and clocks, and those that other sentences speak of.
+_UNTOLD = re.compile(
+    r"(?:train|val)_loss|epoch|micro|.*_of|.*tokens.*|.*(?:time|seconds|runtime|elapsed|eta).*"
+    r"|.*per_(?:second|iteration)|peak_memory_gb|step|.*_step|lr|learning_rate"
+)
+#: Columns that the report tells.
+_MOST = 4
 
 
 @check(codes=_TABLE.symptoms, rerun_symptom=True)
-def series_facts(log: TrainingLog) -> Iterator[Sign | Unsought]:
+def series_facts(log: TrainingLog) -> Iterator[Sign | Unsought | Seen]:
     columns = {**log.main.series, **_computed(log)}
     if _may_be_whole_seconds(columns, log):
         del columns["val_seconds"]
@@ -44,6 +53,30 @@ def series_facts(log: TrainingLog) -> Iterator[Sign | Unsought]:
         raise Inconclusive("the log holds no report")
     figures = partial(loss_figures, log.main)
     yield from _TABLE.signs(Columns(columns, figures), log.main.unit, _WITH_OWN_CHECK)
+    others = {name: one.finite.values for name, one in log.main.series.items()}
+    # What is reported most often first.
+    others = dict(sorted(others.items(), key=lambda item: -len(item[1])))
+    told = [
+        _course(name, values)
+        for name, values in others.items()
+        if len(values) and not _UNTOLD.fullmatch(name)
+    ]
+    if told:
+        yield Seen("The log also has {columns}.", {"columns": "; ".join(told[:_MOST])})
+
+
+def _course(name: str, values: NDArray[np.float64]) -> str:
+    """What a column says, in a clause: whence and whither, or between what it lies."""
+    words, shown = _TABLE.words.get(name, name.replace("_", " ")), "{:.4g}".format
+    first, last, low, high = (
+        float(one) for one in (values[0], values[-1], values.min(), values.max())
+    )
+    if low == high:
+        return f"{words} {shown(first)}{' throughout' if len(values) > 1 else ''}"
+    beyond = max(high - max(first, last), min(first, last) - low)
+    if beyond > 0.2 * (high - low):
+        return f"{words} between {shown(low)} and {shown(high)}"
+    return f"{words} from {shown(first)} to {shown(last)}"
 
 
 def _may_be_whole_seconds(columns: Mapping[str, Series], log: TrainingLog) -> bool:

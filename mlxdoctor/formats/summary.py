@@ -32,6 +32,7 @@ _BEGINS_WITH_A_WORD = re.compile(r"[^\W\d_]+(?:[-'’][^\W\d_]+)*(?=[\s,;!?]|\.\
 REASONS = 4
 #: Things seen that the first screen tells.
 SEEN = 3
+SEEN_IN_A_LOG = 5
 #: Pieces of advice for a run that has not begun.
 MOST_ADVICE = 3
 #: What an experiment takes: evidence of these kinds.
@@ -121,7 +122,11 @@ def _facts(report: Report) -> list[str]:
         return facts
     # The headline of a healthy run is the first of what was seen; a suspicion comes first.
     first = 1 if report.verdict is Verdict.HEALTHY and not is_poor(report) else 0
-    last = 1 if report.suspected is not None else max(SEEN - len(carrying), first + 1)
+    # Where nothing but a log is known, what is in it is all there is to tell.
+    most = (
+        SEEN_IN_A_LOG if report.verdict is Verdict.INCONCLUSIVE and _is_log_alone(report) else SEEN
+    )
+    last = 1 if report.suspected is not None else max(most - len(carrying), first + 1)
     return [*facts, *(seen.message for seen in report.seen[first:last])]
 
 
@@ -297,23 +302,27 @@ def reasons(report: Report, limit: int) -> list[Finding]:
     """The findings that carry the verdict, each code once.
 
     With a root cause, those that count in its score, the weightiest first; otherwise the worst.
-    Notes are among them where nothing else is known of a run, if they ask for something.
+    Notes that ask for something follow where little is known of a run: nothing, or its log alone.
     """
     # The first of a code is the worst of it.
     first_of_code: dict[str, Finding] = {}
     for finding in report.findings:
         first_of_code.setdefault(finding.code, finding)
     found = list(first_of_code.values())
+    worse = [finding for finding in found if finding.severity is not Severity.INFO]
     if (first := report.root or report.suspected) is not None:
         weights = {term.code: term.weight for term in first.arithmetic}
-        counting = [finding for finding in found if weights.get(finding.code, 0) > 0]
-        return sorted(counting, key=lambda finding: -weights[finding.code])[:limit]
-    is_open = report.verdict is Verdict.INCONCLUSIVE and report.planned is None
-    notes = [note for note in found if note.severity is Severity.INFO and note.asks_for_something]
+        worse = [finding for finding in found if weights.get(finding.code, 0) > 0]
+        worse.sort(key=lambda finding: -weights[finding.code])
+    notes = [
+        note
+        for note in found
+        if note.severity is Severity.INFO and note.asks_for_something and note not in worse
+    ]
     # In the order in which a reader of the log meets them.
     notes.sort(key=lambda note: math.inf if note.onset is None else note.onset)
-    worse = [finding for finding in found if finding.severity is not Severity.INFO]
-    return [*worse, *(notes if is_open else ())][:limit]
+    is_open = report.verdict is Verdict.INCONCLUSIVE and report.planned is None
+    return [*worse, *(notes if is_open or _is_log_alone(report) else ())][:limit]
 
 
 def unit(report: Report) -> str:

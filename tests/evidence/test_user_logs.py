@@ -115,7 +115,7 @@ def test_user_log_is_read_row_by_row(name: str) -> None:
 
 
 def test_every_user_log_has_an_expected_table_or_verdict() -> None:
-    judged = {log.name for log in logged.LOGS}
+    judged = {log.own.stem for log in logged.LOGS}
     assert {path.stem for path in LOGS.glob("*.log")} - judged == TABLES.keys() - judged
 
 

@@ -264,8 +264,8 @@ CUT = "Some sequences are longer than 64 tokens. The longest sentence 80 will be
             ["The training loss lies between 0.900 and 0.920, and ends at 0.900 (5 reports"],
         ),
         (
-            ["step,acc,loss", *(f"{at},{1 - at / 100},0.0{at}" for at in range(10, 60, 10))],
-            ["The accuracy goes from 0.9 to 0.5 in 5 reports."],
+            ["step,acc,loss", *(f"{at},{0.94 - at / 250:.3f},0.0{at}" for at in range(10, 60, 10))],
+            ["The accuracy goes from 0.9 to 0.74 in 5 reports."],
         ),
         # Parts of epochs number nothing.
         (

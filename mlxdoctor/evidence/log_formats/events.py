@@ -26,7 +26,8 @@ _FEW_OF_ALL = re.compile(
 _PERCENT = re.compile(r"trainable%:?\s*([\d.]+)")
 _COUNT = re.compile(
     r"\b(total|all|trainable|frozen|non-?trainable|number\sof)\s(?:model\s)?param(?:eter)?s?"
-    rf"\b(?:\sin\smodel)?\s{{0,8}}[:=]?\s{{0,8}}{_SIZE}",
+    rf"\b(?:\sin\smodel)?\s{{0,8}}[:=]?\s{{0,8}}{_SIZE}"
+    rf"|\b(trainable|frozen)\s\([a-z ]{{1,20}}\):\s{{0,8}}{_SIZE}",
     re.IGNORECASE,
 )
 _MILLIONS = {"": 1e-6, "k": 1e-3, "m": 1.0, "b": 1e3}
@@ -93,10 +94,11 @@ class Events(LineFormat):
             stated = match if len(match.groups()) == 5 else _PERCENT.search(line)
             percent = _amount(stated[1]) if stated else 0.0
         elif match := _COUNT.search(line):
-            which = match[1].lower()
+            which, size, its_unit = match.group(1, 2, 3) if match[1] else match.group(4, 5, 6)
+            which = which.lower()
             kind = "total" if which in ("all", "number of") else which
             kind = "frozen" if kind.startswith("non") else kind
-            self._counts[kind] = _millions(*match.group(2, 3))
+            self._counts[kind] = _millions(size, its_unit)
         else:
             return False
         counts = self._counts

@@ -22,9 +22,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar, Nature, Shape, axis_of
+from mlxdoctor.evidence.logs.log_format import OTHER, LineFormat, LogSoFar, Nature, Shape, axis_of
 from mlxdoctor.evidence.logs.metric_names import SUMMARY_KEYS, in_english, is_report
-from mlxdoctor.evidence.logs.text_stream import is_count, to_number
+from mlxdoctor.evidence.logs.text_stream import NUMBER, is_count, to_number
 from mlxdoctor.evidence.logs.words import (
     MAX_NUMBERS,
     before_bar,
@@ -44,6 +44,11 @@ _HINT = re.compile(
 #: Where a report begins behind a progress bar that it is glued to.
 _GLUED = re.compile(r"\d%\|.*?\[[^\]]*\]\s*(?=Iter\w*\s+\d|\{\s*['\"])")
 _BAR = re.compile(r"(?<![\d,])(\d[\d,]{0,20})/(\d[\d,]{0,20})\s{0,8}\[([^\]]*)\]?")
+#: A loss, before and after.
+_CHANGE = re.compile(
+    rf"loss(?:\s\w{{1,20}})?\s?[:=]\s?[~≈*]{{0,3}}({NUMBER})\s?[*]{{0,2}}\s?(?:→|-+>|=>)\s?[*]{{0,2}}({NUMBER})",
+    re.IGNORECASE,
+)
 #: A bar's description with a step of its own, which is a report by itself where it holds a loss.
 _STEP = re.compile(r"\b(?:iter|iteration|step)s?\W{0,4}\d", re.IGNORECASE)
 #: What may be a report behind a bar.
@@ -104,6 +109,7 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
         self._epochs = log.shape(("epoch",), None, "row", nature=Nature.MARK)
         self._total = 0.0
         self._last: list[float] = []
+        self._doubted: list[_Plan] = []
 
     def read(self, number: int, line: str) -> bool:
         if "loss" not in line and "Loss" not in line:
@@ -121,6 +127,10 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
             has_bar |= self._read(number, shown, is_bar=True)
         if has_bar and not _REPORT.search(line[end:]):
             return True
+        if change := _CHANGE.search(line):
+            # `Training loss: 2.07 → 1.31`.
+            name, (before, after) = line[: change.start(1)], change.groups()
+            return self._read(number, f"{name}{before}") and self._read(number, f"{name}{after}")
         return self._read(number, _GLUED.sub("", line) if "%|" in line else line)
 
     def _read(self, number: int, line: str, *, is_bar: bool = False) -> bool:
@@ -155,6 +165,14 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
             if like := pattern(line, texts, plan.keep, {p: numbers[p] for p in plan.total[:1]}):
                 self.learn(like, plan.shape)
         return True
+
+    def finish(self) -> None:
+        """Where nothing else in the log is a loss, named ones count that are there but once."""
+        reports = [shape for shape in self.log.shapes if shape.nature is not Nature.BESIDE]
+        if all(shape.role == OTHER for shape in reports):
+            for plan in self._doubted:
+                for held in plan.held:
+                    plan.shape.append(*held)
 
     def _redraw(self, shape: Shape, number: int, row: list[float]) -> None:
         """Add a bar's row, in place of the last one where that is of the same step."""
@@ -219,7 +237,9 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
         )
         total = _total(words.counters, words.totals)
         is_certain = is_bar or is_plain or not is_doubtful
-        return _Plan(shape, keep, step, total, 0 if is_certain else MIN_REPEATS)
+        plan = _Plan(shape, keep, step, total, 0 if is_certain else MIN_REPEATS)
+        self._doubted += [] if is_certain or words.is_sentence else [plan]
+        return plan
 
 
 def _total(counters: dict[str, int], totals: dict[int, int]) -> tuple[int, ...]:

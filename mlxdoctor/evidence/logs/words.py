@@ -62,7 +62,8 @@ _UNIT = re.compile(
     r"|steps?|ex|rows|GiB|GB|G|MiB|MB|%)(?:/(?:seconds?|sec|s|iteration|iter|it|step|batch))?)"
     r"(?![\w=:])"
 )
-_VERB = re.compile(r"\s(?:is|was|of|at|now)$", re.IGNORECASE)
+_VERB = re.compile(r"\s(?:is|was|of|at|now|progression|history)$", re.IGNORECASE)
+_WHICH = re.compile(r"^(?:the |its |our )?(?:final|last|current) (?=\w)", re.IGNORECASE)
 _SENTENCE = re.compile(
     r"\b(?:the|was|is|are|to|of|at|after|has|had|a|an|went|with|by|from|for|we|my|our)\b",
     re.IGNORECASE,
@@ -269,7 +270,7 @@ def _name(text: str, *, is_first: bool) -> str | None:
     text = text.rstrip(" :=\t'\"~≈@*_`#→>")
     text = _DELIMITER.split(text)[-1]
     text = re.sub(r"^[\W\d_]+", "", text.strip(" '\"*_`"))
-    text = _VERB.sub("", text)
+    text = _VERB.sub("", _WHICH.sub("", text))
     if not text or len(text) > 60:
         return None
     return text
