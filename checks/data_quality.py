@@ -442,7 +442,8 @@ def _graded(
 def _left_over(split: Split, config: TrainingConfig | None) -> Iterator[Sign]:
     """Rows that fill no batch, of which mlx-lm makes the same ones in every pass."""
     count, batch_size = len(split.rows), (config and config.batch_size) or 1
-    if LEFT_OUT * count <= count % batch_size < count:
+    # Of a handful of rows it matters more that there are no others.
+    if count >= FEW_ROWS / 2 and LEFT_OUT * count <= count % batch_size:
         sizes = range(batch_size - 1, 0, -1)
         smaller = next(size for size in sizes if count % size <= FEW_LEFT_OUT * count)
         figures: dict[str, Measurement] = {"left": count % batch_size, "rows": count}

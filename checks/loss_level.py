@@ -42,7 +42,7 @@ from mlxdoctor.judge.series_table import Columns, SeriesTable
 
 _TABLE = SeriesTable.read("loss_level.toml")
 _FIRST_IS = {True: "validation loss before the first update", False: "first training loss"}
-_OF_THE_START = ("starts-above-uniform", "sum-over-accumulation", "summed")
+_OF_THE_START = ("starts-above-uniform", "starts-far-above", "sum-over-accumulation", "summed")
 #: Nats above a uniform guess that an untrained model may have.
 _UNTRAINED = 0.2
 #: Largest ratio, or its inverse, of a first loss per accumulation step to the validation loss
@@ -115,7 +115,8 @@ def loss_level(
             "end_of_guess": curve.end / uniform,
             "vocabulary": vocabulary or MAX_VOCABULARY,
             "unknown": None if vocabulary else "",
-            **_too_low(losses, start),
+            # Reports that nothing counts may be of any number of updates.
+            **(_too_low(losses, start) if segment.axis != "row" else {}),
         }
     if summed_over == "targets":
         why = "the loss is a sum and not a mean, and has no known level"

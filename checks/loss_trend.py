@@ -41,6 +41,7 @@ from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.exhibits import LossCurve
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Unsought
+from mlxdoctor.judge.course import FALL, courses, fell
 from mlxdoctor.judge.curve import ENOUGH, level_of, loss_figures, start_of
 from mlxdoctor.judge.series_table import Columns, SeriesTable
 from mlxdoctor.measure.exhibited import losses_shown
@@ -49,9 +50,6 @@ from mlxdoctor.measure.policy_curves import policy_curves
 from mlxdoctor.safety.quoting import quoted
 
 _TABLE = SeriesTable.read("loss_trend.toml")
-#: Least fall that shows learning, as a share of the first loss: under 0.02 with a rate of 0 or
-#: 1e-7, 0.42 in the slowest healthy run.
-_FALL = 0.05
 #: Least fall by the upper end of the slope's interval that leaves it open whether a run learned. 14
 #: of 3,000 simulated sound curves get the warning, none an error.
 _POSSIBLE_FALL = 0.15
@@ -64,8 +62,6 @@ _FIRST_PASS = (0.25, 0.95)
 _ALREADY_LOW = 0.3
 #: Iterations before a late first report: the steepest part of a sound curve lies in the first 20.
 _LATE = 15
-#: A fall in nats that three decimals show.
-_VISIBLE = 1e-3
 #: Fewest validations that show a minimum from both sides.
 _VALIDATIONS = 4
 #: Share of its fall that a settled validation loss has still to fall: the noise of 24 rows.
@@ -86,6 +82,10 @@ def loss_trend(
     yield from losses_shown(segment, base, rows)
     losses = segment.get("train_loss")
     if losses is None or not losses.facts.points:
+        yield from courses(log)
+        if len(validation := segment.finite("val_loss")):
+            columns = Columns({"val_loss": validation}, partial(_figures, log, None))
+            yield from _TABLE.signs(columns, segment.unit)
         raise Inconclusive("the log holds no finite training loss")
     curve = losses.facts
     if log.is_preference and policy_curves(log, config).samples:
@@ -97,20 +97,15 @@ def loss_trend(
     yield from (sign for sign in signs if isinstance(sign, Unsought))
     if "diverged" in by_code:
         yield by_code["diverged"]
-    elif log.is_preference:
-        # The loss of pairs may stay, rise again and fall to zero in a sound run.
-        yield from _described(segment)
-    else:
+    # The loss of pairs may stay, rise again and fall to zero in a sound run.
+    elif not log.is_preference:
         yield from by_code.values()
         is_resumed = log.resumed or (config is not None and config.resume_adapter_file)
         if not is_resumed and "repeats" not in by_code:
             # Whether it is known that training began from the base model.
             is_fresh = config is not None or log.resumed is False
             yield from _never_learned(segment, curve, is_fresh=is_fresh)
-        learned = list(_learned(segment, curve))
-        yield from learned
-        if not learned and not by_code:
-            yield from _described(segment)
+    yield from courses(log, has_risen="overfitting" in by_code)
     if curve.points < ENOUGH:
         more = ", from a lower steps_per_report or a longer run"
         raise Inconclusive(
@@ -137,62 +132,6 @@ def _unsought(log: TrainingLog) -> Iterator[Unsought]:
         yield Unsought(("overfitting",), why)
 
 
-def _learned(segment: Segment, curve: SeriesFacts) -> Iterator[Seen]:
-    """The falls of the two losses; only that of the validation loss shows learning."""
-    validation = segment.finite("val_loss")
-    if len(validation) >= 2:
-        first, last = float(validation.values[0]), float(validation.values[-1])
-        if first - last >= max(_FALL * first, _VISIBLE):
-            is_base = first == segment.base_val_loss
-            yield Seen(
-                "The validation loss fell from {first_validation_loss:.3f} [at {unit} {first_at}|"
-                "before the first update] to {last_validation_loss:.3f} at {unit} {last_at}.",
-                {
-                    "first_validation_loss": first,
-                    "last_validation_loss": last,
-                    "unit": segment.unit,
-                    "first_at": None if is_base else int(validation.iterations[0]),
-                    "last_at": int(validation.iterations[-1]),
-                },
-                learned=True,
-            )
-    if segment.shows_start and _fell(curve):
-        yield Seen(
-            "The training loss fell from {start:.3f}[ (median of the first {level_of} reports)] to "
-            "{end:.3f}[ (median of the last {level_of} reports)].",
-            {"start": curve.start, "end": curve.end, "level_of": level_of(curve)},
-        )
-
-
-def _described(segment: Segment) -> Iterator[Seen]:
-    """Where the losses lie, of a log in which nothing shows that they went anywhere."""
-    for name, words in (("train_loss", "training loss"), ("val_loss", "validation loss")):
-        losses = segment.finite(name)
-        if not len(losses):
-            continue
-        values = losses.values
-        yield Seen(
-            "The {series} [is {only:.3f}|lies between {low:.3f} and {high:.3f}, and ends at "
-            "{last:.3f}] ({count:* report}, {unit} {first_at}[ to {last_at}]).",
-            {
-                "series": words,
-                "only": float(values[0]) if f"{np.ptp(values):.3f}" == "0.000" else None,
-                "low": float(values.min()),
-                "high": float(values.max()),
-                "last": float(values[-1]),
-                "count": len(losses),
-                "unit": segment.unit,
-                "first_at": int(losses.iterations[0]),
-                "last_at": int(losses.iterations[-1]) if len(losses) > 1 else None,
-            },
-        )
-
-
-def _fell(curve: SeriesFacts) -> bool:
-    # What is not above zero is no loss of a language model.
-    return curve.end > 0.0 and curve.start - curve.end >= max(_FALL * curve.start, _VISIBLE)
-
-
 def _opens_late(segment: Segment) -> bool:
     """Whether the steepest part of a sound curve could lie before the first report."""
     first = int(segment.series["train_loss"].iterations[0])
@@ -216,12 +155,12 @@ def _never_learned(segment: Segment, curve: SeriesFacts, *, is_fresh: bool) -> I
     span = float(losses.iterations[-1] - losses.iterations[0])
     fall, at_most = -line.slope * span / curve.start, -line.low * span / curve.start
     is_level = constant is not None and line.low <= 0.0 <= line.high and not fell
-    if max(learned, fall) >= _FALL and not is_level:
+    if max(learned, fall) >= FALL and not is_level:
         return
     if constant is None and (_opens_late(segment) or at_most >= _POSSIBLE_FALL):
         return
     is_long = bool(losses.iterations[-1] >= _ITERATIONS)
-    is_certain = constant is not None or (is_long and at_most < _FALL and is_fresh)
+    is_certain = constant is not None or (is_long and at_most < FALL and is_fresh)
     yield Sign(
         "never-learned",
         {
@@ -241,7 +180,11 @@ def _never_learned(segment: Segment, curve: SeriesFacts, *, is_fresh: bool) -> I
 def _figures(log: TrainingLog, passes: float | None, name: str) -> dict[str, Measurement]:
     """Figures of a column that depend on other columns, too."""
     figures, facts = loss_figures(log.main, name), log.main.series[name].facts
-    curve, validation = log.main.series["train_loss"].facts, log.main.finite("val_loss")
+    training, validation = log.main.finite("train_loss"), log.main.finite("val_loss")
+    curve = training.facts if len(training) else None
+    figures["is_alone"] = not (len(validation) if curve is not None else 0)
+    if name == "train_loss" and len(epochs := log.main.finite("epoch")):
+        figures["epochs"] = epochs.facts.last
     if name != "val_loss" or facts.points < 2 or facts.lowest <= 0.0:
         return figures
     values = validation.values
@@ -255,16 +198,25 @@ def _figures(log: TrainingLog, passes: float | None, name: str) -> dict[str, Mea
         "is_many": not is_few,
         "after_lowest": len(later),
         "times_lowest": last / facts.lowest,
+        "risen_from": facts.lowest if last > facts.lowest else None,
+        "still_lowest": "" if last <= facts.lowest else None,
         "above_lowest": last - facts.lowest,
         "beyond_noise": last - facts.lowest - band,
-        "gap": last / max(curve.end, 1e-9),
-        "apart": last - curve.end,
+        **({} if curve is None else _beside(last, curve)),
         "kept": facts.last / facts.first if facts.first > 0.0 else None,
         **({} if is_few else _settling(validation)),
         "passes": passes,
         **_while_rows_are_new(log.main, passes),
-        "fell_to": curve.end if _fell(curve) else None,
         **_where_to_stop(log, facts.lowest_at),
+    }
+
+
+def _beside(last: float, curve: SeriesFacts) -> dict[str, Measurement]:
+    """A last validation loss beside the training loss."""
+    return {
+        "gap": last / max(curve.end, 1e-9),
+        "apart": last - curve.end,
+        "fell_to": curve.end if fell(curve.start, curve.end) else None,
     }
 
 
@@ -324,9 +276,12 @@ def _passes(
 def _where_to_stop(log: TrainingLog, iteration: int) -> dict[str, Measurement]:
     """The iteration at which to stop a run that overfitted, and the save nearest to it."""
     segment = log.main
-    end = int(segment.series["train_loss"].iterations[-1])
-    # A minimum at the first report is from before training.
+    columns = [segment.finite(name).iterations for name in ("train_loss", "val_loss")]
+    end = max(int(places[-1]) for places in columns if len(places))
     first = min(int(series.iterations[0]) for series in segment.series.values())
+    # A minimum at the first report is from before training.
+    if iteration <= first and segment.base_val_loss is not None:
+        return {"never_below": ""}
     if segment.axis not in ("iteration", "step") or iteration <= first or iteration >= end:
         return {}
     stop: dict[str, Measurement] = {"advised_iters": iteration, "nearest_save": None}

@@ -38,7 +38,7 @@ from mlxdoctor.measure.policy_curves import policy_curves
 _TABLE = SeriesTable.read("preferences.toml")
 #: Columns that a run on pairs is judged by, and one on rewards; the first is what it is for.
 PAIRS = ("margin", "accuracy", "loss", "held_out_margin", "held_out_accuracy")
-REWARDS = ("reward", "length", "cut_off", "signal")
+REWARDS = ("reward", "length", "cut_off", "signal", "distance")
 #: Reports of a margin or of a reward below which no course is seen.
 REPORTS = 4
 #: Column -> by how much it rises where something was learned, and by how many noises of one report:
@@ -74,7 +74,7 @@ def preferences(
     signal = _signal(curves.series)
     every = {**curves.series, **({"signal": signal} if signal is not None else {})}
     columns = {name: every[name] for name in names if name in every}
-    described = Columns(columns, lambda name: _more_figures(every, name, beta))
+    described = Columns(columns, lambda name: _more_figures(every, name, beta, curves.method))
     # Of a run on pairs there is no reward to look for, and of one on rewards no margin.
     patterns = [each for each in _TABLE.patterns if not set(names).isdisjoint(each.series)]
     signs = list(replace(_TABLE, patterns=tuple(patterns)).signs(described, log.main.unit))
@@ -104,7 +104,7 @@ def _signal(series: Mapping[str, Series]) -> Series | None:
 
 
 def _more_figures(
-    series: Mapping[str, Series], name: str, beta: float | None
+    series: Mapping[str, Series], name: str, beta: float | None, method: str
 ) -> dict[str, Measurement]:
     """Figures of a column that are not of its values alone."""
     facts, loss, spread = series[name].facts, series.get("loss"), series.get("spread")
@@ -120,7 +120,8 @@ def _more_figures(
         return {}
     largest = max(abs(facts.lowest), abs(facts.highest))
     return {
-        "largest": largest,
+        # ORPO's are means over tokens, and stay small.
+        "largest": largest if method != "orpo" else None,
         "largest_nats": largest / beta if beta else 0.0,
         "is_asked_for": loss is not None and loss.facts.end < loss.facts.start,
     }

@@ -38,10 +38,24 @@ _TABLE = SeriesTable.read("series_facts.toml")
 #: Columns of counts and clocks, and those that other sentences speak of.
 _UNTOLD = re.compile(
     r"(?:train|val)_loss|epoch|micro|.*_of|.*tokens.*|.*(?:time|seconds|runtime|elapsed|eta).*"
-    r"|.*per_(?:second|iteration)|peak_memory_gb|step|.*_step|lr|learning_rate"
+    r"|.*per_(?:second|iteration)|peak_memory_gb|percentage|last_.*|.*steps?|lr|learning_rate"
 )
+#: Columns that are told before others, in this order: what a policy earns, how far it went for it,
+#: and whether anything moved it.
+_FIRST = [
+    re.compile(name)
+    for name in (
+        r"(?:mean_)?rewards?(?:_mean)?",
+        r"rewards?_std|frac_reward_zero_std",
+        r"kl",
+        r"rewards?_margins?|margins?",
+        r"(?:rewards?_|mean_token_)?acc(?:urac(?:y|ies))?",
+        r"completions?_(?:mean_)?length",
+        r"grad_norm",
+    )
+]
 #: Columns that the report tells.
-_MOST = 4
+_MOST = 6
 
 
 @check(codes=_TABLE.symptoms, rerun_symptom=True)
@@ -55,14 +69,19 @@ def series_facts(log: TrainingLog) -> Iterator[Sign | Unsought | Seen]:
     yield from _TABLE.signs(Columns(columns, figures), log.main.unit, _WITH_OWN_CHECK)
     others = {name: one.finite.values for name, one in log.main.series.items()}
     # What is reported most often first.
-    others = dict(sorted(others.items(), key=lambda item: -len(item[1])))
+    order = sorted(others, key=lambda name: (_place(name), -len(others[name])))
     told = [
-        _course(name, values)
-        for name, values in others.items()
-        if len(values) and not _UNTOLD.fullmatch(name)
+        _course(name, others[name])
+        for name in order
+        if len(others[name]) and not _UNTOLD.fullmatch(name)
     ]
     if told:
         yield Seen("The log also has {columns}.", {"columns": "; ".join(told[:_MOST])})
+
+
+def _place(name: str) -> int:
+    places = (place for place, pattern in enumerate(_FIRST) if pattern.fullmatch(name))
+    return next(places, len(_FIRST))
 
 
 def _course(name: str, values: NDArray[np.float64]) -> str:

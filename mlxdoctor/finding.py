@@ -126,11 +126,13 @@ class Seen:
         message: one sentence that a person understands: a template, filled from what was measured.
         learned: whether it shows that training made the model better at its rows: the loss
             against where it began, held-out rows, answers. Sound files alone do not.
+        fell: whether it shows that the loss of the rows trained on came down, which is less.
     """
 
     message: str
     measured: Mapping[str, Measurement] = field(default_factory=dict)
     learned: bool = False
+    fell: bool = False
 
 
 @dataclass(frozen=True)

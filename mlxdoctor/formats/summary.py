@@ -32,7 +32,8 @@ _BEGINS_WITH_A_WORD = re.compile(r"[^\W\d_]+(?:[-'’][^\W\d_]+)*(?=[\s,;!?]|\.\
 REASONS = 4
 #: Things seen that the first screen tells.
 SEEN = 3
-SEEN_IN_A_LOG = 5
+#: Sentences of it on a log alone.
+TOLD_OF_A_LOG = 6
 #: Pieces of advice for a run that has not begun.
 MOST_ADVICE = 3
 #: What an experiment takes: evidence of these kinds.
@@ -118,15 +119,14 @@ def _facts(report: Report) -> list[str]:
     facts = [*report.unreadable, *answers, *(finding.message for finding in carrying)]
     if report.planned is not None:
         return [*facts, *report.planned.facts]
+    if _is_log_alone(report):
+        # What is in the log is all there is to tell.
+        return [*facts, *(seen.message for seen in report.seen)][: max(TOLD_OF_A_LOG, len(facts))]
     if report.root is not None:
         return facts
     # The headline of a healthy run is the first of what was seen; a suspicion comes first.
     first = 1 if report.verdict is Verdict.HEALTHY and not is_poor(report) else 0
-    # Where nothing but a log is known, what is in it is all there is to tell.
-    most = (
-        SEEN_IN_A_LOG if report.verdict is Verdict.INCONCLUSIVE and _is_log_alone(report) else SEEN
-    )
-    last = 1 if report.suspected is not None else max(most - len(carrying), first + 1)
+    last = 1 if report.suspected is not None else max(SEEN - len(carrying), first + 1)
     return [*facts, *(seen.message for seen in report.seen[first:last])]
 
 
@@ -166,7 +166,7 @@ def headline(report: Report) -> str:
         return "Healthy training, but the tuned model's answers are poor"
     if report.verdict is Verdict.HEALTHY:
         learned = next((one.message for one in report.seen), "nothing points to a failure")
-        return f"Healthy: {lowered(learned.rstrip('.'))}"
+        return f"Healthy: {lowered(learned.split('. ')[0].rstrip('.'))}"
     if report.verdict is Verdict.UNHEALTHY:
         return "Unhealthy, and no known cause explains it"
     if report.unreadable:
@@ -177,6 +177,8 @@ def headline(report: Report) -> str:
         return "Inconclusive: it learned, and too little is known to call it healthy"
     if {one.kind for one in report.evidence} == {"dataset"}:
         return "Inconclusive: these are training data, and nothing that a run left is with them"
+    if any(one.fell for one in report.seen):
+        return "Inconclusive: the training loss fell, and nothing held out shows what was learned"
     return "Inconclusive: too little shows whether the model learned"
 
 

@@ -58,6 +58,8 @@ def policy_curves(log: TrainingLog | None, config: TrainingConfig | None = None)
     if not named and log is not None:
         named = log.notes.header.get("training")
     words = str(named).lower().replace("-", "_")
+    if any("odds_ratio" in name for name in printed[""]):
+        words += " orpo"
     return PolicyCurves(
         next((method for method in _OF_PAIRS | _OF_REWARDS if method in words), ""),
         {

@@ -165,8 +165,6 @@ class _Search:
         faulty = (ground for shape in of_single for ground in self._under(shape, sound=False))
         grounds = _different(chain(agreeing, trained, alone, both, faulty))
         ground, levels = self._best(grounds, configured)
-        if ground is None and agreeing and not is_usual:
-            ground, levels = agreeing[0], self.bench.levels(agreeing[0])
         return self._result(configured, ground, levels)
 
     def _by_its_end(self, configured: Sequence[Level], shapes: Sequence[Ground]) -> Replay:

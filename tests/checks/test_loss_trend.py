@@ -75,7 +75,8 @@ def risen(last: float) -> dict[int, float]:
         # Two validations far above the training loss.
         (MEMORISED, {800: 2.074, 1000: 2.233}, {"every": 50, "first": 800}, "overfitting error"),
         (MEMORISED, {800: 2.2, 1000: 2.1}, {"every": 50, "first": 800}, "overfitting warning"),
-        (MEMORISED, {1: 3.5, 1000: 2.2}, {"every": 50, "first": 800}, ""),
+        (MEMORISED, {1: 3.5, 1000: 2.2}, {"every": 50, "first": 800}, "overfitting warning"),
+        (MEMORISED, {1: 3.5, 1000: 0.9}, {"every": 50, "first": 800}, ""),
     ],
 )
 def test_curves(
@@ -198,7 +199,7 @@ def test_the_loss_of_pairs_ends_far_above_where_it_began(
     outcome = judge(loss_trend, logs.text(*lines))
     assert severities(outcome) == ({"diverged": "error"} if hit else {})
     assert "loss-trend.overfitting" in outcome.unsought
-    assert not any("fell" in seen.message for seen in outcome.seen)
+    assert not any(seen.learned for seen in outcome.seen)
 
 
 def test_missing_evidence(logs: LogWriter) -> None:
@@ -227,3 +228,30 @@ def test_the_sentence_counts_as_the_log_does(logs: LogWriter, unit: str, line: s
     losses = [2.0, 1.8, 1.6, *[9.0] * 20]
     log = logs.text(*(line.format(i, loss) for i, loss in enumerate(losses, 1)))
     assert f"From {unit} 4 on" in finding(judge(loss_trend, log), "diverged").message
+
+
+@pytest.mark.parametrize(
+    ("epochs", "end", "val", "symptoms"),
+    [
+        (5, 0.01, "", {"by-heart": "warning"}),
+        (3, 0.01, "", {}),
+        (5, 0.2, "", {}),
+        (5, 0.01, "'eval_loss': 0.02, ", {}),
+    ],
+)
+def test_rows_that_went_by_many_times_and_none_was_held_out(
+    logs: LogWriter, epochs: int, end: float, val: str, symptoms: dict[str, str]
+) -> None:
+    rows = (
+        f"{{'loss': {loss:.4f}, {val}'epoch': {epochs * (i + 1) / 30:.3f}}}"
+        for i, loss in enumerate(decay(30, 2.0, end, noise=0.0))
+    )
+    assert severities(judge(loss_trend, logs.text(*rows))) == symptoms
+
+
+@pytest.mark.parametrize(("last", "symptoms"), [(0.7, {"overfitting": "warning"}), (0.4, {})])
+def test_validations_alone(logs: LogWriter, last: float, symptoms: dict[str, str]) -> None:
+    losses = {200: 0.358, 400: last, 500: last}
+    outcome = judge(loss_trend, logs.losses([], losses))
+    assert severities(outcome) == symptoms
+    assert outcome.seen[0].message.startswith("The validation loss goes from 0.358 to")

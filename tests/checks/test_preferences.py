@@ -169,6 +169,10 @@ def records(
         # Around zero they fall by what they lie apart: a reward model's mean says nothing.
         ([0.05 - 0.005 * i for i in range(20)], {"reward_std": 1.0}, {}),
         ([0.05 - 0.005 * i for i in range(20)], {"reward_std": 0.05}, {"reversed": "error"}),
+        # Ended at once, and far from where they began.
+        ([0.0] * 2, {"reward_std": 0.0, LENGTH: 1.0}, {"ends-at-once": "warning"}),
+        ([0.5] * 20, {"kl": [0.1 * i for i in range(20)]}, {"left-reference": "warning"}),
+        ([0.5] * 20, {"kl": [0.01 * i for i in range(20)]}, {}),
         # They follow the length.
         (EARNED, {LENGTH: LONGER, CUT_OFF: CUT}, {"follows-length": "error"}),
         # Longer answers that still end may well be better ones.

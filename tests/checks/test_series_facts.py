@@ -138,6 +138,12 @@ COLUMNS = {
         ([8400 * i for i in range(1, 9)], "same-token-count info"),
         ([8400, 16520, 25030, 33360, 41800, 50090, 58470], ""),
     ],
+    # A policy that is right no more, one that never is, and a score of whole rows.
+    "acc": [
+        ([0.98, 0.99, 1.0, 1.0, 0.99, 0.76], "score-fell warning"),
+        ([0.9, 0.8, 0.9, 0.7, 0.8, 0.75], "score-fell info"),
+        ([0.06, 0.04, 0.06, 0.0, 0.01], "score-fell info"),
+    ],
     "Val took": [
         (["0.000s"] * 2, "validation-without-time warning"),
         (["0.000s", "0.000s", "0.7s"], "validation-without-time warning"),
@@ -234,3 +240,22 @@ def test_what_is_not_in_the_log_is_not_looked_for(logs: LogWriter) -> None:
     outcome = judge(series_facts, logs.text("Iter 10: Train loss 2.0"))
     assert outcome.unsought["series-facts.gradient-zero"] == "the log has no gradient norm"
     assert judge(series_facts).status.value == "skipped"
+
+
+def test_a_policy_that_earns_next_to_nothing(logs: LogWriter) -> None:
+    scores = (0.06, 0.04, 0.06, 0.0, 0.06, 0.01)
+    rows = [f"step {i}0 loss=-0.00{i} acc={score}" for i, score in enumerate(scores, 1)]
+    assert severities(judge(series_facts, logs.text(*rows)))["score-nothing"] == "warning"
+
+
+def test_every_column_is_told_and_what_a_policy_earns_first(logs: LogWriter) -> None:
+    rows = [
+        f"{{'loss': 0.0, 'entropy': {i / 4}, 'grad_norm': 2.5, 'reward': {0.5 - (i % 2) / 4}, "
+        f"'kl': {i / 100}, 'epoch': {i / 10}, 'num_tokens': {i}}}"
+        for i in range(1, 6)
+    ]
+    (seen,) = judge(series_facts, logs.text(*rows)).seen
+    assert seen.message == (
+        "The log also has reward between 0.25 and 0.5; kl from 0.01 to 0.05; gradient norm 2.5 "
+        "throughout; entropy from 0.25 to 1.25."
+    )

@@ -281,3 +281,38 @@ def test_a_validation_behind_the_last_report_is_of_the_end(tmp_path: Path) -> No
 def of_the_end(log: TrainingLog) -> float:
     loss = logged_loss(log)
     return loss.after
+
+
+def test_a_record_behind_a_bar_is_a_report_like_the_others(tmp_path: Path) -> None:
+    record = "{{'loss': '{}', 'learning_rate': '0.0001', 'epoch': '0.{}'}}\n"
+    text = "\r 42%|####   | 100/239 [04:46<06:33,  2.83s/it]" + record.format(6.5, 1)
+    log = read(tmp_path / "a.log", text + "".join(record.format(4 - i, i) for i in (2, 3)))
+    assert log.main.series["train_loss"].values.tolist() == [6.5, 2.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "losses"),
+    [
+        (
+            "- Training loss: ~2007.95\n- Loss progression: 2008.94 → 2008.91\n",
+            [2007.95, 2008.94, 2008.91],
+        ),
+        ("Final training loss: 1.25\n", [1.25]),
+        # Where reports are, what is said once is none.
+        ("step 1 loss=2.5\nstep 2 loss=1.5\nFinal loss: 1.25\n", [2.5, 1.5]),
+    ],
+)
+def test_a_loss_that_is_named_once(tmp_path: Path, text: str, losses: list[float]) -> None:
+    (tmp_path / "a.log").write_text(text)
+    log = TrainingLog.read([tmp_path / "a.log"])
+    assert log.main.series["train_loss"].values.tolist() == losses
+
+
+def test_a_log_that_two_processes_wrote_has_each_report_once(tmp_path: Path) -> None:
+    record = '{{"current_steps": {}, "loss": {}, "epoch": {}}}\n'.format
+    first = [record(step, 3 - step / 100, step / 50) for step in range(10, 210, 10)]
+    second = [record(step, 3.001 - step / 100, step / 50) for step in range(10, 190, 10)]
+    pairs = zip(first, ["", "", *second], strict=True)
+    log = read(tmp_path / "a.jsonl", "".join(line for pair in pairs for line in pair))
+    assert log.main.series["train_loss"].iterations.tolist() == list(range(10, 210, 10))
+    assert "18 reports printed a second time, counted once" in log.sources[0].note

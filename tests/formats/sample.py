@@ -95,6 +95,7 @@ def healthy() -> dict[str, Any]:
                         "message": "The validation loss fell from 2.1 to 1.2.",
                         "measured": {"first": 2.1, "last": 1.2},
                         "learned": True,
+                        "fell": False,
                     }
                 ]
             },

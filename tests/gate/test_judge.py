@@ -237,7 +237,7 @@ def test_models_have_to_show_that_an_adapter_learned(tmp_path: Path) -> None:
     def item(*outcomes: Mapping[str, Any]) -> GateItem:
         return judged(rules, "a", report_of(ADAPTER, *outcomes)).item
 
-    better = {"message": "The loss fell.", "measured": {}, "learned": True}
+    better = {"message": "The loss fell.", "measured": {}, "learned": True, "fell": False}
     learned = outcome("learned-targets", "passed") | {"seen": [better]}
     late = outcome("reach", "inconclusive", reason="the time was over")
     assert item(learned).status is ItemStatus.PASSED

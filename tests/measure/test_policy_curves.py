@@ -67,7 +67,7 @@ Iter 1: Train loss 0.69, Chosen reward 0.5, Rejected reward 0.2, It/sec 1.0""",
         (
             "mlx-lm-lora, GRPO",
             "grpo",
-            "loss 0.012, reward 0.4, spread 0.2, length 31.5, cut_off 0.25",
+            "loss 0.012, reward 0.4, spread 0.2, distance 0.05, length 31.5, cut_off 0.25",
         ),
         (
             "mlx-lm-lora, DPO",
@@ -76,11 +76,12 @@ Iter 1: Train loss 0.69, Chosen reward 0.5, Rejected reward 0.2, It/sec 1.0""",
             "held_out_chosen 0, held_out_margin 0, held_out_accuracy 0.5",
         ),
         ("mlx-lm-lora, online DPO", "dpo", "loss 0.6, margin 0.2, accuracy 0.75"),
-        ("mlx-lm-lora, KLPO", "", "reward 0.25"),
+        ("mlx-lm-lora, KLPO", "", "reward 0.25, distance 0.003"),
         (
             "mlx-lm-lora, REINFORCE",
             "",
-            "loss 0.1, reward 0.25, held_out_loss 0.1, held_out_reward 0.3",
+            "loss 0.1, reward 0.25, distance 0.01, held_out_loss 0.1, held_out_reward 0.3, "
+            "held_out_distance 0.01",
         ),
         (
             "mlx-lm-lora, records of pairs",
@@ -90,7 +91,7 @@ Iter 1: Train loss 0.69, Chosen reward 0.5, Rejected reward 0.2, It/sec 1.0""",
         (
             "mlx-lm-lora, records of rewards",
             "",
-            "loss 0.1, reward 0.5, spread 0.25, length 40, cut_off 0.5",
+            "loss 0.1, reward 0.5, spread 0.25, distance 0.02, length 40, cut_off 0.5",
         ),
         (
             "TRL, pairs",
@@ -101,7 +102,8 @@ Iter 1: Train loss 0.69, Chosen reward 0.5, Rejected reward 0.2, It/sec 1.0""",
         (
             "TRL, rewards",
             "",
-            "loss 0, reward 0.4, spread 0.2, flat_groups 0.25, length 100, cut_off 0.1",
+            "loss 0, reward 0.4, spread 0.2, distance 0.001, flat_groups 0.25, length 100, "
+            "cut_off 0.1",
         ),
         # A margin is made of its terms.
         ("mlx-examples, ORPO", "", "loss 0.69, chosen 0.5, rejected 0.2, margin 0.3"),

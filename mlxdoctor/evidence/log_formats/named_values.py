@@ -42,7 +42,7 @@ _HINT = re.compile(
     re.IGNORECASE,
 )
 #: Where a report begins behind a progress bar that it is glued to.
-_GLUED = re.compile(r"\d%\|.*?\[[^\]]*\]\s*(?=Iter\w*\s+\d|\{\s*['\"])")
+_GLUED = re.compile(r"\d{1,3}%\|.*?\[[^\]]*\]\s*(?=Iter\w*\s+\d|\{\s*['\"])")
 _BAR = re.compile(r"(?<![\d,])(\d[\d,]{0,20})/(\d[\d,]{0,20})\s{0,8}\[([^\]]*)\]?")
 #: A loss, before and after.
 _CHANGE = re.compile(

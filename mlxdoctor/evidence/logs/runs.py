@@ -16,6 +16,9 @@ from mlxdoctor.evidence.logs.series import Axis, Segment, Series
 
 #: Two prints of one figure differ by their rounding.
 ROUNDING = 6e-4
+#: Share of the rows that are in a log twice where two processes write it, how many rows lie between
+#: two of one step at most, and by what share their losses differ.
+_TWICE, _NEAR, _ALIKE = 0.25, 100, 0.01
 
 
 def segments(log: LogSoFar) -> Iterator[Segment]:
@@ -83,11 +86,13 @@ class _Rows:
         self.lines = lines[order]
         self.owner = np.repeat(np.arange(len(shapes)), [len(shape) for shape in shapes])[order]
         self.index = np.concatenate([np.arange(len(shape)) for shape in shapes])[order]
-        self.roles = np.array([shape.role for shape in shapes])[self.owner]
         self.named = self._column(lambda shape: shape.step)
-        self.epochs = self._column(
-            lambda shape: shape.columns.index("epoch") if "epoch" in shape.columns else None
-        )
+        once = self._once()
+        self.doubled = int(np.count_nonzero(~once))
+        self.lines, self.owner = self.lines[once], self.owner[once]
+        self.index, self.named = self.index[once], self.named[once]
+        self.roles = np.array([shape.role for shape in shapes])[self.owner]
+        self.epochs = self._column(_epoch_in)
         self.steps = self._counted_on()
 
     def _column(self, place_in: Callable[[Shape], int | None]) -> NDArray[np.float64]:
@@ -98,6 +103,28 @@ class _Rows:
                 mine = self.owner == number
                 column[mine] = self.tables[number][self.index[mine], place]
         return column
+
+    def _once(self) -> NDArray[np.bool_]:
+        """Which rows count: each once, where two processes write one log."""
+        once = np.ones(len(self.named), bool)
+        if np.count_nonzero(np.diff(self.named) <= 0.0) < _TWICE * len(once):
+            return once
+        losses = self._column(
+            lambda shape: shape.columns.index("train_loss") if shape.role == TRAIN else None
+        )
+        reported, apart = dict[tuple[float, ...], int](), [0.0]
+        roles = [self.shapes[owner].role for owner in self.owner.tolist()]
+        # An epoch may count its steps anew.
+        epochs = _filled(self._column(_epoch_in), 0.0).round(2).tolist()
+        for row, report in enumerate(zip(roles, epochs, self.named.tolist(), strict=True)):
+            first = reported.get(report, -_NEAR)
+            if row - first >= _NEAR:
+                reported[report] = row
+            else:
+                once[row] = False
+                apart += [abs(losses[row] / losses[first] - 1.0)] if losses[first] else []
+        is_doubled = np.count_nonzero(~once) >= _TWICE * len(once)
+        return once if is_doubled and np.nanmedian(apart) < _ALIKE else np.ones_like(once)
 
     def values(self, place: int) -> dict[str, float]:
         """What the row at a place reports."""
@@ -146,7 +173,7 @@ class _Rows:
         # What goes on from row to row while one run lasts.
         clock = self.steps if np.isfinite(self.named).any() else self.epochs
         kept: list[NDArray[np.int64]] = []
-        repeats = begin = 0
+        repeats, begin = self.doubled, 0
         reported: dict[tuple[int, float], list[int]] = {}
         for end in chain(self._beginnings(clock, np.array(marks)), [len(clock)]):
             rows = np.arange(begin, end)
@@ -269,6 +296,10 @@ class _Rows:
             order = np.lexsort((places, steps[places]))
             series[name] = Series(steps[places[order]], values[order])
         return series
+
+
+def _epoch_in(shape: Shape) -> int | None:
+    return shape.columns.index("epoch") if "epoch" in shape.columns else None
 
 
 def _filled(values: NDArray[np.float64], before: float = np.nan) -> NDArray[np.float64]:

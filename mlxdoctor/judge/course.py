@@ -1,0 +1,130 @@
+"""Where the losses of a log went, in sentences: what a reader of the log sees in it."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
+from mlxdoctor.finding import Measurement, Seen
+from mlxdoctor.judge.curve import level_of
+
+#: Least fall that shows learning, as a share of the first loss: under 0.02 with a rate of 0 or
+#: 1e-7, 0.42 in the slowest healthy run. And one that three decimals show.
+FALL, VISIBLE = 0.05, 1e-3
+#: The rest of a fall that is slow: a tenth.
+REST = 0.1
+#: Nats, and the larger loss over the smaller, from which on the two losses stand apart.
+APART, TIMES = 0.2, 1.25
+#: Nats above which a loss is told as a perplexity, too: of text that the model can hardly predict.
+UNREADABLE = 4.0
+#: Other runs of a log that are told.
+MOST = 3
+
+_FELL = (
+    "The {series} fell from {first:.3f} [at {unit} {first_at}|before the first update] to "
+    "{last:.3f}[, a perplexity of {perplexity:.0f},][ (median of the last {level_of} reports)| at "
+    "{unit} {last_at}][; it was lowest at "
+    "{unit} {lowest_at} ({lowest:.3f})].[ Nine tenths of the fall came by {unit} {by}.]"
+    "[ It ends {below:.2f} below the validation loss.| It ends {above:.2f} above the validation "
+    "loss.]"
+)
+_LIES = (
+    "The {series} [is {only:.3f}|goes from {first:.3f} to {last:.3f}, between {low:.3f} and "
+    "{high:.3f}] ({count:* report}, {unit} {first_at}[ to {last_at}])."
+)
+
+
+def fell(first: float, last: float) -> bool:
+    """Whether a loss fell by what shows; what is not above zero is no loss of a language model."""
+    return last > 0.0 and first - last >= max(FALL * first, VISIBLE)
+
+
+def courses(log: TrainingLog, *, has_risen: bool = False) -> Iterator[Seen]:
+    """A sentence for each loss, the validation loss first, for the test and for the other runs.
+
+    A validation loss that fell shows learning: it is not of the rows that are learned.
+
+    Args:
+        has_risen: whether it is told already that the validation loss rose.
+    """
+    segment = log.main
+    validation, training = segment.finite("val_loss"), segment.finite("train_loss")
+    if len(validation):
+        held_out = _course(segment, "validation loss", validation)
+        yield from () if has_risen and not held_out.learned else (held_out,)
+    if len(training):
+        # An early validation says nothing of the end.
+        is_late = len(validation) and 2 * validation.iterations[-1] >= training.iterations[-1]
+        gap = validation.facts.last - training.facts.end if is_late else 0.0
+        yield _course(segment, "training loss", training, 0.0 if log.is_preference else gap)
+    if log.notes.test_loss is not None:
+        yield Seen("The test loss is {test_loss:.3f}.", {"test_loss": log.notes.test_loss})
+    others = [_of_another(one) for one in log.segments if one is not segment]
+    if told := list(filter(None, others)):
+        more = len(told) - MOST
+        figures: dict[str, Measurement] = {
+            "others": len(told),
+            "told": "; ".join(told[:MOST]),
+            "more": more if more > 0 else None,
+            "lines": _lines(segment),
+        }
+        yield Seen(
+            "The log has {others:* more run}: {told}[; and {more} more]. Judged is that of "
+            "{lines}.",
+            figures,
+        )
+
+
+def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> Seen:
+    values, places, facts = losses.values, losses.iterations, losses.facts
+    is_held_out = words.startswith("validation")
+    is_base = is_held_out and facts.first == segment.base_val_loss
+    last = facts.last if is_held_out else facts.end
+    named: dict[str, Measurement] = {
+        "series": words,
+        "unit": segment.unit,
+        "first": facts.first,
+        "first_at": None if is_base else int(places[0]),
+        "last": last,
+        "last_at": int(places[-1]),
+    }
+    shows_start = is_held_out or segment.shows_start
+    if len(values) < 2 or not shows_start or not fell(facts.first, last):
+        named |= {
+            "only": facts.first if f"{np.ptp(values):.3f}" == "0.000" else None,
+            "low": facts.lowest,
+            "high": facts.highest,
+            "count": len(values),
+            "first_at": int(places[0]),
+            "last_at": int(places[-1]) if len(values) > 1 else None,
+        }
+        return Seen(_LIES, named)
+    floor = min(facts.lowest, last) if is_held_out else last
+    by = int(np.argmax(values <= floor + REST * (facts.first - floor)))
+    is_early = len(values) > 3 and places[by] - places[0] <= (places[-1] - places[0]) / 2
+    named |= {
+        "level_of": None if is_held_out else level_of(facts),
+        "lowest_at": facts.lowest_at if is_held_out and facts.lowest < last else None,
+        "lowest": facts.lowest,
+        "perplexity": math.exp(last) if UNREADABLE <= last < 20.0 else None,
+        "by": int(places[by]) if is_early else None,
+    }
+    larger, smaller = max(last, last + gap), min(last, last + gap)
+    if abs(gap) >= APART and larger >= TIMES * smaller:
+        named["below" if gap > 0.0 else "above"] = abs(gap)
+    return Seen(_FELL, named, learned=is_held_out, fell=not is_held_out)
+
+
+def _of_another(segment: Segment) -> str:
+    """What another run of the log shows, in a clause; "" for nothing."""
+    told = [
+        f"{words} {losses.values[0]:.3f} to {losses.values[-1]:.3f}"
+        for name, words in (("val_loss", "validation loss"), ("train_loss", "training loss"))
+        if len(losses := segment.finite(name))
+    ]
+    return f"{_lines(segment)}, {', '.join(told)}" if told else ""
+
+
+def _lines(segment: Segment) -> str:
+    return f"lines {segment.first_line:,} to {segment.last_line:,}"

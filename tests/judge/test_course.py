@@ -1,0 +1,77 @@
+"""What a log says of where its losses went, in sentences."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from mlxdoctor.judge.course import courses
+from mlxdoctor.template import fill
+from tests.checks.log_evidence import LogWriter
+
+
+@pytest.mark.parametrize(
+    ("train", "val", "said"),
+    [
+        (
+            [2.8, 1.2, 1.1, 1.0, 1.0],
+            {1: 2.9, 20: 0.8, 30: 0.75, 50: 0.78},
+            [
+                "The validation loss fell from 2.900 before the first update to 0.780 at iteration "
+                "50; it was lowest at iteration 30 (0.750). Nine tenths of the fall came by "
+                "iteration 20.",
+                "The training loss fell from 2.800 at iteration 10 to 1.000 at iteration 50. Nine "
+                "tenths of the fall came by iteration 30. It ends 0.22 above the validation loss.",
+            ],
+        ),
+        # What went nowhere lies somewhere.
+        (
+            [1.42, 1.35, 1.41],
+            {},
+            [
+                "The training loss goes from 1.420 to 1.410, between 1.350 and 1.420 (3 reports, "
+                "iteration 10 to 30)."
+            ],
+        ),
+        ([2.5], {}, ["The training loss is 2.500 (1 report, iteration 10)."]),
+        # A validation before the training says nothing of its end.
+        (
+            [3.0, 1.0],
+            {1: 3.2},
+            ["The validation loss is 3.200 (1", "The training loss fell from 3"],
+        ),
+    ],
+)
+def test_a_loss(
+    logs: LogWriter, train: Sequence[float], val: dict[int, float], said: list[str]
+) -> None:
+    told = [fill(seen.message, seen.measured) for seen in courses(logs.losses(train, val))]
+    assert len(told) == len(said)
+    assert all(one.startswith(start) for one, start in zip(told, said, strict=True))
+    # An early validation is not held against the end.
+    assert ("It ends" in told[-1]) == ("It ends" in said[-1])
+
+
+def test_only_held_out_rows_show_learning(logs: LogWriter) -> None:
+    seen = list(courses(logs.losses([3.0, 1.0], {1: 3.0, 20: 1.0})))
+    assert [(one.learned, one.fell) for one in seen] == [(True, False), (False, True)]
+
+
+def test_the_test_and_other_runs_are_told(logs: LogWriter) -> None:
+    lines = [
+        f"Iter {at}: {kind} loss {loss + run}"
+        for run in (2, 1)
+        for at, kind, loss in ((1, "Val", 2.5), (10, "Train", 1.5), (20, "Train", 0.5))
+    ]
+    log = logs.text(*lines, "Test loss 0.452, Test ppl 1.572.")
+    said = [fill(one.message, one.measured) for one in courses(log)]
+    assert said[-2] == "The test loss is 0.452."
+    assert said[-1] == (
+        "The log has 1 more run: lines 1 to 3, validation loss 4.500 to 4.500, training loss 3.500 "
+        "to 2.500. Judged is that of lines 4 to 6."
+    )
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> LogWriter:
+    return LogWriter(tmp_path)
