@@ -17,6 +17,8 @@ from mlxdoctor.safety.reading_limits import current, exceeded
 T = TypeVar("T")
 
 _HALF = re.compile("[\ud800-\udfff]")
+#: Digits of a whole number: no float has more.
+MAX_DIGITS = 300
 #: Whole numbers in a configuration fit into 64 bits (the largest, unsigned).
 MAX_WHOLE = 2**64
 
@@ -105,12 +107,15 @@ def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def whole(text: str) -> int:
-    """The whole number that a configuration states.
+def whole(text: str) -> int | float:
+    """The whole number that a configuration states; a float where it takes more than 64 bits.
+
+    Transformers writes such a number where a tokenizer has no limit (1e30, in digits).
 
     Raises:
-        ValueError: it does not fit into 64 bits: Python can't print or divide all of those.
+        ValueError: it has more digits than any float: Python can't print or divide all of those.
     """
-    if len(text) > 21 or not -MAX_WHOLE < int(text) < MAX_WHOLE:
+    if len(text) > MAX_DIGITS:
         raise ValueError(f"the number {text[:21]}… has {len(text):,} digits")
-    return int(text)
+    value = int(text)
+    return value if -MAX_WHOLE < value < MAX_WHOLE else float(value)
