@@ -56,6 +56,10 @@ _FAILURES = {
         "the run ended with an exception",
         "Read the exception: correct the line that it names, or what that line was given.",
     ),
+    "disk-full": _failure_of(
+        "a file could not be written: the disk is full",
+        "Free the disk, keep fewer saves, and resume from the last whole one.",
+    ),
     "killed": _failure_of(
         "the run was killed",
         "The system kills what takes too much memory: watch it, and train a smaller batch.",
@@ -91,7 +95,10 @@ UNFINISHED = 0.98
 #: Folders in which packages lie.
 _PACKAGES = ("site-packages", "dist-packages")
 #: What a crash shows as, most telling first: later kinds follow from earlier ones.
-_TELLING = ("out-of-memory", "gpu-error", "traceback", "killed", "aborted", "interrupted")
+_TELLING = (
+    *("out-of-memory", "gpu-error", "disk-full"),
+    *("traceback", "killed", "aborted", "interrupted"),
+)
 
 
 @check(

@@ -116,7 +116,7 @@ def loss_level(
             "vocabulary": vocabulary or MAX_VOCABULARY,
             "unknown": None if vocabulary else "",
             # Reports that nothing counts may be of any number of updates.
-            **(_too_low(losses, start) if segment.axis != "row" else {}),
+            **(_too_low(losses) if segment.axis != "row" else {}),
         }
     if summed_over == "targets":
         why = "the loss is a sum and not a mean, and has no known level"
@@ -176,9 +176,10 @@ def _chance(
     }
 
 
-def _too_low(losses: Series, start: float) -> dict[str, Measurement]:
-    """The first loss that is low sooner than text can be learned."""
-    if start < _MODEST:
+def _too_low(losses: Series) -> dict[str, Measurement]:
+    """The first loss that is low sooner than text can be learned, beside the first of all."""
+    start = float(losses.values[0])
+    if not start >= _MODEST:
         return {}
     values, iterations = losses.values, losses.iterations
     with np.errstate(invalid="ignore"):

@@ -53,8 +53,9 @@ _TABLE = SeriesTable.read("loss_trend.toml")
 #: Least fall by the upper end of the slope's interval that leaves it open whether a run learned. 14
 #: of 3,000 simulated sound curves get the warning, none an error.
 _POSSIBLE_FALL = 0.15
-#: Iterations after which a loss that did not fall is an error: warm-up and low rates need some.
-_ITERATIONS = 100
+#: Iterations in which a loss need not fall, and those after which one that did not is an error:
+#: warm-up and low rates need some.
+_FEW_ITERATIONS, _ITERATIONS = 20, 100
 #: Shares of the first pass between which both losses are compared: past the steepest part, and
 #: before rows may come again.
 _FIRST_PASS = (0.25, 0.95)
@@ -94,6 +95,8 @@ def loss_trend(
     figures = partial(_figures, log, _passes(rows, config, log))
     signs = list(_TABLE.signs(Columns(segment.series, figures), segment.unit))
     by_code = {sign.symptom: sign for sign in signs if isinstance(sign, Sign)}
+    if "overfitting" in by_code:
+        by_code.pop("by-heart", None)
     yield from (sign for sign in signs if isinstance(sign, Unsought))
     if "diverged" in by_code:
         yield by_code["diverged"]
@@ -157,7 +160,10 @@ def _never_learned(segment: Segment, curve: SeriesFacts, *, is_fresh: bool) -> I
     is_level = constant is not None and line.low <= 0.0 <= line.high and not fell
     if max(learned, fall) >= FALL and not is_level:
         return
-    if constant is None and (_opens_late(segment) or at_most >= _POSSIBLE_FALL):
+    # Levels of noisy reports may differ by as much; a line through all of them decides for a fall.
+    is_open = _opens_late(segment) or max(at_most - _POSSIBLE_FALL, curve.fall - FALL) >= 0.0
+    is_short = segment.axis in ("iteration", "step") and losses.iterations[-1] < _FEW_ITERATIONS
+    if constant is None and (is_open or is_short):
         return
     is_long = bool(losses.iterations[-1] >= _ITERATIONS)
     is_certain = constant is not None or (is_long and at_most < FALL and is_fresh)
@@ -198,8 +204,6 @@ def _figures(log: TrainingLog, passes: float | None, name: str) -> dict[str, Mea
         "is_many": not is_few,
         "after_lowest": len(later),
         "times_lowest": last / facts.lowest,
-        "risen_from": facts.lowest if last > facts.lowest else None,
-        "still_lowest": "" if last <= facts.lowest else None,
         "above_lowest": last - facts.lowest,
         "beyond_noise": last - facts.lowest - band,
         **({} if curve is None else _beside(last, curve)),

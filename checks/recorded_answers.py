@@ -330,7 +330,9 @@ def _is_cut(item: Asked) -> bool:
         return True
     is_shorter = len(answer_words(recorded)) <= _CUT_TO * len(answer_words(own))
     is_begun = bool(found) and not before and is_shorter
-    return is_begun and is_finished(own) > is_finished(recorded)
+    # A limit ends an answer anywhere; a wrong end token where a line or a sentence ends.
+    goes_on = after.startswith("\n") and (item.recorded.expected or "").strip().startswith(own)
+    return is_begun and (goes_on or is_finished(own) > is_finished(recorded))
 
 
 def _may_be_drawn(draws: Draws | None) -> bool:

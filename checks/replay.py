@@ -60,6 +60,13 @@ _SAID = f"The log's losses are those {{clause}}. As configured, {_COMPARED}."
             expected="the losses that mlx-lm computes from the same base, rows and configuration",
             fix="Look at one step of the trainer: `mlxdoctor probe FILE:FUNCTION`.",
         ),
+        "unread": Symptom.warning(
+            "the trainer does not compute mlx-lm's loss, by the readings that there was time for",
+            says=f"The log's first losses are not those of mlx-lm on these files: {_COMPARED}. "
+            "The time was over before every reading of them was tried.",
+            expected="the losses that mlx-lm computes from the same base, rows and configuration",
+            fix="Diagnose it again with a larger --budget.",
+        ),
         "as-computed": Symptom.info(
             "the trainer computes mlx-lm's loss",
             says=_AS_COMPUTED,
@@ -127,6 +134,9 @@ def replay(
         return
     if has_reached or (reach is not None and reach.is_as_good):
         yield Seen(_LEARNED if has_reached else _AS_GOOD, measured)
+        return
+    if replay.left_out:
+        yield Sign("unread", measured)
         return
     # A loss of its own kind may teach what mlx-lm's does.
     has_learned = reach is not None and reach.tells and reach.shortfall <= SHORT

@@ -45,13 +45,13 @@ _UNTOLD = re.compile(
 _FIRST = [
     re.compile(name)
     for name in (
-        r"(?:mean_)?rewards?(?:_mean)?",
+        r"(?:critic_|train_)?(?:mean_)?rewards?(?:_mean)?",
         r"rewards?_std|frac_reward_zero_std",
         r"kl",
         r"rewards?_margins?|margins?",
         r"(?:rewards?_|mean_token_)?acc(?:urac(?:y|ies))?",
         r"completions?_(?:mean_)?length",
-        r"grad_norm",
+        r"(?:actor_)?grad_norm",
     )
 ]
 #: Columns that the report tells.

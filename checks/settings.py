@@ -23,6 +23,7 @@ may lie elsewhere on the machine that will train.
 What to do. What the finding says: each names the key, and what to write.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -69,6 +70,8 @@ USUAL: Mapping[str, tuple[float, float]] = {
     "momentum": (0.0, 0.999),
     "lora_parameters.dropout": (0.0, 0.7),
 }
+#: The full name of a module of one layer, where a name within a layer belongs.
+_OF_ONE_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.\d+\.")
 
 
 @check(
@@ -113,6 +116,13 @@ USUAL: Mapping[str, tuple[float, float]] = {
             expected="a folder of its own",
             fix="name another adapter_path",
         ),
+        "single-modules": Symptom.warning(
+            "the keys of lora_parameters name modules of single layers",
+            says="lora_parameters.keys names {keys:* module} by full names, such as {example}: the "
+            "base model has {layers} layers, and the same modules of the others get no adapter.",
+            expected="names within a layer (`self_attn.q_proj`), which mean that of every layer",
+            fix="Write the keys without `model.layers.N.`, and train again.",
+        ),
         "no-target": Symptom.error(
             "a key of lora_parameters.keys is no module of the base model",
             says="No module of the base model is called {names}: [mlx-lm passes over {unmatched} "
@@ -140,6 +150,7 @@ def settings(
         raise DoesNotArise("the run was made, and not by mlx_lm.lora itself")
     yield from _keys(config)
     yield from _out_of_range(config)
+    yield from _of_one_layer(config, base)
     if stated is not None and by_mlx_lm(config):
         yield from _overridden(config, stated)
     # mlx-lm refuses settings before it trains.
@@ -272,6 +283,16 @@ def _files(config: TrainingConfig, dataset: Dataset | None) -> Iterator[Sign]:
     if older and config.resume_adapter_file is None:
         measured = {"folder": quoted(folder), "files": some_of(older)}
         yield Sign("older-adapter", measured, where="adapter_path")
+
+
+def _of_one_layer(config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:
+    """Keys of `lora_parameters` that are full names of modules."""
+    layers = base.num_layers if base is not None else None
+    single = [key for key in config.keys or () if _OF_ONE_LAYER.search(key)]
+    if single and layers and len(single) < layers and config.fine_tune_type != "full":
+        figures: dict[str, Measurement] = {"keys": len(single), "layers": layers}
+        figures["example"] = quoted(single[0])
+        yield Sign("single-modules", figures, where="lora_parameters.keys")
 
 
 def _targets(config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:

@@ -98,6 +98,8 @@ def trainable_ratio(
             raise Inconclusive(
                 "what LoRA should have cannot be told without its factors or the base"
             )
+        if log.notes.failures and not log.main.reports:
+            raise Inconclusive("the run broke off before anything was trained")
         unsaid = None if config is not None else "the log does not say whether that was meant"
         figures |= {"percent": logged.percent, "unsaid": unsaid}
         yield Sign("unfrozen", figures, severity=Severity.WARNING if unsaid else None)

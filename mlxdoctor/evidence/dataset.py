@@ -2,8 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -42,7 +42,11 @@ class Features:
     @classmethod
     def of(cls, config: TrainingConfig | None) -> "Features":
         """The keys that `config` names, mlx-lm's own otherwise."""
-        values = config.values if config is not None else {}
+        return cls.stated(config.values if config is not None else {})
+
+    @classmethod
+    def stated(cls, values: Mapping[str, Any]) -> "Features":
+        """The keys that settings name, mlx-lm's own otherwise."""
         stated = {field.name: values.get(f"{field.name}_feature") for field in fields(cls)}
         return cls(**{name: key for name, key in stated.items() if isinstance(key, str) and key})
 
@@ -184,6 +188,16 @@ class Split:
         key = self.features.text if self.format == "text" else self.format
         return Pair("", _text(row.get(key, row)))
 
+    def without(self, known: Collection[Pair]) -> "Split":
+        """The rows that are none of these pairs."""
+        kept = [place for place, row in enumerate(self.rows) if self.pair(row) not in known]
+        if len(kept) == len(self.rows):
+            return self
+        rows = tuple(self.rows[place] for place in kept)
+        return replace(
+            self, rows=rows, line_numbers=tuple(self.line_numbers[place] for place in kept)
+        )
+
     def answers(self, row: Row) -> list[str]:
         """What the assistant says in a row, in order."""
         given = self._conversation(row)
@@ -234,6 +248,17 @@ class Dataset:
     splits: Mapping[str, Split]
     features: Features
 
+    @cached_property
+    def held_out(self) -> "Dataset":
+        """The same, without rows of other splits that are training rows: they are not held out."""
+        train = self.splits.get("train")
+        if train is None:
+            return self
+        known = {train.pair(row) for row in train.rows}
+        others = {name: split.without(known) for name, split in self.splits.items()}
+        splits = {name: split for name, split in others.items() if split.rows}
+        return replace(self, splits={**splits, "train": train})
+
     @classmethod
     def find(cls, run: RunView) -> "Dataset":
         files = run.files
@@ -245,16 +270,16 @@ class Dataset:
         raise Missing("nothing names the training data; name its folder with --data")
 
     @classmethod
-    def read(cls, path: Path, config: TrainingConfig | None = None) -> "Dataset":
+    def read(cls, path: Path, named: TrainingConfig | Features | None = None) -> "Dataset":
         """Read a data folder as mlx-lm does, or a single JSON-lines file.
 
         Args:
-            config: names the rows' keys where they are not the usual ones.
+            named: the rows' keys where they are not the usual ones, or what states them.
 
         Raises:
             InputError: there is no such file in the folder, or the file named holds no rows.
         """
-        features = Features.of(config)
+        features = named if isinstance(named, Features) else Features.of(named)
         if path.is_dir():
             files = {name: path / f"{name}.jsonl" for name in SPLITS}
             files = {

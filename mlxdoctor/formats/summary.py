@@ -178,7 +178,7 @@ def headline(report: Report) -> str:
     if {one.kind for one in report.evidence} == {"dataset"}:
         return "Inconclusive: these are training data, and nothing that a run left is with them"
     if any(one.fell for one in report.seen):
-        return "Inconclusive: the training loss fell, and nothing held out shows what was learned"
+        return "Inconclusive: the training loss fell, and no held-out loss fell with it"
     return "Inconclusive: too little shows whether the model learned"
 
 
@@ -362,7 +362,9 @@ def confirm_command(report: Report) -> str:
 
 def left_out(report: Report) -> str:
     """What the time for running models did not allow; "" where it allowed all, or all is clear."""
-    if not report.left_out or (report.root is not None and is_clear(report)):
+    root = report.root
+    # Of a broad cause, such as an unknown loss, a known one may have been left out.
+    if not report.left_out or (root is not None and is_clear(report) and not root.cause.broad):
         return ""
     return f"Not all was measured: {'; '.join(report.left_out)}. A larger --budget measures more."
 

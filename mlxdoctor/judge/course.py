@@ -7,7 +7,7 @@ import numpy as np
 
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.finding import Measurement, Seen
-from mlxdoctor.judge.curve import level_of
+from mlxdoctor.judge.curve import ENOUGH, NOISES, level_of
 
 #: Least fall that shows learning, as a share of the first loss: under 0.02 with a rate of 0 or
 #: 1e-7, 0.42 in the slowest healthy run. And one that three decimals show.
@@ -92,6 +92,7 @@ def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> S
     shows_start = is_held_out or segment.shows_start
     if len(values) < 2 or not shows_start or not fell(facts.first, last):
         named |= {
+            "last": facts.last,
             "only": facts.first if f"{np.ptp(values):.3f}" == "0.000" else None,
             "low": facts.lowest,
             "high": facts.highest,
@@ -103,6 +104,9 @@ def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> S
     floor = min(facts.lowest, last) if is_held_out else last
     by = int(np.argmax(values <= floor + REST * (facts.first - floor)))
     is_early = len(values) > 3 and places[by] - places[0] <= (places[-1] - places[0]) / 2
+    # Among noisy reports the first low one tells nothing.
+    is_noisy = len(values) >= ENOUGH and facts.first - floor <= NOISES * facts.noise
+    is_early = is_early and not is_noisy
     named |= {
         "level_of": None if is_held_out else level_of(facts),
         "lowest_at": facts.lowest_at if is_held_out and facts.lowest < last else None,

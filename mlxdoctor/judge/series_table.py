@@ -237,6 +237,7 @@ def figures(series: Series) -> dict[str, Measurement]:
     named["last_iteration"] = int(series.iterations[-1])
     named["is_single"] = facts.count == 1
     named["end_share"] = facts.zeros.at_end / facts.count
+    named["ending"] = facts.non_finite.at_end or None
     values = series.finite.values
     if facts.decimals is None:
         return named

@@ -165,7 +165,7 @@ def _measured_on_the_rows(
     run: RunView, models: LoadedModels, *, other_padding: bool = False
 ) -> TokenLosses:
     tokenizer = run.need(Tokenizer)
-    splits, dataset = [run.need(SupervisedRows)], run.need(Dataset)
+    splits, dataset = [run.need(SupervisedRows)], run.need(Dataset).held_out
     if "valid" in dataset.splits and splits[0].split != "valid":
         splits.append(build(dataset, tokenizer, run.get(TrainingConfig), split="valid"))
     meter = Meter(models, tokenizer, run.progress, run.budget)

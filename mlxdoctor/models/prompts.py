@@ -67,6 +67,7 @@ def prompts_for(
         trained: how many to take from the training rows.
     """
     prompts: list[Prompt] = []
+    dataset = dataset.held_out if dataset is not None else None
     for names, count in ((("valid", "test"), held_out), (("train",), trained)):
         splits = [dataset.splits.get(name) for name in names] if dataset is not None else []
         split = next((split for split in splits if split is not None and split.rows), None)

@@ -384,8 +384,10 @@ class _Measuring:
         made = self.parts.batches(masked)
         batches = list(islice(made.train(rows.train), self.updates + HELD))
         self.trained = batches[:HELD]
-        if len(rows.valid) >= FEWEST_HELD * masked.batch_size:
-            self.held, self.split = list(made.evaluation(rows.valid, HELD)), "validation"
+        known = {row.tokens.tobytes() for row in rows.train}
+        held = tuple(row for row in rows.valid if row.tokens.tobytes() not in known)
+        if len(held) >= FEWEST_HELD * masked.batch_size:
+            self.held, self.split = list(made.evaluation(held, HELD)), "validation"
         else:
             self.held = batches[self.updates :]
             seen = {row for batch in batches[: self.updates] for row in batch.indices}

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import SPLITS, Dataset, Features
 from mlxdoctor.evidence.row_encoder import in_common
 from mlxdoctor.evidence.source import Sniffed, require_file
@@ -123,10 +122,10 @@ def encode(settings: Settings, tokenizer: Any, pairs: Dataset | None = None) -> 
 def _masked_texts(settings: Settings, tokenizer: Any) -> TokenRows | None:
     """Plain texts without their questions; None where they have none."""
     folder = Path(settings.data)
-    config = TrainingConfig((), folder, settings.stated(), "mlx-lm")
-    if Features.of(config).format_of(Sniffed(folder / "train.jsonl").record) != "text":
+    features = Features.stated(vars(settings))
+    if features.format_of(Sniffed(folder / "train.jsonl").record) != "text":
         return None
-    dataset = Dataset.read(folder, config)
+    dataset = Dataset.read(folder, features)
     asked = {
         name: [split.exchange(row) for row in split.rows] for name, split in dataset.splits.items()
     }

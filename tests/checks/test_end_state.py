@@ -105,6 +105,24 @@ def test_a_log_that_ends_far_below_any_usual_loss(
     assert all(f"at the least on the {split} rows" in each.message for each in alone.findings)
 
 
+@pytest.mark.parametrize(
+    ("tuned", "reached", "expected"),
+    [
+        (0.62, 0.28, {"far-above-log": "warning"}),
+        # Better than a few updates make it, or a log that does not claim more.
+        (0.40, 0.28, {}),
+        (0.62, 0.20, {}),
+    ],
+)
+def test_a_model_that_is_behind_the_log_and_behind_a_few_updates(
+    tuned: float, reached: float, expected: dict[str, str]
+) -> None:
+    least = Level("after", 450, 0.22, 0.61, 0.02)
+    reach = Reach((), "validation", 40, 2.65, tuned, reached, 0.01, 30, 1e-4)
+    judged = outcome(end_state, Replay((), (least,), None, (least,), least=least, began=0.8), reach)
+    assert severities(judged) == expected
+
+
 def test_what_decides_nothing() -> None:
     assert "over other targets" in said((4.0, 0.5), (4.0, 0.3)).reason
     assert "not finite" in said((4.0, 0.5), (4.0, math.nan)).reason

@@ -25,6 +25,18 @@ OOM = "libc++abi: terminating due to std::runtime_error: [METAL] Insufficient Me
             ("Traceback (most recent call last):", "  x", "MemoryError"),
             {"out-of-memory": "error"},
         ),
+        (
+            (
+                "[rank0]: Traceback (most recent call last):",
+                "[rank0]:   x",
+                "[rank0]: ValueError: y",
+            ),
+            {"traceback": "error"},
+        ),
+        (
+            ("Traceback (most recent call last):", "  x", "OSError: No space left on device"),
+            {"disk-full": "error"},
+        ),
         (("zsh: killed     mlx_lm.lora",), {"killed": "error"}),
         (("Calculating loss of the killed seals",), {}),
         (("zsh: segmentation fault  mlx_lm.lora",), {"aborted": "error"}),

@@ -75,7 +75,7 @@ def risen(last: float) -> dict[int, float]:
         # Two validations far above the training loss.
         (MEMORISED, {800: 2.074, 1000: 2.233}, {"every": 50, "first": 800}, "overfitting error"),
         (MEMORISED, {800: 2.2, 1000: 2.1}, {"every": 50, "first": 800}, "overfitting warning"),
-        (MEMORISED, {1: 3.5, 1000: 2.2}, {"every": 50, "first": 800}, "overfitting warning"),
+        (MEMORISED, {1: 3.5, 1000: 2.2}, {"every": 50, "first": 800}, "by-heart warning"),
         (MEMORISED, {1: 3.5, 1000: 0.9}, {"every": 50, "first": 800}, ""),
     ],
 )
@@ -233,7 +233,7 @@ def test_the_sentence_counts_as_the_log_does(logs: LogWriter, unit: str, line: s
 @pytest.mark.parametrize(
     ("epochs", "end", "val", "symptoms"),
     [
-        (5, 0.01, "", {"by-heart": "warning"}),
+        (5, 0.01, "", {"none-held-out": "warning"}),
         (3, 0.01, "", {}),
         (5, 0.2, "", {}),
         (5, 0.01, "'eval_loss': 0.02, ", {}),

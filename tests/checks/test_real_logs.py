@@ -49,7 +49,7 @@ SIGNS = {
         *("loss-finite.hidden-non-finite", "series-facts.gradient-never-finite"),
         "series-facts.not-finite info",
     ],
-    "adapter-never-attached": ["loss-level.suspiciously-low info"],
+    "adapter-never-attached": [],
     "collapse-frequent-token": ["loss-trend.diverged", "series-facts.loss-rises info"],
     "gradients-blocked": [
         *("loss-trend.never-learned", "series-facts.gradient-zero"),
@@ -59,7 +59,7 @@ SIGNS = {
     "overfitting": ["loss-trend.overfitting", "series-facts.same-token-count info"],
     "rate-far-too-high-nan": ["loss-finite.non-finite"],
     "rate-too-low": ["loss-trend.never-learned"],
-    "targets-too-long": ["loss-level.suspiciously-low info"],
+    "targets-too-long": ["loss-level.suspiciously-low warning"],
     "CONTROL-torch-transformers-35438-ga1": ["loss-level.starts-near-uniform info"],
     "torch-unsloth-255-plain": ["loss-level.starts-near-uniform info"],
 }

@@ -263,6 +263,14 @@ def test_a_limit_on_answers_may_be_meant(
     assert (found.code, found.severity) == ("recorded-answers.cut-short", severity)
 
 
+def test_answers_that_end_with_their_first_line() -> None:
+    own = "who: Paula\nthing: shovel\nnumber: 26"
+    cut = asked(*["who: Paula"] * 8, tuned=own, expected=f"{own}\ncolour: red")
+    assert "recorded-answers.cut-short" in codes(cut)
+    # Where nothing more was expected, a line may be all that was wanted.
+    assert "recorded-answers.cut-short" not in codes(asked(*["who: Paula"] * 8, tuned=own))
+
+
 def test_answers_beside_other_prompts() -> None:
     own = [f"{name} lies far in the north" for name in ("Ara", "Bo", "Cer", "Do", "Eru", "Fa")]
     items = tuple(

@@ -108,6 +108,8 @@ COLUMNS = {
         (["1.0", "inf", "1.0", "2.0"], "gradient-not-finite warning"),
         (["4.2"] * 89 + ["nan"] * 11, "gradient-not-finite error"),
         (["4.2"] * 97 + ["nan"] * 3, "gradient-not-finite warning"),
+        # A loss scaler that finds its scale.
+        (["nan"] * 2 + ["4.2"] * 97, "gradient-not-finite info"),
         ([1.0, 2.0], ""),
         # Two reports, three, and many: one that is far above what is usual.
         ([5.0, 18940], "gradient-exploded warning"),
@@ -136,6 +138,7 @@ COLUMNS = {
     "Trained Tokens": [
         ([0] * 8, "no-trained-tokens error same-token-count info"),
         ([8400 * i for i in range(1, 9)], "same-token-count info"),
+        ([51, 102, 149, 201], "few-trained-tokens info"),
         ([8400, 16520, 25030, 33360, 41800, 50090, 58470], ""),
     ],
     # A policy that is right no more, one that never is, and a score of whole rows.

@@ -136,6 +136,15 @@ def test_keys_that_name_no_module() -> None:
     assert "passes over 1 of 2 keys" in some.message
 
 
+def test_keys_that_name_modules_of_one_layer(tmp_path: Path) -> None:
+    keys = ["model.layers.2.self_attn.q_proj", "model.layers.2.self_attn.v_proj"]
+    single = only(lora_parameters={**LORA, "keys": keys})
+    assert code(single) == "single-modules"
+    assert "names 2 modules by full names" in single.message
+    every = [f"model.layers.{i}.self_attn.q_proj" for i in range(4)]
+    assert outcome(lora_parameters={**LORA, "keys": every}).findings == ()
+
+
 def test_files_that_are_there_and_files_that_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

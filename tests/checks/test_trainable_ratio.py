@@ -126,3 +126,10 @@ def test_a_real_run_agrees_to_the_last_digit() -> None:
     assert outcome(trainable_ratio, *evidence).status is Status.PASSED
     assert read.notes.trainable.trainable_millions == round(saved.parameter_count / 1e6, 3)
     assert read.notes.trainable.total_millions == round(BASE.parameter_count / 1e6, 3)
+
+
+def test_of_a_run_that_broke_before_it_began_nothing_was_trained(tmp_path: Path) -> None:
+    lines = "Trainable parameters: 480,000\nTotal parameters: 480,000\nValueError: no rows\n"
+    (tmp_path / "train.log").write_text(lines)
+    judged = outcome(trainable_ratio, TrainingLog.read([tmp_path / "train.log"]))
+    assert (judged.findings, judged.status) == ((), Status.INCONCLUSIVE)

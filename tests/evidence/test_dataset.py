@@ -53,6 +53,15 @@ def test_a_pair_that_names_the_better_answer_by_its_number(tmp_path, better, cho
     assert split.rows[0].get("rejected") == {"b": "c", "c": "b", None: None}[chosen]
 
 
+def test_rows_that_are_training_rows_are_not_held_out(tmp_path):
+    rows = [{"prompt": name, "completion": "b"} for name in "cdefg"]
+    for name, of in (("train", rows[:3]), ("valid", rows[1:]), ("test", rows[:1])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in of))
+    held_out = Dataset.read(tmp_path).held_out.splits
+    assert {name: len(split.rows) for name, split in held_out.items()} == {"train": 3, "valid": 2}
+    assert held_out["valid"].line_numbers == (3, 4)
+
+
 def test_named_features(tmp_path):
     (tmp_path / "c.yaml").write_text(
         "prompt_feature: question\ncompletion_feature: answer\niters: 1\n"

@@ -1,5 +1,6 @@
 """Runs of other trainers, replayed: each reading is found where a trainer did what it says."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from mlxdoctor.twin.rerun import AsConfigured
 from tests.conftest import FIXTURES, check_called
 from tests.edits import change_json
 from tests.reproduce.real import settings as settings_of
+from tests.twin.small import small_settings
 
 pytestmark = pytest.mark.slow
 
@@ -215,6 +217,17 @@ def _loss_of_answers(
     rows = parts.encode(settings, None).valid
     model = run.need(LoadedModels).select(which)
     return evaluate(model, parts.batches(settings).evaluation(rows, -1), parts.loss)
+
+
+def test_prompts_and_completions_were_masked_as_conversations_were(tmp_path: Path) -> None:
+    rows = [{"frage": f"Wo liegt {name}?", "antwort": "Im Norden."} for name in ("Ara", "Bo")]
+    for split in ("train", "valid"):
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / f"{split}.jsonl").write_text(lines)
+    named = {"prompt_feature": "frage", "completion_feature": "antwort"}
+    settings = small_settings(tmp_path, data=str(tmp_path), **named)
+    reading = reading_of("answers-with-their-header")
+    assert reading.apply(settings, parts_of(settings)) is not None
 
 
 @pytest.mark.parametrize("mask", [False, True])

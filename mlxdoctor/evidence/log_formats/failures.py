@@ -13,6 +13,8 @@ MAX_FRAMES = 40
 #: Characters of a line that are kept.
 MAX_TEXT = 300
 
+#: What torchrun writes before each line of a process.
+_RANK = re.compile(r"^\[(?:rank|default)\d{1,4}\]:\s?")
 _BEGIN = "Traceback (most recent call last)"
 _LINE = r"(?P<line>\d{1,7})"
 _PYTHON = re.compile(rf'\s*File "(?P<file>[^"]{{1,400}})", line {_LINE}(?:, in (?P<name>\S+))?')
@@ -54,6 +56,7 @@ class Failures(LineFormat):
         self._before = ""
 
     def read(self, number: int, line: str) -> bool:
+        line = _RANK.sub("", line)
         if self._is_open:
             if not line.strip() or line[0] in " \t|^~":
                 self._frame(line)

@@ -14,7 +14,7 @@ from mlxdoctor.evidence.logs.metric_names import CANONICAL, STAND_INS, canonical
 from mlxdoctor.evidence.logs.text_stream import NUMBER
 
 #: Numbers in a line that are looked at.
-MAX_NUMBERS = 64
+MAX_NUMBERS = 256
 #: Characters before a counter that its number's name is looked for in.
 MAX_NAME = 100
 

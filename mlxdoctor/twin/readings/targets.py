@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.dataset import Dataset, Features
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.twin.parts import Parts
 from mlxdoctor.twin.reading import Reading, reading
@@ -34,7 +34,7 @@ def answers_alone(settings: Settings, parts: Parts) -> tuple[Settings, Parts] | 
 @reading(sound=True)
 def answers_with_their_header(settings: Settings, parts: Parts) -> tuple[Settings, Parts] | None:
     """Of the answers and the tokens that open them, as mlx-lm masked before 0.28.4."""
-    splits = Dataset.read(Path(settings.data)).splits
+    splits = Dataset.read(Path(settings.data), Features.stated(vars(settings))).splits
 
     def encode(settings: Settings, tokenizer: Any) -> TokenRows:
         def earlier(name: str, rows: Sequence[TokenRow]) -> tuple[TokenRow, ...]:
@@ -48,9 +48,9 @@ def answers_with_their_header(settings: Settings, parts: Parts) -> tuple[Setting
         rows = parts.encode(settings, tokenizer)
         return replace(rows, train=earlier("train", rows.train), valid=earlier("valid", rows.valid))
 
-    is_chat = all(split.format == "chat" for split in splits.values())
+    has_prompts = all(split.format in ("chat", "completions") for split in splits.values())
     masked = replace(settings, mask_prompt=True)
-    return (masked, replace(parts, encode=encode)) if is_chat else None
+    return (masked, replace(parts, encode=encode)) if has_prompts else None
 
 
 @reading(sound=True)

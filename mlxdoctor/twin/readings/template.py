@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.dataset import Dataset, Features
 from mlxdoctor.models.prompts import PLAIN_FORMATS
 from mlxdoctor.twin.parts import Parts
 from mlxdoctor.twin.reading import Reading
@@ -16,9 +16,9 @@ from mlxdoctor.twin.token_rows import TokenRow, TokenRows
 
 
 @lru_cache(1)
-def _pairs(data: str) -> dict[str, list[tuple[str, str] | None]]:
+def _pairs(data: str, features: Features) -> dict[str, list[tuple[str, str] | None]]:
     """Split -> the question and the answer of each row; None for a row of several turns."""
-    splits = Dataset.read(Path(data)).splits
+    splits = Dataset.read(Path(data), features).splits
     return {name: [split.turn(row) for row in split.rows] for name, split in splits.items()}
 
 
@@ -34,7 +34,7 @@ def _written(pattern: str, how: str) -> Reading:
     before, after = pattern.split("{answer}")
 
     def apply(settings: Settings, parts: Parts) -> tuple[Settings, Parts] | None:
-        pairs = _pairs(settings.data)
+        pairs = _pairs(settings.data, Features.stated(vars(settings)))
         if any(pair is None for split in pairs.values() for pair in split):
             return None
 
