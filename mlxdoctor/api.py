@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from mlxdoctor.check import Check, discover, selected
 from mlxdoctor.diagnosis import Diagnosed, judge, severities, unlocks_most
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.discovery import UNREAD_LOG
 from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.evidence.options import NOT_ASKED, Options
@@ -22,9 +23,9 @@ from mlxdoctor.formats.summary import is_clear
 from mlxdoctor.formats.withheld import without_text
 from mlxdoctor.installed import version_here, versions_here
 from mlxdoctor.judge.remedy import fix_for, needed_values
+from mlxdoctor.models.generations import Generations
 from mlxdoctor.report import Fix, Report
 from mlxdoctor.run import Run
-from mlxdoctor.run_texts import texts_of
 from mlxdoctor.safety.texts import as_seen_here
 
 #: The sign of a model that is as good as its rows make one.
@@ -185,6 +186,15 @@ def _report(run: Run, outcomes: tuple[Outcome, ...], command: Callable[[bool], s
     )
     shown = as_seen_here(report if run.options.with_text else without_text(report, texts_of(run)))
     return RunReport(run=run, **{part.name: getattr(shown, part.name) for part in fields(shown)})
+
+
+def texts_of(run: Run) -> Iterator[str]:
+    """All text of a run that may be nobody else's business: its rows, and what the model said."""
+    if (dataset := run.get(Dataset)) is not None:
+        yield from dataset.texts
+    generations = run.get(Generations)
+    for item in generations.items if generations is not None else ():
+        yield from filter(None, (item.prompt, item.base, item.tuned, item.expected))
 
 
 def _fix(run: Run, first: Diagnosed, outcomes: Sequence[Outcome]) -> Fix | None:

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.api import CLEAR, diagnose
+from mlxdoctor.api import CLEAR, diagnose, texts_of
 from mlxdoctor.cli.output import exit_code
 from mlxdoctor.convert.conversion import convert
 from mlxdoctor.finding import Status
 from mlxdoctor.formats.withheld import without_text
 from mlxdoctor.report import Report
-from mlxdoctor.run_texts import texts_of
 from mlxdoctor.verdict import CauseStatus
 from tests.conftest import FIXTURES, RUNS, expected, run_names
 from tests.convert.given import write_files

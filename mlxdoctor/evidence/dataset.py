@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -248,6 +248,13 @@ class Dataset:
     splits: Mapping[str, Split]
     features: Features
 
+    @property
+    def texts(self) -> Iterator[str]:
+        """Every text in every row of every split, nested ones included."""
+        return (
+            text for split in self.splits.values() for row in split.rows for text in _texts(row)
+        )
+
     @cached_property
     def held_out(self) -> "Dataset":
         """The same, without rows of other splits that are training rows: they are not held out."""
@@ -352,3 +359,12 @@ def _by_number(row: dict[str, Any]) -> dict[str, Any]:
     if type(better) is not int or better not in (0, 1) or None in answers:
         return row
     return {**row, "chosen": answers[better], "rejected": answers[1 - better]}
+
+
+def _texts(value: Any) -> Iterator[str]:
+    # No row is nested deeper than the limit `json_depth`.
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(part)

@@ -20,6 +20,7 @@ from mlxdoctor.causes import Cause, load_causes
 from mlxdoctor.confirmation import CauseTried, Confirmation, Experiment
 from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.kind import Missing
 from mlxdoctor.formats.withheld import without_text
 from mlxdoctor.judge.rate import usual_rates
@@ -34,7 +35,6 @@ from mlxdoctor.reproduce.bench import (
 from mlxdoctor.reproduce.investigate import candidates, investigate
 from mlxdoctor.reproduce.observe import write_json
 from mlxdoctor.reproduce.rules import Ruling, undecided
-from mlxdoctor.run_texts import row_texts
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.texts import as_seen_here
 from mlxdoctor.twin.rerun import Laboratory, recipe_of
@@ -137,7 +137,8 @@ def _folded(
     shown = as_seen_here(replace(report, diagnosis=diagnosis, fix=fix, experiments=experiments))
     if report.run.options.with_text:
         return shown
-    return without_text(shown, row_texts(report.run))
+    dataset = report.run.get(Dataset)
+    return without_text(shown, dataset.texts if dataset is not None else ())
 
 
 def _diagnosis(
