@@ -23,7 +23,22 @@ from mlxdoctor.safety.silenced import silenced
 from mlxdoctor.safety.stages import Kind, Stage, StageStopped
 
 _NAMED = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
+_ADDED = "added_tokens.json"
 _FILE, _REMEDY = "tokenizer.json", "download the model's tokenizer.json again"
+#: Special tokens that transformers takes where a tokenizer's settings leave them out, by its class.
+_OF_CLASS = {
+    "GPT2Tokenizer": {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"},
+    "GPTNeoXTokenizer": {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"},
+    "Qwen2Tokenizer": {"eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>"},
+    "LlamaTokenizer": {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"},
+}
+#: Models whose tokenizer transformers takes as it is in the file, whatever class is stated.
+_AS_IN_FILE = frozenset(
+    [
+        *("arctic", "internlm2", "internlm3", "jamba", "llava", "llava_next", "minicpm3", "molmo"),
+        *("nemotron", "phi3", "phi3_v", "phimoe", "vipllava"),
+    ]
+)
 #: Characters shown of what the library says.
 MAX_REASON = 200
 #: A text that each tokenizer has to encode before it is asked for more.
@@ -101,7 +116,9 @@ class Tokenizer:
         names = _special_tokens(folder, settings, sources)
         backend = _backend(folder, content)
         with _asked(folder, "cannot be completed"), silenced():
-            _complete(backend, settings, names)
+            if _is_rebuilt(backend, settings, _model_type(folder)):
+                _rebuild(backend, settings)
+            _complete(backend, settings, names, _optional_object(folder / _ADDED, sources))
         ids = {name: backend.token_to_id(token) for name, token in names.items()}
         stated = _stated_eos(folder, ids.get("eos_token"), sources)
         generation = stated.get("generation_config.json") or stated.get("config.json") or ()
@@ -226,8 +243,38 @@ def _special_tokens(
     if "added_tokens_decoder" not in settings:
         # The older layout, which newer tokenizer_config.json files replace.
         stated.update(_optional_object(folder / "special_tokens_map.json", sources))
-    named = {name: _content(stated.get(name)) for name in _NAMED}
+    usual = _OF_CLASS.get(_class_of(settings), {})
+    # What is stated to be null is absent.
+    named = {name: _content(stated.get(name, usual.get(name))) for name in _NAMED}
     return {name: token for name, token in named.items() if token is not None}
+
+
+def _class_of(settings: Mapping[str, Any]) -> str:
+    return str(settings.get("tokenizer_class", "")).removesuffix("Fast")
+
+
+def _model_type(folder: Path) -> str:
+    # A damaged configuration is another check's finding.
+    with suppress(InputError):
+        return str(_optional_object(folder / "config.json", []).get("model_type", ""))
+    return ""
+
+
+def _is_rebuilt(backend: Any, settings: Mapping[str, Any], model_type: str) -> bool:
+    """Whether transformers 5 makes a part of this tokenizer anew, whatever its file says."""
+    is_of_pieces = backend.normalizer is not None and "Prepend" in str(backend.normalizer)
+    return (
+        _class_of(settings) == "LlamaTokenizer" and is_of_pieces and model_type not in _AS_IN_FILE
+    )
+
+
+def _rebuild(backend: Any, settings: Mapping[str, Any]) -> None:
+    from tokenizers.pre_tokenizers import Metaspace
+
+    backend.normalizer = None
+    scheme = "always" if settings.get("legacy") else "first"
+    scheme = "never" if settings.get("add_prefix_space") is False else scheme
+    backend.pre_tokenizer = Metaspace("\u2581", prepend_scheme=scheme, split=False)
 
 
 def is_panic(error: BaseException) -> bool:
@@ -275,8 +322,13 @@ def _backend(folder: Path, content: bytes) -> Any:
     return backend
 
 
-def _complete(backend: Any, settings: Mapping[str, Any], names: Mapping[str, str]) -> None:
-    """Add the tokens that only the settings name."""
+def _complete(
+    backend: Any,
+    settings: Mapping[str, Any],
+    names: Mapping[str, str],
+    numbered: Mapping[str, Any],
+) -> None:
+    """Add the tokens that only the settings name, or an older file that numbers them."""
     from tokenizers import AddedToken
 
     # Length limits saved in the file do not apply to training rows.
@@ -295,7 +347,9 @@ def _complete(backend: Any, settings: Mapping[str, Any], names: Mapping[str, str
                 backend.add_tokens([added])
     extra = settings.get("extra_special_tokens") or settings.get("additional_special_tokens") or ()
     more = [_content(one) for one in extra] if isinstance(extra, list) else []
-    for text in [*names.values(), *filter(None, more)]:
+    numbered = {text: n for text, n in numbered.items() if type(n) is int and not declared}
+    older = sorted(numbered, key=lambda text: numbered[text])
+    for text in [*older, *names.values(), *filter(None, more)]:
         if backend.token_to_id(text) is None:
             backend.add_tokens([AddedToken(text, special=True)])
 
@@ -326,6 +380,8 @@ def _template_texts(
             texts[name], source = read_text(file, "template_bytes")
             sources.append(source)
     stated = settings.get("chat_template")
+    if isinstance(stated, Mapping):
+        stated = [{"name": name, "template": text} for name, text in stated.items()]
     if texts or not isinstance(stated, str | list):
         return texts
     entries = [{"name": "default", "template": stated}] if isinstance(stated, str) else stated

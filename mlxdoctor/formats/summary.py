@@ -178,7 +178,7 @@ def headline(report: Report) -> str:
     if {one.kind for one in report.evidence} == {"dataset"}:
         return "Inconclusive: these are training data, and nothing that a run left is with them"
     if any(one.fell for one in report.seen):
-        return "Inconclusive: the training loss fell, and no held-out loss fell with it"
+        return "Inconclusive: the training loss fell, and too little shows what else was learned"
     return "Inconclusive: too little shows whether the model learned"
 
 

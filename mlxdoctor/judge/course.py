@@ -90,7 +90,11 @@ def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> S
         "last_at": int(places[-1]),
     }
     shows_start = is_held_out or segment.shows_start
-    if len(values) < 2 or not shows_start or not fell(facts.first, last):
+    # Among noisy reports the first may be a high one.
+    is_noise = len(values) >= ENOUGH and facts.start - facts.end <= 2.0 * facts.noise / math.sqrt(
+        facts.edge
+    )
+    if len(values) < 2 or not shows_start or is_noise or not fell(facts.first, last):
         named |= {
             "last": facts.last,
             "only": facts.first if f"{np.ptp(values):.3f}" == "0.000" else None,

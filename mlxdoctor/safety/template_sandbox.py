@@ -15,7 +15,6 @@ Imports Jinja2, which most runs do without.
 
 import json
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 import jinja2
@@ -26,6 +25,18 @@ from jinja2 import nodes
 #: Bits of the largest whole number that a template may compute: templates count messages. A power
 #: of small numbers fills the memory where the system limits none.
 MAX_BITS = 4096
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: Any = None,
+    separators: Any = None,
+    sort_keys: bool = False,
+) -> str:
+    """The filter as transformers has it, arguments by place included."""
+    options = {"indent": indent, "separators": separators, "sort_keys": sort_keys}
+    return json.dumps(value, ensure_ascii=ensure_ascii, **options)
 
 
 class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
@@ -41,7 +52,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
             # Else all that is constant would be computed while a template is compiled.
             optimized=False,
         )
-        self.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
+        self.filters["tojson"] = _to_json
         self.globals |= {
             "raise_exception": _raise_exception,
             # Templates ask for the user's own date.

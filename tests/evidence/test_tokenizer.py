@@ -10,6 +10,7 @@ from mlxdoctor.evidence.chat_template import ChatTemplate, TemplateFailure
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.safety.errors import InputError
 from tests.conftest import BASE
+from tests.edits import change_json
 
 CHAT = [
     {"role": "system", "content": " Be brief.\n"},
@@ -133,14 +134,75 @@ def test_tokens_named_only_in_the_settings_are_added(copy_of_base):
 
 
 def test_several_templates_in_the_settings(copy_of_base):
-    templates = [
-        {"name": "default", "template": "plain"},
-        {"name": "tool_use", "template": "with tools"},
-    ]
-    settings = {"chat_template": templates}
-    folder = copy_of_base(chat_template=None, tokenizer_config=settings)
+    named = {"default": "plain", "tool_use": "with tools"}
+    listed = [{"name": name, "template": text} for name, text in named.items()]
+    folder = copy_of_base(chat_template=None, tokenizer_config={"chat_template": listed})
     assert_same(folder)
     assert Tokenizer.read(folder).render(CHAT, TOOLS) == "with tools"
+    change_json(folder / "tokenizer_config.json", chat_template=named)
+    assert Tokenizer.read(folder).render(CHAT, TOOLS) == "with tools"
+
+
+@pytest.mark.parametrize(
+    ("named", "stated", "eos"),
+    [
+        ("Qwen2TokenizerFast", {}, 765),
+        ("Qwen2Tokenizer", {"eos_token": None}, None),
+        ("", {}, None),
+    ],
+)
+def test_special_tokens_that_a_class_has_of_itself(copy_of_base, named, stated, eos):
+    folder = copy_of_base(tokenizer_config={"tokenizer_class": named})
+    path = folder / "tokenizer_config.json"
+    settings = {
+        key: value for key, value in json.loads(path.read_text()).items() if key[:3] != "eos"
+    }
+    path.write_text(json.dumps(settings | stated))
+    assert Tokenizer.read(folder).eos_token_id == eos
+
+
+def test_tokens_that_an_older_file_numbers(copy_of_base):
+    folder = copy_of_base()
+    (folder / "added_tokens.json").write_text('{"<|b|>": 769, "<|a|>": 768}')
+    tokenizer = Tokenizer.read(folder)
+    assert [tokenizer.token(number) for number in (768, 769)] == ["<|a|>", "<|b|>"]
+
+
+@pytest.mark.parametrize(
+    ("stated", "model_type", "tokens"),
+    [
+        ({}, "llama", ["\u2581a", "</s>", "a"]),
+        ({"legacy": True}, "mistral", ["\u2581a", "</s>", "\u2581a"]),
+        ({"add_prefix_space": False}, "llama", ["a", "</s>", "a"]),
+        # As the file has it.
+        ({}, "phi3", ["\u2581a", "</s>", "\u2581a"]),
+    ],
+)
+def test_tokenizers_of_pieces_are_made_anew_as_transformers_does(
+    tmp_path, stated, model_type, tokens
+):
+    pieces = ["<unk>", "<s>", "</s>", "\u2581", "a", "\u2581a"]
+    prepend = [
+        {"type": "Prepend", "prepend": "\u2581"},
+        {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
+    ]
+    added = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    file = {
+        "added_tokens": [{"id": 2, "content": "</s>", "special": True, **added}],
+        "normalizer": {"type": "Sequence", "normalizers": prepend},
+        "model": {
+            "type": "BPE",
+            "vocab": {piece: number for number, piece in enumerate(pieces)},
+            "merges": [["\u2581", "a"]],
+            "unk_token": "<unk>",
+        },
+    }
+    (tmp_path / "tokenizer.json").write_text(json.dumps(file))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    settings = {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings | stated))
+    tokenizer = Tokenizer.read(tmp_path)
+    assert [tokenizer.token(number) for number in tokenizer.encode("a</s>a")] == tokens
 
 
 def test_end_tokens_of_both_configurations(copy_of_base):

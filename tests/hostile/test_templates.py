@@ -116,6 +116,7 @@ def test_the_sandbox_holds(template: str) -> None:
         ("{{ messages|map(attribute='role')|join(' ') }}", "user assistant"),
         ("{{ messages|selectattr('role', 'equalto', 'user')|list|length }}", "1"),
         ("{{ {'a': [1]}|tojson }}{{ {'a': 1}|tojson(indent=1) }}", '{"a": [1]}{\n "a": 1\n}'),
+        ("{{ {'a': '\u00e9'}|tojson(true) }}", r'{"a": "\u00e9"}'),
         (
             "{{ ' a '|trim }}{{ 'a b'.split()|last }}{{ 'x'|upper }}{{ none|default('d', true) }}",
             "abXd",

@@ -98,6 +98,10 @@ class JsonHistory(DocumentFormat):
                 _add(self, number, record)
             if self.count:
                 return ""
+        if isinstance(document, dict) and any(document.get(key) == [] for key in _HISTORIES):
+            # Of a run that ended before its first report.
+            self.notes.header["history"] = "empty"
+            return ""
         return None
 
 

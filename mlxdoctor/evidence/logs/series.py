@@ -218,7 +218,8 @@ class Notes:
     @property
     def tell_of_training(self) -> bool:
         """Whether they show a log of training that has no report."""
-        return bool(self.failures or self.trainable or self.test_loss is not None)
+        told = self.failures or self.trainable or "history" in self.header
+        return bool(told or self.test_loss is not None)
 
     def announce(self, line: int, iterations: float) -> None:
         """A run was to have so many iterations; what can be no such count is left out."""
