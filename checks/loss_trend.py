@@ -30,6 +30,7 @@ import math
 from collections.abc import Iterator
 from functools import partial
 from pathlib import PurePath
+from statistics import median
 
 import numpy as np
 
@@ -207,6 +208,7 @@ def _figures(log: TrainingLog, passes: float | None, name: str) -> dict[str, Mea
         "above_lowest": last - facts.lowest,
         "beyond_noise": last - facts.lowest - band,
         **({} if curve is None else _beside(last, curve)),
+        **_below(training, validation),
         "kept": facts.last / facts.first if facts.first > 0.0 else None,
         **({} if is_few else _settling(validation)),
         "passes": passes,
@@ -222,6 +224,17 @@ def _beside(last: float, curve: SeriesFacts) -> dict[str, Measurement]:
         "apart": last - curve.end,
         "fell_to": curve.end if fell(curve.start, curve.end) else None,
     }
+
+
+def _below(training: Series, validation: Series) -> dict[str, Measurement]:
+    """How validation losses compare with the two training losses that were reported before each."""
+    before = [training.values[training.iterations <= at] for at in validation.iterations]
+    shares = [
+        held_out / float(np.median(losses[-2:]))
+        for held_out, losses in zip(validation.values, before, strict=True)
+        if len(losses) > 2 and losses[-1] > 0.0
+    ]
+    return {"below_in": len(shares), "share_of_training": median(shares)} if shares else {}
 
 
 def _while_rows_are_new(segment: Segment, passes: float | None) -> dict[str, Measurement]:

@@ -93,9 +93,13 @@ def _course(name: str, values: NDArray[np.float64]) -> str:
     if low == high:
         return f"{words} {shown(first)}{' throughout' if len(values) > 1 else ''}"
     beyond = max(high - max(first, last), min(first, last) - low)
-    if beyond > 0.2 * (high - low):
-        return f"{words} between {shown(low)} and {shown(high)}"
-    return f"{words} from {shown(first)} to {shown(last)}"
+    span = f"between {shown(low)} and {shown(high)}"
+    course = f"from {shown(first)} to {shown(last)}"
+    if beyond <= 0.2 * (high - low):
+        return f"{words} {course}"
+    # Whence and whither where they lie apart.
+    has_moved = abs(last - first) > 0.5 * (high - low)
+    return f"{words} {course}, {span}" if has_moved else f"{words} {span}"
 
 
 def _may_be_whole_seconds(columns: Mapping[str, Series], log: TrainingLog) -> bool:

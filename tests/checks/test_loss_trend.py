@@ -236,7 +236,7 @@ def test_the_sentence_counts_as_the_log_does(logs: LogWriter, unit: str, line: s
         (5, 0.01, "", {"none-held-out": "warning"}),
         (3, 0.01, "", {}),
         (5, 0.2, "", {}),
-        (5, 0.01, "'eval_loss': 0.02, ", {}),
+        (5, 0.01, "'eval_loss': 0.45, ", {}),
     ],
 )
 def test_rows_that_went_by_many_times_and_none_was_held_out(
@@ -255,3 +255,12 @@ def test_validations_alone(logs: LogWriter, last: float, symptoms: dict[str, str
     outcome = judge(loss_trend, logs.losses([], losses))
     assert severities(outcome) == symptoms
     assert outcome.seen[0].message.startswith("The validation loss goes from 0.358 to")
+
+
+@pytest.mark.parametrize(("share", "symptoms"), [(0.5, {"held-out-below": "info"}), (0.8, {})])
+def test_validation_rows_that_are_easier_than_those_trained_on(
+    logs: LogWriter, share: float, symptoms: dict[str, str]
+) -> None:
+    losses = [2.0, 1.4, 1.4, 0.6, 0.6, 0.5, 0.3, 0.3, 0.3]
+    val = {1: 3.0, 30: 1.4 * share, 60: 0.55 * share, 90: 0.3 * share}
+    assert severities(judge(loss_trend, logs.losses(losses, val))) == symptoms

@@ -254,11 +254,11 @@ def test_a_policy_that_earns_next_to_nothing(logs: LogWriter) -> None:
 def test_every_column_is_told_and_what_a_policy_earns_first(logs: LogWriter) -> None:
     rows = [
         f"{{'loss': 0.0, 'entropy': {i / 4}, 'grad_norm': 2.5, 'reward': {0.5 - (i % 2) / 4}, "
-        f"'kl': {i / 100}, 'epoch': {i / 10}, 'num_tokens': {i}}}"
+        f"'kl': {i / 100}, 'epoch': {i / 10}, 'num_tokens': {i}, 'acc': {(9, 2, 5, 4, 4)[i - 1]}}}"
         for i in range(1, 6)
     ]
     (seen,) = judge(series_facts, logs.text(*rows)).seen
     assert seen.message == (
-        "The log also has reward between 0.25 and 0.5; kl from 0.01 to 0.05; gradient norm 2.5 "
-        "throughout; entropy from 0.25 to 1.25."
+        "The log also has reward between 0.25 and 0.5; kl from 0.01 to 0.05; accuracy from 9 to 4, "
+        "between 2 and 9; gradient norm 2.5 throughout; entropy from 0.25 to 1.25."
     )

@@ -316,3 +316,11 @@ def test_a_log_that_two_processes_wrote_has_each_report_once(tmp_path: Path) -> 
     log = read(tmp_path / "a.jsonl", "".join(line for pair in pairs for line in pair))
     assert log.main.series["train_loss"].iterations.tolist() == list(range(10, 210, 10))
     assert "18 reports printed a second time, counted once" in log.sources[0].note
+
+
+def test_a_record_whose_loss_is_null_reports_the_rest(tmp_path: Path) -> None:
+    lines = ['{"step": 0, "loss": null, "accuracy": 0.99}\n']
+    lines += [f'{{"step": {i}, "loss": {4 - i}, "accuracy": 0.5}}\n' for i in (1, 2, 3)]
+    log = read(tmp_path / "a.jsonl", "".join(lines))
+    assert log.main.series["accuracy"].values.tolist() == [0.99, 0.5, 0.5, 0.5]
+    assert log.main.series["train_loss"].values.tolist() == [3.0, 2.0, 1.0]

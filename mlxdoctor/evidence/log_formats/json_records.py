@@ -119,7 +119,10 @@ def _add(reader: LogFormat, number: int, record: Mapping[str, Any]) -> Shape | N
         for key, value in record.items()
     )
     numbers = {key: number for key, number in stated if number is not None}
-    columns, steps = _meaning(tuple(numbers))
+    # Where a loss is null, the record reports the rest.
+    columns, steps = _meaning(
+        tuple(numbers), tuple(key for key, one in record.items() if one is None)
+    )
     if not columns:
         return None
     values = list(numbers.values())
@@ -132,14 +135,15 @@ def _add(reader: LogFormat, number: int, record: Mapping[str, Any]) -> Shape | N
 
 @lru_cache(maxsize=4096)
 def _meaning(
-    keys: tuple[str, ...],
+    keys: tuple[str, ...], nulls: tuple[str, ...]
 ) -> tuple[tuple[str | None, ...], tuple[tuple[int, str], ...]]:
     """The metric of each key, none where no key is of training; and place and name of counters."""
     names = [snake_case(key) for key in keys]
     metrics = [None if name in STEPS else canonical(name) for name in names]
     columns = unique(metrics, keys)
     steps = tuple((names.index(name), name) for name in STEPS if name in names)
-    return (columns if is_report(filter(None, columns)) else ()), steps
+    told = (*filter(None, columns), *(canonical(key) for key in nulls))
+    return (columns if is_report(told) and any(columns) else ()), steps
 
 
 def _records(document: Any) -> Iterator[Mapping[str, Any]]:
