@@ -85,6 +85,22 @@ def test_a_missing_path(run: Call) -> None:
     assert "nowhere/at/all: there is no such file or folder" in errors
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("train.py", "print(1)\n", "is source code; `mlxdoctor lint` says what is wrong"),
+        ("log.jsonl", '{"current_steps": 5, "total_steps": 9}\n' * 9, "no loss in them"),
+    ],
+)
+def test_a_file_of_which_more_can_be_said(
+    run: Call, tmp_path: Path, name: str, content: str, said: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    code, _, errors = run(tmp_path / name)
+    assert code == 2
+    assert said in errors
+
+
 @pytest.mark.parametrize("option", ["--log", "--base", "--data"])
 def test_a_folder_where_a_file_belongs(run: Call, tmp_path: Path, option: str) -> None:
     assert run(RUNS / "healthy-ordinary", option, tmp_path, "--no-generate")[0] == 2

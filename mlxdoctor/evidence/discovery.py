@@ -15,6 +15,7 @@ from typing import Any
 from mlxdoctor.evidence.adapter import FILE_NAMES, adapter_file
 from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
 from mlxdoctor.evidence.dataset import SPLITS, Features, is_log
+from mlxdoctor.evidence.logs.metric_names import STEPS, snake_case
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.options import Options
 from mlxdoctor.evidence.run_files import (
@@ -73,12 +74,18 @@ def discover(paths: Iterable[Path], options: Options | None = None) -> RunFiles:
     if options.adapter is not None:
         files = _beside_adapter(files, options.adapter)
     if not files.found:
-        raise InputError(
-            ", ".join(map(str, paths)) or None,
-            "holds nothing that a fine-tune leaves behind",
-            "name an adapter folder, a training log, a data folder or a model",
-        )
+        raise _nothing_found(paths)
     return files
+
+
+def _nothing_found(paths: Sequence[Path]) -> InputError:
+    problem = "holds nothing that a fine-tune leaves behind"
+    remedy = "name an adapter folder, a training log, a data folder or a model"
+    if len(paths) == 1 and paths[0].suffix == ".py":
+        problem, remedy = "is source code", "`mlxdoctor lint` says what is wrong in a trainer's"
+    elif len(paths) == 1 and {snake_case(key) for key in Sniffed(paths[0]).record} & {*STEPS}:
+        problem, remedy = "has records of steps, and no loss in them", "name a log that has losses"
+    return InputError(", ".join(map(str, paths)) or None, problem, remedy)
 
 
 def _beside_adapter(files: RunFiles, adapter: Path) -> RunFiles:
