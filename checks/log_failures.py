@@ -188,10 +188,11 @@ def log_failures(log: TrainingLog) -> Iterator[Sign]:
 def _failure(
     failures: Sequence[LogFailure], log: TrainingLog, when: str, *, ended: bool = True
 ) -> Sign:
-    # The failure that the others follow from; of exceptions the last, which ended the run.
+    # The failure that the others follow from; of exceptions the last, which ended the run, and the
+    # first of a run that did not come to a report.
     kind = min((failure.kind for failure in failures), key=_TELLING.index)
     of_kind = [failure for failure in failures if failure.kind == kind]
-    worst = of_kind[-1 if kind == "traceback" else 0]
+    worst = of_kind[-1 if kind == "traceback" and log.main.reports else 0]
     is_explained = ended and worst.kind in ("traceback", "out-of-memory")
     meaning = meaning_of(worst) if is_explained else None
     meant = _FAILURES[worst.kind].meaning

@@ -211,3 +211,12 @@ def test_what_a_trainer_warns_of(logs: LogWriter, line: str, code: str, hit: boo
         assert finding(outcome, code).measured["line"] == 2
     validated = logs.text(line, START, *REPORTS, "Iter 200: Val loss 1.500, Val took 1.0s")
     assert UNVALIDATED not in severities(judge(log_failures, validated))
+
+
+def test_of_a_run_without_a_report_the_first_exception_counts(logs: LogWriter) -> None:
+    trace = ("Traceback (most recent call last):", "  x")
+    lines = (*trace, "ArrowInvalid: cannot mix list", *trace, "TypeError: takes 2 arguments")
+    before = finding(judge(log_failures, logs.text(START, *lines)), "traceback")
+    assert "ArrowInvalid" in before.message
+    after = finding(judge(log_failures, logs.text(START, *REPORTS, *lines)), "traceback")
+    assert "TypeError" in after.message

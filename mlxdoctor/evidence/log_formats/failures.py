@@ -15,6 +15,10 @@ MAX_TEXT = 300
 
 #: What torchrun writes before each line of a process.
 _RANK = re.compile(r"^\[(?:rank|default)\d{1,4}\]:\s?")
+#: Between two exceptions of which the second came of the first.
+_CHAINED = re.compile(
+    r"^(?:During handling of the above exception|The above exception was the direct cause)"
+)
 _BEGIN = "Traceback (most recent call last)"
 _LINE = r"(?P<line>\d{1,7})"
 _PYTHON = re.compile(rf'\s*File "(?P<file>[^"]{{1,400}})", line {_LINE}(?:, in (?P<name>\S+))?')
@@ -66,6 +70,11 @@ class Failures(LineFormat):
             self._add(self._begun, next(kinds, "traceback"), line if is_end else _BEGIN)
             if is_end:
                 return True
+        failures = self.notes.failures
+        if _CHAINED.search(line) and failures and failures[-1].kind == "traceback":
+            # What follows is what it came to.
+            failures.pop()
+            return True
         # Of one in a box its last line is read, which stands below the box.
         if _BEGIN in line and "╭" not in line:
             self._is_open, self._begun = True, number
