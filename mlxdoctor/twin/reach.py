@@ -40,6 +40,7 @@ from mlxdoctor.twin.settings import Settings
 if TYPE_CHECKING:
     from mlxdoctor.twin.trials import Trials
 
+_NO_TIME = "the time was over before the twin had made its updates"
 #: Updates that the twin makes, and the fewest that tell anything.
 UPDATES, FEWEST_UPDATES = 30, 8
 #: Of the time, what the first updates may take: others are compared with as many.
@@ -286,7 +287,7 @@ class _Measuring:
         trials = self._trials(reference, self.updates)
         first = self._after(trials, slow, FIRST)
         if first is None:
-            raise Missing("the time was over before the twin had made its updates")
+            raise Missing(_NO_TIME)
         tuned = self._tuned()
         found = self._found(untouched, tuned, first, slow)
         # Before the other rate, since it may take all of the time.
@@ -326,12 +327,12 @@ class _Measuring:
         models = self.models
         base = self.parts.load(self.settings)[0] if models is None else models.select("base")
         begun = time.monotonic()
-        losses = self._losses(base, MEASURED * (self.deadline - begun))
+        losses = self._losses(base, MEASURED * (self.deadline - begun), self.deadline)
         self.measuring = time.monotonic() - begun
         # An update takes longer than a batch that is only measured.
         batch = self.measuring / (len(self.held) + len(self.trained))
         if time.monotonic() + FEWEST_UPDATES * batch > self.deadline:
-            raise Missing("the time was over before the twin had made its updates")
+            raise Missing(_NO_TIME)
         return losses
 
     def _tuned(self) -> _Losses:
@@ -393,18 +394,21 @@ class _Measuring:
             seen = {row for batch in batches[: self.updates] for row in batch.indices}
             self.is_unseen = not any(row in seen for batch in self.held for row in batch.indices)
 
-    def _losses(self, model: Any, seconds: float = math.inf) -> _Losses:
+    def _losses(self, model: Any, seconds: float = math.inf, deadline: float = math.inf) -> _Losses:
         """The losses on the batches.
 
         Args:
             seconds: after which fewer batches will do, for all that is measured later, too.
+            deadline: of `time.monotonic`, before which the fewest have to be measured.
         """
         from mlxdoctor.twin.masked_loss import exact_loss, losses_of
 
         each = []
         for batches in (self.held, self.trained):
-            pace = Pace(FEWEST_HELD, math.inf, time.monotonic() + seconds / 2)
+            pace = Pace(FEWEST_HELD, deadline, time.monotonic() + seconds / 2)
             each.append(losses_of(model, batches, exact_loss, pace.is_over))
+            if len(each[-1][0]) < min(FEWEST_HELD, len(batches)):
+                raise Missing(_NO_TIME)
             del batches[len(each[-1][0]) :]
         (held, tokens), (trained, counts) = each
         mean = sum(trained) / sum(counts) if sum(counts) else math.nan
