@@ -38,7 +38,7 @@ import numpy as np
 from mlxdoctor.check import NotApplicable, check
 from mlxdoctor.engines.text import TextFacts, describe, sampled
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.dataset import Dataset, Pair, Split
+from mlxdoctor.evidence.dataset import FEW_ROWS, Dataset, Pair, Split
 from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
@@ -143,8 +143,6 @@ GIVEN, GIVEN_WORDS = 0.8, 3
 #: Different answers, up to which they are labels to choose from: the prompt held its own label and
 #: no other in at most 0.06 of the rows of 19 tasks, and in all of one that was given away.
 LABELS = 30
-#: Rows below which there are too few: LoRA guides start at 50 to 100, and fixtures with 12 overfit.
-FEW_ROWS = 50
 
 
 @check(

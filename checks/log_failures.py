@@ -29,12 +29,10 @@ from pathlib import PurePath
 
 from mlxdoctor.bugs.exceptions import meaning_of
 from mlxdoctor.check import check
+from mlxdoctor.evidence.dataset import FEW_ROWS
 from mlxdoctor.evidence.training_log import LogFailure, TrainingLog
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
-
-#: Rows that are learned by heart.
-FEW_ROWS = 50
 
 _ENDED = "a log that ends with the final save"
 _READ = "Read the line quoted; then resume from the last save."

@@ -43,7 +43,7 @@ from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.exhibits import LossCurve
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Unsought
 from mlxdoctor.judge.course import FALL, courses, fell
-from mlxdoctor.judge.curve import ENOUGH, level_of, loss_figures, start_of
+from mlxdoctor.judge.curve import ENOUGH, fall_in_noises, level_of, loss_figures, start_of
 from mlxdoctor.judge.series_table import Columns, SeriesTable
 from mlxdoctor.measure.exhibited import losses_shown
 from mlxdoctor.measure.logged_levels import rows_gone_over
@@ -57,6 +57,8 @@ _POSSIBLE_FALL = 0.15
 #: Iterations in which a loss need not fall, and those after which one that did not is an error:
 #: warm-up and low rates need some.
 _FEW_ITERATIONS, _ITERATIONS = 20, 100
+#: Noises of a level by which the end lies below the start, be the slope what it may.
+_CERTAIN = 4.0
 #: Shares of the first pass between which both losses are compared: past the steepest part, and
 #: before rows may come again.
 _FIRST_PASS = (0.25, 0.95)
@@ -152,13 +154,13 @@ def _never_learned(segment: Segment, curve: SeriesFacts, *, is_fresh: bool) -> I
     validation = segment.finite("val_loss").facts
     constant = validation.first if validation.is_constant and validation.points > 2 else None
     # The slope of a curve that falls only at its start is zero: the levels show that it fell.
-    fell = curve.start - curve.end > 4.0 * curve.noise / math.sqrt(curve.edge)
+    is_lower = fall_in_noises(curve) > _CERTAIN
     learned = 1.0 - curve.end / start if is_base else 0.0
-    learned = max(learned, curve.fall if fell else 0.0)
+    learned = max(learned, curve.fall if is_lower else 0.0)
     line = trend(losses.iterations, losses.values)
     span = float(losses.iterations[-1] - losses.iterations[0])
     fall, at_most = -line.slope * span / curve.start, -line.low * span / curve.start
-    is_level = constant is not None and line.low <= 0.0 <= line.high and not fell
+    is_level = constant is not None and line.low <= 0.0 <= line.high and not is_lower
     if max(learned, fall) >= FALL and not is_level:
         return
     # Levels of noisy reports may differ by as much; a line through all of them decides for a fall.

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlxdoctor.check import Inconclusive, check
+from mlxdoctor.evidence.logs.metric_names import ROLES
 from mlxdoctor.evidence.training_log import Series, TrainingLog
 from mlxdoctor.finding import Seen, Sign, Unsought
 from mlxdoctor.judge.curve import loss_figures
@@ -40,20 +41,11 @@ _UNTOLD = re.compile(
     r"(?:train|val)_loss|epoch|micro|.*_of|.*tokens.*|.*(?:time|seconds|runtime|elapsed|eta).*"
     r"|.*per_(?:second|iteration)|peak_memory_gb|percentage|last_.*|.*steps?|lr|learning_rate"
 )
-#: Columns that are told before others, in this order: what a policy earns, how far it went for it,
+#: What is told before other columns, in this order: what a policy earns, how far it went for it,
 #: and whether anything moved it.
-_FIRST = [
-    re.compile(name)
-    for name in (
-        r"(?:critic_|train_)?(?:mean_)?rewards?(?:_mean)?",
-        r"rewards?_std|frac_reward_zero_std",
-        r"kl",
-        r"rewards?_margins?|margins?",
-        r"(?:rewards?_|mean_token_)?acc(?:urac(?:y|ies))?",
-        r"completions?_(?:mean_)?length",
-        r"(?:actor_)?grad_norm",
-    )
-]
+_FIRST = ("reward", "spread", "flat_groups", "distance", "margin", "accuracy", "length")
+_PLACES = {name: place for place, role in enumerate(_FIRST) for name in ROLES[role]}
+_PLACES["grad_norm"] = len(_FIRST)
 #: Columns that the report tells.
 _MOST = 6
 
@@ -67,9 +59,9 @@ def series_facts(log: TrainingLog) -> Iterator[Sign | Unsought | Seen]:
         raise Inconclusive("the log holds no report")
     figures = partial(loss_figures, log.main)
     yield from _TABLE.signs(Columns(columns, figures), log.main.unit, _WITH_OWN_CHECK)
-    others = {name: one.finite.values for name, one in log.main.series.items()}
-    # What is reported most often first.
-    order = sorted(others, key=lambda name: (_place(name), -len(others[name])))
+    others = {name: series.finite.values for name, series in log.main.series.items()}
+    # Of the rest, what is reported most often first.
+    order = sorted(others, key=lambda name: (_PLACES.get(name, len(_PLACES)), -len(others[name])))
     told = [
         _course(name, others[name])
         for name in order
@@ -79,16 +71,11 @@ def series_facts(log: TrainingLog) -> Iterator[Sign | Unsought | Seen]:
         yield Seen("The log also has {columns}.", {"columns": "; ".join(told[:_MOST])})
 
 
-def _place(name: str) -> int:
-    places = (place for place, pattern in enumerate(_FIRST) if pattern.fullmatch(name))
-    return next(places, len(_FIRST))
-
-
 def _course(name: str, values: NDArray[np.float64]) -> str:
     """What a column says, in a clause: whence and whither, or between what it lies."""
     words, shown = _TABLE.words.get(name, name.replace("_", " ")), "{:.4g}".format
     first, last, low, high = (
-        float(one) for one in (values[0], values[-1], values.min(), values.max())
+        float(value) for value in (values[0], values[-1], values.min(), values.max())
     )
     if low == high:
         return f"{words} {shown(first)}{' throughout' if len(values) > 1 else ''}"

@@ -17,6 +17,8 @@ from mlxdoctor.evidence.source import Sniffed, Source, read_bytes, require_file
 from mlxdoctor.safety.errors import InputError
 
 SPLITS = ("train", "valid", "test")
+#: Rows below which there are too few: LoRA guides start at 50 to 100, and fixtures with 12 overfit.
+FEW_ROWS = 50
 
 #: A row with one of these and none of the known formats is a line of a log, not of data.
 _METRICS = frozenset({"loss", "train_loss", "val_loss", "eval_loss"})

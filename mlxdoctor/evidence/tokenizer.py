@@ -32,11 +32,12 @@ _OF_CLASS = {
     "Qwen2Tokenizer": {"eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>"},
     "LlamaTokenizer": {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"},
 }
-#: Models whose tokenizer transformers takes as it is in the file, whatever class is stated.
+#: Models whose tokenizer transformers takes as it is in the file, whatever class is stated: those
+#: of its list that mlx-lm trains.
 _AS_IN_FILE = frozenset(
     [
-        *("arctic", "internlm2", "internlm3", "jamba", "llava", "llava_next", "minicpm3", "molmo"),
-        *("nemotron", "phi3", "phi3_v", "phimoe", "vipllava"),
+        *("ernie4_5", "ernie4_5_moe", "internlm2", "internlm3", "jamba", "minicpm3", "nemotron"),
+        *("phi3", "phimoe", "qwen2", "qwen3_5", "qwen3_5_moe"),
     ]
 )
 #: Characters shown of what the library says.

@@ -7,11 +7,13 @@ import numpy as np
 
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.finding import Measurement, Seen
-from mlxdoctor.judge.curve import ENOUGH, NOISES, level_of
+from mlxdoctor.judge.curve import ENOUGH, NOISES, fall_in_noises, level_of
 
 #: Least fall that shows learning, as a share of the first loss: under 0.02 with a rate of 0 or
 #: 1e-7, 0.42 in the slowest healthy run. And one that three decimals show.
 FALL, VISIBLE = 0.05, 1e-3
+#: Noises of a level within which a fall shows nothing: two levels differ by as much by chance.
+CHANCE = 2.0
 #: The rest of a fall that is slow: a tenth.
 REST = 0.1
 #: Nats, and the larger loss over the smaller, from which on the two losses stand apart.
@@ -91,9 +93,7 @@ def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> S
     }
     shows_start = is_held_out or segment.shows_start
     # Among noisy reports the first may be a high one.
-    is_noise = len(values) >= ENOUGH and facts.start - facts.end <= 2.0 * facts.noise / math.sqrt(
-        facts.edge
-    )
+    is_noise = len(values) >= ENOUGH and fall_in_noises(facts) <= CHANCE
     if len(values) < 2 or not shows_start or is_noise or not fell(facts.first, last):
         named |= {
             "last": facts.last,

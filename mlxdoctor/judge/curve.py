@@ -150,6 +150,13 @@ def _since_start(segment: Segment, losses: Series, facts: SeriesFacts) -> dict[s
     return named
 
 
+def fall_in_noises(facts: SeriesFacts) -> float:
+    """From the level of the start to that of the end, in noises of one (a median of several)."""
+    noise = facts.noise / math.sqrt(facts.edge)
+    fall = facts.start - facts.end
+    return fall / noise if noise else math.copysign(math.inf, fall) if fall else 0.0
+
+
 def level_of(facts: SeriesFacts) -> int | None:
     """Of how many reports a level is the median, where it is one."""
     return facts.edge if facts.edge > 1 else None

@@ -1,13 +1,16 @@
 """The tokenizer gives mlx-lm's tokens; templates are bounded."""
 
 import json
+import pkgutil
 from functools import partial
 
+import mlx_lm.models
 import pytest
+from transformers.models.auto import tokenization_auto
 
 from fixtures.lab.cases.workshop import copied_base
 from mlxdoctor.evidence.chat_template import ChatTemplate, TemplateFailure
-from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.evidence.tokenizer import _AS_IN_FILE, Tokenizer
 from mlxdoctor.safety.errors import InputError
 from tests.conftest import BASE
 from tests.edits import change_json
@@ -203,6 +206,12 @@ def test_tokenizers_of_pieces_are_made_anew_as_transformers_does(
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings | stated))
     tokenizer = Tokenizer.read(tmp_path)
     assert [tokenizer.token(number) for number in tokenizer.encode("a</s>a")] == tokens
+
+
+def test_models_whose_tokenizer_is_that_of_the_file_are_those_of_transformers():
+    theirs = tokenization_auto.MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS
+    trained = {module.name for module in pkgutil.iter_modules(mlx_lm.models.__path__)}
+    assert theirs & trained == _AS_IN_FILE
 
 
 def test_end_tokens_of_both_configurations(copy_of_base):

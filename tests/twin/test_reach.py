@@ -1,0 +1,36 @@
+"""What the twin leaves undone when its time is over."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mlxdoctor.evidence.kind import Missing
+from mlxdoctor.twin import masked_loss
+from mlxdoctor.twin.reach import FEWEST_HELD, _Measuring
+
+
+def test_nothing_more_is_measured_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = []
+
+    def losses_of(
+        _model: Any, batches: Sequence[int], _loss: Any, is_late: Callable[[], bool]
+    ) -> tuple[list[float], list[float]]:
+        sums = []
+        for batch in batches:
+            measured.append(batch)
+            sums.append(1.0)
+            if is_late():
+                break
+        return sums, [1.0] * len(sums)
+
+    monkeypatch.setattr(masked_loss, "losses_of", losses_of)
+    batches: Any = SimpleNamespace(held=list(range(10)), trained=list(range(10)))
+    with pytest.raises(Missing, match="the time was over"):
+        _Measuring._losses(batches, None, 0.0, time.monotonic() - 1.0)
+    assert measured == [0]
+    # Without a deadline the fewest are measured, whatever the time.
+    assert len(_Measuring._losses(batches, None, 0.0, math.inf).held) == FEWEST_HELD
