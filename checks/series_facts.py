@@ -19,6 +19,7 @@ that are packed or padded to one width have the same number of tokens.
 What to do. Look at what the finding names: the batch, the gradient, the memory, the schedule.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -28,7 +29,7 @@ from numpy.typing import NDArray
 
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.evidence.logs.metric_names import ROLES
-from mlxdoctor.evidence.training_log import Series, TrainingLog
+from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.finding import Seen, Sign, Unsought
 from mlxdoctor.judge.curve import loss_figures
 from mlxdoctor.judge.series_table import Columns, SeriesTable
@@ -45,9 +46,12 @@ _UNTOLD = re.compile(
 #: and whether anything moved it.
 _FIRST = ("reward", "spread", "flat_groups", "distance", "margin", "accuracy", "length")
 _PLACES = {name: place for place, role in enumerate(_FIRST) for name in ROLES[role]}
+_SCORES = {*ROLES["margin"], *ROLES["accuracy"]}
 _PLACES["grad_norm"] = len(_FIRST)
 #: Columns that the report tells.
 _MOST = 6
+#: Nats of a guess between two answers, and how near to it a loss of pairs begins.
+_PAIR, _NEAR = math.log(2.0), 0.03
 
 
 @check(codes=_TABLE.symptoms, rerun_symptom=True)
@@ -69,6 +73,24 @@ def series_facts(log: TrainingLog) -> Iterator[Sign | Unsought | Seen]:
     ]
     if told:
         yield Seen("The log also has {columns}.", {"columns": "; ".join(told[:_MOST])})
+    yield from _beside_a_guess(log.main)
+
+
+def _beside_a_guess(segment: Segment) -> Iterator[Seen]:
+    """Where a loss of pairs ends, which begins at that of a guess between two answers."""
+    losses = segment.finite("train_loss")
+    is_scored = not _SCORES.isdisjoint(segment.series)
+    if is_scored and len(losses) > 1 and abs(losses.values[0] - _PAIR) < _NEAR:
+        end = losses.facts.end
+        yield Seen(
+            "A guess between two answers has a loss of {guess:.3f}: the training loss begins "
+            "there, and ends {apart:.3f} {side} it.",
+            {
+                "guess": _PAIR,
+                "apart": abs(_PAIR - end),
+                "side": "below" if end < _PAIR else "above",
+            },
+        )
 
 
 def _course(name: str, values: NDArray[np.float64]) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from mlxdoctor.engines.series import blocks, stairs
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.finding import Measurement, Seen
 from mlxdoctor.judge.curve import ENOUGH, NOISES, fall_in_noises, level_of
@@ -28,6 +29,8 @@ _FELL = (
     "{last:.3f}[, a perplexity of {perplexity:.0f},][ (median of the last {level_of} reports)| at "
     "{unit} {last_at}][; it was lowest at "
     "{unit} {lowest_at} ({lowest:.3f})].[ Nine tenths of the fall came by {unit} {by}.]"
+    "[ It falls in {steps:* step}, one after every {stride:,} {unit}s: so it does with each epoch "
+    "where rows are learned by heart.]"
     "[ It ends {below:.2f} below the validation loss.| It ends {above:.2f} above the validation "
     "loss.]"
 )
@@ -118,6 +121,9 @@ def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> S
         "perplexity": math.exp(last) if UNREADABLE <= last < 20.0 else None,
         "by": int(places[by]) if is_early else None,
     }
+    at, levels = blocks(places, values)
+    if not is_held_out and (flight := stairs(levels)) is not None:
+        named |= {"steps": flight[1], "stride": int(at[flight[0]] - at[0])}
     larger, smaller = max(last, last + gap), min(last, last + gap)
     if abs(gap) >= APART and larger >= TIMES * smaller:
         named["below" if gap > 0.0 else "above"] = abs(gap)

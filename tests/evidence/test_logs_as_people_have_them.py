@@ -324,3 +324,33 @@ def test_a_record_whose_loss_is_null_reports_the_rest(tmp_path: Path) -> None:
     log = read(tmp_path / "a.jsonl", "".join(lines))
     assert log.main.series["accuracy"].values.tolist() == [0.99, 0.5, 0.5, 0.5]
     assert log.main.series["train_loss"].values.tolist() == [3.0, 2.0, 1.0]
+
+
+def test_lists_of_losses(tmp_path: Path) -> None:
+    # The last five at each epoch, beside a line of the first step alone.
+    lists = ["Step 1/42 loss=2.5", "Recent losses: ['2.5', '2.4', '2.3']"]
+    lists += [
+        "Recent losses: ['2.4', '2.3', '2.0', '1.5']",
+        "val_losses: [2.6, 2.5, 2.4, 1.9, 2.0]",
+    ]
+    (segment,) = read(tmp_path / "a.log", "\n".join(lists)).segments
+    assert segment.series["train_loss"].values.tolist() == [2.5, 2.4, 2.3, 2.0, 1.5]
+    assert segment.series["val_loss"].values.tolist() == [2.6, 2.5, 2.4, 1.9, 2.0]
+    # Lists of fewer than the log reports itself say nothing new.
+    (segment,) = read(tmp_path / "a.log", TEXT + lists[1] + "\n").segments
+    assert segment.series["train_loss"].values[0] == 3 - 10 / 200
+
+
+def test_a_fine_tuning_that_is_started_again_is_another_run(tmp_path: Path) -> None:
+    def run(losses: Sequence[float]) -> list[str]:
+        epochs = [
+            f"12:00:{number:02d} - app - INFO - Epoch {number} validation loss: {loss}"
+            for number, loss in enumerate(losses, 1)
+        ]
+        first = f"12:00:00 - app - INFO - Initial validation loss: {losses[0] + 0.1}"
+        return ["12:00:00 - app - INFO - Starting finetuning process", first, *epochs]
+
+    lines = [*run([2.5, 2.4, 2.3]), *run([2.4, 2.2, 2.0, 1.9])]
+    first, second = read(tmp_path / "a.log", "\n".join(lines)).segments
+    assert first.series["val_loss"].values.tolist() == [2.6, 2.5, 2.4, 2.3]
+    assert second.series["val_loss"].values.tolist() == [2.5, 2.4, 2.2, 2.0, 1.9]

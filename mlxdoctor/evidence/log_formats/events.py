@@ -32,7 +32,7 @@ _COUNT = re.compile(
 )
 _MILLIONS = {"": 1e-6, "k": 1e-3, "m": 1.0, "b": 1e3}
 _STARTING = re.compile(r"[Ss]tarting\b")
-_TRAINING = re.compile(r"\btraining\b")
+_TRAINING = re.compile(r"\b(?:training|fine-?tuning)\b")
 _ITERATIONS = re.compile(r"iters?:\s{0,8}([\d,]+)")
 #: Where a trainer of preferences or rewards says what it is.
 _MODE = re.compile(

@@ -59,7 +59,7 @@ _SPEEDS = frozenset(("iterations_per_second", "seconds_per_iteration"))
 _DICTIONARY = re.compile(r"[^{}]*\{.*['\"]", re.DOTALL)
 #: A line that says nothing but that an epoch begins.
 _EPOCH = re.compile(
-    r"^\W{0,20}(?:(?:start(?:ing|ed)?|begin(?:ning|s)?|training|running)\s(?:of\s)?)?"
+    r"^(?:[^:]{0,60}\b(?:INFO|DEBUG)\b)?\W{0,20}(?:(?:start(?:ing|ed)?|begin(?:ning|s)?|training|running)\s(?:of\s)?)?"
     r"epoch\s{0,3}[:#=\[]?\s{0,3}(\d{1,6})(?:\s{0,2}(?:/|of)\s{0,2}(\d{1,6}))?(?![\d.]).{0,60}$",
     re.IGNORECASE,
 )

@@ -196,13 +196,16 @@ class _Rows:
         starts and what follows does not go on at the same interval.
         """
         telling = np.flatnonzero(self.roles == self.roles.min())
-        times = _filled(clock[telling], 0.0)
+        passed = np.searchsorted(marks, self.lines[telling])
+        marked = np.diff(passed) > 0
+        times = clock[telling]
+        # What is said before the first update is of no time of the run before.
+        times[1:][marked & np.isnan(times[1:])] = 0.0
+        times = _filled(times, 0.0)
         back = times[1:] < times[:-1]
         if np.count_nonzero(back) > 1 and len(np.unique(times)) == len(times):
             # The rows of a table, which stand in another order.
             return
-        passed = np.searchsorted(marks, self.lines[telling])
-        marked = np.diff(passed) > 0
         for number in np.flatnonzero(back | marked).tolist():
             before, last, now = times[[max(number - 1, 0), number, number + 1]].tolist()
             if last > before and now - last == last - before:
