@@ -94,6 +94,8 @@ def test_what_is_folded_in_the_markdown_is_folded_on_the_page() -> None:
     summaries = [text for inside, text in found.texts if inside[-1:] == ("summary",)]
     assert summaries == [
         "How each score came about",
+        f"What became of each of {len(sample.unhealthy()['coverage'])} causes",
+        f"What each of {len(sample.unhealthy()['outcomes'])} checks came to",
         "Notes that are no sign of failure",
         "SHA-256 of every file that was read",
     ]

@@ -1,4 +1,6 @@
 import copy
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from tests.formats import sample
 from tests.formats.test_escape import HOSTILE
 
 FIRST_SCREEN = 25
+REPORTS = Path(__file__).parents[2] / "reports"
 
 
 def rendered(data: dict[str, Any], paths: dict[str, str] | None = None) -> str:
@@ -103,7 +106,20 @@ def test_a_healthy_report_says_so_and_is_short() -> None:
     text = rendered(sample.healthy())
     assert text.startswith("# Healthy: the validation loss fell from 2.1 to 1.2\n")
     assert "Differential diagnosis" not in text
-    assert len(text.splitlines()) < len(rendered(sample.unhealthy()).splitlines()) / 2
+    assert len(shown(text)) < 0.6 * len(shown(rendered(sample.unhealthy())))
+
+
+def shown(text: str) -> list[str]:
+    """The lines that are not folded away."""
+    return re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL).splitlines()
+
+
+@pytest.mark.parametrize("page", sorted(REPORTS.glob("*/report.md")), ids=lambda p: p.parent.name)
+def test_a_report_is_one_that_a_person_reads(page: Path) -> None:
+    lines = shown(page.read_text())
+    text = [line for line in lines if line and not line.startswith("|")]
+    assert len(lines) <= 150
+    assert len(text) <= 80
 
 
 def test_an_inconclusive_report_says_what_to_provide() -> None:
