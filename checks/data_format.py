@@ -31,6 +31,7 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset, Message, Row, Split
 from mlxdoctor.evidence.other_runs import PlannedRun
+from mlxdoctor.evidence.run_files import rows_elsewhere
 from mlxdoctor.evidence.supervision import SupervisedRows, of_preferences
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
@@ -78,6 +79,13 @@ _EMPTY_ROWS = 8
             "the training file has no rows",
             says="{file} has no rows: there is nothing to train on.",
             fix="write the rows again; the file was probably not written to the end",
+        ),
+        "no-training-file": _error(
+            "there is no train.jsonl",
+            says="{folder} has no train.jsonl[; its folder {deeper} has one|; it has {others}, "
+            "which mlx-lm does not read].",
+            fix="[set data to {path}|write the rows to train.jsonl and valid.jsonl, one JSON "
+            "object a line, in UTF-8]",
         ),
         "unknown-format": _error(
             "the rows have none of the keys that mlx-lm looks for",
@@ -200,6 +208,9 @@ def data_format(
             # What trained on them, and is not mlx-lm, reads them in its own way.
             own = Severity.INFO if adapter is not None and is_own else severity
             yield from _of_another_trainer(split, own, is_own=is_own)
+    if dataset.path.is_dir() and "train" not in dataset.splits:
+        yield Sign("no-training-file", _instead(dataset), where="train.jsonl", severity=severity)
+        return
     yield from _validation(dataset, config, log)
     train = dataset.splits.get("train")
     if train is None or not train.rows:
@@ -246,6 +257,18 @@ def _validation(
         yield Sign("no-validation-batches", {"val_batches": 0})
 
 
+def _instead(dataset: Dataset) -> dict[str, Measurement]:
+    """What a folder has in place of its training file."""
+    found = rows_elsewhere(dataset.path)
+    deeper = next((path for path in found if path.is_dir()), None)
+    return {
+        "folder": dataset.path.name,
+        "deeper": deeper.name if deeper is not None else None,
+        "path": str(deeper) if deeper is not None else None,
+        "others": some_of([path.name for path in found]) if found and deeper is None else None,
+    }
+
+
 def _lines(split: Split, severity: Severity | None) -> Iterator[Sign]:
     """Lines that are not rows, and rows that are not in the format of the first row."""
     if split.bad_lines:
@@ -253,7 +276,7 @@ def _lines(split: Split, severity: Severity | None) -> Iterator[Sign]:
         reason = split.bad_lines[lines[0]]
         yield _sign("bad-lines", split, lines, severity, first_line=lines[0], reason=reason)
     if not split.rows:
-        if split.name == "train":
+        if split.name == "train" and not split.bad_lines:
             yield _sign("no-rows", split, [])
     elif split.format not in ("pairs", "unknown"):
         needed = split.features.needed[split.format]

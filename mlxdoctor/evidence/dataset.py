@@ -1,5 +1,6 @@
 """The rows a run was trained on: `train.jsonl`, `valid.jsonl`, `test.jsonl`."""
 
+import codecs
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -13,6 +14,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.exchanges import Exchange, exchanges_of
 from mlxdoctor.evidence.json_text import mended, too_deep
 from mlxdoctor.evidence.kind import Missing, RunView
+from mlxdoctor.evidence.run_files import rows_elsewhere
 from mlxdoctor.evidence.source import Sniffed, Source, read_bytes, require_file
 from mlxdoctor.safety.errors import InputError
 
@@ -239,7 +241,8 @@ class Dataset:
 
     Attributes:
         path: the folder, or the file where only one was named.
-        splits: by name; a single file counts as `train` unless its name says otherwise.
+        splits: by name; a single file counts as `train` unless its name says otherwise. None of a
+            folder that has rows in other places or formats alone.
         features: the keys under which rows hold their parts.
     """
 
@@ -294,7 +297,7 @@ class Dataset:
             files = {
                 name: file for name, file in files.items() if file.exists() and not is_log(file)
             }
-            if not files:
+            if not files and not rows_elsewhere(path):
                 raise InputError(
                     path,
                     "has no train.jsonl, valid.jsonl or test.jsonl",
@@ -325,6 +328,8 @@ def _read_split(name: str, path: Path, features: Features) -> Split:
         nothing = Source(path, hashlib.sha256(b"").hexdigest())
         return Split(name, nothing, (), (), "unknown", {}, features)
     content, source = read_bytes(path, "data_bytes")
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return Split(name, source, (), (), "unknown", {1: "is in UTF-16, not UTF-8"}, features)
     if b"\0" in content[:65536]:
         raise InputError(path, "is a binary file where JSON lines are needed")
     lines = content.replace(b"\r\n", b"\n").split(b"\n")
@@ -345,6 +350,8 @@ def _row(line: bytes) -> dict[str, Any] | str:
     except UnicodeDecodeError:
         return "is not UTF-8"
     except (ValueError, RecursionError) as error:
+        if line.strip() == b"[":
+            return "opens a JSON array, of which no line is an object"
         reason = getattr(error, "msg", "") or "nested too deeply"
         return f"is not JSON ({reason})"
     if not isinstance(value, dict):

@@ -5,10 +5,12 @@ import re
 from collections.abc import Callable, Iterable, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.reading_limits import current
 
 #: A checkpoint's file as mlx-lm names it, whatever comes before its iteration.
 CHECKPOINT_NAME = re.compile(r"(?:^|.*[_-])0*(\d+)_adapters\.safetensors$")
@@ -33,6 +35,10 @@ _OF_ROWS = {"completion", "answer", "text"}
 _OF_ANSWERS = {"max_tokens", "model", "adapter", "tokens", "base_tokens", "tuned_tokens"}
 #: A file's name that says so.
 _NAMED = re.compile("answers|generat|outputs|predict|responses|samples", re.IGNORECASE)
+#: Files of a data folder.
+_NAMES = ("train.jsonl", "valid.jsonl", "test.jsonl")
+#: Endings of files that people keep rows in, or name so by mistake.
+_ROWS = frozenset((".json", ".jsonl", ".csv", ".tsv", ".parquet", ".arrow", ".txt", ".xlsx"))
 
 
 def iteration_in(name: str) -> int | None:
@@ -104,7 +110,16 @@ def is_data_path(path: Path) -> bool:
     """Whether a path is a data folder as mlx-lm reads it, or one JSONL file."""
     if path.is_file():
         return path.suffix == ".jsonl"
-    return any((path / f"{split}.jsonl").is_file() for split in ("train", "valid", "test"))
+    return any((path / name).is_file() for name in _NAMES)
+
+
+def rows_elsewhere(folder: Path) -> list[Path]:
+    """What holds rows in a folder without `train.jsonl`: folders that have it, or other files."""
+    entries = sorted(islice(folder.iterdir(), current().folder_entries)) if folder.is_dir() else []
+    deeper = [entry for entry in entries if entry.is_dir() and is_data_path(entry)]
+    # What has one of the right names and is no data is a log.
+    others = [entry for entry in entries if entry.name not in _NAMES]
+    return deeper or [entry for entry in others if entry.suffix.lower() in _ROWS]
 
 
 def resolve(named: str, roots: Iterable[Path], *, model: bool) -> Path | None:
@@ -117,7 +132,11 @@ def resolve(named: str, roots: Iterable[Path], *, model: bool) -> Path | None:
     candidates = _candidates(named, roots)
     if model and re.fullmatch(r"[\w.-]+/[\w.-]+", named):
         candidates += _cached_snapshots(named)
-    return _first(candidates, is_model_folder if model else is_data_path)
+    if model:
+        return _first(candidates, is_model_folder)
+    return _first(candidates, is_data_path) or _first(
+        candidates, lambda at: bool(rows_elsewhere(at))
+    )
 
 
 def resolve_file(named: str, roots: Iterable[Path]) -> Path | None:

@@ -25,7 +25,7 @@ import numpy as np
 
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset, RowFormat, Split
-from mlxdoctor.evidence.kind import NoSuchThing, RunView
+from mlxdoctor.evidence.kind import Missing, NoSuchThing, RunView
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS
 from mlxdoctor.evidence.row_encoder import Role, RowEncoder, SupervisedRow
 from mlxdoctor.evidence.source import Source
@@ -99,12 +99,16 @@ class SupervisedRows:
     @classmethod
     def find(cls, run: RunView) -> "SupervisedRows":
         dataset = run.need(Dataset)
-        split = "train" if "train" in dataset.splits else next(iter(dataset.splits))
+        split = "train" if "train" in dataset.splits else next(iter(dataset.splits), "")
+        if not split or not dataset.splits[split].rows:
+            raise Missing(f"{dataset.path} has no row to train on")
         config, log = run.get(TrainingConfig), run.get(TrainingLog)
         is_mlx_lms = dataset.splits[split].format not in ("pairs", "unknown")
         if not is_mlx_lms and of_preferences(config, log, dataset):
             why = "the run was trained on pairs or rewards, and not on rows of one answer"
             raise NoSuchThing(why)
+        if not is_mlx_lms and dataset.splits[split].format == "unknown":
+            raise Missing(f"the rows of {dataset.splits[split].path} have none of mlx-lm's keys")
         return build(dataset, run.need(Tokenizer), config, split=split)
 
     def frequencies(self) -> Counter[int]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.exhibits import LossCurve
 from mlxdoctor.finding import ADVISED, Finding, Severity
 from mlxdoctor.report import Planned, Report
@@ -66,6 +67,7 @@ class Screen:
         facts: what speaks for it and what else was seen, a sentence each.
         is_certain: whether what is to be changed is, or only perhaps.
         changes: of the configuration.
+        leads: whether the advice is what cures it, and stands before the changes.
         advice: what else to do, a sentence each; the knowledge base's may be Markdown.
         remarks: what is not known, and what would tell, a sentence each.
         command: that would tell most; "" for none.
@@ -76,6 +78,7 @@ class Screen:
     facts: tuple[str, ...]
     is_certain: bool
     changes: tuple[ChangedKey, ...]
+    leads: bool
     advice: tuple[str, ...]
     remarks: tuple[str, ...]
     command: str
@@ -88,7 +91,7 @@ def screen(report: Report, prose: Callable[[str], str] = str) -> Screen:
     `prose` is called with what the knowledge base says, which may be Markdown.
     """
     plan = report.planned
-    is_named = report.root is not None or report.suspected is not None
+    first = report.root or report.suspected
     if plan is not None:
         is_open = plan.open_because and plan.readiness is not Readiness.UNKNOWN
         remarks = [sentence(plan.open_because) if is_open else ""]
@@ -103,12 +106,19 @@ def screen(report: Report, prose: Callable[[str], str] = str) -> Screen:
         headline(report),
         tuple(_facts(report)),
         is_certain=report.root is not None or plan is not None,
-        changes=tuple(changes(report)) if is_named or plan is not None else (),
+        changes=tuple(changes(report)) if first is not None or plan is not None else (),
+        leads=first is not None and _is_led_by_advice(report, first),
         advice=tuple(filter(None, advice(report) if plan else [remedy(report, prose)])),
         remarks=tuple(filter(None, remarks)),
         command=report.next.command if report.next and remarks[-1].endswith(":") else "",
         confirm=confirm_command(report),
     )
+
+
+def _is_led_by_advice(report: Report, first: Diagnosed) -> bool:
+    """Whether a finding says what cures the cause, and it is no change of a key."""
+    its_own = [one for one in report.findings if one.code in first.supporting]
+    return first.cause.finding_says and not any(map(_is_advised, its_own))
 
 
 def _facts(report: Report) -> list[str]:
@@ -227,14 +237,22 @@ def _is_log_alone(report: Report) -> bool:
 
 
 def advice(report: Report) -> list[str]:
-    """What to do before a run where no key of its configuration cures it, a sentence each.
+    """What to do before a run beside what changes in its configuration, a sentence each.
 
     A cause's own remedy speaks of a run that was made; what its findings advise does not.
     """
-    if changes(report):
+    first, changed = report.root or report.suspected, changes(report)
+    if changed and not (first is not None and first.cause.finding_says):
         return []
-    fixes = [sentence(one.fix) for one in reasons(report, MOST_ADVICE) if one.fix]
+    speaking = [one for one in reasons(report, MOST_ADVICE) if one.fix]
+    # What is among the changes is said.
+    fixes = [sentence(one.fix) for one in speaking if not (changed and _is_advised(one))]
     return list(dict.fromkeys(fixes))
+
+
+def _is_advised(finding: Finding) -> bool:
+    """Whether a finding advises a value of a key."""
+    return any(name.startswith(ADVISED) for name in finding.measured)
 
 
 def most_useful(report: Report) -> str:
@@ -280,7 +298,7 @@ def remedy(report: Report, prose: Callable[[str], str] = str) -> str:
     if changes(report) and beside:
         return beside
     # Where there is no configuration to change, the value is said in words.
-    advising = [one for one in speaking if any(name.startswith(ADVISED) for name in one.measured)]
+    advising = [one for one in speaking if _is_advised(one)]
     if advising and beside:
         return f"{sentence(advising[0].fix)} {beside}"
     return prose(cause.remedy)

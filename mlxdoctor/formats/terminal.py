@@ -116,12 +116,9 @@ def render(
     _experiments(page, report)
     if screen.changes or screen.advice:
         page.heading("What to change" if screen.is_certain else "What to change, if it is so")
-        for change in screen.changes:
-            before, after = summary.plain(change.before), summary.plain(change.after)
-            page.paragraph(f"{change.key}: {before} -> {after}", colour="cyan")
-        for advice in screen.advice:
-            # The knowledge base writes Markdown.
-            page.paragraph(advice.replace("`", ""))
+        shown = [_changes, _advice]
+        for part in reversed(shown) if screen.leads else shown:
+            part(page, screen)
     page.paragraphs(screen.remarks)
     if screen.command:
         page.path(screen.command)
@@ -133,6 +130,18 @@ def render(
             why = outcome.reason[:_MAX_REASON]
             page.paragraph(f"the check {outcome.check} crashed ({why}): please report it as a bug")
     return page.ended(written)
+
+
+def _changes(page: Page, screen: summary.Screen) -> None:
+    for change in screen.changes:
+        before, after = summary.plain(change.before), summary.plain(change.after)
+        page.paragraph(f"{change.key}: {before} -> {after}", colour="cyan")
+
+
+def _advice(page: Page, screen: summary.Screen) -> None:
+    for advice in screen.advice:
+        # The knowledge base writes Markdown.
+        page.paragraph(advice.replace("`", ""))
 
 
 def _experiments(page: Page, report: Report) -> None:

@@ -54,6 +54,25 @@ def test_a_bad_line(tmp_path, line):
 
 
 @pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("train.json", "[]", "it has train.json, which"),
+        ("train.csv", "prompt,completion\n", "it has train.csv, which"),
+        ("data/train.jsonl", LINE, "its folder data has one"),
+        ("train.jsonl", "[\n" + LINE + "]\n", "line 1 opens a JSON array"),
+        ("train.jsonl", LINE.encode("utf-16"), "line 1 is in UTF-16"),
+    ],
+)
+def test_rows_where_mlx_lm_does_not_find_them(tmp_path, name, content, says):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    finding = checked(Dataset.read(tmp_path))[0].findings[0]
+    assert says in finding.message
+    assert finding.severity.value == "error"
+
+
+@pytest.mark.parametrize(
     ("rows", "values", "codes"),
     [
         (LINE, {}, {}),
