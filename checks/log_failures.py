@@ -120,6 +120,13 @@ _TELLING = (
             "there is no validation loss: no figure of the log shows whether the model only "
             "learned its rows by heart.",
         ),
+        "validation-copied": Symptom.warning(
+            "the training rows are validated on",
+            "validation rows that are not trained on",
+            "Move a tenth of the rows to valid.jsonl, and train again on the others.",
+            says="The validation rows are a copy of the training rows (line {line} of the log): "
+            "their loss shows nothing of other rows.",
+        ),
         "rows-cut": Symptom.info(
             "the trainer cut rows at its limit on their length",
             "rows shorter than max_seq_length",
@@ -167,6 +174,9 @@ def log_failures(log: TrainingLog) -> Iterator[Sign]:
         first = log.notes.cut[0]
         figures = {"warnings": len(log.notes.cut), "line": first}
         yield Sign("rows-cut", figures, where=f"line {first}")
+    if log.notes.copied:
+        first = log.notes.copied[0]
+        yield Sign("validation-copied", {"line": first}, where=f"line {first}")
     stated = log.notes.header.get("rows", "").replace(",", "")
     if stated and 0 < int(stated) < FEW_ROWS:
         yield Sign("few-rows", {"rows": int(stated)})

@@ -66,6 +66,8 @@ _FIRST_PASS = (0.25, 0.95)
 _ALREADY_LOW = 0.3
 #: Iterations before a late first report: the steepest part of a sound curve lies in the first 20.
 _LATE = 15
+#: Share of a loss within which all of its reports lie where nothing moves it.
+_STILL = 0.01
 #: Fewest validations that show a minimum from both sides.
 _VALIDATIONS = 4
 #: Share of its fall that a settled validation loss has still to fall: the noise of 24 rows.
@@ -139,10 +141,15 @@ def _unsought(log: TrainingLog) -> Iterator[Unsought]:
 
 
 def _opens_late(segment: Segment) -> bool:
-    """Whether the steepest part of a sound curve could lie before the first report."""
-    first = int(segment.series["train_loss"].iterations[0])
+    """Whether the steepest part of a sound curve could lie before the first report.
+
+    What is learned by the second interval of that length goes on, if by little.
+    """
+    losses, facts = segment.series["train_loss"], segment.series["train_loss"].facts
+    moved = max(abs(facts.start - facts.end), facts.noise) / facts.start if facts.start > 0 else 1.0
+    late = _LATE if moved >= _STILL else 2 * _LATE
     is_counted = segment.axis in ("iteration", "step")
-    return segment.base_val_loss is None and is_counted and first > _LATE
+    return segment.base_val_loss is None and is_counted and bool(losses.iterations[0] > late)
 
 
 def _never_learned(segment: Segment, curve: SeriesFacts, *, is_fresh: bool) -> Iterator[Sign]:

@@ -25,7 +25,6 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.evidence.logs.metric_names import ROLES
@@ -39,7 +38,7 @@ _WITH_OWN_CHECK = frozenset({"train_loss", "val_loss", "grad_norm"})
 _TABLE = SeriesTable.read("series_facts.toml")
 #: Columns of counts and clocks, and those that other sentences speak of.
 _UNTOLD = re.compile(
-    r"(?:train|val)_loss|epoch|micro|.*_of|.*tokens.*|.*(?:time|seconds|runtime|elapsed|eta).*"
+    r"(?:train|val)_loss|epoch|micro|.*_of|.*tokens.*|.*(?:time|seconds|runtime|elapsed).*|eta"
     r"|.*per_(?:second|iteration)|peak_memory_gb|percentage|last_.*|.*steps?|lr|learning_rate"
 )
 #: What is told before other columns, in this order: what a policy earns, how far it went for it,
@@ -48,6 +47,8 @@ _FIRST = ("reward", "spread", "flat_groups", "distance", "margin", "accuracy", "
 _PLACES = {name: place for place, role in enumerate(_FIRST) for name in ROLES[role]}
 _SCORES = {*ROLES["margin"], *ROLES["accuracy"]}
 _PLACES["grad_norm"] = len(_FIRST)
+#: Share of the reports from which on it is told that a column is 0.
+_OFTEN = 0.25
 #: Columns that the report tells.
 _MOST = 6
 #: Nats of a guess between two answers, and how near to it a loss of pairs begins.
@@ -63,7 +64,7 @@ def series_facts(log: TrainingLog) -> Iterator[Sign | Unsought | Seen]:
         raise Inconclusive("the log holds no report")
     figures = partial(loss_figures, log.main)
     yield from _TABLE.signs(Columns(columns, figures), log.main.unit, _WITH_OWN_CHECK)
-    others = {name: series.finite.values for name, series in log.main.series.items()}
+    others = {name: series.finite for name, series in log.main.series.items()}
     # Of the rest, what is reported most often first.
     order = sorted(others, key=lambda name: (_PLACES.get(name, len(_PLACES)), -len(others[name])))
     told = [
@@ -93,22 +94,22 @@ def _beside_a_guess(segment: Segment) -> Iterator[Seen]:
         )
 
 
-def _course(name: str, values: NDArray[np.float64]) -> str:
-    """What a column says, in a clause: whence and whither, or between what it lies."""
+def _course(name: str, series: Series) -> str:
+    """What a column says, in a clause: whence and whither, between what it lies, how often 0."""
     words, shown = _TABLE.words.get(name, name.replace("_", " ")), "{:.4g}".format
-    first, last, low, high = (
-        float(value) for value in (values[0], values[-1], values.min(), values.max())
-    )
+    facts = series.facts
+    low, high = facts.lowest, facts.highest
     if low == high:
-        return f"{words} {shown(first)}{' throughout' if len(values) > 1 else ''}"
-    beyond = max(high - max(first, last), min(first, last) - low)
-    span = f"between {shown(low)} and {shown(high)}"
-    course = f"from {shown(first)} to {shown(last)}"
+        return f"{words} {shown(low)}{' throughout' if len(series) > 1 else ''}"
+    beyond = max(high - max(facts.first, facts.last), min(facts.first, facts.last) - low)
     if beyond <= 0.2 * (high - low):
-        return f"{words} {course}"
-    # Whence and whither where they lie apart.
-    has_moved = abs(last - first) > 0.5 * (high - low)
-    return f"{words} {course}, {span}" if has_moved else f"{words} {span}"
+        return f"{words} from {shown(facts.first)} to {shown(facts.last)}"
+    # Of noisy reports the first and the last are any: their levels tell.
+    told = [f"from {shown(facts.start)} to {shown(facts.end)}"] if facts.edge > 2 else []
+    told.append(f"between {shown(low)} and {shown(high)}")
+    if facts.zeros.share >= _OFTEN:
+        told.append(f"0 in {facts.zeros.count} of {len(series)} reports")
+    return f"{words} {', '.join(told)}"
 
 
 def _may_be_whole_seconds(columns: Mapping[str, Series], log: TrainingLog) -> bool:
@@ -127,6 +128,9 @@ def _computed(log: TrainingLog) -> dict[str, Series]:
     """Columns that follow from those of the log."""
     segment = log.main
     columns: dict[str, Series] = {}
+    speed = segment.finite("iterations_per_second")
+    if len(speed) and speed.facts.lowest > 0.0:
+        columns["seconds_per_iteration"] = Series(speed.iterations, 1.0 / speed.values)
     tokens = segment.finite("trained_tokens")
     steps = np.diff(tokens.iterations)
     # The coloured table abbreviates (133.8k), and hides how counts differ.

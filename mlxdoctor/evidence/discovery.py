@@ -15,6 +15,7 @@ from typing import Any
 from mlxdoctor.evidence.adapter import FILE_NAMES, adapter_file
 from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
 from mlxdoctor.evidence.dataset import SPLITS, Features, is_log
+from mlxdoctor.evidence.logs.log_format import ended
 from mlxdoctor.evidence.logs.metric_names import STEPS, snake_case
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.options import Options
@@ -85,6 +86,8 @@ def _nothing_found(paths: Sequence[Path]) -> InputError:
         problem, remedy = "is source code", "`mlxdoctor lint` says what is wrong in a trainer's"
     elif len(paths) == 1 and {snake_case(key) for key in Sniffed(paths[0]).record} & {*STEPS}:
         problem, remedy = "has records of steps, and no loss in them", "name a log that has losses"
+    elif len(paths) == 1 and any(map(ended().search, Sniffed(paths[0]).head.splitlines())):
+        problem, remedy = "says that a training ended, and has no loss", "name the whole log"
     return InputError(", ".join(map(str, paths)) or None, problem, remedy)
 
 

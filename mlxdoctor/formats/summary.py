@@ -334,6 +334,10 @@ def reasons(report: Report, limit: int) -> list[Finding]:
         weights = {term.code: term.weight for term in first.arithmetic}
         worse = [finding for finding in found if weights.get(finding.code, 0) > 0]
         worse.sort(key=lambda finding: -weights[finding.code])
+        if _is_log_alone(report):
+            # What else went wrong in it has no other place.
+            errors = (one for one in found if one.severity is Severity.ERROR and one not in worse)
+            worse += errors
     notes = [
         note
         for note in found

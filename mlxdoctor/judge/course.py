@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from mlxdoctor.judge.curve import ENOUGH, NOISES, fall_in_noises, level_of
 FALL, VISIBLE = 0.05, 1e-3
 #: Noises of a level within which a fall shows nothing: two levels differ by as much by chance.
 CHANCE = 2.0
+#: Share of its fall by which a validation loss that still falls lies below the one before.
+FALLING = 0.05
 #: The rest of a fall that is slow: a tenth.
 REST = 0.1
 #: Nats, and the larger loss over the smaller, from which on the two losses stand apart.
@@ -28,15 +31,16 @@ _FELL = (
     "The {series} fell from {first:.3f} [at {unit} {first_at}|before the first update] to "
     "{last:.3f}[, a perplexity of {perplexity:.0f},][ (median of the last {level_of} reports)| at "
     "{unit} {last_at}][; it was lowest at "
-    "{unit} {lowest_at} ({lowest:.3f})].[ Nine tenths of the fall came by {unit} {by}.]"
+    "{unit} {lowest_at} ({lowest:.3f})].[ Nine tenths of the fall came by {unit} {by}.| It still "
+    "falls at the end{falling}.]"
     "[ It falls in {steps:* step}, one after every {stride:,} {unit}s: so it does with each epoch "
     "where rows are learned by heart.]"
     "[ It ends {below:.2f} below the validation loss.| It ends {above:.2f} above the validation "
     "loss.]"
 )
 _LIES = (
-    "The {series} [is {only:.3f}|goes from {first:.3f} to {last:.3f}, between {low:.3f} and "
-    "{high:.3f}] ({count:* report}, {unit} {first_at}[ to {last_at}])."
+    "The {series} [is {only:.3f}|goes from {first:.3f} to {last:.3f}, between {low:.3f}{low_at} "
+    "and {high:.3f}] ({count:* report}, {unit} {first_at}[ to {last_at}])."
 )
 
 
@@ -57,7 +61,15 @@ def courses(log: TrainingLog, *, has_risen: bool = False) -> Iterator[Seen]:
     validation, training = segment.finite("val_loss"), segment.finite("train_loss")
     if len(validation):
         held_out = _course(segment, "validation loss", validation)
+        # Rows that were trained on show nothing that was learned for others.
+        held_out = replace(held_out, learned=held_out.learned and not log.notes.copied)
         yield from () if has_risen and not held_out.learned else (held_out,)
+    elif "mean_loss" in log.notes.header and not len(training):
+        yield Seen(
+            "Of the loss the log has nothing but a mean over the run, {mean_loss}[, of {steps} "
+            "steps].",
+            {key: log.notes.header.get(key) for key in ("mean_loss", "steps")},
+        )
     if len(training):
         # An early validation says nothing of the end.
         is_late = len(validation) and 2 * validation.iterations[-1] >= training.iterations[-1]
@@ -102,6 +114,7 @@ def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> S
             "last": facts.last,
             "only": facts.first if f"{np.ptp(values):.3f}" == "0.000" else None,
             "low": facts.lowest,
+            "low_at": f" at {segment.unit} {facts.lowest_at}" if is_held_out else "",
             "high": facts.highest,
             "count": len(values),
             "first_at": int(places[0]),
@@ -114,12 +127,14 @@ def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> S
     # Among noisy reports the first low one tells nothing.
     is_noisy = len(values) >= ENOUGH and facts.first - floor <= NOISES * facts.noise
     is_early = is_early and not is_noisy
+    falls_on = len(values) > 2 and values[-2] - last >= FALLING * (facts.first - last)
     named |= {
         "level_of": None if is_held_out else level_of(facts),
         "lowest_at": facts.lowest_at if is_held_out and facts.lowest < last else None,
         "lowest": facts.lowest,
         "perplexity": math.exp(last) if UNREADABLE <= last < 20.0 else None,
         "by": int(places[by]) if is_early else None,
+        "falling": "" if is_held_out and falls_on else None,
     }
     at, levels = blocks(places, values)
     if not is_held_out and (flight := stairs(levels)) is not None:
@@ -133,9 +148,10 @@ def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> S
 def _of_another(segment: Segment) -> str:
     """What another run of the log shows, in a clause; "" for nothing."""
     told = [
-        f"{words} {losses.values[0]:.3f} to {losses.values[-1]:.3f}"
+        f"{words} {losses.values[0]:.3f}"
+        + (f" to {losses.values[-1]:.3f}" if len(losses) > 1 else "")
         for name, words in (("val_loss", "validation loss"), ("train_loss", "training loss"))
-        if len(losses := segment.finite(name))
+        if (losses := segment.get(name)) is not None and len(losses)
     ]
     return f"{_lines(segment)}, {', '.join(told)}" if told else ""
 

@@ -45,6 +45,9 @@ def loss_figures(segment: Segment, name: str) -> dict[str, Measurement]:
     """Figures of the column `name`, a loss or a speed, that are not of its values alone."""
     if name.endswith("_per_second") and len(memory := segment.finite("peak_memory_gb")):
         return {"memory": memory.facts.highest}
+    if name == "seconds_per_iteration":
+        took = segment.finite("val_seconds")
+        return {"val_seconds": took.facts.highest if len(took) else None}
     if name == "val_loss":
         named, losses = _validated(segment), segment.get("train_loss")
         if losses is not None and (rise := losses.facts.end - losses.facts.minimum) > 0.0:

@@ -251,6 +251,26 @@ def test_a_policy_that_earns_next_to_nothing(logs: LogWriter) -> None:
     assert severities(judge(series_facts, logs.text(*rows)))["score-nothing"] == "warning"
 
 
+def test_a_noisy_column_is_told_by_its_levels_and_how_often_it_is_zero(logs: LogWriter) -> None:
+    rewards = [0.5 + ((7 * i) % 10) / 20 for i in range(30)]
+    rows = [
+        f"{{'loss': 0.0, 'reward': {reward:.2f}, 'correct': {int(i % 5 == 3)}}}"
+        for i, reward in enumerate(rewards)
+    ]
+    (seen,) = judge(series_facts, logs.text(*rows)).seen
+    assert seen.message == (
+        "The log also has reward from 0.725 to 0.775, between 0.5 and 0.95; correct from 0 to 0, "
+        "between 0 and 1, 0 in 24 of 30 reports."
+    )
+
+
+def test_a_speed_that_a_reader_sees_first(logs: LogWriter) -> None:
+    rows = [f"Iter {at}: Train loss 2.0, It/sec 0.018" for at in (10, 20, 30)]
+    outcome = judge(series_facts, logs.text("Iter 1: Val loss 2.0, Val took 1010.2s", *rows))
+    (slow,) = (one for one in outcome.findings if one.code == "series-facts.slow")
+    assert slow.message == "An iteration takes 56 seconds in the median, and a validation 1,010."
+
+
 def test_every_column_is_told_and_what_a_policy_earns_first(logs: LogWriter) -> None:
     rows = [
         f"{{'loss': 0.0, 'entropy': {i / 4}, 'grad_norm': 2.5, 'reward': {0.5 - (i % 2) / 4}, "
@@ -259,6 +279,6 @@ def test_every_column_is_told_and_what_a_policy_earns_first(logs: LogWriter) -> 
     ]
     (seen,) = judge(series_facts, logs.text(*rows)).seen
     assert seen.message == (
-        "The log also has reward between 0.25 and 0.5; kl from 0.01 to 0.05; accuracy from 9 to 4, "
-        "between 2 and 9; gradient norm 2.5 throughout; entropy from 0.25 to 1.25."
+        "The log also has reward between 0.25 and 0.5; kl from 0.01 to 0.05; accuracy between 2 "
+        "and 9; gradient norm 2.5 throughout; entropy from 0.25 to 1.25."
     )

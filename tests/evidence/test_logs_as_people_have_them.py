@@ -14,6 +14,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog, looks_like_log
 from mlxdoctor.measure.logged_levels import logged_loss
 from mlxdoctor.run import Run
+from mlxdoctor.safety.errors import InputError
 from tests.evidence.log_tables import read_text as read
 
 
@@ -354,3 +355,35 @@ def test_a_fine_tuning_that_is_started_again_is_another_run(tmp_path: Path) -> N
     first, second = read(tmp_path / "a.log", "\n".join(lines)).segments
     assert first.series["val_loss"].values.tolist() == [2.6, 2.5, 2.4, 2.3]
     assert second.series["val_loss"].values.tolist() == [2.5, 2.4, 2.2, 2.0, 1.9]
+
+
+def test_a_table_on_its_side(tmp_path: Path) -> None:
+    table = "| iter | 1 | 500 | 1000 |\n|---|---|---|---|\n| val loss (nats) | 2.5 | 0.5 | - |\n"
+    (segment,) = read(tmp_path / "a.md", table + "| perplexity | 12 | 1.6 | 1.1 |\n").segments
+    assert segment.series["val_loss"].iterations.tolist() == [1, 500]
+    assert segment.series["val_loss"].values.tolist() == [2.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    "line", ["$ cp train.jsonl valid.jsonl", "Created validation set (copied from train)"]
+)
+def test_validation_rows_that_are_copied_show_nothing(line: str, tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(f"{line}\n{TEXT}")
+    report = diagnose(tmp_path / "train.log")
+    assert "log-failures.validation-copied" in {one.code for one in report.findings}
+    assert report.verdict.value == "suspect"
+    assert not any(seen.learned for seen in report.seen)
+
+
+def test_a_log_that_has_but_a_summary(tmp_path: Path) -> None:
+    text = "Num examples = 2 | Total steps = 3\ntrainable params: 1 || all params: 9\n"
+    text += "{'train_runtime': 23.7, 'train_loss': 3.168, 'epoch': 3}\n"
+    (tmp_path / "train.log").write_text(text)
+    said = [seen.message for seen in diagnose(tmp_path / "train.log").seen]
+    assert said == ["Of the loss the log has nothing but a mean over the run, 3.168, of 3 steps."]
+
+
+def test_the_end_of_a_log_that_has_no_loss(tmp_path: Path) -> None:
+    (tmp_path / "tail.txt").write_text("100%|####| 9/9 [00:09<00:00]\nTraining completed!\n")
+    with pytest.raises(InputError, match="a training ended, and has no loss"):
+        diagnose(tmp_path / "tail.txt")

@@ -24,6 +24,16 @@ from tests.checks.log_evidence import LogWriter
                 "tenths of the fall came by iteration 30. It ends 0.22 above the validation loss.",
             ],
         ),
+        # A last validation well below the one before.
+        (
+            [2.5],
+            {1: 2.5, 100: 2.0, 200: 1.5},
+            [
+                "The validation loss fell from 2.500 before the first update to 1.500 at iteration "
+                "200. It still falls at the end.",
+                "The training loss is 2.500 (1 report",
+            ],
+        ),
         # What went nowhere lies somewhere.
         (
             [1.42, 1.35, 1.41],
@@ -67,8 +77,8 @@ def test_the_test_and_other_runs_are_told(logs: LogWriter) -> None:
     said = [fill(one.message, one.measured) for one in courses(log)]
     assert said[-2] == "The test loss is 0.452."
     assert said[-1] == (
-        "The log has 1 more run: lines 1 to 3, validation loss 4.500 to 4.500, training loss 3.500 "
-        "to 2.500. Judged is that of lines 4 to 6."
+        "The log has 1 more run: lines 1 to 3, validation loss 4.500, training loss 3.500 to "
+        "2.500. Judged is that of lines 4 to 6."
     )
 
 

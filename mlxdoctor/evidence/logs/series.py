@@ -190,6 +190,7 @@ class Notes:
         failures: lines that say the run broke off.
         targetless: numbers of the lines that say a batch had nothing to learn.
         unvalidated: numbers of the lines that say that there is nothing to validate on.
+        copied: numbers of the lines that say that the training rows are validated on.
         cut: numbers of the lines that say that rows were cut.
         ended: numbers of the lines that say that the training is over.
         versions: package -> version.
@@ -207,6 +208,7 @@ class Notes:
     failures: list[LogFailure] = field(default_factory=list)
     targetless: list[int] = field(default_factory=list)
     unvalidated: list[int] = field(default_factory=list)
+    copied: list[int] = field(default_factory=list)
     cut: list[int] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
