@@ -49,18 +49,18 @@ from mlxdoctor.engines.text import LONGEST, run_share, top_share
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.supervision import Role, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.exhibits import SampleAnswer
 from mlxdoctor.finding import Exhibit, Measurement, Seen, Severity, Sign, Symptom, Unsought
 from mlxdoctor.judge.collapse import is_few_tokens, is_loop, is_plain_collapse, is_single
 from mlxdoctor.judge.learned import LEARNED, LIKELY, change, is_likely, region
-from mlxdoctor.measure.exhibited import answer_shown
 from mlxdoctor.measure.text.leftovers import left_in_answers
 from mlxdoctor.measure.text.outputs import (
     SPECIAL_TEXT,
     Output,
     OutputPair,
     answer_words,
-    answered,
     is_special,
+    pairs,
     rate_of,
 )
 from mlxdoctor.measure.text.statistics import AGAINST_BASE, BROKEN_SHARE, Rate, is_raised, too_few
@@ -176,8 +176,14 @@ def token_collapse(
     losses: TokenLosses | None,
     dataset: Dataset | None,
 ) -> Iterator[Sign | Exhibit | Seen | Unsought]:
-    yield from answer_shown(generations)
-    prompts = answered(generations)
+    prompts = pairs(generations)
+    if not prompts:
+        refused = generations.load_failure is not None
+        why = "the adapter could not be loaded" if refused else "there is no answer to look at"
+        raise Inconclusive(why)
+    # The first answer that differs from the base model's, or else the first.
+    shown = next((item for item in generations.items if item.base != item.tuned), prompts[0].item)
+    yield SampleAnswer(shown.prompt, shown.base, shown.tuned)
     train = dataset.splits.get("train") if dataset is not None else None
     left = list(left_in_answers(train)) if train is not None else []
     # What the model writes is no worse than what the rows hold.

@@ -1,17 +1,14 @@
-"""What checks have measured, as the exhibits that a report shows of it."""
+"""The losses of a log, as the exhibit that a report shows of them."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
-from mlxdoctor.engines.tensors import QUANTITIES, ModuleFacts, quantity_of, size_of
-from mlxdoctor.evidence.adapter import layer_of
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import Segment
-from mlxdoctor.exhibits import Curve, DriftByLayer, Floor, LossCurve, SampleAnswer
-from mlxdoctor.models.generations import Generations
+from mlxdoctor.exhibits import Curve, Floor, LossCurve
 
 #: Points a curve is drawn with at most; more would be closer than a pixel.
 MAX_POINTS = 1_000
@@ -52,24 +49,3 @@ def _curve(segment: Segment, name: str) -> Curve | None:
             kept += [by_size[:1], by_size[-1:], stretch[~is_finite][:1]]
         points = np.unique(np.concatenate(kept))
     return Curve(tuple(series.iterations[points].tolist()), tuple(values[points].tolist()))
-
-
-def drift_shown(facts: Sequence[ModuleFacts]) -> DriftByLayer:
-    """Each module's update by layer and projection, in the best quantity known for all."""
-    quantity = quantity_of(facts)
-    norms: dict[tuple[str, str], float] = {}
-    for module in facts:
-        row = "other" if module.layer is None else f"layer {module.layer}"
-        norms[row, layer_of(module.name)[1]] = size_of(module, quantity)
-    rows = tuple(dict.fromkeys(row for row, _ in norms))
-    columns = tuple(dict.fromkeys(column for _, column in norms))
-    values = tuple(tuple(norms.get((row, column), math.nan) for column in columns) for row in rows)
-    return DriftByLayer(rows, columns, values, QUANTITIES[quantity])
-
-
-def answer_shown(generations: Generations) -> Iterator[SampleAnswer]:
-    """The first answer that differs from the base model's, or else the first."""
-    items = generations.items
-    if items:
-        item = next((item for item in items if item.base != item.tuned), items[0])
-        yield SampleAnswer(item.prompt, item.base, item.tuned)

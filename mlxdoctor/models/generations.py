@@ -23,10 +23,7 @@ from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.answer import answer
 from mlxdoctor.models.forward import told
 from mlxdoctor.models.load import LoadedModels, Which, end_tokens, on_cpu
-from mlxdoctor.models.prompts import (
-    Prompt,
-    prompts_for,
-)
+from mlxdoctor.models.prompts import Prompt, prompts_for
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
 from mlxdoctor.safety.time_budget import TimeBudget, by_turns
@@ -117,8 +114,7 @@ class Generations:
         ends: tuple[int, ...] | None = None
         if len(values) == 1 and isinstance(whole := values[0], dict):
             ends = _tokens(whole.get("end_token_ids"))
-            keys = LIST_KEYS
-            lists = (whole[key] for key in keys if isinstance(whole.get(key), list))
+            lists = (whole[key] for key in LIST_KEYS if isinstance(whole.get(key), list))
             values = next(lists, values)
         items = tuple(filter(None, map(_generation, values)))
         texts = [text for item in items for text in (item.prompt, item.base or "", item.tuned)]

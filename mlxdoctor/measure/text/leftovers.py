@@ -3,7 +3,7 @@
 import html
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -21,13 +21,6 @@ _MEANT = 0.2
 _COUNTED = 0.3
 #: Characters before a match that are shown with it.
 _BEFORE = 30
-#: What is searched: of a prompt and an answer, or of a plain text, which has no prompt.
-_TEXTS: Mapping[str, Callable[[Pair], str]] = {
-    "answers": lambda pair: pair.answer,
-    "prompts": lambda pair: pair.prompt,
-    "texts": lambda pair: pair.answer,
-    "rows": lambda pair: pair.text,
-}
 
 
 @dataclass(frozen=True)
@@ -49,8 +42,10 @@ class Leftover:
     mend: str = ""
 
     def text(self, pair: Pair) -> str:
-        """The text that is searched."""
-        return _TEXTS[self.of](pair)
+        """The text that is searched; a plain text has no prompt."""
+        if self.of == "rows":
+            return pair.text
+        return pair.prompt if self.of == "prompts" else pair.answer
 
     def search(self, pair: Pair) -> re.Match[str] | None:
         """The first match in what is searched."""
@@ -73,10 +68,6 @@ class Leftover:
         if self.warning is not None and share >= self.warning:
             return Severity.WARNING
         return Severity.INFO if self.note is not None and share >= self.note else None
-
-    def is_dense(self, text: str) -> bool:
-        """Whether enough of the text is left over."""
-        return len(self.pattern.findall(text)) >= self.dense * len(text)
 
 
 @dataclass(frozen=True)
@@ -129,7 +120,10 @@ def left_in(split: Split, rows: Sequence[int]) -> Iterator[Spoilt]:
         asking = sum(map(leftover.is_meant, pairs.values()))
         if not matches or asking > _MEANT * len(matches):
             continue
-        dense = sum(leftover.is_dense(pairs[row].answer) for row in matches)
+        # Answers of which enough is left over.
+        answers = (pairs[row].answer for row in matches)
+        found = ((len(leftover.pattern.findall(text)), len(text)) for text in answers)
+        dense = sum(count >= leftover.dense * length for count, length in found)
         severity = leftover.severity(len(matches) / len(pairs), dense / len(pairs))
         if severity is not None:
             row, match = next(iter(matches.items()))

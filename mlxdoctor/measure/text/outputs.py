@@ -5,7 +5,6 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from mlxdoctor.check import Inconclusive
 from mlxdoctor.engines.text import END_TEXTS, LONGEST, words
 from mlxdoctor.measure.text.statistics import Rate, rate
 from mlxdoctor.models.generations import Generation, Generations
@@ -89,20 +88,6 @@ def pairs(generations: Generations) -> tuple[OutputPair, ...]:
         )
         for item in items
     )
-
-
-def answered(generations: Generations) -> tuple[OutputPair, ...]:
-    """As `pairs`, at least one.
-
-    Raises:
-        Inconclusive: there is no answer.
-    """
-    outputs = pairs(generations)
-    if not outputs:
-        refused = generations.load_failure is not None
-        why = "the adapter could not be loaded" if refused else "there is no answer to look at"
-        raise Inconclusive(why)
-    return outputs
 
 
 def rate_of(outputs: Sequence[OutputPair], hit: Callable[[OutputPair, Output], bool]) -> Rate:

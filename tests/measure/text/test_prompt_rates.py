@@ -46,11 +46,6 @@ def test_figures_and_words() -> None:
     assert "no answer of the base" in fill(AGAINST_BASE, rate(hits(4, 8), None).measured)
 
 
-def test_no_prompt_is_refused() -> None:
-    with pytest.raises(ValueError, match="one entry a prompt"):
-        rate([], None)
-
-
 def test_eight_prompts_without_a_hit_rule_a_broken_model_out() -> None:
     assert too_few(8) is None
     assert "7 answers are too few" in (too_few(7) or "")
