@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from mlxdoctor.models.load import LoadedBase, LoadedModels
 from mlxdoctor.models.mean_loss import ratio
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.time_budget import Pace
-from mlxdoctor.twin.levels import EXACT, Level, Recorded
+from mlxdoctor.twin.levels import EXACT, Level, Recorded, What
 from mlxdoctor.twin.parts import Parts
 from mlxdoctor.twin.reading import Reading
 from mlxdoctor.twin.rerun import AsConfigured, deadline_of, says_how
@@ -108,8 +108,9 @@ class Bench:
         return time.monotonic() > self.deadline
 
     def levels(self, ground: Ground) -> tuple[Level, ...]:
-        """All that was recorded, computed again."""
-        return (*self.validations(ground), *self._reports(ground))
+        """All that was recorded, computed again, in order of time."""
+        levels = (*self.validations(ground), *self._reports(ground))
+        return tuple(sorted(levels, key=lambda level: get_args(What).index(level.what)))
 
     def validations(self, ground: Ground) -> tuple[Level, ...]:
         """The validations before and after training, as far as they were recorded."""

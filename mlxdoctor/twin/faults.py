@@ -52,15 +52,15 @@ class Fault:
         cause: the id of the root cause in `causes.toml`.
         severities: mild to severe; what they mean is said where it is put in.
         apply: changes the settings or the parts; writes at most altered data or an altered
-            base model, to a folder beside `settings.adapter_path`. None leaves the run as it is.
-        afterwards: changes the files that a run wrote; None where nothing is to be done.
+            base model, to a folder beside `settings.adapter_path`. Without it the run stays.
+        afterwards: changes the files that a run wrote.
     """
 
     id: str
     cause: str
     severities: tuple[Any, ...]
-    apply: Apply | None = None
-    afterwards: Afterwards | None = None
+    apply: Apply = lambda settings, parts, _: (settings, parts)
+    afterwards: Afterwards = lambda *_: None
 
     def inject(
         self, settings: Settings, severity: Any = None, parts: Parts | None = None
@@ -73,16 +73,12 @@ class Fault:
                 by default.
             parts: of the sound run, where they are not the mode's own.
         """
-        parts = parts or parts_of(settings)
-        if self.apply is None:
-            return settings, parts
-        return self.apply(settings, parts, self.severities[-1] if severity is None else severity)
+        chosen = self.severities[-1] if severity is None else severity
+        return self.apply(settings, parts or parts_of(settings), chosen)
 
     def finish(self, folder: Path, settings: Settings, severity: Any = None) -> None:
         """Do to the files of a finished run what this fault does, if it does."""
-        if self.afterwards is not None:
-            chosen = self.severities[-1] if severity is None else severity
-            self.afterwards(folder, settings, chosen)
+        self.afterwards(folder, settings, self.severities[-1] if severity is None else severity)
 
 
 def fault(id: str, cause: str, *severities: Any) -> Callable[[Apply], Fault]:
@@ -108,16 +104,13 @@ def half_precision(settings: Settings, parts: Parts, severity: Any) -> tuple[Set
     return settings, replace(parts, load=load, loss=scaled)
 
 
-@fault("labels-identity", "labels-misaligned", 0)
-def identity_taught(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-    """Targets are not shifted: each token is taught to predict itself."""
+def _shifted(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
+    """Targets are shifted by the severity, not by one: by 0, each token predicts itself."""
     return settings, replace(parts, loss=shifted_loss(int(severity)))
 
 
-@fault("labels-shifted-twice", "labels-misaligned", 2, 3)
-def shifted_twice(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-    """Targets are shifted by the severity, not by one: tokens between are left out."""
-    return settings, replace(parts, loss=shifted_loss(int(severity)))
+identity_taught = fault("labels-identity", "labels-misaligned", 0)(_shifted)
+shifted_twice = fault("labels-shifted-twice", "labels-misaligned", 2, 3)(_shifted)
 
 
 @fault("prompt-supervised", "prompt-supervised", 0.5, 1.0)
@@ -249,7 +242,7 @@ def gradients_blocked(settings: Settings, parts: Parts, severity: Any) -> tuple[
 
 
 def edits(
-    id: str, cause: str, *severities: Any, apply: Apply | None = None
+    id: str, cause: str, *severities: Any, apply: Apply = Fault.apply
 ) -> Callable[[Edit], Fault]:
     """Makes a fault of a change of the adapter's and every checkpoint's weights.
 

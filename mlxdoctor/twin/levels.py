@@ -17,6 +17,7 @@ ITERATIONS, LATEST_FIRST = 30, 60
 #: Nats by which the very same loss differs where nothing but the log rounds.
 EXACT = 0.003
 
+#: The recorded losses, in order of time.
 What = Literal["before", "report", "after", "trained"]
 
 

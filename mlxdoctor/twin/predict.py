@@ -191,10 +191,6 @@ class _Step:
         return self.config.fine_tune_type == "full"
 
     @property
-    def is_dora(self) -> bool:
-        return self.config.fine_tune_type == "dora"
-
-    @property
     def rank(self) -> int:
         return self.config.rank or 8
 
@@ -284,7 +280,7 @@ class _Step:
             if self.config.dropout:
                 # What was dropped, as numbers to multiply with, and the result.
                 per_token += (self.adapter_number + 1) * sum(matrix.inputs for matrix in trained)
-        if self.is_dora:
+        if self.config.fine_tune_type == "dora":
             per_token += number * sum(matrix.outputs for matrix in trained)
             # DoRA unpacks a packed weight, and its gradient needs it again.
             packed = [matrix for matrix in trained if matrix.packed]

@@ -252,17 +252,12 @@ class _Search:
         levels: Sequence[Level],
         scale: Scale | None = None,
     ) -> Replay:
-        def in_time(levels: Sequence[Level]) -> tuple[Level, ...]:
-            order: tuple[What, ...] = ("before", "report", "after")
-            key = lambda level: (order.index(level.what), level.iteration)  # noqa: E731
-            return tuple(sorted(levels, key=key))
-
         is_short = self.bench.is_late or self.bench.is_cut
         return Replay(
             self.bench.models.sources,
-            in_time(configured),
+            tuple(configured),
             ground.reading if ground is not None else None,
-            in_time(levels),
+            tuple(levels),
             scale or (self.bench.other_scale(ground, levels) if ground is not None else None),
             self.bench.is_turned(ground or self.bench.usual, levels),
             self.bench.saved_at(levels),

@@ -17,6 +17,7 @@ from mlxdoctor.evidence.mlx_lm_defaults import (
     NEEDS,
     OPTIMIZERS,
 )
+from mlxdoctor.finding import plain
 from mlxdoctor.safety.errors import InputError
 
 #: The key of our own table in a configuration; mlx-lm ignores it.
@@ -162,7 +163,7 @@ class Settings:
                 changed |= {option.name: value} if value != option.default else {}
             # mlx-lm has no default for these: they are absent where nobody states them.
             elif value is not None or not option.name.endswith(("_feature", "hf_dataset")):
-                values[option.name] = _plain(value)
+                values[option.name] = plain(value)
         return {**values, TABLE: changed} if changed else values
 
 
@@ -218,13 +219,10 @@ def _value(name: str, hint: Any, value: Any, path: Path | None) -> Any:
         elif least is not None and not value >= least:
             asked = f"at least {least}"
     if asked is not None:
-        raise InputError(path, f"{name} is {_shown(value)}", f"it must be {asked}")
+        shown = repr(value)
+        shown = shown if len(shown) <= MAX_SHOWN else f"{shown[:MAX_SHOWN]}…"
+        raise InputError(path, f"{name} is {shown}", f"it must be {asked}")
     return value
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
 
 def _check_lora(settings: Settings, path: Path | None) -> None:
@@ -246,13 +244,5 @@ def _check_lora(settings: Settings, path: Path | None) -> None:
         remedy = "mlx-lm fills in the whole table or nothing: state them"
         raise InputError(path, problem, remedy)
     for name in ("rank", "scale", "dropout", "keys"):
-        value, need = stated.get(name), NEEDS[f"lora_parameters.{name}"]
-        if not (need.holds(value) or (name == "keys" and value is None)):
-            problem = f"lora_parameters.{name} is {_shown(value)}"
-            raise InputError(path, problem, f"it must be {need.text}")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(inner) for key, inner in value.items()}
-    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+        if (name, value := stated.get(name)) != ("keys", None):
+            _value(f"lora_parameters.{name}", object, value, path)
