@@ -28,8 +28,7 @@ from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Exhibit, Measurement, Sign, Symptom, some_of
-from mlxdoctor.judge.log_at_saves import LoggedCourse
-from mlxdoctor.judge.save_flaws import SaveVerdict, examine
+from mlxdoctor.judge.save_flaws import LoggedCourse, SaveVerdict, examine
 from mlxdoctor.measure.weights.save_norms import Save, heat_map
 
 #: The least cosine between the starts of two saves of one run; 0.989 or more in 21 fixture runs,

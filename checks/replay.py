@@ -27,7 +27,7 @@ from mlxdoctor.exhibits import Curve, ReplayCurve
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
 from mlxdoctor.twin.levels import Level, before_the_end, misfit
 from mlxdoctor.twin.reach import LACKING, SHORT, Reach
-from mlxdoctor.twin.reading import readings
+from mlxdoctor.twin.readings import readings
 from mlxdoctor.twin.replay import Replay
 
 #: Nats of a disagreement that is an error whatever a trainer may have meant: sound forks without a

@@ -12,7 +12,7 @@ from mlxdoctor.causes import load_causes, parse_causes
 from mlxdoctor.check import discover
 from mlxdoctor.diagnosis import judge, rank
 from mlxdoctor.finding import Finding, Outcome, Seen, Severity, Status
-from mlxdoctor.twin.reading import readings
+from mlxdoctor.twin.readings import readings
 from mlxdoctor.verdict import Verdict
 from tests.conftest import RUNS, Call
 

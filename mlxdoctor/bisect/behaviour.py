@@ -17,7 +17,7 @@ from mlxdoctor.evidence.kind import Missing
 from mlxdoctor.evidence.supervision import Role, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.judge import collapse
-from mlxdoctor.judge.log_at_saves import LOST_SHARE
+from mlxdoctor.judge.save_flaws import LOST_SHARE
 from mlxdoctor.measure.text.statistics import SIGNIFICANCE, Rate, is_raised, rate, sign_test
 from mlxdoctor.models.answer import answer
 from mlxdoctor.models.load import LoadedModels, end_tokens, load

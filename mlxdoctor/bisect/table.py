@@ -18,8 +18,7 @@ from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import Missing
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.judge.log_at_saves import LoggedCourse
-from mlxdoctor.judge.save_flaws import Flaw, SaveVerdict, Standing, examine
+from mlxdoctor.judge.save_flaws import Flaw, LoggedCourse, SaveVerdict, Standing, examine
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 

@@ -57,7 +57,7 @@ def command(
     from mlxdoctor.measure.training_step.calls import require_module
     from mlxdoctor.measure.training_step.measurement import STEPS, measure
     from mlxdoctor.measure.training_step.trainer import load_trainer
-    from mlxdoctor.models.parameters import count_parameters
+    from mlxdoctor.models.load import count_parameters
     from mlxdoctor.probe.probing import judge
 
     # A signal out of the user's code says at least in which line it came.

@@ -5,6 +5,7 @@ import os
 import re
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ Which = Literal["base", "tuned"]
 Answers = dict[Which, dict[tuple[bytes, bytes], Any]]
 
 ADAPTER_FILE = "adapters.safetensors"
+_LAYER = re.compile(r"\.\d+\.")
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
 #: Of the machine's memory, what a model written out as float32 may take.
 MOST_OF_MEMORY = 0.5
@@ -270,8 +272,6 @@ def in_float32(model: Any, *, whole: bool = True) -> None:
     import mlx.core as mx
     import psutil
 
-    from mlxdoctor.models.parameters import count_parameters
-
     parameters = sum(sum(counts.values()) for counts in count_parameters(model))
     if not on_cpu() or 4 * parameters > MOST_OF_MEMORY * psutil.virtual_memory().total:
         mx.eval(model.parameters())
@@ -287,6 +287,34 @@ def in_float32(model: Any, *, whole: bool = True) -> None:
         dequantize_model(model)
     for _, module in model.named_modules():
         _cast(module)
+
+
+def count_parameters(model: Any) -> tuple[dict[str, int], dict[str, int]]:
+    """Trainable and frozen parameters by component, the same module of all layers together.
+
+    Quantized ones are counted unpacked.
+    """
+    from mlx import nn
+    from mlx.utils import tree_flatten
+
+    # The base class's: an override may say anything.
+    trained = {name for name, _ in tree_flatten(nn.Module.trainable_parameters(model))}
+    bits = {
+        name: module.bits
+        for name, module in model.named_modules()
+        if hasattr(module, "bits") and hasattr(module, "scales")
+    }
+    counts: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+    for name, one in tree_flatten(nn.Module.parameters(model)):
+        owner, _, leaf = name.rpartition(".")
+        if owner in bits and leaf in {"scales", "biases"}:
+            continue
+        size = one.size * 32 // bits[owner] if owner in bits and leaf == "weight" else one.size
+        component = _LAYER.sub(".*.", owner).removesuffix(".linear").removesuffix(".embedding")
+        if leaf in ADAPTER_LEAVES:
+            component += " (adapter)"
+        counts[name not in trained][component] += size
+    return dict(counts[0].most_common()), dict(counts[1].most_common())
 
 
 def _cast(module: Any) -> None:

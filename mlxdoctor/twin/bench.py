@@ -15,7 +15,7 @@ from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.time_budget import Pace
 from mlxdoctor.twin.levels import EXACT, Level, Recorded, What
 from mlxdoctor.twin.parts import Parts
-from mlxdoctor.twin.reading import Reading
+from mlxdoctor.twin.readings import Reading
 from mlxdoctor.twin.rerun import AsConfigured, deadline_of, says_how
 from mlxdoctor.twin.settings import Settings
 from mlxdoctor.twin.token_rows import TokenRow

@@ -9,7 +9,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from mlxdoctor.models.parameters import count_parameters
+from mlxdoctor.models.load import count_parameters
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.batches import Batch
 from mlxdoctor.twin.masked_loss import evaluate, scalar

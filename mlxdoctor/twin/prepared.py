@@ -10,8 +10,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.tuner.trainer import default_loss
 
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.models.load import load_tokenizer, load_weights
-from mlxdoctor.models.parameters import count_parameters
+from mlxdoctor.models.load import count_parameters, load_tokenizer, load_weights
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.attach import prepare, recompute_activations
 from mlxdoctor.twin.batches import Batch, exact_batches, parity_batches

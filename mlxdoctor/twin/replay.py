@@ -23,7 +23,7 @@ from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.bench import SAME, Bench, Ground, Scale
 from mlxdoctor.twin.levels import EXACT, Level, Recorded, What, before_the_end, misfit, off
 from mlxdoctor.twin.parts import Parts
-from mlxdoctor.twin.reading import Reading, readings
+from mlxdoctor.twin.readings import Reading, readings
 from mlxdoctor.twin.settings import Settings
 
 #: Nats by which the very same validation differs under the right reading in half precision.

@@ -8,7 +8,7 @@ import pytest
 
 from mlxdoctor.twin.levels import Level
 from mlxdoctor.twin.reach import Reach
-from mlxdoctor.twin.reading import readings
+from mlxdoctor.twin.readings import readings
 from mlxdoctor.twin.replay import Replay
 from tests.conftest import check_called
 from tests.given import outcome, severities

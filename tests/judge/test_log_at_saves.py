@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.judge.log_at_saves import DIVERGED_NATS, LOST_SHARE, LoggedCourse, course
+from mlxdoctor.judge.save_flaws import DIVERGED_NATS, LOST_SHARE, LoggedCourse, course
 from tests.checks.log_evidence import LogWriter
 
 SAVES = (50, 100, 150, 200)

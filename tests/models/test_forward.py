@@ -11,8 +11,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.models import forward
 from mlxdoctor.models import load as models
 from mlxdoctor.models.forward import Question, predict
-from mlxdoctor.models.load import in_float32
-from mlxdoctor.models.parameters import count_parameters
+from mlxdoctor.models.load import count_parameters, in_float32
 from tests.conftest import FIXTURES
 from tests.twin.small import small_model
 

@@ -14,7 +14,7 @@ from mlxdoctor.twin import train
 from mlxdoctor.twin.levels import misfit
 from mlxdoctor.twin.masked_loss import evaluate, exact_loss
 from mlxdoctor.twin.prepared import parts_of
-from mlxdoctor.twin.reading import Reading, readings
+from mlxdoctor.twin.readings import Reading, readings
 from mlxdoctor.twin.replay import Replay
 from mlxdoctor.twin.rerun import AsConfigured
 from tests.conftest import FIXTURES, check_called

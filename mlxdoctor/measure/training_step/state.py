@@ -10,7 +10,7 @@ from mlx.utils import tree_flatten, tree_map
 
 from mlxdoctor.evidence.adapter import ADAPTER_LEAVES
 from mlxdoctor.measure.training_step.values import State
-from mlxdoctor.models.parameters import count_parameters
+from mlxdoctor.models.load import count_parameters
 
 #: MLX's own bookkeeping: a class that replaces it hides what is trained.
 BOOKKEEPING = ("trainable_parameters", "parameters", "freeze", "unfreeze", "update")

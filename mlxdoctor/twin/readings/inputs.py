@@ -6,7 +6,7 @@ from itertools import count, repeat
 
 from mlxdoctor.twin.batches import Batch, Batches, collate
 from mlxdoctor.twin.parts import Parts
-from mlxdoctor.twin.reading import Reading, reading
+from mlxdoctor.twin.readings import Reading, reading
 from mlxdoctor.twin.settings import Settings
 from mlxdoctor.twin.token_rows import TokenRow
 

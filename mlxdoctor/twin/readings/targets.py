@@ -10,7 +10,7 @@ import numpy as np
 from mlxdoctor.evidence.dataset import Dataset, Features
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.twin.parts import Parts
-from mlxdoctor.twin.reading import Reading, reading
+from mlxdoctor.twin.readings import Reading, reading
 from mlxdoctor.twin.settings import Settings
 from mlxdoctor.twin.token_rows import TokenRow, TokenRows
 

@@ -9,7 +9,7 @@ from mlxdoctor.evidence.adapter import Adapter, adapter_file
 from mlxdoctor.models.load import ADAPTER_FILE
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.parts import Parts
-from mlxdoctor.twin.reading import Reading, reading
+from mlxdoctor.twin.readings import Reading, reading
 from mlxdoctor.twin.settings import Settings
 
 _FIX = "Name the base model that the run was trained on with --base."
