@@ -23,8 +23,7 @@ import numpy as np
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.measure.text.statistics import SIGNIFICANCE, sign_test
-from mlxdoctor.models.losses import ENOUGH_ROWS, LossesBeforeFusing, TokenLosses
-from mlxdoctor.models.mean_loss import Targets, mean_loss
+from mlxdoctor.models.losses import ENOUGH_ROWS, LossesBeforeFusing, Targets, TokenLosses, mean_loss
 
 _SAID = (
     "On {rows:* row} the fused model's loss is {fused_loss:.3f}, that of base and adapter "

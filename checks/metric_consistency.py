@@ -31,8 +31,7 @@ from mlxdoctor.evidence.metrics import ReportedMetric, ReportedMetrics
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.models.load import Which
-from mlxdoctor.models.losses import ENOUGH_ROWS, TokenLosses
-from mlxdoctor.models.mean_loss import mean_loss, usual_targets
+from mlxdoctor.models.losses import ENOUGH_ROWS, TokenLosses, mean_loss, usual_targets
 
 #: Nats by which figures of one model differ, as mlx-lm averages batches and drops the last (0.05 on
 #: the fixtures), and from which on two cannot be one model's.

@@ -19,7 +19,7 @@ from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.judge import collapse
 from mlxdoctor.judge.save_flaws import LOST_SHARE
 from mlxdoctor.measure.text.statistics import SIGNIFICANCE, Rate, is_raised, rate, sign_test
-from mlxdoctor.models.answer import answer
+from mlxdoctor.models.forward import answer
 from mlxdoctor.models.load import LoadedModels, end_tokens, load
 from mlxdoctor.models.losses import ENOUGH_ROWS, Meter, RowLosses, RowPass
 from mlxdoctor.models.prompts import prompts_for

@@ -14,8 +14,7 @@ from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.models.answer import answer
-from mlxdoctor.models.forward import LOGIT_BYTES, Predicted, Question, ask
+from mlxdoctor.models.forward import LOGIT_BYTES, Predicted, Question, answer, ask
 from mlxdoctor.models.generations import Generation, RecordedGenerations, produce
 from mlxdoctor.models.load import LoadedModels, applied_twice, end_tokens
 from mlxdoctor.models.prompts import (

@@ -20,8 +20,7 @@ from mlxdoctor.evidence.run_files import (
 )
 from mlxdoctor.evidence.source import Source, read_text
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.models.answer import answer
-from mlxdoctor.models.forward import told
+from mlxdoctor.models.forward import answer, told
 from mlxdoctor.models.load import LoadedModels, Which, end_tokens, on_cpu
 from mlxdoctor.models.prompts import Prompt, prompts_for
 from mlxdoctor.safety.errors import InputError

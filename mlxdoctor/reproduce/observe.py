@@ -20,8 +20,7 @@ from mlxdoctor.formats.summary import slug
 from mlxdoctor.installed import version_here
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.models.load import Which
-from mlxdoctor.models.losses import TokenLosses
-from mlxdoctor.models.mean_loss import Targets, mean_loss
+from mlxdoctor.models.losses import Targets, TokenLosses, mean_loss
 from mlxdoctor.report import Fix
 from mlxdoctor.run import Run
 from mlxdoctor.safety.atomic import replace_file

@@ -10,7 +10,7 @@ import numpy as np
 
 from mlxdoctor.evidence.kind import RunView
 from mlxdoctor.models.load import LoadedBase, LoadedModels
-from mlxdoctor.models.mean_loss import ratio
+from mlxdoctor.models.losses import ratio
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.time_budget import Pace
 from mlxdoctor.twin.levels import EXACT, Level, Recorded, What

@@ -24,7 +24,7 @@ from mlxdoctor.evidence.adapter import ADAPTER_LEAVES
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.twin.attach import call_through, convert, trained_layers, unfreeze
 from mlxdoctor.twin.batches import Batch, Batches
-from mlxdoctor.twin.other_losses import loss_without, shifted_loss
+from mlxdoctor.twin.masked_loss import loss_without, shifted_loss
 from mlxdoctor.twin.parts import Parts
 from mlxdoctor.twin.prepared import parts_of
 from mlxdoctor.twin.settings import Settings

@@ -28,7 +28,7 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.judge.rate import planned_rates, usual_rates
 from mlxdoctor.judge.remedy import scaled_schedule
 from mlxdoctor.models.load import LoadedModels
-from mlxdoctor.models.mean_loss import Figures, ratio
+from mlxdoctor.models.losses import Figures, ratio
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.time_budget import Pace
 from mlxdoctor.twin.batches import Batch

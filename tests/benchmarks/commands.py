@@ -149,7 +149,7 @@ def generation(scratch: Path, setup: Setup) -> Iterator[Line]:
 
     from mlxdoctor.evidence.dataset import Dataset
     from mlxdoctor.evidence.tokenizer import Tokenizer
-    from mlxdoctor.models.answer import answer
+    from mlxdoctor.models.forward import answer
     from mlxdoctor.models.prompts import prompts_for
 
     count, tokens = (2, 4) if setup.smallest else (PROMPTS, TOKENS)

@@ -15,9 +15,8 @@ from mlxdoctor.api import diagnose
 from mlxdoctor.engines.sampling import Draws
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.models.answer import answer
 from mlxdoctor.models.asked_again import KEPT, PADDED, TWICE, Asked, AskedAgain, TeacherForced
-from mlxdoctor.models.forward import Predicted
+from mlxdoctor.models.forward import Predicted, answer
 from mlxdoctor.models.generations import Generation, Generations
 from mlxdoctor.models.load import applied_twice, load
 from mlxdoctor.models.prompts import Prompt, as_in_the_data, plain_prompt, systems_of

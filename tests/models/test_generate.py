@@ -20,7 +20,7 @@ from mlxdoctor.evidence.supervision import SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models import generations
 from mlxdoctor.models import load as models
-from mlxdoctor.models.answer import answer
+from mlxdoctor.models.forward import answer
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.models.load import load_weights
 from mlxdoctor.models.losses import Meter, TokenLosses

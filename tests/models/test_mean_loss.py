@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from mlxdoctor.models.mean_loss import MeanLoss, Targets, mean_loss
+from mlxdoctor.models.losses import MeanLoss, Targets, mean_loss
 from tests.measured_rows import Losses, measured_rows
 
 #: 4 prompt targets (the first token has none), 6 of the answer, end, line break, padding.

@@ -40,7 +40,7 @@ def rows_in_file_order(settings: Settings, parts: Parts) -> tuple[Settings, Part
 @reading(fix="Give the model its causal mask.")
 def no_causal_mask(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
     """Of a model without its causal mask, which sees the tokens that it is to predict."""
-    from mlxdoctor.twin.other_losses import loss_through, without_causal_mask
+    from mlxdoctor.twin.masked_loss import loss_through, without_causal_mask
 
     return settings, replace(parts, loss=loss_through(parts.loss, without_causal_mask))
 
@@ -48,7 +48,7 @@ def no_causal_mask(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
 @reading(fix="Keep inputs and targets of a row together: shuffle both or neither.")
 def targets_of_another_row(settings: Settings, parts: Parts) -> tuple[Settings, Parts] | None:
     """Of inputs with the targets of another row of the batch."""
-    from mlxdoctor.twin.other_losses import loss_of_neighbours
+    from mlxdoctor.twin.masked_loss import loss_of_neighbours
 
     if settings.batch_size < 2:
         return None
@@ -57,7 +57,7 @@ def targets_of_another_row(settings: Settings, parts: Parts) -> tuple[Settings, 
 
 def _scaled(factor: float, code: str, how: str) -> Reading:
     def apply(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
-        from mlxdoctor.twin.other_losses import loss_through, scaled_logits
+        from mlxdoctor.twin.masked_loss import loss_through, scaled_logits
 
         return settings, replace(parts, loss=loss_through(parts.loss, scaled_logits(factor)))
 
@@ -75,6 +75,6 @@ SCALED = (
 @reading(fix="Give the loss logits: it takes their logarithm itself.")
 def probabilities_as_logits(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
     """Of probabilities where logits belong."""
-    from mlxdoctor.twin.other_losses import loss_through, probabilities
+    from mlxdoctor.twin.masked_loss import loss_through, probabilities
 
     return settings, replace(parts, loss=loss_through(parts.loss, probabilities))

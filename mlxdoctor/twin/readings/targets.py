@@ -64,7 +64,7 @@ def up_to_the_end_token(settings: Settings, parts: Parts) -> tuple[Settings, Par
 @reading(sound=True)
 def batch_mean(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
     """Averaged over batches, each counted alike."""
-    from mlxdoctor.twin.other_losses import batch_mean_loss
+    from mlxdoctor.twin.masked_loss import batch_mean_loss
 
     return settings, replace(parts, loss=batch_mean_loss)
 
@@ -72,7 +72,7 @@ def batch_mean(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
 @reading(sound=True)
 def row_mean(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
     """Averaged over rows, each counted alike."""
-    from mlxdoctor.twin.other_losses import row_mean_loss
+    from mlxdoctor.twin.masked_loss import row_mean_loss
 
     return settings, replace(parts, loss=row_mean_loss)
 
@@ -80,7 +80,7 @@ def row_mean(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
 @reading(sound=True)
 def smoothed(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
     """Of smoothed labels."""
-    from mlxdoctor.twin.other_losses import smoothed_loss
+    from mlxdoctor.twin.masked_loss import smoothed_loss
 
     return settings, replace(parts, loss=smoothed_loss)
 
@@ -93,7 +93,7 @@ def prompt_in_the_loss(settings: Settings, parts: Parts) -> tuple[Settings, Part
 
 def _shifted(shift: int, code: str, target: str) -> Reading:
     def apply(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
-        from mlxdoctor.twin.other_losses import shifted_loss
+        from mlxdoctor.twin.masked_loss import shifted_loss
 
         return settings, replace(parts, loss=shifted_loss(shift))
 
@@ -119,7 +119,7 @@ def no_end_token(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
 @reading(fix=_KEEP_THE_END)
 def end_token_masked(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
     """Of all tokens but the end token, which is masked wherever it stands."""
-    from mlxdoctor.twin.other_losses import loss_without
+    from mlxdoctor.twin.masked_loss import loss_without
 
     end = Tokenizer.read(Path(settings.model)).eos_token_id or 0
     return settings, replace(parts, loss=loss_without(end))
@@ -128,7 +128,7 @@ def end_token_masked(settings: Settings, parts: Parts) -> tuple[Settings, Parts]
 @reading(fix="Mask the prompt alone: every token of the answer is a target.")
 def first_token_alone(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
     """Of the first token of each answer alone."""
-    from mlxdoctor.twin.other_losses import first_target_loss
+    from mlxdoctor.twin.masked_loss import first_target_loss
 
     return replace(settings, mask_prompt=True), replace(parts, loss=first_target_loss)
 
@@ -136,7 +136,7 @@ def first_token_alone(settings: Settings, parts: Parts) -> tuple[Settings, Parts
 @reading(fix="Turn the mask round: the answers are the targets, and the prompts are not.")
 def prompts_alone(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
     """Of the prompts alone, since the mask is inverted."""
-    from mlxdoctor.twin.other_losses import prompt_loss
+    from mlxdoctor.twin.masked_loss import prompt_loss
 
     return replace(settings, mask_prompt=True), replace(parts, loss=prompt_loss)
 
@@ -144,7 +144,7 @@ def prompts_alone(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
 @reading(fix="Mask by each row's length: padding is no target.")
 def padding_in_the_loss(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
     """Of all places of a batch, the padding included."""
-    from mlxdoctor.twin.other_losses import whole_batch_loss
+    from mlxdoctor.twin.masked_loss import whole_batch_loss
 
     return settings, replace(parts, loss=whole_batch_loss)
 
@@ -152,7 +152,7 @@ def padding_in_the_loss(settings: Settings, parts: Parts) -> tuple[Settings, Par
 @reading(fix="Divide by the number of targets: steps otherwise depend on the size of a batch.")
 def summed(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
     """Summed over the targets of a batch, and not divided by their number."""
-    from mlxdoctor.twin.other_losses import summed_loss
+    from mlxdoctor.twin.masked_loss import summed_loss
 
     return settings, replace(parts, loss=summed_loss)
 
