@@ -52,8 +52,8 @@ class Fault:
         cause: the id of the root cause in `causes.toml`.
         severities: mild to severe; what they mean is said where it is put in.
         apply: changes the settings or the parts; writes at most altered data or an altered
-            base model, to a folder beside `settings.adapter_path`. Without it the run stays.
-        afterwards: changes the files that a run wrote.
+            base model, to a folder beside `settings.adapter_path`. By default it changes nothing.
+        afterwards: changes the files that a run wrote; by default none.
     """
 
     id: str
