@@ -66,6 +66,9 @@ def pair_log(
     ("margins", "more", "symptoms"),
     [
         ([0.0] * 10, {}, EQUAL),
+        # Told apart before anything was learned, and after it.
+        ([8.7, 12.0, 14.0, 15.0], {}, {"told-apart-at-once": "info"}),
+        ([0.5, 12.0, 14.0, 15.0], {}, {}),
         ([0.0] * 9, {}, {}),
         ([0.0, 0.009, -0.009, *[0.0] * 7], {}, {"not-told-apart": "warning"}),
         ([0.0] * 9 + [0.02], {}, {}),
