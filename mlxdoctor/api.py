@@ -19,13 +19,15 @@ from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.evidence.options import NOT_ASKED, Options
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Outcome, Severity, Status
-from mlxdoctor.formats.summary import is_clear
+from mlxdoctor.formats.format import files_of, text_of
+from mlxdoctor.formats.summary import headline, is_clear
 from mlxdoctor.formats.withheld import without_text
 from mlxdoctor.installed import version_here, versions_here
 from mlxdoctor.judge.remedy import fix_for, needed_values
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.report import Fix, Report
 from mlxdoctor.run import Run
+from mlxdoctor.safety.atomic import refuse_inside, write_files
 from mlxdoctor.safety.texts import as_seen_here
 
 #: The sign of a model that is as good as its rows make one.
@@ -37,14 +39,51 @@ NOT_YET = "the models are being asked"
 CLEAR = "the cause is clear without training again; --replay does it all the same"
 
 
+AnyPath: TypeAlias = str | os.PathLike[str]
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunReport(Report):
-    """A report and the run that it is about, which keeps the evidence that was read."""
+    """A report and the run that it is about, which keeps the evidence that was read.
+
+    A notebook shows its first screen, and the losses.
+    """
 
     run: Run
 
+    def __repr__(self) -> str:
+        return f"<report on {self.name}: {headline(self)}>"
 
-AnyPath: TypeAlias = str | os.PathLike[str]
+    def to_markdown(self) -> str:
+        """The whole report as Markdown, without pictures."""
+        return text_of(self, "markdown")
+
+    def to_html(self) -> str:
+        """The whole report as one HTML page with its pictures."""
+        return text_of(self, "html")
+
+    def _repr_html_(self) -> str:
+        from mlxdoctor.formats.html_format import first_screen
+
+        return first_screen(self)
+
+    def save(self, folder: AnyPath, formats: Iterable[str] = ("markdown",)) -> list[Path]:
+        """Write the report into a folder, which is made.
+
+        Args:
+            formats: names of formats: "markdown" (with its pictures), "html", "json".
+
+        Returns:
+            The files that were written.
+
+        Raises:
+            InputError: the folder lies in the run's own, in which nothing is written, or it
+                can't be written.
+        """
+        target = Path(folder)
+        refuse_inside(target, self.run.files.roots)
+        files = {name: one for each in formats for name, one in files_of(self, each).items()}
+        return write_files(target, files)
 
 
 def diagnose(

@@ -15,6 +15,7 @@ from mlxdoctor.finding import Finding, Outcome, Severity, Status
 from mlxdoctor.installed import UNKNOWN, version_here
 from mlxdoctor.measure.exhibited import MAX_POINTS
 from mlxdoctor.run import Run
+from mlxdoctor.safety.errors import InputError
 from tests.conftest import RUNS
 
 
@@ -119,3 +120,18 @@ def test_the_twin_runs_where_the_models_speak_against_what_was_clear(
     report = diagnose(RUNS / "rate-too-low", select=["replay"])
     (replay,) = report.outcomes
     assert (replay.reason == CLEAR) is after
+
+
+def test_a_report_in_python(tmp_path: Path) -> None:
+    report = diagnose(RUNS / "rate-too-low", allow_model=False)
+    assert repr(report) == "<report on rate-too-low: Root cause: the learning rate is too low>"
+    assert report.to_markdown().startswith("# Root cause: the learning rate is too low\n")
+    assert report.to_html().startswith("<!DOCTYPE html>")
+    cell = report._repr_html_()
+    assert cell.startswith("<h1>Root cause: the learning rate is too low</h1>")
+    assert "data:image/png;base64," in cell
+    assert "What was examined" not in cell
+    written = report.save(tmp_path / "page", ["markdown", "json"])
+    assert {path.name for path in written} >= {"report.md", "report.json", "loss.png"}
+    with pytest.raises(InputError, match="in which nothing is written"):
+        report.save(RUNS / "rate-too-low" / "page")

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import click
 
-from mlxdoctor.cli import EXIT_CLEAN, options, output
+from mlxdoctor.cli import EXIT_CLEAN, options
 from mlxdoctor.formats.escape import terminal
+from mlxdoctor.safety.atomic import refuse_inside, write_files
 from mlxdoctor.safety.errors import InputError
 
 
@@ -42,12 +43,12 @@ def command(adapter: Path, folder: Path | None, model: str | None) -> int:
 
     converted = convert(adapter, model)
     target = folder or Path(f"{converted.source.resolve().name}-{converted.target}")
-    output.refuse_inside(target, filter(None, (converted.source, converted.base)))
+    refuse_inside(target, filter(None, (converted.source, converted.base)))
     if target.exists() and not target.is_dir():
         raise InputError(target, "is not a folder", "name another with --output")
     if target.is_dir() and any(target.iterdir()):
         raise InputError(target, "is not empty", "name another folder with --output")
-    written = output.write_files(target, converted.files)
+    written = write_files(target, converted.files)
     fit = f", names and shapes as in {converted.base}" if converted.base is not None else ""
     click.echo(terminal(f"{converted.summary}{fit}"))
     for note in converted.notes:

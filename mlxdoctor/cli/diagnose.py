@@ -9,6 +9,7 @@ from mlxdoctor.cli import options, output
 from mlxdoctor.cli.progress import ProgressLine
 from mlxdoctor.evidence.options import Options
 from mlxdoctor.formats.summary import headline, lowered, slug
+from mlxdoctor.safety.atomic import refuse_inside
 from mlxdoctor.safety.stages import Kind, Stage
 from mlxdoctor.safety.time_budget import DEFAULT_SECONDS
 
@@ -113,7 +114,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
     what = Options(allow_model=not no_generate, replay=replay, with_text=not no_text, **given)
     inspected = [*paths, *what.paths.values()]
     if printed is None:
-        output.refuse_inside(folder, inspected)
+        refuse_inside(folder, inspected)
 
     from mlxdoctor.api import diagnose
 
@@ -131,7 +132,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
             from mlxdoctor.reproduce import reproduce
 
             work = folder / slug(report.name) / "reproduction"
-            output.refuse_inside(work, inspected)
+            refuse_inside(work, inspected)
             report = reproduce(report, work)
     output.deliver(report, names, folder, printed, inspected=inspected)
     return output.exit_code(report, fail_on)

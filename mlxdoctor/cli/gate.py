@@ -10,6 +10,7 @@ from mlxdoctor.formats.escape import terminal
 from mlxdoctor.formats.format import files_of, formats, text_of
 from mlxdoctor.formats.terminal import render_gate
 from mlxdoctor.gate_result import GateResult
+from mlxdoctor.safety.atomic import refuse_inside, write_files
 from mlxdoctor.safety.errors import InputError
 
 
@@ -134,7 +135,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
         )
     if new_file is not None:
         content = baseline_text(known).encode()
-        output.write_files(new_file.parent, {new_file.name: content})
+        write_files(new_file.parent, {new_file.name: content})
     _deliver(result, printed, names, folder)
     code = exit_code(result.items)
     if result.unfinished:
@@ -151,7 +152,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
 def _refuse_inside(folder: Path, paths: tuple[str, ...]) -> None:
     from mlxdoctor.gate.targets import targets
 
-    output.refuse_inside(folder, (Path(one.path) for one in targets(paths) if not one.problem))
+    refuse_inside(folder, (Path(one.path) for one in targets(paths) if not one.problem))
 
 
 def _deliver(result: GateResult, printed: str, names: tuple[str, ...], folder: Path) -> None:
@@ -160,7 +161,7 @@ def _deliver(result: GateResult, printed: str, names: tuple[str, ...], folder: P
         files: dict[str, bytes] = {}
         for name in names:
             files |= files_of(result, name, "gate")
-        written = [str(path) for path in output.write_files(folder, files)]
+        written = [str(path) for path in write_files(folder, files)]
     finally:
         # What took so long to find out is not lost where a file can't be written.
         if printed == "text":
@@ -181,7 +182,7 @@ def _init(paths: tuple[str, ...], file: Path, generate: bool) -> int:
     _refuse_inside(file.parent, paths)
     with ProgressLine() as progress:
         runs, require = required_checks(paths, generate=generate, progress=progress)
-    output.write_files(file.parent, {file.name: policy_text(runs, require).encode()})
+    write_files(file.parent, {file.name: policy_text(runs, require).encode()})
     learned_from = f"{len(runs)} healthy run{'s' * (len(runs) != 1)}"
     click.echo(terminal(f"{file}: requires {len(require)} checks, which ran on {learned_from}"))
     return EXIT_CLEAN

@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
@@ -14,50 +14,8 @@ from mlxdoctor.formats import escape, terminal
 from mlxdoctor.formats.format import files_of, text_of
 from mlxdoctor.formats.summary import slug
 from mlxdoctor.report import Report
-from mlxdoctor.safety.atomic import replace_file
-from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.atomic import refuse_inside, write_files
 from mlxdoctor.verdict import Readiness, Verdict
-
-
-def refuse_inside(folder: Path, inspected: Iterable[Path]) -> None:
-    """Refuse to write below a folder that is inspected: evidence stays as it was found.
-
-    Raises:
-        InputError: `folder` is, or lies in, one of the inspected folders.
-    """
-    target = folder.resolve()
-    for path in inspected:
-        root = path.resolve()
-        if root.is_dir() and target.is_relative_to(root):
-            raise InputError(
-                folder,
-                f"lies inside the inspected folder {path}, in which nothing is written",
-                "name another folder with --output",
-            )
-
-
-def write_files(folder: Path, files: Mapping[str, bytes], stale: Iterable[str] = ()) -> list[Path]:
-    """Write `files` (relative name -> content) below `folder`, each at once or not at all.
-
-    Files that are there are replaced; those of the names in `stale`, of an earlier run, go.
-
-    Raises:
-        InputError: the folder can't be made or a file can't be written.
-    """
-    written = []
-    try:
-        for name, content in files.items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(path, content)
-            written.append(path)
-        for name in set(stale) - set(files):
-            (folder / name).unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(
-            folder, f"cannot be written ({error.strerror})", "name another folder with --output"
-        ) from None
-    return written
 
 
 def deliver(

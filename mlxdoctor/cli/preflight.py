@@ -8,6 +8,7 @@ import click
 from mlxdoctor.cli import options, output
 from mlxdoctor.cli.progress import ProgressLine
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS
+from mlxdoctor.safety.atomic import refuse_inside, write_files
 
 #: The keys of `mlx_lm.lora` that are its options as well -> a value of their type.
 _KEYS: dict[str, Any] = {
@@ -134,8 +135,8 @@ def command(  # noqa: PLR0917 - click passes every option by name
     written = []
     if fixed is not None:
         plan = report.run.need(TrainingConfig)
-        output.refuse_inside(fixed.parent, inspected)
+        refuse_inside(fixed.parent, inspected)
         text = changed_text(plan, report.fix.after if report.fix is not None else {})
-        written += output.write_files(fixed.parent, {fixed.name: text.encode()})
+        written += write_files(fixed.parent, {fixed.name: text.encode()})
     output.deliver(report, names, folder, printed, inspected=inspected, written=written)
     return output.exit_code(report, fail_on)

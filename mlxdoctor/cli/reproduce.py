@@ -13,6 +13,7 @@ from mlxdoctor.cli import (
     output,
 )
 from mlxdoctor.cli.progress import ProgressLine
+from mlxdoctor.safety.atomic import refuse_inside
 
 
 @click.command(
@@ -73,7 +74,7 @@ def command(
       mlxdoctor reproduce adapters/ --cause scale-too-large --budget 10
     """
     inspected = [path for path in (*paths, base, data) if path is not None]
-    output.refuse_inside(folder, inspected)
+    refuse_inside(folder, inspected)
 
     from mlxdoctor.api import diagnose
     from mlxdoctor.formats.summary import slug
@@ -87,7 +88,7 @@ def command(
             click.echo(f"{report.name}: nothing to reproduce; no cause is suspected.")
             return EXIT_CLEAN
         work = folder / slug(report.name) / "reproduction"
-        output.refuse_inside(work, inspected)
+        refuse_inside(work, inspected)
         try:
             report = reproduce(
                 report,

@@ -56,6 +56,15 @@ def render(report: Report) -> str:
     )
 
 
+def first_screen(report: Report) -> str:
+    """What a reader sees first, and the losses, as a piece of HTML: for a cell of a notebook."""
+    shown = report.figures.get("loss")
+    pictures = {"loss": figures.png("loss", shown)} if shown is not None else {}
+    page = markdown.render(report).partition("\n## ")[0]
+    page += "\n\n![losses](loss)\n" if pictures else ""
+    return str(_parser(pictures).render(page, {"pictures": pictures}))
+
+
 def _parser(pictures: Mapping[str, bytes]) -> MarkdownIt:
     from markdown_it import MarkdownIt
 

@@ -1,7 +1,10 @@
 """Files written whole or not at all: a kill at any moment leaves the old content or the new."""
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from secrets import token_hex
+
+from mlxdoctor.safety.errors import InputError
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -22,3 +25,44 @@ def replace_file(path: Path, content: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def refuse_inside(folder: Path, inspected: Iterable[Path]) -> None:
+    """Refuse to write below a folder that is inspected: evidence stays as it was found.
+
+    Raises:
+        InputError: `folder` is, or lies in, one of the inspected folders.
+    """
+    target = folder.resolve()
+    for path in inspected:
+        root = path.resolve()
+        if root.is_dir() and target.is_relative_to(root):
+            raise InputError(
+                folder,
+                f"lies inside the inspected folder {path}, in which nothing is written",
+                "name another folder",
+            )
+
+
+def write_files(folder: Path, files: Mapping[str, bytes], stale: Iterable[str] = ()) -> list[Path]:
+    """Write `files` (relative name -> content) below `folder`, each at once or not at all.
+
+    Files that are there are replaced; those of the names in `stale`, of an earlier run, go.
+
+    Raises:
+        InputError: the folder can't be made or a file can't be written.
+    """
+    written = []
+    try:
+        for name, content in files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(path, content)
+            written.append(path)
+        for name in set(stale) - set(files):
+            (folder / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(
+            folder, f"cannot be written ({error.strerror})", "name another folder"
+        ) from None
+    return written
