@@ -40,7 +40,7 @@ def refuse_inside(folder: Path, inspected: Iterable[Path]) -> None:
             raise InputError(
                 folder,
                 f"lies inside the inspected folder {path}, in which nothing is written",
-                "name another folder",
+                "name another folder (on the command line with --output)",
             )
 
 
@@ -63,6 +63,8 @@ def write_files(folder: Path, files: Mapping[str, bytes], stale: Iterable[str] =
             (folder / name).unlink(missing_ok=True)
     except OSError as error:
         raise InputError(
-            folder, f"cannot be written ({error.strerror})", "name another folder"
+            folder,
+            f"cannot be written ({error.strerror})",
+            "name another folder (on the command line with --output)",
         ) from None
     return written
