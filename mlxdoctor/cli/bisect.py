@@ -4,9 +4,8 @@ from pathlib import Path
 
 import click
 
-from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, options
+from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, options, output
 from mlxdoctor.cli.progress import ProgressLine
-from mlxdoctor.formats import strict_json
 
 
 @click.command(
@@ -42,10 +41,8 @@ def command(*, run: Path, base: Path | None, no_generate: bool, output_format: s
     with ProgressLine() as progress:
         evidence = Run.discover([run], base=base, allow_model=not no_generate, progress=progress)
         table = bisect(evidence)
-    if output_format == "json":
-        click.echo(strict_json.render(answer.as_object(table)), nl=False)
-    else:
-        click.echo(answer.render(table, is_markdown=output_format == "markdown"), nl=False)
+    text = answer.render(table, is_markdown=output_format == "markdown")
+    output.show(answer.as_object(table), text, output_format)
     if not table.is_decided:
         return EXIT_INCONCLUSIVE
     return EXIT_CLEAN if table.newest_is_good else EXIT_FOUND

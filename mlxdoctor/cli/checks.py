@@ -3,7 +3,6 @@
 import click
 
 from mlxdoctor.cli import EXIT_CLEAN, options, output
-from mlxdoctor.formats import strict_json
 
 
 @click.command(name="checks")
@@ -27,9 +26,6 @@ def command(output_format: str) -> int:
         for one in discover()
         for code, meaning in one.codes.items()
     ]
-    if output_format == "json":
-        click.echo(strict_json.render(rows), nl=False)
-    else:
-        cells = [[row["code"], row["meaning"], row["cost"]] for row in rows]
-        click.echo(output.table(["code", "meaning", "cost"], cells, 1))
+    cells = [[row["code"], row["meaning"], row["cost"]] for row in rows]
+    output.show(rows, output.table(["code", "meaning", "cost"], cells, 1), output_format)
     return EXIT_CLEAN

@@ -12,13 +12,7 @@ from mlxdoctor.safety.errors import InputError
 
 @click.command(name="convert")
 @click.argument("adapter", type=options.PATH)
-@click.option(
-    "-o",
-    "--output",
-    "folder",
-    type=options.PATH,
-    help="The folder to write. By default ./NAME-mlx or ./NAME-peft.",
-)
+@options.output_folder("The folder to write. By default ./NAME-mlx or ./NAME-peft.", None)
 @click.option(
     "--base",
     "--model",

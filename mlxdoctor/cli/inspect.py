@@ -5,9 +5,8 @@ from pathlib import Path
 
 import click
 
-from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, options
+from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, options, output
 from mlxdoctor.cli.progress import ProgressLine
-from mlxdoctor.formats import strict_json
 
 
 @click.command(name="inspect")
@@ -49,11 +48,8 @@ def command(
             shown = [inspect_model(tuned, model, partial(progress, "comparing weights"))]
     else:
         shown = [inspect_adapter(path, model) for path in adapters]
-    if output_format == "json":
-        objects = {shown[0].kind: [inspection.figures for inspection in shown]}
-        click.echo(strict_json.render(objects), nl=False)
-    else:
-        is_markdown = output_format == "markdown"
-        click.echo("\n\n".join(item.page(is_markdown=is_markdown) for item in shown))
+    figures = {shown[0].kind: [inspection.figures for inspection in shown]}
+    pages = [inspection.page(is_markdown=output_format == "markdown") for inspection in shown]
+    output.show(figures, "\n\n".join(pages), output_format)
     is_faulty = any(inspection.figures["faulty"] for inspection in shown)
     return EXIT_FOUND if is_faulty else EXIT_CLEAN

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlxdoctor.cli import EXIT_CLEAN, options, output
-from mlxdoctor.formats import strict_json
 from mlxdoctor.formats.escape import terminal
 
 if TYPE_CHECKING:
@@ -82,10 +81,7 @@ def command(
         "totals": totals(labelled(chosen, encoder)),
         "rows": [_row(line, row, tokenizer) for line, row in first],
     }
-    if output_format == "json":
-        click.echo(strict_json.render(content), nl=False)
-    else:
-        click.echo("\n".join(_lines(content)))
+    output.show(content, "\n".join(_lines(content)), output_format)
     return EXIT_CLEAN
 
 

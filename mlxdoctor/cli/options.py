@@ -96,10 +96,10 @@ def base_model(
     return click.option("--base", "--model", "base", type=PATH, help=text, **more)
 
 
-def output_folder(text: str) -> Callable[[F], F]:
+def output_folder(text: str, default: Path | None = Path("reports")) -> Callable[[F], F]:
     """`-o`: the folder that is written."""
     return click.option(
-        "-o", "--output", "folder", type=PATH, default=Path("reports"), show_default=True, help=text
+        "-o", "--output", "folder", type=PATH, default=default, show_default=True, help=text
     )
 
 

@@ -5,12 +5,13 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, EXIT_UNUSABLE
 from mlxdoctor.finding import Status
-from mlxdoctor.formats import escape, terminal
+from mlxdoctor.formats import escape, strict_json, terminal
 from mlxdoctor.formats.format import files_of, text_of
 from mlxdoctor.formats.summary import slug
 from mlxdoctor.report import Report
@@ -58,6 +59,12 @@ def deliver(
         click.echo(text_of(report, printed), nl=False)
     for sentence in report.unreadable:
         click.echo(f"mlxdoctor: {escape.terminal(sentence)}", err=True)
+
+
+def show(content: Any, text: str, output_format: str) -> None:
+    """Print what a command found: its content as JSON, or the text that says it."""
+    shown = strict_json.render(content) if output_format == "json" else text
+    click.echo(shown, nl=not shown.endswith("\n"))
 
 
 def exit_code(report: Report, fail_on: str) -> int:

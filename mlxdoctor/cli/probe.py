@@ -11,7 +11,6 @@ import click
 
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, options, output
 from mlxdoctor.cli.progress import ProgressLine
-from mlxdoctor.formats import strict_json
 from mlxdoctor.formats.escape import terminal
 from mlxdoctor.formats.terminal import Page
 
@@ -78,10 +77,7 @@ def command(
     with ProgressLine() as progress:
         measured = measure(trainer, steps=steps, sources=sources, progress=progress)
     result = judge(measured)
-    if output_format == "json":
-        click.echo(strict_json.render(result.to_dict()), nl=False)
-    else:
-        click.echo(_text(function, result), nl=False)
+    output.show(result.to_dict(), _text(function, result), output_format)
     if any(finding.severity.reaches(fail_on) for finding in result.findings):
         return EXIT_FOUND
     return EXIT_INCONCLUSIVE if result.unjudged else EXIT_CLEAN

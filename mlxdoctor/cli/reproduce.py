@@ -1,6 +1,7 @@
 """`mlxdoctor reproduce`: the failure made again, and the one change that cures it."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -29,7 +30,10 @@ options, 3 no cause could be confirmed, 130 stopped with Ctrl-C.""",
     "--cause", "causes", multiple=True, metavar="ID", help="Try this cause as well. Repeatable."
 )
 @click.option(
-    "--iters", type=click.IntRange(1), help="Iterations of each rerun.  [default: past the onset]"
+    "--iters",
+    "iterations",
+    type=click.IntRange(1),
+    help="Iterations of each rerun.  [default: past the onset]",
 )
 @click.option(
     "--seeds",
@@ -40,6 +44,7 @@ options, 3 no cause could be confirmed, 130 stopped with Ctrl-C.""",
 )
 @click.option(
     "--budget",
+    "minutes",
     type=click.FloatRange(0),
     metavar="MINUTES",
     help="Stop trying after this long, and make reruns short enough for that, down to 20 "
@@ -52,13 +57,11 @@ def command(
     base: Path | None,
     data: Path | None,
     causes: tuple[str, ...],
-    iters: int | None,
-    seeds: int,
-    budget: float | None,
     folder: Path,
     names: tuple[str, ...],
     printed: str | None,
     no_text: bool,
+    **given: Any,
 ) -> int:
     """Rerun a failed run as recorded, shortened, and again with one thing changed.
 
@@ -90,14 +93,7 @@ def command(
         work = folder / slug(report.name) / "reproduction"
         refuse_inside(work, inspected)
         try:
-            report = reproduce(
-                report,
-                work,
-                causes=causes,
-                seeds=seeds,
-                iterations=iters,
-                minutes=budget,
-            )
+            report = reproduce(report, work, causes=causes, **given)
         except KeyboardInterrupt:
             progress.clear()
             finished = len(list(work.glob("*-seed-*.json")))
