@@ -44,11 +44,6 @@ class Features:
     chosen: str = "chosen"
 
     @classmethod
-    def of(cls, config: TrainingConfig | None) -> "Features":
-        """The keys that `config` names, mlx-lm's own otherwise."""
-        return cls.stated(config.values if config is not None else {})
-
-    @classmethod
     def stated(cls, values: Mapping[str, Any]) -> "Features":
         """The keys that settings name, mlx-lm's own otherwise."""
         stated = {field.name: values.get(f"{field.name}_feature") for field in fields(cls)}
@@ -291,7 +286,8 @@ class Dataset:
         Raises:
             InputError: there is no such file in the folder, or the file named holds no rows.
         """
-        features = named if isinstance(named, Features) else Features.of(named)
+        values = named.values if isinstance(named, TrainingConfig) else {}
+        features = named if isinstance(named, Features) else Features.stated(values)
         if path.is_dir():
             files = {name: path / f"{name}.jsonl" for name in SPLITS}
             files = {

@@ -78,25 +78,18 @@ def _between(
 ) -> Callable[[str], Exchange | None]:
     """What reads a text as an exchange that has just the marks which most of these texts have."""
 
-    def marks_of(matches: Sequence[re.Match[str]]) -> tuple[str, ...]:
-        return tuple(match["mark"] for match in matches)
-
-    sequences = Counter(marks_of([*pattern.finditer(text)]) for text in texts)
+    sequences = Counter(tuple(pattern.findall(text)) for text in texts)
     ((usual, _),) = sequences.most_common(1)
 
     def read(text: str) -> Exchange | None:
         matches = [*pattern.finditer(text)]
-        if len(usual) != count or marks_of(matches) != usual:
+        if len(usual) != count or tuple(match["mark"] for match in matches) != usual:
             return None
         first, last = matches[0], matches[-1]
         if count > 1 and first.start():
             return None
         asked = text[first.end() : last.start()] if count > 1 else text[: last.start()]
-        before, answered = text[: last.end()], _CLOSING.sub("", text[last.end() :]).strip()
-        asked = asked.strip()
-        return (
-            Exchange(asked, before, answered, (usual[0], usual[-1])) if asked and answered else None
-        )
+        return _exchange(_CLOSING.sub("", text), asked, last.end(), (usual[0], usual[-1]))
 
     return read
 
@@ -118,5 +111,10 @@ def exchange_in(text: str) -> Exchange | None:
             return None
         asked = _CLOSING.sub("", text[asks[-1].end() : before])
         start, marks = answers[-1].end(), (asks[-1].group().strip(), answers[-1].group().strip())
+    return _exchange(text, asked, start, marks)
+
+
+def _exchange(text: str, asked: str, start: int, marks: tuple[str, str]) -> Exchange | None:
+    """The exchange whose answer begins at `start`; None where one of the two is empty."""
     asked, answered = asked.strip(), text[start:].strip()
     return Exchange(asked, text[:start].rstrip(), answered, marks) if asked and answered else None

@@ -12,8 +12,9 @@ found as these are. A kind, usually a frozen dataclass, has
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
+from mlxdoctor.check import EvidenceSource
 from mlxdoctor.evidence.options import Options
 from mlxdoctor.evidence.run_files import RunFiles
 from mlxdoctor.safety.time_budget import TimeBudget
@@ -36,7 +37,7 @@ class NoSuchThing(NotThere):
     """Raised where a run of its kind can have no such thing: what asks for it does not arise."""
 
 
-class RunView(Protocol):
+class RunView(EvidenceSource, Protocol):
     """What a kind of evidence is told of its run: the part of `mlxdoctor.run.Run` that it needs."""
 
     @property
@@ -54,12 +55,6 @@ class RunView(Protocol):
     @property
     def budget(self) -> TimeBudget: ...
 
-    def get(self, kind: type[T]) -> T | None: ...
-
     def need(self, kind: type[T]) -> T: ...
-
-    def why_missing(self, kind: type[Any]) -> str: ...
-
-    def cannot_have(self, kind: type[Any]) -> bool: ...
 
     def other(self, path: Path) -> "RunView": ...

@@ -116,14 +116,9 @@ def using(stated: Iterable[str]) -> Iterator[None]:
     Raises:
         InputError: as `with_values`.
     """
-    before = os.environ.get(VARIABLE, "")
-    limits = with_values(current(), stated, "--limit")
-    changed = (
-        f"{one.name}={value}"
-        for one in fields(limits)
-        if (value := getattr(limits, one.name)) != one.default
-    )
-    os.environ[VARIABLE] = ",".join(changed)
+    before, stated = os.environ.get(VARIABLE, ""), tuple(stated)
+    with_values(current(), stated, "--limit")
+    os.environ[VARIABLE] = ",".join((before, *stated))
     try:
         yield
     finally:
