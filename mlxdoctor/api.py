@@ -3,7 +3,7 @@
 import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -207,7 +207,8 @@ def _report(run: Run, outcomes: tuple[Outcome, ...], command: Callable[[bool], s
     unlocks = unlocks_most(judged.coverage)
     if unlocks is not None and unlocks.why == NOT_ASKED:
         unlocks = replace(unlocks, command=command(True))
-    report = Report(
+    report = RunReport(
+        run=run,
         name=run.name,
         verdict=judged.verdict,
         outcomes=outcomes,
@@ -223,8 +224,7 @@ def _report(run: Run, outcomes: tuple[Outcome, ...], command: Callable[[bool], s
         unreadable=tuple(str(error) for error in run.unreadable),
         version=version_here(),
     )
-    shown = as_seen_here(report if run.options.with_text else without_text(report, texts_of(run)))
-    return RunReport(run=run, **{part.name: getattr(shown, part.name) for part in fields(shown)})
+    return as_seen_here(report if run.options.with_text else without_text(report, texts_of(run)))
 
 
 def texts_of(run: Run) -> Iterator[str]:

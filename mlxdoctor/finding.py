@@ -1,7 +1,7 @@
 """What a check reports: findings, and the outcome they belong to."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum, StrEnum
 from typing import Any, ClassVar
@@ -232,6 +232,14 @@ class Outcome:
         """The outcome as the JSON report shows it: without what it measured for figures."""
         shown = ("check", "status", "reason", "seconds", "findings", "seen", "unsought")
         return {name: plain(getattr(self, name)) for name in shown}
+
+
+def onset_of(outcomes: Iterable[Outcome], least: Severity) -> int | None:
+    """The first iteration at which a finding at least so bad shows in the loss; None for none."""
+    marking = (outcome for outcome in outcomes if outcome.marks_onset)
+    findings = (finding for outcome in marking for finding in outcome.findings)
+    bad = (finding.onset for finding in findings if finding.severity.rank >= least.rank)
+    return min((onset for onset in bad if onset is not None), default=None)
 
 
 def plain(value: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from mlxdoctor.confirmation import Experiment, Rerun
 from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.exhibits import FIGURES, LossCurve, SampleAnswer
-from mlxdoctor.finding import Exhibit, Finding, Outcome, Seen, Severity, plain
+from mlxdoctor.finding import Exhibit, Finding, Outcome, Seen, Severity, onset_of, plain
 from mlxdoctor.verdict import CauseStatus, Coverage, NextCheck, Readiness, Verdict
 
 #: Rises when a key of `to_dict` up to `suppressed` changes its meaning or goes away.
@@ -132,14 +132,7 @@ class Report:
     @property
     def onset(self) -> int | None:
         """Where the loss begins to go wrong, as the checks that can tell say; None for nowhere."""
-        onsets = [
-            finding.onset
-            for outcome in self.outcomes
-            if outcome.marks_onset
-            for finding in outcome.findings
-            if finding.onset is not None and finding.severity is not Severity.INFO
-        ]
-        return min(onsets, default=None)
+        return onset_of(self.outcomes, Severity.WARNING)
 
     @property
     def figures(self) -> dict[str, Exhibit]:

@@ -22,7 +22,6 @@ from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.time_budget import TimeBudget
 from mlxdoctor.template import duration
-from mlxdoctor.twin.batches import padded_width
 from mlxdoctor.twin.predict import Device, Timed, predict_memory, predict_time
 from mlxdoctor.twin.reach import Reach
 from mlxdoctor.verdict import CauseStatus, Readiness, Verdict
@@ -110,13 +109,10 @@ def _cost_of(
 ) -> RunCost | None:
     """What the run would take; None where rows or shapes are not known."""
     base, rows = run.get(BaseModel), run.get(SupervisedRows)
-    longest, batch_size = config.max_seq_length, config.batch_size
-    if base is None or rows is None or not rows.batches or not longest or not batch_size:
+    batch_size = config.batch_size
+    if base is None or rows is None or not (rows.batches and batch_size and config.max_seq_length):
         return None
-    widths = [
-        padded_width(max(len(rows.rows[place].tokens) for place in batch), longest) - 1
-        for batch in rows.batches
-    ]
+    widths = [rows.width(batch) - 1 for batch in rows.batches]
     tokens = max(widths)
     frugal = replace(config, values={**config.values, "grad_checkpoint": True})
     predicted = predict_memory(base, config, tokens, device)

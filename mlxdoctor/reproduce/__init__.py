@@ -15,23 +15,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mlxdoctor.api import RunReport
+from mlxdoctor.api import RunReport, texts_of
 from mlxdoctor.causes import Cause, load_causes
 from mlxdoctor.confirmation import CauseTried, Confirmation, Experiment
 from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.kind import Missing
+from mlxdoctor.finding import Severity, onset_of
 from mlxdoctor.formats.withheld import without_text
 from mlxdoctor.judge.rate import usual_rates
 from mlxdoctor.report import Fix
-from mlxdoctor.reproduce.bench import (
-    Bench,
-    Failure,
-    is_about_length,
-    length_of,
-    onset_of,
-)
+from mlxdoctor.reproduce.bench import Bench, Failure, is_about_length, length_of
 from mlxdoctor.reproduce.investigate import candidates, investigate
 from mlxdoctor.reproduce.observe import write_json
 from mlxdoctor.reproduce.rules import Ruling, undecided
@@ -93,7 +87,7 @@ def reproduce(
         rulings = dict.fromkeys((*names, *asked), ruling)
         return _folded(report, rulings, knowledge.causes, ())
     leading = report.diagnosis[0].cause if report.diagnosis else None
-    length = length_of(onset_of(report.outcomes), leading, recipe.iterations)
+    length = length_of(onset_of(report.outcomes, Severity.ERROR), leading, recipe.iterations)
     rates = usual_rates(recipe.config, run.get(BaseModel))
     failure = Failure(
         report.outcomes,
@@ -135,10 +129,7 @@ def _folded(
     fix = _fix(report, diagnosis, rulings)
     experiments = (*tried, *reruns)
     shown = as_seen_here(replace(report, diagnosis=diagnosis, fix=fix, experiments=experiments))
-    if report.run.options.with_text:
-        return shown
-    dataset = report.run.get(Dataset)
-    return without_text(shown, dataset.texts if dataset is not None else ())
+    return shown if report.run.options.with_text else without_text(shown, texts_of(report.run))
 
 
 def _diagnosis(

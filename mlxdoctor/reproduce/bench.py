@@ -1,7 +1,7 @@
 """Where the experiments of one run are made: the failure in question, and what was seen so far."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -9,7 +9,7 @@ from mlxdoctor.causes import Cause, KnowledgeBase
 from mlxdoctor.confirmation import Rerun
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.exhibits import Curve
-from mlxdoctor.finding import LOOKED, Finding, Outcome, Severity
+from mlxdoctor.finding import LOOKED, Finding, Outcome, Severity, onset_of
 from mlxdoctor.judge.remedy import fix_for, needed_values
 from mlxdoctor.report import Fix
 from mlxdoctor.reproduce.observe import Change, Observation, rerun, symptom_checks
@@ -77,7 +77,7 @@ class Failure:
     @property
     def onset(self) -> int | None:
         """When the recorded loss went wrong."""
-        return onset_of(self.outcomes)
+        return onset_of(self.outcomes, Severity.ERROR)
 
     def question(self, cause: Cause) -> Question:
         """Whether a rerun shows the symptoms of one cause."""
@@ -104,14 +104,6 @@ class Failure:
             if fix is not None:
                 fixes.setdefault(str(fix.after), fix)
         return list(fixes.values())
-
-
-def onset_of(outcomes: Iterable[Outcome]) -> int | None:
-    """The first iteration at which an error shows in the loss; None where none does."""
-    marking = (outcome.findings for outcome in outcomes if outcome.marks_onset)
-    findings = (finding for each in marking for finding in each)
-    errors = (finding for finding in findings if finding.severity is Severity.ERROR)
-    return min((error.onset for error in errors if error.onset is not None), default=None)
 
 
 def is_about_length(cause: Cause | None) -> bool:

@@ -13,8 +13,8 @@ from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 
-#: Our own knowledge base is in a diagnosis as it is; no path and no row gets into it.
-OWN = frozenset({"cause"})
+#: Our own knowledge base is in a diagnosis as it is, and the evidence in a report's run.
+OWN = frozenset({"cause", "run"})
 #: Kinds of value that are no text and hold none: most values of a report.
 _WITHOUT_TEXT = frozenset({int, float, bool, type(None)})
 
