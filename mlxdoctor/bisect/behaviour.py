@@ -153,11 +153,8 @@ class SaveMeasure:
             raise Missing("because of --no-generate")
         self._base, self._tokenizer = run.need(BaseModel), run.need(Tokenizer)
         dataset = run.need(Dataset)
-        split = next((name for name in SPLITS if name in dataset.splits), None)
-        if split is None:
-            raise Missing("the data has no rows")
-        self.split = split
-        self._rows = build(dataset, self._tokenizer, run.get(TrainingConfig), split=split)
+        self.split = next(name for name in SPLITS if name in dataset.splits)
+        self._rows = build(dataset, self._tokenizer, run.get(TrainingConfig), split=self.split)
         self._saves, self._progress = saves, run.progress
         self._ends = end_tokens(self._tokenizer, self._base)
         self._prompts = prompts_for(

@@ -116,12 +116,18 @@ class Tokenizer:
         settings = _optional_object(folder / "tokenizer_config.json", sources)
         names = _special_tokens(folder, settings, sources)
         backend = _backend(folder, content)
+        numbered = _optional_object(folder / _ADDED, sources)
+        configurations: dict[str, dict[str, Any]] = {}
+        for name in ("generation_config.json", "config.json"):
+            # A damaged configuration is another check's finding; the tokenizer is still of use.
+            with suppress(InputError):
+                configurations[name] = _optional_object(folder / name, sources)
         with _asked(folder, "cannot be completed"), silenced():
-            if _is_rebuilt(backend, settings, _model_type(folder)):
+            if _is_rebuilt(backend, settings, configurations):
                 _rebuild(backend, settings)
-            _complete(backend, settings, names, _optional_object(folder / _ADDED, sources))
+            _complete(backend, settings, names, numbered)
         ids = {name: backend.token_to_id(token) for name, token in names.items()}
-        stated = _stated_eos(folder, ids.get("eos_token"), sources)
+        stated = _stated_eos(configurations, ids.get("eos_token"))
         generation = stated.get("generation_config.json") or stated.get("config.json") or ()
         ends = dict.fromkeys([*generation, *stated.get("tokenizer_config.json", ())])
         texts = _template_texts(folder, settings, sources)
@@ -254,16 +260,12 @@ def _class_of(settings: Mapping[str, Any]) -> str:
     return str(settings.get("tokenizer_class", "")).removesuffix("Fast")
 
 
-def _model_type(folder: Path) -> str:
-    # A damaged configuration is another check's finding.
-    with suppress(InputError):
-        return str(_optional_object(folder / "config.json", []).get("model_type", ""))
-    return ""
-
-
-def _is_rebuilt(backend: Any, settings: Mapping[str, Any], model_type: str) -> bool:
+def _is_rebuilt(
+    backend: Any, settings: Mapping[str, Any], configurations: Mapping[str, Mapping[str, Any]]
+) -> bool:
     """Whether transformers 5 makes a part of this tokenizer anew, whatever its file says."""
     is_of_pieces = backend.normalizer is not None and "Prepend" in str(backend.normalizer)
+    model_type = str(configurations.get("config.json", {}).get("model_type", ""))
     return (
         _class_of(settings) == "LlamaTokenizer" and is_of_pieces and model_type not in _AS_IN_FILE
     )
@@ -356,18 +358,15 @@ def _complete(
 
 
 def _stated_eos(
-    folder: Path, tokenizer_eos: int | None, sources: list[Source]
+    configurations: Mapping[str, Mapping[str, Any]], tokenizer_eos: int | None
 ) -> dict[str, tuple[int, ...]]:
+    named = {"tokenizer_config.json": tokenizer_eos}
+    named |= {name: values.get("eos_token_id") for name, values in configurations.items()}
     stated: dict[str, tuple[int, ...]] = {}
-    if tokenizer_eos is not None:
-        stated["tokenizer_config.json"] = (tokenizer_eos,)
-    for name in ("generation_config.json", "config.json"):
-        # A damaged configuration is another check's finding; the tokenizer is still of use.
-        with suppress(InputError):
-            value = _optional_object(folder / name, sources).get("eos_token_id")
-            ids = value if isinstance(value, list) else [value]
-            if known := tuple(token for token in ids if type(token) is int):
-                stated[name] = known
+    for name, value in named.items():
+        ids = value if isinstance(value, list) else [value]
+        if known := tuple(token for token in ids if type(token) is int):
+            stated[name] = known
     return stated
 
 

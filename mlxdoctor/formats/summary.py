@@ -209,9 +209,7 @@ def _readiness(report: Report, planned: Planned) -> str:
 
 
 def coverage(report: Report) -> str:
-    """How many causes are ruled out and which are open, for want of what; "" where not known."""
-    if not report.coverage:
-        return ""
+    """How many causes are ruled out, and which are open, for want of what."""
     ruled_out = len(report.causes(CauseStatus.RULED_OUT))
     counted = f"{ruled_out} of {len(report.coverage)} known causes "
     # A part of the rows and prompts rules nothing out.

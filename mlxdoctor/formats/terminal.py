@@ -19,15 +19,12 @@ MIN_WIDTH, MAX_WIDTH = 40, 100
 #: Characters of the reason why a check crashed.
 _MAX_REASON = 200
 _INDENT = "  "
+#: Of what is neither, the colour is yellow.
 _COLOURS: Mapping[Verdict | Readiness, str] = {
     Verdict.HEALTHY: "green",
-    Verdict.SUSPECT: "yellow",
     Verdict.UNHEALTHY: "red",
-    Verdict.INCONCLUSIVE: "yellow",
     Readiness.READY: "green",
-    Readiness.READY_BUT: "yellow",
     Readiness.NOT_READY: "red",
-    Readiness.UNKNOWN: "yellow",
 }
 _EXPERIMENT_COLOURS = {"confirmed": "green", "refuted": None, "undecided": "yellow"}
 
@@ -110,7 +107,7 @@ def render(
     page = Page(width, style)
     plan = report.planned
     screen = summary.screen(report)
-    colour = _COLOURS[plan.readiness if plan is not None else report.verdict]
+    colour = _COLOURS.get(plan.readiness if plan is not None else report.verdict, "yellow")
     page.title(f"{report.name}: {screen.headline}", colour)
     page.points(screen.facts)
     _experiments(page, report)
