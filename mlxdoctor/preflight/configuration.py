@@ -34,14 +34,12 @@ def is_plan(path: Path) -> bool:
 
     What trainers write beside an adapter is the latter.
     """
-    is_json = path.suffix.lower() == ".json"
-    if not (is_json or path.suffix.lower() in _YAML) or path.name == CONFIG_NAME:
-        return False
-    if not path.is_file():
+    if path.name == CONFIG_NAME or not path.is_file():
         return False
     file = Sniffed(path)
     # A log of JSON has rates in it as well, and names no model.
-    return (not is_json or "model" in file.record) and TrainingConfig.is_held_by(file)
+    is_log = path.suffix == ".json" and "model" not in file.record
+    return not is_log and TrainingConfig.is_held_by(file)
 
 
 def planned_config(file: Path | None, options: Mapping[str, Any]) -> TrainingConfig:
