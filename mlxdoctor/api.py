@@ -4,7 +4,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -112,7 +112,7 @@ def diagnose(
     paths = [paths] if isinstance(paths, str | os.PathLike) else paths
     run_paths = [Path(path) for path in paths]
     options = replace(options or Options(), **changes)
-    checks = selected(_all_checks(), options.select, options.ignore)
+    checks = selected(discover(), options.select, options.ignore)
     run = Run.discover(run_paths, options, progress=progress)
     command = partial(_command, run_paths, options)
     of_files = [check for check in checks if not check.needs_models]
@@ -137,12 +137,7 @@ def diagnose(
 
 def examined(run: Run) -> RunReport:
     """The report of all checks on a run that is already put together."""
-    return _report(run, run_checks(_all_checks(), run), lambda _: "")
-
-
-@cache  # A gate diagnoses many adapters.
-def _all_checks() -> tuple[Check, ...]:
-    return discover()
+    return _report(run, run_checks(discover(), run), lambda _: "")
 
 
 def run_checks(checks: Sequence[Check], run: Run) -> tuple[Outcome, ...]:

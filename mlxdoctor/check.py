@@ -13,6 +13,7 @@ import typing
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol, TypeVar
 
@@ -260,6 +261,7 @@ def _requirements(function: Callable[..., Any]) -> tuple[Requirement, ...]:
     return tuple(requirements)
 
 
+@cache  # A gate diagnoses many adapters.
 def discover() -> tuple[Check, ...]:
     """All checks: the built-in ones and those of installed packages, by name.
 

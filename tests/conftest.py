@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +55,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=stated, reverse=True)
 
 
-@cache
-def _checks() -> dict[str, Check]:
-    return {one.name: one for one in discover()}
-
-
 def check_called(name: str) -> Check:
     """The check of that name, found as the tool finds it."""
-    return _checks()[name]
+    return next(one for one in discover() if one.name == name)
+
+
+@pytest.fixture
+def found_anew() -> Iterator[None]:
+    """The checks are looked for again in a test, and after it."""
+    discover.cache_clear()
+    yield
+    discover.cache_clear()
 
 
 def run_names() -> list[str]:

@@ -145,6 +145,7 @@ def run(adapter: Adapter) -> Iterator[Sign]:
 '''
 
 
+@pytest.mark.usefixtures("found_anew")
 def test_a_file_in_checks_is_a_new_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib
 
@@ -159,6 +160,7 @@ def test_a_file_in_checks_is_a_new_check(tmp_path: Path, monkeypatch: pytest.Mon
         sys.modules.pop("mlxdoctor.checks.contributed_check", None)
 
 
+@pytest.mark.usefixtures("found_anew")
 def test_another_package_may_not_take_a_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +174,7 @@ def test_another_package_may_not_take_a_code(
         discover()
 
 
+@pytest.mark.usefixtures("found_anew")
 def test_a_check_of_another_package_that_cannot_be_imported_is_told_as_its_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:

@@ -64,7 +64,7 @@ def examined(folder: Path) -> tuple[Outcome, Run]:
 
 
 @pytest.fixture
-def run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found_anew: None) -> Path:
     """A run, and another package with a check and its kind of evidence in one file."""
     package = tmp_path / "package"
     package.mkdir()
