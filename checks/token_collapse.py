@@ -129,6 +129,14 @@ def _of_tokens(meaning: str, what: str) -> Symptom:
             "text between the prompt and the end token",
             "See in the label strip which special tokens are trained on, and where.",
         ),
+        "opens-with-marker": _symptom(
+            "answers open with a token of the format that no answer trained on opens with",
+            "opens {tuned_hits} of {prompts:* answer} with a token of the format, as no answer in "
+            "the rows opens, and goes on with text",
+            "answers that open as those in the rows do",
+            "Tokenize the answer without the tokens that the tokenizer puts before a text "
+            "(add_special_tokens=False), or the whole conversation at once.",
+        ),
         "leftovers": _symptom(
             "answers hold what a step before the training left in the rows",
             "writes {tuned_hits} of {prompts:* answer} with what an export seems to have left in "
@@ -194,6 +202,19 @@ def token_collapse(
         text = SPECIAL_TEXT.sub("", answer.text).strip()
         return bool(text) and any(each.startswith(text) for each in taught())
 
+    @cache
+    def opened_with() -> set[int]:
+        taken = rows.rows if rows is not None else ()
+        answers = (row.tokens[row.roles == Role.ANSWER] for row in taken)
+        return {int(answer[0]) for answer in answers if len(answer)}
+
+    def opens_with_marker(answer: Output) -> bool:
+        first, *rest = answer.content or (None,)
+        is_marker = first is not None and is_special(_text(first, tokenizer))
+        is_text = any(not is_special(_text(unit, tokenizer)) for unit in rest)
+        known = opened_with() if is_marker and is_text and answer.from_tokens else set()
+        return bool(known) and first not in known
+
     forms: dict[str, Callable[[OutputPair, Output], bool]] = {
         "token-zero": lambda _, answer: (
             answer.from_tokens and len(answer.units) >= 4 and {*answer.units} == {0}
@@ -204,6 +225,7 @@ def token_collapse(
             len(answer.content) >= 2
             and all(is_special(_text(unit, tokenizer)) for unit in answer.content)
         ),
+        "opens-with-marker": lambda _, answer: opens_with_marker(answer),
         "leftovers": lambda _, answer: any(
             spoilt.leftover.pattern.search(answer.text) for spoilt in left
         ),
@@ -325,6 +347,10 @@ def _endless(
             return False
         if pair.item.expected is None:
             return typical is None or length > _LONGER * typical
+        if tokenizer is not None:
+            # With its end token.
+            wanted = tokenizer.encode(pair.item.expected[:LONGEST], add_special_tokens=False)
+            return length > _LONGER * (len(wanted) + 1)
         expected = max(1, len(answer_words(pair.item.expected)))
         # A loop of punctuation has no words: two tokens count as a word.
         return max(len(output.words), length // 2) > _LONGER * expected

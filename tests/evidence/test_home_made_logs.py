@@ -42,6 +42,7 @@ COUNTED = {
     "French": "Étape {n}/100 : perte {loss}, taux d'apprentissage 1e-05",
     "Spanish": "Paso {n}: pérdida = {loss}",
     "hash": "#{n} loss={loss}",
+    "cells": "  {n} | weighted loss {loss} |   4.1s",
     "logfmt": "ts=2026-01-02T10:11:12Z level=info epoch={e} grad_norm=0.5 loss={loss} step={n}",
     "JSON behind a prefix": 'INFO:root:{{"step": {n}, "loss": "{loss}"}}',
     "arrow": "step {n} -> loss {loss} (lr=1e-05, 302 tok/s, mem 9500MB)",

@@ -196,7 +196,10 @@ def _counters(before: Sequence[str], totals: dict[int, int]) -> dict[str, int]:
             )
         )
         first = next(bare, None)
-        if first is None and "epoch" not in found and before[0].rstrip().endswith("#"):
+        # `#20 loss 2.5`, `20 | loss 2.5`.
+        is_cell = not before[0].strip() and before[1:] and before[1].lstrip()[:1] in ("|", ":")
+        leads = is_cell or before[0].rstrip().endswith("#")
+        if first is None and "epoch" not in found and leads:
             first = 0
         if first is not None:
             found["step"] = first
