@@ -39,6 +39,7 @@ from mlxdoctor.measure.text.outputs import OutputPair, answer_words, pairs
 from mlxdoctor.measure.text.statistics import SIGNIFICANCE, Paired, mcnemar_exact
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.models.losses import TokenLosses
+from mlxdoctor.safety.quoting import quoted
 
 #: Fewest prompts for an error: on fewer, answers can agree by chance.
 _PROMPTS = 8
@@ -54,6 +55,9 @@ _HALF = 0.5
 _BASE_OVERLAP = 0.25
 #: Overlap of words that is hardly to be seen.
 _GAIN = 0.1
+#: Prompts with one expected answer of which none is right where it was not learned, and the share
+#: of the others that are.
+_OF_ONE, _KNOWN = 3, 0.8
 #: Nats a token below which one answer is the likeliest by far (0 of 96 healthy runs without a gain
 #: end there).
 _OPEN = 0.8
@@ -100,6 +104,14 @@ _OPEN = 0.8
             expected="answers nearer to the expected ones than before training",
             fix="Ask a training prompt exactly as it was trained on, with the adapter loaded.",
         ),
+        "answer-unlearned": Symptom.warning(
+            "one of a few answers is never given",
+            says="None of {asked} prompts that are to be answered {example} is; of those with "
+            "other answers {right} of {others} are right.",
+            expected="each answer where it is right",
+            fix="Count the rows of each answer, and look at what weighs them in the loss: the rare "
+            "ones may need more rows, or more weight, not less.",
+        ),
     },
     rerun_symptom=True,
 )
@@ -137,6 +149,21 @@ def generation_effect(
     has_learned = region(compared, Role.ANSWER).fell(LEARNED)
     is_open = log is not None and (logged is None or logged.after >= _OPEN)
     yield from _against_expected(answered, has_learned=has_learned, is_open=is_open)
+    yield from _by_answer(answered)
+
+
+def _by_answer(answered: Sequence[OutputPair]) -> Iterator[Sign]:
+    """Whether of a few answers one is never given where it is right."""
+    right: dict[str, list[bool]] = {}
+    for pair in answered:
+        if pair.item.expected is not None and (expected := answer_words(pair.item.expected)):
+            right.setdefault(pair.item.expected, []).append(pair.tuned.words == expected)
+    lost = [answer for answer, each in right.items() if len(each) >= _OF_ONE and not any(each)]
+    others = [one for answer, each in right.items() if answer not in lost for one in each]
+    if lost and len(right) > len(lost) and sum(others) >= max(_OF_ONE, _KNOWN * len(others)):
+        asked = sum(len(right[answer]) for answer in lost)
+        measured = {"asked": asked, "right": sum(others), "others": len(others)}
+        yield Sign("answer-unlearned", {**measured, "example": quoted(lost[0])})
 
 
 def _is_expected(pair: OutputPair) -> bool:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from mlxdoctor.engines.text import CONTROL, sampled
 from mlxdoctor.evidence.chat_template import TemplateFailure
@@ -23,6 +24,8 @@ GENERAL_PROMPTS = (
 LONGEST_PROMPT = 1024
 #: Of a row of plain text, at most this many tokens are the prompt.
 LONGEST_TEXT_PROMPT = 64
+#: Answers up to which rows are of a few classes, and rows that are looked at for them.
+CLASSES, ROWS_GROUPED = 8, 1000
 #: Share of the rows that have a system prompt where all are meant to.
 MOST = 0.9
 #: Formats in which people write a question and its answer without a chat template.
@@ -152,7 +155,7 @@ def as_in_the_data(
 def _from_split(split: Split, tokenizer: Tokenizer, count: int, seen: set[str]) -> list[Prompt]:
     prompts: list[Prompt] = []
     too_long: list[Prompt] = []
-    for row in split.rows:
+    for row in _by_answers(split):
         if len(prompts) == count:
             break
         prompt = _from_row(split, row, tokenizer)
@@ -164,6 +167,19 @@ def _from_split(split: Split, tokenizer: Tokenizer, count: int, seen: set[str]) 
         elif len(too_long) < count:
             too_long.append(prompt)
     return (prompts + too_long)[:count]
+
+
+def _by_answers(split: Split) -> Sequence[Row]:
+    """The rows, and where they have a few answers only, one of each answer after the other.
+
+    What is rare is asked for as often, so that it is seen whether it was learned.
+    """
+    groups: dict[str, list[Row]] = {}
+    for row in split.rows[:ROWS_GROUPED]:
+        groups.setdefault(split.pair(row).answer, []).append(row)
+    if len(groups) > CLASSES:
+        return split.rows
+    return [row for turn in zip_longest(*groups.values()) for row in turn if row is not None]
 
 
 def _from_row(split: Split, row: Row, tokenizer: Tokenizer) -> Prompt | None:

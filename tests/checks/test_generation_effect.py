@@ -126,3 +126,17 @@ def test_answers_that_came_nearer_were_learned() -> None:
 def test_the_base_answers_are_needed() -> None:
     assert outcome(generation_effect, answers([BASE] * 8, None)).status == "inconclusive"
     assert outcome(generation_effect).status == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("rare", "given", "others_right", "hit"),
+    [(3, "fish", 9, True), (2, "fish", 9, False), (3, "bird", 9, False), (3, "fish", 6, False)],
+)
+def test_a_rare_answer_that_is_never_given(
+    rare: int, given: str, others_right: int, hit: bool
+) -> None:
+    asked = [("bird", given)] * rare
+    asked += [("fish", "fish" if i < others_right else "bird") for i in range(9)]
+    items = tuple(Generation(f"p{i}", "none", got, expected=e) for i, (e, got) in enumerate(asked))
+    found = findings(generation_effect, Generations((), items))
+    assert ("generation-effect.answer-unlearned" in found) is hit
