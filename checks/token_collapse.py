@@ -347,13 +347,14 @@ def _endless(
             return False
         if pair.item.expected is None:
             return typical is None or length > _LONGER * typical
-        if tokenizer is not None:
-            # With its end token.
-            wanted = tokenizer.encode(pair.item.expected[:LONGEST], add_special_tokens=False)
-            return length > _LONGER * (len(wanted) + 1)
         expected = max(1, len(answer_words(pair.item.expected)))
         # A loop of punctuation has no words: two tokens count as a word.
-        return max(len(output.words), length // 2) > _LONGER * expected
+        is_longer = max(len(output.words), length // 2) > _LONGER * expected
+        if not is_longer or tokenizer is None:
+            return is_longer
+        # A word of JSON has several tokens; and there is the end token.
+        wanted = tokenizer.encode(pair.item.expected[:LONGEST], add_special_tokens=False)
+        return length > _LONGER * (len(wanted) + 1)
 
     # If some prompts have an expected answer, only they are judged.
     judged = [pair for pair in prompts if pair.item.expected is not None] or prompts
