@@ -55,6 +55,7 @@ class PromptGains:
         dataset, tokenizer = run.need(Dataset), run.need(Tokenizer)
         if run.get(SupervisedRows) is None and run.cannot_have(SupervisedRows):
             raise NoSuchThing(run.why_missing(SupervisedRows))
+        run.need(SupervisedRows)
         # The base alone where nothing was trained yet.
         is_trained = run.files.tuned is not None or run.files.adapter is not None
         models = run.need(LoadedModels if is_trained else LoadedBase)
