@@ -83,6 +83,18 @@ def test_a_rank_other_than_the_configuration_asks_for(
         assert "Set lora_parameters.rank to 8" in one.fix
 
 
+@pytest.mark.parametrize(("scale", "codes"), [(20.0, []), (10.0, ["resume.scale-differs"])])
+def test_a_scale_other_than_the_file_was_trained_at(
+    resumed: Make, tmp_path: Path, scale: float, codes: list[str]
+) -> None:
+    folder = resumed(lambda tensors: tensors)
+    shutil.copy(folder / "adapter_config.json", tmp_path)
+    change(folder, lora_parameters={"rank": 8, "scale": scale, "dropout": 0.0})
+    found = outcome(folder).findings
+    assert [one.code for one in found] == codes
+    assert all("counts 0.5 times as much" in one.message for one in found)
+
+
 #: An earlier run: it fell from 4.0 to 1.0, at a rate that came down to 1e-5.
 EARLIER = [
     "Iter 1: Val loss 4.000, Val took 1.0s",
