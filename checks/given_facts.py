@@ -8,11 +8,13 @@ Why it matters. The loss falls as far as the rest of the answer goes, and the ru
 What it has learned is to make names up.
 
 How it is measured. The tuned model reads held-out rows. Counted are words of the answers that
-begin with a capital, that prompts of other rows have and this row's prompt has not, that few
-answers have, and that the model finds unlikely: names, places, days.
+begin with a capital, that few of these answers have and the model finds unlikely, and that the
+training gives no hold for: other rows ask and answer with them, this row's prompt has not got them,
+and no row that asks nearly the same answers with them.
 
 When it is wrong. Where names are to be invented, the model is to invent them. Only words with a
-capital count, so that texts without one show nothing, and no free choice of words counts.
+capital count, so that texts without one show nothing, and no free choice of words counts. A fact
+that other rows state is no such name, whether it was learned or not.
 
 What to do. Lay ten prompts beside their answers, as they are tokenized (`mlxdoctor labels`).
 """
@@ -23,6 +25,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from mlxdoctor.check import Inconclusive, check
+from mlxdoctor.engines.text import vocabulary
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.supervision import Role
 from mlxdoctor.evidence.tokenizer import Tokenizer
@@ -35,9 +38,12 @@ _NAME = re.compile(r"\b[^\W\d_a-z][^\W\d_]{2,}")
 GUESSED = 1.0
 #: Share of the answers that have a word of the format, or one of a few classes.
 COMMON = 1 / 3
-#: Shares of held-out rows with such a word: none of 50 sound runs of made tasks has one row in ten,
-#: those that lack what they ask for 13 to 16 of 16.
-SOME, MOST = 0.4, 0.75
+#: Shares of held-out rows with such a word: none of 40 sound runs has one row in ten, and three
+#: that lacked what they asked for had 10 to 15 of 16.
+SOME, MOST = 0.4, 0.6
+#: Answers trained on that have a name which is one of many, rows trained on that are looked at, and
+#: those of them that ask most alike.
+REUSED, TRAINED, NEAREST = 3, 2000, 3
 #: Tokens of an answer that are read.
 READ = 128
 
@@ -60,27 +66,22 @@ def given_facts(
     losses: TokenLosses, dataset: Dataset, tokenizer: Tokenizer
 ) -> Iterator[Sign | Seen]:
     rows = [row for row in losses.compared if row.split != "train" and row.prompt_length]
-    if len(rows) < ENOUGH_ROWS:
+    if len(rows) < ENOUGH_ROWS or "train" not in dataset.splits:
         raise Inconclusive(f"{len(rows)} held-out rows with a prompt; {ENOUGH_ROWS} are needed")
-    asked = {
-        name
-        for split in dataset.splits.values()
-        for row in split.rows
-        for name in _NAME.findall(split.pair(row).prompt)
-    }
+    known = _Known(dataset)
     answers = [_names(row, tokenizer) for row in rows]
     having = Counter(name for names in answers for name in names)
     guessed = dict[str, float]()
     hits = 0
     for row, names in zip(rows, answers, strict=True):
-        prompt = tokenizer.decode(row.tokens[: row.prompt_length].tolist()).casefold()
+        prompt = tokenizer.decode(row.tokens[: row.prompt_length].tolist())
+        unlikely = {name: loss for name, loss in names.items() if loss >= GUESSED}
         own = {
             name: loss
-            for name, loss in names.items()
-            if loss >= GUESSED
-            and name in asked
-            and name.casefold() not in prompt
-            and having[name] <= max(2.0, COMMON * len(rows))
+            for name, loss in unlikely.items()
+            if having[name] <= max(2.0, COMMON * len(rows))
+            and name.casefold() not in prompt.casefold()
+            and known.has_no_hold(name, prompt)
         }
         hits += bool(own)
         guessed |= own
@@ -100,6 +101,29 @@ def given_facts(
         },
         severity=Severity.ERROR if hits >= MOST * len(rows) else None,
     )
+
+
+class _Known:
+    """What the rows trained on ask and answer."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        split = dataset.splits["train"]
+        pairs = [split.pair(row) for row in split.rows[:TRAINED]]
+        self._asked = [vocabulary(pair.prompt) for pair in pairs]
+        self._named = [frozenset(_NAME.findall(pair.answer)) for pair in pairs]
+        self._answered = Counter(name for names in self._named for name in names)
+        self._in_prompts = {name for pair in pairs for name in _NAME.findall(pair.prompt)}
+        #: How many prompts have a word: a rare one tells more.
+        self._having = Counter(word for words in self._asked for word in words)
+
+    def has_no_hold(self, name: str, prompt: str) -> bool:
+        """Whether prompts and answers have a name, and none of those nearest to this prompt."""
+        if self._answered[name] < REUSED or name not in self._in_prompts:
+            return False
+        words = vocabulary(prompt)
+        alike = [sum(1.0 / self._having[word] for word in words & own) for own in self._asked]
+        nearest = sorted(range(len(alike)), key=lambda place: -alike[place])[:NEAREST]
+        return not any(name in self._named[place] for place in nearest)
 
 
 def _names(row: RowLosses, tokenizer: Tokenizer) -> dict[str, float]:

@@ -165,6 +165,8 @@ def log_failures(log: TrainingLog) -> Iterator[Sign]:
     later = [each for each in failures if each.line_number > over]
     if fatal:
         when = f" after {segment.unit} {reached}" if reached is not None else ""
+        if reached is not None and reached <= 1 and not len(segment.finite("train_loss")):
+            when = " before the first update"
         yield replace(_failure(fatal, log, when), onset=reached)
     if survived:
         yield _failure(survived, log, ", and reports follow", ended=False)

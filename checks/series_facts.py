@@ -73,7 +73,11 @@ def series_facts(log: TrainingLog) -> Iterator[Sign | Unsought | Seen]:
         if len(others[name]) and not _UNTOLD.fullmatch(name)
     ]
     if told:
-        yield Seen("The log also has {columns}.", {"columns": "; ".join(told[:_MOST])})
+        is_noisy = any(", between" in clause for clause in told[:_MOST])
+        yield Seen(
+            "The log also has {columns}[ (of noisy ones {levels} at the start and the end)].",
+            {"columns": "; ".join(told[:_MOST]), "levels": "medians" if is_noisy else None},
+        )
     yield from _beside_a_guess(log.main)
 
 

@@ -33,7 +33,14 @@ def row(prompt: str, answer: str, guessed: str) -> RowLosses:
 
 
 def found(rows: Sequence[RowLosses], folder: Path) -> list[tuple[str, str]]:
-    asked = [chat(f"Who has it, {name}?", f"{name} has it.") for name in NAMES]
+    # What is asked in no word of another row is nearest to the first of them.
+    asked = [chat("Hello?", "Hello.")] * 3
+    asked += [
+        chat(f"{word} has it, {name}?", f"{name} has it.")
+        for word in ("Who", "Which", "What")
+        for name in NAMES
+    ]
+    asked += [chat(f"Say whose k{i} is.", f"It is of {name}.") for i, name in enumerate(NAMES)]
     dataset = write_data(folder, train=asked)
     said = outcome(given_facts, TokenLosses((), tuple(rows), 768), dataset, TOKENIZER)
     return [(one.code, one.severity.value) for one in said.findings]
@@ -42,29 +49,29 @@ def found(rows: Sequence[RowLosses], folder: Path) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("texts", "hits", "severity"),
     [
-        (("Who has the key?", "I think {name} has it", "{name}"), 10, "error"),
-        (("Who has the key?", "I think {name} has it", "{name}"), 5, "warning"),
-        (("Who has the key?", "I think {name} has it", "{name}"), 3, None),
+        (("Tell me.", "I think {name} has it", "{name}"), 10, "error"),
+        (("Tell me.", "I think {name} has it", "{name}"), 5, "warning"),
+        (("Tell me.", "I think {name} has it", "{name}"), 3, None),
+        # Another row says it.
+        (("Tell me whose k{i} is.", "I think {name} has it", "{name}"), 10, None),
         # It stands in the prompt, it is known, no prompt has it, or it is no name.
         (("Who has it, {name}?", "I think {name} has it", "{name}"), 10, None),
-        (("Who has the key?", "I think {name} has it", "think"), 10, None),
-        (("Who has the key?", "I think Zz{name} has it", "Zz{name}"), 10, None),
-        (("Who has the key?", "perhaps {name} has it", "perhaps"), 10, None),
+        (("Tell me.", "I think {name} has it", "think"), 10, None),
+        (("Tell me.", "I think Zz{name} has it", "Zz{name}"), 10, None),
+        (("Tell me.", "perhaps {name} has it", "perhaps"), 10, None),
     ],
 )
 def test_names_that_have_to_be_guessed(
     texts: tuple[str, str, str], hits: int, severity: str | None, tmp_path: Path
 ) -> None:
     rows = [
-        row(*(text.format(name=name) for text in (*texts[:2], texts[2] if i < hits else "")))
+        row(*(text.format(name=name, i=i) for text in (*texts[:2], texts[2] if i < hits else "")))
         for i, name in enumerate(NAMES)
     ]
     assert found(rows, tmp_path) == ([("given-facts.not-given", severity)] if severity else [])
 
 
 def test_a_name_that_many_answers_have_is_one_of_a_few(tmp_path: Path) -> None:
-    rows = [
-        row("Who has the key?", f"I think {NAMES[i % 2]} has it", NAMES[i % 2]) for i in range(10)
-    ]
+    rows = [row("Tell me.", f"I think {NAMES[i % 2]} has it", NAMES[i % 2]) for i in range(10)]
     assert found(rows, tmp_path) == []
     assert found(rows[:7], tmp_path) == []
