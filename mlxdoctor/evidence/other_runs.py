@@ -56,7 +56,7 @@ class ResumedConfig(TrainingConfig):
     def find(cls, run: RunView) -> Self:
         path = run.need(ResumedAdapter).path.parent / CONFIG_NAME
         own = run.files.config
-        if not path.is_file() or (own is not None and path.samefile(own)):
+        if not path.is_file() or (own is not None and path.resolve() == own.resolve()):
             raise Missing("the configuration of the run that was resumed from is not here")
         return cls.read(path)
 
