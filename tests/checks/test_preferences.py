@@ -210,3 +210,17 @@ def test_what_was_learned_and_since_when_nothing_is(logs: LogWriter) -> None:
 def test_missing_rewards(logs: LogWriter) -> None:
     header = logs.text("Training mode: GRPO", "Iter 1: Train loss 2.0, KL 0.1")
     assert judge(preferences, header).status.value == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("reports", "step", "is_said"), [(50, 0.0, True), (49, 0.0, False), (50, 0.02, False)]
+)
+def test_a_reward_that_stays_where_it_was(
+    logs: LogWriter, reports: int, step: float, is_said: bool
+) -> None:
+    rows = [
+        f"Iter {i}: Train loss 0.001, Total rewards mean {0.4 + (i % 3) / 10 + step * i:.3f}"
+        for i in range(1, reports + 1)
+    ]
+    said = [seen.message for seen in judge(preferences, logs.text(*rows)).seen]
+    assert any("stays where it began" in one for one in said) is is_said
