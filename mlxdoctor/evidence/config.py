@@ -162,7 +162,8 @@ class TrainingConfig:
                 if key not in _OF_WANDB and isinstance(entry, dict) and "value" in entry
             }
         origin: Literal["mlx-lm", "peft"] = "peft" if "peft_type" in values else "mlx-lm"
-        if origin == "mlx-lm" and _MLX_LM_KEYS.isdisjoint(values):
+        names_both = "model" in values and not {"data", "train"}.isdisjoint(values)
+        if origin == "mlx-lm" and not names_both and _MLX_LM_KEYS.isdisjoint(values):
             raise InputError(
                 path,
                 "is not a training configuration that mlx-lm or PEFT would write",

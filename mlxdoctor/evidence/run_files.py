@@ -134,9 +134,10 @@ def resolve(named: str, roots: Iterable[Path], *, model: bool) -> Path | None:
         candidates += _cached_snapshots(named)
     if model:
         return _first(candidates, is_model_folder)
-    return _first(candidates, is_data_path) or _first(
-        candidates, lambda at: bool(rows_elsewhere(at))
-    )
+    found = _first(candidates, is_data_path)
+    found = found or _first(candidates, lambda at: bool(rows_elsewhere(at)))
+    # A folder that is named in full is meant, whatever it holds.
+    return found or _first(candidates if Path(named).is_absolute() else (), Path.is_dir)
 
 
 def resolve_file(named: str, roots: Iterable[Path]) -> Path | None:

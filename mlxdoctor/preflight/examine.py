@@ -162,7 +162,13 @@ def _readiness_of(report: RunReport) -> tuple[Readiness, str]:
     ]
     why = ""
     if lacking:
-        why = f"the {' and the '.join(lacking)} could not be looked at"
+        reasons = dict.fromkeys(
+            absent.why.partition("; ")[0]
+            for absent in report.missing
+            if absent.kind in (Tokenizer.kind, Dataset.kind)
+        )
+        said = f": {', and '.join(reasons)}" if reasons else ""
+        why = f"the {' and the '.join(lacking)} could not be looked at{said}"
     elif report.unreadable:
         why = "not every file could be read"
     if report.verdict is Verdict.UNHEALTHY:

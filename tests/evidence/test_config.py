@@ -126,6 +126,11 @@ def test_peft_scale(write, extra, scale):
     assert config.fine_tune_type == "lora"
 
 
+def test_a_beginners_file_is_a_configuration(write):
+    config = TrainingConfig.read(write("model: a/b\ntrain: true\ndata: rows\n"))
+    assert (config.model, config.data) == ("a/b", "rows")
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
