@@ -90,6 +90,8 @@ MAX_SHOWN = 160
 MAX_PARTS = 5
 #: Share of the announced iterations: the last report may come a few before the end.
 UNFINISHED = 0.98
+#: Nats of a training loss above which rows are not known by heart.
+BY_HEART = 0.5
 #: Folders in which packages lie.
 _PACKAGES = ("site-packages", "dist-packages")
 #: What a crash shows as, most telling first: later kinds follow from earlier ones.
@@ -188,8 +190,12 @@ def log_failures(log: TrainingLog) -> Iterator[Sign]:
         yield Sign("batches-without-targets", figures, where=f"line {first}")
     validation = segment.get("val_loss")
     if log.notes.unvalidated and (validation is None or not len(validation)):
-        first = log.notes.unvalidated[0]
-        yield Sign("nothing-to-validate-on", {"line": first}, where=f"line {first}")
+        first, losses = log.notes.unvalidated[0], segment.get("train_loss")
+        # Of rows that are far from known nothing speaks for learning them by heart.
+        is_far = losses is not None and losses.facts.points > 0 and losses.facts.end > BY_HEART
+        severity = Severity.INFO if is_far else None
+        where = f"line {first}"
+        yield Sign("nothing-to-validate-on", {"line": first}, where=where, severity=severity)
     if is_short and not fatal:
         measured: dict[str, Measurement] = {"reached": reached, "announced": announced}
         yield Sign("ends-early", {"unit": segment.unit, **measured}, onset=reached)

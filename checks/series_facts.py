@@ -39,7 +39,7 @@ _TABLE = SeriesTable.read("series_facts.toml")
 #: Columns of counts and clocks, and those that other sentences speak of.
 _UNTOLD = re.compile(
     r"(?:train|val)_loss|epoch|micro|.*_of|.*tokens.*|.*(?:time|seconds|runtime|elapsed).*|eta"
-    r"|.*per_(?:second|iteration)|peak_memory_gb|percentage|last_.*|.*steps?|lr|learning_rate"
+    r"|.*per_(?:second|iteration)|peak_memory_gb|percentage|.*steps?|lr|learning_rate"
 )
 #: What is told before other columns, in this order: what a policy earns, how far it went for it,
 #: and whether anything moved it.
