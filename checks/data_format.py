@@ -208,7 +208,9 @@ def data_format(
             # What trained on them, and is not mlx-lm, reads them in its own way.
             own = Severity.INFO if adapter is not None and is_own else severity
             yield from _of_another_trainer(split, own, is_own=is_own)
-    if dataset.path.is_dir() and "train" not in dataset.splits:
+    # Beside a run that was made lie rows to test it on, and a folder may have been cleared since.
+    is_needed = planned is not None or (not dataset.splits and adapter is None)
+    if is_needed and dataset.path.is_dir() and "train" not in dataset.splits:
         yield Sign("no-training-file", _instead(dataset), where="train.jsonl", severity=severity)
         return
     yield from _validation(dataset, config, log)
@@ -259,13 +261,14 @@ def _validation(
 
 def _instead(dataset: Dataset) -> dict[str, Measurement]:
     """What a folder has in place of its training file."""
-    found = rows_elsewhere(dataset.path)
-    deeper = next((path for path in found if path.is_dir()), None)
+    elsewhere = rows_elsewhere(dataset.path)
+    deeper = next((path for path in elsewhere if path.is_dir()), None)
+    others = [path.name for path in elsewhere if not path.is_dir()]
     return {
         "folder": dataset.path.name,
         "deeper": deeper.name if deeper is not None else None,
         "path": str(deeper) if deeper is not None else None,
-        "others": some_of([path.name for path in found]) if found and deeper is None else None,
+        "others": some_of(others) if others else None,
     }
 
 

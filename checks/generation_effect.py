@@ -23,6 +23,7 @@ base model's using `mlxdoctor inspect`. Where answers got worse, see the other c
 """
 
 from collections.abc import Iterator, Sequence
+from math import comb
 
 import numpy as np
 
@@ -55,9 +56,6 @@ _HALF = 0.5
 _BASE_OVERLAP = 0.25
 #: Overlap of words that is hardly to be seen.
 _GAIN = 0.1
-#: Prompts with one expected answer of which none is right where it was not learned, and the share
-#: of the others that are.
-_OF_ONE, _KNOWN = 3, 0.8
 #: Nats a token below which one answer is the likeliest by far (0 of 96 healthy runs without a gain
 #: end there).
 _OPEN = 0.8
@@ -153,14 +151,25 @@ def generation_effect(
 
 
 def _by_answer(answered: Sequence[OutputPair]) -> Iterator[Sign]:
-    """Whether of a few answers one is never given where it is right."""
+    """Whether of a few answers one is never given where it is right, by more than chance.
+
+    Hypergeometric, Bonferroni over the answers: a sound run whose rarest answer is weak has 0.016,
+    the one that showed it 0.0005.
+    """
     right: dict[str, list[bool]] = {}
     for pair in answered:
         if pair.item.expected is not None and (expected := answer_words(pair.item.expected)):
             right.setdefault(pair.item.expected, []).append(pair.tuned.words == expected)
-    lost = [answer for answer, each in right.items() if len(each) >= _OF_ONE and not any(each)]
-    others = [one for answer, each in right.items() if answer not in lost for one in each]
-    if lost and len(right) > len(lost) and sum(others) >= max(_OF_ONE, _KNOWN * len(others)):
+    count = sum(map(len, right.values()))
+    wrong = count - sum(map(sum, right.values()))
+    lost = [
+        answer
+        for answer, each in right.items()
+        if not any(each)
+        and len(right) * comb(wrong, len(each)) < SIGNIFICANCE * comb(count, len(each))
+    ]
+    others = [given for answer, each in right.items() if answer not in lost for given in each]
+    if lost:
         asked = sum(len(right[answer]) for answer in lost)
         measured = {"asked": asked, "right": sum(others), "others": len(others)}
         yield Sign("answer-unlearned", {**measured, "example": quoted(lost[0])})

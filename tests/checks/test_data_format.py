@@ -72,6 +72,13 @@ def test_rows_where_mlx_lm_does_not_find_them(tmp_path, name, content, says):
     assert finding.severity.value == "error"
 
 
+def test_rows_to_test_on_alone_are_no_fault_of_a_run_that_was_made(tmp_path):
+    dataset = write_data(tmp_path, test=LINE)
+    assert checked(dataset)[1] == {}
+    planned = PlannedRun(config_of(tmp_path.parent))
+    assert checked(dataset, planned)[1] == {"no-training-file": "error"}
+
+
 @pytest.mark.parametrize(
     ("rows", "values", "codes"),
     [

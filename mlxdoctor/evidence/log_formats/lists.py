@@ -1,5 +1,6 @@
 """Losses printed as a list: `train_losses: [2.5, 2.25, 2.0]`, a history's dictionary, windows."""
 
+import math
 import re
 
 from mlxdoctor.evidence.logs.log_format import TRAIN, LineFormat, LogSoFar
@@ -34,7 +35,8 @@ class Lists(LineFormat):
         found = _LIST.findall(line) if "[" in line else ()
         for split, text in found:
             name = _NAMES.get(split.lower(), "val_loss")
-            values = [to_number(one.strip(" '\"")) or 0.0 for one in text.split(",")]
+            numbers = (to_number(number.strip(" '\"")) for number in text.split(","))
+            values = [math.nan if value is None else value for value in numbers]
             known = self._lists.setdefault(name, [])
             common = next((n for n in range(len(values), 0, -1) if known[-n:] == values[:n]), 0)
             known += values[common:]
