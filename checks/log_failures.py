@@ -27,11 +27,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
+import numpy as np
+
 from mlxdoctor.bugs.exceptions import meaning_of
 from mlxdoctor.check import check
 from mlxdoctor.evidence.dataset import FEW_ROWS
-from mlxdoctor.evidence.training_log import LogFailure, TrainingLog
-from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
+from mlxdoctor.evidence.training_log import LogFailure, Segment, TrainingLog
+from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
+from mlxdoctor.judge.course import closing
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
 
 _ENDED = "a log that ends with the final save"
@@ -152,19 +155,24 @@ _TELLING = (
         ),
     },
 )
-def log_failures(log: TrainingLog) -> Iterator[Sign]:
+def log_failures(log: TrainingLog) -> Iterator[Sign | Seen]:
     segment = log.main
     reached = max((int(series.iterations[-1]) for series in segment.series.values()), default=None)
     is_counted = reached is not None and segment.axis in ("iteration", "step")
     announced = segment.announced_iterations if is_counted else None
-    # A report that would come next must fit before the announced end.
     is_short = announced is not None and (reached or 0) < UNFINISHED * announced
+    # A report that would come next must fit before the announced end.
+    is_short = is_short and (reached or 0) + _interval(segment) <= (announced or 0)
+    # Trainers sum up when they are done.
+    is_short = is_short and "mean_loss" not in log.notes.header and not closing(segment)
     # What breaks off once the training is over is a later program, or a later cell.
     ends = [line for line in log.notes.ended if line > segment.last_line > 0 and not is_short]
     over = min(ends, default=math.inf)
     failures = log.notes.failures
-    fatal = [each for each in failures if segment.last_line < each.line_number <= over]
-    survived = [each for each in failures if each.line_number <= segment.last_line]
+    # Of a log without a report an earlier start, where a later one came to its end.
+    begun = segment.last_line or max(log.notes.ended, default=0)
+    fatal = [each for each in failures if begun < each.line_number <= over]
+    survived = [each for each in failures if each.line_number <= begun]
     later = [each for each in failures if each.line_number > over]
     if fatal:
         when = f" after {segment.unit} {reached}" if reached is not None else ""
@@ -172,7 +180,8 @@ def log_failures(log: TrainingLog) -> Iterator[Sign]:
             when = " before the first update"
         yield replace(_failure(fatal, log, when), onset=reached)
     if survived:
-        yield _failure(survived, log, ", and reports follow", ended=False)
+        follows = "reports follow" if segment.reports else "a later start came to its end"
+        yield _failure(survived, log, f", and {follows}", ended=False)
     if later:
         yield _failure(later, log, " after the training was over", ended=False)
     if log.notes.cut:
@@ -200,6 +209,34 @@ def log_failures(log: TrainingLog) -> Iterator[Sign]:
     if is_short and not fatal:
         measured: dict[str, Measurement] = {"reached": reached, "announced": announced}
         yield Sign("ends-early", {"unit": segment.unit, **measured}, onset=reached)
+    yield from _without_loss(log)
+
+
+def _interval(segment: Segment) -> int:
+    """After how many iterations the training loss is reported; 0 where that is unknown."""
+    losses = segment.get("train_loss")
+    return (
+        int(np.median(np.diff(losses.iterations))) if losses is not None and len(losses) > 1 else 0
+    )
+
+
+def _without_loss(log: TrainingLog) -> Iterator[Seen]:
+    """What a log without a loss says nonetheless."""
+    header = log.notes.header
+    few = log.notes.trainable.trainable_millions if log.notes.trainable is not None else None
+    told = {
+        "rows to train on": header.get("rows"),
+        "epochs": header.get("epochs"),
+        "rows an update": header.get("batch"),
+        "updates": header.get("steps"),
+        "M trained parameters": f"{few:.4g}" if few else None,
+    }
+    clauses = [f"{value} {words}" for words, value in told.items() if value]
+    if clauses and "mean_loss" not in header and not log.main.reports:
+        yield Seen(
+            "The log has no loss[: it ends at step {step} of {steps}]. It speaks of {told}.",
+            {"step": header.get("step"), "steps": header.get("steps"), "told": ", ".join(clauses)},
+        )
 
 
 def _failure(

@@ -67,8 +67,7 @@ _LOW = 0.05
 _LOW_SHARE = 0.1
 #: Percent of the weights that are trained, up to which it is an adapter on a model that knows text.
 _FEW = 10.0
-#: Iterations within which text is not learned; ten times as many, for a note, for a loss below
-#: `_LOW`: rows that are alike are learned in 70 to 100.
+#: Iterations within which text is not learned: rows that are alike take 70 to 100.
 _QUICKLY = 30
 #: Nats below which little is left to learn.
 _MODEST = 0.3
@@ -184,11 +183,10 @@ def _too_low(losses: Series) -> dict[str, Measurement]:
         return {}
     values, iterations = losses.values, losses.iterations
     with np.errstate(invalid="ignore"):
-        is_low = (values < _LOW) & (iterations <= 10 * _QUICKLY)
-        is_lower = (values <= _LOW_SHARE * start) & (iterations <= _QUICKLY)
-        hits = np.flatnonzero((values > 0) & (is_low | is_lower))
+        is_low = (values > 0) & (values <= max(_LOW_SHARE * start, _LOW))
+        hits = np.flatnonzero(is_low & (iterations <= _QUICKLY))
     if not len(hits):
         return {}
     iteration, loss = int(iterations[hits[0]]), float(values[hits[0]])
     low = {"low_at": iteration, "low_loss": loss, "low_from": start}
-    return {**low, "next_to_nothing": loss < _LOW and iteration <= _QUICKLY}
+    return {**low, "next_to_nothing": loss < _LOW}

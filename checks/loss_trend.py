@@ -113,7 +113,8 @@ def loss_trend(
             # Whether it is known that training began from the base model.
             is_fresh = config is not None or log.resumed is False
             yield from _never_learned(segment, curve, is_fresh=is_fresh)
-    yield from courses(log, has_risen="overfitting" in by_code)
+    is_told = not {"overfitting", "by-heart", "none-held-out"}.isdisjoint(by_code)
+    yield from courses(log, has_risen="overfitting" in by_code, is_told=is_told)
     if curve.points < ENOUGH:
         more = ", from a lower steps_per_report or a longer run"
         raise Inconclusive(

@@ -38,7 +38,7 @@ _WITH_OWN_CHECK = frozenset({"train_loss", "val_loss", "grad_norm"})
 _TABLE = SeriesTable.read("series_facts.toml")
 #: Columns of counts and clocks, and those that other sentences speak of.
 _UNTOLD = re.compile(
-    r"(?:train|val)_loss|epoch|micro|.*_of|.*tokens.*|.*(?:time|seconds|runtime|elapsed).*|eta"
+    r"(?:last_)?(?:train|val)_loss|epoch|micro|.*_of|.*tokens.*|.*(?:time|seconds|runtime|elapsed).*|eta"
     r"|.*per_(?:second|iteration)|peak_memory_gb|percentage|.*steps?|lr|learning_rate"
 )
 #: What is told before other columns, in this order: what a policy earns, how far it went for it,

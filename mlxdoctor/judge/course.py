@@ -1,4 +1,7 @@
-"""Where the losses of a log went, in sentences: what a reader of the log sees in it."""
+"""Where the losses of a log went, in sentences: what a reader of the log sees in it.
+
+First what the losses come to together, then a sentence for each.
+"""
 
 import math
 from collections.abc import Iterator
@@ -6,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from mlxdoctor.engines.series import blocks, stairs
+from mlxdoctor.engines.series import SeriesFacts, blocks, stairs
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.finding import Measurement, Seen
 from mlxdoctor.judge.curve import ENOUGH, NOISES, fall_in_noises, level_of
@@ -22,17 +25,41 @@ FALLING = 0.05
 REST = 0.1
 #: Nats, and the larger loss over the smaller, from which on the two losses stand apart.
 APART, TIMES = 0.2, 1.25
+#: Nats of a gap between the two that is told beside few validations.
+WIDE = 0.5
 #: Nats above which a loss is told as a perplexity, too: of text that the model can hardly predict.
 UNREADABLE = 4.0
+#: Nats from which on a loss is near zero: a perplexity of 1.1.
+NEAR_ZERO = 0.1
+#: The larger loss over the smaller where rows are known better than others.
+KNOWN_BETTER = 3.0
+#: Validations that show from both sides where a loss turned.
+VALIDATIONS = 4
+#: The highest loss over the first, and noises of a report, from which on a rise on the way is told.
+PEAK, PEAK_NOISES = 1.25, 8.0
 #: Other runs of a log that are told.
 MOST = 3
 
+_NEAR_ZERO = (
+    "[Both losses end near zero{both}|The training loss ends near zero and the validation loss at "
+    "{held_out:.3f}: the rows trained on are known better than others|The training loss ends near "
+    "zero, and no later validation tells of other rows].[ So end rows that are made alike or known "
+    "by heart, rows whose answer stands in what is read, and losses that are no mean over "
+    "tokens{readings}.][ Validation rows as low are much like those trained on{both}.]"
+)
+_FEW_VALIDATIONS = (
+    "The validation loss ends {gap:.2f} above the training loss, and {validations:* validation} "
+    "can't show where it turned, if it did."
+)
+
 _FELL = (
     "The {series} fell from {first:.3f} [at {unit} {first_at}|before the first update] to "
-    "{last:.3f}[, a perplexity of {perplexity:.0f},][ (median of the last {level_of} reports)| at "
-    "{unit} {last_at}][; it was lowest at "
-    "{unit} {lowest_at} ({lowest:.3f})].[ Nine tenths of the fall came by {unit} {by}.| It still "
-    "falls at the end{falling}.]"
+    "{last:.3f}[, a perplexity of {perplexity:.0f},][ (median of the last {level_of} reports, to "
+    "{until})| at {until}][, by {share:.1%} in all][; it was lowest at {unit} {lowest_at} "
+    "({lowest:.3f})].[ On the way it rose to {peak:.3f} at {unit} {peak_at}.]"
+    "[ Nine tenths of the fall came by {unit} {by}, and the other {after:,} {unit}s brought "
+    "{brought:.3f}.| Nine tenths of the fall came by {unit} {by}.| It still falls at the end"
+    "{falling}.]"
     "[ It falls in {steps:* step}, one after every {stride:,} {unit}s: so it does with each epoch "
     "where rows are learned by heart.]"
     "[ It ends {below:.2f} below the validation loss.| It ends {above:.2f} above the validation "
@@ -49,16 +76,26 @@ def fell(first: float, last: float) -> bool:
     return last > 0.0 and first - last >= max(FALL * first, VISIBLE)
 
 
-def courses(log: TrainingLog, *, has_risen: bool = False) -> Iterator[Seen]:
+def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False) -> Iterator[Seen]:
     """A sentence for each loss, the validation loss first, for the test and for the other runs.
 
     A validation loss that fell shows learning: it is not of the rows that are learned.
 
     Args:
         has_risen: whether it is told already that the validation loss rose.
+        is_told: whether it is told already what both losses come to.
     """
     segment = log.main
     validation, training = segment.finite("val_loss"), segment.finite("train_loss")
+    # An early validation says nothing of the end.
+    is_late = (
+        len(validation)
+        and len(training)
+        and 2 * validation.iterations[-1] >= training.iterations[-1]
+    )
+    held_out_last = validation.facts.last if is_late else None
+    if len(training) and not (log.is_preference or is_told):
+        yield from _together(training.facts, held_out_last, len(validation))
     if len(validation):
         held_out = _course(segment, "validation loss", validation)
         # Rows that were trained on show nothing that was learned for others.
@@ -71,10 +108,10 @@ def courses(log: TrainingLog, *, has_risen: bool = False) -> Iterator[Seen]:
             {key: log.notes.header.get(key) for key in ("mean_loss", "steps")},
         )
     if len(training):
-        # An early validation says nothing of the end.
-        is_late = len(validation) and 2 * validation.iterations[-1] >= training.iterations[-1]
-        gap = validation.facts.last - training.facts.end if is_late else 0.0
+        gap = held_out_last - training.facts.end if held_out_last is not None else 0.0
         yield _course(segment, "training loss", training, 0.0 if log.is_preference else gap)
+    if told := closing(segment):
+        yield Seen("A summary at the end of the log has {told}.", {"told": ", ".join(told)})
     if log.notes.test_loss is not None:
         yield Seen("The test loss is {test_loss:.3f}.", {"test_loss": log.notes.test_loss})
     others = [_of_another(one) for one in log.segments if one is not segment]
@@ -93,6 +130,19 @@ def courses(log: TrainingLog, *, has_risen: bool = False) -> Iterator[Seen]:
         )
 
 
+def _together(training: SeriesFacts, held_out: float | None, validations: int) -> Iterator[Seen]:
+    """What both losses come to, `held_out` being the last validation loss of the trained model."""
+    end, apart = training.end, (held_out or 0.0) - training.end
+    is_better = held_out is not None and held_out >= max(KNOWN_BETTER * end, NEAR_ZERO)
+    both = "" if held_out is not None and held_out < NEAR_ZERO else None
+    if 0.0 <= end < NEAR_ZERO and (held_out is None or is_better or both is not None):
+        readings = None if is_better else ""
+        known = {"both": both, "held_out": held_out, "readings": readings}
+        yield Seen(_NEAR_ZERO, known)
+    if validations < VALIDATIONS and apart >= WIDE and (held_out or 0.0) >= TIMES * end > 0.0:
+        yield Seen(_FEW_VALIDATIONS, {"gap": apart, "validations": validations})
+
+
 def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> Seen:
     values, places, facts = losses.values, losses.iterations, losses.facts
     is_held_out = words.startswith("validation")
@@ -104,12 +154,18 @@ def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> S
         "first": facts.first,
         "first_at": None if is_base else int(places[0]),
         "last": last,
-        "last_at": int(places[-1]),
+        "until": f"{segment.unit} {places[-1]}",
     }
+    announced = segment.announced_iterations
+    if not is_held_out and announced is not None and places[-1] <= announced:
+        named["until"] = f"{segment.unit} {places[-1]} of {announced}"
     shows_start = is_held_out or segment.shows_start
     # Among noisy reports the first may be a high one.
     is_noise = len(values) >= ENOUGH and fall_in_noises(facts) <= CHANCE
-    if len(values) < 2 or not shows_start or is_noise or not fell(facts.first, last):
+    # A small fall shows where many reports agree on it.
+    is_clear = len(values) >= ENOUGH and facts.end > 0.0 and fall_in_noises(facts) > NOISES
+    has_fallen = fell(facts.first, last) or (is_clear and facts.first > last)
+    if len(values) < 2 or not shows_start or is_noise or not has_fallen:
         named |= {
             "last": facts.last,
             "only": facts.first if f"{np.ptp(values):.3f}" == "0.000" else None,
@@ -128,12 +184,19 @@ def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> S
     is_noisy = len(values) >= ENOUGH and facts.first - floor <= NOISES * facts.noise
     is_early = is_early and not is_noisy
     falls_on = len(values) > 2 and values[-2] - last >= FALLING * (facts.first - last)
+    has_peak = facts.highest - facts.first >= PEAK_NOISES * facts.noise
     named |= {
         "level_of": None if is_held_out else level_of(facts),
         "lowest_at": facts.lowest_at if is_held_out and facts.lowest < last else None,
         "lowest": facts.lowest,
         "perplexity": math.exp(last) if UNREADABLE <= last < 20.0 else None,
+        "share": None if fell(facts.first, last) else 1.0 - last / facts.first,
+        "peak": facts.highest if facts.highest >= PEAK * facts.first and has_peak else None,
+        "peak_at": facts.highest_at,
         "by": int(places[by]) if is_early else None,
+        "after": int(places[-1] - places[by]),
+        # Of noisy reports two single ones tell nothing of what lies between.
+        "brought": max(float(values[by]) - last, 0.0) if is_held_out else None,
         "falling": "" if is_held_out and falls_on else None,
     }
     at, levels = blocks(places, values)
@@ -142,7 +205,17 @@ def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> S
     larger, smaller = max(last, last + gap), min(last, last + gap)
     if abs(gap) >= APART and larger >= TIMES * smaller:
         named["below" if gap > 0.0 else "above"] = abs(gap)
-    return Seen(_FELL, named, learned=is_held_out, fell=not is_held_out)
+    shows = fell(facts.first, last)
+    return Seen(_FELL, named, learned=is_held_out and shows, fell=not is_held_out and shows)
+
+
+def closing(segment: Segment) -> list[str]:
+    """What a trainer's summary behind its reports says of the losses, in clauses."""
+    return [
+        f"a {words} loss of {losses.values[0]:.3f}"
+        for name, words in (("last_val_loss", "validation"), ("last_train_loss", "training"))
+        if (losses := segment.get(name)) is not None and len(losses) == 1
+    ]
 
 
 def _of_another(segment: Segment) -> str:

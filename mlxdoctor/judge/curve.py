@@ -46,8 +46,13 @@ def loss_figures(segment: Segment, name: str) -> dict[str, Measurement]:
     if name.endswith("_per_second") and len(memory := segment.finite("peak_memory_gb")):
         return {"memory": memory.facts.highest}
     if name == "seconds_per_iteration":
-        took = segment.finite("val_seconds")
-        return {"val_seconds": took.facts.highest if len(took) else None}
+        took, planned = segment.finite("val_seconds"), segment.announced_iterations
+        speed = segment.finite("iterations_per_second").facts.median
+        return {
+            "val_seconds": took.facts.highest if len(took) else None,
+            "planned": planned,
+            "hours": planned / speed / 3600 if planned and speed > 0.0 else None,
+        }
     if name == "val_loss":
         named, losses = _validated(segment), segment.get("train_loss")
         if losses is not None and (rise := losses.facts.end - losses.facts.minimum) > 0.0:

@@ -225,3 +225,50 @@ def test_of_a_run_without_a_report_the_first_exception_counts(logs: LogWriter) -
     assert "ArrowInvalid" in before.message
     after = finding(judge(log_failures, logs.text(START, *REPORTS, *lines)), "traceback")
     assert "TypeError" in after.message
+
+
+HEAD = (
+    "***** Running training *****",
+    "  Num examples = 900",
+    "  Num Epochs = 2",
+    "  Total train batch size (w. parallel, distributed & accumulation) = 64",
+    "  Total optimization steps = 28",
+    "  Number of trainable parameters = 150,460,928",
+)
+
+
+def test_what_a_log_without_a_loss_says(logs: LogWriter) -> None:
+    outcome = judge(log_failures, logs.text(*HEAD, "  4%|▎   | 1/28 [00:31<14:22, 31.96s/it]"))
+    assert [seen.message for seen in outcome.seen] == [
+        "The log has no loss: it ends at step 1 of 28. It speaks of 900 rows to train on, 2 "
+        "epochs, 64 rows an update, 28 updates, 150.5 M trained parameters."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("last", "close", "hit"),
+    [
+        (10, (), True),
+        # The next report would have come after the end.
+        (20, (), False),
+        (10, ("{'train_runtime': 9.1, 'train_steps_per_second': 2.0, 'train_loss': 1.9}",), False),
+    ],
+)
+def test_an_early_end_as_transformers_shows_it(
+    logs: LogWriter, last: int, close: tuple[str, ...], hit: bool
+) -> None:
+    reports = [f"{{'loss': 2.0, 'grad_norm': 1.0, 'step': {at}}}" for at in range(5, last + 1, 5)]
+    head = [line.replace("28", "23") for line in HEAD]
+    outcome = judge(log_failures, logs.text(*head, *reports, *close))
+    assert ("ends-early" in severities(outcome)) is hit
+
+
+def test_an_earlier_start_that_failed(logs: LogWriter) -> None:
+    log = logs.text(
+        *HEAD,
+        "ERROR - Training failed: 'ProgressCallback' object has no attribute 'on_train_begin'",
+        "INFO - Training completed successfully",
+    )
+    (failed,) = judge(log_failures, log).findings
+    assert failed.severity.value == "info"
+    assert "and a later start came to its end" in failed.message

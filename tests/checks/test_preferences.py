@@ -213,7 +213,7 @@ def test_missing_rewards(logs: LogWriter) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reports", "step", "is_said"), [(50, 0.0, True), (49, 0.0, False), (50, 0.02, False)]
+    ("reports", "step", "is_said"), [(20, 0.0, True), (19, 0.0, False), (50, 0.02, False)]
 )
 def test_a_reward_that_stays_where_it_was(
     logs: LogWriter, reports: int, step: float, is_said: bool

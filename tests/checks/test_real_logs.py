@@ -59,7 +59,7 @@ SIGNS = {
     "overfitting": ["loss-trend.overfitting", "series-facts.same-token-count info"],
     "rate-far-too-high-nan": ["loss-finite.non-finite"],
     "rate-too-low": ["loss-trend.never-learned"],
-    "targets-too-long": ["loss-level.suspiciously-low info"],
+    "targets-too-long": [],
     "CONTROL-torch-transformers-35438-ga1": ["loss-level.starts-near-uniform info"],
     "torch-unsloth-255-plain": ["loss-level.starts-near-uniform info"],
 }

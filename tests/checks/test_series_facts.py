@@ -41,6 +41,7 @@ def test_every_entry_names_figures_that_there_are(logs: LogWriter, name: str) ->
         log = logs.losses(values, {1: 2.0, 50: 1.9})
         columns = Columns(log.main.series, partial(loss_figures, log.main))
         known |= columns.figures("train_loss").keys() | columns.figures("val_loss").keys()
+        known |= loss_figures(log.main, "seconds_per_iteration").keys()
     # Other checks name their own figures in their source.
     own = files("mlxdoctor.checks").joinpath(name.replace(".toml", ".py")).read_text("utf-8")
     known |= set(re.findall(r"[\"_](\w+)\"", own))

@@ -19,7 +19,7 @@ from tests.checks.log_evidence import LogWriter
             [
                 "The validation loss fell from 2.900 before the first update to 0.780 at iteration "
                 "50; it was lowest at iteration 30 (0.750). Nine tenths of the fall came by "
-                "iteration 20.",
+                "iteration 20, and the other 30 iterations brought 0.020.",
                 "The training loss fell from 2.800 at iteration 10 to 1.000 at iteration 50. Nine "
                 "tenths of the fall came by iteration 30. It ends 0.22 above the validation loss.",
             ],
@@ -60,6 +60,69 @@ def test_a_loss(
     assert all(one.startswith(start) for one, start in zip(told, said, strict=True))
     # An early validation is not held against the end.
     assert ("It ends" in told[-1]) == ("It ends" in said[-1])
+
+
+@pytest.mark.parametrize(
+    ("train", "val", "said"),
+    [
+        ([2.0, 0.5, 0.03], {1: 2.0, 30: 0.05}, "Both losses end near zero. So end rows"),
+        (
+            [2.0, 0.5, 0.03],
+            {1: 2.0, 30: 0.4},
+            "The training loss ends near zero and the validation loss at 0.400: the rows trained "
+            "on are known better than others.",
+        ),
+        ([2.0, 0.5, 0.03], {1: 2.0}, "The training loss ends near zero, and no later validation"),
+        # Neither as low nor far above.
+        ([2.0, 0.5, 0.09], {1: 2.0, 30: 0.12}, ""),
+        (
+            [4.0, 3.0, 2.0],
+            {1: 5.0, 30: 3.2},
+            "The validation loss ends 1.20 above the training loss, and 2 validations can't show "
+            "where it turned, if it did.",
+        ),
+        ([4.0, 3.0, 2.0], {1: 5.0, 10: 4.0, 20: 3.5, 30: 3.2}, ""),
+    ],
+)
+def test_what_both_losses_come_to(
+    logs: LogWriter, train: Sequence[float], val: dict[int, float], said: str
+) -> None:
+    log = logs.losses(train, val)
+    told = [fill(seen.message, seen.measured) for seen in courses(log)]
+    others = [one for one in told if " fell from " not in one and "loss is " not in one]
+    assert [one.startswith(said) for one in others] == [True] * bool(said)
+    assert not any("end near zero" in seen.message for seen in courses(log, is_told=True))
+
+
+def test_a_small_fall_that_many_reports_agree_on(logs: LogWriter) -> None:
+    losses = [1.7 - 0.004 * min(i, 15) for i in range(40)]
+    (seen,) = courses(logs.losses(losses))
+    assert "to 1.640 (median of the last 8 reports, to iteration 400), by 3.5% in all." in fill(
+        seen.message, seen.measured
+    )
+    assert not seen.fell
+
+
+def test_how_long_the_run_was_to_be(logs: LogWriter) -> None:
+    log = logs.losses([3.0, 1.0], head=["Starting training..., iters: 30"])
+    (seen,) = courses(log)
+    assert fill(seen.message, seen.measured).endswith("to 1.000 at iteration 20 of 30.")
+
+
+def test_a_rise_on_the_way(logs: LogWriter) -> None:
+    (seen,) = courses(logs.losses([1.5, 5.2, *[0.4, 0.3] * 6, 0.2]))
+    assert "On the way it rose to 5.200 at iteration 20." in fill(seen.message, seen.measured)
+
+
+def test_a_closing_summary(logs: LogWriter) -> None:
+    log = logs.text(
+        "Iter 1: Val loss 2.4, Val took 1.0s",
+        "Iter 10: Train loss 1.3, It/sec 1.0",
+        "  Final val loss:       1.05",
+    )
+    assert "A summary at the end of the log has a validation loss of 1.050." in [
+        fill(seen.message, seen.measured) for seen in courses(log)
+    ]
 
 
 def test_only_held_out_rows_show_learning(logs: LogWriter) -> None:

@@ -41,6 +41,7 @@ _MODE = re.compile(
     r"|^\s{0,4}Starting ([A-Z][A-Za-z]{0,9}PO|KTO|RLOO) Training\b",
     re.IGNORECASE,
 )
+_BAR = re.compile(r"\|\s{0,4}(\d{1,9})/(\d{1,9}) \[\d")
 _TEST = re.compile(r"[Tt]est[ _]loss:?\s+([\w.+-]+?)(?:,\s*Test ppl\s+[\w.+-]+?)?\.?\s*$")
 _VERSION = re.compile(
     r"\b(mlx(?:[-_](?:lm(?:[-_]lora)?|vlm|tune))?|unsloth(?:_zoo)?|transformers|torch)"
@@ -70,7 +71,7 @@ class Events(LineFormat):
             or self._parameters(line)
             or self._started(number, line)
             or self._warned(number, line)
-            or self._introduced(line)
+            or self._introduced(number, line)
         )
 
     def _saved(self, number: int, line: str) -> bool:
@@ -135,7 +136,7 @@ class Events(LineFormat):
                 return True
         return False
 
-    def _introduced(self, line: str) -> bool:
+    def _introduced(self, number: int, line: str) -> bool:
         """Whether the line names versions, the machine or settings; the first of each counts."""
         versions, header = self.notes.versions, self.notes.header
         named = _VERSION.findall(line)
@@ -144,9 +145,19 @@ class Events(LineFormat):
         is_known = bool(named)
         for entry, pattern in _HEADER.items() if len(header) < MAX_HEADER else ():
             if stated := pattern.search(line):
-                header.setdefault(entry, next(filter(None, stated.groups())).rstrip(".,:"))
+                value = next(filter(None, stated.groups())).rstrip(".,:")
+                header.setdefault(entry, value)
+                if entry == "steps":
+                    self.notes.announce(number, _amount(value))
                 is_known = True
-        return is_known
+        return is_known or self._counted(line)
+
+    def _counted(self, line: str) -> bool:
+        """Whether the line is a progress bar of the steps that were announced."""
+        bar = _BAR.search(line) if self.notes.announced else None
+        if bar is not None and int(bar[2]) == self.notes.announced[-1][1]:
+            self.notes.header["step"] = bar[1]
+        return False
 
 
 def _amount(text: str) -> float:
