@@ -66,7 +66,11 @@ _FAILURES = {
         "The system kills what takes too much memory: watch it, and train a smaller batch.",
     ),
     "aborted": _failure_of("the process aborted", _READ),
-    "gpu-error": _failure_of("the GPU reported an error", _READ),
+    "gpu-error": _failure_of(
+        "the GPU reported an error",
+        "Close what else uses the GPU, and resume from the last save. Where it ends at the same "
+        "place again, train smaller batches or shorter rows.",
+    ),
     "interrupted": Symptom.warning("the run was interrupted by hand", _ENDED, _READ, says=_FAILED),
 }
 #: What is said of one that did not end the run.
@@ -171,8 +175,8 @@ def log_failures(log: TrainingLog) -> Iterator[Sign | Seen]:
     failures = log.notes.failures
     # Of a log without a report an earlier start, where a later one came to its end.
     begun = segment.last_line or max(log.notes.ended, default=0)
-    fatal = [each for each in failures if begun < each.line_number <= over]
-    survived = [each for each in failures if each.line_number <= begun]
+    fatal = [each for each in failures if begun <= each.line_number <= over]
+    survived = [each for each in failures if each.line_number < begun]
     later = [each for each in failures if each.line_number > over]
     if fatal:
         when = f" after {segment.unit} {reached}" if reached is not None else ""
@@ -252,7 +256,7 @@ def _failure(
     meant = _FAILURES[worst.kind].meaning
     story = (meant if ended else _BESIDE.get(worst.kind, meant)) + when
     place = _short(worst.place)
-    is_quoted = worst.kind == "traceback" and worst.text[:9] != "Traceback"
+    is_quoted = worst.kind in ("traceback", "gpu-error") and worst.text[:9] != "Traceback"
     memory = log.main.get("peak_memory_gb")
     remedy = meaning.remedy if meaning is not None else None
     return Sign(

@@ -42,8 +42,16 @@ from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.exhibits import LossCurve
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Unsought
-from mlxdoctor.judge.course import FALL, courses, fell
-from mlxdoctor.judge.curve import ENOUGH, fall_in_noises, level_of, loss_figures, start_of
+from mlxdoctor.judge.course import courses, fell
+from mlxdoctor.judge.curve import (
+    ENOUGH,
+    FALL,
+    begins_high,
+    fall_in_noises,
+    level_of,
+    loss_figures,
+    start_of,
+)
 from mlxdoctor.judge.series_table import Columns, SeriesTable
 from mlxdoctor.measure.exhibited import losses_shown
 from mlxdoctor.measure.logged_levels import rows_gone_over
@@ -57,6 +65,8 @@ _POSSIBLE_FALL = 0.15
 #: Iterations in which a loss need not fall, and those after which one that did not is an error:
 #: warm-up and low rates need some.
 _FEW_ITERATIONS, _ITERATIONS = 20, 100
+#: Share of the announced iterations in which a rate may still warm up.
+_BEGUN = 0.1
 #: Noises of a level by which the end lies below the start, be the slope what it may.
 _CERTAIN = 4.0
 #: Shares of the first pass between which both losses are compared: past the steepest part, and
@@ -163,8 +173,13 @@ def _never_learned(segment: Segment, curve: SeriesFacts, *, is_fresh: bool) -> I
     constant = validation.first if validation.is_constant and validation.points > 2 else None
     # The slope of a curve that falls only at its start is zero: the levels show that it fell.
     is_lower = fall_in_noises(curve) > _CERTAIN
+    # A first report far above the others: what fell, fell before the second level begins.
+    is_lower |= begins_high(curve)
+    is_begun = segment.announced_iterations is None or (
+        losses.iterations[-1] >= _BEGUN * segment.announced_iterations
+    )
     learned = 1.0 - curve.end / start if is_base else 0.0
-    learned = max(learned, curve.fall if is_lower else 0.0)
+    learned = max(learned, 1.0 - curve.end / max(start, curve.first) if is_lower else 0.0)
     line = trend(losses.iterations, losses.values)
     span = float(losses.iterations[-1] - losses.iterations[0])
     fall, at_most = -line.slope * span / curve.start, -line.low * span / curve.start
@@ -174,7 +189,7 @@ def _never_learned(segment: Segment, curve: SeriesFacts, *, is_fresh: bool) -> I
     # Levels of noisy reports may differ by as much; a line through all of them decides for a fall.
     is_open = _opens_late(segment) or max(at_most - _POSSIBLE_FALL, curve.fall - FALL) >= 0.0
     is_short = segment.axis in ("iteration", "step") and losses.iterations[-1] < _FEW_ITERATIONS
-    if constant is None and (is_open or is_short):
+    if constant is None and (is_open or is_short or not is_begun):
         return
     is_long = bool(losses.iterations[-1] >= _ITERATIONS)
     is_certain = constant is not None or (is_long and at_most < FALL and is_fresh)

@@ -30,11 +30,13 @@ from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.evidence.logs.metric_names import ROLES
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.finding import Seen, Sign, Unsought
-from mlxdoctor.judge.curve import loss_figures
+from mlxdoctor.judge.curve import level_of, loss_figures
 from mlxdoctor.judge.series_table import Columns, SeriesTable
 
 #: Columns with a check of their own: of these only the patterns that name them are reported.
-_WITH_OWN_CHECK = frozenset({"train_loss", "val_loss", "grad_norm"})
+_WITH_OWN_CHECK = frozenset(
+    {"train_loss", "val_loss", "grad_norm", "last_train_loss", "last_val_loss"}
+)
 _TABLE = SeriesTable.read("series_facts.toml")
 #: Columns of counts and clocks, and those that other sentences speak of.
 _UNTOLD = re.compile(
@@ -89,9 +91,10 @@ def _beside_a_guess(segment: Segment) -> Iterator[Seen]:
         end = losses.facts.end
         yield Seen(
             "A guess between two answers has a loss of {guess:.3f}: the training loss begins "
-            "there, and ends {apart:.3f} {side} it.",
+            "there, and ends {apart:.3f} {side} it[ (median of the last {level_of} reports)].",
             {
                 "guess": _PAIR,
+                "level_of": level_of(losses.facts),
                 "apart": abs(_PAIR - end),
                 "side": "below" if end < _PAIR else "above",
             },

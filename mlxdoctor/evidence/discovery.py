@@ -26,7 +26,7 @@ from mlxdoctor.evidence.run_files import (
     iteration_in,
 )
 from mlxdoctor.evidence.source import Sniffed, read_json_object, require_file
-from mlxdoctor.evidence.training_log import looks_like_log, looks_like_unread_log
+from mlxdoctor.evidence.training_log import holds_history, looks_like_log, looks_like_unread_log
 from mlxdoctor.finding import some_of
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
@@ -287,6 +287,7 @@ _BY_CONTENT: tuple[tuple[str, frozenset[str], Callable[[Sniffed], bool]], ...] =
         lambda file: is_recorded_answer(file.record.keys(), file.path.stem),
     ),
     ("data", _TEXT_SUFFIXES, lambda file: Features().format_of(file.record) in _FORMATS_OF_ROWS),
+    ("logs", frozenset((".json",)), lambda file: holds_history(file.path)),
     ("config", _SETTINGS_SUFFIXES, TrainingConfig.is_held_by),
     ("metrics", _TEXT_SUFFIXES, ReportedMetrics.is_held_by),
     ("logs", _TEXT_SUFFIXES, lambda file: looks_like_log(file.path)),

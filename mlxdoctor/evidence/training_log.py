@@ -28,7 +28,11 @@ _LOG_NAME = re.compile(
     re.IGNORECASE,
 )
 _LOG_SUFFIXES = frozenset((".log", ".out", ".err", ".txt", ".csv", ".tsv", ".jsonl"))
-#: Such lines that make a file a log.
+#: Validations that are a course of their own.
+COURSE = 3
+#: A loss in a JSON document.
+_LOSS_OF_A_TIME = re.compile(r'[{,]\s{0,40}"(?:\w{0,20}_)?loss"\s{0,4}:\s{0,4}-?[\dN]')
+#: Such lines, or such losses, that make a file a log.
 MIN_LIKE_REPORTS = 3
 #: How a notebook's name ends.
 NOTEBOOK = ".ipynb"
@@ -119,8 +123,12 @@ class TrainingLog:
 
 
 def _judged(segments: Sequence[Segment]) -> Segment:
-    """The run to judge: the last with training losses, else the last."""
-    trained = [segment for segment in segments if segment.get("train_loss") is not None]
+    """The run to judge: the last with training losses or a course of others, else the last."""
+    trained = [
+        segment
+        for segment in segments
+        if segment.get("train_loss") is not None or len(segment.finite("val_loss")) >= COURSE
+    ]
     return (trained or list(segments) or [Segment({}, 0, 0)])[-1]
 
 
@@ -157,6 +165,8 @@ def looks_like_log(path: Path) -> bool:
     Raises:
         InputError: the file can't be read, or is a device or a pipe.
     """
+    if holds_history(path):
+        return True
     # Pictures stand between a notebook's outputs: its beginning and its end tell nothing.
     is_notebook = path.suffix == NOTEBOOK
     texts = [read_text(path, "json_bytes")[0]] if is_notebook else _ends(path)
@@ -165,6 +175,17 @@ def looks_like_log(path: Path) -> bool:
         return True
     said = (_notes(text, path) for text in texts)
     return any(bool(notes.formats) or notes.tell_of_training for notes in said)
+
+
+def holds_history(path: Path) -> bool:
+    """Whether a file is a JSON document with losses of several times, whatever else it states.
+
+    Raises:
+        InputError: as `looks_like_log`.
+    """
+    if path.suffix != ".json":
+        return False
+    return sum(len(_LOSS_OF_A_TIME.findall(text)) for text in _ends(path)) >= MIN_LIKE_REPORTS
 
 
 def looks_like_unread_log(path: Path) -> bool:

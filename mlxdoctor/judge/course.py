@@ -12,11 +12,10 @@ import numpy as np
 from mlxdoctor.engines.series import SeriesFacts, blocks, stairs
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.finding import Measurement, Seen
-from mlxdoctor.judge.curve import ENOUGH, NOISES, fall_in_noises, level_of
+from mlxdoctor.judge.curve import ENOUGH, FALL, NOISES, begins_high, fall_in_noises, level_of
 
-#: Least fall that shows learning, as a share of the first loss: under 0.02 with a rate of 0 or
-#: 1e-7, 0.42 in the slowest healthy run. And one that three decimals show.
-FALL, VISIBLE = 0.05, 1e-3
+#: Nats that three decimals show.
+VISIBLE = 1e-3
 #: Noises of a level within which a fall shows nothing: two levels differ by as much by chance.
 CHANCE = 2.0
 #: Share of its fall by which a validation loss that still falls lies below the one before.
@@ -58,8 +57,8 @@ _FELL = (
     "{until})| at {until}][, by {share:.1%} in all][; it was lowest at {unit} {lowest_at} "
     "({lowest:.3f})].[ On the way it rose to {peak:.3f} at {unit} {peak_at}.]"
     "[ Nine tenths of the fall came by {unit} {by}, and the other {after:,} {unit}s brought "
-    "{brought:.3f}.| Nine tenths of the fall came by {unit} {by}.| It still falls at the end"
-    "{falling}.]"
+    "{brought:.3f} at most.| Nine tenths of the fall came by {unit} {by}.| It still falls at the "
+    "end{falling}.]"
     "[ It falls in {steps:* step}, one after every {stride:,} {unit}s: so it does with each epoch "
     "where rows are learned by heart.]"
     "[ It ends {below:.2f} below the validation loss.| It ends {above:.2f} above the validation "
@@ -67,7 +66,7 @@ _FELL = (
 )
 _LIES = (
     "The {series} [is {only:.3f}|goes from {first:.3f} to {last:.3f}, between {low:.3f}{low_at} "
-    "and {high:.3f}] ({count:* report}, {unit} {first_at}[ to {last_at}])."
+    "and {high:.3f}] ({count:* report}, {unit} {first_at}[{of}| to {last_at}])."
 )
 
 
@@ -94,6 +93,17 @@ def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False)
         and 2 * validation.iterations[-1] >= training.iterations[-1]
     )
     held_out_last = validation.facts.last if is_late else None
+    if len(training) and not segment.shows_start:
+        epochs = segment.finite("epoch").facts
+        yield Seen(
+            "The log begins [in epoch {epoch:.3g}|at {unit} {first}]: how the run began is not in "
+            "it.",
+            {
+                "epoch": epochs.first if segment.axis == "row" and epochs.points else None,
+                "unit": segment.unit,
+                "first": int(training.iterations[0]),
+            },
+        )
     if len(training) and not (log.is_preference or is_told):
         yield from _together(training.facts, held_out_last, len(validation))
     if len(validation):
@@ -135,7 +145,8 @@ def _together(training: SeriesFacts, held_out: float | None, validations: int) -
     end, apart = training.end, (held_out or 0.0) - training.end
     is_better = held_out is not None and held_out >= max(KNOWN_BETTER * end, NEAR_ZERO)
     both = "" if held_out is not None and held_out < NEAR_ZERO else None
-    if 0.0 <= end < NEAR_ZERO and (held_out is None or is_better or both is not None):
+    # An exact zero is no loss.
+    if 0.0 < end < NEAR_ZERO and (held_out is None or is_better or both is not None):
         readings = None if is_better else ""
         known = {"both": both, "held_out": held_out, "readings": readings}
         yield Seen(_NEAR_ZERO, known)
@@ -154,14 +165,14 @@ def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> S
         "first": facts.first,
         "first_at": None if is_base else int(places[0]),
         "last": last,
-        "until": f"{segment.unit} {places[-1]}",
     }
     announced = segment.announced_iterations
-    if not is_held_out and announced is not None and places[-1] <= announced:
-        named["until"] = f"{segment.unit} {places[-1]} of {announced}"
+    of_all = f" of {announced}" if announced is not None and places[-1] <= announced else ""
+    until = f"{places[-1]}{'' if is_held_out else of_all}"
+    named["until"] = f"{segment.unit} {until}"
     shows_start = is_held_out or segment.shows_start
     # Among noisy reports the first may be a high one.
-    is_noise = len(values) >= ENOUGH and fall_in_noises(facts) <= CHANCE
+    is_noise = len(values) >= ENOUGH and fall_in_noises(facts) <= CHANCE and not begins_high(facts)
     # A small fall shows where many reports agree on it.
     is_clear = len(values) >= ENOUGH and facts.end > 0.0 and fall_in_noises(facts) > NOISES
     has_fallen = fell(facts.first, last) or (is_clear and facts.first > last)
@@ -174,7 +185,8 @@ def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> S
             "high": facts.highest,
             "count": len(values),
             "first_at": int(places[0]),
-            "last_at": int(places[-1]) if len(values) > 1 else None,
+            "last_at": until if len(values) > 1 else None,
+            "of": of_all if len(values) == 1 else None,
         }
         return Seen(_LIES, named)
     floor = min(facts.lowest, last) if is_held_out else last
@@ -196,7 +208,7 @@ def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> S
         "by": int(places[by]) if is_early else None,
         "after": int(places[-1] - places[by]),
         # Of noisy reports two single ones tell nothing of what lies between.
-        "brought": max(float(values[by]) - last, 0.0) if is_held_out else None,
+        "brought": float(values[by]) - floor if is_held_out else None,
         "falling": "" if is_held_out and falls_on else None,
     }
     at, levels = blocks(places, values)
@@ -214,7 +226,7 @@ def closing(segment: Segment) -> list[str]:
     return [
         f"a {words} loss of {losses.values[0]:.3f}"
         for name, words in (("last_val_loss", "validation"), ("last_train_loss", "training"))
-        if (losses := segment.get(name)) is not None and len(losses) == 1
+        if len(losses := segment.finite(name)) == 1
     ]
 
 

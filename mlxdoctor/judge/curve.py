@@ -19,8 +19,13 @@ ENOUGH = 10
 LAST = 3
 #: Noises of one report that the last quarter of a curve has to stand above where the run began.
 NOISES = 4.0
+#: Least fall that shows learning, as a share of the first loss: under 0.02 with a rate of 0 or
+#: 1e-7, 0.42 in the slowest healthy run.
+FALL = 0.05
 #: Nats above the start from which on a loss that ends far above it has departed.
 DEPARTED = 0.5
+#: Seconds of a validation that looked at rows.
+LOOKED = 0.05
 #: Words of a metric that tells more of training on preferences than its loss.
 REWARDS = frozenset({"reward", "rewards", "margin", "margins", "r"})
 
@@ -58,7 +63,7 @@ def loss_figures(segment: Segment, name: str) -> dict[str, Measurement]:
         if losses is not None and (rise := losses.facts.end - losses.facts.minimum) > 0.0:
             # How far below the end of a training loss that rose, as a share of the rise.
             named["below_rise"] = (losses.facts.end - segment.series[name].facts.last) / rise
-        return named
+        return named | _broken(segment)
     if name != "train_loss":
         return {}
     losses, facts = segment.series[name], segment.series[name].facts
@@ -75,6 +80,15 @@ def loss_figures(segment: Segment, name: str) -> dict[str, Measurement]:
     if facts.points and segment.shows_start:
         named |= _since_start(segment, losses.finite, facts)
     return named
+
+
+def _broken(segment: Segment) -> dict[str, Measurement]:
+    """Whether a validation that is no number looked at rows, and no sound report follows it."""
+    validation, losses = segment.series["val_loss"], segment.finite("train_loss")
+    took = segment.finite("val_seconds").facts.highest
+    first = validation.facts.non_finite.first
+    follows = first is not None and bool((losses.iterations > first).any())
+    return {"took": took, "is_broken": took >= LOOKED and first is not None and not follows}
 
 
 def _validated(segment: Segment) -> dict[str, Measurement]:
@@ -163,6 +177,11 @@ def fall_in_noises(facts: SeriesFacts) -> float:
     noise = facts.noise / math.sqrt(facts.edge)
     fall = facts.start - facts.end
     return fall / noise if noise else math.copysign(math.inf, fall) if fall else 0.0
+
+
+def begins_high(facts: SeriesFacts) -> bool:
+    """Whether the first report stands far above the last: it fell before the first level ends."""
+    return facts.first - facts.end > NOISES * facts.noise + FALL * facts.first
 
 
 def level_of(facts: SeriesFacts) -> int | None:

@@ -36,6 +36,7 @@ def test_nan_after_good_reports(logs: LogWriter) -> None:
         ([NAN, NAN], {1: 1.9}, {"non-finite": "error"}),
         ([NAN, NAN], {1: NAN}, {"non-finite-before-training": "error"}),
         ([2.0, 1.5], {1: NAN, 20: NAN}, {"validation-non-finite": "warning"}),
+        ([2.0, 1.5], {1: 2.1, 20: NAN}, {"validation-broken": "warning"}),
         ([1.0, 0.0, 0.0], {}, {"exact-zero": "error"}),
         ([0.0, 0.0], {}, {"exact-zero": "error"}),
         # What crept down to 0 was rounded.

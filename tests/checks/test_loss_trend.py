@@ -68,6 +68,23 @@ def risen(last: float) -> dict[int, float]:
             {},
             "overfitting info",
         ),
+        # The last of five is no noise where it is half as high again.
+        (
+            decay(40, 3.0, 0.4, 0.01),
+            {1: 3.0, 100: 0.9, 200: 0.8, 400: 1.3},
+            {},
+            "overfitting warning",
+        ),
+        (decay(40, 3.0, 0.4, 0.01), {1: 3.0, 100: 0.9, 200: 0.8, 400: 1.0}, {}, ""),
+        # A first report far above the others shows a fall, and a warm-up none.
+        ([2.05, 1.8, *[1.7, 1.72] * 20], {}, {}, ""),
+        (decay(40, 0.7, 0.7, 0.01), {}, {"head": ["Starting training..., iters: 5000"]}, ""),
+        (
+            decay(40, 0.7, 0.7, 0.001),
+            {},
+            {"head": ["Starting training..., iters: 400"]},
+            "never-learned warning",
+        ),
         # Rows known by heart.
         (decay(40, 3.0, 0.1, 0.01), CLIMBING, {}, "overfitting error"),
         (decay(40, 3.0, 0.1, 0.01), FLAT, {}, "overfitting warning"),

@@ -185,6 +185,9 @@ def records(
         (EARNED, {CUT_OFF: 0.7}, {}),
         (EARNED, {CUT_OFF: 0.9}, {"cut-off": "warning"}),
         (EARNED, {CUT_OFF: 0.98}, {"cut-off": "error"}),
+        # Answers of a few tokens at last, and of some length.
+        (EARNED, {LENGTH: [500.0] * 10 + [9.0] * 10}, {"shrinks": "warning"}),
+        (EARNED, {LENGTH: [500.0] * 10 + [49.0] * 10}, {}),
         # A model that learns to end, and one that learns not to.
         (EARNED, {CUT_OFF: [0.98] * 10 + [0.3] * 10}, {}),
         (EARNED, {CUT_OFF: [0.1] * 10 + [0.98] * 10}, {}),

@@ -387,3 +387,71 @@ def test_the_end_of_a_log_that_has_no_loss(tmp_path: Path) -> None:
     (tmp_path / "tail.txt").write_text("100%|####| 9/9 [00:09<00:00]\nTraining completed!\n")
     with pytest.raises(InputError, match="a training ended, and has no loss"):
         diagnose(tmp_path / "tail.txt")
+
+
+def test_a_line_of_several_reports_and_a_loss_before_training(tmp_path: Path) -> None:
+    text = (
+        "Initial Val loss: 3.3\nIter 10: Train loss 2.9 ... Iter 20: Val loss 0.4, Train loss 0.1\n"
+    )
+    (segment,) = read(tmp_path / "a.md", text).segments
+    assert segment.series["val_loss"].iterations.tolist() == [0, 20]
+    assert segment.base_val_loss == 3.3
+    assert segment.series["train_loss"].iterations.tolist() == [10, 20]
+
+
+@pytest.mark.parametrize("mark", ["Starting training..., iters: 100", "FULL run (rank 16)"])
+def test_the_untouched_model_validated_anew_begins_a_run(tmp_path: Path, mark: str) -> None:
+    """Its loss is the same again, and the training goes on at a later iteration."""
+    first = ["Iter 1: Val loss 14.3", "Iter 5: Train loss 7.2", "Iter 5: Val loss 5.4"]
+    second = ["Iter 1: Val loss 14.3", "Iter 10: Train loss 6.0", "Iter 20: Train loss 3.9"]
+    runs = read(tmp_path / "a.log", "\n".join([*first, mark, *second])).segments
+    assert [run.series["train_loss"].values.tolist() for run in runs] == [[7.2], [6.0, 3.9]]
+
+
+def test_validations_alone_are_a_course(tmp_path: Path) -> None:
+    start = "Starting training..., iters: 100"
+    later = [f"Iter {at}: Val loss {loss}" for at, loss in ((1, 1.1), (200, 0.9), (400, 0.6))]
+    lines = [start, "Iter 1: Val loss 0.9", "Iter 20: Train loss 1.2", start, *later]
+    log = read(tmp_path / "a.log", "\n".join(lines))
+    assert log.main.series["val_loss"].values.tolist() == [1.1, 0.9, 0.6]
+
+
+def test_a_validation_that_is_summed_up_once_more_is_one(tmp_path: Path) -> None:
+    lines = [f"step:{at} - train/loss:{2.0 / at}" for at in (1, 2, 3)]
+    (segment,) = read(
+        tmp_path / "a.log", "\n".join([*lines, "step:3 - val/loss:0.19", "{'val/loss': 0.19}"])
+    ).segments
+    assert segment.series["val_loss"].values.tolist() == [0.19]
+
+
+def test_training_before_any_step_is_named_has_no_place(tmp_path: Path) -> None:
+    table = "\n".join(f"| {at} | {1.0 / at:.3f} |" for at in (10, 20, 30))
+    text = f"{{'loss': 0.8, 'epoch': 2.0}}\n\n| step | loss |\n|---|---|\n{table}\n"
+    (segment,) = read(tmp_path / "a.md", text).segments
+    assert segment.series["train_loss"].iterations.tolist() == [10, 20, 30]
+
+
+@pytest.mark.parametrize("cell", ["{}", "    <td>{}</td>"])
+def test_a_table_with_a_cell_a_line(tmp_path: Path, cell: str) -> None:
+    cells = ["Step", "Training Loss", "Validation Loss", "50", "No log", "1.5", "100", "1.2", "1.1"]
+    text = "\n\n".join(cell.format(one) for one in cells)
+    (segment,) = read(tmp_path / "a.md", f"<table>\n{text}\n</table>\nThat was it.\n7\n").segments
+    assert segment.series["val_loss"].iterations.tolist() == [50, 100]
+    assert segment.series["train_loss"].values.tolist() == [1.2]
+
+
+def test_a_history_beside_settings_is_a_log(tmp_path: Path) -> None:
+    records = [{"step": at, "loss": 2.0 / at, "val_loss": None} for at in (2, 4, 6)]
+    stated = {"base_model": "a/b", "learning_rate": 1e-4, "lora_rank": 8, "max_steps": 9}
+    (tmp_path / "summary.json").write_text(json.dumps({**stated, "course": records}))
+    report = diagnose(tmp_path / "summary.json")
+    assert [one.kind for one in report.evidence] == ["training log"]
+    assert "log-failures.ends-early" in {one.code for one in report.findings}
+
+
+def test_a_crash_that_is_noted_beside_a_report(tmp_path: Path) -> None:
+    text = "Iter 10: Train loss 1.4\nIter 20: Train loss 0.7   <-- crashed (OOM, two jobs)\n"
+    (tmp_path / "train.log").write_text(text)
+    report = diagnose(tmp_path / "train.log")
+    assert "log-failures.out-of-memory" in {one.code for one in report.findings}
+    assert "training loss fell from 1.400 at iteration 10 to 0.700" in report.seen[0].message

@@ -19,7 +19,7 @@ from tests.checks.log_evidence import LogWriter
             [
                 "The validation loss fell from 2.900 before the first update to 0.780 at iteration "
                 "50; it was lowest at iteration 30 (0.750). Nine tenths of the fall came by "
-                "iteration 20, and the other 30 iterations brought 0.020.",
+                "iteration 20, and the other 30 iterations brought 0.050 at most.",
                 "The training loss fell from 2.800 at iteration 10 to 1.000 at iteration 50. Nine "
                 "tenths of the fall came by iteration 30. It ends 0.22 above the validation loss.",
             ],

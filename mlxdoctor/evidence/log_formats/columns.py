@@ -30,8 +30,8 @@ _EXTREME = re.compile(r"__(?:MIN|MAX)$")
 
 
 @dataclass(frozen=True)
-class _Head:
-    """What is in the columns.
+class Head:
+    """What is in the columns of a table.
 
     Attributes:
         delimiter: what stands between the cells; "" for blanks.
@@ -56,7 +56,7 @@ class Columns(LineFormat):
 
     def __init__(self, log: LogSoFar) -> None:
         super().__init__(log)
-        self._head: _Head | None = None
+        self._head: Head | None = None
         self._last = -1
         #: Of a table that lies on its side: what counts its columns, and their counts.
         self._across: tuple[str, list[float]] | None = None
@@ -77,7 +77,7 @@ class Columns(LineFormat):
         if head and is_open and (follows or not is_drawn) and self._is_row(number, text, head):
             self._last = number
             return True
-        head = _meaning(_cells(text, "|"), "|") if is_drawn else _plain_head(number, text)
+        head = meaning(_cells(text, "|"), "|") if is_drawn else _plain_head(number, text)
         if head is not None:
             self._head, self._last = head, number
         return head is not None
@@ -100,7 +100,7 @@ class Columns(LineFormat):
         self._across = (snake_case(name), counts) if is_head else None
         return is_head
 
-    def _is_row(self, number: int, text: str, head: _Head) -> bool:
+    def _is_row(self, number: int, text: str, head: Head) -> bool:
         cells = _cells(text, head.delimiter)
         if not head.delimiter and len(cells) == head.size + 1 and cells[0].isdigit():
             # A data frame counts its rows in front of them.
@@ -125,7 +125,7 @@ class Columns(LineFormat):
         return head.delimiter == "|" or bool(runs)
 
 
-def _plain_head(number: int, text: str) -> _Head | None:
+def _plain_head(number: int, text: str) -> Head | None:
     """The meaning of a line of names with commas, semicolons, tabs or blanks between them."""
     if ":" in text or "=" in text or _FIGURE.search(text):
         return None
@@ -135,15 +135,15 @@ def _plain_head(number: int, text: str) -> _Head | None:
         names = _cells(text, delimiter) if delimiter else _GAP.split(text)
         if len(names) < 2:
             continue
-        head = _meaning(names, delimiter)
+        head = meaning(names, delimiter)
         # Without a step it may be a sentence, save where the log begins with it.
         if head is not None and (head.step is not None or (delimiter and number == 1)):
             return head
     return None
 
 
-def _meaning(names: Sequence[str], delimiter: str) -> _Head | None:
-    """The meaning of names of columns; None where none of them is of a training."""
+def meaning(names: Sequence[str], delimiter: str) -> Head | None:
+    """What columns with these names hold; None where none of them is of a training."""
     split = [(run.strip(), metric) for run, _, metric in (n.rpartition(" - ") for n in names)]
     lowered = [snake_case(name) for name in names]
     # Two splits side by side are their losses.
@@ -159,7 +159,7 @@ def _meaning(names: Sequence[str], delimiter: str) -> _Head | None:
             if not any("loss" in name for name in lowered):
                 return None
             metrics = tuple((index, "", name) for index, name in enumerate(lowered))
-            return _Head("|", len(names), None, metrics)
+            return Head("|", len(names), None, metrics)
         split = _side_by_side(names)
     columns = [
         (index, *split[index])
@@ -176,7 +176,7 @@ def _meaning(names: Sequence[str], delimiter: str) -> _Head | None:
             (index, run, name or raw)
             for (index, run, raw), name in zip(columns, called, strict=True)
         )
-    return _Head(delimiter, len(names), None if step is None else (step, lowered[step]), metrics)
+    return Head(delimiter, len(names), None if step is None else (step, lowered[step]), metrics)
 
 
 def _side_by_side(names: Sequence[str]) -> list[tuple[str, str]]:

@@ -38,6 +38,7 @@ _LIBRARY = re.compile(
 _RAISED = re.compile(
     r"^(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Warning|Exit)\b.*|^[A-Za-z_][\w.]*: .+"
 )
+_REPORT = re.compile(r"\W{0,4}(?:iter|step|epoch)\w{0,6}\s{0,4}\d", re.IGNORECASE)
 _BARE = re.compile(r"^(?P<name>[A-Za-z_][\w.]{0,100}(?:Error|Exception)): \S")
 _FAILURES = messages("failures")
 
@@ -87,7 +88,8 @@ class Failures(LineFormat):
             kind = kind or "traceback"
         if kind is not None:
             self._add(number, kind, line)
-        return kind is not None
+        # A remark behind a report.
+        return kind is not None and _REPORT.match(line) is None
 
     def finish(self) -> None:
         """A traceback that the log cuts off is one nonetheless."""

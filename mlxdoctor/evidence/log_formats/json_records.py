@@ -34,6 +34,10 @@ DATA_KEYS = frozenset(
 SPLIT_NAMES = ("train", "val", "valid", "validation")
 #: Keys under which trainers keep a list of records.
 _HISTORIES = ("log_history", "history", "logs", "metrics", "records")
+#: Where a record says how many updates there are to be.
+_TOTALS = ("total_steps", "max_steps")
+#: What a record under any other key has, so that it is one of a course.
+_COUNTED = frozenset((*STEPS, "epoch"))
 
 
 class JsonLines(LineFormat):
@@ -97,6 +101,7 @@ class JsonHistory(DocumentFormat):
             for number, record in enumerate(records, 1):
                 _add(self, number, record)
             if self.count:
+                _announce(self, 1, document if isinstance(document, dict) else {})
                 return ""
         if isinstance(document, dict) and any(document.get(key) == [] for key in _HISTORIES):
             # Of a run that ended before its first report.
@@ -125,12 +130,21 @@ def _add(reader: LogFormat, number: int, record: Mapping[str, Any]) -> Shape | N
     )
     if not columns:
         return None
+    if not reader.notes.announced:
+        _announce(reader, number, record)
     values = list(numbers.values())
     place, name = next((step for step in steps if is_count(values[step[0]])), (None, None))
     shape = reader.log.shape(columns, place, axis_of(name))
     shape.append(number, values)
     reader.count += 1
     return shape
+
+
+def _announce(reader: LogFormat, number: int, record: Mapping[str, Any]) -> None:
+    """Note how many updates there are to be, where a record or a document says so."""
+    total = next((as_float(record[key]) for key in _TOTALS if key in record), None)
+    if total is not None:
+        reader.notes.announce(number, total)
 
 
 @lru_cache(maxsize=4096)
@@ -147,12 +161,16 @@ def _meaning(
 
 
 def _records(document: Any) -> Iterator[Mapping[str, Any]]:
-    histories = [document]
+    histories = {"": document}
     if isinstance(document, dict):
-        histories = [document.get(key) for key in _HISTORIES]
-    for history in histories:
-        if isinstance(history, list):
-            yield from (entry for entry in history if isinstance(entry, dict))
+        # Those of the usual names first, else any list of counted records.
+        usual = {key: document[key] for key in _HISTORIES if document.get(key)}
+        histories = usual or document
+    for key, history in histories.items():
+        for entry in history if isinstance(history, list) else ():
+            is_counted = isinstance(entry, dict) and not _COUNTED.isdisjoint(entry)
+            if is_counted or (isinstance(entry, dict) and key in ("", *_HISTORIES)):
+                yield entry
 
 
 def _columns(document: Any) -> Iterator[Mapping[str, Any]]:

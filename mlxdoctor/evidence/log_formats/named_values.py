@@ -19,6 +19,7 @@ import re
 from array import array
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -51,6 +52,9 @@ _CHANGE = re.compile(
 )
 #: A bar's description with a step of its own, which is a report by itself where it holds a loss.
 _STEP = re.compile(r"\b(?:iter|iteration|step)s?\W{0,4}\d", re.IGNORECASE)
+#: A report that says itself when it was made, and a validation before all.
+_ITER = re.compile(r"\bIter(?:ation)?\s{1,4}\d{1,9}:")
+_INITIAL = re.compile(r"^\W{0,12}[Ii]nitial\s(?=(?:[Vv]al|[Ee]val)\w{0,8}\s[Ll]oss\b)")
 #: What may be a report behind a bar.
 _REPORT = re.compile(r"Iter|iter|step|Step|epoch|Epoch|\{['\"]")
 #: What a bar says of its own speed.
@@ -119,6 +123,12 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
             if match is not None:
                 self._epochs.append(number, [float(match[1])])
             return match is not None
+        if len(begins := [one.start() for one in _ITER.finditer(line)]) > 1:
+            # `Iter 10: Train loss 2.5 ... Iter 200: Val loss 0.4`.
+            pieces = (line[start:end] for start, end in pairwise([*begins, len(line)]))
+            return sum(self._read(number, piece) for piece in pieces) > 0
+        if not _STEP.search(line):
+            line = _INITIAL.sub("Iter 0: ", line)
         has_bar, end = False, 0
         for bar in _BAR.finditer(line) if "[" in line and "%" in line else ():
             before, end = before_bar(line[end : bar.start()]), bar.end()

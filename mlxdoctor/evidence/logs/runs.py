@@ -5,13 +5,13 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain
+from itertools import pairwise
 from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.evidence.logs.log_format import TRAIN, LogSoFar, Nature, Shape
+from mlxdoctor.evidence.logs.log_format import TRAIN, VALIDATION, LogSoFar, Nature, Shape
 from mlxdoctor.evidence.logs.series import Axis, Segment, Series
 
 #: Two prints of one figure differ by their rounding.
@@ -175,7 +175,11 @@ class _Rows:
         kept: list[NDArray[np.int64]] = []
         repeats, begin = self.doubled, 0
         reported: dict[tuple[int, float], list[int]] = {}
-        for end in chain(self._beginnings(clock, np.array(marks)), [len(clock)]):
+        beginnings = {
+            *self._beginnings(clock, np.array(marks)),
+            *self._validated_anew(clock, marks),
+        }
+        for end in (*sorted(beginnings), len(clock)):
             rows = np.arange(begin, end)
             again = self._repeated(rows, clock, reported) if kept else 0
             if not again and kept:
@@ -218,6 +222,18 @@ class _Rows:
                 is_next = clock[gap] < last - 1
             yield int(gap[is_next][0] if is_next.any() else telling[number + 1])
 
+    def _validated_anew(self, clock: NDArray[np.float64], marks: Sequence[int]) -> Iterator[int]:
+        """The places at which the untouched model is validated once more, and trained again."""
+        if self.axis not in ("iteration", "step"):
+            return
+        said = np.searchsorted(np.array(marks), self.lines)
+        training = np.flatnonzero(self.roles == TRAIN)
+        first = np.flatnonzero((self.roles == VALIDATION) & (clock <= 1.0))
+        for before, place in pairwise(first.tolist()):
+            is_next = said[place] > said[before] or training[-1:] > place
+            if is_next and (clock[before:place] > 1.0).any():
+                yield place
+
     def _repeated(
         self,
         rows: NDArray[np.int64],
@@ -231,6 +247,7 @@ class _Rows:
             clock: of every row.
             reported: role and time -> places of the run's rows.
         """
+        has_training = bool((self.roles[rows] == TRAIN).any())
         for count, place in enumerate(rows.tolist()):
             role, values = int(self.roles[place]), self.values(place)
             earlier = reported.get((role, float(clock[place])))
@@ -239,7 +256,9 @@ class _Rows:
                 break
             if not any(_agree(self.values(row), values) for row in earlier or ()):
                 return 0
-        return len(rows)
+        # The untouched model's validation is the same in every run.
+        shows = (self.roles[rows] == TRAIN) | (clock[rows] > 1.0)
+        return len(rows) if shows.any() or not has_training else 0
 
     def segment(
         self,
@@ -252,6 +271,11 @@ class _Rows:
         reports = chosen[~is_mark[self.owner[chosen]]]
         if not len(reports):
             return Segment({}, 0, 0)
+        if self.axis in ("iteration", "step"):
+            # Training before any step is named is of an unknown one.
+            is_placed = np.isfinite(_filled(self.steps[chosen])) | (self.roles[chosen] != TRAIN)
+            chosen = chosen[is_placed]
+            reports = reports[np.isin(reports, chosen)]
         numbers = self._numbered(chosen)
         before = bisect_right(announced, int(self.lines[chosen[-1]]), key=itemgetter(0))
         planned = announced[before - 1][1] if before else None
@@ -297,7 +321,12 @@ class _Rows:
             values = np.concatenate([part[1] for part in parts])
             # By step, and rows of one step in the order of the log.
             order = np.lexsort((places, steps[places]))
-            series[name] = Series(steps[places[order]], values[order])
+            at, values = steps[places[order]], values[order]
+            if name == "val_loss" and self.axis != "row":
+                # One validation, which is summed up once more.
+                again = np.flatnonzero((np.diff(at) == 0) & (np.diff(values) == 0.0)) + 1
+                at, values = np.delete(at, again), np.delete(values, again)
+            series[name] = Series(at, values)
         return series
 
 
