@@ -365,7 +365,11 @@ def _said_over(valid: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
     if len(asked) * SAID_OVER > len(pairs):
         return
     owners = Counter(word for words in asked.values() for word in words)
-    own = sum(any(owners[word] == 1 for word in words) for words in asked.values())
+    own = sum(
+        # An answer that stands in its prompts whole is taken out of them, and not remembered.
+        any(owners[word] == 1 for word in words) and not words >= set(_TOKEN.findall(answer))
+        for answer, words in asked.items()
+    )
     theirs = [valid.pair(row).answer for row in valid.rows]
     rows = [row for row, answer in enumerate(theirs) if answer in asked]
     if own >= OF_THEIR_OWN * len(asked):

@@ -712,6 +712,12 @@ def test_validation_rows_that_say_training_rows_over(tmp_path):
         for at, place in enumerate(places)
     ]
     assert "said-over" not in found(tmp_path, labels * 2, valid=labels)
+    # So are those that every prompt lists.
+    kinds = ("plant", "animal", "person", "place")
+    listed = [
+        chat(f"One of {', '.join(kinds)}: what is thing {at}?", kinds[at % 4]) for at in range(80)
+    ]
+    assert "said-over" not in found(tmp_path, listed[:64], valid=listed[64:])
 
 
 @pytest.mark.parametrize(("first", "hit"), [(0, True), (29500, False)])
