@@ -39,7 +39,6 @@ def severities(judged: Outcome) -> dict[str, str]:
 
 
 def findings(check: Check, *evidence: Any) -> dict[str, Finding]:
-    """The findings by code."""
     return {each.code: each for each in outcome(check, *evidence).findings}
 
 

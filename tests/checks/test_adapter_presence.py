@@ -1,5 +1,3 @@
-"""What the adapter-presence check sees in files of factors."""
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""What the adapter-structure check sees in names and shapes, and what mlx-lm does with them."""
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

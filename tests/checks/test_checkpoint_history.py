@@ -1,5 +1,3 @@
-"""What checkpoints say about the course of a run."""
-
 import shutil
 from collections.abc import Sequence
 from pathlib import Path

@@ -50,7 +50,6 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def judged(fused: Path | None, base: Path = BASE, run: Path = HEALTHY) -> Outcome:
-    """What the check says of a fused model."""
     evidence: list[Any] = [
         Adapter.read(run),
         BaseModel.read(base),

@@ -1,5 +1,3 @@
-"""Runs that broke off."""
-
 import pytest
 
 from tests.checks.log_evidence import LogWriter, errors, finding

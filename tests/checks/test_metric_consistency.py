@@ -1,5 +1,3 @@
-"""Reported figures against the run's own losses."""
-
 import json
 import math
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Whether config.json and tensors agree on quantisation, and what mlx-lm makes of it."""
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-"""A resumed run that did not take up what it resumed from, and where its loss begins."""
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

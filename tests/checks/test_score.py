@@ -1,5 +1,3 @@
-"""The user's own score, compared."""
-
 import pytest
 
 from mlxdoctor.models.scoring import ItemScore, Scores

@@ -1,5 +1,3 @@
-"""Whether tokenizer, model and template belong together."""
-
 from collections import Counter
 from functools import partial
 

@@ -1,5 +1,3 @@
-"""Sources that lie beside a run: what lint finds in them is among the findings."""
-
 import json
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""`mlxdoctor bisect`."""
-
 import json
 from pathlib import Path
 from typing import Any

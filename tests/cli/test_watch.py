@@ -1,5 +1,3 @@
-"""`mlxdoctor watch`."""
-
 import json
 import os
 import shlex

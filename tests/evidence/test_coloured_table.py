@@ -1,5 +1,3 @@
-"""The coloured table of mlx-lm."""
-
 import pytest
 
 from tests.conftest import RUNS

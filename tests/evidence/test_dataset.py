@@ -1,5 +1,3 @@
-"""Data files: formats, lines that are no rows, folders that are not complete."""
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-"""Reading reported figures."""
-
 import json
 import math
 from pathlib import Path

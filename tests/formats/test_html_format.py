@@ -20,7 +20,6 @@ KINDS = ["unhealthy", "healthy", "inconclusive"]
 
 @cache
 def source(kind: str) -> str:
-    """The page of a sample report."""
     return html_format.render(sample.made(getattr(sample, kind)()))
 
 

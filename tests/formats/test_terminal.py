@@ -65,7 +65,6 @@ def tried(cause: str, verdict: str, reason: str = "for a reason") -> dict[str, A
 
 
 def printed(*experiments: dict[str, Any], width: int = 80) -> str:
-    """What is printed for these."""
     return shown({**sample.unhealthy(), "experiments": experiments}, width=width)
 
 

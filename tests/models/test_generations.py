@@ -1,5 +1,3 @@
-"""Reading recorded answers, in the formats people write."""
-
 import json
 from pathlib import Path
 

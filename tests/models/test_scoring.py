@@ -1,5 +1,3 @@
-"""Loading and applying a user's scoring function."""
-
 from pathlib import Path
 
 import pytest
