@@ -44,13 +44,6 @@ ANSWERED = [
 ]
 
 
-def test_answers_to_the_point_are_sound(tmp_path: Path) -> None:
-    assert codes(asked(tmp_path, ANSWERED)) == {"sound": "info"}
-    found = outcome(asked(tmp_path, ANSWERED)).findings[0]
-    assert found.measured["p_value"] < 0.01
-    assert found.measured["degenerate"] == 0
-
-
 def test_the_same_answers_in_another_order_do_not_clear_it(tmp_path: Path) -> None:
     prompts, said = zip(*ANSWERED, strict=True)
     moved = list(zip(prompts, (*said[1:], said[0]), strict=True))

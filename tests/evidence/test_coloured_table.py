@@ -1,6 +1,3 @@
-import pytest
-
-from tests.conftest import RUNS
 from tests.evidence.log_tables import ESC, NAN, Write, read, same, table
 
 
@@ -52,14 +49,3 @@ def test_table_whose_arrows_were_lost(write: Write) -> None:
     path = write("  iter   train_loss     tok/s     tokens\n  10    2.662 ?      161      3.3k\n")
     same(table(path, "train_loss"), {10: 2.662})
     same(table(path, "trained_tokens"), {10: 3300})
-
-
-@pytest.mark.parametrize("name", ["healthy-ordinary", "collapse-frequent-token"])
-def test_logs_of_the_fixture_runs(name: str) -> None:
-    """Rows counted with other means: lines that end in k, or hold `Train loss`."""
-    path = RUNS / name / "train.log"
-    text = path.read_text()
-    rows = text.count("▼") + text.count("▲") + text.count("Train loss")
-    log = read(path)
-    assert len(log.main.series["train_loss"]) == rows > 5
-    assert len(log.segments) == 1

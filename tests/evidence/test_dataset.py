@@ -10,18 +10,6 @@ from tests.conftest import FIXTURES
 GEOGRAPHY = FIXTURES / "data" / "geography"
 
 
-def test_a_folder_has_three_splits():
-    dataset = Dataset.read(GEOGRAPHY)
-    assert {name: len(split.rows) for name, split in dataset.splits.items()} == {
-        "train": 200,
-        "valid": 40,
-        "test": 40,
-    }
-    assert dataset.splits["train"].format == "chat"
-    assert dataset.splits["train"].bad_lines == {}
-    assert [source.path.stem for source in dataset.sources] == ["train", "valid", "test"]
-
-
 @pytest.mark.parametrize(
     ("row", "row_format"),
     [
