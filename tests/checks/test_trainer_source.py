@@ -107,11 +107,6 @@ def test_no_more_files_than_the_limit(folder: Path) -> None:
     assert one.measured["hits"] == 20
 
 
-def test_without_any_source_it_is_skipped(folder: Path) -> None:
-    one = outcome(folder)
-    assert (one.status.value, one.reason[:20]) == ("skipped", "no trainer was named")
-
-
 def test_nothing_is_run(folder: Path) -> None:
     marker = folder / "ran"
     (folder / "loop.py").write_text(f"import mlx.core as mx\nopen({str(marker)!r}, 'w')\n")
