@@ -154,6 +154,24 @@ TEXTS = {
         "| 10 | 2.5 | - |\n| 20 | **2.25** | 2.75 |\n\n| a | b |\n|---|---|\n| 1 | 2 |\n",
         "train_loss 10:2.5 20:2.25; val_loss 20:2.75",
     ),
+    "a table on its side": (
+        "| iter | 1 | 500 | 1000 |\n|---|---|---|---|\n| val loss (nats) | 2.5 | 0.5 | - |\n"
+        "| perplexity | 12 | 1.6 | 1.1 |\n",
+        "val_loss 1:2.5 500:0.5",
+    ),
+    "a table of two splits": (
+        "it\ttrain\tdev\n10\t3.5\t-\n20\t1.5\t-\n20\t-\t1.25\n",
+        "train_loss 10:3.5 20:1.5; val_loss 20:1.25",
+    ),
+    "a record behind a bar": (
+        "\r 42%|####   | 100/239 [04:46<06:33,  2.83s/it]{'loss': '6.5', 'epoch': '0.1'}\n"
+        "{'loss': '2.0', 'epoch': '0.2'}\n",
+        "train_loss 1:6.5 2:2; epoch 1:0.1 2:0.2",
+    ),
+    "a loss that is null beside the rest": (
+        '{"step": 0, "loss": null, "accuracy": 0.99}\n{"step": 1, "loss": 3, "accuracy": 0.5}\n',
+        "accuracy 0:0.99 1:0.5; train_loss 1:3",
+    ),
 }
 
 
