@@ -6,6 +6,9 @@ from mlxdoctor.check import Check
 from mlxdoctor.finding import Finding, Outcome
 from mlxdoctor.models.generations import Generation, Generations
 
+#: Part of what `mlx_lm.lora` writes of its arguments.
+WRITTEN = {"adapter_path": "a", "grad_accumulation_steps": 1, "test_batches": 1, "train": True}
+
 
 class Given:
     """An evidence source that has what it was given, by class."""

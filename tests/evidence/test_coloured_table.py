@@ -43,9 +43,3 @@ def test_coloured_table(write: Write) -> None:
     assert log.notes.header["type"] == "lora · 16 layers · rank 8"
     assert log.notes.header["batch"] == "4"
     assert [one.iteration for one in log.notes.saves] == [30]
-
-
-def test_table_whose_arrows_were_lost(write: Write) -> None:
-    path = write("  iter   train_loss     tok/s     tokens\n  10    2.662 ?      161      3.3k\n")
-    same(table(path, "train_loss"), {10: 2.662})
-    same(table(path, "trained_tokens"), {10: 3300})
