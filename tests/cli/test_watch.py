@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import LOGS, RUNS, Call, Start
+from tests.formats.test_json import refuse
 from tests.processes import python
 from tests.watch.test_process import POLITE
 
@@ -64,6 +65,13 @@ def test_json_is_one_object_a_line(call: Call, seed: Path) -> None:
     (end,) = map(json.loads, out.splitlines())
     assert (code, end["event"], end["broke_off"]) == (0, "end", False)
     assert end["reports"] > 10
+
+
+def test_json_of_a_loss_that_is_no_number_is_json(call: Call) -> None:
+    code, out, _ = call("watch", next(BROKEN.glob("train.*")), "--no-follow", "--format", "json")
+    assert code == 1
+    alarm = json.loads(out, parse_constant=refuse)
+    assert (alarm["verdict"], alarm["measured"]["before"]) == ("non-finite", 1.07)
 
 
 @pytest.mark.parametrize(

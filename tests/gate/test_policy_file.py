@@ -49,6 +49,10 @@ def test_what_is_wrong_is_refused_in_one_sentence(tmp_path: Path, text: str, sai
     assert "\n" not in said
 
 
+def test_a_baseline_is_looked_for_beside_its_policy(tmp_path: Path) -> None:
+    assert policy(tmp_path, 'baseline = "known.json"').baseline == tmp_path / "known.json"
+
+
 def test_a_section_of_pyproject_is_a_policy_and_the_rest_is_not(tmp_path: Path) -> None:
     project = tmp_path / "pyproject.toml"
     project.write_text('[project]\nname = "x"\n[tool.mlxdoctor]\nfail-on = "never"\n')
