@@ -10,6 +10,13 @@ from tests.conftest import FIXTURES
 GEOGRAPHY = FIXTURES / "data" / "geography"
 
 
+def test_a_folder_has_three_splits_in_their_order():
+    dataset = Dataset.read(GEOGRAPHY)
+    counts = [(name, len(split.rows)) for name, split in dataset.splits.items()]
+    assert counts == [("train", 200), ("valid", 40), ("test", 40)]
+    assert [source.path.stem for source in dataset.sources] == ["train", "valid", "test"]
+
+
 @pytest.mark.parametrize(
     ("row", "row_format"),
     [
