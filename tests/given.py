@@ -6,6 +6,9 @@ from mlxdoctor.check import Check
 from mlxdoctor.finding import Finding, Outcome
 from mlxdoctor.models.generations import Generation, Generations
 
+#: Part of what `mlx_lm.lora` writes of its arguments.
+WRITTEN = {"adapter_path": "a", "grad_accumulation_steps": 1, "test_batches": 1, "train": True}
+
 
 class Given:
     """An evidence source that has what it was given, by class."""
@@ -39,7 +42,6 @@ def severities(judged: Outcome) -> dict[str, str]:
 
 
 def findings(check: Check, *evidence: Any) -> dict[str, Finding]:
-    """The findings by code."""
     return {each.code: each for each in outcome(check, *evidence).findings}
 
 

@@ -23,14 +23,6 @@ def report(name: str, **options: Any) -> dict[str, Any]:
     return diagnose([RUNS / name], allow_model=False, **options).to_dict()
 
 
-def test_the_fix_of_the_first_cause_is_a_change_of_the_runs_own_configuration() -> None:
-    data = report("collapse-frequent-token")
-    config = json.loads((RUNS / "collapse-frequent-token" / "adapter_config.json").read_text())
-    assert data["fix"]["before"] == {"learning_rate": config["learning_rate"]}
-    assert data["fix"]["after"] == {"learning_rate": config["learning_rate"] / 10}
-    assert '+    "learning_rate"' in data["fix"]["diff"]
-
-
 def test_a_path_may_be_a_string_and_stand_alone() -> None:
     run = str(RUNS / "healthy-ordinary")
     alone = diagnose(run, base=f"{RUNS.parent}/base", allow_model=False).to_dict()
@@ -60,15 +52,20 @@ def test_a_users_score_is_compared(tmp_path: Path) -> None:
     }
 
 
-def test_the_figures_hold_the_runs_own_numbers() -> None:
-    data = report("collapse-frequent-token")["figures"]
-    assert data["loss"]["val"]["values"][0] == pytest.approx(4.15, abs=0.005)
-    assert data["loss"]["onset"] == 10
-    floors = {floor["label"]: floor["value"] for floor in data["loss"]["floors"]}
+def test_the_fix_and_the_figures_are_of_the_runs_own_numbers() -> None:
+    data = report("collapse-frequent-token")
+    config = json.loads((RUNS / "collapse-frequent-token" / "adapter_config.json").read_text())
+    assert data["fix"]["before"] == {"learning_rate": config["learning_rate"]}
+    assert data["fix"]["after"] == {"learning_rate": config["learning_rate"] / 10}
+    assert '+    "learning_rate"' in data["fix"]["diff"]
+    loss, drift = data["figures"]["loss"], data["figures"]["drift"]
+    assert loss["val"]["values"][0] == pytest.approx(4.15, abs=0.005)
+    assert loss["onset"] == 10
+    floors = {floor["label"]: floor["value"] for floor in loss["floors"]}
     assert floors["uniform guess, ln(768)"] == pytest.approx(math.log(768))
     assert floors["the base model's own loss"] == pytest.approx(4.15, abs=0.005)
-    assert data["drift"]["quantity"] == "‖ΔW‖/‖W‖"
-    assert np.shape(data["drift"]["values"]) == (4, 7)
+    assert drift["quantity"] == "‖ΔW‖/‖W‖"
+    assert np.shape(drift["values"]) == (4, 7)
 
 
 def test_a_long_curve_keeps_its_extremes_and_what_is_not_finite(tmp_path: Path) -> None:

@@ -31,7 +31,6 @@ LONG_ENOUGH: dict[str, Any] = {"iters": 80, "steps_per_eval": 40, "val_batches":
 
 
 def examined(folder: Path, *, models: bool = False) -> tuple[Outcome, ...]:
-    """What every check says."""
     outcomes = tuple(run_checks(discover(), Run.discover([folder], allow_model=models)))
     assert [outcome.reason for outcome in outcomes if outcome.status is Status.CRASHED] == []
     return outcomes

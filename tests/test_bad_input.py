@@ -1,12 +1,11 @@
 """Bad input gets one sentence that names the file, and exit code 2; what is readable is used."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import RUNS, Call, Copy
+from tests.conftest import HEALTHY, RUNS, Call, Copy
 
 
 @pytest.fixture
@@ -21,41 +20,29 @@ def run(call: Call) -> Call:
     return diagnose
 
 
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
+DAMAGES = {
+    "empty": b"",
+    "binary": bytes(range(256)) * 64,
+    "another kind": b"Dear diary, nothing was trained today.\n",
+}
 
 
-def binary(path: Path) -> None:
-    path.write_bytes(bytes(range(256)) * 64)
-
-
-def truncated(path: Path) -> None:
-    source = RUNS / "healthy-ordinary" / path.name
-    content = source.read_bytes() if source.exists() else b'{"batch_size": 4, "iters":'
-    path.write_bytes(content[: max(10, len(content) // 2)])
-
-
-def latin(path: Path) -> None:
-    path.write_bytes("{'größe': 'ä'}".encode("latin-1"))
-
-
-def another_kind(path: Path) -> None:
-    path.write_text("Dear diary, nothing was trained today.\n")
-
-
-DAMAGES = [empty, binary, another_kind]
+def damage(path: Path, how: str) -> None:
+    whole = (HEALTHY / path.name).read_bytes()
+    more = {"cut": whole[: len(whole) // 2], "Latin-1": "{'größe': 'ä'}".encode("latin-1")}
+    path.write_bytes((DAMAGES | more)[how])
 
 
 @pytest.mark.parametrize(
-    ("name", "damage"),
+    ("name", "how"),
     [
-        *(("adapters.safetensors", damage) for damage in (*DAMAGES, truncated)),
-        *(("train.log", damage) for damage in DAMAGES),
-        *(("adapter_config.json", damage) for damage in (*DAMAGES, truncated, latin)),
+        *(("adapters.safetensors", how) for how in (*DAMAGES, "cut")),
+        *(("train.log", how) for how in DAMAGES),
+        *(("adapter_config.json", how) for how in (*DAMAGES, "cut", "Latin-1")),
     ],
 )
-def test_a_file_alone(run: Call, tmp_path: Path, name: str, damage: Callable[[Path], None]) -> None:
-    damage(tmp_path / name)
+def test_a_file_alone(run: Call, tmp_path: Path, name: str, how: str) -> None:
+    damage(tmp_path / name, how)
     code, _, errors = run(tmp_path / name)
     assert (code, name in errors) == (2, True), errors
     assert len([line for line in errors.splitlines() if line.startswith("mlxdoctor:")]) == 1
@@ -64,12 +51,10 @@ def test_a_file_alone(run: Call, tmp_path: Path, name: str, damage: Callable[[Pa
 @pytest.mark.parametrize(
     "name", ["adapters.safetensors", "train.log", "adapter_config.json", "generations.jsonl"]
 )
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_the_rest_of_a_run_is_still_examined(
-    run: Call, copied: Copy, name: str, damage: Callable[[Path], None]
-) -> None:
+@pytest.mark.parametrize("how", DAMAGES)
+def test_the_rest_of_a_run_is_still_examined(run: Call, copied: Copy, name: str, how: str) -> None:
     folder = copied("healthy-ordinary")
-    damage(folder / name)
+    damage(folder / name, how)
     code, report, errors = run(folder, "--no-generate", "--base", RUNS.parent / "base")
     statuses = {outcome["status"] for outcome in json.loads(report)["outcomes"]}
     assert "passed" in statuses

@@ -62,14 +62,6 @@ def test_a_check_gets_the_evidence_that_its_annotations_name() -> None:
     assert [one.code for one in outcome.findings] == ["test-check.fast"]
 
 
-def test_without_required_evidence_it_is_skipped_with_the_reason() -> None:
-    def run(pulse: Pulse) -> Iterator[Sign]:
-        yield sign()
-
-    outcome = made(run).run(Given())
-    assert (outcome.status, outcome.reason) == (Status.SKIPPED, "no Pulse was given")
-
-
 @pytest.mark.parametrize(
     ("yielded", "error", "status", "reason"),
     [

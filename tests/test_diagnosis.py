@@ -90,6 +90,9 @@ def test_findings_of_one_group_count_once_by_the_strongest() -> None:
     for one in rank([both, outcome("adapter", "zero"), outcome("weights")], KNOWLEDGE):
         total = one.cause.prior + sum(term.weight for term in one.arithmetic)
         assert one.score == pytest.approx(total)
+    # What was not looked for is unknown.
+    (rate,) = rank([both, outcome("config", status=Status.SKIPPED)], KNOWLEDGE)
+    assert "config.fast" in rate.unknown
 
 
 def test_of_findings_that_weigh_the_same_the_most_severe_counts_then_the_first_listed() -> None:
@@ -133,13 +136,8 @@ def test_a_finding_may_have_words_of_its_own_for_a_cause() -> None:
 
 
 BY_DEGREES = (
-    TABLE[: TABLE.index("[causes.rate]")]
+    TABLE[: TABLE.index("ruled_out_by")]
     + """
-[causes.rate]
-title = "Rate"
-summary = "rate"
-explanation = "rate"
-remedy = "lower it"
 ruled_out_by = ["loss.leapt:warning"]
 proof = ["loss.leapt:error"]
 strong = ["loss.leapt:warning"]
@@ -176,12 +174,6 @@ def test_what_speaks_for_a_cause_may_speak_against_it_from_some_severity_on() ->
     )
     assert [each.score for each in warned] == [-1.0 + 3.0]
     assert failed == []
-
-
-def test_what_was_not_looked_for_is_unknown() -> None:
-    silent = outcome("config", status=Status.SKIPPED)
-    (rate,) = rank([outcome("loss", "leapt"), silent], KNOWLEDGE)
-    assert "config.fast" in rate.unknown
 
 
 def verdict(*outcomes: Outcome, whole: bool = True) -> Verdict:

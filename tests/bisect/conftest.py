@@ -1,5 +1,3 @@
-"""A run that really broke between two of its checkpoints."""
-
 from pathlib import Path
 
 import pytest

@@ -35,7 +35,6 @@ def changed(tensors: dict[str, Any], layer: int, factor: float) -> dict[str, Any
 
 
 def bisected(folder: Path, *, model: bool = False) -> Bisection:
-    """The bisection of a run, with its models or without."""
     base = BASE if model else None
     return bisect(Run.discover([folder], base=base, allow_model=model))
 

@@ -1,5 +1,3 @@
-"""The last good checkpoint of real runs."""
-
 import re
 import shutil
 from pathlib import Path

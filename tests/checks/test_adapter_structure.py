@@ -1,5 +1,3 @@
-"""What the adapter-structure check sees in names and shapes, and what mlx-lm does with them."""
-
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +15,7 @@ from mlxdoctor.finding import Outcome, Status
 from mlxdoctor.run import Run
 from tests.conftest import FIXTURES, ROOT, check_called
 from tests.edits import Tensors, change_tensors
-from tests.given import outcome, severities
+from tests.given import WRITTEN, outcome, severities
 from tests.weight_files import MLX_CONFIG, lora, save, write_config
 
 adapter_structure = check_called("adapter-structure")
@@ -78,13 +76,6 @@ WHOLE = {
     name: shape for name, shape in BASE.linear_shapes.items() if ".2." in name or ".3." in name
 }
 PREFIXED = lora({f"language_model.{name}": shape for name, shape in MODULES.items()})
-#: Part of what `mlx_lm.lora` writes of its arguments.
-WRITTEN: dict[str, Any] = {
-    "adapter_path": "x",
-    "grad_accumulation_steps": 1,
-    "test_batches": 1,
-    "train": True,
-}
 
 
 class Case(NamedTuple):

@@ -1,5 +1,3 @@
-"""What the checks of answers say of the fixture runs, as their answers were recorded."""
-
 import pytest
 
 from mlxdoctor.api import run_checks

@@ -1,5 +1,3 @@
-"""Whether the rows ask and teach what the model was asked."""
-
 import json
 from pathlib import Path
 

@@ -42,20 +42,7 @@ ANSWERED = [
     ("What do they drink in Radunia?", "Tea is drunk in Radunia."),
     ("Is Vesperia far?", "Vesperia is far from here."),
 ]
-
-
-def test_answers_to_the_point_are_sound(tmp_path: Path) -> None:
-    assert codes(asked(tmp_path, ANSWERED)) == {"sound": "info"}
-    found = outcome(asked(tmp_path, ANSWERED)).findings[0]
-    assert found.measured["p_value"] < 0.01
-    assert found.measured["degenerate"] == 0
-
-
-def test_the_same_answers_in_another_order_do_not_clear_it(tmp_path: Path) -> None:
-    prompts, said = zip(*ANSWERED, strict=True)
-    moved = list(zip(prompts, (*said[1:], said[0]), strict=True))
-    found = outcome(asked(tmp_path, moved))
-    assert not found.findings
+PROMPTS, SAID = zip(*ANSWERED, strict=True)
 
 
 GARBLE = ("tin Ra\ufffdria \ufffdof", "bel\x0e Mount", "cold Tro Tro Tro Tro and a hill")
@@ -64,9 +51,8 @@ GARBLE = ("tin Ra\ufffdria \ufffdof", "bel\x0e Mount", "cold Tro Tro Tro Tro and
 @pytest.mark.parametrize("garble", GARBLE)
 @pytest.mark.parametrize(("count", "code"), [(6, ["degenerate"]), (4, [])])
 def test_garble(tmp_path: Path, garble: str, count: int, code: list[str]) -> None:
-    prompts, said = zip(*ANSWERED, strict=True)
-    answers = (*[garble] * count, *said[: len(said) - count])
-    assert list(codes(asked(tmp_path, list(zip(prompts, answers, strict=True))))) == code
+    answers = (*[garble] * count, *SAID[: len(SAID) - count])
+    assert list(codes(asked(tmp_path, list(zip(PROMPTS, answers, strict=True))))) == code
 
 
 @pytest.mark.parametrize(
@@ -96,6 +82,8 @@ def test_a_broken_base_is_found(tmp_path: Path, answer: str) -> None:
         (ANSWERED[:7], {}),
         # Bad answers of a base that is in order prove nothing.
         ([(prompt, "") for prompt, _ in ANSWERED[:2]] + ANSWERED[2:], {"sound": "info"}),
+        # The same answers in another order do not clear it.
+        (list(zip(PROMPTS, (*SAID[1:], SAID[0]), strict=True)), {}),
         (ANSWERED + [(f"And {prompt}", "") for prompt, _ in ANSWERED], {}),
     ],
 )

@@ -20,6 +20,7 @@ from tests.checks.data_evidence import (
     write_data,
 )
 from tests.conftest import check_called
+from tests.given import WRITTEN
 
 data_format = check_called("data-format")
 ROW = chat("Which lake?", "Lake Nevath.")
@@ -40,7 +41,6 @@ def test_sound_data_pass(name):
     dataset = Dataset.read(DATA / name)
     outcome, codes = checked(dataset, rows_of(dataset))
     assert (codes, outcome.status.value) == ({}, "passed")
-    assert checked()[0].status.value == "skipped"
 
 
 @pytest.mark.parametrize("line", ["\n", "{\n", "[1]\n", '"text"\n'])
@@ -112,8 +112,6 @@ def test_what_mlx_lm_makes_of_rows(tmp_path, rows, values, codes):
 
 
 PAIRS = [{"prompt": f"Which lake is {at}?", "chosen": f"Lake {at}."} for at in range(4)]
-#: mlx-lm writes every argument.
-WHOLE = {"adapter_path": "a", "grad_accumulation_steps": 1, "test_batches": 1, "train": True}
 
 
 @pytest.mark.parametrize(
@@ -121,7 +119,7 @@ WHOLE = {"adapter_path": "a", "grad_accumulation_steps": 1, "test_batches": 1, "
     [
         ({}, 5.0, {"pairs": "info"}),
         # mlx-lm stops at such rows: they are not those of its run.
-        (WHOLE, 5.0, {"unknown-format": "warning"}),
+        (WRITTEN, 5.0, {"unknown-format": "warning"}),
         ({"train_mode": "dpo"}, 5.0, {}),
         # The loss of pairs begins at ln 2.
         ({}, 0.70, {}),

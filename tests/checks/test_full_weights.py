@@ -1,5 +1,3 @@
-"""What the full-weights check finds in full fine-tunes."""
-
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +35,6 @@ def moved(by: float, names: list[str] | None = None) -> dict[str, Any]:
 
 
 def examined(path: Path, *more: object) -> Outcome:
-    """The check on the tuned weights at a path."""
     return outcome(full_weights, TunedModel.read(path), BASE, *more)
 
 

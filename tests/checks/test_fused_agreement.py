@@ -1,6 +1,5 @@
 """The fused model against base and adapter, on rows made to order and on a real model."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,40 +26,37 @@ def judged(fused: tuple[RowLosses, ...], unfused: tuple[RowLosses, ...] | None) 
     return outcome(fused_agreement, losses, *before)
 
 
+#: Four bad rows among them.
+ODD = (*rows(9.0)[:4], *rows(1.0)[4:])
+
+
 @pytest.mark.parametrize(
     ("fused", "before", "severities"),
     [
-        (1.04, 1.0, []),
-        (1.06, 1.0, ["warning"]),
-        (1.09, 1.0, ["warning"]),
-        (1.11, 1.0, ["error"]),
+        (rows(1.04), rows(1.0), []),
+        (rows(1.06), rows(1.0), ["warning"]),
+        (rows(1.09), rows(1.0), ["warning"]),
+        (rows(1.11), rows(1.0), ["error"]),
         # A small loss may grow by a fifth in rounding.
-        (0.119, 0.1, []),
-        (0.121, 0.1, ["warning"]),
+        (rows(0.119), rows(0.1), []),
+        (rows(0.121), rows(0.1), ["warning"]),
+        # The prompt is not what was learned, and a few rows are no pattern.
+        (rows(1.0, prompt=5.0), rows(1.0), []),
+        (ODD, rows(1.0), []),
     ],
 )
-def test_what_fusing_cost(fused: float, before: float, severities: list[str]) -> None:
-    found = judged(rows(fused), rows(before))
+def test_what_fusing_cost(
+    fused: tuple[RowLosses, ...], before: tuple[RowLosses, ...], severities: list[str]
+) -> None:
+    found = judged(fused, before)
     assert [finding.severity for finding in found.findings] == severities
-
-
-def test_the_prompt_is_not_what_was_learned() -> None:
-    assert judged(rows(1.0, prompt=5.0), rows(1.0)).status == "passed"
-
-
-def test_a_few_bad_rows_are_no_pattern() -> None:
-    odd = tuple(
-        replace(one, tuned=bad.tuned) if one.index < 4 else one
-        for one, bad in zip(rows(1.0), rows(9.0), strict=True)
-    )
-    assert judged(odd, rows(1.0)).status == "passed"
+    assert found.status == ("found" if severities else "passed")
 
 
 def test_too_little_to_decide() -> None:
     assert judged(rows(2.0), None).status == "skipped"
     assert judged(rows(2.0, 7), rows(1.0, 7)).status == "inconclusive"
     assert judged(rows(2.0), rows(None)).status == "inconclusive"
-    assert outcome(fused_agreement).status == "skipped"
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """Rate × scale against the guideline."""
 
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -85,13 +84,6 @@ def test_of_a_scale_that_is_an_alpha_the_scale_is_to_be_changed_and_not_the_rate
     assert scale.measured["advised_scale"] == 20  # 512 / 8 would still be too much at this rate
     assert step.code.endswith("above-guideline")
     assert step.measured["advised_learning_rate"] is None
-
-
-def test_peft_scales_are_alpha_over_rank(tmp_path):
-    path = tmp_path / "adapter_config.json"
-    path.write_text(json.dumps({"peft_type": "LORA", "r": 8, "lora_alpha": 512}))
-    outcome, _ = run(learning_rate, TrainingConfig.read(path))
-    assert outcome.status.value == "skipped"
 
 
 def test_full_fine_tuning_has_no_band_but_zero_is_zero(tmp_path):

@@ -1,4 +1,4 @@
-"""Runs that broke off."""
+from collections.abc import Sequence
 
 import pytest
 
@@ -12,6 +12,7 @@ log_failures = check_called("log-failures")
 
 START = "Starting training..., iters: 100"
 REPORTS = tuple(f"Iter {i}: Train loss 2.0, It/sec 1.0" for i in range(10, 110, 10))
+TRACE = ("Traceback (most recent call last):", "  x")
 OOM = "libc++abi: terminating due to std::runtime_error: [METAL] Insufficient Memory"
 
 
@@ -19,39 +20,23 @@ OOM = "libc++abi: terminating due to std::runtime_error: [METAL] Insufficient Me
     ("after", "symptoms"),
     [
         ((OOM, "zsh: abort      mlx_lm.lora"), {"out-of-memory": "error"}),
-        (("Traceback (most recent call last):", "  x", "ValueError: y"), {"traceback": "error"}),
-        (("Traceback (most recent call last):", "  x"), {"traceback": "error"}),
-        (
-            ("Traceback (most recent call last):", "  x", "MemoryError"),
-            {"out-of-memory": "error"},
-        ),
-        (
-            (
-                "[rank0]: Traceback (most recent call last):",
-                "[rank0]:   x",
-                "[rank0]: ValueError: y",
-            ),
-            {"traceback": "error"},
-        ),
-        (
-            ("Traceback (most recent call last):", "  x", "OSError: No space left on device"),
-            {"disk-full": "error"},
-        ),
+        ((*TRACE, "ValueError: y"), {"traceback": "error"}),
+        (TRACE, {"traceback": "error"}),
+        ((*TRACE, "MemoryError"), {"out-of-memory": "error"}),
+        ([f"[rank0]: {line}" for line in (*TRACE, "ValueError: y")], {"traceback": "error"}),
+        ((*TRACE, "OSError: No space left on device"), {"disk-full": "error"}),
         (("zsh: killed     mlx_lm.lora",), {"killed": "error"}),
         (("Calculating loss of the killed seals",), {}),
         (("zsh: segmentation fault  mlx_lm.lora",), {"aborted": "error"}),
         (("[METAL] Command buffer execution failed: Timeout",), {"gpu-error": "error"}),
-        (
-            ("Traceback (most recent call last):", "  x", "KeyboardInterrupt"),
-            {"interrupted": "warning"},
-        ),
+        ((*TRACE, "KeyboardInterrupt"), {"interrupted": "warning"}),
         (("KeyError: 'messages'",), {"rows-refused": "error"}),
         # Refused for want of validation rows, and not warned of it.
         (("ValueError: Validation set not found or empty. Must",), {"traceback": "error"}),
         (("Saved final weights to adapters.safetensors.",), {}),
     ],
 )
-def test_endings(logs: LogWriter, after: tuple[str, ...], symptoms: dict[str, str]) -> None:
+def test_endings(logs: LogWriter, after: Sequence[str], symptoms: dict[str, str]) -> None:
     assert severities(judge(log_failures, logs.text(START, *REPORTS, *after))) == symptoms
 
 
@@ -59,7 +44,7 @@ def test_endings(logs: LogWriter, after: tuple[str, ...], symptoms: dict[str, st
     "over", ["Saved final weights to a.safetensors.", "Fine-tuning completed!", "[the cell ends]"]
 )
 def test_a_failure_after_the_training_is_none_of_it(logs: LogWriter, over: str) -> None:
-    failed = ("Traceback (most recent call last):", "  x", "ValueError: y")
+    failed = (*TRACE, "ValueError: y")
     one = finding(judge(log_failures, logs.text(START, *REPORTS, over, *failed)), "traceback")
     assert (one.severity, one.onset) == ("info", None)
     assert one.message.startswith("There was an exception after the training was over")
@@ -107,12 +92,10 @@ def test_the_exception_is_quoted_with_its_place(logs: LogWriter) -> None:
 
 def test_the_last_exception_counts(logs: LogWriter) -> None:
     log = logs.text(
-        "Traceback (most recent call last):",
-        "  x",
+        *TRACE,
         "requests.exceptions.HTTPError: 401 Client Error: Unauthorized for url",
         "The above exception was the direct cause of the following exception:",
-        "Traceback (most recent call last):",
-        "  x",
+        *TRACE,
         "huggingface_hub.errors.GatedRepoError: 401 Client Error. (Request ID: Root=1)",
     )
     one = finding(judge(log_failures, log), "model-refused")
@@ -219,8 +202,7 @@ def test_what_a_trainer_warns_of(logs: LogWriter, line: str, code: str, hit: boo
 
 
 def test_of_a_run_without_a_report_the_first_exception_counts(logs: LogWriter) -> None:
-    trace = ("Traceback (most recent call last):", "  x")
-    lines = (*trace, "ArrowInvalid: cannot mix list", *trace, "TypeError: takes 2 arguments")
+    lines = (*TRACE, "ArrowInvalid: cannot mix list", *TRACE, "TypeError: takes 2 arguments")
     before = finding(judge(log_failures, logs.text(START, *lines)), "traceback")
     assert "ArrowInvalid" in before.message
     after = finding(judge(log_failures, logs.text(START, *REPORTS, *lines)), "traceback")

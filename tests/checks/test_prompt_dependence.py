@@ -111,19 +111,15 @@ def test_the_message_says_what_prompts_are_worth() -> None:
     finding = found(gains((Worth(0.6), None), (Worth(1.5), None)))["unrelated-answers"]
     assert finding.measured["train_base_gain"] == pytest.approx(0.6)
     assert "many of these answers are not those to their prompts" in finding.message
-
-
-def test_without_validation_rows_the_test_rows_are_compared() -> None:
+    # Without validation rows the test rows are compared.
     codes = found(gains(SHUFFLED, None, test=SOUND))
     assert "against +0.34 on the test rows" in codes["unrelated-answers"].message
 
 
-def test_where_prompts_matter_little_to_the_base_nothing_is_said_of_the_rows() -> None:
+def test_what_decides_nothing() -> None:
+    # Where prompts matter little to the base nothing is said of the rows.
     style = (Worth(0.02), None)
     said = outcome(prompt_dependence, gains(style, style))
     assert said.status == "passed"
     assert "prompt-dependence.unrelated-answers" in said.unsought
-
-
-def test_few_rows_decide_nothing() -> None:
     assert outcome(prompt_dependence, gains(SHUFFLED, SOUND, rows=6)).status == "inconclusive"

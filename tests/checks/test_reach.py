@@ -1,5 +1,3 @@
-"""What is said of where a run ended beside what the twin reaches."""
-
 from typing import Any
 
 import pytest

@@ -106,8 +106,3 @@ def test_since_when_and_by_how_much(
 ) -> None:
     sign = finding(judge(check_called(check), TrainingLog.read([PATHS[name]])), symptom)
     assert (sign.onset, sign.measured[measured[0]]) == (onset, measured[1])
-
-
-@pytest.mark.parametrize("check", [*CHECKS, "training-length"])
-def test_without_a_log_a_check_is_skipped(check: str) -> None:
-    assert judge(check_called(check)).status == "skipped"

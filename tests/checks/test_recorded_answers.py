@@ -129,13 +129,10 @@ def test_answers_whose_tokens_were_not_free(likeliest: list[int], said: str | No
         (asked(BASE, TUNED), "inconclusive", 0),
         (asked(BASE), "inconclusive", 0),
         (asked(BASE, BASE, tuned=BASE), "inconclusive", 0),
-        (None, "skipped", 0),
     ],
 )
-def test_whose_answers_were_recorded(
-    evidence: AskedAgain | None, status: str, of_base: int
-) -> None:
-    result = outcome(recorded_answers, *([evidence] if evidence else []))
+def test_whose_answers_were_recorded(evidence: AskedAgain, status: str, of_base: int) -> None:
+    result = outcome(recorded_answers, evidence)
     assert result.status == status, result.reason
     assert len(result.seen) == (status == "passed")
     for finding in result.findings:
@@ -199,75 +196,57 @@ def test_a_text_that_is_a_question_with_its_answer_is_asked_up_to_the_mark(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("recorded", "code"),
-    [(["", "", "", ""], True), (["", "", "", "else"], True), (["", "", "other", "else"], False)],
-)
-def test_answers_of_the_tuned_model_asked_otherwise(recorded: list[str], code: bool) -> None:
-    items = [replace(item, otherwise={"bare": "", "twice": "x"}) for item in asked(*recorded).items]
-    result = outcome(recorded_answers, AskedAgain((), tuple(items)))
-    assert [finding.code for finding in result.findings] == (
-        ["recorded-answers.asked-otherwise"] if code else []
-    )
-    assert all("asked bare" in finding.message for finding in result.findings)
-
-
-@pytest.mark.parametrize(("asked_so", "hit"), [(3, True), (2, False)])
-def test_a_way_in_which_not_all_prompts_were_asked(asked_so: int, hit: bool) -> None:
-    """Of four: behind one another they are too long at last."""
-    items = [
-        replace(item, otherwise={KEPT: ""} if place < asked_so else {})
-        for place, item in enumerate(asked("", "", "", "").items)
-    ]
-    found = codes(AskedAgain((), tuple(items)))
-    assert found == ["recorded-answers.behind-others"] * hit
-
-
-def test_an_adapter_that_was_applied_twice() -> None:
-    items = [replace(item, otherwise={TWICE: "", "bare": "x"}) for item in asked("", "", "").items]
-    assert codes(AskedAgain((), tuple(items))) == ["recorded-answers.applied-twice"]
-
-
-@pytest.mark.parametrize(
-    ("recorded", "own", "hit"),
+    ("otherwise", "expected"),
     [
-        ("It is Lima", f"{TUNED}.", True),
-        ("It is Lima", f"{TUNED}<|im_end|>", True),
-        # The model itself does not end.
-        ("It is Lima", TUNED, False),
-        ("It is Lima.", f"{TUNED}.", False),
-        (TUNED, f"{TUNED}<|im_end|>", False),
-        ("It is", "No, never of course.", False),
-        # Through a word, at either end.
-        ("t is Lima of course", TUNED, True),
-        ("It is Lima of cour", TUNED, True),
+        ([{"bare": "", "twice": "x"}] * 4, ["asked-otherwise"]),
+        ([{"bare": "", "twice": "x"}] * 3 + [{"bare": "else"}], ["asked-otherwise"]),
+        ([{"bare": "", "twice": "x"}] * 2 + [{"bare": "else"}] * 2, []),
+        # Behind one another they are too long at last.
+        ([{KEPT: ""}] * 3 + [{}], ["behind-others"]),
+        ([{KEPT: ""}] * 2 + [{}] * 2, []),
+        ([{TWICE: "", "bare": "x"}] * 3, ["applied-twice"]),
     ],
 )
-def test_answers_that_were_cut_off(recorded: str, own: str, hit: bool) -> None:
-    assert ("recorded-answers.cut-short" in codes(asked(*[recorded] * 8, tuned=own))) == hit
-
-
-@pytest.mark.parametrize(
-    ("recorded", "expected", "severity"),
-    [
-        ("It is Lima", None, "warning"),
-        ("It is Lima", f"{TUNED}.", "error"),
-        ("is Lima of cour", None, "error"),
-    ],
-)
-def test_a_limit_on_answers_may_be_meant(
-    recorded: str, expected: str | None, severity: str
+def test_empty_answers_of_the_tuned_model_asked_otherwise(
+    otherwise: list[dict[str, str]], expected: list[str]
 ) -> None:
-    evidence = asked(*[recorded] * 8, tuned=f"{TUNED}.", expected=expected)
-    (found,) = outcome(recorded_answers, evidence).findings
-    assert (found.code, found.severity) == ("recorded-answers.cut-short", severity)
+    items = asked(*[""] * len(otherwise)).items
+    told = map(lambda item, ways: replace(item, otherwise=ways), items, otherwise)
+    found = outcome(recorded_answers, AskedAgain((), tuple(told))).findings
+    assert [one.code.partition(".")[2] for one in found] == expected
+    assert all("asked bare" in one.message for one in found if "asked-otherwise" in one.code)
 
 
-def test_answers_that_end_with_their_first_line() -> None:
-    own = "who: Paula\nthing: shovel\nnumber: 26"
-    cut = asked(*["who: Paula"] * 8, tuned=own, expected=f"{own}\ncolour: red")
-    assert "recorded-answers.cut-short" in codes(cut)
-    # Where nothing more was expected, a line may be all that was wanted.
-    assert "recorded-answers.cut-short" not in codes(asked(*["who: Paula"] * 8, tuned=own))
+LINES = "who: Paula\nthing: shovel\nnumber: 26"
+
+
+@pytest.mark.parametrize(
+    ("recorded", "own", "expected", "severity"),
+    [
+        ("It is Lima", f"{TUNED}.", None, "warning"),
+        ("It is Lima", f"{TUNED}<|im_end|>", None, "warning"),
+        # The model itself does not end.
+        ("It is Lima", TUNED, None, None),
+        ("It is Lima.", f"{TUNED}.", None, None),
+        (TUNED, f"{TUNED}<|im_end|>", None, None),
+        ("It is", "No, never of course.", None, None),
+        # Through a word, at either end.
+        ("t is Lima of course", TUNED, None, "error"),
+        ("It is Lima of cour", TUNED, None, "warning"),
+        ("is Lima of cour", f"{TUNED}.", None, "error"),
+        # A limit may be meant, but not of what was to be longer.
+        ("It is Lima", f"{TUNED}.", f"{TUNED}.", "error"),
+        # With the first line; where nothing more was expected, it may be all that was wanted.
+        ("who: Paula", LINES, f"{LINES}\ncolour: red", "error"),
+        ("who: Paula", LINES, None, None),
+    ],
+)
+def test_answers_that_were_cut_off(
+    recorded: str, own: str, expected: str | None, severity: str | None
+) -> None:
+    evidence = asked(*[recorded] * 8, tuned=own, expected=expected)
+    found = {one.code: one.severity for one in outcome(recorded_answers, evidence).findings}
+    assert found.get("recorded-answers.cut-short") == severity
 
 
 def test_answers_beside_other_prompts() -> None:

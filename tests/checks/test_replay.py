@@ -54,17 +54,7 @@ def test_a_loss_of_its_own_kind_that_teaches_as_much_is_no_error(
     tuned: float, severity: str
 ) -> None:
     configured = levels(4.51, 3.0, 2.0)
-    reach = Reach(
-        sources=(),
-        split="validation",
-        rows=40,
-        untouched=5.0,
-        tuned=tuned,
-        reached=2.0,
-        noise=0.05,
-        updates=30,
-        rate=1e-4,
-    )
+    reach = Reach((), "validation", 40, 5.0, tuned, 2.0, 0.05, 30, 1e-4)
     recorded = Replay((), configured, None, configured)
     assert severities(outcome(replay, recorded, reach)) == {"differs": severity}
     # Better on held-out rows than the twin: what a reading only comes near to is nothing then.
@@ -106,7 +96,6 @@ def test_a_reading_that_agrees_is_named_unless_it_is_sound(reading: Any) -> None
 def test_a_log_without_its_start_decides_nothing() -> None:
     end = (Level("after", 100, 1.0, 1.0, 0.02),)
     assert said(end).status == "inconclusive"
-    assert outcome(replay).status == "skipped"
 
 
 def test_a_sound_reading_that_leaves_a_difference_is_not_called_sound() -> None:

@@ -1,5 +1,3 @@
-"""The updates of a run, and the rate of each, before it and afterwards."""
-
 from pathlib import Path
 from typing import Any
 

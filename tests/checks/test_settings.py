@@ -11,6 +11,7 @@ from mlxdoctor.preflight.configuration import planned_config
 from mlxdoctor.run import Run
 from tests.conftest import FIXTURES, check_called
 from tests.edits import change_tensors
+from tests.given import WRITTEN
 from tests.preflight.small_run import SOUND
 
 settings = check_called("settings")
@@ -185,8 +186,7 @@ def test_what_a_planned_run_takes_up_of_the_file_it_resumes_from(
 
 def trained(tmp_path: Path, **changes: Any) -> list[str]:
     """The codes of a run that was made, with some of its settings changed."""
-    every = {"adapter_path": "a", "grad_accumulation_steps": 1, "test_batches": 1, "train": True}
-    folder = copied_run(tmp_path, **every, **changes)
+    folder = copied_run(tmp_path, **WRITTEN, **changes)
     found = settings.run(Run.discover([folder], allow_model=False)).findings
     return [f"{code(one)} {one.severity}" for one in found if one.severity != "info"]
 

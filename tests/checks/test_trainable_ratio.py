@@ -1,5 +1,3 @@
-"""What the trainable-ratio check counts."""
-
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Sources that lie beside a run: what lint finds in them is among the findings."""
-
 import json
 from pathlib import Path
 
@@ -107,11 +105,6 @@ def test_no_more_files_than_the_limit(folder: Path) -> None:
         (folder / f"loop{number:03}.py").write_text(TORCH)
     (one,) = outcome(folder).findings
     assert one.measured["hits"] == 20
-
-
-def test_without_any_source_it_is_skipped(folder: Path) -> None:
-    one = outcome(folder)
-    assert (one.status.value, one.reason[:20]) == ("skipped", "no trainer was named")
 
 
 def test_nothing_is_run(folder: Path) -> None:

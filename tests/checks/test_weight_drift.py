@@ -85,12 +85,6 @@ def test_the_size_of_the_update(
             assert finding.measured["modules"] == 4 - still
 
 
-def test_the_scale_counts(tmp_path: Path) -> None:
-    scaled = {"rank": 4, "scale": 10.0}
-    judged = examine(tmp_path, factors(0.5), lora_parameters=scaled)
-    assert severities(judged) == {"exploded": "error"}
-
-
 @pytest.mark.parametrize("base", [BASE, None])
 @pytest.mark.parametrize(("size", "hit"), [(1.05, True), (0.95, False)])
 def test_one_module_out_of_all_proportion(

@@ -1,5 +1,3 @@
-"""What the checks on weights find in every fixture run, and in no other."""
-
 import pytest
 
 from mlxdoctor.api import diagnose

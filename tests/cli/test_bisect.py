@@ -1,5 +1,3 @@
-"""`mlxdoctor bisect`."""
-
 import json
 from pathlib import Path
 from typing import Any
@@ -38,6 +36,8 @@ def test_a_broken_one_exits_with_1_and_names_a_file_that_exists(call: Call) -> N
     assert second["size"] is None
     assert second["why"].startswith("27,648 of its values are NaN or infinite")
     assert data["checkpoints"][0]["logged_loss"] > 0
+    code, out, _ = call("bisect", BROKEN, STATIC, "--format", "markdown")
+    assert (code, "| 40 " in out) == (1, True)
 
 
 def test_nothing_that_decides_exits_with_3(call: Call, copied: Copy) -> None:
@@ -61,9 +61,3 @@ def test_bad_input_is_one_sentence(call: Call, tmp_path: Path, what: str) -> Non
     code, out, err = call("bisect", path, STATIC)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("mlxdoctor: ")
-
-
-def test_the_table_in_markdown(call: Call) -> None:
-    code, out, _ = call("bisect", BROKEN, STATIC, "--format", "markdown")
-    assert code == 1
-    assert "| 40 " in out

@@ -1,5 +1,3 @@
-"""`mlxdoctor convert`: what it writes, what it refuses to write, and what it loads."""
-
 import json
 from pathlib import Path
 

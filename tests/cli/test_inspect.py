@@ -1,5 +1,3 @@
-"""`mlxdoctor inspect`: the table, the exit codes, and what it loads."""
-
 import json
 import math
 from pathlib import Path

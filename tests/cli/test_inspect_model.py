@@ -1,5 +1,3 @@
-"""`mlxdoctor inspect` of a whole model: the table of drift, and the exit codes."""
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""`mlxdoctor reproduce`."""
-
 from __future__ import annotations
 
 import json

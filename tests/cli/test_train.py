@@ -1,5 +1,3 @@
-"""`mlxdoctor train`: options, exit codes, what is printed."""
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""`mlxdoctor watch`."""
-
 import json
 import os
 import shlex
@@ -76,18 +74,23 @@ def test_json_of_a_loss_that_is_no_number_is_json(call: Call) -> None:
     assert (alarm["verdict"], alarm["measured"]["before"]) == ("non-finite", 1.07)
 
 
-def test_a_log_without_a_report_is_inconclusive(call: Call, path: Path) -> None:
-    path.write_text("Loading pretrained model\n")
-    code, out, _ = call("watch", path, "--no-follow")
-    assert code == 3
-    assert "no report on training was found" in out
-
-
-def test_a_training_that_broke_off_exits_with_1(call: Call, path: Path) -> None:
-    path.write_text("".join(SEED.splitlines(keepends=True)[:3]) + "Killed: 9\n")
-    code, out, _ = call("watch", path)
-    assert code == 1
-    assert out.startswith("the training broke off (killed): Killed: 9; no alarm in 2 reports")
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        ("Loading pretrained model\n", 3, "no report on training was found"),
+        (
+            "".join(SEED.splitlines(keepends=True)[:3]) + "Killed: 9\n",
+            1,
+            "the training broke off (killed): Killed: 9; no alarm in 2 reports",
+        ),
+    ],
+)
+def test_a_log_that_ends_without_an_alarm(
+    call: Call, path: Path, text: str, code: int, said: str
+) -> None:
+    path.write_text(text)
+    ended, out, _ = call("watch", path, "--no-follow")
+    assert (ended, said in out) == (code, True)
 
 
 @pytest.mark.slow

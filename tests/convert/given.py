@@ -46,7 +46,6 @@ PEFT_CONFIG: Mapping[str, Any] = {
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
-    """Write the files of a conversion."""
     folder.mkdir(parents=True)
     for name, content in files.items():
         (folder / name).write_bytes(content)

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from math import inf, isnan, nan, sqrt
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ from mlxdoctor.engines.tensors import (
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.measure.weights.adapter_facts import factor_facts
 from tests.conftest import RUNS
-from tests.weight_files import lora, save, to_bfloat16
+from tests.weight_files import lora
 
 
 @settings(max_examples=40, deadline=None)
@@ -48,23 +47,6 @@ def test_figures_are_those_of_the_dense_update(
     nominal = size_of(facts, "nominal")
     assert nominal == pytest.approx(2 * dense / sqrt(min(inputs, outputs)), rel=1e-6)
     assert spectral_norm(a, b) == pytest.approx(theirs[0], rel=1e-6)
-
-
-@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
-def test_every_precision(tmp_path: Path, dtype: str) -> None:
-    exact = lora({"model.layers.0.q": (96, 64)}, rank=8, b=0.1)
-    stored = {
-        name: to_bfloat16(value)
-        if dtype == "BF16"
-        else value.astype(np.float16 if dtype == "F16" else np.float32)
-        for name, value in exact.items()
-    }
-    path = save(tmp_path / "adapters.safetensors", stored, dict.fromkeys(stored, dtype))
-    adapter = Adapter.read(path)
-    a, b = (adapter.tensors[f"model.layers.0.q.lora_{x}"].load().astype(float) for x in "ab")
-    (facts,) = factor_facts(adapter)
-    assert facts.product_norm == pytest.approx(np.linalg.norm(a @ b), rel=1e-6)
-    assert (facts.layer, facts.a_is_drawn) == (0, True)
 
 
 def test_a_fresh_adapter() -> None:

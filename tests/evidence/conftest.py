@@ -1,5 +1,3 @@
-"""A file to write logs into."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""Names, orientations and counts of adapters' tensors."""
-
 from pathlib import Path
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Base models: shapes, counts and norms, quantised or not."""
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""Finding a run's checkpoints, in order."""
-
 import hashlib
 from pathlib import Path
 

@@ -1,8 +1,3 @@
-"""The coloured table of mlx-lm."""
-
-import pytest
-
-from tests.conftest import RUNS
 from tests.evidence.log_tables import ESC, NAN, Write, read, same, table
 
 
@@ -48,20 +43,3 @@ def test_coloured_table(write: Write) -> None:
     assert log.notes.header["type"] == "lora · 16 layers · rank 8"
     assert log.notes.header["batch"] == "4"
     assert [one.iteration for one in log.notes.saves] == [30]
-
-
-def test_table_whose_arrows_were_lost(write: Write) -> None:
-    path = write("  iter   train_loss     tok/s     tokens\n  10    2.662 ?      161      3.3k\n")
-    same(table(path, "train_loss"), {10: 2.662})
-    same(table(path, "trained_tokens"), {10: 3300})
-
-
-@pytest.mark.parametrize("name", ["healthy-ordinary", "collapse-frequent-token"])
-def test_logs_of_the_fixture_runs(name: str) -> None:
-    """Rows counted with other means: lines that end in k, or hold `Train loss`."""
-    path = RUNS / name / "train.log"
-    text = path.read_text()
-    rows = text.count("▼") + text.count("▲") + text.count("Train loss")
-    log = read(path)
-    assert len(log.main.series["train_loss"]) == rows > 5
-    assert len(log.segments) == 1

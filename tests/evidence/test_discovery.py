@@ -1,5 +1,3 @@
-"""Which file is which kind of evidence."""
-
 import json
 import shutil
 from pathlib import Path

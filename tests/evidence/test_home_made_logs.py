@@ -109,14 +109,6 @@ def test_a_step_and_a_loss_alone(line: str, valid: str, tmp_path: Path) -> None:
         same(segment, "val_loss", [20], [3.0])
 
 
-@pytest.mark.parametrize("lines", ["10 2.5\n20 2.25", "10 2.5\n5 2.25\n3 2.0", "10 2\n20 3\n30 4"])
-def test_other_pairs_of_figures_are_no_log(lines: str, tmp_path: Path) -> None:
-    """Too few, out of order, and counts."""
-    path = tmp_path / "a.log"
-    path.write_text(f"{lines}\n")
-    assert not looks_like_log(path)
-
-
 VALIDATIONS = {
     "of its own": "[eval] step {0} loss {1}\n",
     "the split behind the step": "Step {0} | val | loss {1} | ppl 20.1\n",
@@ -161,37 +153,6 @@ def test_tables(name: str, tmp_path: Path) -> None:
     same(read(tmp_path / "a.log", text).main, "train_loss", [10, 20, 30], [1.25, 2.5, 3.75])
 
 
-def test_speeds_and_memory_by_their_units(tmp_path: Path) -> None:
-    text = "Step 1 | loss 2.5 | 19.2 s/it\nStep 2 | loss 2.5 | 0.05 it/s | 302 tok/s | 8.5 GB\n"
-    segment = read(tmp_path / "a.log", text).main
-    same(segment, "seconds_per_iteration", [1], [19.2])
-    same(segment, "iterations_per_second", [2], [0.05])
-    same(segment, "tokens_per_second", [2], [302])
-    same(segment, "peak_memory_gb", [2], [8.5])
-    megabytes = read(tmp_path / "a.log", "Step 1 | loss 2.5 | mem 9500 MB | 3 it/s\n").main
-    assert "peak_memory_gb" not in megabytes.series
-
-
-def test_what_is_said_of_an_epoch_is_told_apart_from_its_steps(tmp_path: Path) -> None:
-    text = (
-        "Epoch 1/2\nStep 10 | Loss: nan\nStep 20 | Loss: nan\n"
-        "Epoch 1 finished: avg loss 8.40, skipped batches: 27/50\nEpoch 2/2\nStep 30 | Loss: 2.5\n"
-    )
-    (segment,) = read(tmp_path / "a.log", text).segments
-    same(segment, "train_loss", [10, 20, 30], [NAN, NAN, 2.5])
-    same(segment, "epoch_train_loss", [20], [8.4])
-    same(segment, "epoch_skipped", [20], [27])
-    same(segment, "epoch_skipped_batches_of", [20], [50])
-
-
-def test_records_that_count_batches_and_updates(tmp_path: Path) -> None:
-    rows = [f'{{"micro": {2 * n}, "updates": {n}, "loss": {5 / n:.4f}}}' for n in (10, 20)]
-    text = "\n".join(('{"train": 240, "valid": 24}', *rows, '{"epoch": 1, "val": 0.5}'))
-    (segment,) = read(tmp_path / "train.log", text).segments
-    same(segment, "train_loss", [10, 20], [0.5, 0.25])
-    same(segment, "val_loss", [20], [0.5])
-
-
 @pytest.mark.parametrize("line", ["train 1.{e} valid 0.{e} *", "train: 1.{e}, validation: 0.{e}"])
 def test_losses_may_be_named_by_their_rows(line: str, tmp_path: Path) -> None:
     steps = [f"step {n} loss {5 / n:.4f}" for n in range(1, 5)]
@@ -226,9 +187,13 @@ def test_steps_that_each_epoch_counts_anew_go_on(tmp_path: Path) -> None:
         "Our best loss: 2.5\nThe final loss: 2.25\nA loss: 1.5\n",
         "Validation loss: 2.5\n",
         "step 10 of the recipe: 3 eggs, no loss\n",
+        # Pairs of figures: too few, out of order, and counts.
+        "10 2.5\n20 2.25\n",
+        "10 2.5\n5 2.25\n3 2.0\n",
+        "10 2\n20 3\n30 4\n",
     ],
 )
-def test_a_sentence_is_no_report(text: str, tmp_path: Path) -> None:
+def test_sentences_and_figures_that_are_no_report(text: str, tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text(text)
     assert not looks_like_log(path)

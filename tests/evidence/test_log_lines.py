@@ -154,6 +154,45 @@ TEXTS = {
         "| 10 | 2.5 | - |\n| 20 | **2.25** | 2.75 |\n\n| a | b |\n|---|---|\n| 1 | 2 |\n",
         "train_loss 10:2.5 20:2.25; val_loss 20:2.75",
     ),
+    "a table on its side": (
+        "| iter | 1 | 500 | 1000 |\n|---|---|---|---|\n| val loss (nats) | 2.5 | 0.5 | - |\n"
+        "| perplexity | 12 | 1.6 | 1.1 |\n",
+        "val_loss 1:2.5 500:0.5",
+    ),
+    "a table of two splits": (
+        "it\ttrain\tdev\n10\t3.5\t-\n20\t1.5\t-\n20\t-\t1.25\n",
+        "train_loss 10:3.5 20:1.5; val_loss 20:1.25",
+    ),
+    "a record behind a bar": (
+        "\r 42%|####   | 100/239 [04:46<06:33,  2.83s/it]{'loss': '6.5', 'epoch': '0.1'}\n"
+        "{'loss': '2.0', 'epoch': '0.2'}\n",
+        "train_loss 1:6.5 2:2; epoch 1:0.1 2:0.2",
+    ),
+    "speeds and memory by their units": (
+        "Step 1 | loss 2.5 | 19.2 s/it\nStep 2 | loss 2.5 | 0.05 it/s | 302 tok/s | 8.5 GB\n"
+        "Step 3 | loss 2.5 | mem 9500 MB | 3 it/s\n",
+        "train_loss 1:2.5 2:2.5 3:2.5; seconds_per_iteration 1:19.2; iterations_per_second "
+        "2:0.05 3:3; tokens_per_second 2:302; peak_memory_gb 2:8.5; mem_mb 3:9500",
+    ),
+    "what is said of an epoch and of its steps": (
+        "Epoch 1/2\nStep 10 | Loss: nan\nStep 20 | Loss: nan\n"
+        "Epoch 1 finished: avg loss 8.40, skipped batches: 27/50\nEpoch 2/2\nStep 30 | Loss: 2.5\n",
+        "train_loss 10:nan 20:nan 30:2.5; epoch 20:1; epoch_train_loss 20:8.4; epoch_skipped "
+        "20:27; epoch_skipped_batches_of 20:50",
+    ),
+    "records that count batches and updates": (
+        '{"train": 240, "valid": 24}\n{"micro": 20, "updates": 10, "loss": 0.5}\n'
+        '{"micro": 40, "updates": 20, "loss": 0.25}\n{"epoch": 1, "val": 0.5}',
+        "micro 10:20 20:40; train_loss 10:0.5 20:0.25; epoch 20:1; val_loss 20:0.5",
+    ),
+    "a table whose arrows were lost": (
+        "  iter   train_loss     tok/s     tokens\n  10    2.662 ?      161      3.3k\n",
+        "train_loss 10:2.662; tokens_per_second 10:161; trained_tokens 10:3300",
+    ),
+    "a loss that is null beside the rest": (
+        '{"step": 0, "loss": null, "accuracy": 0.99}\n{"step": 1, "loss": 3, "accuracy": 0.5}\n',
+        "accuracy 0:0.99 1:0.5; train_loss 1:3",
+    ),
 }
 
 

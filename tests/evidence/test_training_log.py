@@ -1,5 +1,3 @@
-"""A training log: the runs in it, the messages around them, and what is no log."""
-
 from pathlib import Path
 
 import pytest

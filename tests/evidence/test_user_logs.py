@@ -133,13 +133,12 @@ def test_table_without_iterations_invents_none() -> None:
 
 
 def test_messages_around_the_reports() -> None:
-    logs = LOGS
-    oom = read(logs / "mlx-lm-236-oom-full-ft.log")
+    oom = read(LOGS / "mlx-lm-236-oom-full-ft.log")
     assert [(one.line_number, one.kind) for one in oom.notes.failures] == [
         (7, "out-of-memory"),
         (8, "aborted"),
     ]
-    path = logs / "mlx-lm-18-a-0.22.0-suspiciously-fast.log"
+    path = LOGS / "mlx-lm-18-a-0.22.0-suspiciously-fast.log"
     same(table(path, "val_loss"), {1: 3.174, 5: 2.363, 10: 1.009, 15: 0.211, 20: 0.167})
     fast = read(path)
     assert [one.iteration for one in fast.notes.saves] == [5, 10, 15]
@@ -149,11 +148,11 @@ def test_messages_around_the_reports() -> None:
     )
     assert (fast.notes.trainable.percent, fast.notes.trainable.total_millions) == (0.048, 9241.706)
     assert fast.main.announced_iterations == 400
-    flat = read(logs / "mlx-examples-199-flat.log")
+    flat = read(LOGS / "mlx-examples-199-flat.log")
     assert (flat.notes.trainable.trainable_millions, flat.notes.trainable.total_millions) == (
         1.704,
         7243.436,
     )
     assert flat.main.base_val_loss == 1.777
-    plateau = read(logs / "mlx-examples-216-plateau.log")
+    plateau = read(LOGS / "mlx-examples-216-plateau.log")
     assert plateau.main.base_val_loss is None

@@ -37,7 +37,6 @@ def finding(code: str, severity: str, message: str, **fields: Any) -> dict[str, 
 
 
 def outcome(check: str, status: str, *findings: dict[str, Any], reason: str = "") -> dict[str, Any]:
-    """The outcome of a check."""
     return {
         "check": check,
         "status": status,
@@ -50,7 +49,6 @@ def outcome(check: str, status: str, *findings: dict[str, Any], reason: str = ""
 
 
 def file(kind: str, name: str, sha256: str | None, note: str = "") -> dict[str, Any]:
-    """A file that was read."""
     return {"kind": kind, "source": f"runs/llama-commas/{name}", "sha256": sha256, "note": note}
 
 
@@ -174,12 +172,10 @@ def of_type(kind: Any, value: Any) -> Any:
 
 
 def made_finding(data: Mapping[str, Any]) -> Finding:
-    """A finding."""
     return of_type(Finding, data)  # type: ignore[no-any-return]
 
 
 def made_experiment(data: Mapping[str, Any]) -> Experiment:
-    """What was tried."""
     kind = CauseTried if data["experiment"] == "verdict" else Rerun
     return of_type(kind, data)  # type: ignore[no-any-return]
 

@@ -1,5 +1,3 @@
-"""Formats are found: one file adds one."""
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -4,7 +4,6 @@ import hashlib
 import io
 import re
 from functools import cache
-from typing import Any
 
 import pytest
 from markdown_it import MarkdownIt
@@ -20,12 +19,7 @@ KINDS = ["unhealthy", "healthy", "inconclusive"]
 
 @cache
 def source(kind: str) -> str:
-    """The page of a sample report."""
     return html_format.render(sample.made(getattr(sample, kind)()))
-
-
-def page(data: dict[str, Any]) -> Page:
-    return Page(html_format.render(sample.made(data)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -122,7 +116,7 @@ def test_the_knowledge_base_may_link_to_secure_addresses_and_its_html_is_shown()
         "[other](//evil.example) and ![pixel](https://evil.example/p.png). "
         "<script>alert(1)</script> <img src=x onerror=alert(1)>\n\n<iframe src='x'></iframe>"
     )
-    found = page(data)
+    found = Page(html_format.render(sample.made(data)))
     outward = {str(one["href"]) for one in found.all("a") if not str(one["href"]).startswith("#")}
     assert outward == {"https://github.com/ml-explore/mlx-lm/issues/1"}
     assert {tag for tag, _ in found.elements} <= ELEMENTS

@@ -43,34 +43,33 @@ def test_numbers_read_as_people_write_them(value: Any, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
+    ("written", "text", "expected"),
     [
-        ("llama-3.2", "llama-3.2"),
-        ("../../etc/passwd", "etc-passwd"),
-        ("..", "run"),
-        ("", "run"),
-        ("a b;rm -rf $HOME", "a-b-rm--rf--HOME"),
-        ("имя", "run"),
-        ("x" * 300, "x" * 80),
-        (".hidden", "hidden"),
+        # The name of a folder stays where it belongs.
+        (summary.slug, "llama-3.2", "llama-3.2"),
+        (summary.slug, "../../etc/passwd", "etc-passwd"),
+        (summary.slug, "..", "run"),
+        (summary.slug, "", "run"),
+        (summary.slug, "a b;rm -rf $HOME", "a-b-rm--rf--HOME"),
+        (summary.slug, "имя", "run"),
+        (summary.slug, "x" * 300, "x" * 80),
+        (summary.slug, ".hidden", "hidden"),
+        # Titles follow a colon with names intact.
+        (summary.lowered, "The loss rises", "the loss rises"),
+        (summary.lowered, "LoRA was not attached", "LoRA was not attached"),
+        (summary.lowered, "NaN in the loss", "NaN in the loss"),
+        (summary.lowered, "B is zero", "B is zero"),
+        (summary.lowered, "A batch overflows", "a batch overflows"),
+        # The name of a file gets no capital.
+        (summary.sentence, "it was cut off", "It was cut off."),
+        (summary.sentence, "adapters/a: is empty", "adapters/a: is empty."),
+        (summary.sentence, "adapters.safetensors is older", "adapters.safetensors is older."),
     ],
 )
-def test_a_folder_name_stays_where_it_belongs(name: str, expected: str) -> None:
-    assert summary.slug(name) == expected
-
-
-@pytest.mark.parametrize(
-    ("title", "expected"),
-    [
-        ("The loss rises", "the loss rises"),
-        ("LoRA was not attached", "LoRA was not attached"),
-        ("NaN in the loss", "NaN in the loss"),
-        ("B is zero", "B is zero"),
-        ("A batch overflows", "a batch overflows"),
-    ],
-)
-def test_titles_follow_a_colon_with_names_intact(title: str, expected: str) -> None:
-    assert summary.lowered(title) == expected
+def test_names_titles_and_sentences(
+    written: Callable[[str], str], text: str, expected: str
+) -> None:
+    assert written(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -216,12 +215,6 @@ def test_poor_answers_of_a_sound_training_are_said_first(more: list[str], said: 
     data["outcomes"].append(sample.outcome("learned-targets", "found", padding))
     for plain in (data, sample.healthy()):
         assert summary.headline(sample.made(plain)).startswith("Healthy: ")
-
-
-def test_the_name_of_a_file_gets_no_capital() -> None:
-    assert summary.sentence("it was cut off") == "It was cut off."
-    assert summary.sentence("adapters/a: is empty") == "adapters/a: is empty."
-    assert summary.sentence("adapters.safetensors is older") == "adapters.safetensors is older."
 
 
 @pytest.mark.parametrize(

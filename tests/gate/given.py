@@ -52,7 +52,6 @@ def report_of(
 def judged(
     policy: Policy, path: str, data: Mapping[str, Any], known: frozenset[Known] = frozenset()
 ) -> Weighed:
-    """The judgement of a report."""
     own = frozenset(one for one in known if one.path == policy.key(path))
     return judge(path, Examined(sample.made(data), "", 0.1), policy, own, TODAY)
 

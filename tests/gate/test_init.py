@@ -1,5 +1,3 @@
-"""`gate --init`: a policy from healthy runs."""
-
 import shutil
 from pathlib import Path
 

@@ -11,9 +11,7 @@ from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.options import NOT_ASKED
 from mlxdoctor.gate import weigh
 from mlxdoctor.gate.baseline import Known
-from mlxdoctor.gate.examine import Examined
-from mlxdoctor.gate.policy import Policy
-from mlxdoctor.gate.weigh import judge, notices, renewed
+from mlxdoctor.gate.weigh import notices, renewed
 from mlxdoctor.gate_result import GateItem, ItemStatus
 from mlxdoctor.models.losses import TokenLosses
 from tests.formats.sample import outcome
@@ -80,12 +78,6 @@ def test_what_becomes_of_an_item_and_why(
     assert all(map(str.startswith, item.reasons, reasons))
     rulings = {one.ruling for one in item.findings}
     assert rulings <= ({"fails"} if status == "failed" else {"noted"})
-
-
-def test_what_could_not_be_examined_is_unusable() -> None:
-    examined = Examined(None, "a: is gone", 0.0)
-    item = judge("a", examined, Policy(Path.cwd()), frozenset(), TODAY).item
-    assert (item.status, item.reasons) == (ItemStatus.UNUSABLE, ("a: is gone",))
 
 
 def test_an_ignore_suppresses_and_shows_its_reason(tmp_path: Path) -> None:

@@ -1,4 +1,3 @@
-from datetime import date
 from pathlib import Path
 
 import pytest
@@ -6,36 +5,6 @@ import pytest
 from mlxdoctor.gate.policy_file import find_policy, read_policy
 from mlxdoctor.safety.errors import InputError
 from tests.gate.given import policy
-
-
-def test_every_key_is_read(tmp_path: Path) -> None:
-    read = policy(
-        tmp_path,
-        """
-        require = ["loss-trend"]
-        require-generate = true
-        fail-on = "warning"
-        fail = ["weight-drift.exploded", "score"]
-        baseline = "known.json"
-        [[override]]
-        paths = ["old/**"]
-        fail-on = "never"
-        [[ignore]]
-        code = "learning-rate.zero"
-        paths = ["old/**"]
-        reason = "known"
-        expires = 2030-01-31
-        """,
-    )
-    assert read.rules.require == ("loss-trend",)
-    assert read.rules.require_generate
-    assert read.rules.fail_on == "warning"
-    assert read.rules.fail == {"weight-drift.exploded", "score"}
-    assert read.baseline == tmp_path / "known.json"
-    assert read.overrides[0][1] == {"fail_on": "never"}
-    assert read.ignores[0].expires == date(2030, 1, 31)
-    assert read.ignores[0].reason == "known"
-    assert read.root == tmp_path
 
 
 @pytest.mark.parametrize(
@@ -78,6 +47,10 @@ def test_what_is_wrong_is_refused_in_one_sentence(tmp_path: Path, text: str, sai
     assert said in str(refused.value)
     assert str(refused.value).startswith(str(tmp_path / "mlxdoctor.toml"))
     assert "\n" not in said
+
+
+def test_a_baseline_is_looked_for_beside_its_policy(tmp_path: Path) -> None:
+    assert policy(tmp_path, 'baseline = "known.json"').baseline == tmp_path / "known.json"
 
 
 def test_a_section_of_pyproject_is_a_policy_and_the_rest_is_not(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """What a log says of where its losses went, in sentences."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
@@ -143,8 +142,3 @@ def test_the_test_and_other_runs_are_told(logs: LogWriter) -> None:
         "The log has 1 more run: lines 1 to 3, validation loss 4.500, training loss 3.500 to "
         "2.500. Judged is that of lines 4 to 6."
     )
-
-
-@pytest.fixture
-def logs(tmp_path: Path) -> LogWriter:
-    return LogWriter(tmp_path)

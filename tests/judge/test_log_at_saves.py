@@ -1,5 +1,3 @@
-"""What a log says of the model at each save."""
-
 import math
 
 import numpy as np

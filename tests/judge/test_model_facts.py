@@ -1,5 +1,3 @@
-"""What is known of a model without its folder."""
-
 from pathlib import Path
 from types import SimpleNamespace
 

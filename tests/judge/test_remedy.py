@@ -1,5 +1,3 @@
-"""The configuration change that cures a cause, on real configurations."""
-
 import json
 import re
 from collections.abc import Mapping

@@ -1,5 +1,3 @@
-"""Which saves are broken, as their files and the log show."""
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

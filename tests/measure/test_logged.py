@@ -1,5 +1,3 @@
-"""The loss that a log reports for the saved model."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""What rows of other formats have to be renamed to."""
-
 import pytest
 
 from mlxdoctor.measure.text.renames import how_to_rename

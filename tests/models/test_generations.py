@@ -1,5 +1,3 @@
-"""Reading recorded answers, in the formats people write."""
-
 import json
 from pathlib import Path
 
@@ -29,31 +27,26 @@ def test_every_fixture_is_read_whole(name: str) -> None:
     assert found.how == "recorded"
 
 
+NAMES = ("tuned", "response", "output", "completion", "generated_text", "generation", "text")
+ASKED = [{"role": "user", "content": content} for content in ("first", "last")]
+
+
 @pytest.mark.parametrize(
-    "key", ["tuned", "response", "output", "completion", "generated_text", "generation", "text"]
+    ("text", "prompts", "tuned"),
+    [
+        *((json.dumps({"prompt": "p", name: "a"}) + "\n", ["p"], ["a"]) for name in NAMES),
+        ('["a", "b"]', ["", ""], ["a", "b"]),
+        ('{"samples": [{"question": "q", "output": "a"}]}', ["q"], ["a"]),
+        # The last message of the user is the prompt.
+        (json.dumps({"messages": ASKED, "response": "a"}), ["last"], ["a"]),
+        # A line that was cut off is left out.
+        ('{"prompt": "p", "tuned": "a"}\n{"prompt": "q", "t', ["p"], ["a"]),
+    ],
 )
-def test_the_answer_has_many_names(tmp_path: Path, key: str) -> None:
-    found = Generations.read(written(tmp_path, json.dumps({"prompt": "p", key: "a"}) + "\n"))
-    assert (found.items[0].prompt, found.items[0].tuned, found.items[0].base) == ("p", "a", None)
-
-
-def test_plain_lists_and_nested_lists(tmp_path: Path) -> None:
-    assert [i.tuned for i in Generations.read(written(tmp_path, '["a", "b"]')).items] == ["a", "b"]
-    nested = {"end_token_ids": [2, 3], "samples": [{"question": "q", "output": "a"}]}
-    found = Generations.read(written(tmp_path, json.dumps(nested)))
-    assert found.items[0].prompt == "q"
-    assert found.end_token_ids == (2, 3)
-
-
-def test_the_last_user_message_is_the_prompt(tmp_path: Path) -> None:
-    messages = [{"role": "user", "content": c} for c in ("first", "last")]
-    row = json.dumps({"messages": messages, "response": "a"})
-    assert Generations.read(written(tmp_path, row)).items[0].prompt == "last"
-
-
-def test_a_cut_line_is_left_out_and_the_rest_read(tmp_path: Path) -> None:
-    found = Generations.read(written(tmp_path, '{"prompt": "p", "tuned": "a"}\n{"prompt": "q", "t'))
-    assert [item.tuned for item in found.items] == ["a"]
+def test_what_is_read(tmp_path: Path, text: str, prompts: list[str], tuned: list[str]) -> None:
+    items = Generations.read(written(tmp_path, text)).items
+    assert [item.prompt for item in items] == prompts
+    assert [(item.tuned, item.base) for item in items] == [(one, None) for one in tuned]
 
 
 @pytest.mark.parametrize("text", ["{}\n", '{"prompt": "p"}\n', "3\n", "not json\n"])
@@ -64,8 +57,11 @@ def test_a_file_without_answers_is_refused(tmp_path: Path, text: str) -> None:
 
 def test_tokens_that_are_no_ids_are_left_out(tmp_path: Path) -> None:
     row = {"prompt": "p", "tuned": "a", "tuned_tokens": [1, "x"], "max_tokens": 0}
-    item = Generations.read(written(tmp_path, json.dumps(row))).items[0]
-    assert (item.tuned_tokens, item.max_tokens) == (None, None)
+    found = Generations.read(
+        written(tmp_path, json.dumps({"end_token_ids": [2, 3], "samples": [row]}))
+    )
+    assert (found.items[0].tuned_tokens, found.items[0].max_tokens) == (None, None)
+    assert found.end_token_ids == (2, 3)
 
 
 def test_a_prompt_counts_once(tmp_path: Path) -> None:

@@ -1,5 +1,3 @@
-"""Which prompts of the data both models are asked."""
-
 from pathlib import Path
 
 from mlxdoctor.evidence.tokenizer import Tokenizer

@@ -1,5 +1,3 @@
-"""Loading and applying a user's scoring function."""
-
 from pathlib import Path
 
 import pytest
@@ -31,9 +29,7 @@ def test_two_and_three_arguments(tmp_path: Path) -> None:
     assert [(item.base, item.tuned) for item in scores.items] == [(7.0, 2.0), (3.0, 0.0)]
     right, _ = load_function(f"{path}:right")
     assert [one.tuned for one in score(ITEMS, right, "right").items] == [1.0, 0.0]
-
-
-def test_a_module_on_the_path() -> None:
+    # Of a module on the path.
     function, _ = load_function("operator:eq")
     assert [one.tuned for one in score(ITEMS, function, "eq").items] == [0.0, 0.0]
 

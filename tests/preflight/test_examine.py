@@ -52,12 +52,6 @@ def not_ready(report: Report) -> tuple[str, Fix]:
     return report.root.cause.id, report.fix
 
 
-def test_ready(plan: Plan) -> None:
-    planned = mlxdoctor.preflight(plan()).planned
-    assert planned.readiness is Readiness.READY
-    assert planned.facts[0].startswith("200 rows in batches of 4: 400 iterations are 8 passes")
-
-
 def test_nobody_is_asked_for_a_log_before_the_run(plan: Plan) -> None:
     for report in (mlxdoctor.preflight(plan()), mlxdoctor.preflight(plan(data="a/b"))):
         told = str(report.to_dict()["coverage"]) + str(report.missing) + str(report.next)
@@ -125,9 +119,12 @@ def test_options_go_before_the_file(plan: Plan, call: Call) -> None:
     assert (code, printed.split(":")[0]) == (0, "plan")
 
 
-def test_the_arguments_of_mlx_lm(plan: Plan) -> None:
-    arguments = argparse.Namespace(**SOUND)
-    assert readiness(mlxdoctor.preflight(arguments)) is Readiness.READY
+def test_ready(plan: Plan) -> None:
+    # A file, or the arguments of mlx-lm.
+    for given in (plan(), argparse.Namespace(**SOUND)):
+        planned = mlxdoctor.preflight(given).planned
+        assert planned.readiness is Readiness.READY
+        assert planned.facts[0].startswith("200 rows in batches of 4: 400 iterations are 8 passes")
 
 
 def test_a_few_rows_again_and_again_is_told_before(plan: Plan, tmp_path: Path) -> None:

@@ -1,5 +1,3 @@
-"""Configurations under the gate."""
-
 from pathlib import Path
 
 from mlxdoctor.gate.gating import run_gate

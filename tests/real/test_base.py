@@ -14,7 +14,7 @@ from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer
 
 from fixtures.lab.real.base import KINDS, fully_tuned, make_base, with_needed
-from fixtures.lab.real.gguf import GROUP, bits, dequantized, half_by_half, kept_quantized, renamed
+from fixtures.lab.real.gguf import GROUP, bits, dequantized, kept_quantized, renamed
 from fixtures.lab.real.texts.sources import chat
 from tests.conftest import BASE
 
@@ -129,25 +129,6 @@ def base(file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("base")
     make_base(file, folder)
     return folder
-
-
-def test_rotating_halves_of_the_rows_is_rotating_neighbours_as_the_file_has_them() -> None:
-    mx.random.seed(1)
-    words = mx.random.normal((1, 6, WIDTH))
-    queries, keys = (mx.random.normal((HEADS * SIZE, WIDTH)) for _ in range(2))
-
-    def scores(rows: list[mx.array], neighbours: bool) -> mx.array:
-        rope = nn.RoPE(SIZE, traditional=neighbours, base=100000.0)
-        query, key = (
-            rope((words @ one.T).reshape(1, 6, HEADS, SIZE).swapaxes(1, 2)) for one in rows
-        )
-        return query @ key.swapaxes(-1, -2)
-
-    as_in_file = scores([queries, keys], neighbours=True)
-    turned = scores([half_by_half(one, HEADS) for one in (queries, keys)], neighbours=False)
-    left = scores([queries, keys], neighbours=False)
-    assert mx.allclose(as_in_file, turned, atol=1e-3)
-    assert not mx.allclose(as_in_file, left, atol=1e-1)
 
 
 def test_the_base_says_what_the_model_in_the_file_says(base: Path) -> None:

@@ -47,7 +47,6 @@ class Canned:
     asked: list[Change] = field(default_factory=list)
 
     def rerun(self, lab: Any, change: Change, seed: int) -> Observation:
-        """The known result."""
         assert lab is self
         if self.spent_after is not None and len(self.asked) >= self.spent_after:
             raise BudgetSpent(f"{change.label}, seed {seed}")

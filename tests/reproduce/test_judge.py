@@ -66,13 +66,18 @@ def test_where_no_sign_tells_the_held_out_loss_does(
     assert judge_change(asked, plain, other, longer, 0.1).verdict == verdict
 
 
-@pytest.mark.parametrize(("loss", "cured"), [(4.5, False), (4.3, True), (float("nan"), False)])
-def test_a_cure_takes_a_tenth_off_the_held_out_loss(loss: float, cured: bool) -> None:
-    assert ASKED.is_cured(BAD, replace(GOOD, loss=loss), 0.1) is cured
-
-
-def test_another_error_is_no_cure() -> None:
-    assert not ASKED.is_cured(BAD, seen("series-facts.gradient-zero"), 0.1)
+@pytest.mark.parametrize(
+    ("changed", "cured"),
+    [
+        (seen(loss=4.5), False),
+        (seen(loss=4.3), True),
+        (seen(loss=float("nan")), False),
+        # Another error is no cure.
+        (seen("series-facts.gradient-zero"), False),
+    ],
+)
+def test_a_cure_takes_a_tenth_off_the_held_out_loss(changed: Observation, cured: bool) -> None:
+    assert ASKED.is_cured(BAD, changed, 0.1) is cured
 
 
 def test_a_fault_is_re_created_only_by_its_key_symptom() -> None:

@@ -34,13 +34,11 @@ UNTIMED = {"seconds": 0.0, "step_seconds": 0.0}
 
 @pytest.fixture
 def recipe() -> Recipe:
-    """That of a real run."""
     return recipe_of(RUN)
 
 
 @pytest.fixture
 def lab(recipe: Recipe, tmp_path: Path) -> Laboratory:
-    """The laboratory of a real run."""
     return Laboratory(recipe, tmp_path / "experiments")
 
 

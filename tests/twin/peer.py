@@ -50,7 +50,6 @@ def report_of(config: Path) -> Path:
 
 
 def our_losses(config: Path) -> Losses:
-    """Train with ours."""
     from mlxdoctor.twin import Settings, train
 
     result = train(Settings.read(config))

@@ -67,31 +67,24 @@ def test_every_fault_has_a_known_cause() -> None:
         assert fault.severities
 
 
-def test_sound_labels_are_the_next_tokens(settings: Settings) -> None:
-    exact = replace(settings, mode="exact")
-    assert targets_by_input(parts_of(exact)) == {6: 7, 7: 8, 8: 9}
-
-
 @pytest.mark.parametrize(
     ("name", "severity", "expected"),
     [
+        (None, None, {6: 7, 7: 8, 8: 9}),
         ("labels-identity", 0, {7: 7, 8: 8, 9: 9}),
         ("labels-shifted-twice", 2, {5: 7, 6: 8, 7: 9}),
         ("labels-shifted-twice", 3, {5: 8, 6: 9}),
+        # The whole prompt, although it is masked.
+        ("prompt-supervised", 1.0, {5: 6, 6: 7, 7: 8, 8: 9}),
     ],
 )
-def test_labels_are_shifted(
-    settings: Settings, name: str, severity: int, expected: dict[int, int]
+def test_what_is_supervised(
+    settings: Settings, name: str | None, severity: object, expected: dict[int, int]
 ) -> None:
-    _, parts = FAULTS[name].inject(settings, severity)
-    assert targets_by_input(parts) == expected
-
-
-def test_the_whole_prompt_is_supervised_although_masked(settings: Settings) -> None:
     exact = replace(settings, mode="exact")
-    faulty, parts = FAULTS["prompt-supervised"].inject(exact, 1.0)
+    faulty, parts = FAULTS[name].inject(exact, severity) if name else (exact, parts_of(exact))
     assert faulty.mask_prompt
-    assert targets_by_input(parts) == {5: 6, 6: 7, 7: 8, 8: 9}
+    assert targets_by_input(parts) == expected
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,3 @@
-"""The watch inside mlx-lm's own trainer."""
-
 import json
 import math
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""The command that an alarm runs."""
-
 import json
 import shlex
 import sys

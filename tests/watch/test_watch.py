@@ -45,7 +45,6 @@ def alarmed(rows: Iterable[LogRow], watch: Watch | None = None) -> Alarm:
 
 
 def logged(name: str) -> list[LogRow]:
-    """The reports of a real run."""
     return rows_of(TrainingLog.read(list((RUNS / name).glob("train.*"))).main)
 
 

@@ -1,5 +1,3 @@
-"""When a rate over prompts is a broken model's."""
-
 import pytest
 
 from mlxdoctor.measure.text.statistics import AGAINST_BASE, is_raised, rate, too_few
