@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mlxdoctor.gate import gating as run
 from mlxdoctor.gate.examine import Examined, Task, examine
 from mlxdoctor.gate.workers import here
-from tests.conftest import HEALTHY, RUNS, Call, digest
+from tests.conftest import HEALTHY, RUNS, Call, Copy, digest
 from tests.edits import Tensors, change_tensors
 
 UNTRAINED = RUNS / "b-never-trained"
@@ -235,3 +235,15 @@ def test_an_adapter_that_lost_what_it_learned_does_not_pass(project: Path, call:
     code, out, _ = call("gate", "--generate", "edited/one-rank")
     assert code == 3
     assert "no model shows that it is better than its base at its own rows" in " ".join(out.split())
+
+
+@pytest.mark.slow
+def test_generate_runs_the_models(copied: Copy, call: Call) -> None:
+    run_folder = copied("healthy-ordinary")
+    (run_folder / "generations.jsonl").unlink(missing_ok=True)
+    shutil.copytree(RUNS.parent / "base", run_folder.parent / "base")
+    command = ("gate", run_folder, "--stdout", "json")
+    [static] = json.loads(call(*command)[1])["items"]
+    [generated] = json.loads(call(*command, "--generate")[1])["items"]
+    assert "token-collapse" in static["checks"]["skipped"]
+    assert "token-collapse" not in generated["checks"]["skipped"]
