@@ -1,7 +1,6 @@
 """The configuration change that cures a cause, applied to a run's own configuration."""
 
 import copy
-import difflib
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -42,7 +41,9 @@ def fix_for(
 
 def config_diff(config: TrainingConfig, stated: str, changed: str) -> str:
     """A unified diff from the text of a configuration to that of a changed one."""
-    diff = difflib.unified_diff(
+    from difflib import unified_diff
+
+    diff = unified_diff(
         stated.splitlines(),
         changed.splitlines(),
         fromfile=config.path.name,
