@@ -25,6 +25,7 @@ What to do. What the finding says: each names the key, and what to write.
 
 import re
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -213,8 +214,6 @@ def _meant(key: str) -> str:
     plain = key.lower().replace("-", "_").strip()
     if plain in MLX_LM_KEYS:
         return plain
-    from difflib import get_close_matches
-
     close = get_close_matches(plain, MLX_LM_KEYS, n=1, cutoff=0.85)
     return MEANT.get(plain) or next(iter(close), "")
 

@@ -25,7 +25,7 @@ def main() -> int:
     except OSError:
         return _run()
     if isinstance(ended, int):
-        return ended
+        return _leave(ended)
     from mlxdoctor.cli import refuse
 
     return refuse(ended)

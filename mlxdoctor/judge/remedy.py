@@ -1,6 +1,7 @@
 """The configuration change that cures a cause, applied to a run's own configuration."""
 
 import copy
+import difflib
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -41,9 +42,7 @@ def fix_for(
 
 def config_diff(config: TrainingConfig, stated: str, changed: str) -> str:
     """A unified diff from the text of a configuration to that of a changed one."""
-    from difflib import unified_diff
-
-    diff = unified_diff(
+    diff = difflib.unified_diff(
         stated.splitlines(),
         changed.splitlines(),
         fromfile=config.path.name,

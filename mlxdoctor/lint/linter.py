@@ -6,6 +6,7 @@ import re
 import tokenize
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from mlxdoctor.evidence.source import open_file, read_text, require_file
@@ -61,8 +62,6 @@ def lint(paths: Iterable[Path], select: Sequence[str] = ()) -> list[Hit]:
     by_code = {rule.code: rule for rule in rules()}
     for code in select:
         if code not in by_code:
-            from difflib import get_close_matches
-
             close = get_close_matches(code, by_code, n=1)
             listed = "`mlxdoctor lint --rules` lists them"
             remedy = f"did you mean {close[0]!r}?" if close else listed

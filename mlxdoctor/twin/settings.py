@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -194,8 +195,6 @@ def _checked(stated: Mapping[str, Any], path: Path | None, *, ours: bool) -> dic
 def _hint(key: str, names: Iterable[str]) -> str:
     if key in OURS:
         return f"it belongs under `{TABLE}:`"
-    from difflib import get_close_matches
-
     close = get_close_matches(key, list(names), n=1)
     meant = MEANT.get(key) or next(iter(close), None)
     return f"did you mean {meant!r}?" if meant else "remove it"

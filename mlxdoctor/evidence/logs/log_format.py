@@ -172,8 +172,7 @@ class LogSoFar:
     def unlike(self, numbers: Sequence[int], lines: Sequence[str]) -> Iterator[tuple[int, str]]:
         """The lines that look like none which was understood; all others are now rows.
 
-        Most lines of most logs look like one before: patterns read them together, twenty times
-        faster.
+        Most lines of most logs look like one before: a pattern reads all of them at once.
         """
         begin, size = 0, 1
         while begin < len(lines):
@@ -186,7 +185,8 @@ class LogSoFar:
             size = 1 if has_learned else 2 * size
 
     def _unlike(self, numbers: Sequence[int], lines: Sequence[str]) -> Iterator[tuple[int, str]]:
-        for pattern, shape, reader in tuple(self.patterns):
+        for entry in tuple(self.patterns):
+            pattern, shape, reader = entry
             # In turn what stands between two lines that match, and the numbers of the second.
             parts = pattern.split("\n".join(["", *lines]))
             between = parts[:: pattern.groups + 1]
@@ -212,17 +212,11 @@ class LogSoFar:
             shape.values.fromlist(values)
             shape.lines.extend(compress(numbers, is_row))
             reader.count += len(between) - 1
-            self.learn(pattern, shape, reader)
+            self.patterns.remove(entry)
+            self.patterns.insert(0, entry)
             left = [place for place, taken in enumerate(is_row) if not taken]
             numbers, lines = [numbers[place] for place in left], [lines[place] for place in left]
         yield from zip(numbers, lines, strict=True)
-
-    def learn(self, pattern: re.Pattern[str], shape: Shape, reader: "LogFormat") -> None:
-        """Put a pattern, known or not, before the others; the last of too many is forgotten."""
-        patterns = self.patterns
-        patterns[:] = [entry for entry in patterns if entry[0] is not pattern]
-        patterns.insert(0, (pattern, shape, reader))
-        del patterns[MAX_PATTERNS:]
 
 
 class LogFormat(ABC):
@@ -292,8 +286,10 @@ class LogFormat(ABC):
 
     def learn(self, pattern: re.Pattern[str], shape: Shape) -> None:
         """Have lines that match a pattern read into a shape, its groups being the values."""
-        whole = re.compile(rf"\n{pattern.pattern}$", re.MULTILINE)
-        self.log.learn(whole, shape, self)
+        patterns, whole = self.log.patterns, re.compile(rf"\n{pattern.pattern}$", re.MULTILINE)
+        patterns[:] = [entry for entry in patterns if entry[0] is not whole]
+        patterns.insert(0, (whole, shape, self))
+        del patterns[MAX_PATTERNS:]
 
 
 class LineFormat(LogFormat):
