@@ -194,7 +194,7 @@ class LogSoFar:
             if not parts:
                 continue
             try:
-                values = [*map(float, parts)]
+                values = np.array(parts, np.float64)
             except ValueError:
                 # One of them is no number: the line it stands in is left over in the end.
                 if half := len(lines) // 2:
@@ -209,7 +209,7 @@ class LogSoFar:
                     is_row[place : place + count] = bytes(count)
                     place += count
                 place += 1
-            shape.values.fromlist(values)
+            shape.values.frombytes(values.tobytes())
             shape.lines.extend(compress(numbers, is_row))
             reader.count += len(between) - 1
             self.patterns.remove(entry)
