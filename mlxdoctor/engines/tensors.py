@@ -113,12 +113,7 @@ class ModuleFacts:
 
 
 def describe(
-    name: str,
-    a: NDArray[Any],
-    b: NDArray[Any],
-    *,
-    layer: int | None = None,
-    with_spectrum: bool = False,
+    name: str, a: NDArray[Any], b: NDArray[Any], *, layer: int | None = None, spectrum: bool = False
 ) -> ModuleFacts:
     """One adapted module in figures, without a scale and the base's norm.
 
@@ -139,7 +134,7 @@ def describe(
             unit_a, unit_b = gram_a / sizes[0] ** 2, gram_b / sizes[1] ** 2
             # The trace of their product: both are symmetric.
             product_norm = sizes[0] * sizes[1] * sqrt(max(float((unit_a * unit_b).sum()), 0.0))
-            largest = _spectral_norm(gram_a, gram_b) if with_spectrum else nan
+            largest = _spectral_norm(gram_a, gram_b) if spectrum else nan
         peak = facts_a.peak * sqrt(inputs)
         # The mean square of the draw is 1/(3 inputs), with standard error sqrt(4/45/n)/inputs.
         excess = abs(facts_a.rms**2 * inputs - 1 / 3)

@@ -28,7 +28,7 @@ def inspect_adapter(path: Path, base: BaseModel | None = None) -> Inspection:
     """
     adapter = Adapter.read(path)
     config = TrainingConfig.beside(adapter.path)
-    facts = adapter_facts(adapter, config, base, with_spectrum=True)
+    facts = adapter_facts(adapter, config, base, spectrum=True)
     rows = [_row(*pair, base) for pair in zip(adapter.modules, facts, strict=True)]
     # Factors without their partner, and pairs that can't be multiplied or are no floats.
     unpaired = len(adapter.unpaired) + len(adapter.mismatched) + len(adapter.not_float)

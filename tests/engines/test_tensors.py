@@ -38,7 +38,7 @@ def test_figures_are_those_of_the_dense_update(
     random = np.random.default_rng(seed)
     a = random.normal(size=(inputs, rank)) * 10.0**exponent
     b = random.normal(size=(rank, outputs))
-    facts = replace(describe("q", a, b, with_spectrum=True), scale=-2.0, base_norm=4.0)
+    facts = replace(describe("q", a, b, spectrum=True), scale=-2.0, base_norm=4.0)
     theirs = np.linalg.svd(a @ b, compute_uv=False)
     dense = np.linalg.norm(a @ b)
     assert facts.product_norm == pytest.approx(dense, rel=1e-6)
@@ -69,7 +69,7 @@ def test_every_precision(tmp_path: Path, dtype: str) -> None:
 def test_a_fresh_adapter() -> None:
     tensors = lora({"q": (50, 30)}, b=0.0)
     a, b = tensors["q.lora_a"], tensors["q.lora_b"].astype(float)
-    facts = describe("q", a, b, with_spectrum=True)
+    facts = describe("q", a, b, spectrum=True)
     assert (facts.b.is_zero, facts.a.is_zero, facts.a_is_drawn) == (True, False, True)
     assert (facts.product_norm, facts.spectral_norm) == (0, 0)
     b[0, 0] = 5e-324
@@ -113,7 +113,7 @@ def test_training_moves_a_out_of_its_draw() -> None:
 def test_what_is_not_finite_has_no_norm() -> None:
     a, b = np.ones((6, 2), "f4"), np.ones((2, 5), "f4")
     a[0, 0], b[1, 1], b[1, 2] = np.nan, np.inf, -np.inf
-    facts = describe("q", a, b, with_spectrum=True)
+    facts = describe("q", a, b)
     assert (facts.a.nonfinite, facts.b.nonfinite, facts.is_finite) == (1, 2, False)
     assert isnan(facts.product_norm)
     # Nor has what overflows.

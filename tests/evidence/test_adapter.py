@@ -61,7 +61,7 @@ def test_experts(tmp_path: Path) -> None:
     assert (module.experts, module.rank) == (3, 2)
     assert (module.in_features, module.out_features) == (8, 6)
     dense = b.astype(float) @ a.astype(float)
-    (one,) = factor_facts(adapter, with_spectrum=True)
+    (one,) = factor_facts(adapter, spectrum=True)
     assert one.product_norm == pytest.approx(np.linalg.norm(dense), rel=1e-9)
     largest = np.linalg.svd(dense, compute_uv=False).max()
     assert one.spectral_norm == pytest.approx(largest, rel=1e-9)

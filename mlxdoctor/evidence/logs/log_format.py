@@ -174,17 +174,25 @@ class LogSoFar:
 
         Most lines of most logs look like one before: a pattern reads all of them at once.
         """
+        # Rows whose lines have one number, as where a progress bar is redrawn, stay in order.
+        most = len(lines) if len(set(numbers)) == len(lines) else 1
         begin, size = 0, 1
         while begin < len(lines):
-            known = {pattern for pattern, _, _ in self.patterns}
             chosen = slice(begin, begin + size)
-            yield from self._unlike(numbers[chosen], lines[chosen])
-            begin += size
-            # What was learned from a line may hold for the next.
-            has_learned = any(pattern not in known for pattern, _, _ in self.patterns)
-            size = 1 if has_learned else 2 * size
+            left = self._left(numbers[chosen], lines[chosen])
+            begin, size = begin + size, min(2 * size, most)
+            for place, (number, line) in enumerate(left, 1):
+                known = self.patterns[:1]
+                yield number, line
+                if self.patterns[:1] != known:
+                    # What was learned from this line may hold for the next.
+                    numbers = [*(number for number, _ in left[place:]), *numbers[begin:]]
+                    lines = [*(line for _, line in left[place:]), *lines[begin:]]
+                    begin, size = 0, 1
+                    break
 
-    def _unlike(self, numbers: Sequence[int], lines: Sequence[str]) -> Iterator[tuple[int, str]]:
+    def _left(self, numbers: Sequence[int], lines: Sequence[str]) -> list[tuple[int, str]]:
+        """The lines that match no pattern; the others become rows."""
         for entry in tuple(self.patterns):
             pattern, shape, reader = entry
             # In turn what stands between two lines that match, and the numbers of the second.
@@ -196,11 +204,10 @@ class LogSoFar:
             try:
                 values = np.array(parts, np.float64)
             except ValueError:
-                # One of them is no number: the line it stands in is left over in the end.
+                # One of them is no number: the line it stands in is left in the end.
                 if half := len(lines) // 2:
-                    yield from self._unlike(numbers[:half], lines[:half])
-                    yield from self._unlike(numbers[half:], lines[half:])
-                    return
+                    first = self._left(numbers[:half], lines[:half])
+                    return first + self._left(numbers[half:], lines[half:])
                 continue
             is_row, place = bytearray(b"\1") * len(lines), 0
             for text in between:
@@ -216,7 +223,7 @@ class LogSoFar:
             self.patterns.insert(0, entry)
             left = [place for place, taken in enumerate(is_row) if not taken]
             numbers, lines = [numbers[place] for place in left], [lines[place] for place in left]
-        yield from zip(numbers, lines, strict=True)
+        return [*zip(numbers, lines, strict=True)]
 
 
 class LogFormat(ABC):

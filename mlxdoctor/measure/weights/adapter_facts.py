@@ -16,7 +16,7 @@ from mlxdoctor.safety.reading_limits import current, exceeded
 
 
 @lru_cache(maxsize=16)  # several checks ask for those of one adapter
-def factor_facts(adapter: Adapter, *, with_spectrum: bool = False) -> tuple[ModuleFacts, ...]:
+def factor_facts(adapter: Adapter, *, spectrum: bool = False) -> tuple[ModuleFacts, ...]:
     """Every module of an adapter without a scale, in its order. Reads every factor.
 
     Raises:
@@ -26,7 +26,7 @@ def factor_facts(adapter: Adapter, *, with_spectrum: bool = False) -> tuple[Modu
     if highest > current().rank:
         raise exceeded(None, f"a module has factors of rank {highest:,}", "rank")
     return tuple(
-        describe(module.name, *module.factors(), layer=module.layer, with_spectrum=with_spectrum)
+        describe(module.name, *module.factors(), layer=module.layer, spectrum=spectrum)
         for module in adapter.modules
     )
 
@@ -36,10 +36,10 @@ def adapter_facts(
     config: TrainingConfig | None,
     base: BaseModel | None,
     *,
-    with_spectrum: bool = False,
+    spectrum: bool = False,
 ) -> tuple[ModuleFacts, ...]:
     """As `factor_facts`, with the configuration's scale and the norms of the base's weights."""
-    described = factor_facts(adapter, with_spectrum=with_spectrum)
+    described = factor_facts(adapter, spectrum=spectrum)
     return tuple(
         replace(facts, scale=module_scale(module, config), base_norm=base_norm(module.name, base))
         for module, facts in zip(adapter.modules, described, strict=True)
