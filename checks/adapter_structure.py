@@ -34,7 +34,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from importlib import resources
 
 from mlxdoctor.check import DoesNotArise, Inconclusive, NotApplicable, check
 from mlxdoctor.evidence.adapter import FILE_NAMES, Adapter, LoraModule, layer_of
@@ -50,6 +49,7 @@ from mlxdoctor.measure.weights.lora_targets import (
     unmatched_keys,
 )
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.tables import shipped_text
 
 #: The file that mlx-lm reads.
 _FILE = FILE_NAMES[0]
@@ -246,7 +246,7 @@ def _known_names() -> tuple[Mapping[str, frozenset[str]], frozenset[str]]:
 
     And the names that always are of experts stacked in one tensor.
     """
-    text = (resources.files("mlxdoctor") / "evidence" / "module_names.json").read_text("utf-8")
+    text = shipped_text("mlxdoctor.evidence", "module_names.json")
     values = json.loads(text)
     names = {name: frozenset(families) for name, families in values["names"].items()}
     return names, frozenset(values["experts"])

@@ -4,13 +4,12 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from importlib.resources import files
 from itertools import chain
 from typing import Any
 
 from mlxdoctor.finding import Severity
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.tables import record
+from mlxdoctor.tables import record, shipped_text
 
 FILE = "causes.toml"
 #: The weight of a finding for a cause: three strengths, or evidence against the cause.
@@ -181,7 +180,7 @@ class KnowledgeBase:
 @cache
 def load_causes() -> KnowledgeBase:
     """The shipped knowledge base."""
-    return parse_causes(files("mlxdoctor").joinpath(FILE).read_text("utf-8"))
+    return parse_causes(shipped_text("mlxdoctor", FILE))
 
 
 def parse_causes(text: str) -> KnowledgeBase:

@@ -14,8 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from mlxdoctor.finding import Exhibit, Finding, Outcome, Seen, Sign, Status, Symptom, Unsought
 from mlxdoctor.safety.errors import InputError
@@ -31,6 +30,9 @@ from mlxdoctor.template import fill
 SECONDS_DIGITS = 4
 ENTRY_POINT_GROUP = "mlxdoctor.checks"
 BUILTIN_PACKAGE = "mlxdoctor.checks"
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
 #: What a check's function may yield.
@@ -270,6 +272,8 @@ def discover() -> tuple[Check, ...]:
     Raises:
         ValueError: two checks share a name, or two of them a code.
     """
+    from importlib.metadata import entry_points
+
     checks = [check for module in modules_of(BUILTIN_PACKAGE) for check in _checks_in(module)]
     for entry_point in entry_points(group=ENTRY_POINT_GROUP):
         try:
@@ -283,7 +287,7 @@ def discover() -> tuple[Check, ...]:
     return tuple(sorted(checks, key=lambda check: check.name))
 
 
-def _not_imported(entry_point: EntryPoint, error: Exception) -> Check:
+def _not_imported(entry_point: "EntryPoint", error: Exception) -> Check:
     package = entry_point.dist.name if entry_point.dist is not None else entry_point.module
     why = f"a fault of the package {package}, not imported: {failure_of(error).sentence}"
 

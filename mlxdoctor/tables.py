@@ -6,7 +6,6 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
-from importlib.resources import files
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -15,9 +14,14 @@ from mlxdoctor.safety.errors import InputError
 Record = TypeVar("Record")
 
 
+def shipped_text(package: str, file: str) -> str:
+    """The text of a file that lies in a package of ours."""
+    return (pkgutil.get_data(package, file) or b"").decode()
+
+
 def shipped(package: str, file: str) -> Mapping[str, Any]:
     """The tables of a file that lies in a package of ours, by name."""
-    return tomllib.loads(files(package).joinpath(file).read_text("utf-8"))
+    return tomllib.loads(shipped_text(package, file))
 
 
 def modules_of(package: str) -> list[ModuleType]:

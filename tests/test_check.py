@@ -161,7 +161,7 @@ def test_another_package_may_not_take_a_code(
     (folder / "loss_trend.py").write_text(NEW_CHECK.replace('"seen"', '"diverged"'))
     monkeypatch.syspath_prepend(str(tmp_path))
     point = EntryPoint("other", "elsewhere.loss_trend", mlxdoctor.check.ENTRY_POINT_GROUP)
-    monkeypatch.setattr(mlxdoctor.check, "entry_points", lambda group: [point])
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [point])
     with pytest.raises(ValueError, match=r"loss-trend\.diverged"):
         discover()
 

@@ -1,22 +1,22 @@
 """Where a command's results go: files written whole or not at all, and the terminal."""
 
+from __future__ import annotations
+
 import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, EXIT_UNUSABLE
-from mlxdoctor.finding import Status
-from mlxdoctor.formats import escape, strict_json, terminal
-from mlxdoctor.formats.format import files_of, text_of
-from mlxdoctor.formats.summary import slug
-from mlxdoctor.report import Report
+from mlxdoctor.formats import escape, strict_json
 from mlxdoctor.safety.atomic import refuse_inside, write_files
-from mlxdoctor.verdict import Readiness, Verdict
+
+if TYPE_CHECKING:
+    from mlxdoctor.report import Report
 
 
 def deliver(
@@ -41,7 +41,10 @@ def deliver(
     Raises:
         InputError: a file can't be written, or its folder is inspected.
     """
+    from mlxdoctor.formats import terminal
     from mlxdoctor.formats.figures import all_paths
+    from mlxdoctor.formats.format import files_of, text_of
+    from mlxdoctor.formats.summary import slug
 
     if printed is None:
         target = folder / slug(report.name)
@@ -73,6 +76,9 @@ def exit_code(report: Report, fail_on: str) -> int:
     A file that could not be read comes first, as in grep: then the verdict
     rests on a part of the input, whatever it is.
     """
+    from mlxdoctor.finding import Status
+    from mlxdoctor.verdict import Readiness, Verdict
+
     if report.unreadable:
         return EXIT_UNUSABLE
     plan = report.planned

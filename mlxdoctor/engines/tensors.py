@@ -78,6 +78,7 @@ class ModuleFacts:
         a_left_draw: A has values outside of that draw, so that something moved it.
         start: the first values of A, float32 (256,) at most.
         product_norm: ‖A·B‖.
+        spectral_norm: the largest singular value of A·B; NaN where it was not asked for.
         scale: what A·B is multiplied by; NaN where nothing states it.
         base_norm: of the weight that the update is added to; None where it is not at hand.
     """
@@ -91,6 +92,7 @@ class ModuleFacts:
     a_left_draw: bool
     start: NDArray[np.float32] = field(repr=False)
     product_norm: float
+    spectral_norm: float = nan
     scale: float = nan
     base_norm: float | None = None
 
@@ -111,7 +113,7 @@ class ModuleFacts:
 
 
 def describe(
-    name: str, a: NDArray[Any], b: NDArray[Any], *, layer: int | None = None
+    name: str, a: NDArray[Any], b: NDArray[Any], *, layer: int | None = None, spectrum: bool = False
 ) -> ModuleFacts:
     """One adapted module in figures, without a scale and the base's norm.
 
@@ -125,13 +127,14 @@ def describe(
     with np.errstate(all="ignore"):
         gram_a, gram_b = _gram(np.swapaxes(experts_a, -1, -2)), _gram(experts_b)
         facts_a, facts_b = _factor(a, gram_a), _factor(b, gram_b)
-        product_norm = nan
+        product_norm = largest = nan
         if facts_a.is_finite and facts_b.is_finite:
             # Of factors of norm 1: the squares of two large ones might overflow.
             sizes = facts_a.norm or 1.0, facts_b.norm or 1.0
             unit_a, unit_b = gram_a / sizes[0] ** 2, gram_b / sizes[1] ** 2
             # The trace of their product: both are symmetric.
             product_norm = sizes[0] * sizes[1] * sqrt(max(float((unit_a * unit_b).sum()), 0.0))
+            largest = _spectral_norm(gram_a, gram_b) if spectrum else nan
         peak = facts_a.peak * sqrt(inputs)
         # The mean square of the draw is 1/(3 inputs), with standard error sqrt(4/45/n)/inputs.
         excess = abs(facts_a.rms**2 * inputs - 1 / 3)
@@ -146,6 +149,7 @@ def describe(
             a_left_draw=peak > _DRAW_SLACK,
             start=a.reshape(-1)[:_START_VALUES].astype(np.float32),
             product_norm=product_norm,
+            spectral_norm=largest,
         )
 
 
@@ -177,14 +181,13 @@ def _factor(values: NDArray[Any], gram: NDArray[np.float64]) -> FactorFacts:
     )
 
 
-def spectral_norm(a: NDArray[Any], b: NDArray[Any]) -> float:
+def _spectral_norm(gram_a: NDArray[np.float64], gram_b: NDArray[np.float64]) -> float:
     """The largest singular value of A·B, with experts of any of them.
 
     Its square is the largest eigenvalue of (AᵀA)·(BBᵀ), which is r × r.
     """
-    experts_a, experts_b = (x if x.ndim == 3 else x[None] for x in (a, b))
-    grams = _gram(np.swapaxes(experts_a, -1, -2)) @ _gram(experts_b)
-    return sqrt(max(float(np.linalg.eigvals(grams).real.max(initial=0.0)), 0.0))
+    eigenvalues = np.linalg.eigvals(gram_a @ gram_b)
+    return sqrt(max(float(eigenvalues.real.max(initial=0.0)), 0.0))
 
 
 def straight_way(updates: int, *, bias_correction: bool = False) -> float:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite, nan
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mlxdoctor.engines.tensors import ModuleFacts, spectral_norm
+from mlxdoctor.engines.tensors import ModuleFacts
 from mlxdoctor.evidence.adapter import Adapter, LoraModule
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.formats.strict_json import finite
@@ -28,11 +28,11 @@ def inspect_adapter(path: Path, base: BaseModel | None = None) -> Inspection:
     """
     adapter = Adapter.read(path)
     config = TrainingConfig.beside(adapter.path)
-    facts = adapter_facts(adapter, config, base)
+    facts = adapter_facts(adapter, config, base, spectrum=True)
     rows = [_row(*pair, base) for pair in zip(adapter.modules, facts, strict=True)]
     # Factors without their partner, and pairs that can't be multiplied or are no floats.
     unpaired = len(adapter.unpaired) + len(adapter.mismatched) + len(adapter.not_float)
-    nonfinite = sum(nonfinite_values(adapter).values())
+    nonfinite = sum(nonfinite_values(adapter, facts).values())
     names = ("fine_tune_type", "rank", "scale", "learning_rate", "iters", "model")
     stated = {name: getattr(config, name, None) for name in names}
     holds_adapter = bool(rows) or (config is not None and config.fine_tune_type == "full")
@@ -63,7 +63,7 @@ def _row(module: LoraModule, facts: ModuleFacts, base: BaseModel | None) -> Row:
     """
     scale = facts.scale if isfinite(facts.scale) else None
     factor = 1.0 if scale is None else abs(scale)
-    largest = spectral_norm(*module.factors()) if facts.is_finite else nan
+    largest = facts.spectral_norm
     return {
         "module": module.name,
         "layer": module.layer,

@@ -109,7 +109,7 @@ def _before(segment: Segment, losses: Series, facts: SeriesFacts) -> dict[str, M
     """What came before the first loss that is not finite, and before the first that is 0."""
     base, values = segment.base_val_loss, losses.values
     is_known = base is not None and math.isfinite(base)
-    good = values[: int(np.argmin([*np.isfinite(values), False]))]
+    good = values[: int(np.argmin(np.append(np.isfinite(values), False)))]
     named: dict[str, Measurement] = {
         "base_is_broken": base is not None and not is_known,
         "finite_after": facts.points > len(good),
@@ -144,7 +144,7 @@ def _since_start(segment: Segment, losses: Series, facts: SeriesFacts) -> dict[s
         departed = values > start + max(0.0, min(DEPARTED, risen / 2))
         onset = int(losses.iterations[int(np.argmax(departed))])
     later = values[losses.iterations >= onset]
-    above = int(np.argmax([*(values[::-1] <= start), True]))
+    above = int(np.argmax(np.append(values[::-1] <= start, True)))
     named: dict[str, Measurement] = {
         **_validated(segment),
         "origin": start,
@@ -156,7 +156,7 @@ def _since_start(segment: Segment, losses: Series, facts: SeriesFacts) -> dict[s
         "tail_above": facts.tail_minimum - start,
         "tail_clear": facts.tail_minimum - start - min(NOISES * facts.noise, risen),
         "above_at_end": above,
-        "rises_at_end": int(np.argmax([*(np.diff(values)[::-1] <= 0.0), True])),
+        "rises_at_end": int(np.argmax(np.append(np.diff(values)[::-1] <= 0.0, True))),
         "above_since": int(losses.iterations[-above]) if above else None,
         "departure": onset,
         "reports_above": int((later > start).sum()),

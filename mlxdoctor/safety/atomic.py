@@ -1,8 +1,8 @@
 """Files written whole or not at all: a kill at any moment leaves the old content or the new."""
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from secrets import token_hex
 
 from mlxdoctor.safety.errors import InputError
 
@@ -17,7 +17,7 @@ def replace_file(path: Path, content: bytes) -> None:
         OSError: it can't be written; nothing is left behind, and the old file is untouched.
     """
     # Not mkstemp's, which nobody else may read: results are made to be passed on.
-    temporary = path.with_name(f".{path.name}.{token_hex(4)}")
+    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     try:
         with temporary.open("xb") as stream:
             stream.write(content)

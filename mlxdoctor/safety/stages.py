@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from types import FrameType
@@ -127,8 +126,7 @@ class Page:
         self._memory.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(NamedTuple):
     """Something that is done, with what it may take; a context.
 
     Attributes:

@@ -19,7 +19,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -72,8 +71,7 @@ _DEATHS = {
 }
 
 
-@dataclass(frozen=True)
-class Stopped:
+class Stopped(NamedTuple):
     """A child that died, or that was ended.
 
     Attributes:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Literal
 
 from mlxdoctor.evidence.config import TrainingConfig
@@ -128,8 +128,8 @@ class Recorded:
             main.axis == "step" and (config is None or config.grad_accumulation_steps in {None, 1})
         )
         if series is not None and is_counted and main.shows_start:
-            places = [0, *map(int, series.iterations)]
-            for (last, iteration), loss in zip(pairwise(places), series.values, strict=True):
+            places = pairwise(chain([0], map(int, series.iterations)))
+            for (last, iteration), loss in zip(places, series.values, strict=True):
                 if not last < iteration <= (ITERATIONS if reports else LATEST_FIRST):
                     break
                 reports.append((last, iteration, float(loss)))

@@ -71,7 +71,7 @@ def run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found_anew: None
     (package / "machine_heat.py").write_text(PACKAGE)
     monkeypatch.syspath_prepend(str(package))
     point = EntryPoint("heat", "machine_heat", mlxdoctor.check.ENTRY_POINT_GROUP)
-    monkeypatch.setattr(mlxdoctor.check, "entry_points", lambda group: [point])
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [point])
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "adapter_config.json").write_text('{"learning_rate": 1e-5, "iters": 300}')

@@ -9,10 +9,11 @@ import inspect
 import re
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
+from itertools import compress
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -123,8 +124,9 @@ class LogSoFar:
     Attributes:
         notes: what it says beside its rows.
         by_form: the rows, by what they carry.
-        patterns: of lines that were understood, with the shape that their values go into and
-            the format that understood them; the one that was needed last stands first.
+        patterns: of lines that were understood and of the end of the line before, with the shape
+            that their values go into and the format that understood them; the one that was
+            needed last stands first.
     """
 
     path: Path
@@ -167,27 +169,61 @@ class LogSoFar:
             return False
         return True
 
-    def unlike(self, numbered: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    def unlike(self, numbers: Sequence[int], lines: Sequence[str]) -> Iterator[tuple[int, str]]:
         """The lines that look like none which was understood; all others are now rows.
 
-        Most lines of most logs look like one before: a pattern reads them ten times faster.
+        Most lines of most logs look like one before: a pattern reads all of them at once.
         """
-        patterns = self.patterns
-        for number, line in numbered:
-            for place, (pattern, shape, reader) in enumerate(patterns):
-                if match := pattern.fullmatch(line):
-                    try:
-                        shape.values.extend([*map(float, match.groups())])
-                    except ValueError:
-                        yield number, line
-                        break
-                    shape.lines.append(number)
-                    reader.count += 1
-                    if place:
-                        patterns.insert(0, patterns.pop(place))
-                    break
-            else:
+        # Rows whose lines have one number, as where a progress bar is redrawn, stay in order.
+        most = len(lines) if len(set(numbers)) == len(lines) else 1
+        begin, size = 0, 1
+        while begin < len(lines):
+            chosen = slice(begin, begin + size)
+            left = self._left(numbers[chosen], lines[chosen])
+            begin, size = begin + size, min(2 * size, most)
+            for place, (number, line) in enumerate(left, 1):
+                known = self.patterns[:1]
                 yield number, line
+                if self.patterns[:1] != known:
+                    # What was learned from this line may hold for the next.
+                    numbers = [*(number for number, _ in left[place:]), *numbers[begin:]]
+                    lines = [*(line for _, line in left[place:]), *lines[begin:]]
+                    begin, size = 0, 1
+                    break
+
+    def _left(self, numbers: Sequence[int], lines: Sequence[str]) -> list[tuple[int, str]]:
+        """The lines that match no pattern; the others become rows."""
+        for entry in tuple(self.patterns):
+            pattern, shape, reader = entry
+            # In turn what stands between two lines that match, and the numbers of the second.
+            parts = pattern.split("\n".join(["", *lines]))
+            between = parts[:: pattern.groups + 1]
+            del parts[:: pattern.groups + 1]
+            if not parts:
+                continue
+            try:
+                values = np.array(parts, np.float64)
+            except ValueError:
+                # One of them is no number: the line it stands in is left in the end.
+                if half := len(lines) // 2:
+                    first = self._left(numbers[:half], lines[:half])
+                    return first + self._left(numbers[half:], lines[half:])
+                continue
+            is_row, place = bytearray(b"\1") * len(lines), 0
+            for text in between:
+                if text:
+                    count = text.count("\n")
+                    is_row[place : place + count] = bytes(count)
+                    place += count
+                place += 1
+            shape.values.frombytes(values.tobytes())
+            shape.lines.extend(compress(numbers, is_row))
+            reader.count += len(between) - 1
+            self.patterns.remove(entry)
+            self.patterns.insert(0, entry)
+            left = [place for place, taken in enumerate(is_row) if not taken]
+            numbers, lines = [numbers[place] for place in left], [lines[place] for place in left]
+        return [*zip(numbers, lines, strict=True)]
 
 
 class LogFormat(ABC):
@@ -257,9 +293,9 @@ class LogFormat(ABC):
 
     def learn(self, pattern: re.Pattern[str], shape: Shape) -> None:
         """Have lines that match a pattern read into a shape, its groups being the values."""
-        patterns = self.log.patterns
-        patterns[:] = [entry for entry in patterns if entry[0] is not pattern]
-        patterns.insert(0, (pattern, shape, self))
+        patterns, whole = self.log.patterns, re.compile(rf"\n{pattern.pattern}$", re.MULTILINE)
+        patterns[:] = [entry for entry in patterns if entry[0] is not whole]
+        patterns.insert(0, (whole, shape, self))
         del patterns[MAX_PATTERNS:]
 
 

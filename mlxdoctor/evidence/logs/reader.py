@@ -85,9 +85,8 @@ def read_lines(texts: Iterable[str], log: LogSoFar) -> None:
     """Read a log line by line, whichever format each line has."""
     readers = [kind(log) for kind in formats(LineFormat)]
     width, unread = current().line_characters, log.notes.unread
-    numbered = lines(texts)
-    while batch := list(islice(numbered, LINES_BETWEEN)):
-        for number, line in log.unlike(batch):
+    for numbers, batch in lines(texts, LINES_BETWEEN):
+        for number, line in log.unlike(numbers, batch):
             if not line:
                 continue
             # A record with texts in it may be longer than any line that is printed.

@@ -4,7 +4,7 @@ import codecs
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from mlxdoctor.evidence.source import Source, link_note, stream_bytes, text_encoding
@@ -47,10 +47,10 @@ def is_count(value: float) -> bool:
     return math.isfinite(value) and value >= 0 and value == math.floor(value)
 
 
-def lines(texts: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Line numbers from 1, and the pieces of each line without terminal control sequences.
+def lines(texts: Iterable[str], most: int) -> Iterator[tuple[Sequence[int], list[str]]]:
+    """Line numbers from 1, and the lines without terminal control sequences, so many at a time.
 
-    A line that a progress bar overwrote (`\\r`) yields its pieces one by one.
+    A line that a progress bar overwrote (`\\r`) is several with one number.
 
     Args:
         texts: pieces of the log that each end where a line or a rewriting of it ends.
@@ -62,13 +62,14 @@ def lines(texts: Iterable[str]) -> Iterator[tuple[int, str]]:
         ended = len(pieces) - 1
         if not pieces[-1]:
             pieces.pop()
-        if "\r" not in text:
-            yield from enumerate(pieces, number)
-        else:
-            for offset, piece in enumerate(pieces, number):
-                for part in piece.split("\r"):
-                    if part:
-                        yield offset, part
+        numbers: Sequence[int] = range(number, number + len(pieces))
+        if "\r" in text:
+            parts = [piece.split("\r") for piece in pieces]
+            rewritten = zip(numbers, parts, strict=True)
+            numbers = [offset for offset, split in rewritten for part in split if part]
+            pieces = [part for split in parts for part in split if part]
+        for begin in range(0, len(pieces), most):
+            yield numbers[begin : begin + most], pieces[begin : begin + most]
         number += ended
 
 

@@ -1,5 +1,6 @@
 """The description of every module of an adapter, with its scale and the weight that it changes."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import nan, sqrt
@@ -15,7 +16,7 @@ from mlxdoctor.safety.reading_limits import current, exceeded
 
 
 @lru_cache(maxsize=16)  # several checks ask for those of one adapter
-def factor_facts(adapter: Adapter) -> tuple[ModuleFacts, ...]:
+def factor_facts(adapter: Adapter, *, spectrum: bool = False) -> tuple[ModuleFacts, ...]:
     """Every module of an adapter without a scale, in its order. Reads every factor.
 
     Raises:
@@ -25,24 +26,33 @@ def factor_facts(adapter: Adapter) -> tuple[ModuleFacts, ...]:
     if highest > current().rank:
         raise exceeded(None, f"a module has factors of rank {highest:,}", "rank")
     return tuple(
-        describe(module.name, *module.factors(), layer=module.layer) for module in adapter.modules
+        describe(module.name, *module.factors(), layer=module.layer, spectrum=spectrum)
+        for module in adapter.modules
     )
 
 
 def adapter_facts(
-    adapter: Adapter, config: TrainingConfig | None, base: BaseModel | None
+    adapter: Adapter,
+    config: TrainingConfig | None,
+    base: BaseModel | None,
+    *,
+    spectrum: bool = False,
 ) -> tuple[ModuleFacts, ...]:
     """As `factor_facts`, with the configuration's scale and the norms of the base's weights."""
+    described = factor_facts(adapter, spectrum=spectrum)
     return tuple(
         replace(facts, scale=module_scale(module, config), base_norm=base_norm(module.name, base))
-        for module, facts in zip(adapter.modules, factor_facts(adapter), strict=True)
+        for module, facts in zip(adapter.modules, described, strict=True)
     )
 
 
-def nonfinite_values(adapter: Adapter) -> dict[str, int]:
+def nonfinite_values(
+    adapter: Adapter, described: Sequence[ModuleFacts] | None = None
+) -> dict[str, int]:
     """How many values of each tensor are NaN or infinite; those without any are left out."""
+    described = factor_facts(adapter) if described is None else described
     counts: dict[str, int] = {}
-    for module, facts in zip(adapter.modules, factor_facts(adapter), strict=True):
+    for module, facts in zip(adapter.modules, described, strict=True):
         counts |= {module.a.name: facts.a.nonfinite, module.b.name: facts.b.nonfinite}
     for name, tensor in adapter.tensors.items():
         if name not in counts:

@@ -5,7 +5,6 @@ arithmetic. The memory needed does not grow with the models.
 """
 
 from collections.abc import Collection, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from math import inf, prod, sqrt
@@ -74,6 +73,8 @@ def weight_changes(
         InputError: a file changed or cannot be read, or a matrix is quantised in an
             unknown mode.
     """
+    from concurrent.futures import ThreadPoolExecutor
+
     # A single file describes no quantisation; its matrices are the base's.
     new = stored(tuned.tensors, base.config) if tuned.from_adapter else tuned.stored
     old = base.stored
@@ -201,6 +202,8 @@ def fusions(
     Raises:
         InputError: a file changed or cannot be read.
     """
+    from concurrent.futures import ThreadPoolExecutor
+
     from threadpoolctl import threadpool_limits
 
     # numpy lets go of the interpreter's lock while it reads and multiplies. BLAS would wake
