@@ -222,7 +222,7 @@ def _figures(log: TrainingLog, passes: float | None, name: str) -> dict[str, Mea
     values = validation.values
     later = values[int(np.argmin(values)) + 1 :]
     is_few = len(values) < _VALIDATIONS
-    last = facts.last if is_few or not len(later) else float(median(later[-2:]))
+    last = facts.last if is_few or not len(later) else float(np.median(later[-2:]))
     # Neighbouring validation losses differ by the noise.
     band = 3.0 * facts.noise if len(values) >= 6 else 0.0
     return figures | {
@@ -255,7 +255,7 @@ def _below(training: Series, validation: Series) -> dict[str, Measurement]:
     """How validation losses compare with the two training losses that were reported before each."""
     before = [training.values[training.iterations <= at] for at in validation.iterations]
     shares = [
-        held_out / float(median(losses[-2:]))
+        held_out / float(np.median(losses[-2:]))
         for held_out, losses in zip(validation.values, before, strict=True)
         if len(losses) > 2 and losses[-1] > 0.0
     ]

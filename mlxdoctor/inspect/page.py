@@ -38,21 +38,22 @@ class Inspection:
 
     def page(self, *, is_markdown: bool) -> str:
         """Lines for a terminal, or Markdown; what an artifact wrote can do no harm in either."""
+        from tabulate import tabulate
+
         clean = escape.markdown if is_markdown else escape.terminal
         summary = "\n".join(map(clean, self.summary))
         if not self.rows:
             return summary
-        space, between, edge = (" ", "|", "|") if is_markdown else ("", "  ", "")
-        shown = []
-        for column in self.columns:
-            cells = [clean(str(column.show(row[column.key]))).strip() for row in self.rows]
-            width = max(len(column.header) + 2, *map(len, cells))
-            pad = str.ljust if column.align == "left" else str.rjust
-            rule = pad(":", width + 2, "-") if is_markdown else "-" * width
-            header, *padded = (space + pad(cell, width) + space for cell in (column.header, *cells))
-            shown.append([header, rule, *padded])
-        lines = (edge + between.join(line) + edge for line in zip(*shown, strict=True))
-        table = "\n".join(map(str.rstrip, lines))
+        table = tabulate(
+            [
+                [clean(str(column.show(row[column.key]))) for column in self.columns]
+                for row in self.rows
+            ],
+            [column.header for column in self.columns],
+            tablefmt="pipe" if is_markdown else "simple",
+            disable_numparse=True,
+            colalign=[column.align for column in self.columns],
+        )
         return f"{summary}\n\n{table}"
 
 
