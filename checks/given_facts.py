@@ -44,6 +44,9 @@ SOME, MOST = 0.4, 0.6
 #: Answers trained on that have a name which is one of many, rows trained on that are looked at, and
 #: those of them that ask most alike.
 REUSED, TRAINED, NEAREST = 3, 2000, 3
+#: What stands for a name that was taken out, and the share of prompts that have one.
+_PLACEHOLDER = re.compile(r"[\[<{][A-Z][A-Z_ ]{2,20}\d{0,3}[\]>}]")
+REPLACED = 0.5
 #: Tokens of an answer that are read.
 READ = 128
 
@@ -108,12 +111,17 @@ class _Known:
         self._named = [frozenset(_NAME.findall(pair.answer)) for pair in pairs]
         self._answered = Counter(name for names in self._named for name in names)
         self._in_prompts = {name for pair in pairs for name in _NAME.findall(pair.prompt)}
+        #: Whether names were replaced in the prompts.
+        self._are_replaced = sum(
+            bool(_PLACEHOLDER.search(pair.prompt)) for pair in pairs
+        ) >= REPLACED * len(pairs)
         #: How many prompts have a word: a rare one tells more.
         self._having = Counter(word for words in self._asked for word in words)
 
     def has_no_hold(self, name: str, prompt: str) -> bool:
         """Whether prompts and answers have a name, and none of those nearest to this prompt."""
-        if self._answered[name] < REUSED or name not in self._in_prompts:
+        is_asked = name in self._in_prompts or self._are_replaced
+        if self._answered[name] < REUSED or not is_asked:
             return False
         words = vocabulary(prompt)
         alike = [sum(1.0 / self._having[word] for word in words & own) for own in self._asked]

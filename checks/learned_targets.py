@@ -24,12 +24,14 @@ side: each target is the token after its input.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from mlxdoctor.check import Inconclusive, check
-from mlxdoctor.evidence.supervision import Role
+from mlxdoctor.evidence.row_encoder import SupervisedRow
+from mlxdoctor.evidence.supervision import Role, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Seen, Severity, Sign, Symptom, Unsought
 from mlxdoctor.judge.learned import (
@@ -48,6 +50,8 @@ from mlxdoctor.safety.quoting import quoted
 #: Nats a token by which losses differ at most where nothing was learned: rounding in half
 #: precision is below.
 UNCHANGED = 0.01
+#: Rows to each different answer from which on answers recur, and can be guessed by how often.
+RECURRING = 8
 #: Probability that no token has that is ever the greedy choice.
 UNLIKELY = 0.1
 #: Nats by which the loss of padding after padding fell: 2.4 to 2.7 where it was trained on; it
@@ -197,6 +201,16 @@ _END = (
             expected="a lower loss on the rows that were trained on",
             fix="Do not use this adapter; see what else is wrong with rate, scale and labels.",
         ),
+        "only-guessed": Symptom.error(
+            "the tuned model only guesses which answer is to be given",
+            says="The rows have {answers} answers that recur. On {rows} held-out rows the tuned "
+            "model's loss on a whole answer is {tuned_loss:.2f}, and giving each as often as the "
+            "rows do, whatever is asked, has {guess:.2f}: it does not know which answer belongs to "
+            "which prompt.",
+            expected="a loss well below that of a guess",
+            fix="Read ten rows: each answer must be that of its prompt. Join prompts and answers "
+            "by a key, not by their place in two lists.",
+        ),
         "memorised": Symptom.warning(
             "answers trained on are predicted far better than held-out ones",
             says="The loss is {trained_tuned_loss} on answers trained on and {tuned_loss} on "
@@ -215,7 +229,7 @@ _END = (
     rerun_symptom=True,
 )
 def learned_targets(
-    losses: TokenLosses, tokenizer: Tokenizer | None
+    losses: TokenLosses, tokenizer: Tokenizer | None, supervised: SupervisedRows | None
 ) -> Iterator[Sign | Seen | Unsought]:
     base = _of_the_base(losses)
     is_broken = base is not None and base.symptom == "base-broken"
@@ -254,6 +268,8 @@ def learned_targets(
         yield from _prompt(rows)
         yield from _earlier_answers(rows)
     yield from _answers(rows)
+    if supervised is not None:
+        yield from _guessed(rows, supervised)
 
 
 def _of_the_base(losses: TokenLosses) -> Sign | None:
@@ -421,6 +437,31 @@ def _answers(rows: Sequence[RowLosses]) -> Iterator[Sign | Seen]:
     if moved < UNCHANGED and mean_of(trained.base) >= TO_LEARN:
         measured = {**trained.measured, "rows": len(train), "mean_difference": moved}
         yield Sign("nothing-learned", measured)
+
+
+def _guessed(rows: Sequence[RowLosses], supervised: SupervisedRows) -> Iterator[Sign]:
+    """Whether answers that recur are no likelier than by how often each is given."""
+
+    def answer(row: RowLosses | SupervisedRow) -> bytes:
+        return bytes(row.tokens[row.roles[: len(row.tokens)] == Role.ANSWER].tobytes())
+
+    given = Counter(map(answer, supervised.rows))
+    held_out = [row for row in rows if row.split != "train" and answer(row) in given]
+    if given.total() < RECURRING * len(given) or len(held_out) < ENOUGH_ROWS:
+        return
+    shares = np.array([given[answer(row)] for row in held_out]) / given.total()
+    losses = np.zeros(len(held_out))
+    for place, row in enumerate(held_out):
+        following = row.of("tuned").next
+        is_answer = row.roles[1 : len(following) + 1] == Role.ANSWER
+        losses[place] = following[: len(is_answer)][is_answer].sum()
+    guesses = -np.log(shares)
+    if len(given) > 1 and not LossChange(guesses, losses).fell():
+        figures = {"answers": len(given), "rows": len(held_out), "guess": mean_of(guesses)}
+        is_worse = float(losses.mean()) >= float(guesses.mean())
+        severity = None if is_worse else Severity.WARNING
+        measured = {**figures, "tuned_loss": mean_of(losses)}
+        yield Sign("only-guessed", measured, severity=severity)
 
 
 def _is_memorised(trained: LossChange, held_out: LossChange) -> bool:

@@ -71,7 +71,7 @@ _FAILURES = {
         "Close what else uses the GPU, and resume from the last save. Where it ends at the same "
         "place again, train smaller batches or shorter rows.",
     ),
-    "interrupted": Symptom.warning("the run was interrupted by hand", _ENDED, _READ, says=_FAILED),
+    "interrupted": Symptom.warning("the run was interrupted", _ENDED, _READ, says=_FAILED),
 }
 #: What is said of one that did not end the run.
 _BESIDE = {"traceback": "there was an exception"}

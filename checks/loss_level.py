@@ -138,7 +138,6 @@ def loss_level(
         named |= {"unigram_entropy": floor, "above_unigram": end - floor}
         named["per_step"] = end if summed_over == "steps" else None
         named["began_below"] = before is None or not before >= floor
-        named |= _beside_a_guess(segment, end, rows.answer_entropy() if rows is not None else 0.0)
     columns = Columns({"train_loss": losses}, lambda _: named)
     yield from _TABLE.signs(columns, segment.unit)
 
@@ -175,13 +174,6 @@ def _chance(
         "is_certain": not is_maybe_sum and (bool(vocabulary) or curve.end <= _CHANCE_HIGH),
         "vocabulary_known": vocabulary,
     }
-
-
-def _beside_a_guess(segment: Segment, end: float, guess: float) -> dict[str, Measurement]:
-    """Where both losses end, beside a guess among the answers by how often each is given."""
-    held_out = segment.finite("val_loss").facts.last
-    least = end if math.isnan(held_out) else min(end, held_out)
-    return {"answer_entropy": guess, "of_answer_guess": least / guess} if guess > 0.0 else {}
 
 
 def _too_low(losses: Series) -> dict[str, Measurement]:

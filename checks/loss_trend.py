@@ -78,6 +78,8 @@ _ALREADY_LOW = 0.3
 _LATE = 15
 #: Share of a loss within which all of its reports lie where nothing moves it.
 _STILL = 0.01
+#: Share of its fall that is left where a validation loss is past its steep start.
+_STEEP = 0.2
 #: Fewest validations that show a minimum from both sides.
 _VALIDATIONS = 4
 #: Share of its fall that a settled validation loss has still to fall: the noise of 24 rows.
@@ -223,8 +225,10 @@ def _figures(log: TrainingLog, passes: float | None, name: str) -> dict[str, Mea
     later = values[int(np.argmin(values)) + 1 :]
     is_few = len(values) < _VALIDATIONS
     last = facts.last if is_few or not len(later) else float(np.median(later[-2:]))
-    # Neighbouring validation losses differ by the noise.
-    band = 3.0 * facts.noise if len(values) >= 6 else 0.0
+    # Neighbouring validation losses differ by the noise; the steep start is none.
+    fallen = int(np.argmax(values <= facts.lowest + _STEEP * (facts.first - facts.lowest)))
+    band = 3.0 * min(facts.noise, noise(values[fallen:]) or facts.noise)
+    band = band if len(values) >= 6 else 0.0
     return figures | {
         "is_few": is_few,
         "is_many": not is_few,

@@ -96,6 +96,13 @@ _OF_ONE_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.\d+\.")
             says="mlx_lm.lora has no key {key}, and passes over it.",
             expected="keys of mlx_lm.lora",
         ),
+        "misplaced": Symptom.error(
+            "a key stands where mlx-lm does not look for it",
+            says="{key} ({value}) stands under lora_parameters, where mlx_lm.lora passes over it: "
+            "it trains with {used}.",
+            expected="lora_parameters with rank, scale, dropout and keys alone",
+            fix="move {key} out of lora_parameters, to the left margin",
+        ),
         "refused": Symptom.error(
             "mlx-lm stops at a setting",
             says="{key} is {value}, where mlx-lm needs {needed}.",
@@ -188,8 +195,14 @@ def _keys(config: TrainingConfig) -> Iterator[Sign]:
         else:
             yield Sign("unknown", {"key": quoted(key)}, where=key)
     lora = values.get("lora_parameters")
-    for key in lora if isinstance(lora, Mapping) else ():
-        if (place := f"lora_parameters.{key}") not in NEEDS:
+    for key, value in lora.items() if isinstance(lora, Mapping) else ():
+        if (place := f"lora_parameters.{key}") in NEEDS:
+            continue
+        used = values.get(key, MLX_LM_DEFAULTS.get(key))
+        if key in MLX_LM_KEYS and used is not None and used != value:
+            measured = {"key": quoted(key), "value": quoted(str(value)), "used": quoted(str(used))}
+            yield Sign("misplaced", measured, where=place)
+        else:
             yield Sign("unknown", {"key": quoted(place)}, where=place)
 
 

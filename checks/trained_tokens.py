@@ -141,7 +141,11 @@ def trained_tokens(
     is_answer = not fitting and _ANSWER in families
     if is_answer and _fits(logged, answers[-1] - rows.batch_size, rows):
         code = "one-short"
-    is_fixed = logged.is_fixed and float(families[_WHOLE][0].std()) >= _SPREAD
+    # Answers of one length are counted the same in every batch.
+    is_fixed = (
+        logged.is_fixed
+        and min(float(families[_WHOLE][0].std()), float(answers[0].std())) >= _SPREAD
+    )
     if is_fixed:
         # Packed blocks are longer than the longest row.
         longest = max(row.length for row in rows.rows) * rows.batch_size
@@ -233,6 +237,8 @@ def _families(rows: SupervisedRows) -> Families:
 
 def _fits(logged: _Logged, counts: Floats, rows: SupervisedRows) -> bool:
     """Whether the logged count agrees with the counts of the examined batches."""
+    if logged.is_fixed and float(counts.std()) >= _SPREAD:
+        return False
     total = max(len(counts), rows.total_rows // rows.batch_size)
     # Whole epochs count every batch; only the last, partial epoch is a random sample.
     of_run = math.sqrt(min(logged.iterations, total / 4)) / logged.iterations

@@ -93,7 +93,7 @@ def judge(
     refuted = {
         listed.cause.id: listed.contradicting[0]
         for listed in ranked
-        if listed.contradicting and listed.score < MIN_SCORE
+        if listed.contradicting and listed.score <= MIN_SCORE
     }
     by_check = {outcome.check: outcome for outcome in outcomes}
     # What was looked for and not found outweighs hints, but leaves no error unanswered.

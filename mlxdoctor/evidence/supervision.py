@@ -40,8 +40,6 @@ EXAMINED_ROWS = 512
 #: Nats a first report is below where it is DPO's: ln 2, and room for noise. Untrained on a text,
 #: models hardly begin so low.
 FIRST_OF_PAIRS = 0.75
-#: Rows to each different answer from which on answers recur, and can be guessed by how often.
-RECURRING = 8
 #: mlx-lm pads a batch to one more than a multiple of this (tokens).
 PAD_MULTIPLE = 32
 
@@ -128,18 +126,6 @@ class SupervisedRows:
             return math.nan
         shares = counts / total
         return float(-(shares * np.log(shares)).sum() + (len(counts) - 1) / (2 * total))
-
-    def answer_entropy(self) -> float:
-        """Loss of a guess among answers that recur, by how often each is given, nats a target.
-
-        NaN where what a row trains on has seldom been trained on before: of whole rows, say.
-        """
-        counts = np.array(list(Counter(row.targets.tobytes() for row in self.rows).values()))
-        targets = sum(row.count() for row in self.rows)
-        if not targets or counts.sum() < RECURRING * len(counts):
-            return math.nan
-        shares = counts / counts.sum()
-        return float(-(shares * np.log(shares)).sum()) * len(self.rows) / targets
 
     @property
     def empty_batches(self) -> tuple[tuple[int, ...], ...]:

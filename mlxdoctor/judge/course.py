@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from mlxdoctor.engines.series import SeriesFacts, blocks, stairs
+from mlxdoctor.engines.series import SeriesFacts, blocks, smoothed, stairs
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.finding import Measurement, Seen
 from mlxdoctor.judge.curve import ENOUGH, FALL, NOISES, begins_high, fall_in_noises, level_of
@@ -167,7 +167,8 @@ def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> S
         "last": last,
     }
     announced = segment.announced_iterations
-    of_all = f" of {announced}" if announced is not None and places[-1] <= announced else ""
+    is_counted = announced is not None and segment.axis in ("iteration", "step")
+    of_all = f" of {announced}" if is_counted and places[-1] <= (announced or 0) else ""
     until = f"{places[-1]}{'' if is_held_out else of_all}"
     named["until"] = f"{segment.unit} {until}"
     shows_start = is_held_out or segment.shows_start
@@ -190,7 +191,10 @@ def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> S
         }
         return Seen(_LIES, named)
     floor = min(facts.lowest, last) if is_held_out else last
-    by = int(np.argmax(values <= floor + REST * (facts.first - floor)))
+    # Of many reports a level counts, and no single low one.
+    width = facts.edge if len(values) >= ENOUGH else 1
+    is_low = smoothed(values, width) <= floor + REST * (facts.first - floor)
+    by = int(np.argmax(is_low)) + width // 2 if is_low.any() else len(values) - 1
     is_early = len(values) > 3 and places[by] - places[0] <= (places[-1] - places[0]) / 2
     # Among noisy reports the first low one tells nothing.
     is_noisy = len(values) >= ENOUGH and facts.first - floor <= NOISES * facts.noise

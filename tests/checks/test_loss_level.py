@@ -7,7 +7,7 @@ import pytest
 
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
-from tests.checks.data_evidence import BASE, chat, config_of, rows_of, write_data
+from tests.checks.data_evidence import BASE, chat, rows_of, write_data
 from tests.checks.log_evidence import LogWriter, decay, finding
 from tests.conftest import check_called
 from tests.given import outcome as judge
@@ -129,25 +129,6 @@ def test_a_constant_guess(
     assert ("sum-over-accumulation" in severities(outcome)) is (steps > 1)
     if severity is not None:
         assert finding(outcome, "ends-above-unigram").measured["unigram_entropy"] == floor
-
-
-@pytest.mark.parametrize(
-    ("end", "held_out", "hit"), [(1.1, 1.2, True), (1.1, 0.5, False), (0.5, 1.2, False)]
-)
-def test_a_guess_among_answers(
-    logs: LogWriter, tmp_path: Path, end: float, held_out: float, *, hit: bool
-) -> None:
-    train = [{"prompt": f"Which is {i}?", "completion": "abc"[i % 3]} for i in range(24)]
-    rows = rows_of(write_data(tmp_path, train=train), config_of(tmp_path, mask_prompt=True))
-    guess = rows.answer_entropy()
-    log = logs.losses(
-        decay(30, 6.0 * guess, end * guess, 0.001), {1: 6.0 * guess, 300: held_out * guess}
-    )
-    outcome = judge(loss_level, log, rows)
-    assert ("ends-at-a-guess" in severities(outcome)) is hit
-    if hit:
-        measured = finding(outcome, "ends-at-a-guess").measured
-        assert measured["answer_entropy"] == pytest.approx(guess)
 
 
 def test_what_cannot_be_judged(logs: LogWriter) -> None:

@@ -63,6 +63,9 @@ def test_a_key_beside_the_right_one_and_one_of_nobody() -> None:
     assert code(only(lr=1e-4)) == "unknown"
     assert code(only(my_notes="x")) == "unknown"
     assert code(only(lora_parameters={**LORA, "alpha": 16})) == "unknown"
+    # A key of the configuration itself, unless it says what is used anyway.
+    assert code(only(lora_parameters={**LORA, "learning_rate": 1e-3})) == "misplaced"
+    assert code(only(lora_parameters={**LORA, "batch_size": 4})) == "unknown"
 
 
 @pytest.mark.parametrize(

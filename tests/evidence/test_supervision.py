@@ -199,11 +199,3 @@ def test_nothing_to_build_from(tmp_path):
         rows_of(dataset, None)
     with pytest.raises(InputError, match=r"has no valid\.jsonl"):
         rows_of(dataset, None, split="valid")
-
-
-@pytest.mark.parametrize(("rows", "bits"), [(16, 1.0), (14, math.nan)])
-def test_entropy_of_answers_that_recur(tmp_path, rows, bits):
-    """Two answers given as often, told by one of four targets each."""
-    data = write_data(tmp_path, train=[{"tokens": [9, 1 + i % 2, 5, 5]} for i in range(rows)])
-    found = rows_of(data, config_of(tmp_path, batch_size=1))
-    assert found.answer_entropy() == pytest.approx(bits * math.log(2) / 4, nan_ok=True)

@@ -130,7 +130,9 @@ class Segment:
         first = int(losses.iterations[0])
         if self.axis == "row":
             epochs = self.get("epoch")
-            return epochs is None or not len(epochs) or bool(epochs.values[0] <= 1.0)
+            # One that is named later says nothing of the beginning.
+            is_told = epochs is not None and len(epochs) and epochs.iterations[0] <= first
+            return epochs is None or not is_told or bool(epochs.values[0] <= 1.0)
         interval = int(losses.iterations[1]) - first if len(losses) > 1 else first
         return first <= max(2 * interval, 1)
 
