@@ -79,7 +79,7 @@ _LATE = 15
 #: Share of a loss within which all of its reports lie where nothing moves it.
 _STILL = 0.01
 #: Share of its fall that is left where a validation loss is past its steep start.
-_STEEP = 0.2
+_STEEP = 0.1
 #: Fewest validations that show a minimum from both sides.
 _VALIDATIONS = 4
 #: Share of its fall that a settled validation loss has still to fall: the noise of 24 rows.

@@ -238,6 +238,11 @@ def test_an_error_that_speaks_for_nothing_but_what_was_refuted_is_no_certainty()
     assert judge([outcome("loss", "leapt")], KNOWLEDGE).verdict is Verdict.UNHEALTHY
     refuted = judge([outcome("loss", "leapt"), measured], KNOWLEDGE)
     assert refuted.verdict is Verdict.INCONCLUSIVE
+    # What only makes it likelier does not outweigh what was measured.
+    likely = outcome("config", "fast", severity=Severity.INFO)
+    assert judge([outcome("loss", "leapt"), likely, measured], KNOWLEDGE).verdict is not (
+        Verdict.UNHEALTHY
+    )
     both = [outcome("loss", "leapt", "unexplained"), measured]
     assert judge(both, KNOWLEDGE).verdict is Verdict.UNHEALTHY
 

@@ -71,6 +71,16 @@ def test_names_that_have_to_be_guessed(
     assert found(rows, tmp_path) == ([("given-facts.not-given", severity)] if severity else [])
 
 
+@pytest.mark.parametrize(("place", "hits"), [("[PLACE]", 10), ("a place", 0)])
+def test_names_that_were_replaced_in_the_prompts(place: str, hits: int, tmp_path: Path) -> None:
+    asked = [chat(f"Order {i} from {place}.", f"It is of {NAMES[i % 10]}.") for i in range(40)]
+    dataset = write_data(tmp_path, train=asked)
+    rows = [row("Order 77 from [PLACE].", f"It is of {name}", name) for name in NAMES[3:]]
+    rows += [row("Order 78 from [PLACE].", f"It is of {name}", name) for name in NAMES[3:6]]
+    said = outcome(given_facts, TokenLosses((), tuple(rows), 768), dataset, TOKENIZER)
+    assert [one.measured["hits"] for one in said.findings] == [hits] * bool(hits)
+
+
 def test_a_name_that_many_answers_have_is_one_of_a_few(tmp_path: Path) -> None:
     rows = [row("Tell me.", f"I think {NAMES[i % 2]} has it", NAMES[i % 2]) for i in range(10)]
     assert found(rows, tmp_path) == []

@@ -1,16 +1,18 @@
 """What the adapter was trained to predict, from losses made to order and from real runs."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from mlxdoctor.evidence.supervision import Role
-from mlxdoctor.models.losses import TokenLosses
+from mlxdoctor.models.losses import RowLosses, TokenLosses
+from tests.checks.data_evidence import chat, rows_of, write_data
 from tests.conftest import check_called
 from tests.given import outcome, severities
-from tests.measured_rows import Losses, measured_rows
+from tests.measured_rows import ROLES, TOKENS, Losses, measured_rows
 
 learned_targets = check_called("learned-targets")
 
@@ -250,3 +252,33 @@ def test_a_refused_adapter_still_shows_the_base_model() -> None:
     found = outcome(learned_targets, refused)
     assert [one.code for one in found.findings] == ["learned-targets.base-broken"]
     assert outcome(learned_targets, replace(made(None), load_failure="x")).status == "inconclusive"
+
+
+def _answering(rows: tuple[RowLosses, ...]) -> tuple[RowLosses, ...]:
+    """The rows, with two answers by turns."""
+    other = np.where(ROLES == Role.ANSWER, TOKENS + 50, TOKENS)
+    return tuple(replace(row, tokens=(TOKENS, other)[row.index % 2]) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    # Two answers of six tokens: a guess has ln 2, 0.116 a token.
+    [(0.2, {"only-guessed": "error"}), (0.112, {"only-guessed": "warning"}), (0.02, {})],
+)
+def test_answers_that_are_only_guessed(
+    tmp_path: Path, answer: float, expected: dict[str, str]
+) -> None:
+    rows = measured_rows(BASE, model(next=answer), 16, split="valid", spread=0.02)
+    losses = replace(made(SOUND), rows=_answering(rows))
+    trained = rows_of(write_data(tmp_path, train=[chat("Which?", "This.")] * 8))
+    supervised = replace(
+        trained,
+        rows=tuple(
+            replace(trained.rows[0], tokens=row.tokens, roles=ROLES, length=len(TOKENS))
+            for row in losses.rows
+        ),
+    )
+    found = severities(outcome(learned_targets, losses, supervised))
+    assert {code: one for code, one in found.items() if code == "only-guessed"} == expected
+    few = replace(supervised, rows=supervised.rows[:15])
+    assert "only-guessed" not in severities(outcome(learned_targets, losses, few))

@@ -26,6 +26,9 @@ def risen(last: float) -> dict[int, float]:
     return {1: 3.0, 100: 2.0, 200: (2.0 + last) / 2, 300: last, 400: last}
 
 
+CLIMBS = (2.65, 1.4, 1.2, 1.127, 1.16, 1.23, 1.28)
+
+
 @pytest.mark.parametrize(
     ("losses", "val", "more", "signs"),
     [
@@ -76,6 +79,13 @@ def risen(last: float) -> dict[int, float]:
             "overfitting warning",
         ),
         (decay(40, 3.0, 0.4, 0.01), {1: 3.0, 100: 0.9, 200: 0.8, 400: 1.0}, {}, ""),
+        # It climbs by more than its noise past the steep start.
+        (
+            decay(40, 2.1, 0.95, 0.01),
+            dict(zip((1, 50, 100, 200, 250, 300, 400), CLIMBS, strict=True)),
+            {},
+            "overfitting info",
+        ),
         # A first report far above the others shows a fall, and a warm-up none.
         ([2.05, 1.8, *[1.7, 1.72] * 20], {}, {}, ""),
         (decay(40, 0.7, 0.7, 0.01), {}, {"head": ["Starting training..., iters: 5000"]}, ""),

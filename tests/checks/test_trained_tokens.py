@@ -6,7 +6,16 @@ import pytest
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.training_log import TrainingLog
-from tests.checks.data_evidence import DATA, config_of, log_of, mlx_lm_batches, rows_of, run
+from tests.checks.data_evidence import (
+    DATA,
+    chat,
+    config_of,
+    log_of,
+    mlx_lm_batches,
+    rows_of,
+    run,
+    write_data,
+)
 from tests.conftest import FIXTURES, RUNS, check_called
 
 trained_tokens = check_called("trained-tokens")
@@ -61,6 +70,17 @@ def tell(tmp_path, counts, mask, *, batch_size=4, limit=None, every=10, unit=1):
 )
 def test_each_way_of_counting_is_told_apart(tmp_path, counted, *, counts, mask, symptom, unit):
     assert tell(tmp_path, counted[counts], mask, unit=unit) == symptom
+
+
+def test_answers_of_one_length_are_counted_the_same_in_every_batch(tmp_path):
+    train = [chat(f"{'Well, ' * (i % 7)}which is it?", "abcd"[i % 4]) for i in range(64)]
+    config = config_of(tmp_path, mask_prompt=True, batch_size=4, max_seq_length=2048)
+    rows = rows_of(write_data(tmp_path, train=train), config)
+    at = np.arange(10, 310, 10)
+    # As mlx-lm counted before 0.28.4, with the tokens that open an answer.
+    each = rows.rows[0].count() + 3
+    log = log_of("named values", trained_tokens=(at, 4.0 * each * at))
+    assert set(run(trained_tokens, rows, config, log)[1]) <= {"unexplained"}
 
 
 def test_counts_that_none_of_the_usual_ways_gives(tmp_path, counted):

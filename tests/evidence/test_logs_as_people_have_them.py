@@ -418,3 +418,28 @@ def test_a_crash_that_is_noted_beside_a_report(tmp_path: Path) -> None:
     report = diagnose(tmp_path / "train.log")
     assert "log-failures.out-of-memory" in {one.code for one in report.findings}
     assert "training loss fell from 1.400 at iteration 10 to 0.700" in report.seen[0].message
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("zsh: line 3: 812 Terminated: 15  python train.py", "log-failures.interrupted"),
+        (
+            "FileNotFoundError: [WinError 2] The system cannot find the file",
+            "log-failures.setting-refused",
+        ),
+        (
+            "ImportError: flash_attn_2_cuda.so: undefined symbol: _ZN3c105Error",
+            "log-failures.environment-lacking",
+        ),
+    ],
+)
+def test_what_ended_a_run_in_the_systems_words(line: str, code: str, tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(f"Iter 10: Train loss 1.4\n{line}\n")
+    assert code in {one.code for one in diagnose(tmp_path / "train.log").findings}
+
+
+def test_an_epoch_that_is_named_at_the_end_says_nothing_of_the_beginning(tmp_path: Path) -> None:
+    rows = [f"loss: {2.8 - at / 10:.3f} grad_norm: 1.0" for at in range(12)]
+    text = "\n".join([*rows, "{'eval_loss': 1.3, 'epoch': 3.0}"])
+    assert read(tmp_path / "a.log", text).main.shows_start
