@@ -55,7 +55,8 @@ _FAILURES = {
     ),
     "traceback": _failure_of(
         "the run ended with an exception",
-        "Read the exception: correct the line that it names, or what that line was given.",
+        "Read the exception and the lines above it: correct the line that they name, what that "
+        "line was given, or the package that it is in.",
     ),
     "disk-full": _failure_of(
         "a file could not be written: the disk is full",

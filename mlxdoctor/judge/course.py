@@ -42,9 +42,10 @@ MOST = 3
 _NEAR_ZERO = (
     "[Both losses end near zero{both}|The training loss ends near zero and the validation loss at "
     "{held_out:.3f}: the rows trained on are known better than others|The training loss ends near "
-    "zero, and no later validation tells of other rows].[ So end rows that are made alike or known "
-    "by heart, rows whose answer stands in what is read, and losses that are no mean over "
-    "tokens{readings}.][ Validation rows as low are much like those trained on{both}.]"
+    "zero, and no later validation tells of other rows].[ Such a loss has three usual reasons: the "
+    "rows are nearly alike or known by heart, the answer stands in the prompt, or it is no mean "
+    "over tokens{readings}.][ Validation rows with so low a loss are much like those trained "
+    "on{both}.]"
 )
 _FEW_VALIDATIONS = (
     "The validation loss ends {gap:.2f} above the training loss, and {validations:* validation} "

@@ -64,7 +64,7 @@ def test_a_loss(
 @pytest.mark.parametrize(
     ("train", "val", "said"),
     [
-        ([2.0, 0.5, 0.03], {1: 2.0, 30: 0.05}, "Both losses end near zero. So end rows"),
+        ([2.0, 0.5, 0.03], {1: 2.0, 30: 0.05}, "Both losses end near zero. Such a loss has"),
         (
             [2.0, 0.5, 0.03],
             {1: 2.0, 30: 0.4},
