@@ -443,3 +443,16 @@ def test_an_epoch_that_is_named_at_the_end_says_nothing_of_the_beginning(tmp_pat
     rows = [f"loss: {2.8 - at / 10:.3f} grad_norm: 1.0" for at in range(12)]
     text = "\n".join([*rows, "{'eval_loss': 1.3, 'epoch': 3.0}"])
     assert read(tmp_path / "a.log", text).main.shows_start
+
+
+def test_names_with_what_they_are_of_in_brackets(tmp_path: Path) -> None:
+    lines = [f"it={at} loss(avg)={2.5 - at / 100:.3f} gnorm=1.0" for at in (25, 50, 75)]
+    (segment,) = read(tmp_path / "a.log", "\n".join(lines)).segments
+    assert segment.series["train_loss"].values.tolist() == [2.25, 2.0, 1.75]
+
+
+def test_losses_in_bits_are_none_in_nats(tmp_path: Path) -> None:
+    lines = [f"step {at} bits/tok train={3.5 - at / 100:.3f}" for at in (40, 80, 120)]
+    (tmp_path / "a.log").write_text("\n".join(lines))
+    with pytest.raises(InputError, match="holds no report on training"):
+        TrainingLog.read([tmp_path / "a.log"])

@@ -42,6 +42,8 @@ _HINT = re.compile(
     r"|\b(?:train|val|valid|validation)\W{1,3}\d{1,3}\.\d",
     re.IGNORECASE,
 )
+#: Losses in another unit than ours.
+_BITS = re.compile(r"\bbits\b|\bbp[bt]\b", re.IGNORECASE)
 #: Where a report begins behind a progress bar that it is glued to.
 _GLUED = re.compile(r"\d{1,3}%\|.*?\[[^\]]*\]\s*(?=Iter\w*\s+\d|\{\s*['\"])")
 _BAR = re.compile(r"(?<![\d,])(\d[\d,]{0,20})/(\d[\d,]{0,20})\s{0,8}\[([^\]]*)\]?")
@@ -118,7 +120,7 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
     def read(self, number: int, line: str) -> bool:
         if "loss" not in line and "Loss" not in line:
             line = in_english(line)
-        if not _HINT.search(line):
+        if not _HINT.search(line) or _BITS.search(line):
             match = _EPOCH.match(cleaned(line)) if "poch" in line or "POCH" in line else None
             if match is not None:
                 self._epochs.append(number, [float(match[1])])

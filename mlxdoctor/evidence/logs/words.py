@@ -35,6 +35,8 @@ _SCALAR = re.compile(
     rf"(?:[\w.]{{0,30}}\b)?(?:array|tensor|float\d\d|bfloat\d\d)\(\s{{0,4}}({NUMBER})"
     r"(?:,[^()]{0,80})?\)"
 )
+#: `loss(avg)=2.5`.
+_OF_WHICH = re.compile(r"(?<=\w)\(([A-Za-z]\w{0,15})\)(?=\s{0,2}[=:])")
 #: A counter's letter or word glued to its number.
 _GLUED = re.compile(
     r"(?<![\w.])(E|Ep|EP|B|S|IT|It|epoch|Epoch|ep|step|Step|iter|Iter|it|batch|Batch)(?=\d)"
@@ -132,7 +134,7 @@ def cleaned(line: str) -> str:
     if ":" in line:
         line = _TIMES.sub("", line)
     if "(" in line:
-        line = _SCALAR.sub(r"\1", line)
+        line = _OF_WHICH.sub(r"_\1", _SCALAR.sub(r"\1", line))
     return _GLUED.sub(lambda match: f"{match[0]} ", line)
 
 
