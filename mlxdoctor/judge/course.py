@@ -55,8 +55,8 @@ _FEW_VALIDATIONS = (
 _FELL = (
     "The {series} fell from {first:.3f} [at {unit} {first_at}|before the first update] to "
     "{last:.3f}[, a perplexity of {perplexity:.0f},][ (median of the last {level_of} reports, to "
-    "{until})| at {until}][, by {share:.1%} in all][; it was lowest at {unit} {lowest_at} "
-    "({lowest:.3f})].[ On the way it rose to {peak:.3f} at {unit} {peak_at}.]"
+    "{unit} {last_at})| at {unit} {last_at}][, by {share:.1%} in all][; it was lowest at {unit} "
+    "{lowest_at} ({lowest:.3f})].[ On the way it rose to {peak:.3f} at {unit} {peak_at}.]"
     "[ Nine tenths of the fall came by {unit} {by}, and the other {after:,} {unit}s brought "
     "{brought:.3f} at most.| Nine tenths of the fall came by {unit} {by}.| It still falls at the "
     "end{falling}.]"
@@ -156,53 +156,63 @@ def _together(training: SeriesFacts, held_out: float | None, validations: int) -
 
 
 def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> Seen:
-    values, places, facts = losses.values, losses.iterations, losses.facts
-    is_held_out = words.startswith("validation")
-    is_base = is_held_out and facts.first == segment.base_val_loss
-    last = facts.last if is_held_out else facts.end
+    facts, is_held_out = losses.facts, words.startswith("validation")
+    announced, end = segment.announced_iterations, int(losses.iterations[-1])
+    is_counted = announced is not None and segment.axis in ("iteration", "step")
+    of_all = f" of {announced}" if is_counted and end <= (announced or 0) else ""
     named: dict[str, Measurement] = {
         "series": words,
         "unit": segment.unit,
         "first": facts.first,
-        "first_at": None if is_base else int(places[0]),
-        "last": last,
+        "first_at": int(losses.iterations[0]),
+        "last_at": f"{end}{'' if is_held_out else of_all}",
     }
-    announced = segment.announced_iterations
-    is_counted = announced is not None and segment.axis in ("iteration", "step")
-    of_all = f" of {announced}" if is_counted and places[-1] <= (announced or 0) else ""
-    until = f"{places[-1]}{'' if is_held_out else of_all}"
-    named["until"] = f"{segment.unit} {until}"
-    shows_start = is_held_out or segment.shows_start
+    last = facts.last if is_held_out else facts.end
     # Among noisy reports the first may be a high one.
-    is_noise = len(values) >= ENOUGH and fall_in_noises(facts) <= CHANCE and not begins_high(facts)
+    is_many = len(losses) >= ENOUGH
+    is_noise = is_many and fall_in_noises(facts) <= CHANCE and not begins_high(facts)
     # A small fall shows where many reports agree on it.
-    is_clear = len(values) >= ENOUGH and facts.end > 0.0 and fall_in_noises(facts) > NOISES
+    is_clear = is_many and facts.end > 0.0 and fall_in_noises(facts) > NOISES
     has_fallen = fell(facts.first, last) or (is_clear and facts.first > last)
-    if len(values) < 2 or not shows_start or is_noise or not has_fallen:
-        named |= {
+    shows_start = is_held_out or segment.shows_start
+    if len(losses) > 1 and shows_start and has_fallen and not is_noise:
+        is_base = is_held_out and facts.first == segment.base_val_loss
+        named["first_at"] = None if is_base else named["first_at"]
+        named |= _fall(losses, last, gap, is_held_out=is_held_out)
+        shows = fell(facts.first, last)
+        return Seen(_FELL, named, learned=is_held_out and shows, fell=not is_held_out and shows)
+    return Seen(
+        _LIES,
+        named
+        | {
             "last": facts.last,
-            "only": facts.first if f"{np.ptp(values):.3f}" == "0.000" else None,
+            "only": facts.first if f"{np.ptp(losses.values):.3f}" == "0.000" else None,
             "low": facts.lowest,
             "low_at": f" at {segment.unit} {facts.lowest_at}" if is_held_out else "",
             "high": facts.highest,
-            "count": len(values),
-            "first_at": int(places[0]),
-            "last_at": until if len(values) > 1 else None,
-            "of": of_all if len(values) == 1 else None,
-        }
-        return Seen(_LIES, named)
+            "count": len(losses),
+            "last_at": named["last_at"] if len(losses) > 1 else None,
+            "of": of_all if len(losses) == 1 else None,
+        },
+    )
+
+
+def _fall(losses: Series, last: float, gap: float, *, is_held_out: bool) -> dict[str, Measurement]:
+    """Where a loss that fell was lowest and highest, by when it had fallen, and in what steps."""
+    values, places, facts = losses.values, losses.iterations, losses.facts
+    is_many = len(values) >= ENOUGH
     floor = min(facts.lowest, last) if is_held_out else last
     # Of many reports a level counts, and no single low one.
-    width = facts.edge if len(values) >= ENOUGH else 1
+    width = facts.edge if is_many else 1
     is_low = smoothed(values, width) <= floor + REST * (facts.first - floor)
     by = int(np.argmax(is_low)) + width // 2 if is_low.any() else len(values) - 1
     is_early = len(values) > 3 and places[by] - places[0] <= (places[-1] - places[0]) / 2
-    # Among noisy reports the first low one tells nothing.
-    is_noisy = len(values) >= ENOUGH and facts.first - floor <= NOISES * facts.noise
-    is_early = is_early and not is_noisy
+    # What is hardly more than the noise came at no time.
+    is_early &= not (is_many and facts.first - floor <= NOISES * facts.noise)
     falls_on = len(values) > 2 and values[-2] - last >= FALLING * (facts.first - last)
     has_peak = facts.highest - facts.first >= PEAK_NOISES * facts.noise
-    named |= {
+    named: dict[str, Measurement] = {
+        "last": last,
         "level_of": None if is_held_out else level_of(facts),
         "lowest_at": facts.lowest_at if is_held_out and facts.lowest < last else None,
         "lowest": facts.lowest,
@@ -222,8 +232,7 @@ def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> S
     larger, smaller = max(last, last + gap), min(last, last + gap)
     if abs(gap) >= APART and larger >= TIMES * smaller:
         named["below" if gap > 0.0 else "above"] = abs(gap)
-    shows = fell(facts.first, last)
-    return Seen(_FELL, named, learned=is_held_out and shows, fell=not is_held_out and shows)
+    return named
 
 
 def closing(segment: Segment) -> list[str]:
