@@ -359,16 +359,17 @@ def _said_over(valid: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
     have answers of its own. Those of labels and of questions that come again do not.
     """
     asked: dict[str, set[str]] = {}
+    having = Counter[str]()
     for pair in pairs:
-        words = set(_TOKEN.findall(pair.prompt)) & set(_TOKEN.findall(pair.answer))
+        words = set(_TOKEN.findall(pair.prompt))
+        having.update(words)
+        words &= set(_TOKEN.findall(pair.answer))
         asked[pair.answer] = asked.get(pair.answer, words) & words
     if len(asked) * SAID_OVER > len(pairs):
         return
-    owners = Counter(word for words in asked.values() for word in words)
+    given = Counter(pair.answer for pair in pairs)
     own = sum(
-        # An answer that stands in its prompts whole is taken out of them, and not remembered.
-        any(owners[word] == 1 for word in words) and not words >= set(_TOKEN.findall(answer))
-        for answer, words in asked.items()
+        any(having[word] == given[answer] for word in words) for answer, words in asked.items()
     )
     theirs = [valid.pair(row).answer for row in valid.rows]
     rows = [row for row, answer in enumerate(theirs) if answer in asked]

@@ -50,8 +50,8 @@ from mlxdoctor.safety.quoting import quoted
 #: Nats a token by which losses differ at most where nothing was learned: rounding in half
 #: precision is below.
 UNCHANGED = 0.01
-#: Rows to each different answer from which on answers recur, and can be guessed by how often.
-RECURRING = 8
+#: Different answers that are few, and rows to each from which on they recur.
+FEW, RECURRING = 20, 8
 #: Probability that no token has that is ever the greedy choice.
 UNLIKELY = 0.1
 #: Nats by which the loss of padding after padding fell: 2.4 to 2.7 where it was trained on; it
@@ -447,7 +447,8 @@ def _guessed(rows: Sequence[RowLosses], supervised: SupervisedRows) -> Iterator[
 
     given = Counter(map(answer, supervised.rows))
     held_out = [row for row in rows if row.split != "train" and answer(row) in given]
-    if given.total() < RECURRING * len(given) or len(held_out) < ENOUGH_ROWS:
+    is_rare = len(given) > FEW or given.total() < RECURRING * len(given)
+    if is_rare or len(held_out) < ENOUGH_ROWS:
         return
     shares = np.array([given[answer(row)] for row in held_out]) / given.total()
     losses = np.zeros(len(held_out))
