@@ -69,6 +69,8 @@ _LOW_SHARE = 0.1
 _FEW = 10.0
 #: Iterations within which text is not learned: rows that are alike take 70 to 100.
 _QUICKLY = 30
+#: Nats of a first loss on text that a model does not know by heart.
+_UNKNOWN = 1.0
 #: Nats below which little is left to learn.
 _MODEST = 0.3
 
@@ -179,7 +181,8 @@ def _chance(
 def _too_low(losses: Series) -> dict[str, Measurement]:
     """The first loss that is low sooner than text can be learned, beside the first of all."""
     start = float(losses.values[0])
-    if not start >= _MODEST:
+    # What begins low is text that the model knows.
+    if not start >= _UNKNOWN:
         return {}
     values, iterations = losses.values, losses.iterations
     with np.errstate(invalid="ignore"):

@@ -78,6 +78,8 @@ _ALREADY_LOW = 0.3
 _LATE = 15
 #: Share of a loss within which all of its reports lie where nothing moves it.
 _STILL = 0.01
+#: Validations of the trained model that do not show where its loss is lowest.
+_FEW = 3
 #: Share of its fall that is left where a validation loss is past its steep start.
 _STEEP = 0.1
 #: Fewest validations that show a minimum from both sides.
@@ -331,7 +333,9 @@ def _where_to_stop(log: TrainingLog, iteration: int) -> dict[str, Measurement]:
     if segment.axis not in ("iteration", "step") or iteration <= first or iteration >= end:
         return {}
     stop: dict[str, Measurement] = {"advised_iters": iteration, "nearest_save": None}
-    stop["stop_at"] = f"{segment.unit} {iteration}"
+    # Of two validations of the trained model the first may already lie beyond the best.
+    is_few = len(segment.finite("val_loss")) - (segment.base_val_loss is not None) < _FEW
+    stop["stop_at"] = f"{segment.unit} {iteration}{', or earlier' if is_few else ''}"
     saves = {save.iteration: save.files for save in log.notes.saves if save.iteration is not None}
     nearest = min(saves, key=lambda saved_at: abs(saved_at - iteration), default=end)
     if nearest < end:

@@ -456,3 +456,12 @@ def test_losses_in_bits_are_none_in_nats(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text("\n".join(lines))
     with pytest.raises(InputError, match="holds no report on training"):
         TrainingLog.read([tmp_path / "a.log"])
+
+
+def test_a_course_in_arrows(tmp_path: Path) -> None:
+    text = (
+        "**Validation loss:** 2.649 → 0.305 (200) → 0.300 (400) → **0.095 (800)** → 0.279 (900).\n"
+    )
+    (segment,) = read(tmp_path / "a.md", text).segments
+    assert segment.series["val_loss"].iterations.tolist() == [0, 200, 400, 800, 900]
+    assert segment.base_val_loss == 2.649

@@ -38,7 +38,7 @@ _LIBRARY = re.compile(
 _RAISED = re.compile(
     r"^(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Warning|Exit)\b.*|^[A-Za-z_][\w.]*: .+"
 )
-_REPORT = re.compile(r"\W{0,4}(?:iter|step|epoch)\w{0,6}\s{0,4}\d", re.IGNORECASE)
+_REPORT = re.compile(r"\W{0,4}(?:(?:iter|step|epoch)\w{0,6}\s{0,4})?\d", re.IGNORECASE)
 _BARE = re.compile(r"^(?P<name>[A-Za-z_][\w.]{0,100}(?:Error|Exception)): \S")
 _FAILURES = messages("failures")
 

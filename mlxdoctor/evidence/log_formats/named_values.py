@@ -52,6 +52,16 @@ _CHANGE = re.compile(
     rf"loss(?:\s\w{{1,20}})?\s?[:=]\s?[~≈*]{{0,3}}({NUMBER})\s?[*]{{0,2}}\s?(?:→|-+>|=>)\s?[*]{{0,2}}({NUMBER})",
     re.IGNORECASE,
 )
+#: A loss at several iterations, which stand in brackets.
+_ARROW = r"\s?[*]{0,2}\s?(?:→|-+>|=>)\s?[*]{0,2}"
+_AT = r"(?:\s?\((?:iter|step|@)?\s?(\d{1,9})\))"
+_COURSE = re.compile(
+    rf"((?:\btrain\w{{0,5}}|\bval\w{{0,8}}|\beval\w{{0,8}})\s)loss\W{{1,8}}"
+    rf"({NUMBER}{_AT}?(?:{_ARROW}{NUMBER}{_AT}?){{2,99}})",
+    re.IGNORECASE,
+)
+_COUNTED = re.compile(_AT)
+_REPORTED = re.compile(rf"({NUMBER}){_AT}?")
 #: A bar's description with a step of its own, which is a report by itself where it holds a loss.
 _STEP = re.compile(r"\b(?:iter|iteration|step)s?\W{0,4}\d", re.IGNORECASE)
 #: A report that says itself when it was made, and a validation before all.
@@ -139,6 +149,11 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
             has_bar |= self._read(number, shown, is_bar=True)
         if has_bar and not _REPORT.search(line[end:]):
             return True
+        if (course := _COURSE.search(line)) and len(_COUNTED.findall(course[2])) > 1:
+            # `Validation loss: 2.6 → 0.31 (200) → 0.28 (400)`.
+            reports = _REPORTED.findall(course[2])
+            lines = (f"Iter {at or 0}: {course[1]}loss {value}" for value, at in reports)
+            return sum(self._read(number, line) for line in lines) > 0
         if change := _CHANGE.search(line):
             # `Training loss: 2.07 → 1.31`.
             name, (before, after) = line[: change.start(1)], change.groups()
