@@ -162,14 +162,8 @@ _TELLING = (
 )
 def log_failures(log: TrainingLog) -> Iterator[Sign | Seen]:
     segment = log.main
-    reached = max((int(series.iterations[-1]) for series in segment.series.values()), default=None)
-    is_counted = reached is not None and segment.axis in ("iteration", "step")
-    announced = segment.announced_iterations if is_counted else None
-    is_short = announced is not None and (reached or 0) < UNFINISHED * announced
-    # A report that would come next must fit before the announced end.
-    is_short = is_short and (reached or 0) + _interval(segment) <= (announced or 0)
-    # Trainers sum up when they are done.
-    is_short = is_short and "mean_loss" not in log.notes.header and not closing(segment)
+    reached, announced = _reached(log), segment.announced_iterations
+    is_short = _is_short(log, reached)
     # What breaks off once the training is over is a later program, or a later cell.
     ends = [line for line in log.notes.ended if line > segment.last_line > 0 and not is_short]
     over = min(ends, default=math.inf)
@@ -189,40 +183,68 @@ def log_failures(log: TrainingLog) -> Iterator[Sign | Seen]:
         yield _failure(survived, log, f", and {follows}", ended=False)
     if later:
         yield _failure(later, log, " after the training was over", ended=False)
-    if log.notes.cut:
-        first = log.notes.cut[0]
-        figures = {"warnings": len(log.notes.cut), "line": first}
-        yield Sign("rows-cut", figures, where=f"line {first}")
-    if log.notes.copied:
-        first = log.notes.copied[0]
-        yield Sign("validation-copied", {"line": first}, where=f"line {first}")
-    stated = log.notes.header.get("rows", "").replace(",", "")
-    if stated and 0 < int(stated) < FEW_ROWS:
-        yield Sign("few-rows", {"rows": int(stated)})
-    if log.notes.targetless:
-        first = log.notes.targetless[0]
-        figures = {"warnings": len(log.notes.targetless), "line": first}
-        yield Sign("batches-without-targets", figures, where=f"line {first}")
-    validation = segment.get("val_loss")
-    if log.notes.unvalidated and (validation is None or not len(validation)):
-        first, losses = log.notes.unvalidated[0], segment.get("train_loss")
-        # Of rows that are far from known nothing speaks for learning them by heart.
-        is_far = losses is not None and losses.facts.points > 0 and losses.facts.end > BY_HEART
-        severity = Severity.INFO if is_far else None
-        where = f"line {first}"
-        yield Sign("nothing-to-validate-on", {"line": first}, where=where, severity=severity)
+    yield from _warned(log)
     if is_short and not fatal:
         measured: dict[str, Measurement] = {"reached": reached, "announced": announced}
         yield Sign("ends-early", {"unit": segment.unit, **measured}, onset=reached)
     yield from _without_loss(log)
 
 
+def _reached(log: TrainingLog) -> int | None:
+    """The last iteration that the log knows of; None without a report."""
+    segment = log.main
+    places = [int(series.iterations[-1]) for series in segment.series.values()]
+    if places and segment.axis in ("iteration", "step") and len(log.segments) == 1:
+        # A save may be the last that is heard of it.
+        places += [save.iteration for save in log.notes.saves if save.iteration is not None]
+    return max(places, default=None)
+
+
+def _is_short(log: TrainingLog, reached: int | None) -> bool:
+    """Whether the log ends before the iterations that it announced."""
+    segment = log.main
+    announced = segment.announced_iterations
+    if reached is None or announced is None or segment.axis not in ("iteration", "step"):
+        return False
+    # Trainers sum up when they are done.
+    if "mean_loss" in log.notes.header or closing(segment):
+        return False
+    # A report that would come next must fit before the announced end.
+    return reached < UNFINISHED * announced and reached + _interval(segment) <= announced
+
+
+def _warned(log: TrainingLog) -> Iterator[Sign]:
+    """What the trainer said of its rows."""
+    segment, notes = log.main, log.notes
+    if notes.cut:
+        first = notes.cut[0]
+        yield Sign("rows-cut", {"warnings": len(notes.cut), "line": first}, where=f"line {first}")
+    if notes.copied:
+        first = notes.copied[0]
+        yield Sign("validation-copied", {"line": first}, where=f"line {first}")
+    stated = notes.header.get("rows", "").replace(",", "")
+    if stated and 0 < int(stated) < FEW_ROWS:
+        yield Sign("few-rows", {"rows": int(stated)})
+    if notes.targetless:
+        first = notes.targetless[0]
+        figures = {"warnings": len(notes.targetless), "line": first}
+        yield Sign("batches-without-targets", figures, where=f"line {first}")
+    validation = segment.get("val_loss")
+    if notes.unvalidated and (validation is None or not len(validation)):
+        first, losses = notes.unvalidated[0], segment.get("train_loss")
+        # Of rows that are far from known nothing speaks for learning them by heart.
+        is_far = losses is not None and losses.facts.points > 0 and losses.facts.end > BY_HEART
+        severity = Severity.INFO if is_far else None
+        where = f"line {first}"
+        yield Sign("nothing-to-validate-on", {"line": first}, where=where, severity=severity)
+
+
 def _interval(segment: Segment) -> int:
     """After how many iterations the training loss is reported; 0 where that is unknown."""
     losses = segment.get("train_loss")
-    return (
-        int(np.median(np.diff(losses.iterations))) if losses is not None and len(losses) > 1 else 0
-    )
+    if losses is None or len(losses) < 2:
+        return 0
+    return int(np.median(np.diff(losses.iterations)))
 
 
 def _without_loss(log: TrainingLog) -> Iterator[Seen]:

@@ -79,6 +79,14 @@ def discover(paths: Iterable[Path], options: Options | None = None) -> RunFiles:
     return files
 
 
+#: What a trainer prints before its first report.
+_STARTS = re.compile(
+    r"\b(?:starting|begin(?:s|ning)?)\s(?:the\s)?(?:fine-?tuning|training)\b|\bepoch\s1/\d"
+    r"|\btrainable\sparam",
+    re.IGNORECASE,
+)
+
+
 def _nothing_found(paths: Sequence[Path]) -> InputError:
     problem = "holds nothing that a fine-tune leaves behind"
     remedy = "name an adapter folder, a training log, a data folder or a model"
@@ -88,6 +96,8 @@ def _nothing_found(paths: Sequence[Path]) -> InputError:
         problem, remedy = "has records of steps, and no loss in them", "name a log that has losses"
     elif len(paths) == 1 and any(map(ended().search, Sniffed(paths[0]).head.splitlines())):
         problem, remedy = "says that a training ended, and has no loss", "name the whole log"
+    elif len(paths) == 1 and _STARTS.search(Sniffed(paths[0]).head):
+        problem, remedy = "says that a training starts, and has no loss", "name the whole log"
     return InputError(", ".join(map(str, paths)) or None, problem, remedy)
 
 

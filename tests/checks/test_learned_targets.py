@@ -263,7 +263,7 @@ def _answering(rows: tuple[RowLosses, ...]) -> tuple[RowLosses, ...]:
 @pytest.mark.parametrize(
     ("answer", "expected"),
     # Two answers of six tokens: a guess has ln 2, 0.116 a token.
-    [(0.2, {"only-guessed": "error"}), (0.112, {"only-guessed": "warning"}), (0.02, {})],
+    [(0.2, {"only-guessed": "error"}), (0.112, {"only-guessed": "warning"}), (0.1, {}), (0.02, {})],
 )
 def test_answers_that_are_only_guessed(
     tmp_path: Path, answer: float, expected: dict[str, str]

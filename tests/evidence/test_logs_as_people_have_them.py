@@ -465,3 +465,22 @@ def test_a_course_in_arrows(tmp_path: Path) -> None:
     (segment,) = read(tmp_path / "a.md", text).segments
     assert segment.series["val_loss"].iterations.tolist() == [0, 200, 400, 800, 900]
     assert segment.base_val_loss == 2.649
+
+
+@pytest.mark.parametrize("line", ["Starting training...", "--- Epoch 1/3 ---"])
+def test_a_start_without_a_loss_is_no_other_file(line: str, tmp_path: Path) -> None:
+    (tmp_path / "run.log").write_text(f"{line}\n{line}\n")
+    with pytest.raises(InputError, match="says that a training starts, and has no loss"):
+        diagnose(tmp_path / "run.log")
+
+
+def test_a_save_is_heard_of_after_the_last_report(tmp_path: Path) -> None:
+    lines = ["Starting training..., iters: 600", "Iter 200: Train loss 1.4, It/sec 1.0"]
+    lines.append("Iter 500: Saved adapter weights to a.safetensors and 0000500_a.safetensors.")
+    (tmp_path / "train.log").write_text("\n".join(lines))
+    (early,) = [
+        one
+        for one in diagnose(tmp_path / "train.log").findings
+        if one.code == "log-failures.ends-early"
+    ]
+    assert early.measured["reached"] == 500
