@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mlxdoctor.evidence.logs.log_format import LogSoFar
-from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.evidence.training_log import Segment, TrainingLog
 
 LINES = 2_000
 LIKE = {
@@ -37,3 +37,34 @@ def test_like_lines(name: str, odd: str, tmp_path: Path, monkeypatch: pytest.Mon
     assert len(quickly) == LINES - (odd != "nan")
     assert np.array_equal(quickly.iterations, slowly.iterations)
     assert np.array_equal(quickly.values, slowly.values, equal_nan=True)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_lines_of_several_forms_in_any_order(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read together they are the rows that they are one by one, redrawn bars among them."""
+    rng = np.random.default_rng(seed)
+    forms = [*LIKE.values(), "\r 10%|# | {0}/400 [00:10<01:20, loss={1}]", "Val loss {1}", "Saved."]
+    text = ""
+    for number in range(1, 401):
+        form = forms[int(rng.integers(len(forms)))]
+        line = form.format(number, round(float(rng.uniform(1, 3)), 3))
+        text += line if line.startswith("\r") and rng.random() < 0.7 else f"{line}\n"
+        if rng.random() < 0.01:
+            text += f"Starting training..., iters: {int(rng.integers(400, 900))}\n"
+    path = tmp_path / "train.log"
+    path.write_text(text, newline="")
+    together = TrainingLog.read([path])
+    monkeypatch.setattr("mlxdoctor.evidence.logs.reader.LINES_BETWEEN", 1)
+    alone = TrainingLog.read([path])
+    assert [_rows(one) for one in together.segments] == [_rows(one) for one in alone.segments]
+    assert vars(together.notes) == vars(alone.notes)
+
+
+def _rows(segment: Segment) -> dict[str, object]:
+    columns = {
+        name: (series.iterations.tolist(), series.values.tolist())
+        for name, series in segment.series.items()
+    }
+    return {**columns, "announced": segment.announced_iterations, "lines": segment.first_line}
