@@ -161,8 +161,8 @@ class _Search:
             if len(fitting) > 1 and self.bench.recorded.misfit(fitting) == 0.0:
                 return self._result(configured, *self._exactly(shape, fitting))
         trained = [ground for shape in agreeing for ground in self._trained_otherwise(shape)]
-        # A fault on top of another sound reading: of so many pairs one is near by chance.
-        faulty = self._under(self.bench.usual, sound=False)
+        of_single = (self.bench.usual, *(shape for shape in alone if shape.shape is None))
+        faulty = (ground for shape in of_single for ground in self._under(shape, sound=False))
         grounds = _different(chain(agreeing, trained, alone, both, faulty))
         ground, levels = self._best(grounds, configured)
         return self._result(configured, ground, levels)
