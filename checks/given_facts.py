@@ -56,7 +56,7 @@ READ = 128
         "not-given": Symptom.warning(
             "answers hold names that their prompts do not give",
             says="In {hits} of {rows} held-out answers stands a name that the prompt does not give "
-            "and other prompts have, such as {example}: the tuned model can only guess it, with a "
+            "and other answers have, such as {example}: the tuned model can only guess it, with a "
             "probability of {probability:.0%}.",
             expected="prompts that hold what their answers name",
             fix="Lay ten rows' prompts beside their answers: a step before the training cut the "
@@ -119,7 +119,7 @@ class _Known:
         self._having = Counter(word for words in self._asked for word in words)
 
     def has_no_hold(self, name: str, prompt: str) -> bool:
-        """Whether prompts and answers have a name, and none of those nearest to this prompt."""
+        """Whether answers have a name, and none of those to the prompts nearest to this one."""
         is_asked = name in self._in_prompts or self._are_replaced
         if self._answered[name] < REUSED or not is_asked:
             return False

@@ -211,8 +211,9 @@ _END = (
             "rows do, whatever is asked, has {guess:.2f}: it does not know which answer belongs to "
             "which prompt.",
             expected="a loss well below that of a guess",
-            fix="Read ten rows: each answer must be that of its prompt. Join prompts and answers "
-            "by a key, not by their place in two lists.",
+            fix="Read ten rows: each answer must be that of its prompt, and be joined to it by a "
+            "key, not by their place in two lists. Where all ten are right, look at what the "
+            "trainer does to the inputs.",
         ),
         "memorised": Symptom.warning(
             "answers trained on are predicted far better than held-out ones",
@@ -450,8 +451,8 @@ def _guessed(rows: Sequence[RowLosses], supervised: SupervisedRows) -> Iterator[
 
     given = Counter(map(answer, supervised.rows))
     held_out = [row for row in rows if row.split != "train" and answer(row) in given]
-    is_rare = len(given) > FEW or given.total() < RECURRING * len(given)
-    if is_rare or len(held_out) < ENOUGH_ROWS:
+    recur = 1 < len(given) <= FEW and given.total() >= RECURRING * len(given)
+    if not recur or len(held_out) < ENOUGH_ROWS:
         return
     shares = np.array([given[answer(row)] for row in held_out]) / given.total()
     losses = np.zeros(len(held_out))
@@ -461,7 +462,7 @@ def _guessed(rows: Sequence[RowLosses], supervised: SupervisedRows) -> Iterator[
         losses[place] = following[: len(is_answer)][is_answer].sum()
     guesses = -np.log(shares)
     is_near = float(losses.mean()) >= NEAR_A_GUESS * float(guesses.mean())
-    if len(given) > 1 and is_near and not LossChange(guesses, losses).fell():
+    if is_near and not LossChange(guesses, losses).fell():
         figures = {"answers": len(given), "rows": len(held_out), "guess": mean_of(guesses)}
         is_worse = float(losses.mean()) >= float(guesses.mean())
         severity = None if is_worse else Severity.WARNING

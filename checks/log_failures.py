@@ -248,7 +248,7 @@ def _interval(segment: Segment) -> int:
 
 
 def _without_loss(log: TrainingLog) -> Iterator[Seen]:
-    """What a log without a loss says nonetheless."""
+    """What a log says in which no loss could be read."""
     header = log.notes.header
     few = log.notes.trainable.trainable_millions if log.notes.trainable is not None else None
     told = {
@@ -261,7 +261,8 @@ def _without_loss(log: TrainingLog) -> Iterator[Seen]:
     clauses = [f"{value} {words}" for words, value in told.items() if value]
     if clauses and "mean_loss" not in header and not log.main.reports:
         yield Seen(
-            "The log has no loss[: it ends at step {step} of {steps}]. It speaks of {told}.",
+            "No loss could be read in the log[: it ends at step {step} of {steps}]. It speaks of "
+            "{told}.",
             {"step": header.get("step"), "steps": header.get("steps"), "told": ", ".join(clauses)},
         )
 

@@ -42,7 +42,7 @@ from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.exhibits import LossCurve
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Unsought
-from mlxdoctor.judge.course import courses, fell
+from mlxdoctor.judge.course import REST, VALIDATIONS, courses, fell
 from mlxdoctor.judge.curve import (
     ENOUGH,
     FALL,
@@ -78,12 +78,6 @@ _ALREADY_LOW = 0.3
 _LATE = 15
 #: Share of a loss within which all of its reports lie where nothing moves it.
 _STILL = 0.01
-#: Validations of the trained model that do not show where its loss is lowest.
-_FEW = 3
-#: Share of its fall that is left where a validation loss is past its steep start.
-_STEEP = 0.1
-#: Fewest validations that show a minimum from both sides.
-_VALIDATIONS = 4
 #: Share of its fall that a settled validation loss has still to fall: the noise of 24 rows.
 _SETTLED_SHARE = 0.01
 #: Share of the run by which a stale validation loss has settled: at most 0.42 with 24 rows and
@@ -225,10 +219,10 @@ def _figures(log: TrainingLog, passes: float | None, name: str) -> dict[str, Mea
         return figures
     values = validation.values
     later = values[int(np.argmin(values)) + 1 :]
-    is_few = len(values) < _VALIDATIONS
+    is_few = len(values) < VALIDATIONS
     last = facts.last if is_few or not len(later) else float(np.median(later[-2:]))
     # Neighbouring validation losses differ by the noise; the steep start is none.
-    fallen = int(np.argmax(values <= facts.lowest + _STEEP * (facts.first - facts.lowest)))
+    fallen = int(np.argmax(values <= facts.lowest + REST * (facts.first - facts.lowest)))
     band = 3.0 * min(facts.noise, noise(values[fallen:]) or facts.noise)
     band = band if len(values) >= 6 else 0.0
     return figures | {
@@ -333,8 +327,8 @@ def _where_to_stop(log: TrainingLog, iteration: int) -> dict[str, Measurement]:
     if segment.axis not in ("iteration", "step") or iteration <= first or iteration >= end:
         return {}
     stop: dict[str, Measurement] = {"advised_iters": iteration, "nearest_save": None}
-    # Of two validations of the trained model the first may already lie beyond the best.
-    is_few = len(segment.finite("val_loss")) - (segment.base_val_loss is not None) < _FEW
+    # Of few the lowest may already lie beyond the best.
+    is_few = len(segment.finite("val_loss")) < VALIDATIONS
     stop["stop_at"] = f"{segment.unit} {iteration}{', or earlier' if is_few else ''}"
     saves = {save.iteration: save.files for save in log.notes.saves if save.iteration is not None}
     nearest = min(saves, key=lambda saved_at: abs(saved_at - iteration), default=end)

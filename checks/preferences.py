@@ -32,6 +32,7 @@ from mlxdoctor.check import DoesNotArise, Inconclusive, check
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import Series, TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Unsought
+from mlxdoctor.judge.curve import CHANCE, fall_in_noises
 from mlxdoctor.judge.series_table import Columns, SeriesTable
 from mlxdoctor.measure.policy_curves import policy_curves
 
@@ -140,7 +141,7 @@ def _learned(columns: Mapping[str, Series]) -> Iterator[Seen]:
             )
             return
     facts = columns["reward"].facts if "reward" in columns else None
-    if facts is not None and facts.points >= MANY and abs(facts.end - facts.start) < facts.noise:
+    if facts is not None and facts.points >= MANY and abs(fall_in_noises(facts)) <= CHANCE:
         yield Seen(
             "In {points} reports the mean reward stays where it began, from {start:.3f} to "
             "{end:.3f}: nothing that it pays for was learned.",

@@ -15,7 +15,7 @@ from typing import Any
 from mlxdoctor.evidence.adapter import FILE_NAMES, adapter_file
 from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
 from mlxdoctor.evidence.dataset import SPLITS, Features, is_log
-from mlxdoctor.evidence.logs.log_format import ended
+from mlxdoctor.evidence.logs.log_format import ended, started
 from mlxdoctor.evidence.logs.metric_names import STEPS, snake_case
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.options import Options
@@ -79,14 +79,6 @@ def discover(paths: Iterable[Path], options: Options | None = None) -> RunFiles:
     return files
 
 
-#: What a trainer prints before its first report.
-_STARTS = re.compile(
-    r"\b(?:starting|begin(?:s|ning)?)\s(?:the\s)?(?:fine-?tuning|training)\b|\bepoch\s1/\d"
-    r"|\btrainable\sparam",
-    re.IGNORECASE,
-)
-
-
 def _nothing_found(paths: Sequence[Path]) -> InputError:
     problem = "holds nothing that a fine-tune leaves behind"
     remedy = "name an adapter folder, a training log, a data folder or a model"
@@ -94,10 +86,12 @@ def _nothing_found(paths: Sequence[Path]) -> InputError:
         problem, remedy = "is source code", "`mlxdoctor lint` says what is wrong in a trainer's"
     elif len(paths) == 1 and {snake_case(key) for key in Sniffed(paths[0]).record} & {*STEPS}:
         problem, remedy = "has records of steps, and no loss in them", "name a log that has losses"
-    elif len(paths) == 1 and any(map(ended().search, Sniffed(paths[0]).head.splitlines())):
-        problem, remedy = "says that a training ended, and has no loss", "name the whole log"
-    elif len(paths) == 1 and _STARTS.search(Sniffed(paths[0]).head):
-        problem, remedy = "says that a training starts, and has no loss", "name the whole log"
+    elif len(paths) == 1:
+        said = Sniffed(paths[0]).head.splitlines()
+        for told, pattern in (("ended", ended()), ("starts", started())):
+            if any(map(pattern.search, said)):
+                problem = f"says that a training {told}, and no loss could be read in it"
+                return InputError(paths[0], problem, "name the whole log")
     return InputError(", ".join(map(str, paths)) or None, problem, remedy)
 
 

@@ -12,12 +12,18 @@ import numpy as np
 from mlxdoctor.engines.series import SeriesFacts, blocks, smoothed, stairs
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.finding import Measurement, Seen
-from mlxdoctor.judge.curve import ENOUGH, FALL, NOISES, begins_high, fall_in_noises, level_of
+from mlxdoctor.judge.curve import (
+    CHANCE,
+    ENOUGH,
+    FALL,
+    NOISES,
+    begins_high,
+    fall_in_noises,
+    level_of,
+)
 
 #: Nats that three decimals show.
 VISIBLE = 1e-3
-#: Noises of a level within which a fall shows nothing: two levels differ by as much by chance.
-CHANCE = 2.0
 #: Share of its fall by which a validation loss that still falls lies below the one before.
 FALLING = 0.05
 #: The rest of a fall that is slow: a tenth.

@@ -22,6 +22,8 @@ NOISES = 4.0
 #: Least fall that shows learning, as a share of the first loss: under 0.02 with a rate of 0 or
 #: 1e-7, 0.42 in the slowest healthy run.
 FALL = 0.05
+#: Noises of a level within which a fall shows nothing: two levels differ by as much by chance.
+CHANCE = 2.0
 #: Nats above the start from which on a loss that ends far above it has departed.
 DEPARTED = 0.5
 #: Seconds of a validation that looked at rows.

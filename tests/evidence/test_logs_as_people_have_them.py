@@ -348,7 +348,7 @@ def test_a_log_that_has_but_a_summary(tmp_path: Path) -> None:
 
 def test_the_end_of_a_log_that_has_no_loss(tmp_path: Path) -> None:
     (tmp_path / "tail.txt").write_text("100%|####| 9/9 [00:09<00:00]\nTraining completed!\n")
-    with pytest.raises(InputError, match="a training ended, and has no loss"):
+    with pytest.raises(InputError, match="a training ended, and no loss could be read"):
         diagnose(tmp_path / "tail.txt")
 
 
@@ -470,7 +470,7 @@ def test_a_course_in_arrows(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", ["Starting training...", "--- Epoch 1/3 ---"])
 def test_a_start_without_a_loss_is_no_other_file(line: str, tmp_path: Path) -> None:
     (tmp_path / "run.log").write_text(f"{line}\n{line}\n")
-    with pytest.raises(InputError, match="says that a training starts, and has no loss"):
+    with pytest.raises(InputError, match="says that a training starts, and no loss could be read"):
         diagnose(tmp_path / "run.log")
 
 

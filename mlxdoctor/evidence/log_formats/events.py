@@ -41,6 +41,7 @@ _MODE = re.compile(
     r"|^\s{0,4}Starting ([A-Z][A-Za-z]{0,9}PO|KTO|RLOO) Training\b",
     re.IGNORECASE,
 )
+#: A progress bar, by its step and how many there are to be.
 _BAR = re.compile(r"\|\s{0,4}(\d{1,9})/(\d{1,9}) \[\d")
 _TEST = re.compile(r"[Tt]est[ _]loss:?\s+([\w.+-]+?)(?:,\s*Test ppl\s+[\w.+-]+?)?\.?\s*$")
 _VERSION = re.compile(
@@ -150,14 +151,15 @@ class Events(LineFormat):
                 if entry == "steps":
                     self.notes.announce(number, _amount(value))
                 is_known = True
-        return is_known or self._counted(line)
+        if not is_known:
+            self._note_step(line)
+        return is_known
 
-    def _counted(self, line: str) -> bool:
-        """Whether the line is a progress bar of the steps that were announced."""
+    def _note_step(self, line: str) -> None:
+        """Note how far a progress bar of the announced steps has come."""
         bar = _BAR.search(line) if self.notes.announced else None
         if bar is not None and int(bar[2]) == self.notes.announced[-1][1]:
             self.notes.header["step"] = bar[1]
-        return False
 
 
 def _amount(text: str) -> float:

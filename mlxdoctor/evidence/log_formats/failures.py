@@ -38,6 +38,7 @@ _LIBRARY = re.compile(
 _RAISED = re.compile(
     r"^(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Warning|Exit)\b.*|^[A-Za-z_][\w.]*: .+"
 )
+#: How a report begins, behind which a person may have noted what became of the run.
 _REPORT = re.compile(r"\W{0,4}(?:(?:iter|step|epoch)\w{0,6}\s{0,4})?\d", re.IGNORECASE)
 _BARE = re.compile(r"^(?P<name>[A-Za-z_][\w.]{0,100}(?:Error|Exception)): \S")
 _FAILURES = messages("failures")
@@ -88,7 +89,6 @@ class Failures(LineFormat):
             kind = kind or "traceback"
         if kind is not None:
             self._add(number, kind, line)
-        # A remark behind a report.
         return kind is not None and _REPORT.match(line) is None
 
     def finish(self) -> None:
