@@ -29,7 +29,6 @@ QUICK = ("--no-generate", "--select", "loss-trend,metric-consistency")
 #: Bytes that a file may have in the process: less than a report.
 FULL = 2000
 
-
 #: Runs the command line.
 mlxdoctor = partial(python, "-m", "mlxdoctor")
 

@@ -10,7 +10,6 @@ from tests.benchmarks.setup import Line, Measurement, Setup, at_most, lines_of, 
 
 SMALLEST = Setup(None, smallest=True)
 
-
 SLOW = [pytest.param(one, marks=pytest.mark.slow) for one in ("startup", "gate", "trainer")]
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from mlxdoctor.twin import Settings, StepRecord, train
 from mlxdoctor.twin.token_rows import TokenRow, TokenRows
 from tests.benchmarks.setup import Line, Setup
+from tests.twin.small import Rowset, small_model
 
 #: Rows as a chat data set has them: many short ones, a few long.
 SHORTEST, LONGEST, MEDIAN = 16, 512, 80
@@ -69,22 +70,9 @@ def mixed_rows(count: int) -> tuple[TokenRow, ...]:
 
 def model_of(size: Size) -> Any:
     """The model, of random weights."""
-    import mlx.core as mx
-    from mlx_lm.models.llama import Model, ModelArgs
-
-    mx.random.seed(0)
-    values = {
-        "model_type": "llama",
-        "hidden_size": size.width,
-        "num_hidden_layers": size.layers,
-        "intermediate_size": 4 * size.width,
-        "num_attention_heads": 4,
-        "rms_norm_eps": 1e-5,
-        "vocab_size": VOCABULARY,
-    }
-    model = Model(ModelArgs.from_dict(values))
-    mx.eval(model.parameters())
-    return model
+    sizes = {"hidden_size": size.width, "intermediate_size": 4 * size.width}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4}
+    return small_model(0, size.layers, vocab_size=VOCABULARY, **sizes, **heads)
 
 
 def mlx_lm_pass(settings: Settings, size: Size, rows: Sequence[TokenRow], warm: int) -> Pass:
@@ -96,16 +84,6 @@ def mlx_lm_pass(settings: Settings, size: Size, rows: Sequence[TokenRow], warm: 
 
     from mlxdoctor.twin.attach import prepare
     from mlxdoctor.twin.step import build_optimizer
-
-    class Rowset:
-        def __len__(self) -> int:
-            return len(rows)
-
-        def __getitem__(self, index: int) -> dict[str, int]:
-            return {"row": index}
-
-        def process(self, row: dict[str, int]) -> tuple[list[int], int]:
-            return rows[row["row"]].tokens.tolist(), 0
 
     seen: list[tuple[float, int]] = []
 
@@ -119,7 +97,7 @@ def mlx_lm_pass(settings: Settings, size: Size, rows: Sequence[TokenRow], warm: 
 
     model = model_of(size)
     prepare(model, settings)
-    data = CacheDataset(Rowset())
+    data = CacheDataset(Rowset(rows))
     for index in range(len(rows)):
         data[index]
     arguments = TrainingArgs(

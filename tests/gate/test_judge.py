@@ -23,7 +23,6 @@ ZERO = found("learning-rate.zero")
 NOTE = found("memory.slow", "info")
 IGNORE = '[[ignore]]\ncode = "learning-rate.zero"\nreason = "a test of ours"\n'
 
-
 REQUIRED = 'require = ["loss-trend"]'
 NO_LOG = "no training log was found"
 EMPTY = "a/x.json: is empty"

@@ -8,7 +8,6 @@ from typing import Any
 import mlx.core as mx
 import pytest
 from mlx import nn
-from mlx_lm.models import llama
 from mlx_lm.utils import load_model
 from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer
@@ -17,6 +16,7 @@ from fixtures.lab.real.base import KINDS, fully_tuned, make_base, with_needed
 from fixtures.lab.real.gguf import GROUP, bits, dequantized, kept_quantized, renamed
 from fixtures.lab.real.texts.sources import chat
 from tests.conftest import BASE
+from tests.twin.small import small_model
 
 HEADS, KEYS, SIZE, WIDTH = 4, 2, 8, 32
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -43,20 +43,9 @@ def interleaved(rows: mx.array, heads: int) -> mx.array:
 
 
 def tiny_llama() -> nn.Module:
-    mx.random.seed(5)
-    shape = llama.ModelArgs(
-        model_type="llama",
-        hidden_size=WIDTH,
-        num_hidden_layers=2,
-        intermediate_size=64,
-        num_attention_heads=HEADS,
-        num_key_value_heads=KEYS,
-        head_dim=SIZE,
-        rms_norm_eps=1e-5,
-        vocab_size=len(TOKENS),
-        rope_theta=100000.0,
-    )
-    return llama.Model(shape)
+    sizes = {"hidden_size": WIDTH, "intermediate_size": 64, "vocab_size": len(TOKENS)}
+    heads = {"num_attention_heads": HEADS, "num_key_value_heads": KEYS, "head_dim": SIZE}
+    return small_model(5, **sizes, **heads, rope_theta=100000.0)
 
 
 NAMES = {

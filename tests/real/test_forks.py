@@ -14,8 +14,6 @@ from safetensors.numpy import load_file
 from mlxdoctor.api import diagnose
 from tests.conftest import ROOT
 
-pytest.importorskip("mlx_lm")
-
 DATA = ROOT / "fixtures" / "data"
 SETTINGS = {
     "model": str(ROOT / "fixtures" / "base"),

@@ -13,7 +13,6 @@ from tests.reproduce.real import settings
 
 pytestmark = pytest.mark.slow
 
-
 ROWS = [
     chat("a", "1"),
     chat("a", "1"),

@@ -1,5 +1,6 @@
 """A model small enough to train in a moment, and rows to train it on."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -52,6 +53,22 @@ def small_rows(lengths: tuple[int, ...] = (5, 9, 12, 7, 20, 6, 11, 40)) -> Token
     """Rows of these lengths, the first three tokens unsupervised, and three to validate on."""
     train = tuple(row(length, 3, seed) for seed, length in enumerate(lengths))
     return TokenRows(train, tuple(row(8 + seed, 3, 100 + seed) for seed in range(3)), ())
+
+
+class Rowset:
+    """Rows as mlx-lm's data sets give them, each with as many keys as it says."""
+
+    def __init__(self, rows: Sequence[TokenRow]) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> dict[str, int]:
+        return {"row": index, **dict.fromkeys(map(str, range(1, self.rows[index].keys)), 0)}
+
+    def process(self, row: dict[str, int]) -> tuple[list[int], int]:
+        return self.rows[row["row"]].tokens.tolist(), self.rows[row["row"]].offset
 
 
 def small_settings(folder: Path, **values: Any) -> Settings:

@@ -4,11 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("mlx.core")
-
 import mlx.core as mx
+import pytest
 from mlx import nn
 from mlx.utils import tree_flatten
 

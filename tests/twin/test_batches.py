@@ -9,7 +9,7 @@ from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin import Settings
 from mlxdoctor.twin.batches import collate, exact_batches, exact_order, padded_width, parity_batches
 from mlxdoctor.twin.token_rows import TokenRow, TokenRows, only_supervised
-from tests.twin.small import row
+from tests.twin.small import Rowset, row
 
 LENGTHS = (5, 70, 12, 33, 31, 6, 64, 65, 90, 8, 40)
 ROWS = tuple(row(length, seed) for seed, length in enumerate(LENGTHS))
@@ -83,23 +83,10 @@ def test_parity_gives_the_batches_of_mlx_lm_validations_in_between() -> None:
     from mlx_lm.tuner.datasets import CacheDataset
     from mlx_lm.tuner.trainer import iterate_batches
 
-    class Rowset:
-        """Rows as mlx-lm's data sets give them, two keys in every third."""
-
-        def __len__(self) -> int:
-            return len(ROWS)
-
-        def __getitem__(self, index: int) -> dict[str, int]:
-            return {"a": index} if index % 3 else {"a": index, "b": 0}
-
-        def process(self, row: dict[str, int]) -> tuple[list[int], int]:
-            one = ROWS[row["a"]]
-            return one.tokens.tolist(), one.offset
-
     keyed = tuple(
         TokenRow(one.tokens, one.offset, 1 if index % 3 else 2) for index, one in enumerate(ROWS)
     )
-    data = CacheDataset(Rowset())
+    data = CacheDataset(Rowset(keyed))
     np.random.seed(5)
     theirs = iterate_batches(data, 4, 64, loop=True)
     train, evaluation = parity_batches(settings(4, 64, 5))

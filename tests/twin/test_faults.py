@@ -5,12 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("mlx.core")
-
 import mlx.core as mx
 import numpy as np
+import pytest
 from mlx.utils import tree_flatten
 
 from fixtures.lab.cases.workshop import rows_of

@@ -1,7 +1,5 @@
 """What decides: parts left out of a handful of outcomes, and what is noticed without them."""
 
-from __future__ import annotations
-
 import json
 from fnmatch import fnmatchcase
 

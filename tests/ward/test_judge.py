@@ -1,7 +1,5 @@
 """Which runs were hurt, against closed forms of Student's distribution."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

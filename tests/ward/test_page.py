@@ -1,7 +1,5 @@
 """The figures and the page, from runs judged by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from fixtures.lab.ablation import effects, ignorance, of_judged

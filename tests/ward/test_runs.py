@@ -1,7 +1,5 @@
 """The list of the ward's runs, its data, and the rules that it is compared with."""
 
-from __future__ import annotations
-
 import math
 import re
 

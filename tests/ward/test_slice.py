@@ -1,7 +1,5 @@
 """A few runs of the ward are made and diagnosed from nothing: the slice that CI can afford."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Work is shared out to processes, and none of them stops the others."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

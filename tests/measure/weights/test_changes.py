@@ -7,6 +7,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -141,7 +142,6 @@ def test_a_file_that_ends_early_is_the_users_error(tmp_path: Path) -> None:
 
 def quantized(tensors: Arrays, **how: Any) -> dict[str, NDArray[Any]]:
     """The matrices as MLX quantises them, the other tensors as they are."""
-    mx = pytest.importorskip("mlx.core")
     found: dict[str, NDArray[Any]] = {}
     for name, values in tensors.items():
         if values.ndim < 2:
@@ -155,7 +155,6 @@ def quantized(tensors: Arrays, **how: Any) -> dict[str, NDArray[Any]]:
 
 def dequantized(parts: Arrays, name: str, **how: Any) -> NDArray[Any]:
     """A matrix as MLX reads it."""
-    mx = pytest.importorskip("mlx.core")
     module = name.removesuffix(".weight")
     arrays = [
         mx.array(parts[f"{module}.{p}"])
