@@ -1,4 +1,4 @@
-"""The action and the hooks, run as GitHub and pre-commit would run them."""
+"""The action, the hooks and the snippets of the gate's page, run as their hosts would run them."""
 
 import json
 import os
@@ -15,6 +15,7 @@ import pytest
 import yaml
 from junitparser import JUnitXml
 
+from mlxdoctor.gate.policy_file import read_policy
 from tests.conftest import ROOT, RUNS
 
 SCRIPTS = Path(sys.executable).parent
@@ -261,3 +262,72 @@ def test_the_gate_hook_stops_a_broken_adapter_and_lets_a_sound_one_pass(hooked: 
     assert code == 1, said
     # Of each run's files only the adapter itself is an item: no checkpoint is.
     assert "1 of 2 failed" in said
+
+
+PAGE = ROOT / "docs" / "gate.md"
+SNIPPETS = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
+
+
+def snippet(key: str) -> str:
+    """The one that has `key` at its top."""
+    (found,) = (one for one in SNIPPETS if re.search(rf"^{key}:", one, re.M))
+    return found
+
+
+def steps() -> list[dict[str, Any]]:
+    return yaml.safe_load(snippet("jobs"))["jobs"]["gate"]["steps"]  # type: ignore[no-any-return]
+
+
+def test_the_workflow_is_valid_and_uses_what_the_action_has(tmp_path: Path) -> None:
+    file = tmp_path / "workflow.yml"
+    file.write_text(snippet("jobs"))
+    valid("vendor.github-workflows", file)
+    (gate,) = (one for one in steps() if one.get("id") == "gate")
+    assert gate["with"].keys() <= ACTION["inputs"].keys()
+    required = {name for name, one in ACTION["inputs"].items() if one.get("required")}
+    assert required <= gate["with"].keys()
+    outputs = re.findall(r"steps\.gate\.outputs\.([\w-]+)", snippet("jobs"))
+    assert outputs
+    assert set(outputs) <= ACTION["outputs"].keys()
+
+
+def test_the_pre_commit_configuration_is_valid_and_names_hooks_that_exist(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(snippet("repos"))
+    code, said = run(sys.executable, "-m", "pre_commit", "validate-config", file)
+    assert code == 0, said
+    (repository,) = yaml.safe_load(snippet("repos"))["repos"]
+    manifest = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    assert {one["id"] for one in repository["hooks"]} == {one["id"] for one in manifest}
+
+
+@pytest.mark.slow
+def test_the_gitlab_job_fails_and_leaves_the_file_that_gitlab_shows(tmp_path: Path) -> None:
+    file = tmp_path / ".gitlab-ci.yml"
+    file.write_text(snippet("adapters"))
+    valid("vendor.gitlab-ci", file)
+    job = yaml.safe_load(snippet("adapters"))["adapters"]
+    install, *rest = job["script"]
+    assert install == "pip install mlxdoctor"
+    for name in ("collapse-frequent-token", "healthy-ordinary"):
+        shutil.copytree(RUNS / name, tmp_path / "adapters" / name)
+    environment = os.environ | {"PATH": f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}"}
+    script = ("bash", "-eo", "pipefail", "-c", "\n".join(rest))
+    code, said = run(*script, cwd=tmp_path, env=environment)
+    assert code == 1, said
+    report = JUnitXml.fromfile(str(tmp_path / job["artifacts"]["reports"]["junit"]))
+    failed = {suite.name: suite.failures > 0 for suite in report}
+    assert failed == {
+        "adapters/collapse-frequent-token": True,
+        "adapters/healthy-ordinary": False,
+    }
+
+
+def test_the_policy_is_one(tmp_path: Path) -> None:
+    (written,) = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
+    file = tmp_path / "mlxdoctor.toml"
+    file.write_text(written)
+    policy = read_policy(file)
+    assert policy.rules.require == ("loss-trend",)
+    assert policy.rules_for("adapters/experimental/one").fail_on == "never"
+    assert [one.reason for one in policy.ignores] == ["short run with a warm-up, looked at by hand"]

@@ -12,10 +12,13 @@ import yaml
 
 import mlxdoctor
 from fixtures.lab.cases.workshop import rows_of, write_rows
+from mlxdoctor.gate.gating import run_gate
+from mlxdoctor.gate.policy import Policy, Rules
+from mlxdoctor.preflight.configuration import is_plan
 from mlxdoctor.report import Fix, Report
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.verdict import Readiness
-from tests.conftest import Call, digest
+from tests.conftest import RUNS, Call, digest
 from tests.preflight.small_run import SOUND, written
 
 #: Writes a configuration, sound but for what is named.
@@ -187,3 +190,28 @@ def test_steps_find_a_rate_that_only_the_model_and_its_rows_can_tell(plan: Plan)
 def test_steps_without_a_model_are_said_to_be_none(plan: Plan) -> None:
     report = mlxdoctor.preflight(plan(model="someone/some-model"), steps=True)
     assert report.planned.facts[0].startswith("No step was made")
+
+
+def test_configurations_are_items_beside_runs(tmp_path: Path) -> None:
+    items = [
+        written(tmp_path, "sound"),
+        written(tmp_path, "too-fast", learning_rate=0.05),
+        written(tmp_path, "elsewhere", data="someone/some-data"),
+        RUNS / "healthy-ordinary",
+    ]
+    policy = Policy(tmp_path, rules=Rules(require=frozenset({"weight-drift"})))
+    result = run_gate([*map(str, items)], policy)[0]
+    assert [str(one.status) for one in result.items] == [
+        *("passed", "failed", "inconclusive", "passed"),
+    ]
+    assert "learning-rate.above-guideline" in result.items[1].reasons[0]
+    assert "training data" in result.items[2].reasons[0]
+
+
+def test_what_is_a_plan(tmp_path: Path) -> None:
+    assert is_plan(written(tmp_path))
+    assert not is_plan(RUNS / "healthy-ordinary" / "adapter_config.json")
+    assert not is_plan(tmp_path)
+    log = tmp_path / "log.json"
+    log.write_text('[{"iteration": 1, "train_loss": 2.0, "learning_rate": 1e-5}]')
+    assert not is_plan(log)

@@ -1,5 +1,6 @@
 """Peak memory from shapes, and time from timed steps."""
 
+import json
 import math
 from dataclasses import replace
 from types import SimpleNamespace
@@ -7,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from fixtures.lab.preflight.memory import Configuration, predicted
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.preflight.configuration import planned_config
 from mlxdoctor.twin.predict import Device, Memory, TimedBatch, predict_memory, predict_time
-from tests.conftest import BASE
+from tests.conftest import BASE, ROOT
+from tests.processes import python
 
 LORA = {"rank": 8, "scale": 20.0, "dropout": 0.0}
 TINY = BaseModel.read(BASE)
@@ -160,3 +163,20 @@ def test_the_range_widens_beyond_what_was_timed_and_where_steps_disagree() -> No
     assert far[2] / far[1] > near[2] / near[1]
     noisy = [replace(timed(128), seconds=timed(128).seconds * factor) for factor in (0.6, 1.4)]
     assert told([128], noisy)[2] > 2 * told([128], noisy)[0]
+
+
+# A process of its own: it forks the one that trains, and may not have computed before.
+TRAIN = """
+import json
+from fixtures.lab.preflight.memory import Configuration, train
+print("\\n" + json.dumps(train(Configuration("tiny", 3, 96, {"num_layers": 2}), (), 4)))
+"""
+
+
+@pytest.mark.slow
+def test_the_peak_of_a_real_training() -> None:
+    done = python("-c", TRAIN, cwd=ROOT, check=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert not isinstance(found, str), found
+    configuration = Configuration("tiny", 3, 96, {"num_layers": 2})
+    assert predicted(configuration, found["lengths"]) == pytest.approx(found["peak"], rel=0.15)
