@@ -53,11 +53,6 @@ def test_a_rate_ten_times_too_high_is_said_before_the_run() -> None:
     assert "learning_rate: 0.0002 -> 2e-05" in terminal.render(report)
 
 
-def test_the_collapses_onset_is_named() -> None:
-    report = diagnose([AS_FOUND / "s000" / "mini_real.log"], allow_model=False)
-    assert report.onset == 10
-
-
 @pytest.mark.parametrize("name", ["s003/b.log", "s004/b.log", *(f"formats/{one}" for one in ROWS)])
 def test_nothing_of_a_broken_run_is_healthy(name: str) -> None:
     report = diagnose([AS_FOUND / name], allow_model=False)

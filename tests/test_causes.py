@@ -7,13 +7,10 @@ from pathlib import Path
 import pytest
 
 import mlxdoctor.causes
-from mlxdoctor.api import diagnose
 from mlxdoctor.causes import load_causes, parse_causes
-from mlxdoctor.check import discover
-from mlxdoctor.diagnosis import judge, rank
-from mlxdoctor.finding import Finding, Outcome, Seen, Severity, Status
+from mlxdoctor.diagnosis import rank
+from mlxdoctor.finding import Finding, Outcome, Severity, Status
 from mlxdoctor.twin.readings import readings
-from mlxdoctor.verdict import Verdict
 from tests.conftest import RUNS, Call
 
 SHIPPED = Path(mlxdoctor.causes.__file__).with_name("causes.toml").read_text("utf-8")
@@ -70,19 +67,6 @@ def test_what_a_cause_misspells_is_told(
     )
     code, _, err = call("explain", "cosmic-rays")
     assert (code, said in err) == (2, True)
-
-
-@pytest.mark.usefixtures("_added")
-def test_it_changes_the_verdict_of_no_other_run() -> None:
-    plain = parse_causes(SHIPPED)
-    for name in ("healthy-ordinary", "rate-too-low", "answers-empty"):
-        outcomes = diagnose(RUNS / name, allow_model=False).outcomes
-        with_it, without_it = judge(outcomes), judge(outcomes, plain)
-        assert with_it.verdict is without_it.verdict
-        assert with_it.diagnosis == without_it.diagnosis
-    learned = Outcome("loss-trend", Status.PASSED, seen=(Seen("It fell.", learned=True),))
-    everything = [*(Outcome(check.name, Status.PASSED) for check in discover()), learned]
-    assert judge(everything).verdict is judge(everything, plain).verdict is Verdict.HEALTHY
 
 
 def test_every_reading_of_a_faulty_trainer_explains_effects() -> None:

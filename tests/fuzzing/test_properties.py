@@ -48,14 +48,6 @@ def test_a_logs_figures_do_not_depend_on_line_ends(name: str, tmp_path: Path) ->
     assert read(content.decode().encode("utf-16"), path) == plain
 
 
-def test_a_logs_figures_do_not_depend_on_colours(tmp_path: Path) -> None:
-    text, path = (RUNS / LOGS[0]).read_text("utf-8")[:4000], tmp_path / "train.log"
-    plain = read(text.encode(), path)
-    for code in ("\x1b[0m", "\x1b[1;35m", "\x1b[38;5;200m", "\x1b[K", "\x1b]0;title\x07"):
-        # Between words, where terminals change colour.
-        assert read(text.replace(" ", f" {code}").encode(), path) == plain
-
-
 @pytest.mark.parametrize("size", [1, 7, 4096])
 @pytest.mark.parametrize("name", LOGS)
 def test_a_log_is_the_same_in_pieces_of_any_size(

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from mlxdoctor.api import diagnose
 from mlxdoctor.causes import load_causes
 from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
@@ -373,23 +372,3 @@ def test_reruns_are_no_shorter_than_the_onset() -> None:
     lab = Canned(lambda *_: slow, budget=1.0)
     tried(lab, case, "learning-rate-too-high")
     assert lab.asked[-1].iterations == 40
-
-
-@pytest.mark.sweep(2)
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("cause", "name", "verdict"),
-    [
-        ("adapter-not-loaded", "adapter-not-loaded", "confirmed"),
-        ("adapter-not-loaded", "healthy-ordinary", "refuted"),
-        ("evaluated-without-adapter", "evaluated-without-adapter", "confirmed"),
-        ("resume-mismatch", "resume-nothing-loaded", "confirmed"),
-        ("wrong-base-model", "wrong-base-model", "confirmed"),
-        ("wrong-base-model", "adapter-not-loaded", "undecided"),
-    ],
-)
-def test_facts_of_a_real_run(cause: str, name: str, verdict: str) -> None:
-    report = diagnose([RUNS / name])
-    coverage = {one.cause: one for one in report.coverage}
-    failure = Failure(report.outcomes, KNOWLEDGE, (0, 1, 2), 50, coverage=coverage)
-    assert shown_by_diagnosis(failure, KNOWLEDGE.causes[cause]).verdict == verdict
