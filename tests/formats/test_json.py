@@ -1,6 +1,7 @@
 """What is printed as JSON is strict, and as the schemas in docs/ say."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import jsonschema
@@ -30,19 +31,21 @@ def refused(name: str, document: dict[str, Any]) -> list[str]:
     return [f"{error.json_path}: {error.message[:200]}" for error in errors]
 
 
-@pytest.mark.parametrize("run", ["collapse-frequent-token", "healthy-ordinary", "answers-empty"])
-def test_a_report_of_a_run(run: str) -> None:
-    assert refused("report", written(diagnose(RUNS / run, allow_model=False))) == []
-
-
-def test_a_report_of_a_plan() -> None:
-    report = preflight(RUNS / "healthy-ordinary" / "adapter_config.json")
-    assert refused("report", written(report)) == []
-
-
-@pytest.mark.parametrize("kind", ["unhealthy", "healthy", "inconclusive"])
-def test_a_report_with_every_section(kind: str) -> None:
-    assert refused("report", written(sample.made(getattr(sample, kind)()))) == []
+@pytest.mark.parametrize(
+    "report",
+    [
+        lambda: diagnose(RUNS / "collapse-frequent-token", allow_model=False),
+        lambda: diagnose(RUNS / "healthy-ordinary", allow_model=False),
+        lambda: diagnose(RUNS / "answers-empty", allow_model=False),
+        lambda: preflight(RUNS / "healthy-ordinary" / "adapter_config.json"),
+        lambda: sample.made(sample.unhealthy()),
+        lambda: sample.made(sample.healthy()),
+        lambda: sample.made(sample.inconclusive()),
+    ],
+    ids=["failed", "sound", "data", "plan", "every section", "healthy", "inconclusive"],
+)
+def test_a_report(report: Callable[[], Report]) -> None:
+    assert refused("report", written(report())) == []
 
 
 def test_a_gates_result() -> None:

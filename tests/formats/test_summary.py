@@ -242,22 +242,8 @@ CUT = "Some sequences are longer than 64 tokens. The longest sentence 80 will be
     ("lines", "facts"),
     [
         (
-            [
-                CUT,
-                *(
-                    f"Iter {at}: Train loss {3 - at / 50:.3f}, It/sec 1.0"
-                    for at in range(10, 60, 10)
-                ),
-            ],
-            [
-                "The training loss fell from 2.800 at iteration 10 to 2.000",
-                "The trainer warned 1 time of rows",
-            ],
-        ),
-        # A piece of a log, in which nothing went anywhere.
-        (
-            [f"Iter {at}: Train loss 0.9{at % 3}0, It/sec 1.0" for at in range(410, 460, 10)],
-            ["The training loss goes from 0.920 to 0.900, between 0.900 and 0.920 (5 reports"],
+            [f"Iter {at}: Train loss {3 - at / 50:.3f}" for at in range(10, 60, 10)] + [CUT],
+            ["The training loss fell from 2.800 at iteration 10 to 2.000", "The trainer warned 1"],
         ),
         (
             ["step,acc,loss", *(f"{at},{0.94 - at / 250:.3f},0.0{at}" for at in range(10, 60, 10))],
@@ -265,12 +251,7 @@ CUT = "Some sequences are longer than 64 tokens. The longest sentence 80 will be
         ),
         # Parts of epochs number nothing.
         (
-            [
-                "  Epoch   Loss   Norm",
-                "  0.8     2.07   61.8",
-                "  1.0     1.45   51.1",
-                "  1.8  1.29  6",
-            ],
+            ["  Epoch  Loss  Norm", "  0.8  2.07  61.8", "  1.0  1.45  51.1", "  1.8  1.29  6"],
             ["The training loss fell from 2.070 at report 1 to 1.290"],
         ),
     ],
@@ -280,9 +261,8 @@ def test_a_log_alone_shows_what_there_is(
 ) -> None:
     (tmp_path / "train.log").write_text("\n".join(lines))
     shown = summary.screen(diagnose(tmp_path / "train.log"))
-    fell = any("loss fell" in fact for fact in facts)
     too_little = "Inconclusive: too little shows whether the model learned"
-    assert (shown.headline == too_little) != fell
+    assert (shown.headline == too_little) != ("loss fell" in facts[0])
     for fact in facts:
         assert any(each.startswith(fact) for each in shown.facts)
     assert "By the log alone" in shown.remarks[0]
