@@ -53,57 +53,88 @@ def instead(others: Tensors) -> Change:
 
 
 @pytest.mark.parametrize(
-    ("settings", "why"),
+    ("change", "settings", "why"),
     [
-        ({"peft_type": "ADALORA"}, "says ADALORA for peft_type"),
-        ({"task_type": "SEQ_CLS"}, "says SEQ_CLS for task_type"),
-        ({"bias": "lora_only"}, "says lora_only for bias"),
-        ({"lora_bias": True}, "sets lora_bias; mlx-lm has no known counterpart"),
-        ({"modules_to_save": ["lm_head"]}, "sets modules_to_save"),
-        ({"layer_replication": [[0, 2], [1, 3]]}, "sets layer_replication"),
-        ({"trainable_token_indices": [5]}, "sets trainable_token_indices"),
-        ({"target_parameters": ["experts.gate_up_proj"]}, "sets target_parameters"),
-        ({"init_lora_weights": "pissa"}, "may change the base model's weights"),
-        ({"init_lora_weights": "loftq"}, "may change the base model's weights"),
-        ({"use_novelty": {"a": 1}}, "sets use_novelty"),
-        ({"lora_alpha": None}, "does not state both r and lora_alpha"),
-        ({"lora_alpha": float("nan")}, "not a finite number"),
-        ({"alpha_pattern": {r"layers\.(0|1)\..*": 3}}, "regular expression"),
-        ({"r": 8}, "has rank 4, which adapter_config.json does not mention"),
-        ({"rank_pattern": {"v_proj": 2}, "r": 8}, "has rank 4, which"),
-        ({"use_dora": True}, "has no DoRA magnitude, but adapter_config.json says dora"),
-        ({"target_modules": ["v_proj"]}, "does not target it"),
-        ({"layers_to_transform": [0, 2]}, "does not target it"),
-        ({"layers_to_transform": 3}, "does not target it"),
+        (dict, {"peft_type": "ADALORA"}, "says ADALORA for peft_type"),
+        (dict, {"task_type": "SEQ_CLS"}, "says SEQ_CLS for task_type"),
+        (dict, {"bias": "lora_only"}, "says lora_only for bias"),
+        (dict, {"lora_bias": True}, "sets lora_bias; mlx-lm has no known counterpart"),
+        (dict, {"modules_to_save": ["lm_head"]}, "sets modules_to_save"),
+        (dict, {"layer_replication": [[0, 2], [1, 3]]}, "sets layer_replication"),
+        (dict, {"trainable_token_indices": [5]}, "sets trainable_token_indices"),
+        (dict, {"target_parameters": ["experts.gate_up_proj"]}, "sets target_parameters"),
+        (dict, {"init_lora_weights": "pissa"}, "may change the base model's weights"),
+        (dict, {"init_lora_weights": "loftq"}, "may change the base model's weights"),
+        (dict, {"use_novelty": {"a": 1}}, "sets use_novelty"),
+        (dict, {"lora_alpha": None}, "does not state both r and lora_alpha"),
+        (dict, {"lora_alpha": float("nan")}, "not a finite number"),
+        (dict, {"alpha_pattern": {r"layers\.(0|1)\..*": 3}}, "regular expression"),
+        (dict, {"r": 8}, "has rank 4, which adapter_config.json does not mention"),
+        (dict, {"rank_pattern": {"v_proj": 2}, "r": 8}, "has rank 4, which"),
+        (dict, {"use_dora": True}, "has no DoRA magnitude, but adapter_config.json says dora"),
+        (dict, {"target_modules": ["v_proj"]}, "does not target it"),
+        (dict, {"layers_to_transform": [0, 2]}, "does not target it"),
+        (dict, {"layers_to_transform": 3}, "does not target it"),
+        (removed(f"{PREFIX}.lora_B.weight"), {}, "has no partner"),
+        (added(f"{PREFIX}.lora_magnitude_vector", (96,)), {}, "has a DoRA magnitude, but"),
+        (added("base_model.model.lm_head.weight", (8, 8)), {}, "lm_head.weight is no LoRA factor"),
+        (added(f"{PREFIX}.lora_A.second.weight", (4, 96)), {}, "has another in its place"),
+        (added(f"{PREFIX}.lora_B.bias", (96,)), {}, "none that it can be multiplied with"),
+        (renamed("1.self_attn", "1.mlp.experts.3"), {}, "may have another name in mlx-lm"),
+        (renamed("model.layers", "transformer.h"), {}, "may have another name in mlx-lm"),
+        (renamed("base_model.model.model.", "base_model.model."), {}, "may have another name"),
+        (
+            renamed(f"{Q}.lora_", f"{EMBEDDING}.lora_embedding_"),
+            {"target_modules": [EMBEDDING, V]},
+            "embed_tokens is an embedding, and may be the output head",
+        ),
     ],
 )
-def test_settings_of_peft(settings: dict[str, Any], why: str, tmp_path: Path) -> None:
-    assert why in refusal(peft_adapter(tmp_path / "a", **settings))
+def test_what_peft_has(change: Change, settings: dict[str, Any], why: str, tmp_path: Path) -> None:
+    assert why in refusal(peft_adapter(tmp_path / "a", change, **settings))
 
 
 @pytest.mark.parametrize(
-    ("settings", "why"),
+    ("change", "settings", "why"),
     [
-        ({"fine_tune_type": "full"}, "of type full, which has no LoRA factors"),
-        ({"lora_parameters": None}, "does not state both"),
-        ({"lora_parameters": {"rank": 4, "alpha": 8, "dropout": 0.0}}, "does not state both"),
+        (dict, {"fine_tune_type": "full"}, "of type full, which has no LoRA factors"),
+        (dict, {"lora_parameters": None}, "does not state both"),
+        (dict, {"lora_parameters": {"rank": 4, "alpha": 8, "dropout": 0.0}}, "does not state both"),
+        (dict, parameters(rank=8), "mlx-lm itself refuses model.layers.1.self_attn.q_proj"),
+        (dict, {"fine_tune_type": "dora"}, "has no DoRA magnitude"),
+        (dict, parameters(keys=["self_attn.q_proj"]), "v_proj: keys does not name them"),
         (
-            {"lora_parameters": {"rank": 8, "scale": 20.0, "dropout": 0.0}},
-            "mlx-lm itself refuses model.layers.1.self_attn.q_proj",
-        ),
-        ({"fine_tune_type": "dora"}, "has no DoRA magnitude"),
-        (
-            {"lora_parameters": {"rank": 4, "scale": 2.0, "keys": ["self_attn.q_proj"]}},
-            "self_attn.v_proj: keys does not name them",
-        ),
-        (
+            dict,
             {"num_layers": 2, "model": str(BASE)},
             "num_layers is 2, and earlier layers are not converted",
         ),
+        (added(f"{Q}.m", (96,)), {}, "fine_tune_type is not dora, so that nothing is scaled"),
+        (added("model.norm.weight", (96,)), {}, "model.norm.weight is no LoRA factor"),
+        (renamed("self_attn.q", "feed_forward.w1.q"), {}, "may have another name in PEFT"),
+        (renamed("model.layers", "vision.layers"), {}, "may have another name in PEFT"),
+        (removed(f"{Q}.lora_a"), {}, "has no partner"),
+        (doubled, {}, "stored as 64-bit numbers"),
+        (instead(EXPERTS), {}, "factors for each of 3 experts, stacked; PEFT puts LoRA"),
+        (
+            instead(lora({"lm_head": (96, 768)})),
+            {},
+            "lm_head: without keys only modules of layers are converted",
+        ),
+        (instead(lora(SHAPES, rank=0)), parameters(rank=0), f"{Q} has rank 0"),
+        (
+            instead(lora({Q: (96, 100)})),
+            {"num_layers": 3, "model": str(BASE)},
+            "96 inputs to 100 outputs",
+        ),
+        (
+            instead(lora({EMBEDDING: (768, 96)})),
+            parameters(keys=[EMBEDDING]),
+            "embed_tokens is an embedding",
+        ),
     ],
 )
-def test_settings_of_mlx(settings: dict[str, Any], why: str, tmp_path: Path) -> None:
-    assert why in refusal(mlx_adapter(tmp_path / "a", **settings))
+def test_what_mlx_has(change: Change, settings: dict[str, Any], why: str, tmp_path: Path) -> None:
+    assert why in refusal(mlx_adapter(tmp_path / "a", change, **settings))
 
 
 @pytest.mark.parametrize(
@@ -136,71 +167,6 @@ def test_near_misses_are_converted(
     make: Callable[..., Path], settings: dict[str, Any], tmp_path: Path
 ) -> None:
     assert convert(make(tmp_path / "a", **settings)).summary.startswith("2 modules")
-
-
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        (removed(f"{PREFIX}.lora_B.weight"), "has no partner"),
-        (
-            added(f"{PREFIX}.lora_magnitude_vector", (96,)),
-            "has a DoRA magnitude, but adapter_config.json says lora",
-        ),
-        (added("base_model.model.lm_head.weight", (8, 8)), "lm_head.weight is no LoRA factor"),
-        (added(f"{PREFIX}.lora_A.second.weight", (4, 96)), "has another in its place"),
-        (added(f"{PREFIX}.lora_B.bias", (96,)), "none that it can be multiplied with"),
-        (
-            renamed("model.layers.1.self_attn", "model.layers.1.mlp.experts.3"),
-            "may have another name in mlx-lm",
-        ),
-        (renamed("model.layers", "transformer.h"), "may have another name in mlx-lm"),
-        (renamed("base_model.model.model.", "base_model.model."), "may have another name"),
-    ],
-)
-def test_tensors_of_peft(change: Change, why: str, tmp_path: Path) -> None:
-    assert why in refusal(peft_adapter(tmp_path / "a", change))
-
-
-@pytest.mark.parametrize(
-    ("change", "settings", "why"),
-    [
-        (added(f"{Q}.m", (96,)), {}, "fine_tune_type is not dora, so that nothing is scaled"),
-        (added("model.norm.weight", (96,)), {}, "model.norm.weight is no LoRA factor"),
-        (renamed("self_attn.q", "feed_forward.w1.q"), {}, "may have another name in PEFT"),
-        (
-            renamed("model.layers", "language_model.model.layers"),
-            {},
-            "may have another name in PEFT",
-        ),
-        (removed(f"{Q}.lora_a"), {}, "has no partner"),
-        (doubled, {}, "stored as 64-bit numbers"),
-        (instead(EXPERTS), {}, "factors for each of 3 experts, stacked; PEFT puts LoRA"),
-        (
-            instead(lora({"lm_head": (96, 768)})),
-            {},
-            "lm_head: without keys only modules of layers are converted",
-        ),
-        (instead(lora(SHAPES, rank=0)), parameters(rank=0), f"{Q} has rank 0"),
-        (
-            instead(lora({Q: (96, 100)})),
-            {"num_layers": 3, "model": str(BASE)},
-            "96 inputs to 100 outputs",
-        ),
-        (
-            instead(lora({EMBEDDING: (768, 96)})),
-            parameters(keys=[EMBEDDING]),
-            "embed_tokens is an embedding",
-        ),
-    ],
-)
-def test_tensors_of_mlx(change: Change, settings: dict[str, Any], why: str, tmp_path: Path) -> None:
-    assert why in refusal(mlx_adapter(tmp_path / "a", change, **settings))
-
-
-def test_an_embedding_of_peft(tmp_path: Path) -> None:
-    named = renamed(f"{Q}.lora_", f"{EMBEDDING}.lora_embedding_")
-    source = peft_adapter(tmp_path / "a", named, target_modules=[EMBEDDING, V])
-    assert "embed_tokens is an embedding, and may be the output head" in refusal(source)
 
 
 def test_a_configuration_that_is_not_there_or_another_librarys(tmp_path: Path) -> None:
