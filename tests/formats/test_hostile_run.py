@@ -8,24 +8,20 @@ import shutil
 import unicodedata
 import xml.etree.ElementTree
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from fixtures.lab.cases.workshop import copied_base
-from fixtures.lab.harness import write_lines
 from mlxdoctor.cli import main
 from mlxdoctor.formats import summary
 from mlxdoctor.formats.format import formats as all_formats
 from mlxdoctor.formats.format import text_of
 from mlxdoctor.formats.withheld import without_text
 from mlxdoctor.safety.quoting import quoted
-from tests.checks.data_evidence import conversation
 from tests.conftest import RUNS
 from tests.formats import sample
 from tests.formats.page import live_in_markdown, live_in_page
-from tests.formats.test_no_text import FILES, rendered
+from tests.formats.test_no_text import CANARIES, FILES, plant, rendered
 
 #: One text with everything in it that some reader of a report would obey. The word in it
 #: tells where it comes out again.
@@ -80,7 +76,6 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("hostile")
     source, run = RUNS / "collapse-frequent-token", folder / NAME
     run.mkdir()
-    base, data = folder / "base", folder / "data"
     save_adapter(run / "adapters.safetensors", source / "adapters.safetensors")
     for name in ("0000100", "0000200", "0000300"):
         shutil.copy(source / f"{name}_adapters.safetensors", run)
@@ -98,23 +93,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "utf-8",
     )
 
-    def row(place: int) -> dict[str, Any]:
-        asks = ("user" if place % 2 else TEXT, f"{place} {TEXT}")
-        return {**conversation(asks, ("assistant", TEXT)), TEXT: TEXT}
-
-    for name in ("train", "valid"):
-        with write_lines(data / f"{name}.jsonl", map(row, range(40))).open("a") as file:
-            file.write(f'{{"{TEXT[:30]}')
-    outputs = [
-        {"prompt": f"{place} {TEXT}", "base": f"{place} is it", "tuned": TEXT * 4, "expected": TEXT}
-        for place in range(16)
-    ]
-    write_lines(run / "generations.jsonl", outputs)
-    refusing = (
-        "{% for message in messages %}{{ message.content }}{% if message.role not in "
-        "['user', 'assistant'] %}{{ raise_exception(message.content) }}{% endif %}{% endfor %}"
-    )
-    copied_base(base, chat_template=refusing)
+    plant(folder, run, dict.fromkeys(CANARIES, TEXT), **{TEXT: TEXT})
     return folder
 
 

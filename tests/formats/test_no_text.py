@@ -4,7 +4,7 @@ import ast
 import json
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -199,12 +199,9 @@ def test_without_text_the_diagnosis_is_the_same_and_the_quotations_go() -> None:
     assert "--no-text" in shown["commands"][0].split()
 
 
-@pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A failed run whose rows, recorded outputs and log are planted with text."""
-    folder = tmp_path_factory.mktemp("planted")
-    run, base, data = folder / "run", folder / "base", folder / "data"
-    shutil.copytree(RUNS / "collapse-frequent-token", run)
+def plant(folder: Path, run: Path, texts: Mapping[str, str], **more: str) -> dict[str, Path]:
+    """A base and data beside a run, and its outputs, with each text where its name says."""
+    base, data = folder / "base", folder / "data"
     refusing = (
         "{% for message in messages %}{% if message.role not in ['user', 'assistant'] %}"
         "{{ raise_exception('no ' + message.role + ' here: ' + message.content) }}{% endif %}"
@@ -213,24 +210,32 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     copied_base(base, chat_template=refusing + (BASE / "chat_template.jinja").read_text())
     rows = [
         conversation(
-            ("user" if at % 3 else CANARIES["role"], f"{CANARIES['prompt']} {at}"),
-            ("assistant", CANARIES["answer"]),
+            ("user" if at % 3 else texts["role"], f"{at} {texts['prompt']}"),
+            ("assistant", texts["answer"]),
         )
         for at in range(60)
     ]
     for name in ("train", "valid"):
-        with write_lines(data / f"{name}.jsonl", rows).open("a") as file:
-            file.write("{not a row\n")
+        with write_lines(data / f"{name}.jsonl", [row | more for row in rows]).open("a") as file:
+            file.write(f'{{"{texts["answer"][:30]}\n')
     outputs = [
         {
-            "prompt": CANARIES["prompt"] + f" {at}",
-            "base": CANARIES["base"] + f" {at} is a town",
-            "tuned": "saxifrage " * 20 if at % 2 else (CANARIES["output"] + " ") * 20,
-            "expected": CANARIES["expected"],
+            "prompt": f"{at} {texts['prompt']}",
+            "base": f"{at} {texts['base']} is a town",
+            "tuned": f"{texts['output'].split()[-1] if at % 2 else texts['output']} " * 20,
+            "expected": texts["expected"],
         }
         for at in range(16)
     ]
     write_lines(run / "generations.jsonl", outputs)
+    return {"run": run, "base": base, "data": data}
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A failed run whose rows, recorded outputs and log are planted with text."""
+    folder = tmp_path_factory.mktemp("planted")
+    run = shutil.copytree(RUNS / "collapse-frequent-token", folder / "run")
     with (run / "train.log").open("a") as log:
         log.write("Traceback (most recent call last):\n")
         log.write(f"ValueError: cannot encode {CANARIES['log']}\n")
@@ -239,7 +244,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "    if 'narwhal' in output: raise ValueError(output)\n"
         "    return float(len(output) < 50)\n"
     )
-    return {"run": run, "base": base, "data": data, "score": folder / "score.py"}
+    return {**plant(folder, run, CANARIES), "score": folder / "score.py"}
 
 
 def printed_and_written(
