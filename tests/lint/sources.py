@@ -2,14 +2,6 @@
 
 #: Rule -> what it is -> code with its mistake.
 MISTAKES: dict[str, dict[str, str]] = {
-    "adapter-without-freeze": {
-        "frozen after its conversion": """\
-from mlx_lm.tuner.utils import linear_to_lora_layers
-def prepare(model, parameters):
-    linear_to_lora_layers(model, 16, parameters)
-    model.freeze()
-""",
-    },
     "coefficient-unused": {
         "an entropy bonus": """\
 class T:
@@ -84,13 +76,6 @@ def save(model):
     mx.savez('w.npz', **weights)
 """,
     },
-    "unguarded-mean": {
-        "by function": """\
-import mlx.core as mx
-def loss(losses, mask):
-    return mx.sum(losses * mask) / mx.sum(mask)
-""",
-    },
     "unshifted-targets": {
         "logits unpacked and cast": """\
 import mlx.core as mx
@@ -113,25 +98,6 @@ def loss(model, t):
 
 #: What it is -> sound code.
 NEAR: dict[str, str] = {
-    "converted or frozen": """\
-from mlx_lm.tuner import linear_to_lora_layers
-def prepare(model, p, lora):
-    if lora:
-        linear_to_lora_layers(model, 4, p)
-    else:
-        model.freeze()
-""",
-    "frozen by a function of another file": """\
-import mlx.optimizers as optim
-from mlx_lm import load
-from mlx_lm.tuner import linear_to_lora_layers
-from ours import freeze_base
-def prepare(path, p):
-    model, tokenizer = load(path)
-    freeze_base(model)
-    linear_to_lora_layers(model, 4, p)
-    return model, optim.Adam(1e-5)
-""",
     "an adapter that load brought": """\
 from mlx_lm import load
 def tool(agent):
@@ -258,10 +224,6 @@ def loss(logps, ref_logps, rewards):
     n = logps.shape[0]
     advantages = rewards.reshape(n) - rewards.mean()
     return -(advantages * mx.exp(logps - ref_logps)).sum()
-""",
-    "parameters put into the model by update": """\
-def step(model, optimizer, grads):
-    model.update(optimizer.apply_gradients(grads, model))
 """,
     "a compiled gradient with its state": """\
 step = mx.compile(nn.value_and_grad(model, loss_fn), inputs=model.state)
