@@ -167,13 +167,9 @@ def test_an_entry_may_name_the_least_severity(
 
 def test_what_speaks_for_a_cause_may_speak_against_it_from_some_severity_on() -> None:
     table = BY_DEGREES.replace('proof = ["loss.leapt:error"]', 'against = ["loss.leapt:error"]')
-    knowledge = parse_causes(table)
-    warned, failed = (
-        rank([outcome("loss", "leapt", severity=one)], knowledge)
-        for one in (Severity.WARNING, Severity.ERROR)
-    )
-    assert [each.score for each in warned] == [-1.0 + 3.0]
-    assert failed == []
+    for severity, scores in ((Severity.WARNING, [-1.0 + 3.0]), (Severity.ERROR, [])):
+        leapt = outcome("loss", "leapt", severity=severity)
+        assert [each.score for each in rank([leapt], parse_causes(table))] == scores
 
 
 def verdict(*outcomes: Outcome, whole: bool = True) -> Verdict:

@@ -68,30 +68,38 @@ def test_up_to_sixteen_saves_are_all_measured() -> None:
     assert list(searched([1.0])) == [0]
 
 
-def test_lost_before_the_first_save() -> None:
-    faults = broken(*[behaviour(6.0)] * 3)
-    assert list(faults) == [0, 1, 2]
-    assert "worse than the base model's 5" in faults[0]
+NONE = np.empty(0)
+WORSE = "its answers' loss is {:g}, and was {:g} before"
+#: What it is -> saves, and why which of them are broken.
+BROKEN: dict[str, tuple[list[Behaviour], dict[int, str]]] = {
+    "lost before the first save": (
+        [behaviour(6.0)] * 2,
+        dict.fromkeys(range(2), "its answers' loss is 6, worse than the base model's 5"),
+    ),
+    "later ones are better": ([*map(behaviour, (4.5, 3.0, 1.0, 0.4))], {}),
+    "worse": ([behaviour(1.0), behaviour(1.21)], {1: WORSE.format(1.21, 1.0)}),
+    "hardly worse": ([behaviour(1.0), behaviour(1.19)], {}),
+    # A high loss must rise by a share.
+    "high and hardly worse": ([behaviour(3.9), behaviour(4.1)], {}),
+    "high and worse": ([behaviour(3.9), behaviour(4.2)], {1: WORSE.format(4.2, 3.9)}),
+    "collapsed, whatever the loss": (
+        [behaviour(1.0), behaviour(0.9, collapsed=True)],
+        {1: "it answers 18 of 18 prompts with a few tokens or a loop"},
+    ),
+    "not to be loaded, not finite": (
+        [behaviour(1.0), Behaviour(NONE, NONE, failure="no such tensor"), behaviour(math.nan)],
+        {
+            1: "it cannot be put on the base model (no such tensor)",
+            2: "its answers' loss is not finite",
+        },
+    ),
+}
 
 
-def test_early_saves_are_not_broken_because_later_ones_are_better() -> None:
-    assert not broken(*map(behaviour, (4.5, 3.0, 1.0, 0.4)))
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "is_broken"),
-    [
-        (1.0, 1.21, True),
-        (1.0, 1.19, False),
-        (1.0, 1.14, False),
-        # A high loss must rise by a share.
-        (3.9, 4.1, False),
-        (3.9, 4.2, True),
-    ],
-)
-def test_how_much_worse_than_before_is_broken(before: float, after: float, is_broken: bool) -> None:
-    told = {1: f"its answers' loss is {after:g}, and was {before:g} before"}
-    assert broken(behaviour(before), behaviour(after)) == (told if is_broken else {})
+@pytest.mark.parametrize("kind", BROKEN)
+def test_what_is_broken_and_why(kind: str) -> None:
+    saves, faults = BROKEN[kind]
+    assert broken(*saves) == faults
 
 
 @pytest.mark.parametrize(
@@ -109,17 +117,3 @@ def test_rows_must_agree(losses: Floats, is_broken: bool) -> None:
     worse = Behaviour(losses, np.full(rows, BASE))
     assert worse.loss >= 1.3
     assert bool(broken(behaviour(1.0, rows=rows), worse)) is is_broken
-
-
-def test_a_collapse_breaks_whatever_the_loss() -> None:
-    faults = broken(behaviour(1.0), behaviour(0.9, collapsed=True))
-    assert faults == {1: "it answers 18 of 18 prompts with a few tokens or a loop"}
-
-
-def test_what_cannot_be_loaded_or_is_not_finite() -> None:
-    none = np.empty(0)
-    failed = Behaviour(none, none, failure="ValueError: no such tensor")
-    assert broken(behaviour(1.0), failed, behaviour(math.nan)) == {
-        1: "it cannot be put on the base model (ValueError: no such tensor)",
-        2: "its answers' loss is not finite",
-    }

@@ -55,12 +55,3 @@ def test_a_folder_in_use_is_left_alone(tmp_path: Path, call: Call) -> None:
     (tmp_path / "file").write_text("mine")
     code, _, err = call("convert", source, "-o", tmp_path / "file")
     assert (code, "is not a folder" in err) == (2, True)
-
-
-@pytest.mark.parametrize("below", ["", "peft"])
-def test_nothing_is_written_into_the_adapter(below: str, tmp_path: Path, call: Call) -> None:
-    source = mlx_adapter(tmp_path / "a")
-    before = digest(source)
-    code, _, err = call("convert", source, "-o", source / below)
-    assert (code, "in which nothing is written" in err) == (2, True)
-    assert digest(source) == before

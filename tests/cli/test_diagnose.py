@@ -57,19 +57,6 @@ def test_a_log_alone_is_diagnosed_and_what_is_printed_is_not_written(
     assert "adapter" not in kinds
 
 
-def test_a_report_is_never_written_into_the_run(
-    copied: Copy, monkeypatch: pytest.MonkeyPatch, call: Call
-) -> None:
-    run = copied(FAILED.name)
-    before = digest(run)
-    monkeypatch.chdir(run)
-    code, _, error = call("diagnose", ".")
-    assert code == 2
-    assert "lies inside the inspected folder" in error
-    assert "--output" in error
-    assert digest(run) == before
-
-
 @pytest.mark.slow
 def test_an_unreadable_file_is_named_and_the_rest_is_reported(
     tmp_path: Path, copied: Copy, call: Call

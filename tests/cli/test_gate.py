@@ -122,17 +122,6 @@ def test_what_was_found_is_printed_even_if_it_cannot_be_written(project: Path, c
     assert "taken: cannot be written" in err
 
 
-def test_nothing_is_written_into_what_is_examined(project: Path, call: Call) -> None:
-    run_folder = "runs/healthy-ordinary"
-    before = digest(project)
-    code, _, err = call("gate", run_folder, "--format", "json", "-o", f"{run_folder}/out")
-    assert (code, "lies inside the inspected folder" in err) == (2, True)
-    baseline = ["--baseline", f"{run_folder}/known.json", "--write-baseline"]
-    assert call("gate", run_folder, *baseline)[0] == 2
-    assert call("gate", run_folder, "--init", "--policy", f"{run_folder}/policy.toml")[0] == 2
-    assert digest(project) == before
-
-
 @pytest.mark.slow
 def test_init_writes_a_policy_that_the_run_passes(project: Path, call: Call) -> None:
     code, said, _ = call("gate", "--init", "runs/healthy-*/")

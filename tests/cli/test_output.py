@@ -6,6 +6,7 @@ import pytest
 
 from mlxdoctor.cli import output
 from mlxdoctor.safety.errors import InputError
+from tests.conftest import Call, Copy, digest
 
 
 @pytest.mark.parametrize("inside", ["", "reports", "a/b", "../link", "../link/x"])
@@ -15,6 +16,29 @@ def test_nothing_is_written_inside_an_inspected_folder(tmp_path: Path, inside: s
     (tmp_path / "link").symlink_to(run)
     with pytest.raises(InputError, match="inside the inspected folder"):
         output.refuse_inside(run / inside, [run])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "diagnose .",
+        "gate RUN --format json -o RUN/out",
+        "gate RUN --baseline RUN/known.json --write-baseline",
+        "gate RUN --init --policy RUN/policy.toml",
+        "convert RUN -o RUN",
+        "convert RUN -o RUN/peft",
+        "reproduce RUN -o RUN/reports",
+    ],
+)
+def test_no_command_writes_into_what_it_reads(
+    command: str, copied: Copy, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = copied("collapse-frequent-token")
+    monkeypatch.chdir(run)
+    before = digest(run)
+    code, _, err = call(*command.replace("RUN", str(run)).split())
+    assert (code, " inside the inspected folder" in err) == (2, True)
+    assert digest(run) == before
 
 
 @pytest.mark.parametrize("beside", ["reports", "", "run-2"])

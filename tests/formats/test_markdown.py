@@ -56,23 +56,18 @@ def test_the_sections_come_in_the_order_of_the_design() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
-        # The arithmetic adds up to the score.
+def test_the_page_of_a_failure_has_the_arithmetic_the_fix_and_every_check() -> None:
+    text = rendered(sample.unhealthy())
+    for part in (
         "| before anything was seen | | -1.00 | |",
         "| `loss-trend.diverged` | loss | +4.00 | found |",
         "| **score** | | **+5.25** | |",
-        # The fix is a diff.
         '```diff\n--- adapter_config.json\n+++ adapter_config.json\n-  "learning_rate"',
-        # Every check has its status and reason.
         "| `adapter-presence` | passed |",
         "| `adapter-drift` | skipped | the base model",
         "| `loss-trend` | found | `loss-trend.diverged` |",
-    ],
-)
-def test_the_page_of_a_failure_has(part: str) -> None:
-    assert part in rendered(sample.unhealthy())
+    ):
+        assert part in text
 
 
 def test_a_file_read_for_two_reasons_is_listed_once() -> None:

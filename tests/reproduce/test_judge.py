@@ -80,26 +80,29 @@ def test_a_cure_takes_a_tenth_off_the_held_out_loss(changed: Observation, cured:
     assert ASKED.is_cured(BAD, changed, 0.1) is cured
 
 
-def test_a_fault_is_re_created_only_by_its_key_symptom() -> None:
-    asked = question("learned-targets.wrong-shift-learned", "learned-targets.answers-worse")
-    sound = dict.fromkeys(range(2), GOOD)
-    same = dict.fromkeys(range(2), seen("learned-targets.wrong-shift-learned"))
-    assert judge_injection(asked, sound, same).verdict == "confirmed"
-    other = dict.fromkeys(range(2), seen("learned-targets.answers-worse"))
-    assert judge_injection(asked, sound, other).verdict == "undecided"
+SHIFTED, IDLE = "learned-targets.wrong-shift-learned", "learned-targets.nothing-learned"
+STILL = "series-facts.gradient-zero"
 
 
-def test_errors_that_the_run_has_not_refute_a_fault() -> None:
-    asked = question("learned-targets.nothing-learned")
-    found = {0: seen("learned-targets.nothing-learned", "series-facts.gradient-zero")}
-    judged = judge_injection(asked, {0: GOOD, 1: GOOD}, found)
-    assert judged.verdict == "refuted"
-    assert "series-facts.gradient-zero" in judged.reason
-
-
-def test_a_reference_trainer_that_fails_too_proves_nothing() -> None:
-    asked = question("loss-trend.diverged")
-    assert judge_injection(asked, {0: BAD, 1: BAD}, {0: BAD, 1: BAD}).verdict == "undecided"
+@pytest.mark.parametrize(
+    ("codes", "sound", "injected", "verdict", "said"),
+    [
+        # Only the key symptom shows that a fault was created again.
+        ([SHIFTED, "learned-targets.answers-worse"], GOOD, seen(SHIFTED), "confirmed", ""),
+        ([SHIFTED, IDLE], GOOD, seen(IDLE), "undecided", ""),
+        # Errors that the run has not refute it.
+        ([IDLE], GOOD, seen(IDLE, STILL), "refuted", STILL),
+        # A reference trainer that fails too proves nothing.
+        (["loss-trend.diverged"], BAD, BAD, "undecided", ""),
+    ],
+)
+def test_a_fault_is_judged_by_what_it_creates(
+    codes: list[str], sound: Observation, injected: Observation, verdict: str, said: str
+) -> None:
+    judged = judge_injection(
+        question(*codes), dict.fromkeys(range(2), sound), dict.fromkeys(range(2), injected)
+    )
+    assert (judged.verdict, said in judged.reason) == (verdict, True)
 
 
 @pytest.mark.parametrize(

@@ -36,12 +36,22 @@ def test_without_a_limit_everything_is_measured(clock: Clock) -> None:
     assert budget.said(3, 40, "rows were measured") == ""
 
 
-@pytest.mark.parametrize(("seconds", "count"), [(4.0, 4), (11.2, 10), (12.5, 11), (40.0, 20)])
+@pytest.mark.parametrize(
+    ("seconds", "costs", "count"),
+    [
+        # A tenth of the time is for the rest: files, and the report.
+        (4.0, [1.0] * 20, 4),
+        (11.2, [1.0] * 20, 10),
+        (12.5, [1.0] * 20, 11),
+        (40.0, [1.0] * 20, 20),
+        # Dear items are known beforehand.
+        (11.0, [1.0] * 6 + [9.0], 6),
+    ],
+)
 def test_what_fits_is_measured_and_the_first_items_first(
-    clock: Clock, seconds: float, count: int
+    clock: Clock, seconds: float, costs: list[float], count: int
 ) -> None:
-    """A tenth of the time is for the rest: files, and the report."""
-    assert measured(TimeBudget(seconds, clock), clock, [1.0] * 20) == list(range(count))
+    assert measured(TimeBudget(seconds, clock), clock, costs) == list(range(count))
 
 
 def test_the_first_stage_is_made_while_anything_is_left(clock: Clock) -> None:
@@ -58,10 +68,6 @@ def test_a_share_leaves_time_for_others(clock: Clock) -> None:
     assert budget.left == 9
     said = budget.said(9, 1040, "rows were measured")
     assert said == "9 of 1,040 rows were measured: the time budget of 20 s"
-
-
-def test_dear_items_are_known_beforehand(clock: Clock) -> None:
-    assert measured(TimeBudget(11.0, clock), clock, [1.0] * 6 + [9.0]) == list(range(6))
 
 
 def test_training_has_as_long_again(clock: Clock) -> None:
