@@ -122,18 +122,6 @@ def test_a_log_decides_without_a_scale(copied: Copy) -> None:
     assert sentence(found).startswith("Undecided: every file up to ")
 
 
-def test_peft_folders(tmp_path: Path) -> None:
-    for number, size in ((100, 0.1), (200, 9.0)):
-        tensors = {
-            f"base_model.model.{name[:-1]}{name[-1].upper()}.weight": one.T
-            for name, one in state(size, number).items()
-        }
-        save(tmp_path / f"checkpoint-{number}" / "adapter_model.safetensors", tensors)
-    found = bisected(tmp_path)
-    assert [found.rows[place].save.checkpoint.iteration for place in range(2)] == [100, 200]
-    assert found.rows[0].save.quantity == "unscaled"
-
-
 def test_no_checkpoints_and_none_readable(tmp_path: Path) -> None:
     save(tmp_path / "adapters.safetensors", state(0.1))
     with pytest.raises(InputError, match="holds no numbered checkpoint"):

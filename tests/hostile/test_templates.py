@@ -11,30 +11,17 @@ from tests.processes import python
 CHAT = [{"role": "user", "content": "x" * 1000}, {"role": "assistant", "content": "y"}]
 LOOP = "{% set ns = namespace(x='aaaaaaaa') %}{% for i in range(40) %}"
 
+#: Jinja's own bounds, ours for numbers, the memory, the time: one of each kind that fills them.
 HOSTILE = (
     "{{ 'a' * 10**10 }}",
     "{{ 2 ** (10**10) }}",
     "{% for i in range(10**9) %}x{% endfor %}",
     LOOP + "{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
-    LOOP + "{% set ns.x = ns.x * 8 %}{% endfor %}",
     LOOP + "{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}",
-    LOOP + "{% set ns.x = {'a': ns.x, 'b': ns.x} %}{% endfor %}{{ ns.x }}",
-    LOOP + "{% set ns.x = '%s%s' % (ns.x, ns.x) %}{% endfor %}",
-    LOOP + "{% set ns.x = ns.x.join(['', ns.x, '']) %}{% endfor %}",
     LOOP + "{% set ns.x = ns.x.replace('a', 'aa') %}{% endfor %}",
-    LOOP + "{% set ns.x = namespace(a=ns.x, b=ns.x) %}{% endfor %}{{ ns.x }}",
     "{% set ns = namespace(x=7) %}{% for i in range(40) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
-    "{{ 'a'|center(10**10) }}",
-    "{{ 'a'|indent(10**10, true) }}",
     "{{ '%09999999999d' % 1 }}",
-    "{{ '%*d' % (9999999999, 1) }}",
-    "{{ 'a'.ljust(10**10) }}",
-    "{{ '{:>9999999999}'.format(1) }}",
     "{{ messages|tojson(indent=10**9) }}",
-    "{{ ('a' * 100000).replace('a', 'b' * 100000) }}",
-    "{{ range(100000)|join('b' * 100000) }}",
-    "{{ 1.5|round(10**9, 'floor') }}",
-    "{{ messages|batch(10**10, 'x')|list }}",
 )
 
 ALONE = """
@@ -84,13 +71,9 @@ def test_a_template_that_takes_too_much_is_told_the_limit(template: str, limit: 
 
 
 ESCAPES = (
-    "{{ ''.__class__.__mro__ }}",
-    "{{ messages.__class__ }}",
     "{{ cycler.__init__.__globals__.os.popen('touch owned').read() }}",
-    "{{ self.__init__.__globals__ }}",
     "{{ '{0.__class__}'.format(messages) }}",
     "{% include '/etc/passwd' %}",
-    "{% import 'os' as os %}{{ os }}",
 )
 
 
@@ -107,21 +90,9 @@ def test_the_sandbox_holds(template: str) -> None:
     ("template", "text"),
     [
         ("{{ 2 ** 1000 // 2 ** 999 }}", "2"),
-        ("{{ 'a' ~ 1 ~ none }}", "a1None"),
-        ("{{ 'a' + 'b' }}{{ 1 + 2 }}{{ 5 % 3 }}", "ab32"),
-        ("{{ '%s-%d' % ('a', 3) }}{{ '{:>3}'.format(7) }}", "a-3  7"),
         ("{% for a, b in [(1, 2), (3, 4)] %}{{ a * b }},{% endfor %}", "2,12,"),
-        ("{% set x, y = 1, 2 %}{{ [x, y] }}{{ {'a': x} }}", "[1, 2]{'a': 1}"),
-        ("{{ [1, 2]|join('-') }}{{ ['b', 'a']|sort|first }}", "1-2a"),
-        ("{{ messages|map(attribute='role')|join(' ') }}", "user assistant"),
-        ("{{ messages|selectattr('role', 'equalto', 'user')|list|length }}", "1"),
         ("{{ {'a': [1]}|tojson }}{{ {'a': 1}|tojson(indent=1) }}", '{"a": [1]}{\n "a": 1\n}'),
         ("{{ {'a': '\u00e9'}|tojson(true) }}", r'{"a": "\u00e9"}'),
-        (
-            "{{ ' a '|trim }}{{ 'a b'.split()|last }}{{ 'x'|upper }}{{ none|default('d', true) }}",
-            "abXd",
-        ),
-        ("{{ messages[0].content[:2] }}{{ 'ab'.replace('a', 'c') }}", "xxcb"),
         ("{{ raise_exception is defined }}{{ strftime_now('%%') }}", "True%"),
         ("{% macro m(x) %}<{{ x }}>{% endmacro %}{{ m('a') }}{{ messages|length }}", "<a>2"),
     ],

@@ -64,16 +64,6 @@ def test_a_training_that_finishes(path: Path) -> None:
     assert (ending.reports, ending.step, ending.iterations) == (4, 40, 40)
 
 
-def test_the_first_report_beyond_doubt_ends_it(path: Path) -> None:
-    path.write_text(START)
-    written = lines([2.148, 2.609, 4.104, 10.965])
-    writes = [append(path, line) for line in written]
-    ending = run(path, *writes)
-    assert (ending.alarm.verdict, ending.alarm.step) == (AlarmKind.DIVERGING, 30)
-    assert ending.alarm.saved_steps == 10
-    assert written[3] not in path.read_text()
-
-
 @pytest.mark.parametrize("begun", [0, 1])
 def test_an_old_run_in_the_same_file_raises_nothing(path: Path, begun: int) -> None:
     old, new = lines([2.1, 4.0, 9.0, 20.0]), lines([2.0, 1.9, 1.8, 1.7])

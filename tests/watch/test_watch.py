@@ -57,18 +57,6 @@ def falling(count: int, seed: int, noise: float = 0.05) -> list[float]:
     ]
 
 
-@pytest.mark.parametrize("base", [(), (LogRow(1, {"val_loss": 1.858}),)])
-def test_the_incident_this_tool_grew_from_is_stopped_by_step_15(base: Sequence[LogRow]) -> None:
-    watch = Watch(iterations=3_000)
-    losses = reports([2.148, 2.609, 4.104, 10.965], 5, iterations_per_second=0.1)
-    alarm = alarmed([*base, *losses], watch)
-    assert (alarm.verdict, alarm.step) == (AlarmKind.DIVERGING, 15)
-    assert alarm.onset in {5, 10}
-    assert alarm.saved_steps == 2_985
-    assert alarm.saved_seconds == pytest.approx(29_850)
-    assert "2,985 of its iterations are saved, about 8.3 hours" in alarm.savings
-
-
 @pytest.mark.parametrize("name", SILENT)
 def test_a_run_whose_log_shows_nothing_raises_nothing(name: str) -> None:
     assert first(logged(name)) is None
