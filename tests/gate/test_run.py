@@ -7,7 +7,7 @@ import pytest
 
 from mlxdoctor.formats.format import text_of
 from mlxdoctor.gate import gating as run
-from mlxdoctor.gate.examine import Examined, Options, Task
+from mlxdoctor.gate.examine import Examined, Options, Task, examine
 from mlxdoctor.gate.gating import exit_code, run_gate
 from mlxdoctor.gate.policy import Policy
 from mlxdoctor.gate.workers import Finished, Workers, processes
@@ -101,6 +101,16 @@ def test_every_fixture_run_is_judged_as_it_is_known_to_be() -> None:
 def test_the_first_exit_code_that_holds(statuses: str, code: int) -> None:
     items = [run.GateItem("x", ItemStatus(one)) for one in statuses.split()]
     assert exit_code(items) == code
+
+
+@pytest.mark.slow
+def test_an_item_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never_ends(*_: object, **__: object) -> None:
+        while True:
+            pass
+
+    monkeypatch.setattr("mlxdoctor.run.Run.get", never_ends)
+    assert "took longer than 0.2 s" in examine(Task(str(HEALTHY), Options(seconds=0.2))).problem
 
 
 @pytest.mark.slow
