@@ -187,3 +187,23 @@ def test_an_alpha_that_would_round_is_refused(tmp_path: Path) -> None:
     folder = given.peft_adapter(tmp_path / "a", alpha_pattern={"v_proj": 12})
     with pytest.raises(InputError, match="one scale for all; their ratio cannot be"):
         convert(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", given.KINDS)
+def test_what_mlx_lm_saved_comes_back_bit_for_bit(kind: str, tmp_path: Path) -> None:
+    source = given.saved_by_mlx(tmp_path / "a", *given.KINDS[kind])
+    there_and_back(source, tmp_path)
+    # Other keys and layers in the configuration than before, and the same answers.
+    assert np.array_equal(given.logits(tmp_path / "mlx"), before := given.logits(source))
+    assert np.abs(before - given.logits(None)).max() > 0.1
+
+
+@pytest.mark.slow
+def test_what_peft_wrote_gives_the_logits_that_peft_computed(tmp_path: Path) -> None:
+    files = convert(given.WRITTEN).files
+    assert given.stated(files)["num_layers"] == 4
+    recorded = np.load(given.WRITTEN / "logits.npz")
+    ours = given.logits(given.write_files(tmp_path / "mlx", files), recorded["tokens"])
+    assert np.abs(ours - recorded["logits"]).max() < 1e-4
+    assert np.abs(given.logits(None, recorded["tokens"]) - recorded["logits"]).max() > 1

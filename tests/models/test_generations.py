@@ -3,8 +3,11 @@ from pathlib import Path
 
 import pytest
 
+from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.generations import Generations
+from mlxdoctor.models.prompts import prompts_for
 from mlxdoctor.safety.errors import InputError
+from tests.checks.data_evidence import BASE, chat, write_data
 from tests.conftest import RUNS, run_names
 
 
@@ -75,3 +78,13 @@ def test_a_line_ends_where_json_lines_end(tmp_path: Path) -> None:
     row = json.dumps({"prompt": "a", "tuned": answer}, ensure_ascii=False)
     path = written(tmp_path, f"{row}\r\n{row}\n")
     assert [one.tuned for one in Generations.read(path).items] == [answer, answer]
+
+
+def test_of_a_few_answers_each_is_asked_for_as_often(tmp_path: Path) -> None:
+    rows = [chat(f"What is {i}?", "rare" if i > 96 else "usual") for i in range(100)]
+    dataset = write_data(tmp_path, train=rows[:2], valid=rows)
+    asked = prompts_for(dataset, Tokenizer.read(BASE), held_out=8)
+    assert [one.expected for one in asked[:6]] == ["usual", "rare"] * 3
+    many = write_data(tmp_path, train=rows[:2], valid=[chat(f"{i}?", f"{i}.") for i in range(100)])
+    asked = prompts_for(many, Tokenizer.read(BASE), held_out=8)
+    assert [one.expected for one in asked[:3]] == ["0.", "1.", "2."]

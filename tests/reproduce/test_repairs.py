@@ -13,12 +13,12 @@ from safetensors.numpy import load_file, save_file
 
 from fixtures.lab.cases.workshop import copied_base, rows_of, write_rows
 from fixtures.lab.faults import FAULTS
-from mlxdoctor.causes import load_causes
+from mlxdoctor.causes import ROWS, load_causes
 from mlxdoctor.cli import main
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
 from mlxdoctor.reproduce.bench import Failure
-from mlxdoctor.reproduce.changes import padding_shown
+from mlxdoctor.reproduce.changes import NO_END, Cure, cure_of, padding_shown
 from mlxdoctor.reproduce.repairs import (
     ends_of,
     is_ended,
@@ -159,7 +159,7 @@ def test_a_template_without_an_end_token_is_confirmed_by_one_that_has_it(tmp_pat
     assert "training rows end without a token" in said["missing-end-token"]["reason"]
 
 
-ROWS = [
+FLAWED = [
     chat("a", "1"),
     chat("a", "1"),
     chat("b", "2"),
@@ -186,14 +186,14 @@ ROWS = [
 def test_exactly_the_rows_in_question_are_named(
     tmp_path: Path, what: str, places: set[int]
 ) -> None:
-    dataset = Dataset.read(write_rows(tmp_path / "data", train=ROWS, valid=ROWS))
+    dataset = Dataset.read(write_rows(tmp_path / "data", train=FLAWED, valid=FLAWED))
     assert named_rows(dataset.splits["train"], (what,)) == places
     assert named_rows(dataset.splits["train"], ()) == frozenset()
 
 
 @pytest.mark.slow
 def test_rows_are_left_out_of_a_copy_and_as_many_at_random(tmp_path: Path) -> None:
-    data = write_rows(tmp_path / "data", train=ROWS, valid=ROWS)
+    data = write_rows(tmp_path / "data", train=FLAWED, valid=FLAWED)
     before = (data / "train.jsonl").read_bytes()
     kept = {}
     for fault in (rows_left_out, others_left_out):
@@ -203,7 +203,7 @@ def test_rows_are_left_out_of_a_copy_and_as_many_at_random(tmp_path: Path) -> No
         kept[fault.id] = rows_of(data=Path(changed.data))
         assert Path(changed.data, "valid.jsonl").read_bytes() == before
     named, chance = kept.values()
-    assert named == [one for at, one in enumerate(ROWS) if at not in (1, 5, 6)]
+    assert named == [one for at, one in enumerate(FLAWED) if at not in (1, 5, 6)]
     assert len(chance) == len(named)
     assert chance != named
     assert (data / "train.jsonl").read_bytes() == before
@@ -212,7 +212,7 @@ def test_rows_are_left_out_of_a_copy_and_as_many_at_random(tmp_path: Path) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize(("batch", "refused"), [(6, False), (7, True)])
 def test_fewer_than_a_batch_left_is_refused(tmp_path: Path, batch: int, refused: bool) -> None:
-    data = write_rows(tmp_path / "data", train=ROWS, valid=ROWS)
+    data = write_rows(tmp_path / "data", train=FLAWED, valid=FLAWED)
     plain = settings(tmp_path / "out", data=str(data), batch_size=batch)
     what = ("duplicates", "leftovers")
     if not refused:
@@ -236,3 +236,40 @@ def test_what_an_export_left_is_mended(tmp_path: Path) -> None:
     # Rows that are mended all would leave a placebo with nothing left out, which can't fail.
     clean = write_rows(tmp_path / "clean", train=rows[:18], valid=rows[:18])
     assert mends_all(settings(tmp_path / "out", data=str(clean)), ("leftovers",))
+
+
+CAUSES = load_causes().causes
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_every_cause_has_an_experiment_or_a_reason(name: str) -> None:
+    cause = CAUSES[name]
+    has_rerun = cause.change or cause.leave_out or cause.inject or name == NO_END
+    assert cause.no_experiment or cause.shown_by_diagnosis or has_rerun
+
+
+def test_experiments_are_for_known_causes_with_known_faults(tmp_path: Path) -> None:
+    assert {name for cause in CAUSES.values() for name in cause.inject} <= FAULTS.keys()
+    (tmp_path / "train.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    dataset = Dataset.read(tmp_path)
+    assert not named_rows(dataset.splits["train"], ROWS)
+
+
+@pytest.mark.parametrize(
+    ("codes", "fault"),
+    [
+        (["data-format.empty-answers", "data-quality.duplicates"], rows_left_out),
+        ([], None),
+    ],
+)
+def test_rows_that_findings_name_are_left_out(codes: list[str], fault: Any) -> None:
+    findings = [SimpleNamespace(code=code) for code in codes]
+    bench: Any = SimpleNamespace(failure=SimpleNamespace(findings=findings, iterations=9))
+    cure = cure_of(bench, CAUSES["bad-data"])
+    if fault is None:
+        assert not isinstance(cure, Cure)
+        return
+    assert isinstance(cure, Cure)
+    assert [change.fault for change in cure.changes] == [fault]
+    assert cure.placebo is not None
+    assert cure.placebo.fault is others_left_out
