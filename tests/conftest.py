@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -66,6 +67,13 @@ def found_anew() -> Iterator[None]:
     discover.cache_clear()
     yield
     discover.cache_clear()
+
+
+def example_of(start: str) -> str:
+    """The example in CONTRIBUTING.md that begins so."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    (example,) = re.findall(rf"^```python\n({re.escape(start)}.*?)^```$", text, re.M | re.S)
+    return example
 
 
 def run_names() -> list[str]:

@@ -20,7 +20,7 @@ from mlxdoctor.run import Run
 from mlxdoctor.safety import reading_limits
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.limits import TimeLimitExceeded, time_limit
-from tests.conftest import RUNS, Call
+from tests.conftest import RUNS, Call, example_of
 from tests.given import Given
 
 
@@ -118,23 +118,7 @@ def test_a_code_without_a_sentence_and_a_parameter_without_annotation_are_refuse
         made(run)
 
 
-NEW_CHECK = '''
-"""A check that a contributor wrote.
-
-What it finds. Nothing.
-"""
-
-from collections.abc import Iterator
-
-from mlxdoctor.check import check
-from mlxdoctor.evidence.adapter import Adapter
-from mlxdoctor.finding import Sign, Symptom
-
-
-@check(codes={"seen": Symptom.info("it ran", says="It ran.")})
-def run(adapter: Adapter) -> Iterator[Sign]:
-    yield Sign("seen", {})
-'''
+NEW_CHECK = example_of('"""Answers that are too short.')
 
 
 @pytest.mark.usefixtures("found_anew")
@@ -158,7 +142,7 @@ def test_another_package_may_not_take_a_code(
 ) -> None:
     folder = tmp_path / "elsewhere"
     folder.mkdir()
-    (folder / "loss_trend.py").write_text(NEW_CHECK.replace('"seen"', '"diverged"'))
+    (folder / "loss_trend.py").write_text(NEW_CHECK.replace('"short"', '"diverged"'))
     monkeypatch.syspath_prepend(str(tmp_path))
     point = EntryPoint("other", "elsewhere.loss_trend", mlxdoctor.check.ENTRY_POINT_GROUP)
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [point])

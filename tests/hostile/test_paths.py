@@ -22,10 +22,6 @@ from mlxdoctor.safety.reading_limits import using
 from tests.conftest import RUNS, Call, Copy
 
 
-def pipe(path: Path) -> None:
-    os.mkfifo(path)
-
-
 def link_to_pipe(path: Path) -> None:
     os.mkfifo(path.parent / "pipe")
     path.symlink_to(path.parent / "pipe")
@@ -36,18 +32,14 @@ def listening(path: Path) -> None:
         one.bind(str(path))
 
 
-def endless(path: Path) -> None:
-    path.symlink_to("/dev/zero")
-
-
-def circle(path: Path) -> None:
-    path.symlink_to(path)
-
-
-def folder(path: Path) -> None:
-    path.mkdir()
-
-
+#: What is no file -> makes it.
+MADE: dict[str, Callable[[Path], object]] = {
+    "pipe": os.mkfifo,
+    "link to a pipe": link_to_pipe,
+    "socket": listening,
+    "endless": lambda path: path.symlink_to("/dev/zero"),
+    "circle": lambda path: path.symlink_to(path),
+}
 READERS: tuple[Callable[[Path], object], ...] = (
     require_file,
     read_bytes,
@@ -60,7 +52,7 @@ READERS: tuple[Callable[[Path], object], ...] = (
 )
 
 
-@pytest.mark.parametrize("make", [pipe, link_to_pipe, listening, endless, circle, folder])
+@pytest.mark.parametrize("make", [*MADE.values(), Path.mkdir], ids=[*MADE, "folder"])
 def test_what_is_no_file_is_refused_and_blocks_nothing(
     tmp_path: Path, make: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,7 +66,7 @@ def test_what_is_no_file_is_refused_and_blocks_nothing(
     assert main(["diagnose", str(path), "--stdout", "json"]) == 2
 
 
-@pytest.mark.parametrize("make", [pipe, link_to_pipe, listening, endless, circle])
+@pytest.mark.parametrize("make", MADE.values(), ids=MADE)
 @pytest.mark.parametrize("name", ["train.log", "notes.json", "generations.jsonl", "extra.yaml"])
 def test_a_run_with_such_a_file_in_it_is_examined(
     copied: Copy,

@@ -14,7 +14,7 @@ from mlxdoctor.lint.linter import lint, lint_source
 from mlxdoctor.lint.rule import Hits, rules
 from mlxdoctor.lint.source import SourceFile
 from mlxdoctor.safety.errors import InputError
-from tests.conftest import Call
+from tests.conftest import Call, example_of
 
 BAD = (
     "import mlx.core as mx\ndef loss(losses, mask):\n"
@@ -107,26 +107,16 @@ def test_github_annotations_cannot_be_forged(tmp_path: Path) -> None:
     assert line.count("\n") == 1
 
 
-RULE = '''"""Saves."""
+RULE = f'''"""Saves."""
 
 from mlxdoctor.finding import Severity
 from mlxdoctor.lint.rule import Hits, rule
 from mlxdoctor.lint.source import SourceFile
 
-
-@rule(Severity.WARNING, "model.save_weights(path)", "train(model)")
-def saved_too_early(source: SourceFile) -> Hits:
-    """A model that is saved before it was trained.
-
-    What is saved is what was loaded: the file looks like a result, and holds none of what the run
-    learned after it.
-    """
-    for call in source.calls(".save_weights"):
-        if any(later.lineno > call.lineno for later in source.calls("train")):
-            yield call, "saved before it is trained"
-'''
+{example_of("@rule")}'''
 
 
+@pytest.mark.usefixtures("found_anew")
 def test_one_file_adds_a_rule(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:

@@ -1,6 +1,7 @@
 """What decides: parts left out of a handful of outcomes, and what is noticed without them."""
 
 import json
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
 import pytest
@@ -21,7 +22,18 @@ from mlxdoctor.causes import parse_causes
 from mlxdoctor.check import discover
 from mlxdoctor.finding import Finding, Outcome, Seen, Severity, Status
 from mlxdoctor.verdict import Verdict
-from tests.ward.knowledge import knowledge
+
+
+def knowledge(tiers: Mapping[str, float], **signs: str) -> str:
+    """The text of a file with these tiers, and of each cause its lines on signs."""
+    stated = "\n".join(f"{name} = {value}" for name, value in tiers.items())
+    causes = (
+        f'[causes.{name}]\ntitle = "T"\nsummary = "s"\nexplanation = "e"\nremedy = "r"\n'
+        f"prior = 0.0\n{lines}\n"
+        for name, lines in signs.items()
+    )
+    return "\n".join((f"[tiers]\n{stated}\n", *causes))
+
 
 TIERS = {"proof": 4.0, "strong": 2.5, "hint": 1.0, "against": -5.0}
 KNOWLEDGE = parse_causes(

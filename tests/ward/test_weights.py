@@ -17,7 +17,7 @@ from fixtures.lab.weights import (
 from mlxdoctor.causes import load_causes, parse_causes
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
 from mlxdoctor.verdict import Verdict
-from tests.ward.knowledge import knowledge
+from tests.ward.test_ablation import knowledge
 
 CODE, CAUSE = "learning-rate.zero", "learning-rate-too-low"
 TIERS = {"proof": 5.0, "strong": 3.0, "hint": 1.0, "against": -3.0}
