@@ -12,7 +12,6 @@ import pytest
 
 from fixtures.lab.harness import write_lines
 from mlxdoctor.api import diagnose
-from mlxdoctor.finding import Finding
 from mlxdoctor.formats import terminal
 from mlxdoctor.report import Report
 from mlxdoctor.verdict import Verdict
@@ -48,7 +47,6 @@ def made(
     *,
     rows: int = 0,
     shares: Shares | None = None,
-    answer: str = "",
     is_saved: bool = False,
     **config: Any,
 ) -> Path:
@@ -63,12 +61,8 @@ def made(
     for split, count in (("train", rows), ("valid", max(rows // 5, 4))) if rows else ():
         texts = [{"prompt": f"{split} {at}?", "completion": f"It is {at}."} for at in range(count)]
         write_lines(folder / "data" / f"{split}.jsonl", texts)
-    answers = list(answers_of(*shares)) if shares else []
-    if answer:
-        base = "A router forwards packets between networks."
-        answers = [{"prompt": "What is a router?", "tuned": answer, "base": base}]
-    if answers:
-        write_lines(folder / "generations.jsonl", answers)
+    if shares:
+        write_lines(folder / "generations.jsonl", answers_of(*shares))
     return folder
 
 
@@ -147,14 +141,6 @@ def told_of_log(folder: Path, text: str, name: str = "train.log") -> Report:
     return told(path)
 
 
-def findings(report: Report) -> list[Finding]:
-    return [finding for outcome in report.outcomes for finding in outcome.findings]
-
-
-def messages(report: Report) -> list[str]:
-    return [finding.message for finding in findings(report)]
-
-
 @pytest.mark.parametrize("kind", [*FAULTY_LOGS, *FAULTY_RUNS])
 def test_a_fault_is_never_healthy(kind: str, tmp_path: Path) -> None:
     if kind in FAULTY_LOGS:
@@ -201,7 +187,7 @@ NOT_SAID = {
 def test_what_is_not_so_is_not_said(kind: str, tmp_path: Path) -> None:
     losses, pattern = NOT_SAID[kind]
     report = told(made(tmp_path / "run", lines(losses)))
-    texts = [f"{finding.code}: {finding.message}" for finding in findings(report)]
+    texts = [f"{finding.code}: {finding.message}" for finding in report.findings]
     texts += [sign.message for outcome in report.outcomes for sign in outcome.seen]
     assert not [text for text in texts if re.search(pattern, text)]
     assert report.verdict is not Verdict.HEALTHY
@@ -218,7 +204,7 @@ def test_what_is_not_so_is_not_said(kind: str, tmp_path: Path) -> None:
 def test_what_was_never_finite_was_not_healthy_before(tmp_path: Path, text: str) -> None:
     name = "log.jsonl" if text.startswith("{") else "train.log"
     report = told(made(tmp_path / "run", text, name))
-    every = " ".join([*messages(report), *(one.fix for one in findings(report))])
+    every = " ".join(f"{finding.message} {finding.fix}" for finding in report.findings)
     assert "still healthy" not in every
     assert "last checkpoint before" not in every
     assert report.verdict is Verdict.UNHEALTHY
@@ -236,7 +222,7 @@ def test_whole_numbers_are_neither_a_trained_model_nor_misshapen(
     names = {np.int8: "I8", np.uint8: "U8", np.int32: "I32"}
     save(folder / "adapters.safetensors", tensors, dict.fromkeys(tensors, names[dtype]))
     report = told(folder)
-    every = " ".join(messages(report))
+    every = " ".join(finding.message for finding in report.findings)
     assert "cannot be multiplied" not in every
     assert "model itself" not in every
     assert report.root.cause.id == "adapter-not-loaded"

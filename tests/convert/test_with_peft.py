@@ -28,9 +28,9 @@ def library(name: str) -> Any:
         return pytest.importorskip(name)
 
 
-def torch_base(folder: Path = BASE) -> Any:
+def torch_base() -> Any:
     torch = library("torch")
-    return library("transformers").AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return library("transformers").AutoModelForCausalLM.from_pretrained(BASE, dtype=torch.float32)
 
 
 def torch_logits(model: Any) -> NDArray[np.float32]:
@@ -40,9 +40,9 @@ def torch_logits(model: Any) -> NDArray[np.float32]:
     return found
 
 
-def loaded_by_peft(folder: Path, base: Path = BASE) -> NDArray[np.float32]:
+def loaded_by_peft(folder: Path) -> NDArray[np.float32]:
     """The logits with an adapter that PEFT loads without a word on missing tensors."""
-    model = torch_base(base)
+    model = torch_base()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model = library("peft").PeftModel.from_pretrained(model, folder)
@@ -68,12 +68,12 @@ def test_an_adapter_of_mlx_gives_the_same_logits_in_peft(name: str, tmp_path: Pa
     assert difference(logits(None), ours) > 0.1
 
 
-def saved_by_peft(folder: Path, base: Path = BASE, **settings: Any) -> NDArray[np.float32]:
+def saved_by_peft(folder: Path, **settings: Any) -> NDArray[np.float32]:
     """Save an adapter with random factors; returns the logits that PEFT computes with it."""
     torch, peft = library("torch"), library("peft")
     torch.manual_seed(0)
     config = peft.LoraConfig(task_type="CAUSAL_LM", **{"r": 6, "lora_alpha": 12, **settings})
-    model = peft.get_peft_model(torch_base(base), config)
+    model = peft.get_peft_model(torch_base(), config)
     for name, parameter in model.named_parameters():
         if "lora_" in name:
             parameter.data += 0.05 * torch.randn_like(parameter)
