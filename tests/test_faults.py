@@ -6,8 +6,6 @@ import resource
 import shutil
 import signal
 import subprocess
-import sys
-import time
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -95,33 +93,6 @@ def test_a_closed_pipe_ends_it_without_a_word(arguments: tuple[Any, ...]) -> Non
     assert done.returncode == 141
 
 
-@pytest.mark.slow
-def test_killed_while_writing_leaves_the_old_content_or_the_new(tmp_path: Path) -> None:
-    target = tmp_path / "report.md"
-    old, new = b"old " * 500_000, b"new " * 500_000
-    atomic.replace_file(target, old)
-    script = (
-        "import sys; from pathlib import Path; from mlxdoctor.safety import atomic\n"
-        "print('ready', flush=True)\n"
-        "while True:\n"
-        "    for word in (b'new ', b'old '):\n"
-        "        atomic.replace_file(Path(sys.argv[1]), word * 500_000)\n"
-    )
-    for delay in (0.0, 0.002, 0.005, 0.011, 0.017, 0.031):
-        process = subprocess.Popen(
-            [sys.executable, "-c", script, str(target)], stdout=subprocess.PIPE
-        )
-        assert process.stdout.readline() == b"ready\n"
-        time.sleep(delay)
-        process.kill()
-        process.wait()
-        process.stdout.close()
-        assert target.read_bytes() in (old, new)
-        assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == [
-            "report.md"
-        ]
-
-
 @pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_a_write_that_fails_leaves_nothing_behind(
     failure: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -164,33 +135,6 @@ def test_metrics_cut_at_any_byte_are_read(tmp_path: Path) -> None:
         complete = whole[:size].count(b"}")
         series = TrainingLog.read([path]).main.get("train_loss")
         assert series.iterations.tolist() == [1, 2, 3][:complete]
-
-
-SLOW = """
-import sys, time
-import mlxdoctor.check
-from mlxdoctor.cli import main
-
-def wait(self, source):
-    print("ready", file=sys.stderr, flush=True)
-    time.sleep(60)
-
-mlxdoctor.check.Check.run = wait
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-@pytest.mark.slow
-def test_control_c_is_one_line_and_130(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", SLOW, "diagnose", str(RUN), "-o", str(tmp_path / "reports")]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert process.stderr.readline() == "ready\n"
-    process.send_signal(signal.SIGINT)
-    printed = process.stderr.read()
-    process.stderr.close()
-    assert process.wait() == 130
-    assert printed.strip() == "interrupted"
-    assert not (tmp_path / "reports").exists()
 
 
 @pytest.mark.slow

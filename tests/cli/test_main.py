@@ -97,8 +97,9 @@ def test_a_failure_is_one_sentence_and_a_bug_a_traceback(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])
-def test_an_interruption_exits_with_130(
-    monkeypatch: pytest.MonkeyPatch, error: BaseException
+def test_an_interruption_is_a_word_and_130(
+    monkeypatch: pytest.MonkeyPatch, call: Call, error: BaseException
 ) -> None:
     raising(monkeypatch, error)
-    assert cli.main([]) == cli.EXIT_INTERRUPTED
+    code, _, err = call()
+    assert (code, err.strip()) == (cli.EXIT_INTERRUPTED, "interrupted")

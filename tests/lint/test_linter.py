@@ -158,7 +158,9 @@ def test_files_without_mlx_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "words.py").write_text(f"# not mlx\nimport numpy\n{fault}")
     (tmp_path / "parts.py").write_text(f"from .util import mean  # made with mlx\n{fault}")
     (tmp_path / "late.py").write_text(f"def setup():\n    import mlx.core as mx\n{fault}")
-    assert [hit.path.name for hit in lint([tmp_path])] == ["late.py"]
+    (tmp_path / "lora.py").write_text(f"from mlx_lm_lora.trainer import train\n{fault}")
+    (tmp_path / "os.py").write_text(f"import os, mlx.core as mx\n{fault}")
+    assert [hit.path.name for hit in lint([tmp_path])] == ["late.py", "lora.py", "os.py"]
 
 
 def test_a_notebook_is_told_to_be_one(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from mlxdoctor.lint.linter import uses_mlx
 from mlxdoctor.lint.source import SourceFile, canonical
 from mlxdoctor.safety.errors import InputError
 
@@ -119,21 +118,6 @@ def test_functions(text: str, name: str | None) -> None:
     source = parse(text)
     function = source.function(last_argument(source))
     assert getattr(function, "name", None) == name
-
-
-@pytest.mark.parametrize(
-    ("text", "uses"),
-    [
-        ("import mlx.core as mx", True),
-        ("import os, mlx.core as mx", True),
-        ("from mlx_lm_lora.trainer import train", True),
-        ("def f():\n    import mlx.nn as nn", True),
-        ("from .loss import f  # for mlx", False),
-        ("# not mlx\nimport numpy", False),
-    ],
-)
-def test_files_that_use_mlx(text: str, uses: bool) -> None:
-    assert uses_mlx(text) == uses
 
 
 @pytest.mark.parametrize(
