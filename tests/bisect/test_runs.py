@@ -9,10 +9,29 @@ import pytest
 from mlxdoctor.bisect.answer import sentence
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.safety.errors import InputError
-from tests.bisect.conftest import EVERY, LEAP
 from tests.bisect.states import ZERO, bisected, changed, history, standings, state
 from tests.conftest import RUNS, Copy
+from tests.reproduce.real import trained
 from tests.weight_files import save
+
+#: The rate leaps after this iteration, in a run of so many.
+LEAP, ITERATIONS, EVERY = 30, 60, 10
+
+
+@pytest.fixture(scope="session")
+def broken_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A LoRA run on the fixtures' model: sound until iteration 30, then at 40 times the rate."""
+    return trained(
+        tmp_path_factory.mktemp("broken") / "adapters",
+        seed=5,
+        batch_size=2,
+        iters=ITERATIONS,
+        lr_schedule={"name": "step_decay", "arguments": [5e-4, 40.0, LEAP]},
+        steps_per_report=5,
+        steps_per_eval=30,
+        val_batches=4,
+        save_every=EVERY,
+    )
 
 
 def test_a_break_between_two_saves_is_found_in_the_files(broken_run: Path) -> None:

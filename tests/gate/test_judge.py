@@ -93,12 +93,6 @@ def test_an_ignore_suppresses_and_shows_its_reason(tmp_path: Path) -> None:
     assert tuple(notices(rules, [judgement], TODAY)) == ()
 
 
-def test_an_ignore_holds_for_its_paths_only(tmp_path: Path) -> None:
-    rules = policy(tmp_path, IGNORE + 'paths = ["old/*"]')
-    assert judged(rules, str(tmp_path / "old/a"), report(ZERO)).item.status is ItemStatus.PASSED
-    assert judged(rules, str(tmp_path / "new/a"), report(ZERO)).item.status is ItemStatus.FAILED
-
-
 @pytest.mark.parametrize(
     ("day", "status"),
     [

@@ -1,9 +1,15 @@
-"""Texts changed wherever they stand, and folders cut off the paths in them."""
+"""Texts changed wherever they stand: folders cut off paths, and quotations, which are marked."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from mlxdoctor.finding import Finding, Severity
+from mlxdoctor.safety.quoting import MAX_QUOTED, quoted, without_quotations
 from mlxdoctor.safety.texts import mapped, without_folders
+from tests.conftest import ROOT
 
 
 @pytest.mark.parametrize(
@@ -46,3 +52,53 @@ def test_texts_of_a_frozen_dataclass_are_changed_and_what_it_is_stays() -> None:
     assert dict(loud.measured) == {"text": "LOW", "all": ("LOW", 1)}
     assert loud.fingerprint == found.fingerprint
     assert mapped(found, str) is found
+
+
+def test_a_quotation_is_marked_cut_and_in_one_line() -> None:
+    assert quoted("it's") == "“it's”"
+    assert quoted("a\nb\x1b\u202e") == "“a\\nb\\x1b\\u202e”"
+    assert len(quoted("x" * 500)) == MAX_QUOTED + 3
+    assert quoted("x" * MAX_QUOTED) == f"“{'x' * MAX_QUOTED}”"
+
+
+@pytest.mark.parametrize("text", ["plain", "a “b” c", "”", "“", "a\n”b“\nc", ""])
+def test_whatever_is_quoted_can_be_taken_out(text: str) -> None:
+    message = f"mostly {quoted(text)}; and {quoted(text + 'x')}."
+    assert without_quotations(message) == "mostly “(withheld)”; and “(withheld)”."
+    # Cut off somewhere, a quotation has no end.
+    assert without_quotations(message[:9]) in ("mostly “(withheld)”", "mostly “(withheld)”; ")
+
+
+def test_a_finding_is_the_same_one_whatever_it_quotes() -> None:
+    def found(prompt: str) -> Finding:
+        return Finding("score.worse", Severity.ERROR, "", where=f"prompt {quoted(prompt)}")
+
+    assert found("one").fingerprint == found("another").fingerprint
+    elsewhere = Finding("score.worse", Severity.ERROR, "", where="row 7")
+    assert found("one").fingerprint != elsewhere.fingerprint
+
+
+def _represented(path: Path) -> Iterator[str]:
+    """What a module shows with `!r` or `repr`, which `quoted` is there for."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FormattedValue) and node.conversion == ord("r"):
+            yield ast.unparse(node.value)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "repr":
+            yield ast.unparse(node.args[0])
+
+
+#: Names of a vocabulary, of configuration keys and of markers in a template: no text of rows.
+NAMES = {
+    "quantization_consistency.py": {"_OWN"},
+    "tokenizer_consistency.py": {
+        "' '.join((tokenizer.token(token) for token in terminator[:4]))",
+        "first",
+        "tokenizer.token(token)",
+        "tokenizer.token(tokenizer.pad_token_id)",
+    },
+}
+
+
+def test_checks_quote_through_the_one_function_that_marks_it() -> None:
+    represented = {path.name: set(_represented(path)) for path in (ROOT / "checks").glob("*.py")}
+    assert {name: texts for name, texts in represented.items() if texts} == NAMES
