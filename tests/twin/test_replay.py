@@ -112,6 +112,17 @@ def test_without_a_validation_another_optimiser_is_no_other_base(
     assert replay.reading is None or replay.reading.sound
 
 
+def test_the_scale_that_it_was_trained_at_is_read_off_its_end(tmp_path: Path) -> None:
+    made(tmp_path)
+    folder = tmp_path / "adapters"
+    change_json(folder / "adapter_config.json", lora_parameters={**LORA, "scale": 2.0})
+    scale = replayed(Run.discover([folder])).scale
+    assert scale is not None
+    # The last validation comes before the last update, which is one of twelve.
+    assert scale.configured == 2.0
+    assert 16.0 <= scale.agreeing <= 32.0
+
+
 def test_the_scale_is_read_off_the_end_of_a_trainer_of_its_own(tmp_path: Path) -> None:
     """It counts steps, masks prompts unasked, and its configuration says no more than the scale."""
     made(tmp_path, reading_of("answers-alone"))
@@ -129,7 +140,7 @@ def test_the_scale_is_read_off_the_end_of_a_trainer_of_its_own(tmp_path: Path) -
     assert replay.reading.sound
     assert replay.scale is not None
     assert replay.scale.configured == 160.0
-    # The last validation comes before the last update, which is one of twelve.
+    # As above.
     assert 16.0 <= replay.scale.agreeing <= 32.0
 
 
