@@ -309,7 +309,7 @@ def test_the_gitlab_job_fails_and_leaves_the_file_that_gitlab_shows(tmp_path: Pa
     job = yaml.safe_load(snippet("adapters"))["adapters"]
     install, *rest = job["script"]
     assert install == "pip install mlxdoctor"
-    for name in ("collapse-frequent-token", "healthy-ordinary"):
+    for name in (FAILED, HEALTHY):
         shutil.copytree(RUNS / name, tmp_path / "adapters" / name)
     environment = os.environ | {"PATH": f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}"}
     script = ("bash", "-eo", "pipefail", "-c", "\n".join(rest))
@@ -317,10 +317,7 @@ def test_the_gitlab_job_fails_and_leaves_the_file_that_gitlab_shows(tmp_path: Pa
     assert code == 1, said
     report = JUnitXml.fromfile(str(tmp_path / job["artifacts"]["reports"]["junit"]))
     failed = {suite.name: suite.failures > 0 for suite in report}
-    assert failed == {
-        "adapters/collapse-frequent-token": True,
-        "adapters/healthy-ordinary": False,
-    }
+    assert failed == {f"adapters/{FAILED}": True, f"adapters/{HEALTHY}": False}
 
 
 def test_the_policy_is_one(tmp_path: Path) -> None:

@@ -83,6 +83,9 @@ def test_a_whole_model_is_no_adapter() -> None:
     assert code == 1
     assert (found["modules"], found["other_tensors"]) == ([], 38)
     assert "no complete pair" in inspected(str(RUNS / "adapter-never-attached"))[1]
+    code, of_the_base = figures(str(RUNS / "adapter-never-attached"))
+    assert (code, of_the_base["stated_type"]) == (1, "lora")
+    assert {row["status"] for row in of_the_base["tensors"]} == {"changed"}
 
 
 def test_peft_and_several_adapters(tmp_path: Path) -> None:
@@ -180,13 +183,6 @@ def test_values_that_are_not_finite_fail(tmp_path: Path) -> None:
     row = next(row for row in found["tensors"] if row["tensor"] == QUERY)
     assert (row["nonfinite"], row["relative"]) == (3, None)
     assert "3 values are NaN or infinite" in inspected(path, "--base", BASE)[1]
-
-
-def test_full_weights_in_an_adapters_place() -> None:
-    code, found = figures(str(RUNS / "adapter-never-attached"))
-    assert code == 1
-    assert found["stated_type"] == "lora"
-    assert {row["status"] for row in found["tensors"]} == {"changed"}
 
 
 def test_a_full_fine_tune_is_no_fault(tmp_path: Path) -> None:

@@ -125,15 +125,17 @@ def test_what_an_older_run_wrote_stops_nothing(
     assert training.poll() is None
 
 
-def test_a_healthy_training_is_not_stopped(
-    call: Call, path: Path, training: subprocess.Popen[str]
+def test_a_healthy_training_is_not_stopped_and_no_hook_runs(
+    call: Call, path: Path, tmp_path: Path, training: subprocess.Popen[str]
 ) -> None:
     path.write_bytes(HEALTHY.read_bytes())
     os.utime(path, (2**32, 2**32))
-    code, out, _ = call("watch", path, "--stop-pid", training.pid)
+    hook = shlex.join(["touch", str(tmp_path / "told")])
+    code, out, _ = call("watch", path, "--exec", hook, "--stop-pid", training.pid)
     assert code == 0
     assert out.startswith("the training finished")
     assert training.poll() is None
+    assert not (tmp_path / "told").exists()
 
 
 @pytest.mark.slow
@@ -169,12 +171,6 @@ def test_the_process_is_stopped_politely_and_a_hook_gets_the_alarm(
     assert training.wait(timeout=30) == -signal.SIGINT
     told = json.loads(target.read_text())
     assert (told["verdict"], told["step"], told["stopped"]) == ("diverging", 15, True)
-
-
-def test_a_hook_runs_at_an_alarm_alone(call: Call, tmp_path: Path) -> None:
-    target = tmp_path / "told"
-    assert call("watch", HEALTHY, "--exec", shlex.join(["touch", str(target)]))[0] == 0
-    assert not target.exists()
 
 
 def test_text_of_the_log_cannot_move_the_cursor(call: Call, path: Path) -> None:

@@ -1,6 +1,5 @@
 """Code that came with a model: reported, never run, wherever a model is loaded."""
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from mlxdoctor.models.load import load, load_tokenizer, load_weights, require_pl
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin import Settings
 from mlxdoctor.twin.prepared import parts_of
-from tests.conftest import RUNS, Call
+from tests.conftest import RUNS
 
 
 @pytest.fixture
@@ -47,7 +46,8 @@ def test_no_loader_of_ours_runs_it(
     trapped: Callable[..., Path], key: str, value: object, file: str, tmp_path: Path
 ) -> None:
     folder = trapped(key, value, file)
-    settings = Settings.from_values({"model": str(folder), "data": str(tmp_path)})
+    trusting = {"model": str(folder), "data": str(tmp_path), "trust_remote_code": True}
+    settings = Settings.from_values(trusting)
     loaders: tuple[Callable[[], object], ...] = (
         lambda: require_plain(folder),
         lambda: load_weights(folder),
@@ -67,18 +67,6 @@ def test_diagnose_reports_it_and_goes_on(trapped: Callable[..., Path]) -> None:
     assert named.severity == "warning"
     assert "model_file is “trap.py”" in named.message
     assert not any(one.status == "crashed" for one in report.outcomes)
-
-
-def test_training_with_a_recorded_trust_is_refused(
-    trapped: Callable[..., Path], tmp_path: Path, call: Call
-) -> None:
-    folder = trapped("model_file", "trap.py")
-    config = tmp_path / "lora.json"
-    config.write_text(
-        json.dumps({"model": str(folder), "data": "d", "iters": 1, "trust_remote_code": True})
-    )
-    code, _, err = call("train", "-c", config)
-    assert (code, "needs code of its own" in err) == (2, True)
 
 
 def test_pickles_and_trust_beside_a_run_are_notes(tmp_path: Path) -> None:

@@ -18,11 +18,6 @@ from mlxdoctor.measure.text.renames import how_to_rename
             "prompt_feature: question, completion_feature: answer",
         ),
         (
-            {"Prompt": "a", "response": "b"},
-            "rename Prompt -> prompt and response -> completion in every row; or set "
-            "prompt_feature: Prompt, completion_feature: response",
-        ),
-        (
             {"prompt": "a", "response": "b"},
             "rename response -> completion in every row; or set completion_feature: response",
         ),
@@ -38,7 +33,6 @@ from mlxdoctor.measure.text.renames import how_to_rename
         ({"content": "a"}, "rename content -> text in every row, or set text_feature: content"),
         ({"id": 1, "label": 0}, None),
         ({"conversations": "a"}, None),
-        ({}, None),
     ],
 )
 def test_what_is_said_of_a_row(row: dict[str, object], said: str | None) -> None:
