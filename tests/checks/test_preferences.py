@@ -176,6 +176,8 @@ def records(
         # Ended at once, and far from where they began.
         ([0.0] * 2, {"reward_std": 0.0, LENGTH: 1.0}, {"ends-at-once": "warning"}),
         ([0.5] * 20, {"kl": [0.1 * i for i in range(20)]}, {"left-reference": "warning"}),
+        # At once, by thousands.
+        ([0.0] * 3, {"kl": [10833.0, 1678.4, 65.0]}, {"left-reference": "error", "no-signal": "warning"}),
         ([0.5] * 20, {"kl": [0.01 * i for i in range(20)]}, {}),
         # They follow the length.
         (EARNED, {LENGTH: LONGER, CUT_OFF: CUT}, {"follows-length": "error"}),

@@ -1,5 +1,6 @@
 """What a log says of where its losses went, in sentences."""
 
+import json
 from collections.abc import Sequence
 
 import pytest
@@ -42,7 +43,14 @@ from tests.checks.log_evidence import LogWriter
                 "iteration 10 to 30)."
             ],
         ),
-        ([2.5], {}, ["The training loss is 2.500 (1 report, iteration 10)."]),
+        (
+            [2.5],
+            {},
+            [
+                "What ends at iteration 10 shows that training runs, and little of what it learns.",
+                "The training loss is 2.500 (1 report, iteration 10).",
+            ],
+        ),
         # A validation before the training says nothing of its end.
         (
             [3.0, 1.0],
@@ -125,6 +133,13 @@ def test_a_closing_summary(logs: LogWriter) -> None:
     assert "A summary at the end of the log has a validation loss of 1.050." in [
         fill(seen.message, seen.measured) for seen in courses(log)
     ]
+
+
+def test_a_small_part_of_a_pass(logs: LogWriter) -> None:
+    rows = ({"loss": 2.0 - i / 20, "step": 10 * i, "epoch": i / 500} for i in range(1, 6))
+    log = logs.text(*(json.dumps(row) for row in rows))
+    first, _ = courses(log)
+    assert fill(first.message, first.measured) == "The log ends after 1.0% of a pass over the rows."
 
 
 def test_only_held_out_rows_show_learning(logs: LogWriter) -> None:
