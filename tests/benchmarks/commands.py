@@ -12,7 +12,6 @@ from fixtures.lab.lint_corpus.corpus import packages
 from fixtures.trainers import write_twins
 from tests.benchmarks.setup import Line, Measurement, Setup, at_most, measure
 
-OURS = (sys.executable, "-m", "mlxdoctor")
 LINES = 100_000
 PROMPTS, TOKENS = 32, 48
 #: Files a second, and seconds a file.
@@ -26,11 +25,11 @@ ALONE = (
 def startup(scratch: Path, setup: Setup) -> Iterator[Line]:
     """How long the commands take to begin with, and a diagnosis of a whole run."""
     turns = setup.turns(15)
-    click = measure([sys.executable, "-c", "import click"], repeats=turns)
+    click = measure([setup.python, "-c", "import click"], repeats=turns)
     yield Line('`python -c "import click"`', click)
-    helped = measure([*OURS, "--help"], repeats=turns)
+    helped = measure([*setup.ours, "--help"], repeats=turns)
     yield at_most("`mlxdoctor --help`", helped, click, "click", 1.2)
-    run = [*OURS, "diagnose", str(FIXTURES / "runs" / "collapse-frequent-token")]
+    run = [*setup.ours, "diagnose", str(FIXTURES / "runs" / "collapse-frequent-token")]
     output = ["-o", str(scratch / "reports")]
     found = measure([*run, "--no-generate", *output], repeats=setup.turns(5), cwd=FIXTURES)
     yield Line("`diagnose --no-generate` of a run, with figures", found)
@@ -86,7 +85,7 @@ def logs(scratch: Path, setup: Setup) -> Iterator[Line]:
         ),
     ):
         # A log alone is inconclusive: exit code 3, and the verdict on the screen.
-        ours = [*OURS, "diagnose", str(file), "--stdout", "json"]
+        ours = [*setup.ours, "diagnose", str(file), "--stdout", "json"]
         found = measure(ours, repeats=setup.turns(5), says='"verdict"')
         title = f"`diagnose --stdout json`, {what}"
         if (program := setup.peer(peer)) is None:

@@ -6,7 +6,6 @@ largest process.
 """
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,7 +42,7 @@ def measured(scratch: Path, setup: Setup) -> Iterator[Line]:
     cores = os.cpu_count() or 1
 
     def gate(pattern: str, jobs: int) -> Measurement:
-        command = [sys.executable, "-m", "mlxdoctor", "gate", f"{folder}/{pattern}/"]
+        command = [*setup.ours, "gate", f"{folder}/{pattern}/"]
         return measure([*command, "--jobs", str(jobs)], repeats=setup.turns(3), cwd=scratch)
 
     few = gate("000" if setup.smallest else "0*", cores)

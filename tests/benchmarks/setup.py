@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fixtures.lab.harness import table
+from fixtures.lab.harness import ROOT, table
 
 #: Exit codes of a command that did its work; 3 is inconclusive, and what Python ends with nowhere.
 DONE = (0, 1, 3)
@@ -40,10 +40,29 @@ class Setup:
             return None
         home = self.peers / name
         if not (home / "bin" / name).exists():
-            venv.create(home, with_pip=True)
-            python = home / "bin" / "python"
-            subprocess.run([python, "-m", "pip", "install", "-q", name], check=True)
+            _install(name, home)
         return str(home / "bin" / name)
+
+    def install_ours(self) -> None:
+        """Install this checkout as a user has it, beside the peers, where there are any.
+
+        Raises:
+            subprocess.CalledProcessError: it cannot be installed.
+        """
+        if self.peers is not None:
+            _install(str(ROOT), self.peers / "mlxdoctor")
+
+    @property
+    def python(self) -> str:
+        """The interpreter that our command is run by."""
+        return str(self.peers / "mlxdoctor/bin/python") if self.peers else sys.executable
+
+    @property
+    def ours(self) -> tuple[str, ...]:
+        """Our command: the installed one, or without peers that of this environment."""
+        if self.peers is None:
+            return (self.python, "-m", "mlxdoctor")
+        return (str(self.peers / "mlxdoctor/bin/mlxdoctor"),)
 
     def version(self, name: str) -> str | None:
         """The installed version of a peer, as pip tells it; None where it is not installed."""
@@ -89,6 +108,13 @@ class Line:
     result: str = ""
     aim: str = ""
     met: bool | None = None
+
+
+def _install(what: str, home: Path) -> None:
+    """Install a package, or a folder of source, into an environment that is made for it."""
+    if not home.exists():
+        venv.create(home, with_pip=True)
+    subprocess.run([home / "bin" / "python", "-m", "pip", "install", "-q", what], check=True)
 
 
 def at_most(what: str, found: Measurement, other: Measurement, peer: str, most: float) -> Line:

@@ -103,9 +103,7 @@ def measured(scratch: Path, setup: Setup, layers: int = 4) -> Iterator[Line]:
     """The rows of the table. The models have the shapes of a 7 B Llama, with so many layers."""
     adapter = peft_adapter(scratch / "adapter", 1 if setup.smallest else ADAPTER_LAYERS)
     file = str(adapter / "adapter_model.safetensors")
-    ours = measure(
-        [sys.executable, "-m", "mlxdoctor", "inspect", str(adapter)], repeats=setup.turns(5)
-    )
+    ours = measure([*setup.ours, "inspect", str(adapter)], repeats=setup.turns(5))
     if (peer := setup.peer("adaptersentry")) is not None:
         theirs = measure([peer, "scan", file])
         yield Line("adaptersentry, every value of 42 MB of factors", theirs)
@@ -143,7 +141,7 @@ def at_real_size(scratch: Path, setup: Setup) -> Iterator[Line]:
     run = scratch / "run"
     run.mkdir()
     _write_real_adapter(run)
-    command = [sys.executable, "-m", "mlxdoctor", "diagnose", str(run), "--stdout", "json"]
+    command = [*setup.ours, "diagnose", str(run), "--stdout", "json"]
     found = measure([*command, "--no-generate"], repeats=3, says='"verdict"')
     yield Line("`diagnose --no-generate` of a run of 135 M parameters", found)
     found = measure(command, repeats=1, says='"verdict"')
