@@ -120,7 +120,7 @@ def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False)
                 "first": int(training.iterations[0]),
             },
         )
-    trial, share = _extent(segment)
+    trial, share = _extent(log)
     if trial or share:
         yield Seen(_EXTENT, {"unit": segment.unit, "trial": trial, "share": share})
     if len(training) and not (log.is_preference or is_told):
@@ -160,14 +160,19 @@ def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False)
         )
 
 
-def _extent(segment: Segment) -> tuple[int | None, float | None]:
+def _extent(log: TrainingLog) -> tuple[int | None, float | None]:
     """Updates of a log that has few, and its part of a pass over the rows where that is small."""
+    segment = log.main
     last = max((int(each.iterations[-1]) for each in segment.series.values()), default=0)
+    # What broke, breaks off or went nowhere is told otherwise.
+    names = segment.series.keys() & {"train_loss", "val_loss"}
+    losses = [segment.series[name].values for name in names]
+    has_fallen = any(fell(each[0], each[-1]) for each in losses if len(each))
+    if log.notes.failures or not has_fallen or last < (segment.announced_iterations or 0):
+        return None, None
     epochs = segment.finite("epoch").values
     is_trial = segment.axis in ("iteration", "step") and 0 < last <= TRIAL
-    # How much of the run is there is told otherwise.
-    is_whole = last >= (segment.announced_iterations or 0)
-    is_part = len(epochs) > 0 and 0.0 < epochs[-1] < PASS and is_whole
+    is_part = len(epochs) > 0 and 0.0 < epochs[-1] < PASS
     return last if is_trial else None, float(epochs[-1]) if is_part else None
 
 

@@ -43,14 +43,7 @@ from tests.checks.log_evidence import LogWriter
                 "iteration 10 to 30)."
             ],
         ),
-        (
-            [2.5],
-            {},
-            [
-                "What ends at iteration 10 shows that training runs, and little of what it learns.",
-                "The training loss is 2.500 (1 report, iteration 10).",
-            ],
-        ),
+        ([2.5], {}, ["The training loss is 2.500 (1 report, iteration 10)."]),
         # A validation before the training says nothing of its end.
         (
             [3.0, 1.0],
@@ -133,6 +126,15 @@ def test_a_closing_summary(logs: LogWriter) -> None:
     assert "A summary at the end of the log has a validation loss of 1.050." in [
         fill(seen.message, seen.measured) for seen in courses(log)
     ]
+
+
+def test_a_trial(logs: LogWriter) -> None:
+    (trial, validation, _) = courses(logs.losses([2.5, 2.0], {1: 2.6, 2: 2.1}, every=1))
+    told = fill(trial.message, trial.measured)
+    assert (
+        told == "What ends at iteration 2 shows that training runs, and little of what it learns."
+    )
+    assert not validation.learned
 
 
 def test_a_small_part_of_a_pass(logs: LogWriter) -> None:
