@@ -108,6 +108,8 @@ def loss_trend(
     figures = partial(_figures, log, _passes(rows, config, log))
     signs = list(_TABLE.signs(Columns(segment.series, figures), segment.unit))
     by_code = {sign.symptom: sign for sign in signs if isinstance(sign, Sign)}
+    if "validation-diverged" in by_code:
+        by_code.pop("overfitting", None)
     if "overfitting" in by_code:
         by_code.pop("by-heart", None)
     yield from (sign for sign in signs if isinstance(sign, Unsought))

@@ -68,7 +68,7 @@ def series_facts(log: TrainingLog) -> Iterator[Sign | Unsought | Seen]:
     yield from _TABLE.signs(Columns(columns, figures), log.main.unit, _WITH_OWN_CHECK)
     others = {name: series.finite for name, series in log.main.series.items()}
     # Of the rest, what is reported most often first.
-    order = sorted(others, key=lambda name: (_PLACES.get(name, len(_PLACES)), -len(others[name])))
+    order = sorted(others, key=lambda name: (_place(name, others[name]), -len(others[name])))
     told = [
         _course(name, others[name])
         for name in order
@@ -81,6 +81,12 @@ def series_facts(log: TrainingLog) -> Iterator[Sign | Unsought | Seen]:
             {"columns": "; ".join(told[:_MOST]), "levels": "medians" if is_noisy else None},
         )
     yield from _beside_a_guess(log.main)
+
+
+def _place(name: str, series: Series) -> float:
+    """Where a column is told: a part of the reward that never changes right behind the whole."""
+    is_still = name.startswith("reward") and len(series) > 1 and series.facts.is_constant
+    return 0.5 if is_still and name not in _PLACES else _PLACES.get(name, len(_PLACES))
 
 
 def _beside_a_guess(segment: Segment) -> Iterator[Seen]:

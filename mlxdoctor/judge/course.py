@@ -30,6 +30,8 @@ FALLING = 0.05
 REST = 0.1
 #: Nats, and the larger loss over the smaller, from which on the two losses stand apart.
 APART, TIMES = 0.2, 1.25
+#: Share of the run by which a fall is early, and of a loss that a small fall has at most.
+EARLY, SMALL = 2 / 3, 0.15
 #: Nats of a gap between the two that is told beside few validations.
 WIDE = 0.5
 #: Nats above which a loss is told as a perplexity, too: of text that the model can hardly predict.
@@ -47,6 +49,8 @@ MOST = 3
 #: Updates after which little is learned for good: after ten, 62 sound runs of real text have 0.15
 #: and more of the fall of their loss before them.
 TRIAL = 12
+#: Share of a loss by which one of few reports has fallen.
+SHOWN = 0.01
 #: Share of a pass over the rows below which most were never seen.
 PASS = 0.25
 
@@ -73,8 +77,9 @@ _FELL = (
     "{unit} {last_at})| at {unit} {last_at}][, by {share:.1%} in all][; it was lowest at {unit} "
     "{lowest_at} ({lowest:.3f})].[ On the way it rose to {peak:.3f} at {unit} {peak_at}.]"
     "[ Nine tenths of the fall came by {unit} {by}, and the other {after:,} {unit}s brought "
-    "{brought:.3f} at most.| Nine tenths of the fall came by {unit} {by}.| It still falls at the "
-    "end{falling}.]"
+    "{brought:.3f} at most.| Nine tenths of the fall came by {unit} {by}, and the other {after:,} "
+    "{unit}s brought about {gained:.3f}.| Nine tenths of the fall came by {unit} {by}.| It still "
+    "falls at the end{falling}.]"
     "[ It falls in {steps:* step}, one after every {stride:,} {unit}s: so it does with each epoch "
     "where rows are learned by heart.]"
     "[ It ends {below:.2f} below the validation loss.| It ends {above:.2f} above the validation "
@@ -142,8 +147,12 @@ def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False)
         yield _course(segment, "training loss", training, 0.0 if log.is_preference else gap)
     if told := closing(segment):
         yield Seen("A summary at the end of the log has {told}.", {"told": ", ".join(told)})
-    if log.notes.test_loss is not None:
-        yield Seen("The test loss is {test_loss:.3f}.", {"test_loss": log.notes.test_loss})
+    if (test_loss := log.notes.test_loss) is not None:
+        above = test_loss - held_out_last if held_out_last is not None else 0.0
+        yield Seen(
+            "The test loss is {test_loss:.3f}[, {above:.2f} above the last validation].",
+            {"test_loss": test_loss, "above": above if above >= APART else None},
+        )
     others = [_of_another(one) for one in log.segments if one is not segment]
     if told := list(filter(None, others)):
         more = len(told) - MOST
@@ -167,7 +176,7 @@ def _extent(log: TrainingLog) -> tuple[int | None, float | None]:
     # What broke, breaks off or went nowhere is told otherwise.
     names = segment.series.keys() & {"train_loss", "val_loss"}
     losses = [segment.series[name].values for name in names]
-    has_fallen = any(fell(each[0], each[-1]) for each in losses if len(each))
+    has_fallen = any(each[-1] <= (1.0 - SHOWN) * each[0] for each in losses if len(each))
     if log.notes.failures or not has_fallen or last < (segment.announced_iterations or 0):
         return None, None
     epochs = segment.finite("epoch").values
@@ -239,9 +248,12 @@ def _fall(losses: Series, last: float, gap: float, *, is_held_out: bool) -> dict
     floor = min(facts.lowest, last) if is_held_out else last
     # Of many reports a level counts, and no single low one.
     width = facts.edge if is_many else 1
-    is_low = smoothed(values, width) <= floor + REST * (facts.first - floor)
-    by = int(np.argmax(is_low)) + width // 2 if is_low.any() else len(values) - 1
-    is_early = len(values) > 3 and places[by] - places[0] <= (places[-1] - places[0]) / 2
+    limit = floor + REST * (facts.first - floor)
+    levels = smoothed(values, width)
+    is_low = levels <= limit
+    from_there = int(np.argmax(is_low)) if is_low.any() else len(values) - 1
+    by = from_there + int(np.argmax(values[from_there:] <= limit))
+    is_early = len(values) > 3 and places[by] - places[0] <= EARLY * (places[-1] - places[0])
     # What is hardly more than the noise came at no time.
     is_early &= not (is_many and facts.first - floor <= NOISES * facts.noise)
     falls_on = len(values) > 2 and values[-2] - last >= FALLING * (facts.first - last)
@@ -252,13 +264,14 @@ def _fall(losses: Series, last: float, gap: float, *, is_held_out: bool) -> dict
         "lowest_at": facts.lowest_at if is_held_out and facts.lowest < last else None,
         "lowest": facts.lowest,
         "perplexity": math.exp(last) if UNREADABLE <= last < 20.0 else None,
-        "share": None if fell(facts.first, last) else 1.0 - last / facts.first,
+        "share": share if (share := 1.0 - last / facts.first) < SMALL else None,
         "peak": facts.highest if facts.highest >= PEAK * facts.first and has_peak else None,
         "peak_at": facts.highest_at,
         "by": int(places[by]) if is_early else None,
         "after": int(places[-1] - places[by]),
         # Of noisy reports two single ones tell nothing of what lies between.
         "brought": float(values[by]) - floor if is_held_out else None,
+        "gained": max(float(levels[from_there]) - floor, 0.0) if is_many else None,
         "falling": "" if is_held_out and falls_on else None,
     }
     at, levels = blocks(places, values)

@@ -5,6 +5,7 @@ bounds for; `diagnose` and the watch share them.
 """
 
 import math
+import re
 
 import numpy as np
 
@@ -28,6 +29,8 @@ CHANCE = 2.0
 DEPARTED = 0.5
 #: Seconds of a validation that looked at rows.
 LOOKED = 0.05
+#: A column that only rows that were looked at can have.
+_HELD_OUT_SCORE = re.compile(r"(?:eval|val|validation)_.*(?:accuracy|acc|f1|entropy)")
 #: Words of a metric that tells more of training on preferences than its loss.
 REWARDS = frozenset({"reward", "rewards", "margin", "margins", "r"})
 
@@ -90,7 +93,17 @@ def _broken(segment: Segment) -> dict[str, Measurement]:
     took = segment.finite("val_seconds").facts.highest
     first = validation.facts.non_finite.first
     follows = first is not None and bool((losses.iterations > first).any())
-    return {"took": took, "is_broken": took >= LOOKED and first is not None and not follows}
+    names = (name for name in segment.series if _HELD_OUT_SCORE.fullmatch(name))
+    beside = next((name for name in names if len(segment.finite(name))), None)
+    scores = segment.finite(beside or "").facts
+    looked = took >= LOOKED and not follows
+    return {
+        "took": took if took >= LOOKED else None,
+        "beside": beside and beside.replace("_", " "),
+        "beside_lowest": scores.lowest,
+        "beside_highest": scores.highest,
+        "is_broken": first is not None and (looked or beside is not None),
+    }
 
 
 def _validated(segment: Segment) -> dict[str, Measurement]:

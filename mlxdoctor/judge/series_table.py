@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mlxdoctor.evidence.training_log import Series
 from mlxdoctor.finding import ADVISED, Measurement, Severity, Sign, Symptom, Unsought
@@ -265,6 +266,7 @@ def figures(series: Series) -> dict[str, Measurement]:
     if facts.last > 0:
         # How near the last value is to the lowest.
         named["held"] = facts.lowest / facts.last
+    named |= _extremes(values, series.finite.iterations, facts.median)
     # A sound run's gradients begin high.
     if len(values) > SETTLING and facts.median > 0:
         named["late_peak"] = float(values[SETTLING:].max() / facts.median)
@@ -272,6 +274,21 @@ def figures(series: Series) -> dict[str, Measurement]:
         # Printed with four decimals, a rate that decays is 0.0001 and then 0.
         is_coarse = above.max() < 1e-3 and np.allclose(above, np.round(above, 4), rtol=1e-9)
         named["abrupt"] = 0.0 if is_coarse else float(above[-1] / above.max())
+    return named
+
+
+def _extremes(
+    values: NDArray[np.float64], at: NDArray[np.int64], median: float
+) -> dict[str, Measurement]:
+    """Where the highest value stands, from 0 to 1, and how far below the others the lowest lies."""
+    if len(values) < 2:
+        return {}
+    named: dict[str, Measurement] = {"peak_place": int(np.argmax(values)) / (len(values) - 1)}
+    # The first report may count what is made ready.
+    lowest = 1 + int(np.argmin(values[1:]))
+    if values[lowest] > 0.0:
+        named["dip"] = median / float(values[lowest])
+        named |= {"dipped": float(values[lowest]), "dipped_at": int(at[lowest])}
     return named
 
 

@@ -177,7 +177,11 @@ def records(
         ([0.0] * 2, {"reward_std": 0.0, LENGTH: 1.0}, {"ends-at-once": "warning"}),
         ([0.5] * 20, {"kl": [0.1 * i for i in range(20)]}, {"left-reference": "warning"}),
         # At once, by thousands.
-        ([0.0] * 3, {"kl": [10833.0, 1678.4, 65.0]}, {"left-reference": "error", "no-signal": "warning"}),
+        (
+            [0.0] * 3,
+            {"kl": [10833.0, 1678.4, 65.0]},
+            {"left-reference": "error", "no-signal": "warning"},
+        ),
         ([0.5] * 20, {"kl": [0.01 * i for i in range(20)]}, {}),
         # They follow the length.
         (EARNED, {LENGTH: LONGER, CUT_OFF: CUT}, {"follows-length": "error"}),
@@ -210,7 +214,7 @@ def test_what_was_learned_and_since_when_nothing_is(logs: LogWriter) -> None:
     assert [seen.learned for seen in judge(preferences, risen).seen] == [True]
     lost = finding(judge(preferences, records(logs, [0.5] * 30, **SPREAD)), "no-signal")
     assert (lost.severity, lost.onset) == ("warning", 11)
-    assert "from report 11 on" in lost.message
+    assert "first at report 11" in lost.message
 
 
 @pytest.mark.parametrize(

@@ -164,12 +164,12 @@ def _records(document: Any) -> Iterator[Mapping[str, Any]]:
     histories = {"": document}
     if isinstance(document, dict):
         # Those of the usual names first, else any list of counted records.
-        usual = {key: document[key] for key in _HISTORIES if document.get(key)}
+        usual = {key: each for key, each in document.items() if each and key.endswith(_HISTORIES)}
         histories = usual or document
     for key, history in histories.items():
         for entry in history if isinstance(history, list) else ():
             is_counted = isinstance(entry, dict) and not _COUNTED.isdisjoint(entry)
-            if is_counted or (isinstance(entry, dict) and key in ("", *_HISTORIES)):
+            if is_counted or (isinstance(entry, dict) and (not key or key in usual)):
                 yield entry
 
 

@@ -66,7 +66,7 @@ _REPORTED = re.compile(rf"({NUMBER}){_AT}?")
 _STEP = re.compile(r"\b(?:iter|iteration|step)s?\W{0,4}\d", re.IGNORECASE)
 #: A report that says itself when it was made, and a validation before all.
 _ITER = re.compile(r"\bIter(?:ation)?\s{1,4}\d{1,9}:")
-_INITIAL = re.compile(r"^\W{0,12}[Ii]nitial\s(?=(?:[Vv]al|[Ee]val)\w{0,8}\s[Ll]oss\b)")
+_INITIAL = re.compile(r"^\W{0,12}[Ii]nitial\s(?=(?:[Vv]al|[Ee]val)\w{0,8}[\s_][Ll]oss\b)")
 #: What may be a report behind a bar.
 _REPORT = re.compile(r"Iter|iter|step|Step|epoch|Epoch|\{['\"]")
 #: What a bar says of its own speed.

@@ -140,7 +140,8 @@ class _Rows:
     def axis(self) -> Axis:
         """What the steps of the rows count."""
         counted = [shape for shape in self.shapes if shape.step is not None]
-        if counted:
+        # A loss from before the training names its place, be it the only one.
+        if counted and np.nanmax(self.named, initial=0.0) > 0.0:
             return min(counted, key=lambda shape: shape.role).axis
         epochs = _filled(self.epochs)[self.roles == TRAIN]
         whole = len(epochs) > 0 and bool(np.all(epochs == np.rint(epochs)))
@@ -150,7 +151,8 @@ class _Rows:
         training = np.flatnonzero((self.roles == TRAIN) & np.isfinite(self.named))
         epoch = _filled(self.epochs, -np.inf)[training]
         steps = self.named[training]
-        anew = np.flatnonzero((steps[1:] <= steps[:-1]) & (epoch[1:] > epoch[:-1])) + 1
+        is_later = (epoch[1:] > epoch[:-1]) & np.isfinite(epoch[:-1])
+        anew = np.flatnonzero((steps[1:] <= steps[:-1]) & is_later) + 1
         if not len(anew):
             return self.named
         offset = np.zeros(len(self.named))
@@ -182,14 +184,21 @@ class _Rows:
         for end in (*sorted(beginnings), len(clock)):
             rows = np.arange(begin, end)
             again = self._repeated(rows, clock, reported) if kept else 0
+            news: dict[tuple[int, float], list[int]] = {}
+            # Nothing can repeat what a run of all rows reports.
+            for place in rows[again:].tolist() if kept or end < len(clock) else ():
+                news.setdefault((int(self.roles[place]), float(clock[place])), []).append(place)
             if not again and kept:
-                yield np.concatenate(kept), repeats
-                kept, repeats, reported = [], 0, {}
+                before = np.concatenate(kept)
+                # A short table, of which the whole follows.
+                is_part = self._repeated(before, clock, news) == len(before)
+                if not is_part:
+                    yield before, repeats
+                kept, reported, repeats = [], {}, repeats + len(before) if is_part else 0
             repeats += again
             kept.append(rows[again:])
-            # Nothing can repeat what the last rows report.
-            for place in rows[again:].tolist() if end < len(clock) else ():
-                reported.setdefault((int(self.roles[place]), float(clock[place])), []).append(place)
+            for key, places in news.items():
+                reported.setdefault(key, []).extend(places)
             begin = end
         yield np.concatenate(kept), repeats
 

@@ -112,8 +112,9 @@ class Segment:
         """
         losses, epochs = self.get("val_loss"), self.get("epoch")
         if self.axis == "row" and losses is not None and epochs is not None and len(losses):
-            # Of a trainer that counts epochs alone.
+            # Of a trainer that counts epochs alone; or before all reports that name one.
             is_first = losses.iterations[0] == epochs.iterations[0] and epochs.values[0] == 0.0
+            is_first |= losses.iterations[0] == 0 < epochs.iterations[0]
             return float(losses.values[0]) if is_first else None
         # Trainers that count steps evaluate after the step, so theirs begins at 0.
         latest = {"iteration": 1, "step": 0}.get(self.axis)
