@@ -25,6 +25,7 @@ says, which is made for it.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import PurePath
 
 import numpy as np
@@ -162,8 +163,10 @@ _TELLING = (
 )
 def log_failures(log: TrainingLog) -> Iterator[Sign | Seen]:
     segment = log.main
-    reached, announced = _reached(log), segment.announced_iterations
+    reached, announced, unit = _reached(log), segment.announced_iterations, segment.unit
     is_short = _is_short(log, reached)
+    if segment.axis == "row" and (bar := _bar(log)) is not None:
+        (reached, announced), unit, is_short = bar, "step", True
     # What breaks off once the training is over is a later program, or a later cell.
     ends = [line for line in log.notes.ended if line > segment.last_line > 0 and not is_short]
     over = min(ends, default=math.inf)
@@ -186,7 +189,7 @@ def log_failures(log: TrainingLog) -> Iterator[Sign | Seen]:
     yield from _warned(log)
     if is_short and not fatal:
         measured: dict[str, Measurement] = {"reached": reached, "announced": announced}
-        yield Sign("ends-early", {"unit": segment.unit, **measured}, onset=reached)
+        yield Sign("ends-early", {"unit": unit, **measured}, onset=reached)
     yield from _without_loss(log)
 
 
@@ -200,14 +203,29 @@ def _reached(log: TrainingLog) -> int | None:
     return max(places, default=None)
 
 
+def _bar(log: TrainingLog) -> tuple[int, int] | None:
+    """How far the bar behind the last report came, and of how much, where that is not the end."""
+    bars = [
+        (step, total)
+        for total, (step, line) in log.notes.bars.items()
+        if line >= log.main.last_line > 0
+    ]
+    step, total = max(bars, key=itemgetter(1), default=(0, 0))
+    return (step, total) if step < UNFINISHED * total and not _is_summed_up(log) else None
+
+
+def _is_summed_up(log: TrainingLog) -> bool:
+    """Whether the trainer sums up, as trainers do when they are done."""
+    return "mean_loss" in log.notes.header or bool(closing(log.main))
+
+
 def _is_short(log: TrainingLog, reached: int | None) -> bool:
     """Whether the log ends before the iterations that it announced."""
     segment = log.main
     announced = segment.announced_iterations
     if reached is None or announced is None or segment.axis not in ("iteration", "step"):
         return False
-    # Trainers sum up when they are done.
-    if "mean_loss" in log.notes.header or closing(segment):
+    if _is_summed_up(log):
         return False
     # A report that would come next must fit before the announced end.
     return reached < UNFINISHED * announced and reached + _interval(segment) <= announced
@@ -259,11 +277,13 @@ def _without_loss(log: TrainingLog) -> Iterator[Seen]:
         "M trained parameters": f"{few:.4g}" if few else None,
     }
     clauses = [f"{value} {words}" for words, value in told.items() if value]
+    steps = header.get("steps", "").replace(",", "")
+    step, _ = log.notes.bars.get(int(steps), (None, 0)) if steps.isdecimal() else (None, 0)
     if clauses and "mean_loss" not in header and not log.main.reports:
         yield Seen(
             "No loss could be read in the log[: it ends at step {step} of {steps}]. It speaks of "
             "{told}.",
-            {"step": header.get("step"), "steps": header.get("steps"), "told": ", ".join(clauses)},
+            {"step": step, "steps": header.get("steps"), "told": ", ".join(clauses)},
         )
 
 

@@ -49,7 +49,7 @@ LEARNED = {"held_out_margin": (0.05, 0.0), "margin": (0.05, 3.0), "reward": (0.0
 #: The share of groups without a spread from which on it is all of them, but for rounding.
 ALL_GROUPS = 0.99
 #: Reports of a reward in which a policy that learns anything has earned more.
-MANY = 20
+MANY = 10
 #: A spread below half of the last printed digit.
 NO_SPREAD = 0.0005
 #: Twice the largest beta that SimPO's authors use, and one at which a hundredth of a nat counts as
@@ -143,7 +143,12 @@ def _learned(columns: Mapping[str, Series]) -> Iterator[Seen]:
     facts = columns["reward"].facts if "reward" in columns else None
     if facts is not None and facts.points >= MANY and abs(fall_in_noises(facts)) <= CHANCE:
         yield Seen(
-            "In {points} reports the mean reward stays where it began, from {start:.3f} to "
-            "{end:.3f}: nothing that it pays for was learned.",
-            {"points": facts.points, "start": facts.start, "end": facts.end},
+            "In {points} reports the mean reward does not rise: it is {start:.3f} at the start and "
+            "{end:.3f} at the end, beside a noise of {noise:.2g} a report.",
+            {
+                "points": facts.points,
+                "start": facts.start,
+                "end": facts.end,
+                "noise": facts.noise,
+            },
         )

@@ -245,6 +245,26 @@ def test_an_early_end_as_transformers_shows_it(
     assert ("ends-early" in severities(outcome)) is hit
 
 
+@pytest.mark.parametrize(
+    ("bars", "hit"),
+    [
+        ([" 25%|##5  | 25/100 [00:10<00:30]", " 50%|##   | 50/100 [00:20<00:20]"], True),
+        (["100%|#####| 99/100 [00:10<00:30]", "100%|#####| 100/100 [00:20<00:20]"], False),
+        # Of an evaluation, which was made twice, and of the rows.
+        (["100%|#####| 20/20 [00:10<00:30]", " 50%|##   | 10/20 [00:20<00:20]"], False),
+        (["Map:  50%|##   | 10/20 [00:20<00:20]"] * 2, False),
+    ],
+)
+def test_an_early_end_that_only_a_bar_shows(
+    logs: LogWriter, bars: Sequence[str], hit: bool
+) -> None:
+    reports = ["{'loss': 2.0, 'grad_norm': 1.0, 'epoch': 0.1}"] * 2
+    lines = [line for pair in zip(reports, bars, strict=True) for line in pair]
+    outcome = judge(log_failures, logs.text(*lines))
+    assert ("ends-early" in severities(outcome)) is hit
+    assert not hit or "step 50 of 100" in finding(outcome, "ends-early").message
+
+
 def test_an_earlier_start_that_failed(logs: LogWriter) -> None:
     log = logs.text(
         *HEAD,

@@ -47,6 +47,19 @@ CLIMBS = (2.65, 1.4, 1.2, 1.127, 1.16, 1.23, 1.28)
         (decay(30, 2.2, 2.02, 0.01), {1: 1.95, 100: 2.07, 200: 2.02, 300: 2.0}, {}, ""),
         # Training rows may be harder than those validated on.
         (decay(30, 2.4, 2.0), {1: 1.95, 150: 1.8, 300: 1.7}, {"head": FRESH}, ""),
+        # Rows that are learned by heart take the training loss down.
+        (
+            [1.894, 1.523, 2.108],
+            {1: 2.994, 10: 3.102, 20: 4.441, 30: 7.298},
+            {},
+            "validation-diverged error",
+        ),
+        (
+            [1.894, 1.523, 0.408],
+            {1: 2.994, 10: 3.102, 20: 4.441, 30: 7.298},
+            {},
+            "overfitting error",
+        ),
         # Where a log from the middle began is not known.
         ([4.0, 4.1, 6.5, 6.4, 6.6, 6.4, 6.5], {}, {"first": 500, "head": FRESH}, ""),
         # A loss that is low already need not fall.

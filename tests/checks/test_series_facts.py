@@ -117,9 +117,15 @@ COLUMNS = {
         ([5.0, 4.0, 4.5, 4.0, 1.8e8], "gradient-exploded warning"),
         ([4.2] * 8 + [421.0], "gradient-exploded warning"),
         ([4.2] * 8 + [419.0], ""),
+        # What goes on as before is a fact.
+        ([4.2] * 8 + [421.0] + [4.2] * 8, "gradient-exploded info"),
         ([0.1] * 8 + [90.0], ""),
         # Sound runs begin high.
         ([5044.0] + [4.2] * 12, ""),
+    ],
+    "It/sec": [
+        ([1.6, 1.5, 0.07, 1.6, 1.5], "speed-dipped info"),
+        ([0.07, 1.5, 1.6, 1.6, 1.5], ""),
     ],
     "skipped": [([4], "batches-skipped warning"), ([0], "")],
     "Peak mem 30 GB, Tokens/sec": [

@@ -362,6 +362,22 @@ def test_a_line_of_several_reports_and_a_loss_before_training(tmp_path: Path) ->
     assert segment.series["train_loss"].iterations.tolist() == [10, 20]
 
 
+def test_a_loss_before_reports_that_name_no_step(tmp_path: Path) -> None:
+    rows = "\n".join(f"{{'loss': {3 - i}, 'epoch': {i / 4}}}" for i in (1, 2))
+    evaluated = "{'eval_loss': 0.4, 'epoch': 0.5}"
+    (segment,) = read(tmp_path / "a.log", f"Initial eval_loss: 0.9\n{rows}\n{evaluated}").segments
+    assert (segment.axis, segment.base_val_loss) == ("row", 0.9)
+    assert segment.series["val_loss"].iterations.tolist() == [0, 2]
+
+
+def test_a_table_of_which_the_whole_follows_is_no_run_of_its_own(tmp_path: Path) -> None:
+    table = "Step,Training Loss,Validation Loss\n100,1.6690,1.59\n200,1.5217,1.51\n"
+    rows = [(50, 2.0019, 0.1), (100, 1.669, 0.2), (150, 1.5483, 0.3), (200, 1.5217, 0.4)]
+    reports = [f"{{'loss': {loss}, 'epoch': {epoch}, 'step': {at}}}" for at, loss, epoch in rows]
+    (segment,) = read(tmp_path / "a.txt", table + "\n".join(reports)).segments
+    assert segment.series["train_loss"].iterations.tolist() == [50, 100, 150, 200]
+
+
 @pytest.mark.parametrize("mark", ["Starting training..., iters: 100", "FULL run (rank 16)"])
 def test_the_untouched_model_validated_anew_begins_a_run(tmp_path: Path, mark: str) -> None:
     """Its loss is the same again, and the training goes on at a later iteration."""

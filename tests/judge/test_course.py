@@ -117,15 +117,18 @@ def test_of_a_training_loss_alone(
     assert seen.fell is ("by 3.5%" not in part)
 
 
-def test_a_closing_summary(logs: LogWriter) -> None:
+@pytest.mark.parametrize("last", [20, 1])
+def test_a_closing_summary(logs: LogWriter, last: int) -> None:
     log = logs.text(
-        "Iter 1: Val loss 2.4, Val took 1.0s",
-        "Iter 10: Train loss 1.3, It/sec 1.0",
+        f"Iter {last}: Val loss 2.4, Val took 1.0s",
+        "Iter 20: Train loss 1.3, It/sec 1.0",
         "  Final val loss:       1.05",
     )
-    assert "A summary at the end of the log has a validation loss of 1.050." in [
-        fill(seen.message, seen.measured) for seen in courses(log)
-    ]
+    told = [fill(seen.message, seen.measured) for seen in courses(log)]
+    summed = "A summary at the end of the log has a validation loss of 1.050." in told
+    assert summed == (last == 20)
+    # Else it is the last validation.
+    assert told[0].endswith("to 1.050 at iteration 20.") == (last == 1)
 
 
 def test_a_trial(logs: LogWriter) -> None:

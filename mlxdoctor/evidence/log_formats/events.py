@@ -41,8 +41,8 @@ _MODE = re.compile(
     r"|^\s{0,4}Starting ([A-Z][A-Za-z]{0,9}PO|KTO|RLOO) Training\b",
     re.IGNORECASE,
 )
-#: A progress bar, by its step and how many there are to be.
-_BAR = re.compile(r"\|\s{0,4}(\d{1,9})/(\d{1,9}) \[\d")
+#: A progress bar that says nothing of itself, by its step and how many there are to be.
+_BAR = re.compile(r"(?:^|\])[^\w:]{0,99}\d{1,3}%\|[^|]{0,99}\|\s{0,4}(\d{1,9})/(\d{1,9}) \[\d")
 _TEST = re.compile(r"[Tt]est[ _]loss:?\s+([\w.+-]+?)(?:,\s*Test ppl\s+[\w.+-]+?)?\.?\s*$")
 _VERSION = re.compile(
     r"\b(mlx(?:[-_](?:lm(?:[-_]lora)?|vlm|tune))?|unsloth(?:_zoo)?|transformers|torch)"
@@ -151,15 +151,14 @@ class Events(LineFormat):
                 if entry == "steps":
                     self.notes.announce(number, _amount(value))
                 is_known = True
-        if not is_known:
-            self._note_step(line)
+        for bar in _BAR.finditer(line) if not is_known and "%|" in line else ():
+            self._drawn(number, int(bar[1]), int(bar[2]))
         return is_known
 
-    def _note_step(self, line: str) -> None:
-        """Note how far a progress bar of the announced steps has come."""
-        bar = _BAR.search(line) if self.notes.announced else None
-        if bar is not None and int(bar[2]) == self.notes.announced[-1][1]:
-            self.notes.header["step"] = bar[1]
+    def _drawn(self, number: int, step: int, total: int) -> None:
+        """Note how far a progress bar has come; one that begins anew has come to its end."""
+        last, _ = self.notes.bars.get(total, (0, 0))
+        self.notes.bars[total] = (step if step >= last else total, number)
 
 
 def _amount(text: str) -> float:

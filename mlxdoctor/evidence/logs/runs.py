@@ -336,7 +336,19 @@ class _Rows:
                 again = np.flatnonzero((np.diff(at) == 0) & (np.diff(values) == 0.0)) + 1
                 at, values = np.delete(at, again), np.delete(values, again)
             series[name] = Series(at, values)
+        _close(series)
         return series
+
+
+def _close(series: dict[str, Series]) -> None:
+    """Take a validation that the trainer sums up with for the last one, where it has no later."""
+    told, losses = series.get("last_val_loss"), series.get("val_loss")
+    if told is None or losses is None or len(told) > 1:
+        return
+    if told.iterations[0] > losses.iterations[-1]:
+        at = np.append(losses.iterations, told.iterations)
+        series["val_loss"] = Series(at, np.append(losses.values, told.values))
+        del series["last_val_loss"]
 
 
 def _epoch_in(shape: Shape) -> int | None:
