@@ -30,7 +30,7 @@ from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.evidence.logs.metric_names import ROLES
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.finding import Seen, Sign, Unsought
-from mlxdoctor.judge.curve import level_of, loss_figures
+from mlxdoctor.judge.curve import CHANCE, fall_in_noises, level_of, loss_figures
 from mlxdoctor.judge.series_table import Columns, SeriesTable
 
 #: Columns with a check of their own: of these only the patterns that name them are reported.
@@ -41,7 +41,7 @@ _TABLE = SeriesTable.read("series_facts.toml")
 #: Columns of counts and clocks, and those that other sentences speak of.
 _UNTOLD = re.compile(
     r"(?:last_)?(?:train|val)_loss|epoch|micro|.*_of|.*tokens.*|.*(?:time|seconds|runtime|elapsed).*|eta"
-    r"|.*per_(?:second|iteration)|peak_memory_gb|percentage|.*steps?|lr|learning_rate"
+    r"|.*flos|.*per_(?:second|iteration)|peak_memory_gb|percentage|.*steps?|lr|learning_rate"
 )
 #: What is told before other columns, in this order: what a policy earns, how far it went for it,
 #: and whether anything moved it.
@@ -75,7 +75,7 @@ def series_facts(log: TrainingLog) -> Iterator[Sign | Unsought | Seen]:
         if len(others[name]) and not _UNTOLD.fullmatch(name)
     ]
     if told:
-        is_noisy = any(", between" in clause for clause in told[:_MOST])
+        is_noisy = any(" from " in clause and ", between" in clause for clause in told[:_MOST])
         yield Seen(
             "The log also has {columns}[ (of noisy ones {levels} at the start and the end)].",
             {"columns": "; ".join(told[:_MOST]), "levels": "medians" if is_noisy else None},
@@ -117,8 +117,11 @@ def _course(name: str, series: Series) -> str:
     beyond = max(high - max(facts.first, facts.last), min(facts.first, facts.last) - low)
     if beyond <= 0.2 * (high - low):
         return f"{words} from {shown(facts.first)} to {shown(facts.last)}"
-    # Of noisy reports the first and the last are any: their levels tell.
-    told = [f"from {shown(facts.start)} to {shown(facts.end)}"] if facts.edge > 2 else []
+    # Of noisy reports the first and the last are any: their levels tell, where they differ.
+    is_course = facts.edge > 2 and abs(fall_in_noises(facts)) > CHANCE
+    told = [f"around {shown(facts.median)}"]
+    if is_course:
+        told = [f"from {shown(facts.start)} to {shown(facts.end)}"]
     told.append(f"between {shown(low)} and {shown(high)}")
     if facts.zeros.share >= _OFTEN:
         told.append(f"0 in {facts.zeros.count} of {len(series)} reports")

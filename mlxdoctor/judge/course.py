@@ -77,9 +77,8 @@ _FELL = (
     "{unit} {last_at})| at {unit} {last_at}][, by {share:.1%} in all][; it was lowest at {unit} "
     "{lowest_at} ({lowest:.3f})].[ On the way it rose to {peak:.3f} at {unit} {peak_at}.]"
     "[ Nine tenths of the fall came by {unit} {by}, and the other {after:,} {unit}s brought "
-    "{brought:.3f} at most.| Nine tenths of the fall came by {unit} {by}, and the other {after:,} "
-    "{unit}s brought about {gained:.3f}.| Nine tenths of the fall came by {unit} {by}.| It still "
-    "falls at the end{falling}.]"
+    "{brought:.3f} at most.| Nine tenths of the fall came by {unit} {by}.| It still falls at the "
+    "end{falling}.]"
     "[ It falls in {steps:* step}, one after every {stride:,} {unit}s: so it does with each epoch "
     "where rows are learned by heart.]"
     "[ It ends {below:.2f} below the validation loss.| It ends {above:.2f} above the validation "
@@ -177,7 +176,8 @@ def _extent(log: TrainingLog) -> tuple[int | None, float | None]:
     names = segment.series.keys() & {"train_loss", "val_loss"}
     losses = [segment.series[name].values for name in names]
     has_fallen = any(each[-1] <= (1.0 - SHOWN) * each[0] for each in losses if len(each))
-    if log.notes.failures or not has_fallen or last < (segment.announced_iterations or 0):
+    is_open = log.notes.bars or last < (segment.announced_iterations or 0)
+    if log.notes.failures or not has_fallen or is_open:
         return None, None
     epochs = segment.finite("epoch").values
     is_trial = segment.axis in ("iteration", "step") and 0 < last <= TRIAL
@@ -249,8 +249,7 @@ def _fall(losses: Series, last: float, gap: float, *, is_held_out: bool) -> dict
     # Of many reports a level counts, and no single low one.
     width = facts.edge if is_many else 1
     limit = floor + REST * (facts.first - floor)
-    levels = smoothed(values, width)
-    is_low = levels <= limit
+    is_low = smoothed(values, width) <= limit
     from_there = int(np.argmax(is_low)) if is_low.any() else len(values) - 1
     by = from_there + int(np.argmax(values[from_there:] <= limit))
     is_early = len(values) > 3 and places[by] - places[0] <= EARLY * (places[-1] - places[0])
@@ -258,6 +257,7 @@ def _fall(losses: Series, last: float, gap: float, *, is_held_out: bool) -> dict
     is_early &= not (is_many and facts.first - floor <= NOISES * facts.noise)
     falls_on = len(values) > 2 and values[-2] - last >= FALLING * (facts.first - last)
     has_peak = facts.highest - facts.first >= PEAK_NOISES * facts.noise
+    brought = float(values[by]) - floor
     named: dict[str, Measurement] = {
         "last": last,
         "level_of": None if is_held_out else level_of(facts),
@@ -270,8 +270,7 @@ def _fall(losses: Series, last: float, gap: float, *, is_held_out: bool) -> dict
         "by": int(places[by]) if is_early else None,
         "after": int(places[-1] - places[by]),
         # Of noisy reports two single ones tell nothing of what lies between.
-        "brought": float(values[by]) - floor if is_held_out else None,
-        "gained": max(float(levels[from_there]) - floor, 0.0) if is_many else None,
+        "brought": brought if is_held_out and brought >= VISIBLE / 2 else None,
         "falling": "" if is_held_out and falls_on else None,
     }
     at, levels = blocks(places, values)
