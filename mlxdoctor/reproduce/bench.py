@@ -66,7 +66,8 @@ class Failure:
         findings = (finding for outcome in of_training for finding in outcome.findings)
         looked = [outcome.check for outcome in of_training if outcome.status in LOOKED]
         codes = [(finding.code, finding.severity.value) for finding in findings]
-        return signs(codes, self.knowledge, looked)
+        unsought = (code for outcome in of_training for code in outcome.unsought)
+        return signs(codes, self.knowledge, looked, unsought)
 
     @property
     def everything(self) -> Question:

@@ -31,11 +31,13 @@ class Signs:
     Attributes:
         codes: finding -> its severity.
         looked: names of the checks that looked.
+        unsought: codes that these could not look for.
     """
 
     codes: Mapping[str, Severity]
     looked: frozenset[str]
     knowledge: KnowledgeBase
+    unsought: frozenset[str] = frozenset()
 
     @property
     def all(self) -> frozenset[str]:
@@ -75,14 +77,21 @@ class Signs:
         foreign: set[str] = set()
         for sign in other.errors - self.all:
             group = self.knowledge.groups.get(sign)
-            checks = {code.split(".", 1)[0] for code in (group.codes if group else (sign,))}
-            if checks <= self.looked and not (group and group.gradual):
+            codes = set(group.codes if group else (sign,))
+            checks = {code.split(".", 1)[0] for code in codes}
+            was_sought = checks <= self.looked and self.unsought.isdisjoint(
+                codes & other.codes.keys()
+            )
+            if was_sought and not (group and group.gradual):
                 foreign.add(sign)
         return frozenset(foreign)
 
 
 def signs(
-    findings: Iterable[tuple[str, str]], knowledge: KnowledgeBase, looked: Iterable[str] = ()
+    findings: Iterable[tuple[str, str]],
+    knowledge: KnowledgeBase,
+    looked: Iterable[str] = (),
+    unsought: Iterable[str] = (),
 ) -> Signs:
     """The signs among (code, severity) pairs of `symptom_checks`; notes are none."""
     codes: dict[str, Severity] = {}
@@ -90,7 +99,7 @@ def signs(
         group, level = knowledge.groups.get(knowledge.group(code)), Severity(severity)
         if (group is None or not group.configured) and level is not Severity.INFO:
             codes[code] = max(level, codes.get(code, level), key=lambda severity: severity.rank)
-    return Signs(codes, frozenset(looked), knowledge)
+    return Signs(codes, frozenset(looked), knowledge, frozenset(unsought))
 
 
 def needed(seeds: int) -> int:

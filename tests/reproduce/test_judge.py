@@ -105,6 +105,13 @@ def test_a_fault_is_judged_by_what_it_creates(
     assert (judged.verdict, said in judged.reason) == (verdict, True)
 
 
+def test_an_error_that_could_not_be_looked_for_refutes_nothing() -> None:
+    asked = question(IDLE)
+    asked = replace(asked, recorded=replace(asked.recorded, unsought=frozenset({STILL})))
+    injected = dict.fromkeys(range(2), seen(IDLE, STILL))
+    assert judge_injection(asked, dict.fromkeys(range(2), GOOD), injected).verdict == "confirmed"
+
+
 @pytest.mark.parametrize(
     ("ruling", "verdicts"),
     [
