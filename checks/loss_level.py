@@ -125,6 +125,7 @@ def loss_level(
         yield Unsought(("starts-above-uniform", "stays-at-chance", "ends-above-unigram"), why)
     named |= {
         "is_mean": not summed_over,
+        "below_zero": int((losses.values < 0.0).sum()),
         "is_sum_of_steps": summed_over == "steps",
         "is_sum_of_targets": summed_over == "targets",
         "grad_accumulation_steps": steps,

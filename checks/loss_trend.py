@@ -83,6 +83,8 @@ _SETTLED_SHARE = 0.01
 #: Share of the run by which a stale validation loss has settled: at most 0.42 with 24 rows and
 #: fewer, 0.9 with 200.
 _SETTLED_BY = 0.6
+#: The highest loss over the median, from which on it is no matter of learning too little.
+_EXPLODED = 50.0
 
 
 @check(codes=_TABLE.symptoms, marks_onset=True, rerun_symptom=True)
@@ -166,7 +168,8 @@ def _opens_late(segment: Segment) -> bool:
 def _never_learned(segment: Segment, curve: SeriesFacts, *, is_fresh: bool) -> Iterator[Sign]:
     """A sign if nothing was learned; none if something was, or may have been."""
     is_short = curve.points < ENOUGH or curve.non_finite.count
-    if not segment.shows_start or is_short or curve.start < _ALREADY_LOW:
+    has_exploded = curve.highest > _EXPLODED * curve.median
+    if not segment.shows_start or is_short or has_exploded or curve.start < _ALREADY_LOW:
         return
     losses, (start, is_base) = segment.series["train_loss"], start_of(segment)
     validation = segment.finite("val_loss").facts

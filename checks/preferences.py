@@ -116,6 +116,8 @@ def _more_figures(
         # A reward model's rewards lie around 0: what they lie apart is what they are measured in.
         wide = spread.facts.start if spread is not None else 0.0
         return {"dropped_sizes": lost / max(abs(facts.start), wide, LEARNED["reward"][0])}
+    if name == "length":
+        return {"at_highest": float(np.mean(series[name].values == facts.highest))}
     if name == "held_out_margin" and "margin" in series:
         gained = series["margin"].facts.end - series["margin"].facts.start
         return {"mirrored": lost / gained if gained > 0.0 else None}

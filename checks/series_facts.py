@@ -41,7 +41,7 @@ _TABLE = SeriesTable.read("series_facts.toml")
 #: Columns of counts and clocks, and those that other sentences speak of.
 _UNTOLD = re.compile(
     r"(?:last_)?(?:train|val)_loss|epoch|micro|.*_of|.*tokens.*|.*(?:time|seconds|runtime|elapsed).*|eta"
-    r"|.*flos|.*per_(?:second|iteration)|peak_memory_gb|percentage|.*steps?|lr|learning_rate"
+    r"|.*flos|[hms]|.*per_(?:second|iteration)|peak_memory_gb|percentage|.*steps?|lr|learning_rate"
 )
 #: What is told before other columns, in this order: what a policy earns, how far it went for it,
 #: and whether anything moved it.
@@ -118,10 +118,11 @@ def _course(name: str, series: Series) -> str:
     if beyond <= 0.2 * (high - low):
         return f"{words} from {shown(facts.first)} to {shown(facts.last)}"
     # Of noisy reports the first and the last are any: their levels tell, where they differ.
-    is_course = facts.edge > 2 and abs(fall_in_noises(facts)) > CHANCE
-    told = [f"around {shown(facts.median)}"]
-    if is_course:
-        told = [f"from {shown(facts.start)} to {shown(facts.end)}"]
+    told = []
+    if facts.edge > 2:
+        is_course = abs(fall_in_noises(facts)) > CHANCE
+        course = f"from {shown(facts.start)} to {shown(facts.end)}"
+        told.append(course if is_course else f"around {shown(facts.median)}")
     told.append(f"between {shown(low)} and {shown(high)}")
     if facts.zeros.share >= _OFTEN:
         told.append(f"0 in {facts.zeros.count} of {len(series)} reports")

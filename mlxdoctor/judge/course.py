@@ -144,6 +144,12 @@ def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False)
     if len(training):
         gap = held_out_last - training.facts.end if held_out_last is not None else 0.0
         yield _course(segment, "training loss", training, 0.0 if log.is_preference else gap)
+    if float(log.notes.header.get("mean_loss", "nan")) == 0.0:
+        yield Seen(
+            "The trainer sums up with a mean loss of 0: no update was made, as of a run that goes "
+            "on from its own end.",
+            {},
+        )
     if told := closing(segment):
         yield Seen("A summary at the end of the log has {told}.", {"told": ", ".join(told)})
     if (test_loss := log.notes.test_loss) is not None:
@@ -191,7 +197,8 @@ def _together(training: SeriesFacts, held_out: float | None, validations: int) -
     is_better = held_out is not None and held_out >= max(KNOWN_BETTER * end, NEAR_ZERO)
     both = "" if held_out is not None and held_out < NEAR_ZERO else None
     # An exact zero is no loss.
-    if -VISIBLE < end < NEAR_ZERO and end and (held_out is None or is_better or both is not None):
+    is_loss = training.lowest > -VISIBLE and end != 0.0
+    if is_loss and end < NEAR_ZERO and (held_out is None or is_better or both is not None):
         readings = None if is_better else ""
         known = {"both": both, "held_out": held_out, "readings": readings}
         yield Seen(_NEAR_ZERO, known)

@@ -79,7 +79,6 @@ def loss_figures(segment: Segment, name: str) -> dict[str, Measurement]:
             REWARDS & set(other.split("_")) and bool(np.any(series.values != 0.0))
             for other, series in segment.series.items()
         ),
-        "below_zero": int((losses.values < 0.0).sum()),
         "level_of": level_of(facts),
         **_before(segment, losses, facts),
     }

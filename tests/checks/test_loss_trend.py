@@ -60,6 +60,8 @@ CLIMBS = (2.65, 1.4, 1.2, 1.127, 1.16, 1.23, 1.28)
             {},
             "overfitting error",
         ),
+        # A blind guess among all tokens has 12.6.
+        ([*[1.28] * 12, 34023.8, 1.3], {}, {}, "exploded error"),
         # Where a log from the middle began is not known.
         ([4.0, 4.1, 6.5, 6.4, 6.6, 6.4, 6.5], {}, {"first": 500, "head": FRESH}, ""),
         # A loss that is low already need not fall.

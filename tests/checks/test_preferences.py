@@ -189,6 +189,7 @@ def records(
         (EARNED, {LENGTH: LONGER, CUT_OFF: 0.02}, {}),
         # Cut off from the first report on: length has nothing to do with it.
         (EARNED, {LENGTH: 256.0, CUT_OFF: 1.0}, {"cut-off": "error"}),
+        (EARNED, {LENGTH: 256.0}, {"at-one-length": "warning"}),
         (EARNED, {CUT_OFF: 0.7}, {}),
         (EARNED, {CUT_OFF: 0.9}, {"cut-off": "warning"}),
         (EARNED, {CUT_OFF: 0.98}, {"cut-off": "error"}),

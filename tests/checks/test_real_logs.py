@@ -39,6 +39,7 @@ SIGNS = {
     ],
     "torch-TRACE-5-same-every-epoch": ["loss-trend.repeats"],
     "torch-gemma_pytorch-24-intermittent-nan": [
+        "loss-trend.exploded warning",
         "loss-finite.non-finite-now-and-then",
         "series-facts.gradient-not-finite warning",
     ],

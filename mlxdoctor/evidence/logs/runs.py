@@ -322,7 +322,7 @@ class _Rows:
                 continue
             table = self.tables[number][self.index[chosen[places]]]
             for column, name in enumerate(shape.columns):
-                if name is not None and column != shape.step:
+                if name and column != shape.step:
                     pieces.setdefault(name, []).append((places, table[:, column]))
         series: dict[str, Series] = {}
         for name, parts in pieces.items():

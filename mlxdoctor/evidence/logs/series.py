@@ -225,7 +225,8 @@ class Notes:
     @property
     def tell_of_training(self) -> bool:
         """Whether they show a log of training that has no report."""
-        told = self.failures or self.trainable or "history" in self.header
+        stated = {"history", "mean_loss"} & self.header.keys()
+        told = self.failures or self.trainable or stated
         return bool(told or self.test_loss is not None)
 
     def announce(self, line: int, iterations: float) -> None:
