@@ -4,6 +4,7 @@ First what the losses come to together, then a sentence for each.
 """
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -36,6 +37,9 @@ EARLY, SMALL = 2 / 3, 0.15
 WIDE = 0.5
 #: Nats above which a loss is told as a perplexity, too: of text that the model can hardly predict.
 UNREADABLE = 4.0
+#: Share of a loss within which it is level, whatever its noise, and at most; and share of the run
+#: that a level has at least.
+LEVEL, WOBBLE, LEVEL_SHARE = 0.02, 0.1, 0.4
 #: Nats from which on a loss is near zero: a perplexity of 1.1.
 NEAR_ZERO = 0.1
 #: The larger loss over the smaller where rows are known better than others.
@@ -43,7 +47,7 @@ KNOWN_BETTER = 3.0
 #: Validations that show from both sides where a loss turned.
 VALIDATIONS = 4
 #: The highest loss over the first, and noises of a report, from which on a rise on the way is told.
-PEAK, PEAK_NOISES = 1.25, 8.0
+PEAK, PEAK_NOISES = 1.25, 5.0
 #: Other runs of a log that are told.
 MOST = 3
 #: Updates after which little is learned for good: after ten, 62 sound runs of real text have 0.15
@@ -51,8 +55,12 @@ MOST = 3
 TRIAL = 12
 #: Share of a loss by which one of few reports has fallen.
 SHOWN = 0.01
+#: Passes over the rows that are told: sound runs make one to three.
+PASSES = 4.0
 #: Share of a pass over the rows below which most were never seen.
 PASS = 0.25
+
+_HELD_OUT = re.compile(r"(?:last_)?val_loss|eval|test")
 
 _NEAR_ZERO = (
     "[Both losses end near zero{both}|The training loss ends near zero and the validation loss at "
@@ -69,7 +77,8 @@ _FEW_VALIDATIONS = (
 
 _EXTENT = (
     "[What ends at {unit} {trial} shows that training runs, and little of what it learns|The log "
-    "ends after {share:.1%} of a pass over the rows]."
+    "ends after {share:.1%} of a pass over the rows|The run made {passes:.3g} passes over its "
+    "rows, of {steps:* step} each]."
 )
 _FELL = (
     "The {series} fell from {first:.3f} [at {unit} {first_at}|before the first update] to "
@@ -81,8 +90,9 @@ _FELL = (
     "end{falling}.]"
     "[ It falls in {steps:* step}, one after every {stride:,} {unit}s: so it does with each epoch "
     "where rows are learned by heart.]"
+    "[ From {unit} {level_from} on its level stays within {level_by:.2g} of that.]"
     "[ It ends {below:.2f} below the validation loss.| It ends {above:.2f} above the validation "
-    "loss.]"
+    "loss.][ The log has no validation{alone}.]"
 )
 _LIES = (
     "The {series} [is {only:.3f}|goes from {first:.3f} to {last:.3f}, between {low:.3f}{low_at} "
@@ -124,15 +134,15 @@ def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False)
                 "first": int(training.iterations[0]),
             },
         )
-    trial, share = _extent(log)
-    if trial or share:
-        yield Seen(_EXTENT, {"unit": segment.unit, "trial": trial, "share": share})
+    extent = _extent(log)
+    if extent:
+        yield Seen(_EXTENT, {"unit": segment.unit, **extent})
     if len(training) and not (log.is_preference or is_told):
         yield from _together(training.facts, held_out_last, len(validation))
     if len(validation):
         held_out = _course(segment, "validation loss", validation)
         # Rows that were trained on show nothing that was learned for others.
-        shows = not (log.notes.copied or trial)
+        shows = not (log.notes.copied or extent.get("trial"))
         held_out = replace(held_out, learned=held_out.learned and shows)
         yield from () if has_risen and not held_out.learned else (held_out,)
     elif "mean_loss" in log.notes.header and not len(training):
@@ -174,8 +184,11 @@ def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False)
         )
 
 
-def _extent(log: TrainingLog) -> tuple[int | None, float | None]:
-    """Updates of a log that has few, and its part of a pass over the rows where that is small."""
+def _extent(log: TrainingLog) -> dict[str, Measurement]:
+    """Updates of a log that has few; its part of a pass over the rows where that is small.
+
+    And its passes where these are many.
+    """
     segment = log.main
     last = max((int(each.iterations[-1]) for each in segment.series.values()), default=0)
     # What broke, breaks off or went nowhere is told otherwise.
@@ -184,11 +197,17 @@ def _extent(log: TrainingLog) -> tuple[int | None, float | None]:
     has_fallen = any(each[-1] <= (1.0 - SHOWN) * each[0] for each in losses if len(each))
     is_open = log.notes.bars or last < (segment.announced_iterations or 0)
     if log.notes.failures or not has_fallen or is_open:
-        return None, None
+        return {}
     epochs = segment.finite("epoch").values
-    is_trial = segment.axis in ("iteration", "step") and 0 < last <= TRIAL
-    is_part = len(epochs) > 0 and 0.0 < epochs[-1] < PASS
-    return last if is_trial else None, float(epochs[-1]) if is_part else None
+    passes = float(epochs[-1]) if len(epochs) else 0.0
+    is_counted = segment.axis in ("iteration", "step")
+    if is_counted and 0 < last <= TRIAL:
+        return {"trial": last}
+    if 0.0 < passes < PASS:
+        return {"share": passes}
+    if is_counted and passes >= PASSES:
+        return {"passes": passes, "steps": round(last / passes)}
+    return {}
 
 
 def _together(training: SeriesFacts, held_out: float | None, validations: int) -> Iterator[Seen]:
@@ -230,6 +249,9 @@ def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> S
         is_base = is_held_out and facts.first == segment.base_val_loss
         named["first_at"] = None if is_base else named["first_at"]
         named |= _fall(losses, last, gap, is_held_out=is_held_out)
+        is_alone = not is_held_out and not any(map(_HELD_OUT.match, segment.series))
+        # Of one that ends near zero it is told already.
+        named["alone"] = "" if is_alone and last >= NEAR_ZERO else None
         shows = fell(facts.first, last)
         return Seen(_FELL, named, learned=is_held_out and shows, fell=not is_held_out and shows)
     return Seen(
@@ -280,6 +302,8 @@ def _fall(losses: Series, last: float, gap: float, *, is_held_out: bool) -> dict
         "brought": brought if is_held_out and brought >= VISIBLE / 2 else None,
         "falling": "" if is_held_out and falls_on else None,
     }
+    if is_many and not is_held_out:
+        named |= _plateau(losses)
     at, levels = blocks(places, values)
     if not is_held_out and (flight := stairs(levels)) is not None:
         named |= {"steps": flight[1], "stride": int(at[flight[0]] - at[0])}
@@ -287,6 +311,23 @@ def _fall(losses: Series, last: float, gap: float, *, is_held_out: bool) -> dict
     if abs(gap) >= APART and larger >= TIMES * smaller:
         named["below" if gap > 0.0 else "above"] = abs(gap)
     return named
+
+
+def _plateau(losses: Series) -> dict[str, Measurement]:
+    """From where on the level of a loss that fell stays as it ends; nothing of a short stretch."""
+    places, facts = losses.iterations, losses.facts
+    off = np.abs(smoothed(losses.values, facts.edge) - facts.end)
+    band = max(CHANCE * facts.noise / math.sqrt(facts.edge), LEVEL * facts.end)
+    away = np.flatnonzero(off > band)
+    first = int(away[-1]) + 1 if len(away) else 0
+    if first >= len(off):
+        return {}
+    by = float(off[first:].max())
+    # The first of these reports may still be on their way.
+    first += int(np.argmax(np.abs(losses.values[first:] - facts.end) <= band))
+    if places[-1] - places[first] < LEVEL_SHARE * (places[-1] - places[0]):
+        return {}
+    return {"level_from": int(places[first]), "level_by": by} if by <= WOBBLE * facts.end else {}
 
 
 def closing(segment: Segment) -> list[str]:

@@ -105,6 +105,12 @@ def test_what_both_losses_come_to(
         ),
         # How long the run was to be.
         ([3.0, 1.0], ["Starting training..., iters: 30"], "to 1.000 at iteration 20 of 30."),
+        ([3.0, 1.0], [], "at iteration 20. The log has no validation."),
+        (
+            [*(9.0 - 0.4 * i for i in range(19)), *[1.0] * 20],
+            [],
+            "From iteration 200 on its level stays within 0 of that.",
+        ),
         ([1.5, 5.2, *[0.4, 0.3] * 6, 0.2], [], "On the way it rose to 5.200 at iteration 20."),
     ],
 )
@@ -140,11 +146,17 @@ def test_a_trial(logs: LogWriter) -> None:
     assert not validation.learned
 
 
-def test_a_small_part_of_a_pass(logs: LogWriter) -> None:
-    rows = ({"loss": 2.0 - i / 20, "step": 10 * i, "epoch": i / 500} for i in range(1, 6))
-    log = logs.text(*(json.dumps(row) for row in rows))
-    first, _ = courses(log)
-    assert fill(first.message, first.measured) == "The log ends after 1.0% of a pass over the rows."
+@pytest.mark.parametrize(
+    ("passes", "said"),
+    [
+        (1 / 500, "The log ends after 1.0% of a pass over the rows."),
+        (5.0, "The run made 25 passes over its rows, of 2 steps each."),
+    ],
+)
+def test_few_and_many_passes(logs: LogWriter, passes: float, said: str) -> None:
+    rows = ({"loss": 2.0 - i / 20, "step": 10 * i, "epoch": passes * i} for i in range(1, 6))
+    first, _ = courses(logs.text(*(json.dumps(row) for row in rows)))
+    assert fill(first.message, first.measured) == said
 
 
 def test_only_held_out_rows_show_learning(logs: LogWriter) -> None:

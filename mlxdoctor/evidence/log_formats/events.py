@@ -43,7 +43,7 @@ _MODE = re.compile(
 )
 #: A progress bar that says nothing of itself, by its step and how many there are to be.
 _BAR = re.compile(r"(?:^|\])[^\w:]{0,99}\d{1,3}%\|[^|]{0,99}\|\s{0,4}(\d{1,9})/(\d{1,9}) \[\d")
-_TEST = re.compile(r"[Tt]est[ _]loss:?\s+([\w.+-]+?)(?:,\s*Test ppl\s+[\w.+-]+?)?\.?\s*$")
+_TEST = re.compile(r"[Tt]est[ _]loss:?\s+([\w.+-]+?)(?:,\s*(?:Test )?ppl\s+[\w.+-]+?)?\.?\s*$")
 _VERSION = re.compile(
     r"\b(mlx(?:[-_](?:lm(?:[-_]lora)?|vlm|tune))?|unsloth(?:_zoo)?|transformers|torch)"
     r"(?:\s*(?:==|=|:|,|version|v)\s*|\s+)v?(\d+\.\d+(?:\.\w+)*)",
