@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from mlxdoctor.evidence.training_log import Segment, looks_like_log
-from tests.evidence.log_tables import NAN
 from tests.evidence.log_tables import read_text as read
 
 LOSSES = ("2.5000", "2.2500", "nan", "inf", "1.5000", "1.2500")
@@ -197,12 +196,6 @@ def test_sentences_and_figures_that_are_no_report(text: str, tmp_path: Path) -> 
     path = tmp_path / "notes.txt"
     path.write_text(text)
     assert not looks_like_log(path)
-
-
-def test_bare_losses_are_numbered(tmp_path: Path) -> None:
-    segment = read(tmp_path / "a.log", "loss: 2.5\nloss: nan\nloss: 2.0\n").main
-    same(segment, "train_loss", [1, 2, 3], [2.5, NAN, 2.0])
-    assert segment.axis == "row"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from mlxdoctor.evidence.training_log import Segment
 from tests.evidence.log_tables import CLASSIC, ESC, NAN, Write, read, same, table
 
 BAR = " 1%|▊ | {}/1000 [00:32<53:42,  3.25s/it, Loss={}, LR=1.00e-04]"
@@ -14,7 +15,37 @@ HISTORY = [
     {"eval_loss": 2.5, "eval_runtime": 3.0, "epoch": 0.5, "step": 2},
     {"train_loss": 9.1, "train_runtime": 10.0, "total_flos": 1.0, "epoch": 0.5, "step": 2},
 ]
-#: What it is -> its text, and each series in it: iterations and values.
+UNTOUCHED = "Iter 1: Val loss 14.3\n"
+CELLS = ["Step", "Training Loss", "Validation Loss", "50", "No log", "1.5", "100", "1.2", "1.1"]
+
+
+def _coloured(iteration: int, loss: str, arrow: str, speed: str, tokens: str) -> str:
+    return (
+        f"  {ESC}[38;5;244m{iteration:>4}{ESC}[0m    {ESC}[1;32m{loss:>5} {arrow}{ESC}[0m"
+        f"    {ESC}[1m{speed:>5}{ESC}[0m    {ESC}[38;5;244m{tokens:>6}{ESC}[0m\n"
+    )
+
+
+EDGE = f"{ESC}[34m│{ESC}[0m"
+COLOURED = (
+    f"{ESC}[34m╭─{ESC}[0m {ESC}[1;35mmlx_lm.lora{ESC}[0m {ESC}[34m──────────╮{ESC}[0m\n"
+    f"{EDGE}    model           {ESC}[1mm/Qwen2.5-0.5B-4bit{ESC}[0m    {EDGE}\n"
+    f"{EDGE}    type            {ESC}[1mlora · 16 layers · rank 8{ESC}[0m │\n"
+    f"{EDGE}    optimizer       {ESC}[1madam · lr 1.0e-05{ESC}[0m   {EDGE}\n"
+    f"{EDGE}    batch · iters   {ESC}[1m4 · 1,040{ESC}[0m           {EDGE}\n"
+    f"{ESC}[34m╰───────────╯{ESC}[0m\n"
+    "Trainable parameters: 0.048% (4.473M/9241.706M)\n"
+    f"  {ESC}[1miter   train_loss     tok/s     tokens{ESC}[0m\n"
+    f"  {ESC}[38;5;244m   1{ESC}[0m    {ESC}[1;35mval{ESC}[0m {ESC}[1m2.936{ESC}[0m    5.26s\n"
+    + _coloured(10, "2.662", "▼", "161", "3.3k")
+    + _coloured(20, "nan", "▲", "4,561", "6.6k")
+    + f"\r{ESC}[2K{ESC}[1A"
+    + _coloured(30, "12.346", "▲", "14,561", "1656.8k")
+    + f"  {ESC}[1;32msave{ESC}[0m  {ESC}[38;5;244m0000030_adapters.safetensors{ESC}[0m\n"
+    + _coloured(1040, "inf", "▲", "100", "2000.0k")
+    + "train ██████████████████████████████ 100% · 1,040/1,040\n"
+)
+#: What it is -> its text, and each series in it: iterations and values; runs apart by a slash.
 TEXTS = {
     "a peak shortened by hand": (
         "Iter 10: Train loss 2.5, Peak58.9 GB\n",
@@ -33,7 +64,7 @@ TEXTS = {
         f"Iter 10: Train loss {ESC}[92m3.43800000{ESC}[0m, It/sec 0.307\n"
         f"{ESC}]0;title\x07Iter 20: Train loss {ESC}[92m3.1{ESC}[0m, It/sec 0.3\n",
         "val_loss 1:2.381; val_seconds 1:16.942; train_loss 10:3.438 20:3.1; "
-        "iterations_per_second 10:0.307 20:0.3",
+        "iterations_per_second 10:0.307 20:0.3; untouched 2.381",
     ),
     "a bar glued to a report": (
         " 1%|▊ | 10/1000 [00:32<53:42,  3.25s/it, Loss=9.0]Iter 10: Train loss 2.363\n",
@@ -109,7 +140,7 @@ TEXTS = {
         '{"iteration": 19, "val_loss": 2.5, "val_time": 1.5}\n'
         '{"iteration": 20, "train_loss": 2.2, "peak_memory": 3.2}\n',
         "val_loss 0:2.9 19:2.5; val_seconds 0:1 19:1.5; train_loss 10:nan 20:2.2; "
-        "peak_memory_gb 10:3.2 20:3.2",
+        "peak_memory_gb 10:3.2 20:3.2; untouched 2.9",
     ),
     "records of W&B": (
         '{"iteration":10,"train_loss":2.66,"note":"x"}\n'
@@ -138,12 +169,12 @@ TEXTS = {
     ),
     "a bare history": (
         '{"global_step":3,"train_loss_history":[3.0,2.0,1.0]}',
-        "train_loss 1:3 2:2 3:1",
+        "train_loss 1:3 2:2 3:1; numbered",
     ),
     "a closing summary is no report": (
         "{'loss': 2.5, 'epoch': 0.5}\n{'eval_loss': 2.25, 'epoch': 0.5}\n"
         "{'train_runtime': 10.0, 'train_samples_per_second': 2.0, 'train_loss': 9.9}\n",
-        "train_loss 1:2.5; epoch 1:0.5 1:0.5; val_loss 1:2.25",
+        "train_loss 1:2.5; epoch 1:0.5 1:0.5; val_loss 1:2.25; numbered",
     ),
     "CSV": (
         "iteration;loss;val_loss\n1;2.5;\n2;nan;2.75\n",
@@ -157,7 +188,7 @@ TEXTS = {
     "a table on its side": (
         "| iter | 1 | 500 | 1000 |\n|---|---|---|---|\n| val loss (nats) | 2.5 | 0.5 | - |\n"
         "| perplexity | 12 | 1.6 | 1.1 |\n",
-        "val_loss 1:2.5 500:0.5",
+        "val_loss 1:2.5 500:0.5; untouched 2.5",
     ),
     "a table of two splits": (
         "it\ttrain\tdev\n10\t3.5\t-\n20\t1.5\t-\n20\t-\t1.25\n",
@@ -166,7 +197,7 @@ TEXTS = {
     "a record behind a bar": (
         "\r 42%|####   | 100/239 [04:46<06:33,  2.83s/it]{'loss': '6.5', 'epoch': '0.1'}\n"
         "{'loss': '2.0', 'epoch': '0.2'}\n",
-        "train_loss 1:6.5 2:2; epoch 1:0.1 2:0.2",
+        "train_loss 1:6.5 2:2; epoch 1:0.1 2:0.2; numbered",
     ),
     "speeds and memory by their units": (
         "Step 1 | loss 2.5 | 19.2 s/it\nStep 2 | loss 2.5 | 0.05 it/s | 302 tok/s | 8.5 GB\n"
@@ -193,21 +224,121 @@ TEXTS = {
         '{"step": 0, "loss": null, "accuracy": 0.99}\n{"step": 1, "loss": 3, "accuracy": 0.5}\n',
         "accuracy 0:0.99 1:0.5; train_loss 1:3",
     ),
+    "checkpoints validated after the training": (
+        "".join(f"Iter {at}: Train loss 2.5\n" for at in (10, 20, 30))
+        + "".join(f"Iter {at}: Val loss 2.25, Val took 1.0s\n" for at in (5, 15, 25)),
+        "train_loss 10:2.5 20:2.5 30:2.5; val_loss 5:2.25 15:2.25 25:2.25; "
+        "val_seconds 5:1 15:1 25:1",
+    ),
+    "losses that are named once": (
+        "- Training loss: ~2007.95\n- Loss progression: 2008.94 → 2008.91\n",
+        "train_loss 1:2007.95 2:2008.94 3:2008.91; numbered",
+    ),
+    "one loss": ("Final training loss: 1.25\n", "train_loss 1:1.25; numbered"),
+    "a loss that is named once beside reports": (
+        "step 1 loss=2.5\nstep 2 loss=1.5\nFinal loss: 1.25\n",
+        "train_loss 1:2.5 2:1.5",
+    ),
+    "bare losses": ("loss: 2.5\nloss: nan\nloss: 2.0\n", "train_loss 1:2.5 2:nan 3:2; numbered"),
+    # The last five at each epoch, beside a line of the first step alone.
+    "lists of losses": (
+        "Step 1/42 loss=2.5\nRecent losses: ['2.5', '2.4', '2.3']\n"
+        "Recent losses: ['2.4', '2.3', '2.0', '1.5']\nval_losses: [2.6, 2.5, 2.4, 1.9, 2.0]",
+        "train_loss 1:2.5 2:2.4 3:2.3 4:2 5:1.5; val_loss 1:2.6 2:2.5 3:2.4 4:1.9 5:2; numbered",
+    ),
+    "a list of fewer losses than the log reports itself": (
+        "step 1 loss=2.5\nstep 2 loss=1.5\nstep 3 loss=1\nRecent losses: ['1.5', '1.25']\n",
+        "train_loss 1:2.5 2:1.5 3:1",
+    ),
+    "a line of several reports and a loss before training": (
+        "Initial Val loss: 3.3\nIter 10: Train loss 2.9 ... Iter 20: Val loss 0.4, Train loss 0.1",
+        "val_loss 0:3.3 20:0.4; train_loss 10:2.9 20:0.1; untouched 3.3",
+    ),
+    "a loss before reports that name no step": (
+        "Initial eval_loss: 0.9\n{'loss': 2, 'epoch': 0.25}\n{'loss': 1, 'epoch': 0.5}\n"
+        "{'eval_loss': 0.4, 'epoch': 0.5}",
+        "val_loss 0:0.9 2:0.4; train_loss 1:2 2:1; epoch 1:0.25 2:0.5 2:0.5; numbered; "
+        "untouched 0.9",
+    ),
+    "a table of which the whole follows": (
+        "Step,Training Loss,Validation Loss\n100,1.6690,1.59\n200,1.5217,1.51\n"
+        "{'loss': 2.0019, 'step': 50}\n{'loss': 1.669, 'step': 100}\n"
+        "{'loss': 1.5483, 'step': 150}\n{'loss': 1.5217, 'step': 200}",
+        "train_loss 50:2.0019 100:1.669 150:1.5483 200:1.5217",
+    ),
+    "a validation that is summed up once more": (
+        "".join(f"step:{at} - train/loss:{2.0 / at}\n" for at in (1, 2, 4))
+        + "step:4 - val/loss:0.19\n{'val/loss': 0.19}",
+        "train_loss 1:2 2:1 4:0.5; val_loss 4:0.19",
+    ),
+    "training before any step is named": (
+        "{'loss': 0.8, 'epoch': 2.0}\n\n| step | loss |\n|---|---|\n| 10 | 0.1 |\n| 20 | 0.05 |\n",
+        "train_loss 10:0.1 20:0.05",
+    ),
+    "names with what they are of in brackets": (
+        "it=25 loss(avg)=2.250 gnorm=1.0\nit=50 loss(avg)=2.000 gnorm=1.0\n",
+        "train_loss 25:2.25 50:2; grad_norm 25:1 50:1",
+    ),
+    "a course in arrows": (
+        "**Validation loss:** 2.649 → 0.305 (200) → 0.300 (400) → **0.095 (800)** → 0.279 (900).\n",
+        "val_loss 0:2.649 200:0.305 400:0.3 800:0.095 900:0.279; untouched 2.649",
+    ),
+    "the columns of two runs": (
+        '"Step","run-1 - train_loss","run-1 - train_loss__MIN","run-1 - train_loss__MAX",'
+        '"run-2 - train_loss"\n10,2.5,2.4,2.6,3.1\n20,2.4,2.3,2.5,\n30,,,,NaN\n',
+        "run-1; train_loss 10:2.5 20:2.4 / run-2; train_loss 10:3.1 30:nan",
+    ),
+    "validations alone are a course": (
+        "Starting training..., iters: 100\nIter 1: Val loss 0.9\nIter 20: Train loss 1.2\n"
+        "Starting training..., iters: 100\nIter 1: Val loss 1.1\nIter 200: Val loss 0.9\n"
+        "Iter 400: Val loss 0.6\n",
+        "val_loss 1:0.9; train_loss 20:1.2; untouched 0.9 / "
+        "val_loss 1:1.1 200:0.9 400:0.6; untouched 1.1",
+    ),
+    **{
+        # Its loss is the same again, and the training goes on at a later iteration.
+        f"the untouched model validated anew after {mark}": (
+            f"{UNTOUCHED}Iter 5: Train loss 7.2\nIter 5: Val loss 5.4\n"
+            f"{mark}\n{UNTOUCHED}Iter 10: Train loss 6.0\nIter 20: Train loss 3.9\n",
+            "val_loss 1:14.3 5:5.4; train_loss 5:7.2; untouched 14.3 / "
+            "val_loss 1:14.3; train_loss 10:6 20:3.9; untouched 14.3",
+        )
+        for mark in ("Starting training..., iters: 100", "FULL run (rank 16)")
+    },
+    **{
+        f"a table with a cell a line, as {cell}": (
+            "<table>\n"
+            + "\n\n".join(cell.format(text) for text in CELLS)
+            + "\n</table>\nThat was it.\n7\n",
+            "val_loss 50:1.5 100:1.1; train_loss 100:1.2",
+        )
+        for cell in ("{}", "    <td>{}</td>")
+    },
+    "a table in colours": (
+        COLOURED,
+        "val_loss 1:2.936; val_seconds 1:5.26; train_loss 10:2.662 20:nan 30:12.346 1040:inf; "
+        "tokens_per_second 10:161 20:4561 30:14561 1040:100; "
+        "trained_tokens 10:3300 20:6600 30:1656800 1040:2000000; untouched 2.936",
+    ),
 }
+
+
+def described(run: Segment) -> str:
+    """Each series, whether rows are but numbered, and the loss of the untouched model."""
+    series = (
+        f"{metric} "
+        + " ".join(f"{i}:{x:.12g}" for i, x in zip(of.iterations, of.values, strict=True))
+        for metric, of in run.series.items()
+    )
+    name, rows = [run.name] * bool(run.name), ["numbered"] * (run.axis == "row")
+    untouched = [f"untouched {run.base_val_loss}"] * (run.base_val_loss is not None)
+    return "; ".join([*name, *series, *rows, *untouched])
 
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_what_is_read(write: Write, name: str) -> None:
     text, wanted = TEXTS[name]
-    (segment,) = read(write(text)).segments
-    series = (
-        f"{metric} "
-        + " ".join(
-            f"{i}:{value:.12g}" for i, value in zip(each.iterations, each.values, strict=True)
-        )
-        for metric, each in segment.series.items()
-    )
-    assert "; ".join(series) == wanted
+    assert " / ".join(map(described, read(write(text)).segments)) == wanted
 
 
 @pytest.mark.parametrize("separators", [(", ", ": "), (",", ":"), (" , ", " : ")])
@@ -221,17 +352,6 @@ def test_many_records_in_any_spacing(write: Write, separators: tuple[str, str]) 
     path = write("".join(json.dumps(row, separators=separators) + "\n" for row in rows), "a.jsonl")
     same(table(path, "train_loss"), {i: NAN if i == 7 else i / 8 for i in range(9000) if i % 10})
     same(table(path, "val_loss"), {i: i / 4 for i in range(0, 9000, 10)})
-
-
-def test_csv_of_several_runs(write: Write) -> None:
-    path = write(
-        '"Step","run-1 - train_loss","run-1 - train_loss__MIN","run-1 - train_loss__MAX",'
-        '"run-2 - train_loss"\n10,2.5,2.4,2.6,3.1\n20,2.4,2.3,2.5,\n30,,,,NaN\n',
-        "wandb.csv",
-    )
-    assert [segment.name for segment in read(path).segments] == ["run-1", "run-2"]
-    same(table(path, "train_loss", 0), {10: 2.5, 20: 2.4})
-    same(table(path, "train_loss", 1), {10: 3.1, 30: NAN})
 
 
 def test_messages_around_the_reports(write: Write) -> None:
@@ -260,3 +380,11 @@ def test_preference_method_is_named_in_the_header(write: Write) -> None:
     text = CLASSIC.replace("Starting training", "Starting ORPO training")
     assert read(write(text)).is_preference
     assert not read(write(CLASSIC)).is_preference
+
+
+def test_what_surrounds_a_table_in_colours(write: Write) -> None:
+    log = read(write(COLOURED))
+    assert (log.format, log.main.announced_iterations) == ("table", 1040)
+    header = {"model": "m/Qwen2.5-0.5B-4bit", "type": "lora · 16 layers · rank 8", "batch": "4"}
+    assert log.notes.header.items() >= header.items()
+    assert [one.iteration for one in log.notes.saves] == [30]

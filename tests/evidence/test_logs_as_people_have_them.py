@@ -101,13 +101,6 @@ def test_a_run_that_was_begun_again_is_another(tmp_path: Path) -> None:
     assert len(read(tmp_path / "a.log", TEXT + "\n".join(other)).segments) == 2
 
 
-def test_checkpoints_validated_after_the_training(tmp_path: Path) -> None:
-    trained = [one for one in LINES if "Val" not in one]
-    log = read(tmp_path / "a.log", "\n".join([*trained, *(val(at, 2.0) for at in (50, 150, 250))]))
-    (segment,) = log.segments
-    assert segment.series["val_loss"].iterations.tolist() == [50, 150, 250]
-
-
 def rows(order: Sequence[int]) -> str:
     cells = (f"{at},{3 - at / 20},{3 - at / 30 if at % 10 == 0 else ''}\n" for at in order)
     return "step,loss,val_loss\n" + "".join(cells)
@@ -269,24 +262,6 @@ def test_a_validation_behind_the_last_report_is_of_the_end(tmp_path: Path) -> No
     assert (log.main.axis, logged_loss(log).after) == ("epoch", 0.7)
 
 
-@pytest.mark.parametrize(
-    ("text", "losses"),
-    [
-        (
-            "- Training loss: ~2007.95\n- Loss progression: 2008.94 → 2008.91\n",
-            [2007.95, 2008.94, 2008.91],
-        ),
-        ("Final training loss: 1.25\n", [1.25]),
-        # Where reports are, what is said once is none.
-        ("step 1 loss=2.5\nstep 2 loss=1.5\nFinal loss: 1.25\n", [2.5, 1.5]),
-    ],
-)
-def test_a_loss_that_is_named_once(tmp_path: Path, text: str, losses: list[float]) -> None:
-    (tmp_path / "a.log").write_text(text)
-    log = TrainingLog.read([tmp_path / "a.log"])
-    assert log.main.series["train_loss"].values.tolist() == losses
-
-
 def test_a_log_that_two_processes_wrote_has_each_report_once(tmp_path: Path) -> None:
     record = '{{"current_steps": {}, "loss": {}, "epoch": {}}}\n'.format
     first = [record(step, 3 - step / 100, step / 50) for step in range(10, 210, 10)]
@@ -295,21 +270,6 @@ def test_a_log_that_two_processes_wrote_has_each_report_once(tmp_path: Path) -> 
     log = read(tmp_path / "a.jsonl", "".join(line for pair in pairs for line in pair))
     assert log.main.series["train_loss"].iterations.tolist() == list(range(10, 210, 10))
     assert "18 reports printed a second time, counted once" in log.sources[0].note
-
-
-def test_lists_of_losses(tmp_path: Path) -> None:
-    # The last five at each epoch, beside a line of the first step alone.
-    lists = ["Step 1/42 loss=2.5", "Recent losses: ['2.5', '2.4', '2.3']"]
-    lists += [
-        "Recent losses: ['2.4', '2.3', '2.0', '1.5']",
-        "val_losses: [2.6, 2.5, 2.4, 1.9, 2.0]",
-    ]
-    (segment,) = read(tmp_path / "a.log", "\n".join(lists)).segments
-    assert segment.series["train_loss"].values.tolist() == [2.5, 2.4, 2.3, 2.0, 1.5]
-    assert segment.series["val_loss"].values.tolist() == [2.6, 2.5, 2.4, 1.9, 2.0]
-    # Lists of fewer than the log reports itself say nothing new.
-    (segment,) = read(tmp_path / "a.log", TEXT + lists[1] + "\n").segments
-    assert segment.series["train_loss"].values[0] == 3 - 10 / 200
 
 
 def test_a_fine_tuning_that_is_started_again_is_another_run(tmp_path: Path) -> None:
@@ -350,73 +310,6 @@ def test_the_end_of_a_log_that_has_no_loss(tmp_path: Path) -> None:
     (tmp_path / "tail.txt").write_text("100%|####| 9/9 [00:09<00:00]\nTraining completed!\n")
     with pytest.raises(InputError, match="a training ended, and no loss could be read"):
         diagnose(tmp_path / "tail.txt")
-
-
-def test_a_line_of_several_reports_and_a_loss_before_training(tmp_path: Path) -> None:
-    text = (
-        "Initial Val loss: 3.3\nIter 10: Train loss 2.9 ... Iter 20: Val loss 0.4, Train loss 0.1\n"
-    )
-    (segment,) = read(tmp_path / "a.md", text).segments
-    assert segment.series["val_loss"].iterations.tolist() == [0, 20]
-    assert segment.base_val_loss == 3.3
-    assert segment.series["train_loss"].iterations.tolist() == [10, 20]
-
-
-def test_a_loss_before_reports_that_name_no_step(tmp_path: Path) -> None:
-    rows = "\n".join(f"{{'loss': {3 - i}, 'epoch': {i / 4}}}" for i in (1, 2))
-    evaluated = "{'eval_loss': 0.4, 'epoch': 0.5}"
-    (segment,) = read(tmp_path / "a.log", f"Initial eval_loss: 0.9\n{rows}\n{evaluated}").segments
-    assert (segment.axis, segment.base_val_loss) == ("row", 0.9)
-    assert segment.series["val_loss"].iterations.tolist() == [0, 2]
-
-
-def test_a_table_of_which_the_whole_follows_is_no_run_of_its_own(tmp_path: Path) -> None:
-    table = "Step,Training Loss,Validation Loss\n100,1.6690,1.59\n200,1.5217,1.51\n"
-    rows = [(50, 2.0019, 0.1), (100, 1.669, 0.2), (150, 1.5483, 0.3), (200, 1.5217, 0.4)]
-    reports = [f"{{'loss': {loss}, 'epoch': {epoch}, 'step': {at}}}" for at, loss, epoch in rows]
-    (segment,) = read(tmp_path / "a.txt", table + "\n".join(reports)).segments
-    assert segment.series["train_loss"].iterations.tolist() == [50, 100, 150, 200]
-
-
-@pytest.mark.parametrize("mark", ["Starting training..., iters: 100", "FULL run (rank 16)"])
-def test_the_untouched_model_validated_anew_begins_a_run(tmp_path: Path, mark: str) -> None:
-    """Its loss is the same again, and the training goes on at a later iteration."""
-    first = ["Iter 1: Val loss 14.3", "Iter 5: Train loss 7.2", "Iter 5: Val loss 5.4"]
-    second = ["Iter 1: Val loss 14.3", "Iter 10: Train loss 6.0", "Iter 20: Train loss 3.9"]
-    runs = read(tmp_path / "a.log", "\n".join([*first, mark, *second])).segments
-    assert [run.series["train_loss"].values.tolist() for run in runs] == [[7.2], [6.0, 3.9]]
-
-
-def test_validations_alone_are_a_course(tmp_path: Path) -> None:
-    start = "Starting training..., iters: 100"
-    later = [f"Iter {at}: Val loss {loss}" for at, loss in ((1, 1.1), (200, 0.9), (400, 0.6))]
-    lines = [start, "Iter 1: Val loss 0.9", "Iter 20: Train loss 1.2", start, *later]
-    log = read(tmp_path / "a.log", "\n".join(lines))
-    assert log.main.series["val_loss"].values.tolist() == [1.1, 0.9, 0.6]
-
-
-def test_a_validation_that_is_summed_up_once_more_is_one(tmp_path: Path) -> None:
-    lines = [f"step:{at} - train/loss:{2.0 / at}" for at in (1, 2, 3)]
-    (segment,) = read(
-        tmp_path / "a.log", "\n".join([*lines, "step:3 - val/loss:0.19", "{'val/loss': 0.19}"])
-    ).segments
-    assert segment.series["val_loss"].values.tolist() == [0.19]
-
-
-def test_training_before_any_step_is_named_has_no_place(tmp_path: Path) -> None:
-    table = "\n".join(f"| {at} | {1.0 / at:.3f} |" for at in (10, 20, 30))
-    text = f"{{'loss': 0.8, 'epoch': 2.0}}\n\n| step | loss |\n|---|---|\n{table}\n"
-    (segment,) = read(tmp_path / "a.md", text).segments
-    assert segment.series["train_loss"].iterations.tolist() == [10, 20, 30]
-
-
-@pytest.mark.parametrize("cell", ["{}", "    <td>{}</td>"])
-def test_a_table_with_a_cell_a_line(tmp_path: Path, cell: str) -> None:
-    cells = ["Step", "Training Loss", "Validation Loss", "50", "No log", "1.5", "100", "1.2", "1.1"]
-    text = "\n\n".join(cell.format(one) for one in cells)
-    (segment,) = read(tmp_path / "a.md", f"<table>\n{text}\n</table>\nThat was it.\n7\n").segments
-    assert segment.series["val_loss"].iterations.tolist() == [50, 100]
-    assert segment.series["train_loss"].values.tolist() == [1.2]
 
 
 def test_a_history_beside_settings_is_a_log(tmp_path: Path) -> None:
@@ -461,26 +354,11 @@ def test_an_epoch_that_is_named_at_the_end_says_nothing_of_the_beginning(tmp_pat
     assert read(tmp_path / "a.log", text).main.shows_start
 
 
-def test_names_with_what_they_are_of_in_brackets(tmp_path: Path) -> None:
-    lines = [f"it={at} loss(avg)={2.5 - at / 100:.3f} gnorm=1.0" for at in (25, 50, 75)]
-    (segment,) = read(tmp_path / "a.log", "\n".join(lines)).segments
-    assert segment.series["train_loss"].values.tolist() == [2.25, 2.0, 1.75]
-
-
 def test_losses_in_bits_are_none_in_nats(tmp_path: Path) -> None:
     lines = [f"step {at} bits/tok train={3.5 - at / 100:.3f}" for at in (40, 80, 120)]
     (tmp_path / "a.log").write_text("\n".join(lines))
     with pytest.raises(InputError, match="holds no report on training"):
         TrainingLog.read([tmp_path / "a.log"])
-
-
-def test_a_course_in_arrows(tmp_path: Path) -> None:
-    text = (
-        "**Validation loss:** 2.649 → 0.305 (200) → 0.300 (400) → **0.095 (800)** → 0.279 (900).\n"
-    )
-    (segment,) = read(tmp_path / "a.md", text).segments
-    assert segment.series["val_loss"].iterations.tolist() == [0, 200, 400, 800, 900]
-    assert segment.base_val_loss == 2.649
 
 
 @pytest.mark.parametrize("line", ["Starting training...", "--- Epoch 1/3 ---"])
