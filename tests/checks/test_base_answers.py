@@ -1,4 +1,4 @@
-"""The base model's own answers. Real runs: test_answers_of_runs."""
+"""The base model's own answers. Real runs: test_runs."""
 
 from pathlib import Path
 

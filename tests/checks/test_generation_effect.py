@@ -1,4 +1,4 @@
-"""What the adapter does to the answers. Real runs: test_answers_of_runs."""
+"""What the adapter does to the answers. Real runs: test_runs."""
 
 from dataclasses import replace
 from pathlib import Path

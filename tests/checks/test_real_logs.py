@@ -1,17 +1,16 @@
-"""Logs of users and of the fixture runs: what the checks of a log say of each."""
+"""Logs of users: what the checks of a log say of each. Of the fixture runs: test_runs."""
 
 import pytest
 
-from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
 from tests.checks.log_evidence import finding
-from tests.conftest import LOGS, RUNS, check_called
+from tests.conftest import LOGS, check_called
 from tests.given import outcome as judge
 
 CHECKS = (
     *("loss-trend", "loss-level", "loss-finite", "series-facts", "log-failures", "preferences"),
 )
-#: Log or run -> signs, those that are no errors with their severity. Of all others nothing is said.
+#: Log -> signs, those that are no errors with their severity. Of all others nothing is said.
 SIGNS = {
     "CONTROL-mlx-lm-330-llama3.2-3b-wikisql-cuda": ["log-failures.ends-early info"],
     "gh-kcsanjeeb-example-code-1-1": ["loss-trend.overfitting"],
@@ -50,33 +49,16 @@ SIGNS = {
         *("loss-finite.hidden-non-finite", "series-facts.gradient-never-finite"),
         "series-facts.not-finite info",
     ],
-    "adapter-never-attached": [],
-    "collapse-frequent-token": ["loss-trend.diverged", "series-facts.loss-rises info"],
-    "gradients-blocked": [
-        *("loss-trend.never-learned", "series-facts.gradient-zero"),
-        "series-facts.validation-unmoved warning",
-    ],
-    "no-supervised-tokens": ["loss-finite.non-finite-after-fall", "log-failures.rows-cut info"],
-    "overfitting": ["loss-trend.overfitting", "series-facts.same-token-count info"],
-    "rate-far-too-high-nan": ["loss-finite.non-finite"],
-    "rate-too-low": ["loss-trend.never-learned"],
-    "targets-too-long": [],
     "CONTROL-torch-transformers-35438-ga1": ["loss-level.starts-near-uniform info"],
     "torch-unsloth-255-plain": ["loss-level.starts-near-uniform info"],
 }
 PATHS = {path.stem: path for path in sorted(LOGS.glob("*.log"))}
-PATHS |= {path.parent.name: path for path in sorted(RUNS.glob("*/train.[jl]*"))}
 
 
 @pytest.mark.parametrize("name", PATHS)
 def test_what_is_said_of_a_log(name: str) -> None:
-    path = PATHS[name]
-    evidence: list[object] = [TrainingLog.read([path])]
-    if (path.parent / "adapter_config.json").exists():
-        evidence.append(TrainingConfig.read(path.parent / "adapter_config.json"))
-    findings = [
-        finding for check in CHECKS for finding in judge(check_called(check), *evidence).findings
-    ]
+    log = TrainingLog.read([PATHS[name]])
+    findings = [each for check in CHECKS for each in judge(check_called(check), log).findings]
     signs = [f"{each.code} {each.severity}".removesuffix(" error") for each in findings]
     assert signs == SIGNS.get(name, [])
 

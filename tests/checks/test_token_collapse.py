@@ -1,6 +1,6 @@
 """Collapsed answers: one token, token 0, loops; how answers end; answers that skip tokens.
 
-Real runs: test_answers_of_runs.
+Real runs: test_runs.
 """
 
 from dataclasses import replace

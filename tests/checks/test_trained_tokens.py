@@ -1,11 +1,9 @@
-"""The log's token count, made by mlx-lm's own batches and loss, against the rows."""
+"""The log's token count, made by mlx-lm's batches and loss, against the rows. Runs: test_runs."""
 
 import numpy as np
 import pytest
 
-from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.evidence.training_log import TrainingLog
 from tests.checks.data_evidence import (
     DATA,
     chat,
@@ -16,7 +14,7 @@ from tests.checks.data_evidence import (
     run,
     write_data,
 )
-from tests.conftest import FIXTURES, RUNS, check_called
+from tests.conftest import check_called
 
 trained_tokens = check_called("trained-tokens")
 GEOGRAPHY = Dataset.read(DATA / "geography")
@@ -126,30 +124,3 @@ def test_without_a_count_the_question_does_not_arise(tmp_path, log, status):
     config = config_of(tmp_path)
     evidence = [rows_of(GEOGRAPHY, config), config, *([log] if log else [])]
     assert run(trained_tokens, *evidence)[0].status.value == status
-
-
-@pytest.mark.parametrize(
-    ("name", "symptoms"),
-    [
-        ("targets-with-prompt", "prompt-counted"),
-        ("targets-too-long", "one-short"),
-        ("padding-supervised", "padding-counted"),
-        ("missing-end-token", "fixed-count packed-without-end"),
-        ("adapter-never-attached", "unexplained"),
-        ("overfitting", None),
-        ("healthy-ordinary", None),
-        ("healthy-noisy-batch1", None),
-        ("healthy-masked-warmup", None),
-        ("healthy-short-low-rate", None),
-    ],
-)
-def test_recorded_runs(name, symptoms):
-    folder = RUNS / name
-    logs = [path for path in (folder / "train.log", folder / "train.jsonl") if path.is_file()]
-    if not logs:
-        pytest.skip(f"the fixture run {name} is not there")
-    config = TrainingConfig.read(folder)
-    rows = rows_of(Dataset.read(FIXTURES / config.data), config)
-    outcome, codes = run(trained_tokens, rows, config, TrainingLog.read(logs))
-    assert list(codes) == (symptoms or "").split()
-    assert outcome.status.value == ("found" if symptoms else "passed")
