@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import mlx.optimizers as optim
@@ -12,10 +13,12 @@ from mlx.utils import tree_flatten
 from mlx_lm import load
 from mlx_lm.tuner.utils import linear_to_lora_layers
 
+from fixtures.trainers.common import padded
 from mlxdoctor.api import diagnose
 from mlxdoctor.models.preference_margins import PreferenceMargins
 from tests.conftest import FIXTURES, check_called
 from tests.given import outcome
+from tests.probe.test_preferences import dpo
 
 BASE = FIXTURES / "base"
 LORA = {"rank": 8, "scale": 10.0, "dropout": 0.0}
@@ -68,6 +71,19 @@ def pairs(folder: Path) -> Path:
     return folder
 
 
+def tokens(tokenizer: Any, rows: list[dict[str, str]], answer: str) -> tuple[mx.array, mx.array]:
+    """Prompts with these answers, and the mask of the answers."""
+    asked = [[{"role": "user", "content": row["prompt"]}] for row in rows]
+    said = [{"role": "assistant", "content": row[answer]} for row in rows]
+    prompts = [tokenizer.apply_chat_template(each, add_generation_prompt=True) for each in asked]
+    whole = [tokenizer.apply_chat_template([*q, a]) for q, a in zip(asked, said, strict=True)]
+    mask = [
+        [i >= len(prompt) for i in range(len(row))]
+        for prompt, row in zip(prompts, whole, strict=True)
+    ]
+    return padded(whole, 0), padded(mask, False)
+
+
 def train_on_pairs(run: Path, data: Path, sign: float) -> None:
     """Fifty steps of DPO on four pairs each; a sign of -1 asks for the rejected answers."""
     mx.random.seed(0)
@@ -75,33 +91,11 @@ def train_on_pairs(run: Path, data: Path, sign: float) -> None:
     model.freeze()
     linear_to_lora_layers(model, 2, LORA)
     rows = [json.loads(line) for line in (data / "train.jsonl").read_text().splitlines()]
-
-    def tokens(row: dict[str, str], answer: str) -> tuple[list[int], int]:
-        asked = [{"role": "user", "content": row["prompt"]}]
-        prompt = tokenizer.apply_chat_template(asked, add_generation_prompt=True)
-        said = [*asked, {"role": "assistant", "content": row[answer]}]
-        return tokenizer.apply_chat_template(said), len(prompt)
-
-    encoded = [(tokens(row, "chosen"), tokens(row, "rejected")) for row in rows]
-
-    def likelihood(model: nn.Module, ids: list[int], prompt: int) -> mx.array:
-        each = nn.losses.cross_entropy(model(mx.array([ids[:-1]])), mx.array([ids[1:]]))
-        return -each[0, prompt - 1 :].sum()
-
-    def margin(model: nn.Module, pair: tuple[tuple[list[int], int], ...]) -> mx.array:
-        chosen, rejected = (likelihood(model, *each) for each in pair)
-        return chosen - rejected
-
-    reference = [margin(model, pair).item() for pair in encoded]
-
-    def loss(model: nn.Module, places: list[int]) -> mx.array:
-        gains = [margin(model, encoded[place]) - reference[place] for place in places]
-        return -nn.log_sigmoid(0.1 * sign * mx.stack(gains)).mean()
-
     optimizer = optim.Adam(learning_rate=3e-4)
     for step in range(50):
-        places = [(4 * step + each) % len(encoded) for each in range(4)]
-        _, gradients = nn.value_and_grad(model, loss)(model, places)
+        some = [rows[(4 * step + each) % len(rows)] for each in range(4)]
+        (good, up), (bad, down) = (tokens(tokenizer, some, name) for name in ("chosen", "rejected"))
+        _, gradients = nn.value_and_grad(model, dpo(sign=sign))(model, good, bad, up, down)
         optimizer.update(model, gradients)
         mx.eval(model.parameters(), optimizer.state)
     run.mkdir()

@@ -54,11 +54,6 @@ def test_one_foreign_tensor_is_partly_loaded(resumed: Make) -> None:
     assert found.findings[0].where == "other.lora_a"
 
 
-def test_a_run_that_was_not_resumed_is_skipped() -> None:
-    found = outcome(RUNS / "healthy-ordinary")
-    assert (found.status, found.reason) == (Status.SKIPPED, "the run was not resumed")
-
-
 def test_a_file_that_is_gone_is_missing_with_its_name(resumed: Make, tmp_path: Path) -> None:
     folder = resumed(lambda tensors: tensors)
     shutil.move(tmp_path / "before.safetensors", tmp_path / "elsewhere")
