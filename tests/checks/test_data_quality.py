@@ -515,17 +515,6 @@ def test_what_is_misplaced(tmp_path, rows, is_misplaced):
     assert found(tmp_path, rows) == ({MISPLACED: "error"} if is_misplaced else {})
 
 
-def test_contradictory_rows(tmp_path):
-    """Sixty questions with the answers to others, three times each."""
-    rng = random.Random(1)
-    rows = [
-        {"messages": [row["messages"][0], rng.choice(GEOGRAPHY)["messages"][-1]]}
-        for row in rng.sample(GEOGRAPHY, 60)
-        for _ in range(3)
-    ]
-    assert found(tmp_path, GEOGRAPHY + rows)[MISPLACED] == "error"
-
-
 LABELLED = pairs(
     (order_text(order, at), random.Random(at).choice(("urgent", "normal", "late")))
     for at, order in enumerate(make_orders(300, seed=8))
@@ -560,24 +549,33 @@ ABOUT_ONE_TEXT = [
         ("Where?", f"To {order.place}, {order.day}"),
     )
 ]
-STORIES = [story(random.Random(at)) for at in range(300)]
-BACKWARDS = [" ".join(word[::-1] for word in text.split()) for text in STORIES[:150]]
+STORIES = [story(random.Random(at)) for at in range(150)]
+BACKWARDS = [" ".join(word[::-1] for word in text.split()) for text in STORIES]
+
+
+#: Sixty questions with the answers to others, three times each.
+CONTRADICTORY = [
+    with_answer(row, answer_of(random.Random(3 * at + time).choice(GEOGRAPHY)))
+    for at, row in enumerate(GEOGRAPHY[:60])
+    for time in range(3)
+]
 
 
 @pytest.mark.parametrize(
-    "made",
+    ("rows", "severity"),
     [
-        SEVERAL_ANSWERS,
-        ABOUT_ONE_TEXT,
+        (pairs(SEVERAL_ANSWERS), None),
+        (pairs(ABOUT_ONE_TEXT), None),
         # A conversation cut into rows: an answer is part of the next row's prompt.
-        list(pairwise(STORIES)),
+        (pairs(pairwise(STORIES)), None),
         # A translation in both directions: each text is a prompt in one row, an answer in another.
-        [*zip(STORIES[:150], BACKWARDS, strict=True), *zip(BACKWARDS, STORIES[:150], strict=True)],
+        (pairs(zip(STORIES + BACKWARDS, BACKWARDS + STORIES, strict=True)), None),
+        (GEOGRAPHY + CONTRADICTORY, "error"),
     ],
-    ids=["several answers", "one text", "conversation", "translation"],
+    ids=["several answers", "one text", "conversation", "translation", "contradictions"],
 )
-def test_sound_rows_that_look_misplaced(tmp_path, made):
-    assert MISPLACED not in found(tmp_path, pairs(made))
+def test_rows_that_look_misplaced(tmp_path, rows, severity):
+    assert found(tmp_path, rows).get(MISPLACED) == severity
 
 
 @pytest.mark.slow
@@ -591,24 +589,6 @@ def test_many_rows(tmp_path):
     measured = next(one.measured for one in outcome.findings if MISPLACED in one.code)
     assert measured["examined"] == 400
     assert 0.2 < measured["share"] < 0.4
-
-
-@pytest.mark.parametrize(
-    ("asked", "share", "is_given"),
-    [
-        ("Note {n}. [closed, queue: {label}]", 1.0, True),
-        ("Note {n}. [closed, queue: {label}]", 0.5, False),
-        # Labels to choose from.
-        ("Note {n}: billing, orders or access?", 1.0, False),
-    ],
-)
-def test_a_prompt_that_holds_its_label_and_no_other(tmp_path, asked, share, is_given):
-    labels = [("billing", "orders", "access")[n % 3] for n in range(60)]
-    rows = [
-        chat((asked if n < 60 * share else "Note {n}.").format(n=n, label=label), label)
-        for n, label in enumerate(labels)
-    ]
-    assert ("given-away-answers" in found(tmp_path, rows)) is is_given
 
 
 @pytest.mark.parametrize(
@@ -668,27 +648,6 @@ def test_answers_that_are_numbered_otherwise_from_a_row_on(tmp_path, later, hit)
             assert 70 <= finding.measured["line"] <= 90
 
 
-def test_rows_in_order_of_their_answers_are_numbered_alike(tmp_path):
-    rows = sorted(codes_of(0, 0), key=lambda row: row["completion"])
-    assert "relabelled" not in found(tmp_path, rows)
-    # A few of the last ones stand among the first.
-    moved = [*rows[-6:], *rows[:-6]]
-    assert "relabelled" not in found(tmp_path, moved)
-
-
-def test_numbers_that_went_through_integers(tmp_path):
-    def rows(written):
-        return [
-            chat(f"Parcel {at:05d} from Ostend?", f"{written(at)} | Ostend") for at in range(60)
-        ]
-
-    assert "zeros-lost" not in found(tmp_path, rows(lambda at: f"{at:05d}"))
-    assert found(tmp_path, rows(str))["zeros-lost"] == "warning"
-    # Where most have them, some were written otherwise on purpose.
-    mixed = rows(lambda at: f"{at:05d}" if at % 5 else str(at))
-    assert "zeros-lost" not in found(tmp_path, mixed)
-
-
 def test_validation_rows_that_say_training_rows_over(tmp_path):
     ways = ("Book {}.", "Please book {} now.", "I need {}, thank you.", "Reserve {} for me.")
     places = [f"cabin{at} to Port{at}" for at in range(20)]
@@ -719,8 +678,45 @@ def test_validation_rows_that_say_training_rows_over(tmp_path):
     assert "said-over" not in found(tmp_path, listed[:64], valid=listed[64:])
 
 
-@pytest.mark.parametrize(("first", "hit"), [(0, True), (29500, False)])
-def test_a_number_counts_the_rows_or_is_one_of_theirs(tmp_path, first, hit):
-    step = 1 if hit else 397
-    rows = [chat(f"Route {at}?", f"{first + step * at} | Ostend to {at}") for at in range(60)]
-    assert ("leftovers" in found(tmp_path, rows)) is hit
+def parcels(written):
+    return [chat(f"Parcel {at:05d} from Ostend?", f"{written(at)} | Ostend") for at in range(60)]
+
+
+def routes(first, step):
+    """Rows that have a number, which may be that of the row."""
+    return [chat(f"Route {at}?", f"{first + step * at} | Ostend to {at}") for at in range(60)]
+
+
+def labelled(asked, share=1.0):
+    """Rows of which such a share are asked in a way that may give the label away."""
+    labels = [("billing", "orders", "access")[n % 3] for n in range(60)]
+    return [
+        chat((asked if n < 60 * share else "Note {n}.").format(n=n, label=label), label)
+        for n, label in enumerate(labels)
+    ]
+
+
+CLOSED = "Note {n}. [closed, queue: {label}]"
+IN_ORDER = sorted(codes_of(0, 0), key=lambda row: row["completion"])
+
+
+@pytest.mark.parametrize(
+    ("rows", "symptom", "severity"),
+    [
+        (parcels(lambda at: f"{at:05d}"), "zeros-lost", None),
+        (parcels(str), "zeros-lost", "warning"),
+        # Where most have them, some were written otherwise on purpose.
+        (parcels(lambda at: f"{at:05d}" if at % 5 else str(at)), "zeros-lost", None),
+        (routes(0, 1), "leftovers", "warning"),
+        (routes(29500, 397), "leftovers", None),
+        (labelled(CLOSED), "given-away-answers", "warning"),
+        (labelled(CLOSED, 0.5), "given-away-answers", None),
+        # Labels to choose from.
+        (labelled("Note {n}: billing, orders or access?"), "given-away-answers", None),
+        # Rows in order of their answers are numbered alike, also if a few stand at the other end.
+        (IN_ORDER, "relabelled", None),
+        ([*IN_ORDER[-6:], *IN_ORDER[:-6]], "relabelled", None),
+    ],
+)
+def test_numbers_and_labels(tmp_path, rows, symptom, severity):
+    assert found(tmp_path, rows).get(symptom) == severity
