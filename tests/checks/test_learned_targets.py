@@ -26,6 +26,7 @@ def model(*, identity: float = 6.0, next: float = 3.0, skip: float = 5.0, **othe
 
 BASE = model()
 SOUND = model(next=0.5, identity=7.0, skip=6.0)
+REPEATING = model(identity=0.1, next=5.0, skip=7.0)
 #: Worse than a guess, 6.64 nats, on all of a row.
 LOST = replace(BASE, prompt=8.2, answer=8.2)
 
@@ -63,24 +64,22 @@ def test_what_is_in_order_is_said() -> None:
 
 
 PADDED, NEARLY = {0: (0.06, 0.06)}, {0: (0.11, 0.11)}
+SHIFTED = {"wrong-shift-learned", "answers-worse"}
 
 
 @pytest.mark.parametrize(
     ("tuned", "expected"),
     [
         (SOUND, {}),
-        (model(identity=0.1, next=5.0, skip=7.0), {"wrong-shift-learned", "answers-worse"}),
-        (model(identity=6.0, next=4.0, skip=0.5), {"wrong-shift-learned", "answers-worse"}),
+        (REPEATING, SHIFTED),
+        (model(identity=6.0, next=4.0, skip=0.5), SHIFTED),
         # The shift must be better by a margin.
         (model(identity=1.4, next=2.0), {"wrong-shift-learned"}),
         (model(identity=1.6, next=2.0), {}),
         # A model that guesses one token is equally bad at every shift.
         (model(identity=5.0, next=5.0, skip=5.0), {"answers-worse"}),
         # A model that repeats its input repeats padding, too.
-        (
-            model(identity=0.1, next=5.0, skip=7.0, pads=PADDED),
-            {"wrong-shift-learned", "answers-worse"},
-        ),
+        (replace(REPEATING, pads=PADDED), SHIFTED),
         (replace(SOUND, answer=3.2), {"answers-worse"}),
         (replace(SOUND, answer=3.05), {}),
         # More padding is an error, and the first is not told.
@@ -181,18 +180,8 @@ MASKED = {"mask_prompt": True}
         (replace(SOUND, pads=PADDED), BASE, END, REPEATED),
         (replace(SOUND, pads=NEARLY), BASE, END, {}),
         # A model below a blind guess still shows it, one that repeats what it is given does not.
-        (
-            model(identity=7.0, next=6.0, skip=6.9, pads=PADDED),
-            BASE,
-            END,
-            REPEATED | {"answers-worse": "error"},
-        ),
-        (
-            model(identity=0.1, next=5.0, skip=7.0, pads=PADDED),
-            BASE,
-            END,
-            {"wrong-shift-learned": "error"} | WORSE,
-        ),
+        (model(identity=7.0, next=6.0, skip=6.9, pads=PADDED), BASE, END, REPEATED | WORSE),
+        (replace(REPEATING, pads=PADDED), BASE, END, dict.fromkeys(SHIFTED, "error")),
         (replace(SOUND, prompt=0.2), BASE, MASKED, {"prompt-learned": "error"}),
         # The answer loses 5/6 of its loss: from 2.0, the prompt may lose 5/12, to 1.17.
         (replace(SOUND, prompt=1.1), BASE, MASKED, {"prompt-learned": "error"}),

@@ -1,6 +1,5 @@
 """The header of .safetensors files, and values against the safetensors library."""
 
-import struct
 from pathlib import Path
 
 import numpy as np
@@ -48,18 +47,8 @@ def test_eight_bit_floats_are_known_and_not_decoded(tmp_path: Path) -> None:
         tensor.load()
 
 
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        (b"", "is empty"),
-        (b"\x08\0\0", "header too small"),
-        (struct.pack("<Q", 1 << 62) + b"{}", "header too large"),
-        (struct.pack("<Q", 2) + b"{", "invalid header length"),
-        (struct.pack("<Q", 4) + b"nope", "invalid JSON"),
-    ],
-)
-def test_what_is_no_safetensors_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
-    path = tmp_path / "t.safetensors"
-    path.write_bytes(content)
-    with pytest.raises(InputError, match=problem):
-        read_safetensors(path)
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    """Other broken ones: tests/hostile/test_weights_files.py."""
+    (tmp_path / "t.safetensors").touch()
+    with pytest.raises(InputError, match="is empty"):
+        read_safetensors(tmp_path / "t.safetensors")

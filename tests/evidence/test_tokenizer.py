@@ -259,7 +259,6 @@ def test_a_template_that_is_python_code_is_not_run(copy_of_base):
         ("{{ messages[9].content }}", "refuses|fails"),
         ("{{ messages[0].content + 1 }}", "fails"),
         ("{{ 1 / 0 }}", "fails"),
-        ("{{ 9 ** 99999 }}", "4,096 bits"),
         ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "ran out"),
         ("{{ messages.append(1) }}", "refuses"),
     ],

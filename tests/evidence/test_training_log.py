@@ -51,14 +51,6 @@ def test_fixture_files_that_are_not_logs() -> None:
         assert not looks_like_log(path), path
 
 
-def test_binary_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "x.log"
-    path.write_bytes(b"\0\1\2" * 100)
-    assert not looks_like_log(path)
-    with pytest.raises(InputError, match="binary"):
-        read(path)
-
-
 FIRST = (
     "Iter 1: Val loss 4.460, Val took 1.0s\nIter 10: Train loss 3.796\nIter 20: Train loss 1.9\n"
 )

@@ -10,11 +10,9 @@ from tests.conftest import LOGS
 from tests.evidence.log_tables import read, same, table
 
 #: Counted by hand in the raw text: the series of a file, from which iteration and by how many, and
-#: its values. Where a file names no iteration, its reports are numbered from 1.
+#: its values; of a layout one or two files. Where one names no iteration, its reports are numbered
+#: from 1.
 USER_LOGS = """
-CONTROL-mlx-examples-613-neuralbeagle
-  train_loss from 410 by 10: 0.96 0.901 0.773 0.891 0.82
-  trained_tokens from 410 by 10: 79934 81907 83923 85828 87615
 CONTROL-mlx-lm-330-llama3.2-3b-wikisql-cuda
   val_loss from 1 by 1: 2.936
   val_seconds from 1 by 1: 5.265
@@ -33,46 +31,15 @@ mlx-examples-1210-orpo
   train_loss from 1 by 1: 2.197 8.681
   rejected_reward from 1 by 1: 0 * 2
   trained_tokens from 1 by 1: 541 1115
-mlx-examples-199-flat
-  val_loss from 1 by 1: 1.777
-  train_loss from 10 by 10: 1.741 1.788 1.802 1.808 1.783 1.747 1.74 1.759 1.769 1.763 1.661
-      1.699 1.752
-mlx-examples-216-plateau
-  val_loss from 400 by 1: 1.495
-  train_loss from 370 by 10: 1.146 1.187 1.153 1.229 1.167 1.27 1.112 1.111 1.149 1.15 1.114
-      1.155 1.2
-mlx-examples-557-a-mixtral-4bit
-  val_loss from 1 by 1: 3.298
-  train_loss from 10 by 10: 3.26 2.164 1.889 1.722 1.573 1.626 1.695 1.568 1.661 1.539 1.547
-      1.564 1.523 1.519 1.571 1.516 1.539
-mlx-examples-620-a-rank64-lr7e-5
-  val_loss from 1 by 1: 2.381
-  train_loss from 25 by 25: 8.108 6.509
-  learning_rate from 25 by 25: 7e-05 * 2
-mlx-examples-620-c-qwen1.5-14b-before-nan
-  val_loss from 1 by 1: 2.199
-  train_loss from 151 by 151: 2.171 2.123 2.081 2.05 2.071
-  learning_rate from 151 by 151: 1.987e-06 3.976e-06 5.966e-06 7.956e-06 9.946e-06
-mlx-examples-664-oom
-  val_loss from 1 by 1: 1.42
-  train_loss from 10 by 10: 1.18 0.933
-  peak_memory_gb from 10 by 10: 27.003 34.684
 mlx-lm-18-a-0.22.0-suspiciously-fast
   train_loss from 5 by 5: 2.787 1.547 0.386 0.204
   peak_memory_gb from 5 by 5: 56.494 59.975 64.93 64.93
-mlx-lm-236-oom-full-ft
-  val_loss from 1 by 1: 3.495
-  train_loss from 10 by 10: 2.586 1.731 1.808 1.723 1.487
 mlx-lm-326-grad-debug
   train_loss from 70 by 1: 2.786
   micro_loss from 67 by 1: 3.2387 2.4802 3.0505 2.479 2.7807 1.821 3.1738
   grad_norm from 67 by 1: 12.53 18.08 13.28 10.32 11.32 9.721 13.05
   micro from 67 by 1: 7 8 9 10 1 2 3
   toks from 67 by 1: 108 98 94 104 108 103 96
-mlx-lm-423-longcat-nan
-  val_loss from 1 by 1: 11.392
-  train_loss from 10 by 10: nan * 6
-  trained_tokens from 10 by 10: 820 1759 2765 3749 4673 5548
 mlx-lm-6-dpo-orpo
   val_loss from 1 by 49: 0.055 0.052
   val_margin from 1 by 49: 0.028 0.036
