@@ -47,6 +47,11 @@ def spiked(value: float, still: bool = False) -> Any:
     return b
 
 
+def with_b(values: Any) -> dict[str, Any]:
+    """Sound factors, with another B in the first module."""
+    return edited_lora(f"{FIRST}.lora_b", values)
+
+
 def without_b(*modules: str, decay: float = 1.0, more: tuple[str, ...] = ()) -> dict[str, Any]:
     """Sound factors, also of other modules; the B of some is zero, and their A times `decay`."""
     tensors = lora({**MODULES, **dict.fromkeys(more, (32, 48))})
@@ -54,6 +59,10 @@ def without_b(*modules: str, decay: float = 1.0, more: tuple[str, ...] = ()) -> 
         tensors[f"{name}.lora_b"][:] = 0
         tensors[f"{name}.lora_a"] *= decay
     return tensors
+
+
+def halves(tensors: dict[str, Any]) -> dict[str, Any]:
+    return {name: values.astype("f2") for name, values in tensors.items()}
 
 
 def stacked(used: float) -> dict[str, Any]:
@@ -74,7 +83,8 @@ LORA, BF16 = lora(MODULES), {n: to_bfloat16(one) for n, one in lora(MODULES, b=0
 ZERO = {"zero-b": "error"}
 SOME = {"some-zero-b": "error"}
 UNUSABLE = {"unusable-factors": "error"}
-HALF_PRECISION = {"non-finite": "error", "float16-non-finite": "warning"}
+BROKEN = {"non-finite": "error"}
+HALF_PRECISION = {**BROKEN, "float16-non-finite": "warning"}
 WHOLE = np.ones((48, 32), np.float32)
 ROUNDED = {name: np.rint(one * 1e3).astype(np.int8) for name, one in LORA.items()}
 LOST = without_b(FIRST, SECOND)
@@ -84,29 +94,17 @@ LOST[f"{FIRST}.lora_a"][0, 0] = 1.02 / np.sqrt(32)
 CASES: dict[str, tuple[dict[str, Any], dict[str, str], dict[str, Any]]] = {
     "sound": (LORA, {}, {}),
     "a small B": (lora(MODULES, b=1e-30), {}, {}),
-    "a B of one value": (edited_lora(f"{FIRST}.lora_b", spiked(1e-38, still=True)), {}, {}),
-    "the largest value": (
-        edited_lora(f"{FIRST}.lora_b", spiked(float(np.finfo("f4").max))),
-        {},
-        {},
-    ),
+    "a B of one value": (with_b(spiked(1e-38, still=True)), {}, {}),
+    "the largest value": (with_b(spiked(float(np.finfo("f4").max))), {}, {}),
     "minus zero": ({n: -0.0 * v if n[-1] == "b" else v for n, v in LORA.items()}, ZERO, {}),
-    "NaN": (edited_lora(f"{FIRST}.lora_b", spiked(np.nan)), {"non-finite": "error"}, {"values": 1}),
-    "infinity": (edited_lora(f"{FIRST}.lora_b", spiked(-np.inf)), {"non-finite": "error"}, {}),
-    "NaN in a magnitude": (
-        edited_lora(f"{FIRST}.m", np.array([1, np.nan], "f4")),
-        {"non-finite": "error"},
-        {},
-    ),
-    "NaN in float16": (
-        {n: v.astype("f2") for n, v in edited_lora(f"{FIRST}.lora_b", spiked(np.nan)).items()},
-        HALF_PRECISION,
-        {"tensors": 1},
-    ),
-    "float16": ({n: v.astype("f2") for n, v in LORA.items()}, {}, {}),
+    "NaN": (with_b(spiked(np.nan)), BROKEN, {"values": 1}),
+    "infinity": (with_b(spiked(-np.inf)), BROKEN, {}),
+    "NaN in a magnitude": (edited_lora(f"{FIRST}.m", np.array([1, np.nan], "f4")), BROKEN, {}),
+    "NaN in float16": (halves(with_b(spiked(np.nan))), HALF_PRECISION, {"tensors": 1}),
+    "float16": (halves(LORA), {}, {}),
     "no partner": (edited_lora(f"{FIRST}.lora_a", None), UNUSABLE, {"unpaired": 1}),
     "half of every pair": (
-        {n: v for n, v in LORA.items() if n.endswith("lora_a")},
+        {f"{n}.lora_a": LORA[f"{n}.lora_a"] for n in MODULES},
         UNUSABLE,
         {"unpaired": 6},
     ),

@@ -9,22 +9,14 @@ import pytest
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Outcome, Status
+from mlxdoctor.finding import Outcome
 from tests.bisect.states import MODULES, history, state
 from tests.conftest import HEALTHY, RUNS, check_called
 from tests.edits import change_json
-from tests.given import outcome
+from tests.given import outcome, severities
 from tests.weight_files import lora, save
 
 checkpoint_history = check_called("checkpoint-history")
-
-ERRORS = (
-    "never-changed",
-    "zero-b-throughout",
-    "non-finite",
-    "final-of-another-run",
-    "final-is-early",
-)
 
 
 def examine(
@@ -32,13 +24,6 @@ def examine(
 ) -> Outcome:
     saves = history(folder, states, final)
     return outcome(checkpoint_history, saves, TrainingConfig.read(folder))
-
-
-def codes(judged: Outcome) -> set[str]:
-    assert judged.status is not Status.CRASHED, judged.reason
-    codes = {one.code.removeprefix("checkpoint-history."): one.severity for one in judged.findings}
-    assert all((severity == "error") is (code in ERRORS) for code, severity in codes.items())
-    return set(codes)
 
 
 def of_another_seed(size: float) -> dict[str, Any]:
@@ -53,28 +38,28 @@ GROWING = [state(0.1), state(0.15), state(0.2)]
 
 
 @pytest.mark.parametrize(
-    ("states", "final", "expected"),
+    ("states", "final", "code"),
     [
-        (GROWING, GROWING[-1], set()),
-        (GROWING, state(0.3), set()),
-        ([state(0.1)] * 3, None, {"never-changed"}),
+        (GROWING, GROWING[-1], None),
+        (GROWING, state(0.3), None),
+        ([state(0.1)] * 3, None, "never-changed"),
         # Two that are the same beside a change.
-        ([state(0.1), state(0.1), state(0.2)], None, set()),
-        ([state(0.1), state(0.2), state(0.2)], None, set()),
-        ([lora(MODULES, b=0.0, seed=seed) for seed in (1, 2)], None, {"zero-b-throughout"}),
-        ([state(0.1), state(0.2), BROKEN], BROKEN, {"non-finite"}),
-        (GROWING, of_another_seed(0.12), {"final-of-another-run"}),
+        ([state(0.1), state(0.1), state(0.2)], None, None),
+        ([state(0.1), state(0.2), state(0.2)], None, None),
+        ([lora(MODULES, b=0.0, seed=seed) for seed in (1, 2)], None, "zero-b-throughout"),
+        ([state(0.1), state(0.2), BROKEN], BROKEN, "non-finite"),
+        (GROWING, of_another_seed(0.12), "final-of-another-run"),
         # At a rate that leaves nothing of the start a strange final file tells nothing.
-        ([of_another_seed(0.1), state(0.15)], of_another_seed(0.2), set()),
+        ([of_another_seed(0.1), state(0.15)], of_another_seed(0.2), None),
     ],
 )
 def test_a_course(
     tmp_path: Path,
     states: Sequence[dict[str, Any]],
     final: dict[str, Any] | None,
-    expected: set[str],
+    code: str | None,
 ) -> None:
-    assert codes(examine(tmp_path, states, final)) == expected
+    assert severities(examine(tmp_path, states, final)) == ({code: "error"} if code else {})
 
 
 def test_when_it_began_and_what_is_left(tmp_path: Path) -> None:
@@ -91,7 +76,8 @@ def test_when_it_began_and_what_is_left(tmp_path: Path) -> None:
 def test_a_truncated_checkpoint_does_not_hide_the_others(tmp_path: Path) -> None:
     path = save(tmp_path / "0000050_adapters.safetensors", state(0.1))
     path.write_bytes(path.read_bytes()[:-9])
-    assert codes(examine(tmp_path, [state(0.2), state(0.2)])) == {"unreadable", "never-changed"}
+    found = severities(examine(tmp_path, [state(0.2), state(0.2)]))
+    assert found == {"unreadable": "warning", "never-changed": "error"}
 
 
 def test_checkpoints_that_were_sorted_by_name(tmp_path: Path) -> None:
@@ -101,18 +87,19 @@ def test_checkpoints_that_were_sorted_by_name(tmp_path: Path) -> None:
         shutil.copy(file, tmp_path / f"step_{step}.safetensors")
     log = "".join(f"Iter {step}: Train loss {3.1 / step:.3f}\n" for step in range(1, 41))
 
-    def said(kept: int, validations: str = "") -> set[str]:
+    def said(kept: int, validations: str = "") -> dict[str, str]:
         (tmp_path / "train.log").write_text(log + validations)
         shutil.copy(tmp_path / f"step_{kept}.safetensors", tmp_path / "adapters.safetensors")
         history = CheckpointHistory.read(tmp_path)
         training_log = TrainingLog.read([tmp_path / "train.log"])
-        return codes(outcome(checkpoint_history, history, training_log))
+        return severities(outcome(checkpoint_history, history, training_log))
 
-    assert said(9) == {"final-is-early"}
-    assert said(40) == set()
+    early = {"final-is-early": "error"}
+    assert said(9) == early
+    assert said(40) == {}
     # The best one by its validation was kept; or the worst.
-    assert said(9, "Iter 9: Val loss 0.9\nIter 40: Val loss 1.4\n") == set()
-    assert said(9, "Iter 9: Val loss 0.9\nIter 40: Val loss 0.4\n") == {"final-is-early"}
+    assert said(9, "Iter 9: Val loss 0.9\nIter 40: Val loss 1.4\n") == {}
+    assert said(9, "Iter 9: Val loss 0.9\nIter 40: Val loss 0.4\n") == early
 
 
 @pytest.mark.parametrize(("iters", "hit"), [(60, True), (61, False)])
@@ -121,9 +108,9 @@ def test_a_trial_that_wrote_over_a_longer_run(tmp_path: Path, iters: int, hit: b
     change_json(run / "adapter_config.json", iters=iters)
     evidence = CheckpointHistory.read(run), TrainingConfig.read(run)
     # As long as the final file is a checkpoint of the run, it is the run's own.
-    assert "beyond-the-run" not in codes(outcome(checkpoint_history, *evidence))
+    assert "beyond-the-run" not in severities(outcome(checkpoint_history, *evidence))
     shutil.copy(RUNS / "healthy-masked-warmup" / "adapters.safetensors", run)
     evidence = CheckpointHistory.read(run), TrainingConfig.read(run)
-    found = codes(outcome(checkpoint_history, *evidence))
+    found = severities(outcome(checkpoint_history, *evidence))
     assert "final-of-another-run" in found
     assert ("beyond-the-run" in found) is hit

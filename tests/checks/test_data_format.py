@@ -26,6 +26,7 @@ data_format = check_called("data-format")
 ROW = chat("Which lake?", "Lake Nevath.")
 LINE = json.dumps(ROW) + "\n"
 STARTED = log_of(train_loss=([10], [1.0]))
+UNNAMED = [{"question": "a", "answer": "b"}] * 2
 FOREIGN = [{"role": "human", "content": "a"}, {"role": "gpt", "content": "b"}]
 
 
@@ -85,12 +86,8 @@ def test_rows_to_test_on_alone_are_no_fault_of_a_run_that_was_made(tmp_path):
         (LINE, {}, {}),
         (LINE.strip(), {}, {}),
         ("", {}, {"no-rows": "error"}),
-        ([{"question": "a", "answer": "b"}] * 2, {}, {"unknown-format": "error"}),
-        (
-            [{"question": "a", "answer": "b"}] * 2,
-            {"prompt_feature": "question", "completion_feature": "answer"},
-            {},
-        ),
+        (UNNAMED, {}, {"unknown-format": "error"}),
+        (UNNAMED, {"prompt_feature": "question", "completion_feature": "answer"}, {}),
         ([{"text": "a"}], {"mask_prompt": False}, {}),
         ([{"text": "a"}], {"mask_prompt": True}, {"mask-needs-messages": "error"}),
         ([ROW, {"text": "a"}, {**ROW, "text": "both"}], {}, {"mixed-formats": "error"}),

@@ -65,10 +65,6 @@ def test_the_figure_of_the_untouched_model(
         assert finding.measured["reported_loss"] == pytest.approx(loss, abs=1e-3)
 
 
-def test_nothing_to_compare(tmp_path: Path) -> None:
-    assert outcome(metric_consistency, log(tmp_path, 2.0, 1.0)).status == "skipped"
-
-
 @pytest.mark.parametrize(
     ("figures", "code"),
     [

@@ -25,8 +25,9 @@ def said(tuned: float, **more: Any) -> Any:
     return outcome(reach, Reach(sources=(), tuned=tuned, **{**given, **more}))
 
 
-MORE = {"after": "a constant rate", "cured": 2.1}
-RATE = {"setting": "learning_rate", "after": "0.0001", "cured": 2.1}
+def cured(setting: str, before: str, after: str = "a constant rate") -> dict[str, Any]:
+    """A twin that learns little as configured, and as usual with one setting changed."""
+    return {"own": 4.9, "setting": setting, "before": before, "after": after, "cured": 2.1}
 
 
 @pytest.mark.parametrize(
@@ -54,24 +55,12 @@ RATE = {"setting": "learning_rate", "after": "0.0001", "cured": 2.1}
         (4.9, {"own": 3.0}, {"not-what-was-learned": "error"}),
         # The log is that of these files: neither is at fault.
         (3.1, {"own": 2.5, "is_replayed": True}, {"far-above": "error"}),
-        (3.1, {"own": 4.9, **RATE, "before": "1e-08"}, {"rate-too-low": "error"}),
-        (3.1, {"own": 4.9, **RATE, "before": "0.01"}, {"rate-too-high": "error"}),
-        (2.7, {"own": 4.9, **RATE, "before": "0.01"}, {"rate-too-high": "warning"}),
-        (
-            3.1,
-            {"own": 4.9, "setting": "optimizer", "before": "sgd", "after": "adam", "cured": 2.0},
-            {"setting-holds-back": "error"},
-        ),
-        (
-            3.1,
-            {"own": 4.9, "setting": "lr_schedule", "before": "linear", **MORE},
-            {"schedule-holds-back": "error"},
-        ),
-        (
-            3.1,
-            {"own": 4.9, "setting": "max_seq_length", "before": "30", **MORE},
-            {"limit-too-short": "error"},
-        ),
+        (3.1, cured("learning_rate", "1e-08", "0.0001"), {"rate-too-low": "error"}),
+        (3.1, cured("learning_rate", "0.01", "0.0001"), {"rate-too-high": "error"}),
+        (2.7, cured("learning_rate", "0.01", "0.0001"), {"rate-too-high": "warning"}),
+        (3.1, cured("optimizer", "sgd", "adam"), {"setting-holds-back": "error"}),
+        (3.1, cured("lr_schedule", "linear"), {"schedule-holds-back": "error"}),
+        (3.1, cured("max_seq_length", "30"), {"limit-too-short": "error"}),
     ],
 )
 def test_a_run_beside_its_twin(tuned: float, more: dict[str, Any], expected: Any) -> None:

@@ -20,14 +20,6 @@ import mlx.core as mx
 def step(loss):
     loss.backward()
 """
-SOUND = """
-import mlx.nn as nn
-
-def step(model, optimizer, loss_fn, batch):
-    loss, grads = nn.value_and_grad(model, loss_fn)(model, batch)
-    optimizer.update(model, grads)
-    return loss
-"""
 
 
 @pytest.fixture
@@ -77,7 +69,6 @@ def test_beside_a_run_that_mlx_lm_made_it_is_a_note(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("loop.py", SOUND),
         ("loop.py", TORCH.replace("mlx.core as mx", "torch")),
         ("test_loop.py", TORCH),
         ("loop.py", "import mlx.core as mx\nthis is no Python\n"),

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from mlxdoctor.evidence.adapter import Adapter
-from mlxdoctor.evidence.tuned_model import TunedModel, base_name
+from mlxdoctor.evidence.tuned_model import base_name
 from mlxdoctor.measure.weights.adapter_facts import factor_facts
 from mlxdoctor.safety.errors import InputError
-from tests.conftest import RUNS
 from tests.weight_files import lora, save
 
 Q = "model.layers.3.self_attn.q_proj"
@@ -79,15 +78,6 @@ def test_an_archive_of_numpy_is_refused_with_what_to_do(tmp_path: Path) -> None:
     np.savez(tmp_path / "adapters.npz", a=np.zeros(2))
     with pytest.raises(InputError, match=r"\.npz archive.*mx\.save_safetensors"):
         Adapter.read(tmp_path)
-
-
-def test_a_full_model_is_no_adapter() -> None:
-    adapter = Adapter.read(RUNS / "adapter-never-attached")
-    assert adapter.modules == ()
-    assert len(adapter.others) == 38
-    tuned = TunedModel.of(adapter)
-    assert tuned.from_adapter
-    assert "model.layers.0.self_attn.q_proj.weight" in tuned.tensors
 
 
 @pytest.mark.parametrize(

@@ -91,14 +91,6 @@ def test_shards_and_nested_configuration(tmp_path: Path) -> None:
     assert not base.is_mlx
 
 
-def test_the_closest_module_has_the_longest_common_ending() -> None:
-    base = BaseModel.read(FIXTURES / "base")
-    name = "language_model.model.layers.1.self_attn.q_proj"
-    assert base.shape(name) == ()
-    assert base.closest_module(name) == "model.layers.1.self_attn.q_proj"
-    assert base.closest_module("transformer.h.0.attn.c_attn") is None
-
-
 def test_missing_weights_are_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(InputError, match=r"holds no \.safetensors weights"):

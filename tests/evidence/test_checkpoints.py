@@ -5,18 +5,9 @@ import pytest
 
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.safety.errors import InputError
-from tests.conftest import RUNS
 from tests.weight_files import lora, save
 
 FACTORS = lora({"model.layers.0.q": (4, 4)})
-
-
-def test_the_fixture_runs_checkpoints() -> None:
-    history = CheckpointHistory.read(RUNS / "healthy-ordinary")
-    assert [save.iteration for save in history.checkpoints] == [300, 600, None]
-    first, second, third = (save.source.sha256 for save in history.checkpoints)
-    assert first != second == third
-    assert len(history.checkpoints[0].adapter.modules) == 28
 
 
 def test_order_is_by_number_and_other_files_are_ignored(tmp_path: Path) -> None:

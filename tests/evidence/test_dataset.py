@@ -2,7 +2,6 @@ import json
 
 import pytest
 
-from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset, Pair, is_log
 from mlxdoctor.safety.errors import InputError
 from tests.conftest import FIXTURES
@@ -53,17 +52,6 @@ def test_rows_that_are_training_rows_are_not_held_out(tmp_path):
     held_out = Dataset.read(tmp_path).held_out.splits
     assert {name: len(split.rows) for name, split in held_out.items()} == {"train": 3, "valid": 2}
     assert held_out["valid"].line_numbers == (3, 4)
-
-
-def test_named_features(tmp_path):
-    (tmp_path / "c.yaml").write_text(
-        "prompt_feature: question\ncompletion_feature: answer\niters: 1\n"
-    )
-    path = tmp_path / "valid.jsonl"
-    path.write_text('{"question": "a", "answer": "b"}')
-    dataset = Dataset.read(path, TrainingConfig.read(tmp_path / "c.yaml"))
-    assert dataset.splits["valid"].format == "completions"
-    assert dataset.features.prompt == "question"
 
 
 ASKED, SAID = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}

@@ -114,15 +114,6 @@ def test_completions_are_chats(tmp_path):
     assert rows.format == "completions"
 
 
-def test_pairs_are_their_prompt_and_chosen_answer(tmp_path):
-    pairs = [{"prompt": "Which lake?", "chosen": "Lake Nevath.", "rejected": "None."}]
-    plain = [{"prompt": "Which lake?", "completion": "Lake Nevath."}]
-    config = config_of(tmp_path, mask_prompt=True)
-    (mine,) = rows_of(write_data(tmp_path, train=pairs), config).rows
-    (theirs,) = rows_of(write_data(tmp_path, train=plain), config).rows
-    assert (mine.tokens.tolist(), mine.offset) == (theirs.tokens.tolist(), theirs.offset)
-
-
 def test_roles_and_terminator():
     tokenizer = Tokenizer.read(BASE)
     rows = build(Dataset.read(DATA / "geography"), tokenizer, None)
