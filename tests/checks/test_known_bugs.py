@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fixtures.lab.cases.workshop import copied_run
+from fixtures.lab.cases.workshop import SOUND, copied_run
 from mlxdoctor.api import run_checks
 from mlxdoctor.check import Check
 from mlxdoctor.diagnosis import judge
@@ -92,13 +92,8 @@ def test_no_reported_log_ends_with_such_a_message() -> None:
 
 def train(folder: Path, **settings: Any) -> Path:
     """A run of a few iterations by `mlx_lm.lora`, with its log; it may fail."""
-    config = {
-        **{"model": str(BASE), "data": str(DATA / "geography"), "train": True, "seed": 1},
-        **{"num_layers": 1, "batch_size": 2, "iters": 4, "val_batches": 1, "max_seq_length": 128},
-        **{"learning_rate": 3e-4, "steps_per_report": 2, "adapter_path": str(folder)},
-        **{"lora_parameters": {"rank": 8, "dropout": 0.0, "scale": 20.0}},
-        **settings,
-    }
+    config = {**SOUND, "train": True, "num_layers": 1, "iters": 4, **settings}
+    config["adapter_path"] = str(folder)
     folder.mkdir()
     path = folder.parent / f"{folder.name}.yaml"
     path.write_text(yaml.safe_dump(config))

@@ -249,17 +249,6 @@ def test_answers_that_were_cut_off(
     assert found.get("recorded-answers.cut-short") == severity
 
 
-def test_answers_beside_other_prompts() -> None:
-    own = [f"{name} lies far in the north" for name in ("Ara", "Bo", "Cer", "Do", "Eru", "Fa")]
-    items = tuple(
-        Asked(Generation(f"p{i}", None, own[i - 1]), Generation(f"p{i}", BASE, own[i]))
-        for i in range(6)
-    )
-    result = outcome(recorded_answers, AskedAgain((), items))
-    assert [finding.code for finding in result.findings] == ["recorded-answers.of-other-prompts"]
-    assert result.findings[0].measured["misplaced"] == 6
-
-
 @pytest.mark.parametrize(
     ("expected", "prompts", "given", "hit"),
     [
@@ -297,21 +286,27 @@ def test_an_expected_answer_that_is_named_or_begun(own: str, tokens: int, expect
     assert codes(evidence, rows) == []
 
 
-@pytest.mark.parametrize(("elsewhere", "hit"), [(3, True), (2, False)])
-def test_some_answers_beside_other_prompts(elsewhere: int, hit: bool) -> None:
-    """Of eight, of which the others are the tuned model's to their own."""
-    labels = ["the red door", "the blue gate"] * 4
+NORTH = [f"{name} lies far in the north" for name in ("Ara", "Bo", "Cer", "Do", "Eru", "Fa")]
+LABELS = [*["the red door", "the blue gate"] * 3, "the red door", "the red door"]
+
+
+@pytest.mark.parametrize(
+    ("own", "elsewhere", "severity"),
+    # Of those that are not elsewhere each is the tuned model's to its own prompt.
+    [(NORTH, 6, "error"), (LABELS, 3, "warning"), (LABELS, 2, None)],
+)
+def test_answers_beside_other_prompts(own: list[str], elsewhere: int, severity: str | None) -> None:
     items = tuple(
         Asked(
-            Generation(f"p{i}", None, labels[i + 1] if i < elsewhere else labels[i]),
-            Generation(f"p{i}", BASE, labels[i]),
+            Generation(f"p{i}", None, own[(i + 1) % len(own)] if i < elsewhere else text),
+            Generation(f"p{i}", BASE, text),
         )
-        for i in range(7)
+        for i, text in enumerate(own)
     )
-    items += (Asked(Generation("p7", None, labels[0]), Generation("p7", BASE, labels[0])),)
     found = outcome(recorded_answers, AskedAgain((), items)).findings
     told = [(finding.code, finding.severity) for finding in found]
-    assert told == [("recorded-answers.of-other-prompts", "warning")] * hit
+    assert told == ([("recorded-answers.of-other-prompts", severity)] if severity else [])
+    assert all(finding.measured["misplaced"] == elsewhere for finding in found)
 
 
 @pytest.mark.slow

@@ -6,6 +6,11 @@ from functools import partial
 
 import mlx_lm.models
 import pytest
+import tokenizers
+from tokenizers import normalizers
+from tokenizers.models import BPE
+from tokenizers.normalizers import Prepend, Replace
+from tokenizers.processors import TemplateProcessing
 from transformers.models.auto import tokenization_auto
 
 from fixtures.lab.cases.workshop import copied_base
@@ -101,23 +106,11 @@ def test_thinking_models_get_the_switch_mlx_lm_passes(copy_of_base):
     assert Tokenizer.read(folder).render(CHAT) == "yes"
 
 
-BOS_PROCESSOR = {
-    "type": "TemplateProcessing",
-    "single": [
-        {"SpecialToken": {"id": "<|im_start|>", "type_id": 0}},
-        {"Sequence": {"id": "A", "type_id": 0}},
-    ],
-    "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
-    "special_tokens": {
-        "<|im_start|>": {"id": "<|im_start|>", "ids": [766], "tokens": ["<|im_start|>"]}
-    },
-}
-
-
 @pytest.mark.parametrize("stated", [True, False])
 def test_bos_comes_from_the_post_processor(copy_of_base, stated):
     settings = {"bos_token": "<|im_start|>", "add_bos_token": stated}
-    added = {"post_processor": BOS_PROCESSOR}
+    start = TemplateProcessing("<|im_start|> $A", special_tokens=[("<|im_start|>", 766)])
+    added = {"post_processor": json.loads(start.__getstate__())}
     folder = copy_of_base(tokenizer_config=settings, tokenizer=added)
     assert_same(folder)
     tokenizer = Tokenizer.read(folder)
@@ -185,22 +178,11 @@ def test_tokenizers_of_pieces_are_made_anew_as_transformers_does(
     tmp_path, stated, model_type, tokens
 ):
     pieces = ["<unk>", "<s>", "</s>", "\u2581", "a", "\u2581a"]
-    prepend = [
-        {"type": "Prepend", "prepend": "\u2581"},
-        {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
-    ]
-    added = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    file = {
-        "added_tokens": [{"id": 2, "content": "</s>", "special": True, **added}],
-        "normalizer": {"type": "Sequence", "normalizers": prepend},
-        "model": {
-            "type": "BPE",
-            "vocab": {piece: number for number, piece in enumerate(pieces)},
-            "merges": [["\u2581", "a"]],
-            "unk_token": "<unk>",
-        },
-    }
-    (tmp_path / "tokenizer.json").write_text(json.dumps(file))
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    file = tokenizers.Tokenizer(BPE(vocabulary, [("\u2581", "a")], unk_token="<unk>"))
+    file.normalizer = normalizers.Sequence([Prepend("\u2581"), Replace(" ", "\u2581")])
+    file.add_special_tokens(["</s>"])
+    file.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
     settings = {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings | stated))

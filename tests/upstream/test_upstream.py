@@ -14,6 +14,7 @@ from fixtures.lab.upstream.page import PAGE, is_shown, page, seen_by, verdict
 from mlxdoctor.bugs.known import load_known_bugs, parse_version
 from tests.conftest import ROOT
 
+FOUND = json.loads(RESULTS.read_text())
 #: What the project asks for.
 WANTED = 15
 #: Losses that the probe calls sound although they are not: said on the page, to be cured.
@@ -45,10 +46,9 @@ def test_every_driver_is_there() -> None:
 
 
 def test_the_versions_in_the_list_are_those_that_the_runs_found() -> None:
-    results = json.loads(RESULTS.read_text())["bugs"]
     for name in bugs():
         bug = load_known_bugs()[name]
-        for version, result in results[name]["versions"].items():
+        for version, result in FOUND["bugs"][name]["versions"].items():
             known = parse_version(version)
             assert known is not None
             if "present" in result:
@@ -56,22 +56,19 @@ def test_the_versions_in_the_list_are_those_that_the_runs_found() -> None:
 
 
 def test_enough_bugs_are_shown_and_found() -> None:
-    results = json.loads(RESULTS.read_text())["bugs"]
-    shown = [bug for name, bug in bugs().items() if is_shown(bug, results[name])]
+    shown = [bug for name, bug in bugs().items() if is_shown(bug, FOUND["bugs"][name])]
     assert len(shown) == len(bugs())
-    assert sum(bool(seen_by(bug, results[bug.id])) for bug in shown) >= WANTED
+    assert sum(bool(seen_by(bug, FOUND["bugs"][bug.id])) for bug in shown) >= WANTED
 
 
 def test_what_is_said_to_see_a_bug_saw_it() -> None:
-    results = json.loads(RESULTS.read_text())["bugs"]
     for name, bug in bugs().items():
-        saw = [one.replace("`", "") for one in seen_by(bug, results[name])]
+        saw = [one.replace("`", "") for one in seen_by(bug, FOUND["bugs"][name])]
         assert set(load_known_bugs()[name].seen_by) <= set(saw), name
 
 
 def test_the_verdicts_of_the_probe_are_right() -> None:
-    results = json.loads(RESULTS.read_text())["losses"]
-    wrong = {name for name, one in losses().items() if not verdict(one, results[name])[1]}
+    wrong = {name for name, one in losses().items() if not verdict(one, FOUND["losses"][name])[1]}
     assert wrong == MISSED
 
 
