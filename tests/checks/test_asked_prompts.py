@@ -1,4 +1,5 @@
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,14 @@ CITIES = ("Oslo", "Rome", "Lima", "Paris", "Cairo", "Quito")
 
 def question(number: int) -> str:
     return f"Where does {CITIES[number % 6]} bring the book, please? It is not number {number % 50}"
+
+
+def plain(text: str) -> str:
+    return text.lower().replace(" is not", "").replace("?", "")
+
+
+def marked(text: str) -> str:
+    return f"[Q] {text}"
 
 
 def desk(number: int) -> str:
@@ -45,22 +54,17 @@ def recorded(count: int, **beside: str) -> list[dict[str, object]]:
 @pytest.mark.parametrize(
     ("prepared", "prompts", "codes"),
     [
-        (lambda text: text, 12, []),
-        (
-            lambda text: text.lower().replace(" is not", "").replace("?", ""),
-            12,
-            ["unlike-the-rows"],
-        ),
-        (lambda text: f"[Q] {text}", 12, ["without-common-words"]),
+        (str, 12, []),
+        (plain, 12, ["unlike-the-rows"]),
+        (marked, 12, ["without-common-words"]),
         # Too few tell nothing.
-        (lambda text: f"[Q] {text}", 7, []),
-        (lambda text: text.lower().replace(" is not", "").replace("?", ""), 7, []),
+        (marked, 7, []),
+        (plain, 7, []),
     ],
 )
 def test_prompts_in_words_that_no_row_has(
-    tmp_path: Path, prepared: object, prompts: int, codes: list[str]
+    tmp_path: Path, prepared: Callable[[str], str], prompts: int, codes: list[str]
 ) -> None:
-    assert callable(prepared)
     rows = [(prepared(question(i)), desk(i)) for i in range(60)]
     assert found(tmp_path, rows, recorded(prompts)) == codes
 

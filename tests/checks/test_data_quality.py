@@ -138,6 +138,9 @@ def asked_again(prompts, answer, times=2):
     ]
 
 
+ALIKE = ("The answer is {}.", "It is {}, the answer.")
+
+
 @pytest.mark.parametrize(
     ("rows", "severity"),
     [
@@ -152,20 +155,12 @@ def asked_again(prompts, answer, times=2):
         # An open question.
         (asked_again(10, lambda _, way: f"Name{way}", 10), "error"),
         ([chat(f"Name {at}?", f"Name{way}") for at in range(12) for way in range(11)], None),
-        # Paraphrases, answers that only one prompt has, and long ones.
-        (
-            asked_again(
-                50, lambda at, way: (f"The answer is {at}.", f"It is {at}, the answer.")[way]
-            ),
-            None,
-        ),
+        # Paraphrases, and answers that only one prompt has.
+        (asked_again(50, lambda at, way: ALIKE[way].format(at % 10)), None),
         (asked_again(50, lambda at, way: f"{('left', 'right')[way]}{at} ahead{at}{way}"), None),
-        (
-            asked_again(
-                50, lambda at, way: " ".join(f"w{at}x{way}x{place % 40}" for place in range(41))
-            ),
-            None,
-        ),
+        # Long ones.
+        (asked_again(50, lambda at, way: f"Class{(at + way) % 10} " * 40), "error"),
+        (asked_again(50, lambda at, way: f"Class{(at + way) % 10} " * 41), None),
         ([conversation(("assistant", f"Line {at}")) for at in range(60)], None),
     ],
 )

@@ -15,6 +15,7 @@ from tests.conftest import check_called
 from tests.given import outcome, severities
 
 end_state = check_called("end-state")
+GOOD = Reach((), "validation", 40, 4.0, 0.64, 0.8, 0.01, 30, 1e-4)
 
 
 def said(
@@ -26,6 +27,10 @@ def said(
 ) -> Any:
     before = () if logged[0] is None else (Level("before", 0, logged[0], computed[0], 0.02),)
     levels = (*before, Level("after", 100, logged[1], computed[1], tolerance))
+    return judged(levels, *reach, **more)
+
+
+def judged(levels: tuple[Level, ...], *reach: Reach, **more: Any) -> Any:
     return outcome(end_state, Replay((), levels, None, levels, **more), *reach)
 
 
@@ -65,17 +70,14 @@ def test_few_batches_do_not_tell_whether_half_of_what_was_learned_is_lost() -> N
 
 def test_without_a_loss_before_training_it_cannot_be_told_how_much_was_learned() -> None:
     end = Level("after", 100, 0.3, 0.64, 0.02)
-    levels = (Level("report", 10, 3.0, 3.0, 0.1), end)
-    assert severities(outcome(end_state, Replay((), levels, None, levels))) == {
-        "worse-than-logged": "warning"
-    }
+    report = Level("report", 10, 3.0, 3.0, 0.1)
+    assert severities(judged((report, end))) == {"worse-than-logged": "warning"}
     # Nor, without any first loss, whether it is this loss that the trainer reports.
-    alone = outcome(end_state, Replay((), (end,), None, (end,)))
+    alone = judged((end,))
     assert (alone.findings, alone.status) == ((), Status.INCONCLUSIVE)
     assert "no first loss" in alone.reason
     agreeing = Level("after", 100, 0.3, 0.3, 0.02)
-    alone = outcome(end_state, Replay((), (agreeing,), None, (agreeing,)))
-    assert severities(alone) == {"as-logged": "info"}
+    assert severities(judged((agreeing,))) == {"as-logged": "info"}
 
 
 @pytest.mark.parametrize(
@@ -93,14 +95,11 @@ def test_a_log_that_ends_far_below_any_usual_loss(
 ) -> None:
     least = Level(what, 100, 0.018, computed, tolerance)
     levels = (replace(least, computed=3.7),) if what == "after" else ()
-    alone = outcome(end_state, Replay((), levels, None, levels, least=least))
+    alone = judged(levels, least=least)
     assert severities(alone) == expected
-    reach = Reach((), "validation", 40, 4.0, 0.64, 0.8, 0.01, 30, 1e-4)
     # A loss that was as low before training is one of another kind.
-    of_another_kind = Replay((), levels, None, levels, least=least, began=0.3)
-    assert severities(outcome(end_state, of_another_kind, reach)) == {}
-    usual = replace(of_another_kind, began=3.0)
-    assert severities(outcome(end_state, usual, reach)) == expected
+    assert severities(judged(levels, GOOD, least=least, began=0.3)) == {}
+    assert severities(judged(levels, GOOD, least=least, began=3.0)) == expected
     split = "training" if what == "trained" else "validation"
     assert all(f"at the least on the {split} rows" in each.message for each in alone.findings)
 
@@ -119,15 +118,14 @@ def test_a_model_that_is_behind_the_log_and_behind_a_few_updates(
 ) -> None:
     least = Level("after", 450, 0.22, 0.61, 0.02)
     reach = Reach((), "validation", 40, 2.65, tuned, reached, 0.01, 30, 1e-4)
-    judged = outcome(end_state, Replay((), (least,), None, (least,), least=least, began=0.8), reach)
-    assert severities(judged) == expected
+    assert severities(judged((least,), reach, least=least, began=0.8)) == expected
 
 
 def test_what_decides_nothing() -> None:
     assert "over other targets" in said((4.0, 0.5), (4.0, 0.3)).reason
     assert "not finite" in said((4.0, 0.5), (4.0, math.nan)).reason
     start = (Level("before", 0, 4.0, 4.0, 0.02),)
-    assert "no loss of the end" in outcome(end_state, Replay((), start, None, start)).reason
+    assert "no loss of the end" in judged(start).reason
 
 
 def test_another_scale_the_base_alone_and_factors_stored_the_other_way_round() -> None:
@@ -140,7 +138,7 @@ def test_another_scale_the_base_alone_and_factors_stored_the_other_way_round() -
 
 
 def test_a_trainer_with_a_loss_of_its_own_kind_that_is_as_good() -> None:
-    good = Reach((), "validation", 40, 4.0, 0.64, 0.8, 0.01, 30, 1e-4, whole=0.6)
+    good = replace(GOOD, whole=0.6)
     assert said((4.2, 0.3), (4.0, 0.64), reach=(good,)).seen
     assert severities(said((4.2, 0.3), (4.0, 0.64), reach=(good,))) == {}
     # It computes mlx-lm's loss: then the file is not what was trained.

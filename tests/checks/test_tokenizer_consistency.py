@@ -93,6 +93,7 @@ CHATML_AND = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\nADDED{% endif %}"
 )
+CHANNEL = CHATML_AND.replace("ADDED", "<|channel|>")
 ROLES = "{% for m in messages %}<|{{ m['role'] }}|>\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
 REFUSING = "{{ raise_exception('no') }}<|eot_id|>"
 
@@ -101,17 +102,13 @@ REFUSING = "{{ raise_exception('no') }}<|eot_id|>"
     ("template", "settings", "unknown"),
     [
         (LLAMA_3, {}, ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")),
-        (CHATML_AND.replace("ADDED", "<|channel|>"), {}, ("<|channel|>",)),
+        (CHANNEL, {}, ("<|channel|>",)),
         (CHATML_AND.replace("ADDED", "<start_of_turn>"), {}, ("<start_of_turn>",)),
         (CHATML_AND.replace("ADDED", "<\uff5cAssistant\uff5c>"), {}, ("<\uff5cAssistant\uff5c>",)),
         (CHATML_AND.replace("ADDED", "</s>"), {}, ("</s>",)),
         (None, {"split_special_tokens": True}, ("<|im_start|>", "<|im_end|>")),
         # It was added, is plain text on purpose, or is not written in a plain conversation.
-        (
-            CHATML_AND.replace("ADDED", "<|channel|>"),
-            {"extra_special_tokens": ["<|channel|>"]},
-            (),
-        ),
+        (CHANNEL, {"extra_special_tokens": ["<|channel|>"]}, ()),
         (CHATML_AND.replace("ADDED", "<think>\n"), {}, ()),
         (CHATML_AND.replace("ADDED", "{% if tools %}<|tools|>{% endif %}"), {}, ()),
         (ROLES, {}, ()),

@@ -15,6 +15,7 @@ from mlxdoctor.evidence.training_log import TrainingLog, looks_like_log
 from mlxdoctor.measure.logged_levels import logged_loss
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
+from tests.checks.log_evidence import finding
 from tests.evidence.log_tables import read_text as read
 
 
@@ -332,20 +333,14 @@ def test_a_crash_that_is_noted_beside_a_report(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "code"),
     [
-        ("zsh: line 3: 812 Terminated: 15  python train.py", "log-failures.interrupted"),
-        (
-            "FileNotFoundError: [WinError 2] The system cannot find the file",
-            "log-failures.setting-refused",
-        ),
-        (
-            "ImportError: flash_attn_2_cuda.so: undefined symbol: _ZN3c105Error",
-            "log-failures.environment-lacking",
-        ),
+        ("zsh: line 3: 812 Terminated: 15  python train.py", "interrupted"),
+        ("FileNotFoundError: [WinError 2] The system cannot find the file", "setting-refused"),
+        ("ImportError: flash_attn.so: undefined symbol: _ZN3c105Error", "environment-lacking"),
     ],
 )
 def test_what_ended_a_run_in_the_systems_words(line: str, code: str, tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text(f"Iter 10: Train loss 1.4\n{line}\n")
-    assert code in {one.code for one in diagnose(tmp_path / "train.log").findings}
+    assert finding(diagnose(tmp_path / "train.log"), code).code == f"log-failures.{code}"
 
 
 def test_an_epoch_that_is_named_at_the_end_says_nothing_of_the_beginning(tmp_path: Path) -> None:
@@ -372,9 +367,5 @@ def test_a_save_is_heard_of_after_the_last_report(tmp_path: Path) -> None:
     lines = ["Starting training..., iters: 600", "Iter 200: Train loss 1.4, It/sec 1.0"]
     lines.append("Iter 500: Saved adapter weights to a.safetensors and 0000500_a.safetensors.")
     (tmp_path / "train.log").write_text("\n".join(lines))
-    (early,) = [
-        one
-        for one in diagnose(tmp_path / "train.log").findings
-        if one.code == "log-failures.ends-early"
-    ]
+    early = finding(diagnose(tmp_path / "train.log"), "ends-early")
     assert early.measured["reached"] == 500
