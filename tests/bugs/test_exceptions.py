@@ -69,50 +69,37 @@ def test_every_entry_is_reported_and_its_sentences_can_be_filled() -> None:
         assert not known.remedy.format(**filled).endswith("."), known.id
 
 
-@pytest.mark.parametrize(
-    ("text", "finding", "words"),
-    [
-        ("KeyError: 'messages'", "rows-refused", "'messages'"),
-        (
-            "jinja2.exceptions.TemplateError: Conversation roles must alternate "
-            "user/assistant/user/assistant/...",
-            "rows-refused",
-            "alternate",
-        ),
-        (
-            "ValueError: Cannot use chat template functions because tokenizer.chat_template is "
-            "not set and no template argument was passed!",
-            "template-missing",
-            "instruct version",
-        ),
-        (
-            "RuntimeError: [metal::malloc] Attempting to allocate 77309411328 bytes which is "
-            "greater than the maximum allowed buffer size of 37795712205 bytes.",
-            "out-of-memory",
-            "batch_size",
-        ),
-        (
-            "ValueError: [matmul] Last dimension of first input with shape (1,7,96) must match "
-            "second to last dimension of second input with shape (64,8).",
-            "shapes-disagree",
-            "rank",
-        ),
-        (
-            "safetensors_rust.SafetensorError: Error while deserializing header: HeaderTooLarge",
-            "model-refused",
-            "full size",
-        ),
-        (
-            "huggingface_hub.errors.GatedRepoError: 401 Client Error. (Request ID: Root=1-6)",
-            "model-refused",
-            "ask for access",
-        ),
-        ("TypeError: 'dict' object is not callable", "code-error", "value_and_grad"),
-        ("ModuleNotFoundError: No module named 'wandb'", "environment-lacking", "report_to"),
-        ("RuntimeError: Loss is NaN at step 12, stopping", "loss-refused", "learning rate"),
-    ],
-)
-def test_what_is_said_of_it(text: str, finding: str, words: str) -> None:
+#: What is printed -> the finding, and words of what is said or advised.
+SAID = {
+    "KeyError: 'messages'": ("rows-refused", "'messages'"),
+    "jinja2.exceptions.TemplateError: Conversation roles must alternate "
+    "user/assistant/user/assistant/...": ("rows-refused", "alternate"),
+    "ValueError: Cannot use chat template functions because tokenizer.chat_template is "
+    "not set and no template argument was passed!": ("template-missing", "instruct version"),
+    "RuntimeError: [metal::malloc] Attempting to allocate 77309411328 bytes which is "
+    "greater than the maximum allowed buffer size of 37795712205 bytes.": (
+        "out-of-memory",
+        "batch_size",
+    ),
+    "ValueError: [matmul] Last dimension of first input with shape (1,7,96) must match "
+    "second to last dimension of second input with shape (64,8).": ("shapes-disagree", "rank"),
+    "safetensors_rust.SafetensorError: Error while deserializing header: HeaderTooLarge": (
+        "model-refused",
+        "full size",
+    ),
+    "huggingface_hub.errors.GatedRepoError: 401 Client Error. (Request ID: Root=1-6)": (
+        "model-refused",
+        "ask for access",
+    ),
+    "TypeError: 'dict' object is not callable": ("code-error", "value_and_grad"),
+    "ModuleNotFoundError: No module named 'wandb'": ("environment-lacking", "report_to"),
+    "RuntimeError: Loss is NaN at step 12, stopping": ("loss-refused", "learning rate"),
+}
+
+
+@pytest.mark.parametrize("text", SAID)
+def test_what_is_said_of_it(text: str) -> None:
+    finding, words = SAID[text]
     meaning = meaning_of(failure(text))
     assert meaning.finding == finding
     assert words in f"{meaning.says} {meaning.remedy}"

@@ -205,16 +205,17 @@ def test_end_tokens_of_both_configurations(copy_of_base):
     assert Tokenizer.read(folder).eos_token_ids == (767,)
 
 
-def test_without_tokenizer_json_the_remedy_is_named(tmp_path):
-    (tmp_path / "tokenizer.model").write_bytes(b"\n\x0e")
-    with pytest.raises(InputError, match="save it once with transformers"):
-        Tokenizer.read(tmp_path)
-
-
-@pytest.mark.parametrize("content", ["{}", "[]", '{"model": {"type": "BPE"}}', "nonsense"])
-def test_a_damaged_tokenizer_is_refused(tmp_path, content):
-    (tmp_path / "tokenizer.json").write_text(content)
-    with pytest.raises(InputError, match="is not a tokenizer") as caught:
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("tokenizer.model", "\n\x0e", "save it once with transformers"),
+        *(("tokenizer.json", text, "is not a tokenizer") for text in ("{}", "[]", "nonsense")),
+        ("tokenizer.json", '{"model": {"type": "BPE"}}', "is not a tokenizer"),
+    ],
+)
+def test_what_is_no_tokenizer_is_refused_in_one_line(tmp_path, name, content, problem):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InputError, match=problem) as caught:
         Tokenizer.read(tmp_path)
     assert "\n" not in str(caught.value)
 
