@@ -18,10 +18,8 @@ from tests.weight_files import lora, save, to_bfloat16, write_config
 
 adapter_presence = check_called("adapter-presence")
 
-
 MODULES = {f"model.layers.{i}.self_attn.{p}_proj": (32, 48) for i in range(3) for p in "qv"}
 FIRST = "model.layers.0.self_attn.q_proj"
-
 
 SECOND = "model.layers.1.self_attn.q_proj"
 EXPERT = "model.layers.2.mlp.experts.7.up_proj"

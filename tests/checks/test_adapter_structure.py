@@ -20,7 +20,6 @@ from tests.weight_files import MLX_CONFIG, lora, save, write_config
 
 adapter_structure = check_called("adapter-structure")
 
-
 #: q and v of the last two layers of the fixture base model.
 MODULES = {
     f"model.layers.{i}.self_attn.{p}_proj": (96, o)
@@ -29,7 +28,6 @@ MODULES = {
 }
 KEYS = ["self_attn.q_proj", "self_attn.v_proj"]
 BASE = BaseModel.read(FIXTURES / "base")
-
 
 #: Another base: MLX did not write it, so that its names may be others once it is loaded.
 RENAMED = replace(BASE, is_mlx=False)

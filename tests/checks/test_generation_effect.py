@@ -15,7 +15,6 @@ from tests.measured_rows import Losses, measured_rows
 
 generation_effect = check_called("generation-effect")
 
-
 BASE = (1, 2, 3, 9)
 OTHER = (1, 2, 4, 9)
 ADAPTER = Adapter.read(RUNS / "healthy-ordinary" / "adapters.safetensors")

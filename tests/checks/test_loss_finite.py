@@ -9,7 +9,6 @@ from tests.given import severities
 
 loss_finite = check_called("loss-finite")
 
-
 NAN = float("nan")
 
 

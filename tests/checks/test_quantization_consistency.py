@@ -67,6 +67,7 @@ def test_sound_models_pass(packed: Path) -> None:
     assert judged.status == "passed"
 
 
+UNSTATED = {"quantization": None, "quantization_config": None}
 LAYERS = {LAYER: TABLE, "model.layers.9.self_attn.q_proj": TABLE}
 PLAIN_CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"quantization_config": TABLE}, "error", "KeyError: 'quant_method'"),
@@ -95,11 +96,7 @@ def test_a_plain_model_called_quantised(
 @pytest.mark.parametrize(
     ("tables", "expected", "refused"),
     [
-        (
-            {"quantization": None, "quantization_config": None},
-            "scales-without-config",
-            "parameters not in model",
-        ),
+        (UNSTATED, "scales-without-config", "parameters not in model"),
         ({"quantization": None}, "scales-without-config", "KeyError: 'quant_method'"),
         ({"quantization": {**TABLE, **LAYERS}}, "", ""),
         # An entry for one plain layer.

@@ -23,8 +23,9 @@ def levels(before: float | None = 4.0, *reports: float) -> tuple[Level, ...]:
     return (*first, *rest)
 
 
-def said(configured: tuple[Level, ...], **more: Any) -> Any:
-    return outcome(replay, Replay((), configured, **{"reading": None, "best": configured, **more}))
+def said(configured: tuple[Level, ...], *reach: Reach, **more: Any) -> Any:
+    fields = {"reading": None, "best": configured, **more}
+    return outcome(replay, Replay((), configured, **fields), *reach)
 
 
 @pytest.mark.parametrize(
@@ -55,20 +56,17 @@ def test_a_loss_of_its_own_kind_that_teaches_as_much_is_no_error(
 ) -> None:
     configured = levels(4.51, 3.0, 2.0)
     reach = Reach((), "validation", 40, 5.0, tuned, 2.0, 0.05, 30, 1e-4)
-    recorded = Replay((), configured, None, configured)
-    assert severities(outcome(replay, recorded, reach)) == {"differs": severity}
+    assert severities(said(configured, reach)) == {"differs": severity}
     # Better on held-out rows than the twin: what a reading only comes near to is nothing then.
-    read = levels(4.4)
     reading = next(each for each in readings() if each.code == "first-token-alone")
-    near = Replay((), levels(6.0), reading, read)
-    assert severities(outcome(replay, near, reach)) != {}
+    near = {"reading": reading, "best": levels(4.4)}
+    assert severities(said(levels(6.0), reach, **near)) != {}
     better = replace(reach, tuned=1.9)
-    for told in (recorded, near):
-        found = outcome(replay, told, better)
+    for found in (said(configured, better), said(levels(6.0), better, **near)):
         assert severities(found) == {}
         assert "On held-out rows the model is better" in found.seen[0].message
     # As good as mlx-lm's trainer makes it.
-    found = outcome(replay, recorded, replace(reach, whole=tuned - 0.1))
+    found = said(configured, replace(reach, whole=tuned - 0.1))
     assert severities(found) == {}
     assert "as good as" in found.seen[0].message
 
@@ -77,9 +75,8 @@ def test_a_loss_of_its_own_kind_that_teaches_as_much_is_no_error(
 def test_losses_within_noise_prove_nothing_against_all_updates_made_again(
     whole: float, expected: dict[str, str]
 ) -> None:
-    configured = levels(4.0, 3.1)
     reach = Reach((), "validation", 40, 5.0, 2.0, 2.2, 0.05, 30, 1e-4, whole=whole)
-    assert severities(outcome(replay, Replay((), configured, None, configured), reach)) == expected
+    assert severities(said(levels(4.0, 3.1), reach)) == expected
 
 
 @pytest.mark.parametrize("reading", readings(), ids=lambda each: each.clause)

@@ -16,7 +16,6 @@ from tests.weight_files import lora, save, write_config
 
 trainable_ratio = check_called("trainable-ratio")
 
-
 BASE = BaseModel.read(FIXTURES / "base")
 KEYS = {"rank": 8, "scale": 20.0, "keys": ["self_attn.q_proj"]}
 #: 4 layers, rank 8, 96 + 96.
