@@ -163,9 +163,10 @@ def settings(
     # mlx-lm refuses settings before it trains.
     if not has_trained:
         yield from _refused(config, base)
-        if planned is not None:
-            yield from _files(config, dataset)
-            yield from _targets(config, base)
+    if planned is not None:
+        yield from _files(config, dataset)
+    if planned is not None or has_trained:
+        yield from _targets(config, base)
 
 
 def _overridden(config: TrainingConfig, stated: TrainingConfig) -> Iterator[Sign]:

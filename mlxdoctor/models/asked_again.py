@@ -112,7 +112,9 @@ class AskedAgain:
         dataset, asking_for = run.get(Dataset), [item.prompt for item in every]
         system, *others = systems_of(dataset)[:SYSTEMS] or [""]
         prompts = [
-            plain_prompt(tokenizer, item.prompt, item.system) if item.system else prompt
+            plain_prompt(tokenizer, item.prompt, item.system or "", item.turns)
+            if item.system or item.turns
+            else prompt
             for item, prompt in zip(
                 every, _as_recorded(dataset, tokenizer, asking_for, system), strict=True
             )

@@ -49,6 +49,7 @@ class Generation:
         max_tokens: the limit both were generated under, in tokens.
         expected: the answer that was hoped for, where it was recorded.
         system: the system prompt before it, likewise.
+        turns: the conversation that was asked with, where it has several; `prompt` joins them.
     """
 
     prompt: str
@@ -59,6 +60,7 @@ class Generation:
     max_tokens: int | None = None
     expected: str | None = None
     system: str | None = None
+    turns: tuple[dict[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -243,16 +245,21 @@ def _generation(row: Any) -> Generation | None:
     if tuned is None:
         return None
     limit = row.get("max_tokens")
+    system, asked = _conversation(row)
     return Generation(
-        prompt=_text(row, PROMPT_KEYS) or _last_user_message(row.get("messages")),
+        prompt=_text(row, PROMPT_KEYS) or "\n".join(turn["content"] for turn in asked),
         base=_text(row, BASE_KEYS),
         tuned=tuned,
         base_tokens=_tokens(row.get("base_tokens")),
         tuned_tokens=_tokens(row.get("tuned_tokens")),
         max_tokens=limit if isinstance(limit, int) and limit > 0 else None,
         expected=_text(row, EXPECTED_KEYS),
-        system=_text(row, SYSTEM_KEYS),
+        system=_text(row, SYSTEM_KEYS) or system,
+        turns=asked if len(asked) > 1 else (),
     )
+
+
+_TURN = ("role", "content")
 
 
 def _text(row: Mapping[str, Any], keys: Sequence[str]) -> str | None:
@@ -265,8 +272,15 @@ def _tokens(value: Any) -> tuple[int, ...] | None:
     return tuple(value) if all(type(token) is int for token in value) else None
 
 
-def _last_user_message(messages: Any) -> str:
-    turns = messages if isinstance(messages, list) else []
-    users = (turn for turn in turns if isinstance(turn, dict) and turn.get("role") == "user")
-    asked = [turn["content"] for turn in users if isinstance(turn.get("content"), str)]
-    return mended(asked[-1]) if asked else ""
+def _conversation(row: Mapping[str, Any]) -> tuple[str | None, tuple[dict[str, str], ...]]:
+    """The system prompt, and the turns up to the last of a user; none where there are no turns."""
+    lists = (row[key] for key in (*PROMPT_KEYS, "messages") if isinstance(row.get(key), list))
+    turns = [
+        {"role": turn["role"], "content": mended(turn["content"])}
+        for turn in next(lists, [])
+        if isinstance(turn, dict) and all(isinstance(turn.get(key), str) for key in _TURN)
+    ]
+    while turns and turns[-1]["role"] != "user":
+        turns.pop()
+    system = turns.pop(0)["content"] if turns and turns[0]["role"] == "system" else None
+    return system, tuple(turns)

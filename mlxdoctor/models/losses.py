@@ -5,7 +5,7 @@ And the mean loss of some rows, over the targets that a trainer counts.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice, product
 from typing import ClassVar, Literal, get_args
@@ -124,6 +124,7 @@ class TokenLosses:
         vocab_size: the size of the model's vocabulary: ln of it is a uniform guess.
         mask_prompt: whether the run was configured to leave the prompt out of its loss.
         load_failure: why the adapter could not be put on the base model.
+        test: rows of the test split, which are of no use but beside those of the others.
         left_out: how many of the rows were measured and why not all, as a clause; else empty.
     """
 
@@ -138,6 +139,7 @@ class TokenLosses:
     pad_ids: tuple[int, ...] = ()
     mask_prompt: bool = False
     load_failure: str | None = None
+    test: tuple[RowLosses, ...] = ()
     left_out: str = ""
 
     def split(self, name: str) -> tuple[RowLosses, ...]:
@@ -175,8 +177,12 @@ def _measured_on_the_rows(
     splits, dataset = [run.need(SupervisedRows)], run.need(Dataset).held_out
     if "valid" in dataset.splits and splits[0].split != "valid":
         splits.append(build(dataset, tokenizer, run.get(TrainingConfig), split="valid"))
+        if "test" in dataset.splits and dataset.splits["test"].format == splits[0].format:
+            splits.append(build(dataset, tokenizer, run.get(TrainingConfig), split="test"))
     meter = Meter(models, tokenizer, run.progress, run.budget)
-    return meter.measure(splits, ROWS, other_padding=other_padding)
+    measured = meter.measure(splits, ROWS, other_padding=other_padding)
+    rows = tuple(row for row in measured.rows if row.split != "test")
+    return replace(measured, rows=rows, test=measured.split("test"))
 
 
 @dataclass(frozen=True)

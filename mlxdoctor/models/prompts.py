@@ -80,10 +80,13 @@ def prompts_for(
     return (*prompts, *(plain_prompt(tokenizer, text) for text in GENERAL_PROMPTS))
 
 
-def plain_prompt(tokenizer: Tokenizer, text: str, system: str = "") -> Prompt:
-    """A question as a user types it: in the chat template where there is one."""
+def plain_prompt(
+    tokenizer: Tokenizer, text: str, system: str = "", turns: Sequence[dict[str, str]] = ()
+) -> Prompt:
+    """A question as a user types it, or a conversation: in the chat template where there is one."""
     before = [{"role": "system", "content": system}] if system else []
-    return Prompt(text, tuple(in_template(tokenizer, [*before, {"role": "user", "content": text}])))
+    asked = turns or [{"role": "user", "content": text}]
+    return Prompt(text, tuple(in_template(tokenizer, [*before, *asked])))
 
 
 def systems_of(dataset: Dataset | None) -> list[str]:

@@ -63,6 +63,8 @@ LACKING = 0.05
 ALIKE = 0.9
 #: Of that gap, or of what the twin gained if that is less, what the right change leaves at most.
 CLOSED = 0.5
+#: A dropout that is a fault by itself: trainers use 0 to 0.3.
+UNUSUAL = 0.5
 
 
 @dataclass(frozen=True)
@@ -509,6 +511,11 @@ class _Measuring:
             changes.append(("optimizer", {"optimizer": "adam", "optimizer_config": {}}))
         name = "lr_schedule" if schedule else "learning_rate"
         changes.append((name, {"lr_schedule": None, "learning_rate": rate}))
+        if lora is not None and lora.get("dropout", 0.0) >= UNUSUAL:
+            # Which no rate makes good.
+            changes.insert(
+                0, ("lora_parameters.dropout", {"lora_parameters": {**lora, "dropout": 0.0}})
+            )
         if lora is not None:
             some = [{"dropout": 0.0}] if lora.get("dropout") else []
             for values in (*some, {"scale": usual["scale"]}):

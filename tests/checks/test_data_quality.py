@@ -237,6 +237,9 @@ CUT_SENTENCES = [
         (wrapped("### Response:\n{}"), "leftovers", "error"),
         (wrapped("<|im_start|>assistant\n{}"), "leftovers", "error"),
         (wrapped("<|im_start|>assistant\n{}", 99), "leftovers", None),
+        # Markup of the answers' own.
+        (wrapped("<|who|>{}<|qty|>3<|item|>hat<|town|>Riga"), "leftovers", None),
+        (wrapped("<|who|>{}<|qty|>3<|item|>hat"), "leftovers", "error"),
         (wrapped("{}<|im_end|>\n"), "leftovers", "warning"),
         (wrapped("Item: {}"), "leftovers", None),
         (wrapped('"{}\\n"'), "leftovers", "warning"),

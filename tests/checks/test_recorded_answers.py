@@ -372,19 +372,19 @@ def test_answers_that_were_asked_for_otherwise(tmp_path: Path, begun: str, way: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_recorded", [True, False])
-def test_a_recorded_prompt_has_its_own_system_prompt(tmp_path: Path, is_recorded: bool) -> None:
+@pytest.mark.parametrize("how", ["system", "messages", ""])
+def test_a_recorded_prompt_has_its_own_system_prompt(tmp_path: Path, how: str) -> None:
     run = copied_run(tmp_path / "run")
     texts = [row["messages"][0]["content"] for row in rows_of("valid")[:8]]
     model = load(BaseModel.read(BASE_FOLDER), run / "adapters.safetensors")
     systems = [f"Lake Nevath {number} lies in the far north. " * 6 for number in range(8)]
     asking = [plain_prompt(TOKENIZER, *pair) for pair in zip(texts, systems, strict=True)]
     answers = answer(model.select("tuned"), asking, (TOKENIZER.eos_token_id or 0,), 32)
-    told = [
-        {"prompt": text, "output": TOKENIZER.decode(tokens)}
-        | ({"system": system} if is_recorded else {})
-        for text, system, tokens in zip(texts, systems, answers, strict=True)
-    ]
+    told = []
+    for text, system, tokens in zip(texts, systems, answers, strict=True):
+        turns = [{"role": "system", "content": system}, {"role": "user", "content": text}]
+        more = {"system": {"system": system}, "messages": {"prompt": turns}}.get(how, {})
+        told.append({"prompt": text, "output": TOKENIZER.decode(tokens), **more})
     write_lines(run / "generations.jsonl", told)
     seen = diagnose([run], select=["recorded-answers"]).outcomes[0].seen
-    assert bool(seen) is is_recorded
+    assert bool(seen) is bool(how)

@@ -202,6 +202,8 @@ def test_of_a_run_that_trained_the_keys_are_asked_and_nothing_that_mlx_lm_took(
     ignored = trained(tmp_path / "b", lr=3e-4, learning_rate=1e-5)
     assert ignored == ["ignored warning"]
     assert trained(tmp_path / "c", lr=3e-4, learning_rate=3e-4) == []
+    keys = ["self_attn.q_proj", "self_attn.qkv_proj"]
+    assert trained(tmp_path / "d", lora_parameters={**LORA, "keys": keys}) == ["no-target warning"]
 
 
 @pytest.mark.parametrize(

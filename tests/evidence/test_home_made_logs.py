@@ -27,6 +27,7 @@ COUNTED = {
     "brackets": "[{n}/100] loss={loss} lr=1e-04 gnorm=0.5",
     "E01|S0001": "[E{e:02d}|S{s:04d}] loss={loss} ppl=12.1",
     "PyTorch tutorial": "Epoch [{e}/2], Step [{s}/3], Loss: {loss}",
+    "two fractions": "[{e}/2] {n}/100 loss {loss} gnorm 1.26 lr 1.0e-03",
     "ImageNet": "Epoch: [{e}][{s}/3]\tTime 0.5 (0.6)\tLoss {loss} (2.5)",
     "logging": "2026-01-02 10:11:1{n},123 - trainer - INFO - Step {n} - loss: {loss} - lr: 1e-05",
     "file and line": "[2026-01-02 10:11:12][INFO][train.py:45] step={n} loss={loss} lr=1e-05",

@@ -31,6 +31,7 @@ def test_every_fixture_is_read_whole(name: str) -> None:
 
 
 NAMES = ("tuned", "response", "output", "completion", "generated_text", "generation", "text")
+ANSWERED = {"role": "assistant", "content": "a"}
 ASKED = [{"role": "user", "content": content} for content in ("first", "last")]
 
 
@@ -40,8 +41,9 @@ ASKED = [{"role": "user", "content": content} for content in ("first", "last")]
         *((json.dumps({"prompt": "p", name: "a"}) + "\n", ["p"], ["a"]) for name in NAMES),
         ('["a", "b"]', ["", ""], ["a", "b"]),
         ('{"samples": [{"question": "q", "output": "a"}]}', ["q"], ["a"]),
-        # The last message of the user is the prompt.
-        (json.dumps({"messages": ASKED, "response": "a"}), ["last"], ["a"]),
+        # A conversation is one prompt, up to the last message of the user.
+        (json.dumps({"messages": ASKED, "response": "a"}), ["first\nlast"], ["a"]),
+        (json.dumps({"prompt": [*ASKED, ANSWERED], "output": "a"}), ["first\nlast"], ["a"]),
         # A line that was cut off is left out.
         ('{"prompt": "p", "tuned": "a"}\n{"prompt": "q", "t', ["p"], ["a"]),
     ],

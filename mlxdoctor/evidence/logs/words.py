@@ -187,7 +187,7 @@ def _counters(before: Sequence[str], totals: dict[int, int]) -> dict[str, int]:
         if not _OF_OTHERS.search(text[: match.start(kind)]):
             found.setdefault(kind, place)
     if "step" not in found and "batch" not in found:
-        bare = (
+        bare = [
             place
             for place in totals
             if place not in found.values()
@@ -196,8 +196,11 @@ def _counters(before: Sequence[str], totals: dict[int, int]) -> dict[str, int]:
                 not re.search(r"[^\W\d]", before[place])
                 or before[place].rstrip().endswith(tuple("[(|]>#"))
             )
-        )
-        first = next(bare, None)
+        ]
+        if len(bare) > 1 and "epoch" not in found:
+            # `[1/3] 25/375 loss 0.5`.
+            found["epoch"], *bare = bare
+        first = next(iter(bare), None)
         # `#20 loss 2.5`, `20 | loss 2.5`.
         is_cell = not before[0].strip() and before[1:] and before[1].lstrip()[:1] in ("|", ":")
         leads = is_cell or before[0].rstrip().endswith("#")

@@ -16,6 +16,8 @@ from mlxdoctor.tables import record, shipped
 _FILE = "leftovers.toml"
 #: Prompts that match what is meant, of the texts with a leftover, from which the task asks for it.
 _MEANT = 0.2
+#: Names of control tokens in an answer that a template does not write: of one turn it writes three.
+_MARKUP = 4
 #: Share of the numbers between the lowest and the highest that are there, where they count rows:
 #: some rows are left out, or in another split.
 _COUNTED = 0.3
@@ -118,6 +120,7 @@ def left_in(split: Split, rows: Sequence[int]) -> Iterator[Spoilt]:
             ((text, _),) = Counter(match[0] for match in matches.values()).most_common(1)
             matches = {row: match for row, match in matches.items() if match[0] == text}
         asking = sum(map(leftover.is_meant, pairs.values()))
+        asking += sum(map(_is_marked_up, (pairs[row].answer for row in matches)))
         if not matches or asking > _MEANT * len(matches):
             continue
         # Answers of which enough is left over.
@@ -129,6 +132,11 @@ def left_in(split: Split, rows: Sequence[int]) -> Iterator[Spoilt]:
             row, match = next(iter(matches.items()))
             example = leftover.text(pairs[row])[max(0, match.start() - _BEFORE) :]
             yield Spoilt(leftover, tuple(matches), severity, example)
+
+
+def _is_marked_up(answer: str) -> bool:
+    """Whether tokens of so many names stand in an answer that they are its markup."""
+    return len(set(CONTROL.findall(answer))) >= _MARKUP
 
 
 def _count_rows(matches: Iterable[re.Match[str]]) -> bool:

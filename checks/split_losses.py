@@ -1,0 +1,121 @@
+"""Whether the model knows the rows of each split as well as it should.
+
+What it finds. Rows of test.jsonl that the model knows far worse than those of valid.jsonl, and
+training rows that it knows no better than held-out ones although the log says so.
+
+Why it matters. Rows that were damaged on their way are damaged in training and validation alike,
+and their losses look well; test rows that took another way show it. A trainer that draws the same
+few rows again and again reports a training loss next to zero.
+
+How it is measured. The tuned model reads rows of each split. The loss on the answers of the test
+rows is compared with that of the validation rows, and their difference with the same of the base
+model. The loss on training rows is compared with the last reports of the log, where the validation
+loss of the log is that of the validation rows.
+
+When it is wrong. Test rows may be harder on purpose, or of another kind: the base model does not
+always tell. A trainer that divides its loss by something reports less throughout: where the two
+losses of the log keep one ratio, nothing is said.
+
+What to do. Read ten rows of each split side by side; print the numbers of the rows of ten batches.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from mlxdoctor.check import Inconclusive, check
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.supervision import Role
+from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.finding import Sign, Symptom
+from mlxdoctor.measure.logged_levels import LAST_REPORTS
+from mlxdoctor.models.losses import ENOUGH_ROWS, RowLosses, TokenLosses, mean_loss, usual_targets
+
+#: Nats, times the loss of the validation rows, and standard errors by which the test rows are
+#: known worse: 1.2, 7 and 6 in one run, 0.1 and 1.2 at most in nine sound ones.
+APART, TIMES, ERRORS = 0.3, 2.0, 4.0
+#: Share of the difference that the base model has, too, where the test rows are harder by kind.
+OF_THE_BASE = 0.5
+#: Share by which the validation loss of the log may differ from that of the rows measured.
+ALIKE = 0.2
+#: Times the training loss of the log, of the held-out rows and of those trained on, and the share
+#: of the first that the second is: 26, 26 and 0.9 in a run that trained on one batch.
+BETTER, NO_BETTER = 3.0, 0.7
+#: Share by which a ratio of two losses differs that is one and the same.
+STEADY = 0.15
+
+
+@check(
+    codes={
+        "test-differs": Symptom.warning(
+            "test rows are known far worse than validation rows",
+            says="The tuned model's loss on the answers is {test_loss:.3f} in test.jsonl and "
+            "{valid_loss:.3f} in valid.jsonl ({rows:* row}); the base model's, {base_test:.2f} and "
+            "{base_valid:.2f}. What was trained and validated on is not what is tested.",
+            expected="about the same loss on all rows that were held out",
+            fix="Read ten rows of both files side by side: a step that changes rows was made in "
+            "one of them only.",
+        ),
+        "rows-unseen": Symptom.error(
+            "training rows are known no better than held-out ones",
+            says="The log's last training losses are {logged:.3g}, and the saved model has "
+            "{trained_loss:.3f} on {rows} training rows, as on held-out ones ({valid_loss:.3f}): "
+            "most of the rows were never trained on.",
+            expected="about {logged:.3g} on the training rows",
+            fix="Print which rows the batches are made of: a generator that is made anew at each "
+            "step draws the same ones.",
+        ),
+    }
+)
+def split_losses(
+    losses: TokenLosses, *, log: TrainingLog | None, config: TrainingConfig | None
+) -> Iterator[Sign]:
+    valid = [row for row in losses.split("valid") if row.tuned is not None]
+    if len(valid) < ENOUGH_ROWS:
+        raise Inconclusive(f"{len(valid)} validation rows; {ENOUGH_ROWS} are needed")
+    test = [row for row in losses.test if row.tuned is not None]
+    if len(test) >= ENOUGH_ROWS:
+        yield from _beside_test(valid, test)
+    trained = [row for row in losses.split("train") if row.tuned is not None]
+    if log is not None and len(trained) >= ENOUGH_ROWS and not log.is_preference:
+        yield from _beside_log(valid, trained, log, config)
+
+
+def _beside_test(valid: Sequence[RowLosses], test: Sequence[RowLosses]) -> Iterator[Sign]:
+    known, tested = (
+        np.array([row.mean("tuned", Role.ANSWER) for row in rows]) for rows in (valid, test)
+    )
+    before, tested_before = (
+        float(np.mean([row.mean("base", Role.ANSWER) for row in rows])) for rows in (valid, test)
+    )
+    apart = float(tested.mean() - known.mean())
+    error = math.sqrt(known.var() / len(known) + tested.var() / len(tested))
+    is_clear = apart >= max(APART, ERRORS * error) and tested.mean() >= TIMES * known.mean()
+    if is_clear and tested_before - before <= OF_THE_BASE * apart:
+        figures = {"test_loss": float(tested.mean()), "valid_loss": float(known.mean())}
+        figures |= {"base_test": tested_before, "base_valid": before}
+        yield Sign("test-differs", {**figures, "rows": len(test)})
+
+
+def _beside_log(
+    valid: Sequence[RowLosses],
+    trained: Sequence[RowLosses],
+    log: TrainingLog,
+    config: TrainingConfig | None,
+) -> Iterator[Sign]:
+    reports, validations = (log.main.finite(name).values for name in ("train_loss", "val_loss"))
+    if len(reports) <= LAST_REPORTS or len(validations) < 2:
+        return
+    logged, held_out = float(np.median(reports[-LAST_REPORTS:])), float(validations[-1])
+    ratios = [held_out / logged, float(validations[1]) / float(reports[1])] if logged > 0 else [0.0]
+    is_steady = abs(ratios[0] - ratios[-1]) <= STEADY * ratios[0]
+    if ratios[0] < BETTER or is_steady:
+        return
+    for targets in usual_targets(config):
+        known, seen = (mean_loss(rows, "tuned", targets).value for rows in (valid, trained))
+        is_same_kind = abs(known - held_out) <= ALIKE * held_out
+        if is_same_kind and seen >= max(BETTER * logged, NO_BETTER * known):
+            figures = {"logged": logged, "trained_loss": seen, "valid_loss": known}
+            yield Sign("rows-unseen", {**figures, "rows": len(trained)})
+            return
