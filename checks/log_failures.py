@@ -170,7 +170,8 @@ def log_failures(log: TrainingLog) -> Iterator[Sign | Seen]:
     # What breaks off once the training is over is a later program, or a later cell.
     ends = [line for line in log.notes.ended if line > segment.last_line > 0 and not is_short]
     over = min(ends, default=math.inf)
-    failures = log.notes.failures
+    failures = [each for each in log.notes.failures if not each.is_of_thread]
+    of_threads = [each for each in log.notes.failures if each.is_of_thread]
     # Of a log without a report an earlier start, where a later one came to its end.
     begun = segment.last_line or max(log.notes.ended, default=0)
     fatal = [each for each in failures if begun <= each.line_number <= over]
@@ -180,10 +181,17 @@ def log_failures(log: TrainingLog) -> Iterator[Sign | Seen]:
         when = f" after {segment.unit} {reached}" if reached is not None else ""
         if reached is not None and reached <= 1 and not len(segment.finite("train_loss")):
             when = " before the first update"
-        yield replace(_failure(fatal, log, when), onset=reached)
+        worst = _failure(fatal, log, when)
+        yield replace(worst, onset=reached)
+        exceptions = [each for each in fatal if each.kind == "traceback"]
+        if exceptions and len(exceptions) < len(fatal):
+            yield _failure(exceptions, log, " as well", ended=False)
     if survived:
         follows = "reports follow" if segment.reports else "a later start came to its end"
         yield _failure(survived, log, f", and {follows}", ended=False)
+    if of_threads:
+        when = " in a thread of its own, which does not end the program"
+        yield _failure(of_threads, log, when, ended=False)
     if later:
         yield _failure(later, log, " after the training was over", ended=False)
     yield from _warned(log)

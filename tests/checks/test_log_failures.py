@@ -55,6 +55,15 @@ def test_a_failure_after_the_training_is_none_of_it(logs: LogWriter, over: str) 
     assert errors(judge(log_failures, logs.text(START, over, *REPORTS, *failed)))
 
 
+def test_what_ends_a_thread_alone_and_an_exception_beside_another_failure(logs: LogWriter) -> None:
+    thread = ("Exception in thread Thread-2 (_reader):", *TRACE, "ValueError: y")
+    outcome = judge(log_failures, logs.text(START, *REPORTS, *thread))
+    assert severities(outcome) == {"traceback": "info"}
+    assert "does not end the program" in finding(outcome, "traceback").message
+    outcome = judge(log_failures, logs.text(START, OOM, START, *TRACE, "ValueError: y"))
+    assert severities(outcome) == {"out-of-memory": "error", "traceback": "info"}
+
+
 def test_a_failure_before_the_run_was_survived(logs: LogWriter) -> None:
     outcome = judge(log_failures, logs.text(OOM, START, *REPORTS))
     assert severities(outcome) == {"out-of-memory": "info"}

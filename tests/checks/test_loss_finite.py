@@ -37,6 +37,8 @@ def test_nan_after_good_reports(logs: LogWriter) -> None:
         ([2.0, 1.5], {1: NAN, 20: NAN}, {"validation-non-finite": "warning"}),
         ([2.0, 1.5], {1: 2.1, 20: NAN}, {"validation-broken": "warning"}),
         ([1.0, 0.0, 0.0], {}, {"exact-zero": "error"}),
+        # What lies on both sides of zero is not zero for want of a target.
+        ([1.0, 0.0, -0.5], {}, {}),
         ([0.0, 0.0], {}, {"exact-zero": "error"}),
         # What crept down to 0 was rounded.
         ([0.5, 0.1, 0.01, 0.0], {}, {}),

@@ -8,6 +8,9 @@ from mlxdoctor.evidence.logs.text_stream import NUMBER, to_number
 
 _OPEN = re.compile(r"^\s*(Iter|Iteration|Step)\s+(\d[\d,]*)\s*(?::\s*)?$")
 _ENTRY = re.compile(r"^\s*(?:•\s*)?([A-Za-z][\w ./-]{0,60}?)\s*:\s*(.*)$")
+#: The same in a box, and the lines around it.
+_CELLS = re.compile(r"^\s*[│┃|]\s*([A-Za-z][\w ./()-]{0,60}?)\s*[│┃|]\s*([^│┃|]*)[│┃|]\s*$")
+_DRAWN = "-=━─┏┳┓┡╇┩├┼┤└┴┘╭╮╰╯ "
 _PART = re.compile(rf"(?:([\wμµσ]{{1,60}})\s{{0,8}}=\s{{0,8}})?({NUMBER})\s*(%|it/s|tok/s|GB)?")
 
 #: Lines that a block may have; after them it is taken to be over.
@@ -41,9 +44,9 @@ class Block(LineFormat):
         if number - self._line > MAX_BLOCK or (self._row and text and not text.strip("=")):
             self.finish()
             return False
-        entry = _ENTRY.match(line)
+        entry = _ENTRY.match(line) or _CELLS.match(line)
         if entry is None:
-            return not text.strip("-=")
+            return not text.strip(_DRAWN)
         label, rest = entry.groups()
         # `512 (limit: 512)`: the setting is not a measurement.
         for key, number_text, unit in _PART.findall(rest.split("(")[0]):

@@ -156,7 +156,7 @@ def meaning(names: Sequence[str], delimiter: str) -> Head | None:
     if delimiter == "|":
         if step is None:
             # It is no curve: the names stay as they are.
-            if not any("loss" in name for name in lowered):
+            if not any("loss" in name for name in lowered) or any(map(to_number, names)):
                 return None
             metrics = tuple((index, "", name) for index, name in enumerate(lowered))
             return Head("|", len(names), None, metrics)

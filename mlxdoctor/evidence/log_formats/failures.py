@@ -60,6 +60,8 @@ class Failures(LineFormat):
         #: Place of the innermost frame; place and source of the innermost in the user's own code.
         self._place, self._own = "", ("", "")
         self._before = ""
+        #: Whether it is of a thread of its own, which does not end the program.
+        self._is_of_thread = False
 
     def read(self, number: int, line: str) -> bool:
         line = _RANK.sub("", line)
@@ -81,6 +83,7 @@ class Failures(LineFormat):
         if _BEGIN in line and "╭" not in line:
             self._is_open, self._begun = True, number
             return True
+        self._is_of_thread = line.startswith("Exception in thread ")
         kind = next((kind for kind, sign in _FAILURES.items() if sign.search(line)), None)
         bare = _BARE.match(line)
         # Not `TrainError: 0.23`, which is a metric.
@@ -126,7 +129,8 @@ class Failures(LineFormat):
                 place=place or self._place,
                 code=code,
                 functions=tuple(self._functions),
+                is_of_thread=self._is_of_thread,
             )
         )
         self._is_open, self._functions, self._place, self._own = False, [], "", ("", "")
-        self._before = ""
+        self._before, self._is_of_thread = "", False

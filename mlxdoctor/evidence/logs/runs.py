@@ -322,7 +322,8 @@ class _Rows:
                 continue
             table = self.tables[number][self.index[chosen[places]]]
             for column, name in enumerate(shape.columns):
-                if name and column != shape.step:
+                is_word = any(map(str.isalpha, name or "")) and name != "nan"
+                if name is not None and is_word and column != shape.step:
                     pieces.setdefault(name, []).append((places, table[:, column]))
         series: dict[str, Series] = {}
         for name, parts in pieces.items():

@@ -170,6 +170,7 @@ class LogFailure:
             empty where none is shown.
         code: the source line there, if it is the user's own and the log shows it.
         functions: the names of a traceback's functions, outermost first.
+        is_of_thread: whether it ended a thread alone, and not the program.
     """
 
     line_number: int
@@ -178,6 +179,7 @@ class LogFailure:
     place: str = ""
     code: str = ""
     functions: tuple[str, ...] = ()
+    is_of_thread: bool = False
 
 
 @dataclass
