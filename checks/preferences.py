@@ -32,7 +32,7 @@ from mlxdoctor.check import DoesNotArise, Inconclusive, check
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import Series, TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Unsought
-from mlxdoctor.judge.curve import CHANCE, fall_in_noises
+from mlxdoctor.judge.curve import CHANCE, fall_in_noises, level_of
 from mlxdoctor.judge.series_table import Columns, SeriesTable
 from mlxdoctor.measure.policy_curves import policy_curves
 
@@ -136,9 +136,11 @@ def _learned(columns: Mapping[str, Series]) -> Iterator[Seen]:
     for name, (least, noises) in LEARNED.items():
         facts = columns[name].facts if name in columns else None
         if facts is not None and facts.end - facts.start >= max(least, noises * facts.noise):
+            figures = {"start": facts.start, "end": facts.end, "level_of": level_of(facts)}
             yield Seen(
-                "The {series} went from {start:.3f} to {end:.3f}.",
-                {"series": _TABLE.words[name], "start": facts.start, "end": facts.end},
+                "The {series} went from {start:.3f} to {end:.3f}[ (medians of {level_of} "
+                "reports)].",
+                {"series": _TABLE.words[name], **figures},
                 learned=True,
             )
             return
