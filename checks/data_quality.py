@@ -468,7 +468,7 @@ def _number_of_rows(
         severity = Severity.WARNING if started else None
         measured = {"rows": count, "batch_size": batch_size}
         yield Sign("fewer-than-a-batch", measured, where, severity=severity)
-    elif count < FEW_ROWS:
+    elif count < FEW_ROWS or (count < 2 * FEW_ROWS and gone_over >= FEW_PASSES * count):
         passes = gone_over / count
         severity = Severity.ERROR if planned and passes >= FEW_PASSES else None
         # Of a run that was made the losses tell whether that many passes were too many.
@@ -476,7 +476,8 @@ def _number_of_rows(
         if len(losses) > 1 and losses[-1] <= min(NEAR_LOWEST * losses.min(), losses[0]):
             severity = Severity.INFO
         times = passes if passes >= 1 else None
-        figures = {"rows": count, "needed": FEW_ROWS, "passes": round(passes, 1), "times": times}
+        needed = FEW_ROWS if count < FEW_ROWS else 2 * FEW_ROWS
+        figures = {"rows": count, "needed": needed, "passes": round(passes, 1), "times": times}
         yield Sign("few-rows", figures, where, severity=severity)
 
 

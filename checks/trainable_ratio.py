@@ -68,7 +68,6 @@ _ROUNDING = 1e3
             "tree_flatten(model.trainable_parameters())",
         ),
     },
-    rerun_symptom=True,
 )
 def trainable_ratio(
     log: TrainingLog,

@@ -133,6 +133,9 @@ def _without_rerun(failure: Failure, cause: Cause) -> Ruling | None:
     is_longer = change is not None and (change.key, change.operation) == ("iters", "multiply")
     if failure.question(cause).wanted or is_longer:
         return None
+    # What only the run's own log or files can show is shown by these.
+    if (ruling := shown_by_diagnosis(failure, cause)).verdict == "confirmed":
+        return ruling
     # The finding that a rerun could show and that speaks for the cause most.
     checks = {check.name for check in symptom_checks()}
     codes = [code for code in cause.weights if code.split(".", 1)[0] in checks]

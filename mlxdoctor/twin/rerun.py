@@ -142,6 +142,10 @@ class Laboratory:
         return time.monotonic() > self.deadline
 
 
+#: Bytes that may stay with MLX from one step to the next.
+KEPT = 1 << 30
+
+
 def deadline_of(run: RunView, share: float = 1.0) -> float:
     """When to end what takes a share of the time that is left to train, by `time.monotonic`."""
     return time.monotonic() + share * run.budget.left_for_training
@@ -198,6 +202,9 @@ class AsConfigured:
         parts, tokenizer = parts_of(settings), load_tokenizer(base.path, base.eos_token_ids)
         # Of a plan mlx-lm itself has to read the rows.
         is_made = run.get(PlannedRun) is None
+        if is_made:
+            # A GPU takes longer to give memory back and ask for it again than for a small step.
+            settings = replace(settings, clear_cache_threshold=KEPT)
         is_of_pairs = is_made and any(split.format == "pairs" for split in dataset.splits.values())
         # Rows are the same under most readings: they are encoded once for each mask.
         kept: dict[bool, Any] = {}

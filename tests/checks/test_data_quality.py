@@ -392,6 +392,12 @@ def test_number_of_rows(tmp_path, count, expected):
         assert found(tmp_path, distinct(3), config, started) == {"fewer-than-a-batch": "warning"}
 
 
+@pytest.mark.parametrize(("rows", "iters", "expected"), [(99, 500, "warning"), (99, 400, None)])
+def test_more_rows_are_few_if_they_come_again_and_again(tmp_path, rows, iters, expected):
+    config = config_of(tmp_path, batch_size=4, iters=iters)
+    assert examined(tmp_path, distinct(rows), config)[1].get("few-rows") == expected
+
+
 @pytest.mark.parametrize(
     ("count", "values", "smaller"),
     [
