@@ -470,7 +470,8 @@ def _number_of_rows(
         yield Sign("fewer-than-a-batch", measured, where, severity=severity)
     elif count < FEW_ROWS or (count < 2 * FEW_ROWS and gone_over >= FEW_PASSES * count):
         passes = gone_over / count
-        severity = Severity.ERROR if planned and passes >= FEW_PASSES else None
+        is_handful = count < FEW_ROWS and passes >= FEW_PASSES
+        severity = Severity.ERROR if planned and is_handful else None
         # Of a run that was made the losses tell whether that many passes were too many.
         losses = log.main.finite("val_loss").values if log is not None else np.array([])
         if len(losses) > 1 and losses[-1] <= min(NEAR_LOWEST * losses.min(), losses[0]):
