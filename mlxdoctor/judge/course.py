@@ -40,6 +40,8 @@ UNREADABLE = 4.0
 #: Share of a loss within which it is level, whatever its noise, and at most; and share of the run
 #: that a level has at least.
 LEVEL, WOBBLE, LEVEL_SHARE = 0.02, 0.1, 0.4
+#: Of the lowest report, a mean over all that can be none: a mean lies above the lowest.
+BELOW_ALL = 0.9
 #: Nats from which on a loss is near zero: a perplexity of 1.1.
 NEAR_ZERO = 0.1
 #: The larger loss over the smaller where rows are known better than others.
@@ -154,11 +156,18 @@ def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False)
     if len(training):
         gap = held_out_last - training.facts.end if held_out_last is not None else 0.0
         yield _course(segment, "training loss", training, 0.0 if log.is_preference else gap)
-    if float(log.notes.header.get("mean_loss", "nan")) == 0.0:
+    mean = float(log.notes.header.get("mean_loss", "nan"))
+    if mean == 0.0:
         yield Seen(
             "The trainer sums up with a mean loss of 0: no update was made, as of a run that goes "
             "on from its own end.",
             {},
+        )
+    elif len(training) > 1 and mean < BELOW_ALL * training.facts.lowest:
+        yield Seen(
+            "The trainer sums up with a mean loss of {mean:.3f}, and no report is below "
+            "{lowest:.3f}: it counts updates from before this log, or is on another scale.",
+            {"mean": mean, "lowest": training.facts.lowest},
         )
     if told := closing(segment):
         yield Seen("A summary at the end of the log has {told}.", {"told": ", ".join(told)})

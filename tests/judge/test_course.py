@@ -123,6 +123,21 @@ def test_of_a_training_loss_alone(
     assert seen.fell is ("by 3.5%" not in part)
 
 
+@pytest.mark.parametrize(
+    ("mean", "said"),
+    [
+        ("0.47", "a mean loss of 0.470, and no report is below 0.900"),
+        ("'0.0'", "a mean loss of 0: no update was made"),
+        ("0.95", ""),
+    ],
+)
+def test_a_mean_that_can_be_none_of_the_reports(logs: LogWriter, mean: str, said: str) -> None:
+    rows = [f"{{'loss': {1.2 - i / 10}, 'epoch': {i}}}" for i in range(1, 4)]
+    log = logs.text(*rows, f"{{'train_runtime': 7.1, 'train_loss': {mean}, 'epoch': 3}}")
+    told = " ".join(fill(seen.message, seen.measured) for seen in courses(log))
+    assert ("sums up" in told, said in told) == (bool(said), True)
+
+
 @pytest.mark.parametrize("last", [20, 1])
 def test_a_closing_summary(logs: LogWriter, last: int) -> None:
     log = logs.text(

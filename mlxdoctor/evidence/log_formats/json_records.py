@@ -116,6 +116,8 @@ def _add(reader: LogFormat, number: int, record: Mapping[str, Any]) -> Shape | N
     The columns of its shape are in the order of the record.
     """
     if not (DATA_KEYS.isdisjoint(record) and SUMMARY_KEYS.isdisjoint(record)):
+        if "train_runtime" in record and (mean := as_float(record.get("train_loss"))) is not None:
+            reader.notes.header["mean_loss"] = str(mean)
         return None
     if any(type(record.get(split)) is int for split in SPLIT_NAMES):
         return None
