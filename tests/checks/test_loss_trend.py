@@ -16,6 +16,8 @@ loss_trend = check_called("loss-trend")
 FRESH = ("Trainable parameters: 0.048% (4.473M/9241.706M)", "Starting training..., iters: 300")
 #: Validation losses that stay, after a fall.
 FLAT = {1: 4.0, 50: 1.8, 100: 1.4, **dict.fromkeys(range(120, 400, 20), 1.4)}
+#: Ones that leave at once.
+LEAVES = {1: 2.994, 10: 3.102, 20: 4.441, 30: 7.298}
 #: Ones that rise again, by a little each.
 CLIMBING = FLAT | {100 + 20 * i: 1.4 + 0.005 * i for i in range(1, 15)}
 EPOCH = [0.9741, 1.3742, 1.2390, 0.9670, 1.0386, 1.1681, 1.2240, 0.9610]
@@ -48,18 +50,8 @@ CLIMBS = (2.65, 1.4, 1.2, 1.127, 1.16, 1.23, 1.28)
         # Training rows may be harder than those validated on.
         (decay(30, 2.4, 2.0), {1: 1.95, 150: 1.8, 300: 1.7}, {"head": FRESH}, ""),
         # Rows that are learned by heart take the training loss down.
-        (
-            [1.894, 1.523, 2.108],
-            {1: 2.994, 10: 3.102, 20: 4.441, 30: 7.298},
-            {},
-            "validation-diverged error",
-        ),
-        (
-            [1.894, 1.523, 0.408],
-            {1: 2.994, 10: 3.102, 20: 4.441, 30: 7.298},
-            {},
-            "overfitting error",
-        ),
+        ([1.894, 1.523, 2.108], LEAVES, {}, "validation-diverged error"),
+        ([1.894, 1.523, 0.408], LEAVES, {}, "overfitting error"),
         # A blind guess among all tokens has 12.6.
         ([*[1.28] * 12, 34023.8, 1.3], {}, {}, "exploded error"),
         # Where a log from the middle began is not known.

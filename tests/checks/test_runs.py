@@ -1,14 +1,20 @@
-"""What the files of every fixture run show: what its page in reports/ says."""
+"""What fixture runs show by their pages in reports/, and what checks say of no files at all."""
 
 import re
 
 import pytest
 
 from mlxdoctor.api import diagnose
-from tests.conftest import ROOT, RUNS, expected, run_names
+from mlxdoctor.check import discover
+from tests.conftest import ROOT, RUNS, check_called, expected, run_names
+from tests.given import outcome
 
 SIGN = re.compile(r"^- (?:\*\*(\w+)\*\* )?`([a-z-]+\.[a-z-]+)`", re.MULTILINE)
 OTHER = re.compile(r"^\| `([a-z-]+)` \| (passed|skipped|inconclusive) \| (.*?) \|$", re.MULTILINE)
+#: It looks for traces in whatever there is.
+UNDECIDED = {"known-bugs": "inconclusive"}
+#: What they miss is no single kind of evidence.
+OWN_WORDS = {"known-bugs", "preferences", "quantization-consistency"}
 SKIPS, ENDLESS = "token-collapse.skips-tokens", "token-collapse.never-ends"
 
 
@@ -34,3 +40,12 @@ def test_a_run_shows_what_its_page_says(name: str) -> None:
         assert measured[SKIPS]["distance"] == 2
         assert measured[SKIPS]["share"] > 0.5
         assert measured[SKIPS]["adjacent_share"] < 0.2
+
+
+@pytest.mark.parametrize("name", [one.name for one in discover()])
+def test_where_nothing_is_given_a_check_says_so_and_finds_nothing(name: str) -> None:
+    found = outcome(check_called(name))
+    assert found.status == UNDECIDED.get(name, "skipped")
+    assert found.reason
+    assert found.reason.startswith("no ") != (name in OWN_WORDS)
+    assert not found.findings

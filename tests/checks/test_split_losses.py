@@ -72,7 +72,4 @@ def test_beside_the_log(
     logs: LogWriter, train: float, reports: tuple[float, ...], found: dict[str, str]
 ) -> None:
     assert severities(judged(logs, train=train, reports=reports)) == found
-
-
-def test_too_few_rows(logs: LogWriter) -> None:
-    assert judged(logs, rows=7).status == "inconclusive"
+    assert judged(logs, train=train, reports=reports, rows=7).status == "inconclusive"
