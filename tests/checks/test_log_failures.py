@@ -264,9 +264,7 @@ def test_an_early_end_as_transformers_shows_it(
         (["Map:  50%|##   | 10/20 [00:20<00:20]"] * 2, False),
     ],
 )
-def test_an_early_end_that_only_a_bar_shows(
-    logs: LogWriter, bars: Sequence[str], hit: bool
-) -> None:
+def test_an_early_end_that_a_bar_shows(logs: LogWriter, bars: Sequence[str], hit: bool) -> None:
     reports = ["{'loss': 2.0, 'grad_norm': 1.0, 'epoch': 0.1}"] * 2
     lines = [line for pair in zip(reports, bars, strict=True) for line in pair]
     outcome = judge(log_failures, logs.text(*lines))
