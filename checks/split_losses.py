@@ -23,6 +23,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.evidence.config import TrainingConfig
@@ -30,6 +31,7 @@ from mlxdoctor.evidence.supervision import Role
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Sign, Symptom
 from mlxdoctor.measure.logged_levels import LAST_REPORTS
+from mlxdoctor.models.load import Which
 from mlxdoctor.models.losses import ENOUGH_ROWS, RowLosses, TokenLosses, mean_loss, usual_targets
 
 #: Nats, times the loss of the validation rows, and standard errors by which the test rows are
@@ -37,6 +39,8 @@ from mlxdoctor.models.losses import ENOUGH_ROWS, RowLosses, TokenLosses, mean_lo
 APART, TIMES, ERRORS = 0.3, 2.0, 4.0
 #: Share of the difference that the base model has, too, where the test rows are harder by kind.
 OF_THE_BASE = 0.5
+#: Nats by which held-out rows may be known worse than those trained on, and that were learned.
+AS_WELL, LEARNED = 0.1, 1.0
 #: Share by which the validation loss of the log may differ from that of the rows measured.
 ALIKE = 0.2
 #: Times the training loss of the log, of the held-out rows and of those trained on, and the share
@@ -56,6 +60,13 @@ STEADY = 0.15
             expected="about the same loss on all rows that were held out",
             fix="Read ten rows of both files side by side: a step that changes rows was made in "
             "one of them only.",
+        ),
+        "held-out-known": Symptom.info(
+            "rows that were held out are known as well as those trained on",
+            says="The tuned model's loss on the answers is {trained_loss:.3f} on training rows and "
+            "{valid_loss:.3f} on {rows} validation rows that are none of them: what was learned "
+            "holds beyond the rows.",
+            expected="about the same loss on all rows",
         ),
         "rows-unseen": Symptom.error(
             "training rows are known no better than held-out ones",
@@ -78,17 +89,25 @@ def split_losses(
     if len(test) >= ENOUGH_ROWS:
         yield from _beside_test(valid, test)
     trained = [row for row in losses.split("train") if row.tuned is not None]
-    if log is not None and len(trained) >= ENOUGH_ROWS and not log.is_preference:
+    if len(trained) < ENOUGH_ROWS:
+        return
+    known, before = (_answers(valid, which) for which in ("tuned", "base"))
+    learned = _answers(trained, "tuned")
+    if known.mean() - learned.mean() <= AS_WELL and before.mean() - known.mean() >= LEARNED:
+        figures = {"trained_loss": float(learned.mean()), "valid_loss": float(known.mean())}
+        yield Sign("held-out-known", {**figures, "rows": len(valid)})
+    if log is not None and not log.is_preference:
         yield from _beside_log(valid, trained, log, config)
 
 
+def _answers(rows: Sequence[RowLosses], which: Which) -> NDArray[np.float64]:
+    """One model's mean loss on the answer of each row, nats a token."""
+    return np.array([row.mean(which, Role.ANSWER) for row in rows])
+
+
 def _beside_test(valid: Sequence[RowLosses], test: Sequence[RowLosses]) -> Iterator[Sign]:
-    known, tested = (
-        np.array([row.mean("tuned", Role.ANSWER) for row in rows]) for rows in (valid, test)
-    )
-    before, tested_before = (
-        float(np.mean([row.mean("base", Role.ANSWER) for row in rows])) for rows in (valid, test)
-    )
+    known, tested = (_answers(rows, "tuned") for rows in (valid, test))
+    before, tested_before = (float(_answers(rows, "base").mean()) for rows in (valid, test))
     apart = float(tested.mean() - known.mean())
     error = math.sqrt(known.var() / len(known) + tested.var() / len(tested))
     is_clear = apart >= max(APART, ERRORS * error) and tested.mean() >= TIMES * known.mean()
