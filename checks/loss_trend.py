@@ -83,6 +83,7 @@ _SETTLED_SHARE = 0.01
 #: Share of the run by which a stale validation loss has settled: at most 0.42 with 24 rows and
 #: fewer, 0.9 with 200.
 _SETTLED_BY = 0.6
+_LOST = "validation-diverged"
 #: The highest loss over the median, from which on it is no matter of learning too little.
 _EXPLODED = 50.0
 
@@ -101,7 +102,11 @@ def loss_trend(
         yield from courses(log)
         if len(validation := segment.finite("val_loss")):
             columns = Columns({"val_loss": validation}, partial(_figures, log, None))
-            yield from _TABLE.signs(columns, segment.unit)
+            alone = list(_TABLE.signs(columns, segment.unit))
+            is_lost = any(isinstance(one, Sign) and one.symptom == _LOST for one in alone)
+            for one in alone:
+                if not (is_lost and isinstance(one, Sign) and one.symptom == "overfitting"):
+                    yield one
         raise Inconclusive("the log holds no finite training loss")
     curve = losses.facts
     if log.is_preference and policy_curves(log, config).samples:
@@ -110,7 +115,7 @@ def loss_trend(
     figures = partial(_figures, log, _passes(rows, config, log))
     signs = list(_TABLE.signs(Columns(segment.series, figures), segment.unit))
     by_code = {sign.symptom: sign for sign in signs if isinstance(sign, Sign)}
-    if "validation-diverged" in by_code:
+    if _LOST in by_code:
         by_code.pop("overfitting", None)
     if "overfitting" in by_code:
         by_code.pop("by-heart", None)
@@ -240,6 +245,8 @@ def _figures(log: TrainingLog, passes: float | None, name: str) -> dict[str, Mea
         **({} if curve is None else _beside(last, curve)),
         **_below(training, validation),
         "kept": facts.last / facts.first if facts.first > 0.0 else None,
+        "best": facts.lowest if facts.lowest < facts.first else None,
+        "gained_nothing": curve is not None and curve.points > 1 and curve.end >= curve.start,
         **({} if is_few else _settling(validation)),
         "passes": passes,
         **_while_rows_are_new(log.main, passes),

@@ -22,6 +22,12 @@ OOM = "libc++abi: terminating due to std::runtime_error: [METAL] Insufficient Me
         ((OOM, "zsh: abort      mlx_lm.lora"), {"out-of-memory": "error"}),
         ((*TRACE, "ValueError: y"), {"traceback": "error"}),
         (TRACE, {"traceback": "error"}),
+        # A terminal broke the line of a frame.
+        (
+            (TRACE[0], '  File "/a/b/c', 'd/e.py", line 3, in main', "ValueError: y"),
+            {"traceback": "error"},
+        ),
+        (["(raylet) Some common causes include: (1) the OOM killer killed it"], {}),
         ((*TRACE, "MemoryError"), {"out-of-memory": "error"}),
         ([f"[rank0]: {line}" for line in (*TRACE, "ValueError: y")], {"traceback": "error"}),
         ((*TRACE, "OSError: No space left on device"), {"disk-full": "error"}),

@@ -52,6 +52,7 @@ CLIMBS = (2.65, 1.4, 1.2, 1.127, 1.16, 1.23, 1.28)
         # Rows that are learned by heart take the training loss down.
         ([1.894, 1.523, 2.108], LEAVES, {}, "validation-diverged error"),
         ([1.894, 1.523, 0.408], LEAVES, {}, "overfitting error"),
+        ([], {1: 2.1, 600: 0.8, 800: 7.3}, {}, "validation-diverged error"),
         # A blind guess among all tokens has 12.6.
         ([*[1.28] * 12, 34023.8, 1.3], {}, {}, "exploded error"),
         # Where a log from the middle began is not known.

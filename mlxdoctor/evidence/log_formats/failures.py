@@ -41,6 +41,8 @@ _RAISED = re.compile(
 #: How a report begins, behind which a person may have noted what became of the run.
 _REPORT = re.compile(r"\W{0,4}(?:(?:iter|step|epoch)\w{0,6}\s{0,4})?\d", re.IGNORECASE)
 _BARE = re.compile(r"^(?P<name>[A-Za-z_][\w.]{0,100}(?:Error|Exception)): \S")
+#: What a library says where it does not know why a process ended.
+_GUESSES = re.compile(r"\b[Cc]ommon causes include\b")
 _FAILURES = messages("failures")
 
 
@@ -69,6 +71,10 @@ class Failures(LineFormat):
             if not line.strip() or line[0] in " \t|^~":
                 self._frame(line)
                 return True
+            if self._before.count('"') % 2:
+                # A terminal broke the line of a frame.
+                self._before = ""
+                return True
             is_end = _RAISED.match(line)
             kinds = (kind for kind, sign in _FAILURES.items() if is_end and sign.search(line))
             self._add(self._begun, next(kinds, "traceback"), line if is_end else _BEGIN)
@@ -84,7 +90,8 @@ class Failures(LineFormat):
             self._is_open, self._begun = True, number
             return True
         self._is_of_thread = line.startswith("Exception in thread ")
-        kind = next((kind for kind, sign in _FAILURES.items() if sign.search(line)), None)
+        signs = {} if _GUESSES.search(line) else _FAILURES
+        kind = next((kind for kind, sign in signs.items() if sign.search(line)), None)
         bare = _BARE.match(line)
         # Not `TrainError: 0.23`, which is a metric.
         if bare is not None and ("." in bare["name"] or hasattr(builtins, bare["name"])):

@@ -66,6 +66,7 @@ _REPORTED = re.compile(rf"({NUMBER}){_AT}?")
 _STEP = re.compile(r"\b(?:iter|iteration|step)s?\W{0,4}\d", re.IGNORECASE)
 #: A report that says itself when it was made, and a validation before all.
 _ITER = re.compile(r"\bIter(?:ation)?\s{1,4}\d{1,9}:")
+_MLX_LM = re.compile(r"Iter \d{1,9}: (?:Train|Val) loss ")
 _INITIAL = re.compile(r"^\W{0,12}[Ii]nitial\s(?=(?:[Vv]al|[Ee]val)\w{0,8}[\s_][Ll]oss\b)")
 #: What may be a report behind a bar.
 _REPORT = re.compile(r"Iter|iter|step|Step|epoch|Epoch|\{['\"]")
@@ -139,6 +140,9 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
             # `Iter 10: Train loss 2.5 ... Iter 200: Val loss 0.4`.
             pieces = (line[start:end] for start, end in pairwise([*begins, len(line)]))
             return sum(self._read(number, piece) for piece in pieces) > 0
+        if begins and _MLX_LM.match(line, begins[0]) and "poch" not in line:
+            # What a script says before it is none of the report.
+            line = line[begins[0] :]
         if not _STEP.search(line):
             line = _INITIAL.sub("Iter 0: ", line)
         has_bar, end = False, 0
@@ -231,7 +235,8 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
             columns = tuple("micro_loss" if name == "train_loss" else name for name in columns)
         if is_bar:
             columns = tuple(None if name in _SPEEDS else name for name in columns)
-        losses = {"train_loss", "val_loss", "micro_loss"}.intersection(filter(None, columns))
+        known = {"train_loss", "val_loss", "micro_loss", "val_ppl", "val_perplexity"}
+        losses = known.intersection(filter(None, columns))
         # What a dictionary says is a report, whatever counts it.
         is_plain = _DICTIONARY.match(texts[0]) is not None
         is_counted = step is not None or is_plain

@@ -338,6 +338,10 @@ class _Rows:
                 at, values = np.delete(at, again), np.delete(values, again)
             series[name] = Series(at, values)
         _close(series)
+        told = series.get("val_perplexity") or series.get("val_ppl")
+        if told is not None and "val_loss" not in series and (told.finite.values > 1.0).all():
+            # What is told as a perplexity is a loss all the same.
+            series["val_loss"] = Series(told.iterations, np.log(told.values))
         return series
 
 
