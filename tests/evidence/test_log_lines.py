@@ -52,8 +52,8 @@ TEXTS = {
         "train_loss 10:2.5; peak_memory_gb 10:58.9",
     ),
     "perplexities": (
-        "Epoch 1 | val PPL: 7.38905609893065\nEpoch 2 | val PPL: 2.718281828459045\n",
-        "val_ppl 1:7.38905609893065 2:2.718281828459045; val_loss 1:2 2:1",
+        "Epoch 1 | val PPL: 7.38905609893\nEpoch 2 | val PPL: 2.71828182846\n",
+        "val_ppl 1:7.38905609893 2:2.71828182846; val_loss 1:2 2:1",
     ),
     "words before": ("STAGE A DONE: Iter 300: Train loss 0.02\n", "train_loss 300:0.02"),
     "not finite": (
