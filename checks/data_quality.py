@@ -45,7 +45,6 @@ from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsoug
 from mlxdoctor.measure.logged_levels import rows_gone_over
 from mlxdoctor.measure.text.leftovers import left_in
 from mlxdoctor.measure.text.pairing import contradictions, pairing
-from mlxdoctor.measure.text.relabelling import relabelling
 from mlxdoctor.measure.text.statistics import wilson
 from mlxdoctor.measure.weights.lora_targets import by_mlx_lm
 from mlxdoctor.safety.quoting import quoted
@@ -113,10 +112,6 @@ MID_WORD, UNFINISHED = 0.2, 0.8
 #: answers, 0.04 at most in 9 sound tasks. Where hardly any is shorter, words are cut, unless half
 #: of them end in the same way, as forms do.
 CUT, MANY_CUT, ALL_CUT, SAME_END = 0.1, 0.5, 0.9, 0.5
-#: Share of the rows whose answer is told by the words of their question, and by how much fewer are
-#: where another part tells it: 0.97 fewer in two runs whose classes were renumbered in mid-file,
-#: 0.49 at most in 150 others.
-TOLD, TOLD_LESS = 0.85, 0.7
 #: Words that hold sentences together, of all words: 0.23 to 0.39 in seven collections of
 #: sentences, 0.00 in JSON, code and labels.
 FUNCTION_WORDS = 0.12
@@ -153,14 +148,6 @@ LABELS = 30
             "does not start.",
             expected="at least {batch_size} rows",
             fix="add rows, or set batch_size to {rows} or less",
-        ),
-        "relabelled": Symptom.error(
-            "a part of the rows answers otherwise than the rest",
-            says="About from line {line} on, like questions have other answers than before: by the "
-            "words of a question, {within:.0%} of the larger part are answered as its other rows, "
-            "and {across:.0%} of {tested} rows of the smaller part.",
-            expected="one answer to like questions, wherever in the file they stand",
-            fix="write the answers of both parts in the same way (numbers, names, codes)",
         ),
         "rows-left-out": Symptom.warning(
             "many rows fill no batch, and are never trained on",
@@ -327,7 +314,6 @@ def data_quality(
             yield from _closing_words(train)
         yield from _cut(train, pairs, facts)
         yield from _given_away(train, pairs)
-        yield from _relabelled(train, pairs)
         yield from _zeros_lost(train, pairs)
         if valid is not None and valid.format == train.format:
             yield from _said_over(valid, pairs)
@@ -527,15 +513,6 @@ def _cut(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Iterator[Sign
     measured = {"length": cut.length, "unfinished": cut.unfinished}
     steps = (math.inf, 0.0, MANY_CUT)
     yield from _graded("cut-answers", split, rows, steps, measured, quotes=True)
-
-
-def _relabelled(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
-    cut = relabelling([pair.prompt for pair in pairs], [pair.answer.strip() for pair in pairs])
-    if cut is not None and cut.within >= TOLD and cut.within - cut.across >= TOLD_LESS:
-        line = split.line_numbers[cut.row]
-        figures: dict[str, Measurement] = {"line": line, "within": cut.within}
-        figures |= {"across": cut.across, "tested": cut.tested}
-        yield Sign("relabelled", figures, where=f"{split.path.name}, line {line}")
 
 
 def _given_away(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:

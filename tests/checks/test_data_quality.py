@@ -633,25 +633,6 @@ def test_exchanged_roles_and_what_an_export_leaves_in(tmp_path, asked, answered,
     assert {code: codes[code] for code in codes if code in looked_at} == expected
 
 
-def codes_of(first, later, count=200, cut=80):
-    """Rows of four kinds of questions, whose answers have other numbers from a row on."""
-    kinds = ("Where is the lake of {}?", "When does {} open?", "Who wrote {}?", "What costs {}?")
-    return [
-        {"prompt": kinds[at % 4].format(f"item {at % 30}"), "completion": f"Code {at % 4 + shift}"}
-        for at in range(count)
-        for shift in (first if at < cut else later,)
-    ]
-
-
-@pytest.mark.parametrize(("later", "hit"), [(1, True), (0, False)])
-def test_answers_that_are_numbered_otherwise_from_a_row_on(tmp_path, later, hit):
-    outcome, codes = examined(tmp_path, codes_of(0, later))
-    assert codes.get("relabelled") == ("error" if hit else None)
-    for finding in outcome.findings:
-        if finding.code == "data-quality.relabelled":
-            assert 70 <= finding.measured["line"] <= 90
-
-
 def test_validation_rows_that_say_training_rows_over(tmp_path):
     ways = ("Book {}.", "Please book {} now.", "I need {}, thank you.", "Reserve {} for me.")
     places = [f"cabin{at} to Port{at}" for at in range(20)]
@@ -701,7 +682,6 @@ def labelled(asked, share=1.0):
 
 
 CLOSED = "Note {n}. [closed, queue: {label}]"
-IN_ORDER = sorted(codes_of(0, 0), key=lambda row: row["completion"])
 
 
 @pytest.mark.parametrize(
@@ -717,9 +697,6 @@ IN_ORDER = sorted(codes_of(0, 0), key=lambda row: row["completion"])
         (labelled(CLOSED, 0.5), "given-away-answers", None),
         # Labels to choose from.
         (labelled("Note {n}: billing, orders or access?"), "given-away-answers", None),
-        # Rows in order of their answers are numbered alike, also if a few stand at the other end.
-        (IN_ORDER, "relabelled", None),
-        ([*IN_ORDER[-6:], *IN_ORDER[:-6]], "relabelled", None),
     ],
 )
 def test_numbers_and_labels(tmp_path, rows, symptom, severity):
