@@ -207,12 +207,9 @@ def _sought(
 
 def severities(outcomes: Sequence[Outcome]) -> dict[str, Severity]:
     """Every code that was found, and how bad it is at its worst."""
-    worst: dict[str, Severity] = {}
-    for outcome in outcomes:
-        for finding in outcome.findings:
-            earlier = worst.get(finding.code, finding.severity)
-            worst[finding.code] = max(earlier, finding.severity, key=lambda each: each.rank)
-    return worst
+    findings = [finding for outcome in outcomes for finding in outcome.findings]
+    findings.sort(key=lambda finding: finding.severity.rank)
+    return {finding.code: finding.severity for finding in findings}
 
 
 def rank(outcomes: Sequence[Outcome], knowledge: KnowledgeBase) -> list[Diagnosed]:

@@ -43,10 +43,9 @@ def command(
     data: Path,
     base: Path,
     config: Path | None,
-    mask_prompt: bool | None,
-    max_seq_length: int | None,
     rows: int,
     output_format: str,
+    **given: Any,
 ) -> int:
     """Show what mlx-lm trains on: each row's tokens, the targets among them, and totals.
 
@@ -71,9 +70,7 @@ def command(
     settings = TrainingConfig.read(config) if config is not None else None
     dataset = Dataset.read(data, settings)
     name = "train" if data.is_dir() else next(iter(dataset.splits))
-    chosen, encoder = encoder_of(
-        dataset, tokenizer, settings, name, mask_prompt=mask_prompt, max_seq_length=max_seq_length
-    )
+    chosen, encoder = encoder_of(dataset, tokenizer, settings, name, **given)
     first = islice(labelled(chosen, encoder), rows)
     content = {
         "mask_prompt": encoder.mask_prompt,

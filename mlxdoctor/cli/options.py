@@ -21,20 +21,24 @@ no_generate = click.option(
     "--no-generate", is_flag=True, help="Run no model, even if base and adapter are here."
 )
 data = click.option("--data", type=PATH, help="Folder with train.jsonl and valid.jsonl.")
+#: `--stdout` of a command that writes files, of which `--format` says which.
+OF_A_WRITER = ("--stdout", "printed")
 #: Commands that read no file of a user's.
 WITHOUT_LIMIT = frozenset({"checks", "explain"})
 
 
-def printed(*formats: str) -> Callable[[F], F]:
-    """`--stdout` of a command that writes no file; `--format` means the same there."""
+def printed(
+    *formats: str,
+    names: Sequence[str] = ("--stdout", "--format", "output_format"),
+    default: str | None = "text",
+) -> Callable[[F], F]:
+    """`--stdout`; of a command that writes no file `--format` means the same."""
     return click.option(
-        "--stdout",
-        "--format",
-        "output_format",
+        *names,
         type=click.Choice(formats),
-        default="text",
-        show_default=True,
-        help="Print this format.",
+        default=default,
+        show_default=default is not None,
+        help="Print this format." if default else "Print this format and write nothing.",
     )
 
 
@@ -48,18 +52,6 @@ def written(names: Sequence[str], default: tuple[str, ...] = ()) -> Callable[[F]
         default=default,
         show_default=bool(default),
         help="What to write. Repeatable.",
-    )
-
-
-def printed_instead(names: Sequence[str], default: str | None = None) -> Callable[[F], F]:
-    """`--stdout` of a command that writes files as well."""
-    return click.option(
-        "--stdout",
-        "printed",
-        type=click.Choice(names),
-        default=default,
-        show_default=default is not None,
-        help="Print this format." if default else "Print this format and write nothing.",
     )
 
 
@@ -81,7 +73,7 @@ def reported(command: F) -> F:
     shown = [each for each in formats().values() if each.report is not None]
     for option in (
         no_text,
-        printed_instead([each.name for each in shown]),
+        printed(*(each.name for each in shown), names=OF_A_WRITER, default=None),
         output_folder("The report goes into a folder in here that has the run's name."),
         written([each.name for each in shown if each.suffix], ("markdown",)),
     ):

@@ -150,7 +150,7 @@ class _Speaker:
                 if ending.reports
                 else "; no report on training was found"
             )
-            if ending.best is not None and ending.best.since:
+            if ending.best is not None and ending.best.validations_since:
                 text += f"; {ending.best}"
         best = ending.best.to_dict() if ending.best is not None else None
         counts: dict[str, Any] = {"reports": ending.reports, "step": ending.step, "best": best}

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from mlxdoctor.finding import Severity, some_of
 from mlxdoctor.formats import escape, figures, gated, summary
 from mlxdoctor.formats.format import Format
-from mlxdoctor.gate_result import GateResult
 from mlxdoctor.report import FileRead, Report
 
 if TYPE_CHECKING:
@@ -44,11 +43,6 @@ def render(report: Report, paths: Mapping[str, str] | None = None) -> str:
         "notes": [one for one in report.findings if one.severity is Severity.INFO],
     }
     return _rendered("report.md.j2", view)
-
-
-def gate_page(result: GateResult) -> str:
-    """The result as Markdown, with a line break at its end."""
-    return _rendered("gate.md.j2", {"result": result})
 
 
 def files(report: Report) -> dict[str, bytes]:
@@ -141,4 +135,10 @@ def _rendered(template: str, view: Mapping[str, Any]) -> str:
     return "\n".join(lines).strip("\n") + "\n"
 
 
-FORMAT = Format("markdown", "md", report=render, gate=gate_page, files=files)
+FORMAT = Format(
+    "markdown",
+    "md",
+    report=render,
+    gate=lambda result: _rendered("gate.md.j2", {"result": result}),
+    files=files,
+)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.exhibits import LossCurve
 from mlxdoctor.finding import ADVISED, Finding, Severity
 from mlxdoctor.report import Planned, Report
@@ -107,18 +106,15 @@ def screen(report: Report, prose: Callable[[str], str] = str) -> Screen:
         tuple(_facts(report)),
         is_certain=report.root is not None or plan is not None,
         changes=tuple(changes(report)) if first is not None or plan is not None else (),
-        leads=first is not None and _is_led_by_advice(report, first),
+        # A finding says what cures the cause, and it is no change of a key.
+        leads=first is not None
+        and first.cause.finding_says
+        and not any(_is_advised(one) for one in report.findings if one.code in first.supporting),
         advice=tuple(filter(None, advice(report) if plan else [remedy(report, prose)])),
         remarks=tuple(filter(None, remarks)),
         command=report.next.command if report.next and remarks[-1].endswith(":") else "",
         confirm=confirm_command(report),
     )
-
-
-def _is_led_by_advice(report: Report, first: Diagnosed) -> bool:
-    """Whether a finding says what cures the cause, and it is no change of a key."""
-    its_own = [one for one in report.findings if one.code in first.supporting]
-    return first.cause.finding_says and not any(map(_is_advised, its_own))
 
 
 def _facts(report: Report) -> list[str]:

@@ -1,21 +1,16 @@
 """An adapter in figures: a summary, and a row of figures and a verdict for each module."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mlxdoctor.engines.tensors import ModuleFacts
 from mlxdoctor.evidence.adapter import Adapter, LoraModule
+from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.formats.strict_json import finite
 from mlxdoctor.inspect.page import Column, Inspection, Row, figure
 from mlxdoctor.measure.weights.adapter_facts import adapter_facts, nonfinite_values
-
-if TYPE_CHECKING:
-    from mlxdoctor.evidence.base_model import BaseModel
 
 #: Verdicts that are certain faults of the adapter itself.
 FAULTS = frozenset({"non-finite", "fresh: never trained", "zero B", "zero A"})

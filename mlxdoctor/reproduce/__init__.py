@@ -91,7 +91,6 @@ def reproduce(
     rates = usual_rates(recipe.config, run.get(BaseModel))
     failure = Failure(
         report.outcomes,
-        knowledge,
         seeds=tuple(recipe.seed + number for number in range(seeds)),
         iterations=iterations or length,
         usual={"learning_rate": rates} if rates is not None else {},
@@ -120,7 +119,7 @@ def _folded(
     """The report with the verdicts, confirmed causes first and refuted ones last."""
     tried = [
         CauseTried(
-            cause=name, title=causes[name].title, verdict=ruling.verdict, reason=ruling.sentence
+            cause=name, title=causes[name].title, verdict=ruling.verdict, reason=ruling.reason
         )
         for name, ruling in rulings.items()
     ]

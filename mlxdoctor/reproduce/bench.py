@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from mlxdoctor.causes import Cause, KnowledgeBase
+from mlxdoctor.causes import Cause
 from mlxdoctor.confirmation import Rerun
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.exhibits import Curve
@@ -46,7 +46,6 @@ class Failure:
     """
 
     outcomes: tuple[Outcome, ...]
-    knowledge: KnowledgeBase
     seeds: tuple[int, ...]
     iterations: int
     usual: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -67,7 +66,7 @@ class Failure:
         looked = [outcome.check for outcome in of_training if outcome.status in LOOKED]
         codes = [(finding.code, finding.severity.value) for finding in findings]
         unsought = (code for outcome in of_training for code in outcome.unsought)
-        return signs(codes, self.knowledge, looked, unsought)
+        return signs(codes, looked, unsought)
 
     @property
     def everything(self) -> Question:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from mlxdoctor.causes import Cause
+from mlxdoctor.causes import Cause, load_causes
 from mlxdoctor.diagnosis import Diagnosed, rank, severities
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Severity
@@ -10,7 +10,7 @@ from mlxdoctor.judge.remedy import fix_for
 from mlxdoctor.reproduce.bench import Bench, Failure
 from mlxdoctor.reproduce.changes import try_cure, try_injection
 from mlxdoctor.reproduce.observe import symptom_checks
-from mlxdoctor.reproduce.rules import PROBE, Ruling, Trials, judge_plain, refuted, undecided
+from mlxdoctor.reproduce.rules import PROBE, Ruling, Trials, refuted, undecided
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.replay import Replay
@@ -37,7 +37,7 @@ def candidates(
     A rival is a cause that shares a symptom and whose change restores a known value: what
     lowers the rate cures a scale that is too large just as well.
     """
-    ranked = {listed.cause.id: listed for listed in rank(failure.outcomes, failure.knowledge)}
+    ranked = {listed.cause.id: listed for listed in rank(failure.outcomes, load_causes())}
     leading = diagnosis[:CAUSES]
     # To re-create a cause that the evidence all but rules out would prove nothing.
     near = leading[0].score - MARGIN if leading else 0.0
@@ -53,7 +53,7 @@ def candidates(
     ]
     noted = severities(failure.outcomes)
     for name in asked:
-        cause = failure.knowledge.causes[name].seen_with(noted)
+        cause = load_causes().causes[name].seen_with(noted)
         ranked.setdefault(name, Diagnosed(cause, float("-inf"), (), (), (), ()))
     wanted = dict.fromkeys((*chosen, *asked))
     return sorted((ranked[name] for name in wanted), key=lambda listed: -listed.score)
@@ -148,7 +148,7 @@ def _without_rerun(failure: Failure, cause: Cause) -> Ruling | None:
 def _tried(bench: Bench, cause: Cause, plain: Trials, replay: Replay | None) -> Ruling:
     failure = bench.failure
     question = failure.question(cause)
-    fails = judge_plain(question, plain) is not False
+    fails = any(map(question.shows, plain.values()))
     if not fails:
         if not all(map(question.is_sound, plain.values())):
             return refuted(

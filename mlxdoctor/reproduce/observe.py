@@ -23,8 +23,7 @@ from mlxdoctor.models.load import Which
 from mlxdoctor.models.losses import Targets, TokenLosses, mean_loss
 from mlxdoctor.report import Fix
 from mlxdoctor.run import Run
-from mlxdoctor.safety.atomic import replace_file
-from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.atomic import write_files
 from mlxdoctor.twin import StepRecord, train
 from mlxdoctor.twin.faults import Fault
 from mlxdoctor.twin.prepared import parts_of
@@ -207,11 +206,7 @@ def recalled(path: Path) -> Observation | None:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write JSON, at once or not at all; raises an `InputError` where that can't be done."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, strict_json.render(content).encode())
-    except OSError as error:
-        raise InputError(path, f"cannot be written ({error.strerror})") from None
+    write_files(path.parent, {path.name: strict_json.render(content).encode()})
 
 
 def examined(folder: Path, *, base: Path, data: Path) -> Observation:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from mlxdoctor.causes import Cause, KnowledgeBase
+from mlxdoctor.causes import Cause, load_causes
 from mlxdoctor.confirmation import Confirmation
 from mlxdoctor.finding import Severity
 from mlxdoctor.report import Fix
@@ -36,29 +36,28 @@ class Signs:
 
     codes: Mapping[str, Severity]
     looked: frozenset[str]
-    knowledge: KnowledgeBase
     unsought: frozenset[str] = frozenset()
 
     @property
     def all(self) -> frozenset[str]:
         """Every sign."""
-        return frozenset(map(self.knowledge.group, self.codes))
+        return frozenset(map(load_causes().group, self.codes))
 
     @property
     def errors(self) -> frozenset[str]:
         """The signs that are errors."""
         errors = (code for code, severity in self.codes.items() if severity is Severity.ERROR)
-        return frozenset(map(self.knowledge.group, errors))
+        return frozenset(map(load_causes().group, errors))
 
     def of(self, cause: Cause) -> frozenset[str]:
         """The signs that speak for a cause: the errors among them, if there are any."""
         speaking = (code for code, weight in cause.weights.items() if weight > 0)
-        own = frozenset(map(self.knowledge.group, speaking))
+        own = frozenset(map(load_causes().group, speaking))
         return (own & self.errors) or (own & self.all)
 
     def keys(self, cause: Cause) -> frozenset[str]:
         """Those that speak for a cause at least half as much as the weightiest of them."""
-        wanted, group = self.of(cause), self.knowledge.group
+        wanted, group = self.of(cause), load_causes().group
         weights = {c: w for c, w in cause.weights.items() if c in self.codes and group(c) in wanted}
         most = max(weights.values(), default=0.0)
         return frozenset(group(code) for code, weight in weights.items() if 2 * weight >= most)
@@ -76,7 +75,7 @@ class Signs:
         """Errors of the other run that this one has not, although they were looked for."""
         foreign: set[str] = set()
         for sign in other.errors - self.all:
-            group = self.knowledge.groups.get(sign)
+            group = load_causes().groups.get(sign)
             codes = set(group.codes if group else (sign,))
             checks = {code.split(".", 1)[0] for code in codes}
             was_sought = checks <= self.looked and self.unsought.isdisjoint(
@@ -89,17 +88,17 @@ class Signs:
 
 def signs(
     findings: Iterable[tuple[str, str]],
-    knowledge: KnowledgeBase,
     looked: Iterable[str] = (),
     unsought: Iterable[str] = (),
 ) -> Signs:
     """The signs among (code, severity) pairs of `symptom_checks`; notes are none."""
     codes: dict[str, Severity] = {}
+    knowledge = load_causes()
     for code, severity in findings:
         group, level = knowledge.groups.get(knowledge.group(code)), Severity(severity)
         if (group is None or not group.configured) and level is not Severity.INFO:
             codes[code] = max(level, codes.get(code, level), key=lambda severity: severity.rank)
-    return Signs(codes, frozenset(looked), knowledge, frozenset(unsought))
+    return Signs(codes, frozenset(looked), frozenset(unsought))
 
 
 def needed(seeds: int) -> int:
@@ -112,27 +111,20 @@ class Ruling:
     """What the experiments say of one cause.
 
     Attributes:
-        reason: why, as a sentence without its stop.
+        reason: why, and what would decide it where it is open, as a sentence without its stop.
         strength: how much of the failure is explained, 0 to 1.
         fix: the change of the configuration that was tried, if that is what was.
-        wanted: what further evidence would decide it, as a clause; empty where it is decided.
     """
 
     verdict: Confirmation
     reason: str
     strength: float = 0.0
     fix: Fix | None = None
-    wanted: str = ""
-
-    @property
-    def sentence(self) -> str:
-        """The reason, and what would decide it; without the stop."""
-        return f"{self.reason}; to decide it: {self.wanted}" if self.wanted else self.reason
 
 
 def undecided(reason: str, wanted: str) -> Ruling:
     """What the experiments leave open, and what would decide it."""
-    return Ruling("undecided", reason, wanted=wanted)
+    return Ruling("undecided", f"{reason}; to decide it: {wanted}")
 
 
 def refuted(reason: str) -> Ruling:
@@ -159,25 +151,21 @@ class Question:
     seeds: int
     strict: bool = True
 
-    def signs(self, observation: Observation) -> Signs:
-        """The signs of a rerun."""
-        return signs(observation.findings, self.recorded.knowledge)
-
     def shows(self, observation: Observation) -> bool:
         """Whether a rerun shows the symptom."""
-        return not self.wanted or bool(self.wanted & self.signs(observation).all)
+        return not self.wanted or bool(self.wanted & signs(observation.findings).all)
 
     def is_sound(self, observation: Observation) -> bool:
         """Whether a rerun shows neither the symptom nor any other error."""
-        shown = self.signs(observation)
+        shown = signs(observation.findings)
         return not self.wanted & shown.all and not shown.errors
 
     def is_cured(self, plain: Observation, changed: Observation, better: float | None) -> bool:
         """Whether the change took the symptom away, and the held-out loss with it; see `Cure`."""
-        shown = self.signs(changed)
+        shown = signs(changed.findings)
         # A short sound run may have a milder warning: what must be gone is what was there.
-        before = self.recorded.codes.keys() | self.signs(plain).codes.keys()
-        group = self.recorded.knowledge.group
+        before = self.recorded.codes.keys() | signs(plain.findings).codes.keys()
+        group = load_causes().group
         same = {code for code in shown.codes.keys() & before if group(code) in self.wanted}
         remaining = shown.errors if self.strict else shown.errors & self.wanted
         if not self.shows(plain) or same or remaining:
@@ -198,20 +186,12 @@ class Question:
 
     def is_recreated(self, injected: Observation) -> bool:
         """Whether a rerun with the fault is the recorded failure, and no other one."""
-        shown = self.signs(injected)
+        shown = signs(injected.findings)
         return (
             bool(self.keys & shown.all)
             and self.recorded.coverage(shown) >= RECREATED
             and not self.recorded.foreign(shown)
         )
-
-
-def judge_plain(question: Question, plain: Trials) -> bool | None:
-    """Whether the run fails as recorded: in enough seeds, in none, or None: in between."""
-    shown = sum(question.shows(rerun) for rerun in plain.values())
-    if shown >= needed(question.seeds):
-        return True
-    return False if shown == 0 and plain else None
 
 
 def judge_change(
@@ -261,7 +241,7 @@ def judge_injection(question: Question, plain: Trials, injected: Trials) -> Ruli
     if faulty := sum(not question.is_sound(rerun) for rerun in plain.values()):
         return undecided(f"{ours} not sound with {faulty} of {seeds} seeds", PROBE)
     same, asked = sum(map(question.is_recreated, injected.values())), len(injected)
-    shown = [question.signs(rerun) for rerun in injected.values()]
+    shown = [signs(rerun.findings) for rerun in injected.values()]
     if same >= needed(question.seeds):
         share = max(map(question.recorded.coverage, shown))
         return Ruling(

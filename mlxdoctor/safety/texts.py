@@ -57,24 +57,15 @@ def _names(kind: type[Any]) -> tuple[str, ...] | None:
 
 
 def as_seen_here(value: T) -> T:
-    """`value` with paths from the current folder, or from the user's."""
-    home = ""
-    with suppress(RuntimeError):  # a container's user that no list of users knows
-        home = str(Path.home())
-    return without_folders(value, str(Path.cwd()), home)
+    """`value` with paths from the current folder, or from the user's, the longer one cut off first.
 
-
-def without_folders(value: T, here: str, home: str = "") -> T:
-    """`value` with two absolute folders cut off every path in its texts, the longer one first.
-
-    A report is passed on: it must not show where on a machine it was made.
-
-    Args:
-        here: the folder that paths are relative to; itself it becomes ".".
-        home: the user's folder, which becomes "~".
+    A report is passed on: it must not show where on a machine it was made. The current folder
+    itself becomes ".", the user's "~".
     """
-    shown = {here.rstrip("/"): ("", "."), home.rstrip("/"): ("~/", "~")}
-    shown.pop("", None)
+    shown = {str(Path.cwd()): ("", ".")}
+    with suppress(RuntimeError):  # a container's user that no list of users knows
+        shown[str(Path.home())] = ("~/", "~")
+    shown.pop("/", None)
     folders = "|".join(map(re.escape, sorted(shown, key=len, reverse=True)))
     # "/work" must not be cut out of "/workshop" or "/mnt/work".
     path = re.compile(rf"(?<![\w.\-/~])({folders})(?:(/)(?=[^\s/:;,'\")])|/?(?![\w.\-/]))")

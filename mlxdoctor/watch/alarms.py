@@ -1,7 +1,7 @@
 """What the watch gives out: alarms, what stopping saves, and the best validation."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -26,39 +26,35 @@ class Best:
     """The validation that was best so far.
 
     Attributes:
-        loss: the validation loss, in nats.
+        val_loss: the validation loss, in nats.
         step: its iteration.
-        since: how many finite validations came after it.
-        last: the last of them; `loss` where none came.
+        validations_since: how many finite validations came after it.
+        last_val_loss: the last of them; `val_loss` where none came.
         save: iteration of the save that is nearest to it; None where the log names none.
         unit: what the log counts.
     """
 
-    loss: float
+    val_loss: float
     step: int
-    since: int
-    last: float
+    validations_since: int
+    last_val_loss: float
     save: int | None = None
     unit: str = "iteration"
 
     def __str__(self) -> str:
-        text = f"the validation loss was lowest at {self.unit} {self.step:,} ({self.loss:.4g})"
-        if self.since:
-            times = f"{self.since} validations" if self.since > 1 else "one validation"
-            text += f" and has not improved in {times} since; the last is {self.last:.4g}"
+        text = f"the validation loss was lowest at {self.unit} {self.step:,} ({self.val_loss:.4g})"
+        if count := self.validations_since:
+            times = f"{count} validations" if count > 1 else "one validation"
+            text += f" and has not improved in {times} since; the last is {self.last_val_loss:.4g}"
         if self.save is not None:
             text += f"; the save nearest to it is that of {self.unit} {self.save:,}"
         return text
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {
-            "val_loss": self.loss,
-            "step": self.step,
-            "validations_since": self.since,
-            "last_val_loss": self.last,
-            "save": self.save,
-        }
+        told = asdict(self)
+        del told["unit"]
+        return told
 
 
 @dataclass(frozen=True)
@@ -101,17 +97,8 @@ class Alarm:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: every number finite, or spelled out as text."""
-        told: dict[str, Any] = strict(
-            {
-                "verdict": self.verdict.value,
-                "step": self.step,
-                "onset": self.onset,
-                "message": self.message,
-                "advice": self.advice,
-                "measured": dict(self.measured),
-                "saved_iterations": self.saved_steps,
-                "saved_seconds": self.saved_seconds,
-                **({"run": self.run} if self.run else {}),
-            }
-        )
+        told: dict[str, Any] = strict(asdict(self))
+        for name in ("unit",) if self.run else ("unit", "run"):
+            del told[name]
+        told["saved_iterations"] = told.pop("saved_steps")
         return told

@@ -130,16 +130,17 @@ class Follower:
             watch = Watch(total, self.patience, unit=run.unit, run=run.name)
             # All of it each time: a log may be cut or replaced, and its last report grows.
             alarms += [alarm for alarm in map(watch.see, rows) if alarm is not None][:1]
-            best = watch.best
-            if best is not None:
-                best = replace(best, save=state.nearest_save(best.step))
+            if (best := watch.best) is not None:
+                # Of two saves that are as near the earlier one.
+                saves = [(abs(save - best.step), save) for save in state.saves]
+                best = replace(best, save=min(saves)[1] if saves else None)
             trained = (row.step for row in rows if "train_loss" in row.values)
             trained_to = max((trained_to, *trained))
             reports = sum(each.reports for each in state.runs)
             step, unit = rows[-1].step, run.unit
             now = Ending("", reports=reports, step=step, unit=unit, iterations=total, best=best)
         best = now.best
-        if best and best.since >= REMARKED_AFTER and best.step != self._remarked_at:
+        if best and best.validations_since >= REMARKED_AFTER and best.step != self._remarked_at:
             self._remarked_at = best.step
             self.notify("remark", sentence(str(best)), best=best.to_dict())
         if state.runs:

@@ -40,10 +40,6 @@ class LogState:
     begins_anew: bool = False
     problems: tuple[str, ...] = ()
 
-    def nearest_save(self, step: int) -> int | None:
-        """The save nearest to a step; of two as near the earlier one."""
-        return min(self.saves, key=lambda save: (abs(save - step), save), default=None)
-
 
 def rows_of(run: Segment) -> list[LogRow]:
     """The reports of a run in order: what it says of one iteration is one row.

@@ -214,12 +214,14 @@ class Watch:
         loss, best = row.values.get("val_loss"), self.best
         if loss is None or not math.isfinite(loss) or is_preference(row.values):
             return None
-        if best is None or loss < best.loss:
+        if best is None or loss < best.val_loss:
             self.best = Best(loss, row.step, 0, loss, unit=self.unit)
             return None
-        best = self.best = replace(best, since=best.since + 1, last=loss)
-        if self.patience is None or best.since < self.patience:
+        best = self.best = replace(
+            best, validations_since=best.validations_since + 1, last_val_loss=loss
+        )
+        if self.patience is None or best.validations_since < self.patience:
             return None
-        measured = {"best_val_loss": best.loss, "best_step": best.step, "val_loss": loss}
+        measured = {"best_val_loss": best.val_loss, "best_step": best.step, "val_loss": loss}
         message = sentence(str(best))
         return Alarm(AlarmKind.NOT_IMPROVING, row.step, best.step, message, NO_BETTER, measured)

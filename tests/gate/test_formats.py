@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
-from mlxdoctor.formats import gated, markdown, terminal
+from mlxdoctor.formats import gated, terminal
 from mlxdoctor.formats.format import text_of
 from mlxdoctor.gate.policy import Policy
 from mlxdoctor.gate_result import GateResult
@@ -52,18 +52,18 @@ def test_the_terminal_keeps_to_its_width() -> None:
 
 
 def test_markdown_shows_who_suppressed_what_and_why() -> None:
-    text = markdown.gate_page(ALL)
+    text = text_of(ALL, "markdown")
     rows = [line for line in text.splitlines() if ACCEPTED.reason in line]
     assert rows
     for row in rows:
         assert all(part in row for part in (f"{COLLAPSED}`", f"`{ACCEPTED.code}.", "ignore"))
     assert "the policy in `pyproject.toml`" in text
-    assert "Suppressed" not in markdown.gate_page(GateResult((SOUND,), None))
-    assert "the default rules" in markdown.gate_page(GateResult((SOUND,), None))
+    assert "Suppressed" not in text_of(GateResult((SOUND,), None), "markdown")
+    assert "the default rules" in text_of(GateResult((SOUND,), None), "markdown")
 
 
 def test_the_first_table_lists_every_item_the_worst_first() -> None:
-    table = markdown.gate_page(ALL).split("## All items")[1].split("##")[0]
+    table = text_of(ALL, "markdown").split("## All items")[1].split("##")[0]
     names = re.findall(r"^\| `fixtures/runs/?([\w-]*)`", table, re.MULTILINE)
     assert names == [COLLAPSED, "absent", "", HEALTHY, OVERFITTED]
 
@@ -75,7 +75,7 @@ def test_a_job_summary_of_thousands_stays_below_a_megabyte() -> None:
         items = (judged(RULES, f"run-{n}", data).item for n in range(3_000))
         return GateResult(tuple(items), None)
 
-    many = markdown.gate_page(page_of(sample.unhealthy()))
+    many = text_of(page_of(sample.unhealthy()), "markdown")
     assert len(many.encode()) < 1 << 20
     assert "and 2,000 more" in many
     assert len(terminal.render_gate(page_of(report())).splitlines()) < 30

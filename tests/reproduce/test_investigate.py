@@ -72,7 +72,7 @@ def case_with(*codes: str) -> Failure:
         Outcome(check, Status.FOUND if findings else Status.PASSED, findings=tuple(findings))
         for check, findings in found.items()
     )
-    return Failure(outcomes, KNOWLEDGE, (0, 1, 2), 50)
+    return Failure(outcomes, (0, 1, 2), 50)
 
 
 def tried(
@@ -204,7 +204,7 @@ def test_what_no_change_is_tried_for(
 ) -> None:
     lab = Canned(lambda change, seed: rerun)
     ruling = tried(lab, case_with(code), cause)[cause]
-    assert (ruling.verdict, said in ruling.sentence) == (verdict, True)
+    assert (ruling.verdict, said in ruling.reason) == (verdict, True)
     assert {change.kind for change in lab.asked} <= {"as recorded"}
 
 
@@ -325,7 +325,7 @@ def test_what_facts_prove_needs_no_rerun(
     case = replace(case_with(*codes), coverage={cause: coverage})
     lab = Canned(lambda change, seed: BAD)
     ruling = tried(lab, case, cause)[cause]
-    assert (ruling.verdict, said in ruling.sentence) == (verdict, True)
+    assert (ruling.verdict, said in ruling.reason) == (verdict, True)
     assert not lab.asked
 
 

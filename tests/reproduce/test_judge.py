@@ -23,7 +23,7 @@ LOOKED = ("loss-trend", "learned-targets", "token-collapse", "generation-effect"
 
 def question(code: str, *recorded: str) -> Question:
     """What is asked of reruns of a run with these errors, the first being the key one."""
-    every = signs([(one, "error") for one in (code, *recorded)], KNOWLEDGE, LOOKED)
+    every = signs([(one, "error") for one in (code, *recorded)], LOOKED)
     keys = frozenset({KNOWLEDGE.group(code)})
     return Question(keys, keys, every, 3)
 

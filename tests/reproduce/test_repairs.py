@@ -102,7 +102,7 @@ def test_padding_is_the_token_that_the_findings_show(
     code = "learned-targets.padding-learned"
     finding = Finding(code=code, severity=severity, message="", measured=measured)
     outcome = Outcome("learned-targets", Status.FOUND, findings=(finding,))
-    assert padding_shown(Failure((outcome,), load_causes(), (0, 1), 50)) == tokens
+    assert padding_shown(Failure((outcome,), (0, 1), 50)) == tokens
 
 
 def test_every_place_of_a_batch_is_filled_and_supervised(tmp_path: Path) -> None:

@@ -8,8 +8,15 @@ import pytest
 
 from mlxdoctor.finding import Finding, Severity
 from mlxdoctor.safety.quoting import MAX_QUOTED, quoted, without_quotations
-from mlxdoctor.safety.texts import mapped, without_folders
+from mlxdoctor.safety.texts import as_seen_here, mapped
 from tests.conftest import ROOT
+
+
+@pytest.fixture(autouse=True)
+def folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The current folder and the user's."""
+    monkeypatch.setattr(Path, "cwd", lambda: Path("/train"))
+    monkeypatch.setattr(Path, "home", lambda: Path("/home/me"))
 
 
 @pytest.mark.parametrize(
@@ -25,19 +32,20 @@ from tests.conftest import ROOT
     ],
 )
 def test_absolute_folders_are_cut_off_paths(text: str, expected: str) -> None:
-    assert without_folders({"a": [text]}, "/train") == {"a": [expected]}
+    assert as_seen_here({"a": [text]}) == {"a": [expected]}
 
 
-def test_the_home_folder_becomes_a_tilde() -> None:
-    here, home = "/home/me/train/", "/home/me"
-    assert without_folders("/home/me/train/x /home/me/y", here, home) == "x ~/y"
-    assert without_folders("/home/me: is a folder", here, home) == "~: is a folder"
-    assert without_folders("/home/me", "/home/me", home) == "~"
+def test_the_home_folder_becomes_a_tilde(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "cwd", lambda: Path("/home/me/train"))
+    assert as_seen_here("/home/me/train/x /home/me/y") == "x ~/y"
+    assert as_seen_here("/home/me: is a folder") == "~: is a folder"
+    monkeypatch.setattr(Path, "cwd", Path.home)
+    assert as_seen_here("/home/me") == "~"
 
 
 def test_other_values_pass_unchanged() -> None:
     value = {"a": (1, None, 2.5)}
-    assert without_folders(value, "/train") is value
+    assert as_seen_here(value) is value
 
 
 def test_texts_of_a_frozen_dataclass_are_changed_and_what_it_is_stays() -> None:

@@ -143,7 +143,7 @@ def test_a_validation_loss_that_no_longer_improves_is_remarked_on(path: Path) ->
         "The validation loss was lowest at iteration 200 (1.5) and has not improved in 4 "
         "validations since; the last is 1.9; the save nearest to it is that of iteration 200."
     ]
-    assert (ending.best.step, ending.best.save, ending.best.since) == (200, 200, 4)
+    assert (ending.best.step, ending.best.save, ending.best.validations_since) == (200, 200, 4)
 
 
 @pytest.mark.parametrize(

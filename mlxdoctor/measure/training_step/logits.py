@@ -5,8 +5,8 @@ being the softmax of the logits: negative at the target and nowhere else, and ze
 position does not count. So target and weight can be read off it, whatever the code looked like.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
@@ -31,26 +31,19 @@ MLX_LM_PAD = 0
 Tokens = NDArray[np.int32]
 
 
-@dataclass(frozen=True)
-class Gradients:
-    """One evaluation of the loss, differentiated.
+def gradients_of(loss: OfModel, model: Any) -> tuple[tuple[Call, ...], Mapping[str, mx.array]]:
+    """Differentiate the loss by what is trainable and by the logits of each call of the model.
 
-    Attributes:
-        calls: those that it made of the model, with the gradient of the logits of each.
+    Returns:
+        The calls that it made of the model, with the gradient of the logits of each; and trainable
+        parameter -> its gradient.
     """
-
-    calls: tuple[Call, ...] = ()
-    parameters: Mapping[str, mx.array] = field(default_factory=dict)
-
-
-def gradients_of(loss: OfModel, model: Any) -> Gradients:
-    """Differentiate the loss by what is trainable and by the logits of each call of the model."""
     # Nothing is computed here: only how many logits there are is asked.
     with heard(model) as calls:
         loss(model)
     by = model.trainable_parameters(), [mx.zeros(call.logits.shape) for call in calls]
     if not tree_flatten(by):
-        return Gradients()
+        return (), {}
 
     def value(by: tuple[Any, list[mx.array]]) -> mx.array:
         parameters, offsets = by
@@ -63,19 +56,16 @@ def gradients_of(loss: OfModel, model: Any) -> Gradients:
     _, (of_parameters, of_logits) = mx.value_and_grad(value)(by)
     mx.eval(of_parameters, of_logits, [call.logits for call in calls])
     differentiated = zip(calls, of_logits, strict=True)
-    return Gradients(
-        tuple(replace(call, gradient=gradient) for call, gradient in differentiated),
-        dict(tree_flatten(of_parameters)),
-    )
+    made = tuple(replace(call, gradient=gradient) for call, gradient in differentiated)
+    return made, dict(tree_flatten(of_parameters))
 
 
-def align(gradients: Gradients, tokenizer: Any | None) -> Alignment:
+def align(calls: Sequence[Call], tokenizer: Any | None) -> Alignment:
     """Measure the alignment of inputs and targets, in each forward pass that is trained.
 
     Raises:
         Missing: there are no logits, or no tokens that go with them.
     """
-    calls = gradients.calls
     if not calls:
         raise Missing("the loss never called the model, or it gave no logits of three dimensions")
     fitting = [
@@ -178,16 +168,16 @@ def _fit(part: mx.array, p: mx.array, target: mx.array) -> tuple[mx.array, mx.ar
     return others, off / size
 
 
-def pushes(gradients: Gradients, alignment: Alignment) -> NDArray[np.float64]:
+def pushes(calls: Sequence[Call], alignment: Alignment) -> NDArray[np.float64]:
     """How much each row's own tokens are made more likely, float64 (rows,).
 
     They are read at the trained positions, whatever else the loss has there: a bonus for entropy,
-    say, pushes other tokens. The gradients are of the alignment's forward passes.
+    say, pushes other tokens. The calls are those of the alignment.
     """
     sums = []
     for number in dict.fromkeys(alignment.forwards.tolist()):
-        gradient = gradients.calls[number].gradient.astype(mx.float32)
-        p = mx.softmax(gradients.calls[number].logits.astype(mx.float32), axis=-1)
+        gradient = calls[number].gradient.astype(mx.float32)
+        p = mx.softmax(calls[number].logits.astype(mx.float32), axis=-1)
         rows, width = alignment.forwards == number, gradient.shape[1]
         after = _following(alignment.inputs[rows][:, :width])
         index = mx.array(np.maximum(after, 0))[..., None]

@@ -1,9 +1,9 @@
 """A training step of a user's own trainer, made and measured; and the trainer's source."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import Missing, NotThere, Progress, RunView
@@ -109,7 +109,7 @@ def measure(
 
 def _measured(trainer: Trainer, steps: int, tell: Progress) -> TrainingStep:
     from mlxdoctor.measure.training_step.calls import as_called
-    from mlxdoctor.measure.training_step.logits import Gradients, align, gradients_of
+    from mlxdoctor.measure.training_step.logits import align, gradients_of
     from mlxdoctor.measure.training_step.preferences import pairs_in, policy_in
     from mlxdoctor.measure.training_step.state import handed_back, read_state
     from mlxdoctor.measure.training_step.steps import evaluating, forward_pass, make_steps
@@ -130,12 +130,13 @@ def _measured(trainer: Trainer, steps: int, tell: Progress) -> TrainingStep:
                 failure = failure_of(error)
                 return replace(step, failure=failure.sentence, frames=failure.frames)
             tell("taking the gradient", 2, _PHASES)
-            step, gradients, failed = replace(step, forward=forward), Gradients(), None
+            step, failed = replace(step, forward=forward), None
+            gradients: Mapping[str, Any] = {}
             try:
-                gradients = gradients_of(loss, model)
-                alignment = align(gradients, trainer.tokenizer)
+                calls, gradients = gradients_of(loss, model)
+                alignment = align(calls, trainer.tokenizer)
                 pairs = pairs_in(trainer, alignment)
-                preferences = pairs or policy_in(trainer, gradients, alignment)
+                preferences = pairs or policy_in(trainer, calls, alignment)
                 step = replace(step, alignment=alignment, preferences=preferences)
             except InputError:
                 raise
@@ -145,5 +146,5 @@ def _measured(trainer: Trainer, steps: int, tell: Progress) -> TrainingStep:
                 failed = failure_of(error)
                 step = replace(step, unseen=f"the gradient cannot be taken: {failed.what}")
         tell("making training steps", 3, _PHASES)
-        update = make_steps(trainer, steps, forward.loss, gradients.parameters, failed)
+        update = make_steps(trainer, steps, forward.loss, gradients, failed)
         return replace(step, update=update)

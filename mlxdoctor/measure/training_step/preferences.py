@@ -4,6 +4,7 @@ Arrays of a batch are known by their names: that of the loss function's paramete
 a dict, with dots between the levels: "rewards", "chosen.input_ids".
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -11,8 +12,8 @@ import numpy as np
 from mlx.utils import tree_flatten, tree_map_with_path
 from numpy.typing import NDArray
 
-from mlxdoctor.measure.training_step.calls import as_called, parameters_of
-from mlxdoctor.measure.training_step.logits import Gradients, Tokens, gradients_of, pushes
+from mlxdoctor.measure.training_step.calls import Call, as_called, parameters_of
+from mlxdoctor.measure.training_step.logits import Tokens, gradients_of, pushes
 from mlxdoctor.measure.training_step.trainer import Trainer
 from mlxdoctor.measure.training_step.values import Alignment, Preferences
 from mlxdoctor.safety.errors import InputError
@@ -158,7 +159,7 @@ def _holds(texts: list[str], row: Tokens) -> bool:
     return any(bare in text for text in texts)
 
 
-def policy_in(trainer: Trainer, gradients: Gradients, alignment: Alignment) -> Preferences | None:
+def policy_in(trainer: Trainer, calls: Sequence[Call], alignment: Alignment) -> Preferences | None:
     """Rewarded answers, and their pushes where every reward is reversed; else as `pairs_in`."""
     rewards: BatchArray | None = None
     if callable(trainer.rewards):
@@ -175,11 +176,11 @@ def policy_in(trainer: Trainer, gradients: Gradients, alignment: Alignment) -> P
     groups = _answers(alignment)
     answers = int(groups.max()) + 1
 
-    def per_answer(gradients: Gradients) -> NDArray[np.float64]:
-        return np.bincount(groups, pushes(gradients, alignment), answers).astype(np.float64)
+    def per_answer(calls: Sequence[Call]) -> NDArray[np.float64]:
+        return np.bincount(groups, pushes(calls, alignment), answers).astype(np.float64)
 
-    turned = gradients_of(as_called(trainer.loss_fn, batch), trainer.model)
-    shapes = [[call.logits.shape for call in made.calls] for made in (gradients, turned)]
+    turned, _ = gradients_of(as_called(trainer.loss_fn, batch), trainer.model)
+    shapes = [[call.logits.shape for call in made] for made in (calls, turned)]
     values = np.zeros(0) if rewards is None else rewards.array.astype(np.float64)
     if values.shape[:1] != (answers,):
         values = values.reshape(-1)
@@ -189,7 +190,7 @@ def policy_in(trainer: Trainer, gradients: Gradients, alignment: Alignment) -> P
     return Preferences(
         names=("rewards" if rewards is None else rewards.name,),
         rewards=values,
-        pushes=per_answer(gradients),
+        pushes=per_answer(calls),
         reversed=per_answer(turned) if shapes[0] == shapes[1] else np.full(answers, np.nan),
         labels=rewards is not None and rewards.is_label,
     )
