@@ -56,9 +56,7 @@ class EvidenceSource(Protocol):
 
     def get(self, kind: type[T]) -> T | None: ...
 
-    def why_missing(self, kind: type[Any]) -> str: ...
-
-    def cannot_have(self, kind: type[Any]) -> bool: ...
+    def need(self, kind: type[T]) -> T: ...
 
     @property
     def is_planned(self) -> bool: ...
@@ -172,12 +170,8 @@ class Check:
         """What the function yields for its evidence, its sentences filled and its codes whole."""
         arguments: dict[str, Any] = {}
         for requirement in self.requirements:
-            value = source.get(requirement.kind)
-            if value is None and not requirement.optional:
-                why = source.why_missing(requirement.kind)
-                is_lacking = not source.cannot_have(requirement.kind)
-                raise NotApplicable(why) if is_lacking else DoesNotArise(why)
-            arguments[requirement.parameter] = value
+            find = source.get if requirement.optional else source.need
+            arguments[requirement.parameter] = find(requirement.kind)
         for result in self.function(**arguments):
             match result:
                 case Exhibit():

@@ -174,17 +174,14 @@ class Run:
         """
         value = self.get(kind)
         if value is None:
-            why = self.why_missing(kind)
-            raise NoSuchThing(why) if self.cannot_have(kind) else Missing(why)
+            # Of a run of its kind that has no such evidence nothing is lacking.
+            problem = self._cache[kind][1]
+            raise (NoSuchThing if isinstance(problem, NoSuchThing) else Missing)(str(problem))
         return value
 
     def why_missing(self, kind: type[Any]) -> str:
         """Why `get(kind)` gave None."""
         return str(self._cache.get(kind, _NOT_ASKED)[1])
-
-    def cannot_have(self, kind: type[Any]) -> bool:
-        """Whether a run of its kind has no such evidence, so that nothing is lacking."""
-        return isinstance(self._cache.get(kind, _NOT_ASKED)[1], NoSuchThing)
 
     def other(self, path: Path) -> "Run":
         """The run in another folder, of which no model is run."""

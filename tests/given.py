@@ -3,6 +3,7 @@
 from typing import Any
 
 from mlxdoctor.check import Check
+from mlxdoctor.evidence.kind import Missing
 from mlxdoctor.finding import Finding, Outcome
 from mlxdoctor.models.generations import Generation, Generations
 
@@ -19,13 +20,12 @@ class Given:
     def get(self, kind: type[Any]) -> Any:
         return next((one for one in self.evidence if type(one) is kind), None)
 
-    def cannot_have(self, kind: type[Any]) -> bool:
-        return False
+    def need(self, kind: type[Any]) -> Any:
+        if (one := self.get(kind)) is None:
+            raise Missing(f"no {getattr(kind, 'kind', kind.__name__)} was given")
+        return one
 
     is_planned = False
-
-    def why_missing(self, kind: type[Any]) -> str:
-        return f"no {getattr(kind, 'kind', kind.__name__)} was given"
 
 
 def outcome(check: Check, *evidence: Any) -> Outcome:

@@ -12,20 +12,18 @@ found as these are. A kind, usually a frozen dataclass, has
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
-from mlxdoctor.check import EvidenceSource
+from mlxdoctor.check import DoesNotArise, EvidenceSource, NotApplicable
 from mlxdoctor.evidence.options import Options
 from mlxdoctor.evidence.run_files import RunFiles
 from mlxdoctor.safety.time_budget import TimeBudget
-
-T = TypeVar("T")
 
 #: Called with what is being done, a count done and a total; draws progress.
 Progress = Callable[[str, int, int], None]
 
 
-class Missing(Exception):  # noqa: N818 - an answer, not an error
+class Missing(NotApplicable):
     """Raised by `find` when the run left no such evidence; the reason is a clause."""
 
 
@@ -33,7 +31,7 @@ class NotThere(Missing):
     """Raised where nothing is lacking either: this run has no such thing, or nobody asked."""
 
 
-class NoSuchThing(NotThere):
+class NoSuchThing(NotThere, DoesNotArise):
     """Raised where a run of its kind can have no such thing: what asks for it does not arise."""
 
 
@@ -54,7 +52,5 @@ class RunView(EvidenceSource, Protocol):
 
     @property
     def budget(self) -> TimeBudget: ...
-
-    def need(self, kind: type[T]) -> T: ...
 
     def other(self, path: Path) -> "RunView": ...

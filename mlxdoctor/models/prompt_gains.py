@@ -10,7 +10,7 @@ import numpy as np
 
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import SPLITS, Dataset
-from mlxdoctor.evidence.kind import Missing, NoSuchThing, NotThere, RunView
+from mlxdoctor.evidence.kind import Missing, NotThere, RunView
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
@@ -53,8 +53,6 @@ class PromptGains:
     def find(cls, run: RunView) -> Self:
         """The run's rows, with both models or the base alone."""
         dataset, tokenizer = run.need(Dataset), run.need(Tokenizer)
-        if run.get(SupervisedRows) is None and run.cannot_have(SupervisedRows):
-            raise NoSuchThing(run.why_missing(SupervisedRows))
         run.need(SupervisedRows)
         # The base alone where nothing was trained yet.
         is_trained = run.files.tuned is not None or run.files.adapter is not None

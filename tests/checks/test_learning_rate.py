@@ -20,7 +20,7 @@ def judged(config, parameters=None):
     """What is said for a model of that many parameters; the check reads nothing else of it."""
     base = SimpleNamespace(parameter_count=parameters, vocab_size=None) if parameters else None
     given = {TrainingConfig: config, BaseModel: base}
-    run = SimpleNamespace(get=given.get, why_missing=str, is_planned=False)
+    run = SimpleNamespace(get=given.get, need=given.get, is_planned=False)
     return learning_rate.run(run)
 
 
