@@ -10,7 +10,7 @@ from typing import Any
 
 from mlxdoctor.exhibits import LossCurve
 from mlxdoctor.finding import ADVISED, Finding, Severity
-from mlxdoctor.report import Planned, Report
+from mlxdoctor.report import Fix, Planned, Report
 from mlxdoctor.verdict import CauseStatus, Readiness, Verdict
 
 #: By how much the first cause has to lead the second one to be called the root cause (log-odds).
@@ -49,15 +49,6 @@ OPEN = 4
 
 
 @dataclass(frozen=True)
-class ChangedKey:
-    """One configuration key before and after the fix; None where it is absent."""
-
-    key: str
-    before: Any
-    after: Any
-
-
-@dataclass(frozen=True)
 class Screen:
     """What a reader sees first, in every format.
 
@@ -65,7 +56,7 @@ class Screen:
         headline: the verdict, and the cause or what else there is to say.
         facts: what speaks for it and what else was seen, a sentence each.
         is_certain: whether what is to be changed is, or only perhaps.
-        changes: of the configuration.
+        fix: the change of the configuration; None for none.
         leads: whether the advice is what cures it, and stands before the changes.
         advice: what else to do, a sentence each; the knowledge base's may be Markdown.
         remarks: what is not known, and what would tell, a sentence each.
@@ -76,7 +67,7 @@ class Screen:
     headline: str
     facts: tuple[str, ...]
     is_certain: bool
-    changes: tuple[ChangedKey, ...]
+    fix: Fix | None
     leads: bool
     advice: tuple[str, ...]
     remarks: tuple[str, ...]
@@ -105,7 +96,7 @@ def screen(report: Report, prose: Callable[[str], str] = str) -> Screen:
         headline(report),
         tuple(_facts(report)),
         is_certain=report.root is not None or plan is not None,
-        changes=tuple(changes(report)) if first is not None or plan is not None else (),
+        fix=report.fix if first is not None or plan is not None else None,
         # A finding says what cures the cause, and it is no change of a key.
         leads=first is not None
         and first.cause.finding_says
@@ -235,7 +226,7 @@ def advice(report: Report) -> list[str]:
 
     A cause's own remedy speaks of a run that was made; what its findings advise does not.
     """
-    first, changed = report.root or report.suspected, changes(report)
+    first, changed = report.root or report.suspected, report.fix is not None
     if changed and not (first is not None and first.cause.finding_says):
         return []
     speaking = [one for one in reasons(report, MOST_ADVICE) if one.fix]
@@ -276,7 +267,7 @@ def most_useful(report: Report) -> str:
 def remedy(report: Report, prose: Callable[[str], str] = str) -> str:
     """What to do about the first cause, in one or two sentences.
 
-    It repeats no number of `changes`, and gives none that differs. `prose` is called with a cause's
+    It repeats no number of the fix, and gives none that differs. `prose` is called with a cause's
     own remedy, which may be Markdown; what a finding says may hold text of the run.
     """
     first = report.root or report.suspected
@@ -289,7 +280,7 @@ def remedy(report: Report, prose: Callable[[str], str] = str) -> str:
     if cause.finding_says and speaking:
         return sentence(speaking[0].fix)
     beside = prose(cause.beside_change)
-    if changes(report) and beside:
+    if report.fix is not None and beside:
         return beside
     # Where there is no configuration to change, the value is said in words.
     advising = [one for one in speaking if _is_advised(one)]
@@ -348,18 +339,6 @@ def unit(report: Report) -> str:
     curve = report.exhibit(LossCurve)
     axis = curve.axis if curve is not None else "iteration"
     return "report" if axis == "row" else axis
-
-
-def changes(report: Report) -> list[ChangedKey]:
-    """The configuration keys that the fix changes."""
-    if report.fix is None:
-        return []
-    before, after = report.fix.before, report.fix.after
-    return [
-        ChangedKey(key, before.get(key), after.get(key))
-        for key in dict.fromkeys((*before, *after))
-        if before.get(key) != after.get(key)
-    ]
 
 
 def confirm_command(report: Report) -> str:

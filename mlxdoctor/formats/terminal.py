@@ -111,11 +111,17 @@ def render(
     page.title(f"{report.name}: {screen.headline}", colour)
     page.points(screen.facts)
     _experiments(page, report)
-    if screen.changes or screen.advice:
+    before, after = (screen.fix.before, screen.fix.after) if screen.fix is not None else ({}, {})
+    changes = [
+        (f"{key}: {summary.plain(before[key])} -> {summary.plain(after[key])}", "cyan")
+        for key in after
+    ]
+    # The knowledge base writes Markdown.
+    advice = [(text.replace("`", ""), None) for text in screen.advice]
+    if changes or advice:
         page.heading("What to change" if screen.is_certain else "What to change, if it is so")
-        shown = [_changes, _advice]
-        for part in reversed(shown) if screen.leads else shown:
-            part(page, screen)
+    for text, tint in (*advice, *changes) if screen.leads else (*changes, *advice):
+        page.paragraph(text, colour=tint)
     page.paragraphs(screen.remarks)
     if screen.command:
         page.path(screen.command)
@@ -127,18 +133,6 @@ def render(
             why = outcome.reason[:_MAX_REASON]
             page.paragraph(f"the check {outcome.check} crashed ({why}): please report it as a bug")
     return page.ended(written)
-
-
-def _changes(page: Page, screen: summary.Screen) -> None:
-    for change in screen.changes:
-        before, after = summary.plain(change.before), summary.plain(change.after)
-        page.paragraph(f"{change.key}: {before} -> {after}", colour="cyan")
-
-
-def _advice(page: Page, screen: summary.Screen) -> None:
-    for advice in screen.advice:
-        # The knowledge base writes Markdown.
-        page.paragraph(advice.replace("`", ""))
 
 
 def _experiments(page: Page, report: Report) -> None:
