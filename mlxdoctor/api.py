@@ -82,8 +82,7 @@ class RunReport(Report):
         """
         target = Path(folder)
         refuse_inside(target, self.run.files.roots)
-        files = {name: one for each in formats for name, one in files_of(self, each).items()}
-        return write_files(target, files)
+        return write_files(target, files_of(self, *formats))
 
 
 def diagnose(

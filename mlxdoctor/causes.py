@@ -1,7 +1,7 @@
 """The knowledge base in causes.toml: causes, and what speaks for and against each."""
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import chain
@@ -116,14 +116,12 @@ class Group:
 
     Attributes:
         codes: the codes of the findings.
-        configured: whether only the configuration shows the fact.
         gradual: whether the fact has degrees, so that a shorter run may show more of it.
         effect: whether many causes bring the fact about.
         explains: whether it says what brought effects about.
     """
 
     codes: tuple[str, ...]
-    configured: bool = False
     gradual: bool = False
     effect: bool = False
     explains: bool = False
@@ -159,22 +157,13 @@ class KnowledgeBase:
 
     @property
     def codes(self) -> frozenset[str]:
-        """Every code that the knowledge base mentions."""
+        """Every code that it mentions; loading it imports no check that could know others."""
         entries = (
             entry
             for cause in self.causes.values()
             for entry in (*cause.weights, *chain(*cause.ruled_out_by), *cause.leave_out)
         )
         return frozenset((*map(code_of, entries), *self._group_of))
-
-    def require_known(self, codes: Iterable[str]) -> None:
-        """See that it mentions only these codes, those of all checks; loading it imports no check.
-
-        Raises:
-            InputError: it mentions another one.
-        """
-        if unknown := ", ".join(sorted(self.codes.difference(codes))):
-            raise InputError(FILE, f"no check reports {unknown}", "see `mlxdoctor checks`")
 
 
 @cache

@@ -156,10 +156,7 @@ def _refuse_inside(folder: Path, paths: tuple[str, ...]) -> None:
 def _deliver(result: GateResult, printed: str, names: tuple[str, ...], folder: Path) -> None:
     written: list[str] = []
     try:
-        files: dict[str, bytes] = {}
-        for name in names:
-            files |= files_of(result, name, "gate")
-        written = [str(path) for path in write_files(folder, files)]
+        written = [str(path) for path in write_files(folder, files_of(result, *names))]
     finally:
         # What took so long to find out is not lost where a file can't be written.
         if printed == "text":

@@ -51,9 +51,7 @@ def deliver(
         for part in (target, target / "figures"):
             # A link placed there earlier must not lead into the evidence.
             refuse_inside(part, inspected)
-        files: dict[str, bytes] = {}
-        for name in names:
-            files |= files_of(report, name)
+        files = files_of(report, *names)
         written = [*written, *write_files(target, files, stale=all_paths())]
     if printed in (None, "text"):
         shown = [str(path) for path in written if path.suffix != ".png"]

@@ -31,27 +31,22 @@ class Format:
 
 @cache
 def formats() -> Mapping[str, Format]:
-    """Every format, by its name.
-
-    Raises:
-        ValueError: two modules have a format of one name.
-    """
-    found: dict[str, Format] = {}
-    for module in modules_of("mlxdoctor.formats"):
-        added = getattr(module, "FORMAT", None)
-        if isinstance(added, Format):
-            if added.name in found:
-                raise ValueError(f"two formats are called {added.name}: remove one of them")
-            found[added.name] = added
-    return found
+    """Every format, by its name."""
+    added = [getattr(module, "FORMAT", None) for module in modules_of("mlxdoctor.formats")]
+    return {each.name: each for each in added if isinstance(each, Format)}
 
 
-def files_of(shown: Report | GateResult, name: str, stem: str = "report") -> dict[str, bytes]:
-    """The files of a report or a gate's result in one format, by their names."""
-    chosen = formats()[name]
-    if isinstance(shown, Report) and chosen.files is not None:
-        return dict(chosen.files(shown))
-    return {f"{stem}.{chosen.suffix}": text_of(shown, name).encode()}
+def files_of(shown: Report | GateResult, *names: str) -> dict[str, bytes]:
+    """The files of a report or a gate's result in these formats, by their names."""
+    files: dict[str, bytes] = {}
+    for name in names:
+        chosen = formats()[name]
+        stem = "report" if isinstance(shown, Report) else "gate"
+        if isinstance(shown, Report) and chosen.files is not None:
+            files |= chosen.files(shown)
+        else:
+            files[f"{stem}.{chosen.suffix}"] = text_of(shown, name).encode()
+    return files
 
 
 def text_of(shown: Report | GateResult, name: str) -> str:

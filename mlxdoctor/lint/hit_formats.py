@@ -1,10 +1,10 @@
 """Hits as text, JSON, SARIF 2.1.0 and GitHub annotations."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from mlxdoctor.formats import strict_json
 from mlxdoctor.formats.annotations import KINDS, command
 from mlxdoctor.formats.escape import fenced, terminal
 from mlxdoctor.formats.escape import sarif as sarif_message
@@ -30,7 +30,7 @@ def to_json(hits: Sequence[Hit]) -> str:
     rows = [asdict(hit) | {"path": hit.path.as_posix()} for hit in hits]
     for row in rows:
         del row["text"]
-    return json.dumps(rows, indent=2) + "\n"
+    return strict_json.render(rows)
 
 
 def sarif(hits: Sequence[Hit]) -> str:

@@ -93,10 +93,8 @@ def signs(
 ) -> Signs:
     """The signs among (code, severity) pairs of `symptom_checks`; notes are none."""
     codes: dict[str, Severity] = {}
-    knowledge = load_causes()
     for code, severity in findings:
-        group, level = knowledge.groups.get(knowledge.group(code)), Severity(severity)
-        if (group is None or not group.configured) and level is not Severity.INFO:
+        if (level := Severity(severity)) is not Severity.INFO:
             codes[code] = max(level, codes.get(code, level), key=lambda severity: severity.rank)
     return Signs(codes, frozenset(looked), frozenset(unsought))
 
