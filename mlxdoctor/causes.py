@@ -1,7 +1,7 @@
 """The knowledge base in causes.toml: causes, and what speaks for and against each."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import chain
@@ -157,13 +157,22 @@ class KnowledgeBase:
 
     @property
     def codes(self) -> frozenset[str]:
-        """Every code that it mentions; loading it imports no check that could know others."""
+        """Every code that the knowledge base mentions."""
         entries = (
             entry
             for cause in self.causes.values()
             for entry in (*cause.weights, *chain(*cause.ruled_out_by), *cause.leave_out)
         )
         return frozenset((*map(code_of, entries), *self._group_of))
+
+    def require_known(self, codes: Iterable[str]) -> None:
+        """See that it mentions only these codes, those of all checks; loading it imports no check.
+
+        Raises:
+            InputError: it mentions another one.
+        """
+        if unknown := ", ".join(sorted(self.codes.difference(codes))):
+            raise InputError(FILE, f"no check reports {unknown}", "see `mlxdoctor checks`")
 
 
 @cache

@@ -44,6 +44,7 @@ def command(name: str) -> int:
     from mlxdoctor.lint.rule import rules
 
     checks, bugs, knowledge = discover(), load_known_bugs(), load_causes()
+    knowledge.require_known(code for check in checks for code in check.codes)
     # Where two things share a name, the later line has it.
     pages: Mapping[str, Callable[[], str]] = {
         **{rule.code: partial(_rule, rule) for rule in rules()},
