@@ -7,13 +7,14 @@ from functools import cached_property
 
 from mlxdoctor.causes import Cause
 from mlxdoctor.confirmation import Rerun
+from mlxdoctor.diagnosis import severities
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.exhibits import Curve
 from mlxdoctor.finding import LOOKED, Finding, Outcome, Severity, onset_of
 from mlxdoctor.judge.remedy import fix_for, needed_values
 from mlxdoctor.report import Fix
 from mlxdoctor.reproduce.observe import Change, Observation, rerun, symptom_checks
-from mlxdoctor.reproduce.rules import Question, Signs, Trials, needed, signs
+from mlxdoctor.reproduce.rules import Question, Signs, Trials, needed
 from mlxdoctor.twin.rerun import Laboratory
 from mlxdoctor.verdict import Coverage
 
@@ -62,11 +63,12 @@ class Failure:
         """Its symptoms."""
         names = {check.name for check in symptom_checks()}
         of_training = [outcome for outcome in self.outcomes if outcome.check in names]
-        findings = (finding for outcome in of_training for finding in outcome.findings)
-        looked = [outcome.check for outcome in of_training if outcome.status in LOOKED]
-        codes = [(finding.code, finding.severity.value) for finding in findings]
-        unsought = (code for outcome in of_training for code in outcome.unsought)
-        return signs(codes, looked, unsought)
+        noted = severities(of_training).items()
+        return Signs(
+            {code: severity for code, severity in noted if severity is not Severity.INFO},
+            looked=frozenset(each.check for each in of_training if each.status in LOOKED),
+            unsought=frozenset(code for outcome in of_training for code in outcome.unsought),
+        )
 
     @property
     def everything(self) -> Question:

@@ -4,7 +4,7 @@ Findings that stem from one fact (a group of the knowledge base) are one sign.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mlxdoctor.causes import Cause, load_causes
@@ -30,12 +30,12 @@ class Signs:
 
     Attributes:
         codes: finding -> its severity.
-        looked: names of the checks that looked.
+        looked: names of the checks that looked; nobody asks for those of a rerun.
         unsought: codes that these could not look for.
     """
 
     codes: Mapping[str, Severity]
-    looked: frozenset[str]
+    looked: frozenset[str] = frozenset()
     unsought: frozenset[str] = frozenset()
 
     @property
@@ -86,17 +86,10 @@ class Signs:
         return frozenset(foreign)
 
 
-def signs(
-    findings: Iterable[tuple[str, str]],
-    looked: Iterable[str] = (),
-    unsought: Iterable[str] = (),
-) -> Signs:
-    """The signs among (code, severity) pairs of `symptom_checks`; notes are none."""
-    codes: dict[str, Severity] = {}
-    for code, severity in findings:
-        if (level := Severity(severity)) is not Severity.INFO:
-            codes[code] = max(level, codes.get(code, level), key=lambda severity: severity.rank)
-    return Signs(codes, frozenset(looked), frozenset(unsought))
+def signs(rerun: Observation) -> Signs:
+    """The signs of a rerun."""
+    # A check's findings come worst first.
+    return Signs({code: Severity(severity) for code, severity in reversed(rerun.findings)})
 
 
 def needed(seeds: int) -> int:
@@ -151,18 +144,18 @@ class Question:
 
     def shows(self, observation: Observation) -> bool:
         """Whether a rerun shows the symptom."""
-        return not self.wanted or bool(self.wanted & signs(observation.findings).all)
+        return not self.wanted or bool(self.wanted & signs(observation).all)
 
     def is_sound(self, observation: Observation) -> bool:
         """Whether a rerun shows neither the symptom nor any other error."""
-        shown = signs(observation.findings)
+        shown = signs(observation)
         return not self.wanted & shown.all and not shown.errors
 
     def is_cured(self, plain: Observation, changed: Observation, better: float | None) -> bool:
         """Whether the change took the symptom away, and the held-out loss with it; see `Cure`."""
-        shown = signs(changed.findings)
+        shown = signs(changed)
         # A short sound run may have a milder warning: what must be gone is what was there.
-        before = self.recorded.codes.keys() | signs(plain.findings).codes.keys()
+        before = self.recorded.codes.keys() | signs(plain).codes.keys()
         group = load_causes().group
         same = {code for code in shown.codes.keys() & before if group(code) in self.wanted}
         remaining = shown.errors if self.strict else shown.errors & self.wanted
@@ -184,7 +177,7 @@ class Question:
 
     def is_recreated(self, injected: Observation) -> bool:
         """Whether a rerun with the fault is the recorded failure, and no other one."""
-        shown = signs(injected.findings)
+        shown = signs(injected)
         return (
             bool(self.keys & shown.all)
             and self.recorded.coverage(shown) >= RECREATED
@@ -239,7 +232,7 @@ def judge_injection(question: Question, plain: Trials, injected: Trials) -> Ruli
     if faulty := sum(not question.is_sound(rerun) for rerun in plain.values()):
         return undecided(f"{ours} not sound with {faulty} of {seeds} seeds", PROBE)
     same, asked = sum(map(question.is_recreated, injected.values())), len(injected)
-    shown = [signs(rerun.findings) for rerun in injected.values()]
+    shown = list(map(signs, injected.values()))
     if same >= needed(question.seeds):
         share = max(map(question.recorded.coverage, shown))
         return Ruling(

@@ -22,9 +22,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mlxdoctor.evidence.logs.metric_names import canonical
 from mlxdoctor.watch.alarms import Alarm
 from mlxdoctor.watch.monitor import LogRow, Watch
+
+#: What mlx-lm calls a metric, where that is not its canonical name.
+_NAMES = {"peak_memory": "peak_memory_gb", "val_time": "val_seconds"}
 
 
 class TrainingStopped(Exception):  # noqa: N818 - it stops a training that went wrong
@@ -102,7 +104,7 @@ class WatchCallback:
         }
         self._guard(self._write, {**row, "seconds": round(time.monotonic() - self._started, 3)})
         numbers = {
-            canonical(name): float(value)
+            _NAMES.get(name, name): float(value)
             for name, value in row.items()
             if name != "iteration" and isinstance(value, int | float)
         }

@@ -7,11 +7,12 @@ import pytest
 from mlxdoctor.causes import load_causes
 from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.finding import Severity
 from mlxdoctor.judge.rate import usual_rates
 from mlxdoctor.reproduce.bench import length_of
 from mlxdoctor.reproduce.investigate import resolve
 from mlxdoctor.reproduce.observe import Observation
-from mlxdoctor.reproduce.rules import Question, Ruling, judge_change, judge_injection, needed, signs
+from mlxdoctor.reproduce.rules import Question, Ruling, Signs, judge_change, judge_injection, needed
 from mlxdoctor.run import Run
 from mlxdoctor.twin.rerun import recipe_of
 from tests.conftest import RUNS
@@ -23,7 +24,7 @@ LOOKED = ("loss-trend", "learned-targets", "token-collapse", "generation-effect"
 
 def question(code: str, *recorded: str) -> Question:
     """What is asked of reruns of a run with these errors, the first being the key one."""
-    every = signs([(one, "error") for one in (code, *recorded)], LOOKED)
+    every = Signs(dict.fromkeys((code, *recorded), Severity.ERROR), frozenset(LOOKED))
     keys = frozenset({KNOWLEDGE.group(code)})
     return Question(keys, keys, every, 3)
 
