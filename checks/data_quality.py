@@ -454,8 +454,11 @@ def _number_of_rows(
         severity = Severity.WARNING if started else None
         measured = {"rows": count, "batch_size": batch_size}
         yield Sign("fewer-than-a-batch", measured, where, severity=severity)
-    elif count < FEW_ROWS or (count < 2 * FEW_ROWS and gone_over >= FEW_PASSES * count):
-        passes = gone_over / count
+        return
+    passes = gone_over / count
+    # So many passes ask for twice as many rows.
+    needed = FEW_ROWS if count < FEW_ROWS or passes < FEW_PASSES else 2 * FEW_ROWS
+    if count < needed:
         is_handful = count < FEW_ROWS and passes >= FEW_PASSES
         severity = Severity.ERROR if planned and is_handful else None
         # Of a run that was made the losses tell whether that many passes were too many.
@@ -463,7 +466,6 @@ def _number_of_rows(
         if len(losses) > 1 and losses[-1] <= min(NEAR_LOWEST * losses.min(), losses[0]):
             severity = Severity.INFO
         times = passes if passes >= 1 else None
-        needed = FEW_ROWS if count < FEW_ROWS else 2 * FEW_ROWS
         figures = {"rows": count, "needed": needed, "passes": round(passes, 1), "times": times}
         yield Sign("few-rows", figures, where, severity=severity)
 

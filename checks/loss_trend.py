@@ -83,7 +83,6 @@ _SETTLED_SHARE = 0.01
 #: Share of the run by which a stale validation loss has settled: at most 0.42 with 24 rows and
 #: fewer, 0.9 with 200.
 _SETTLED_BY = 0.6
-_LOST = "validation-diverged"
 #: The highest loss over the median, from which on it is no matter of learning too little.
 _EXPLODED = 50.0
 
@@ -102,21 +101,15 @@ def loss_trend(
         yield from courses(log)
         if len(validation := segment.finite("val_loss")):
             columns = Columns({"val_loss": validation}, partial(_figures, log, None))
-            alone = list(_TABLE.signs(columns, segment.unit))
-            is_lost = any(isinstance(one, Sign) and one.symptom == _LOST for one in alone)
-            for one in alone:
-                if not (is_lost and isinstance(one, Sign) and one.symptom == "overfitting"):
-                    yield one
+            yield from _signs(columns, segment.unit)
         raise Inconclusive("the log holds no finite training loss")
     curve = losses.facts
     if log.is_preference and policy_curves(log, config).samples:
         raise NotApplicable("the loss of training on rewards has no level or trend to judge")
     yield from _unsought(log)
     figures = partial(_figures, log, _passes(rows, config, log))
-    signs = list(_TABLE.signs(Columns(segment.series, figures), segment.unit))
+    signs = _signs(Columns(segment.series, figures), segment.unit)
     by_code = {sign.symptom: sign for sign in signs if isinstance(sign, Sign)}
-    if _LOST in by_code:
-        by_code.pop("overfitting", None)
     if "overfitting" in by_code:
         by_code.pop("by-heart", None)
     yield from (sign for sign in signs if isinstance(sign, Unsought))
@@ -168,6 +161,14 @@ def _opens_late(segment: Segment) -> bool:
     late = _LATE if moved >= _STILL else 2 * _LATE
     is_counted = segment.axis in ("iteration", "step")
     return segment.base_val_loss is None and is_counted and bool(losses.iterations[0] > late)
+
+
+def _signs(columns: Columns, unit: str) -> list[Sign | Unsought]:
+    """What the table finds. A validation loss that left for good is no overfitting."""
+    signs = list(_TABLE.signs(columns, unit))
+    codes = {sign.symptom for sign in signs if isinstance(sign, Sign)}
+    hidden = "overfitting" if "validation-diverged" in codes else None
+    return [sign for sign in signs if isinstance(sign, Unsought) or sign.symptom != hidden]
 
 
 def _never_learned(segment: Segment, curve: SeriesFacts, *, is_fresh: bool) -> Iterator[Sign]:

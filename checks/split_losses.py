@@ -127,9 +127,11 @@ def _beside_log(
     if len(reports) <= LAST_REPORTS or len(validations) < 2:
         return
     logged, held_out = float(np.median(reports[-LAST_REPORTS:])), float(validations[-1])
-    ratios = [held_out / logged, float(validations[1]) / float(reports[1])] if logged > 0 else [0.0]
-    is_steady = abs(ratios[0] - ratios[-1]) <= STEADY * ratios[0]
-    if ratios[0] < BETTER or is_steady:
+    if logged <= 0.0 or held_out < BETTER * logged:
+        return
+    # A training loss that is divided by something keeps one ratio from early on.
+    early, late = float(validations[1]) / float(reports[1]), held_out / logged
+    if abs(late - early) <= STEADY * late:
         return
     for targets in usual_targets(config):
         known, seen = (mean_loss(rows, "tuned", targets).value for rows in (valid, trained))

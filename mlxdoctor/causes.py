@@ -1,5 +1,6 @@
 """The knowledge base in causes.toml: causes, and what speaks for and against each."""
 
+import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -63,6 +64,7 @@ class Cause:
     Attributes:
         id: its key in causes.toml, and its name in reports.
         weights: entry -> log-odds that the finding adds; negative for evidence against the cause.
+        proof: what a proof adds.
         inject: the likeliest fault first.
         called: entry -> texts that replace the cause's own if the entry applies.
     """
@@ -74,6 +76,7 @@ class Cause:
     remedy: str
     prior: float = PRIOR
     weights: Mapping[str, float] = field(default_factory=dict)
+    proof: float = math.inf
     ruled_out_by: tuple[tuple[str, ...], ...] = ()
     broad: bool = False
     change: Change | None = None
@@ -91,7 +94,7 @@ class Cause:
     def seen_with(self, severities: Mapping[str, Severity]) -> "Cause":
         """The cause with one weight for each code, given the severities of the findings by code.
 
-        It has the texts of the first entry in `called` that applies.
+        It has the texts of the first entry in `called` that applies; beside a proof, of a proof.
         """
         weights: dict[str, float] = {}
         for entry, weight in self.weights.items():
@@ -99,7 +102,12 @@ class Cause:
             is_there = code not in severities or holds(entry, severities)
             if is_there and (weight < 0 or code not in weights):
                 weights[code] = weight
-        called = (texts for entry, texts in self.called.items() if holds(entry, severities))
+        most = max((weight for code, weight in weights.items() if code in severities), default=0.0)
+        called = (
+            texts
+            for entry, texts in self.called.items()
+            if holds(entry, severities) and (most < self.proof or self.weights[entry] == most)
+        )
         texts: Mapping[str, Any] = next(called, {})
         return replace(self, weights=weights, **texts)
 
@@ -234,6 +242,7 @@ def _cause(name: str, table: Mapping[str, Any], tiers: Mapping[str, float]) -> C
     rest = {key: value for key, value in table.items() if key not in TIERS}
     parsed = {
         "weights": weights,
+        "proof": tiers["proof"],
         "ruled_out_by": ruled_out_by,
         "change": change,
         "called": called,

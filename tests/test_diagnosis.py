@@ -127,12 +127,12 @@ def test_a_finding_may_have_words_of_its_own_for_a_cause() -> None:
     table = '[causes.rate.called."config.fast"]\ntitle = "Backwards"\n\n[causes.zero]'
     knowledge = parse_causes(TABLE.replace("[causes.zero]", table))
     (plain,) = rank([outcome("loss", "leapt")], knowledge)
-    (called,) = rank([outcome("loss", "leapt"), outcome("config", "fast")], knowledge)
+    both = [outcome("loss", "leapt"), outcome("config", "fast")]
+    cause = rank(both, knowledge)[0].cause
     assert (plain.cause.id, plain.cause.title) == ("rate", "Rate")
-    assert (called.cause.id, called.cause.title, called.cause.remedy) == (
-        *("rate", "Backwards"),
-        "lower it",
-    )
+    assert (cause.id, cause.title, cause.remedy) == ("rate", "Backwards", "lower it")
+    proven = parse_causes(TABLE.replace("[causes.zero]", table).replace("strong = [", "proof = ["))
+    assert rank(both, proven)[0].cause.title == "Rate"
 
 
 BY_DEGREES = (

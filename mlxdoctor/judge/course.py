@@ -157,11 +157,11 @@ def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False)
         gap = held_out_last - training.facts.end if held_out_last is not None else 0.0
         yield _course(segment, "training loss", training, 0.0 if log.is_preference else gap)
     mean = float(log.notes.header.get("mean_loss", "nan"))
-    if mean == 0.0:
+    if mean == 0.0 and not (len(training) and training.facts.zeros.count):
         yield Seen(
-            "The trainer sums up with a mean loss of 0: no update was made, as of a run that goes "
-            "on from its own end.",
-            {},
+            "The trainer sums up with a mean loss of 0: no update was made, as of a run "
+            "resumed at its end[, or every loss was exactly 0{unseen}].",
+            {"unseen": None if len(training) else ""},
         )
     elif len(training) > 1 and mean < BELOW_ALL * training.facts.lowest:
         yield Seen(
@@ -194,10 +194,7 @@ def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False)
 
 
 def _extent(log: TrainingLog) -> dict[str, Measurement]:
-    """Updates of a log that has few; its part of a pass over the rows where that is small.
-
-    And its passes where these are many.
-    """
+    """How far a log goes where that is unusual: few updates, part of a pass, or many passes."""
     segment = log.main
     last = max((int(each.iterations[-1]) for each in segment.series.values()), default=0)
     # What broke, breaks off or went nowhere is told otherwise.
