@@ -35,7 +35,7 @@ from mlxdoctor.check import check
 from mlxdoctor.evidence.dataset import FEW_ROWS
 from mlxdoctor.evidence.training_log import LogFailure, Segment, TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
-from mlxdoctor.judge.course import closing
+from mlxdoctor.judge.course import closing, extent
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
 
 _ENDED = "a log that ends with the final save"
@@ -275,23 +275,15 @@ def _interval(segment: Segment) -> int:
 
 def _without_loss(log: TrainingLog) -> Iterator[Seen]:
     """What a log says in which no loss could be read."""
-    header = log.notes.header
-    few = log.notes.trainable.trainable_millions if log.notes.trainable is not None else None
-    told = {
-        "rows to train on": header.get("rows"),
-        "epochs": header.get("epochs"),
-        "rows an update": header.get("batch"),
-        "updates": header.get("steps"),
-        "M trained parameters": f"{few:.4g}" if few else None,
-    }
-    clauses = [f"{value} {words}" for words, value in told.items() if value]
+    header, told = log.notes.header, extent(log)
     steps = header.get("steps", "").replace(",", "")
     step, _ = log.notes.bars.get(int(steps), (None, 0)) if steps.isdecimal() else (None, 0)
-    if clauses and "mean_loss" not in header and not log.main.reports:
+    told += [f"{steps} updates"] if steps and step is None else []
+    if told and "mean_loss" not in header and not log.main.reports:
         yield Seen(
             "No loss could be read in the log[: it ends at step {step} of {steps}]. It speaks of "
             "{told}.",
-            {"step": step, "steps": header.get("steps"), "told": ", ".join(clauses)},
+            {"step": step, "steps": header.get("steps"), "told": "; ".join(told)},
         )
 
 

@@ -25,6 +25,7 @@ High at the end: see when it rose. Low at once: see how the targets are shifted.
 """
 
 import math
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -42,6 +43,7 @@ from mlxdoctor.judge.series_table import Columns, SeriesTable
 
 _TABLE = SeriesTable.read("loss_level.toml")
 _FIRST_IS = {True: "validation loss before the first update", False: "first training loss"}
+_PERPLEXITY = re.compile(r"(?:train_)?(?:perplex(?:ity)?|ppl)")
 _OF_THE_START = ("starts-above-uniform", "starts-far-above", "sum-over-accumulation", "summed")
 #: Nats above a uniform guess that an untrained model may have.
 _UNTRAINED = 0.2
@@ -128,6 +130,7 @@ def loss_level(
         "below_zero": int((losses.values < 0.0).sum()),
         "is_sum_of_steps": summed_over == "steps",
         "is_sum_of_targets": summed_over == "targets",
+        **_of_perplexity(segment, curve.first),
         "grad_accumulation_steps": steps,
         "mean": curve.first / steps,
         **_chance(segment, curve, vocabulary, steps),
@@ -159,6 +162,14 @@ def _summed_over(segment: Segment, curve: SeriesFacts, steps: int, uniform: floa
     # A single high report may be of a model that one step destroyed.
     opening = float(np.median(losses[: max(3, len(losses) // 4)]))
     return "targets" if opening > _TARGETS_SUM * uniform else ""
+
+
+def _of_perplexity(segment: Segment, first: float) -> dict[str, Measurement]:
+    """The first perplexity that stands beside the loss, as a loss in nats a token."""
+    names = (name for name in segment.series if _PERPLEXITY.fullmatch(name))
+    perplexity = segment.finite(next(names, "")).facts.first
+    real = math.log(perplexity) if perplexity > 1.0 else math.nan
+    return {"real": real, "times": first / real} if real > 0.0 else {}
 
 
 def _chance(

@@ -42,7 +42,7 @@ from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.exhibits import LossCurve
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Unsought
-from mlxdoctor.judge.course import REST, VALIDATIONS, courses, fell
+from mlxdoctor.judge.course import VALIDATIONS, courses, fell
 from mlxdoctor.judge.curve import (
     ENOUGH,
     FALL,
@@ -65,6 +65,8 @@ _POSSIBLE_FALL = 0.15
 #: Iterations in which a loss need not fall, and those after which one that did not is an error:
 #: warm-up and low rates need some.
 _FEW_ITERATIONS, _ITERATIONS = 20, 100
+#: The rest of a fall that is past its steep start.
+_REST = 0.1
 #: Share of the announced iterations in which a rate may still warm up.
 _BEGUN = 0.1
 #: Noises of a level by which the end lies below the start, be the slope what it may.
@@ -233,7 +235,7 @@ def _figures(log: TrainingLog, passes: float | None, name: str) -> dict[str, Mea
     is_few = len(values) < VALIDATIONS
     last = facts.last if is_few or not len(later) else float(np.median(later[-2:]))
     # Neighbouring validation losses differ by the noise; the steep start is none.
-    fallen = int(np.argmax(values <= facts.lowest + REST * (facts.first - facts.lowest)))
+    fallen = int(np.argmax(values <= facts.lowest + _REST * (facts.first - facts.lowest)))
     band = 3.0 * min(facts.noise, noise(values[fallen:]) or facts.noise)
     band = band if len(values) >= 6 else 0.0
     return figures | {

@@ -38,6 +38,8 @@ CHANCE, CHANCE_OF_ONE = 1e-8, 1 / 256
 TREAD, FLIGHT, STEP, OF_THE_FALL = 3, 8, 0.1, 0.7
 #: A series whose last digit is a larger part of it than this has too few digits to repeat.
 COARSEST = 0.002
+#: Places on the way of a series that are told, as shares of it, and values that are told singly.
+STATIONS, MAX_STATIONS = (1 / 8, 1 / 4, 1 / 2, 3 / 4), 5
 #: By how much of itself a loss moves from report to report in a training that learns.
 STILL = 0.03
 
@@ -302,6 +304,22 @@ def blocks(x: Iterations, y: Floats) -> tuple[Iterations, Floats]:
     if whole < len(y):
         medians = np.append(medians, np.median(y[whole:]))
     return x[::width], medians
+
+
+def stations(iterations: Iterations, values: Floats, edge: int) -> list[tuple[int, float]]:
+    """What a series passes between its first and its last value: iteration and level of each.
+
+    Of few values all of them; else medians of `edge` values around an eighth, a quarter, a half and
+    three quarters of the way, since losses fall fast at first.
+    """
+    count = len(values)
+    if count <= MAX_STATIONS + 2:
+        return [(int(iterations[i]), float(values[i])) for i in range(1, count - 1)]
+    middles = [max(int(share * (count - 1)), 1) for share in STATIONS]
+    return [
+        (int(iterations[middle]), float(np.median(values[max(middle - edge // 2, 1) :][:edge])))
+        for middle in middles
+    ]
 
 
 def smoothed(y: Floats, width: int) -> Floats:

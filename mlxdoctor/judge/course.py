@@ -10,7 +10,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from mlxdoctor.engines.series import SeriesFacts, blocks, smoothed, stairs
+from mlxdoctor.engines.series import (
+    SeriesFacts,
+    blocks,
+    smoothed,
+    stairs,
+    stations,
+    trend,
+)
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.finding import Measurement, Seen
 from mlxdoctor.judge.curve import (
@@ -27,12 +34,12 @@ from mlxdoctor.judge.curve import (
 VISIBLE = 1e-3
 #: Share of its fall by which a validation loss that still falls lies below the one before.
 FALLING = 0.05
-#: The rest of a fall that is slow: a tenth.
-REST = 0.1
 #: Nats, and the larger loss over the smaller, from which on the two losses stand apart.
 APART, TIMES = 0.2, 1.25
-#: Share of the run by which a fall is early, and of a loss that a small fall has at most.
-EARLY, SMALL = 2 / 3, 0.15
+#: Share of a loss that a small fall has at most.
+SMALL = 0.15
+#: Share of its end by which single reports of the second half differ where that is told.
+STRAY = 0.2
 #: Nats of a gap between the two that is told beside few validations.
 WIDE = 0.5
 #: Nats above which a loss is told as a perplexity, too: of text that the model can hardly predict.
@@ -57,8 +64,8 @@ MOST = 3
 TRIAL = 12
 #: Share of a loss by which one of few reports has fallen.
 SHOWN = 0.01
-#: Passes over the rows that are told: sound runs make one to three.
-PASSES = 4.0
+#: Passes over the rows that none makes: a count of steps.
+MANY_PASSES = 1000.0
 #: Share of a pass over the rows below which most were never seen.
 PASS = 0.25
 
@@ -77,19 +84,17 @@ _FEW_VALIDATIONS = (
     "can't show where it turned, if it did."
 )
 
-_EXTENT = (
+_SHORT = (
     "[What ends at {unit} {trial} shows that training runs, and little of what it learns|The log "
-    "ends after {share:.1%} of a pass over the rows|The run made {passes:.3g} passes over its "
-    "rows, of {steps:* step} each]."
+    "ends after {share:.1%} of a pass over the rows]."
 )
 _FELL = (
     "The {series} fell from {first:.3f} [at {unit} {first_at}|before the first update] to "
     "{last:.3f}[, a perplexity of {perplexity:.0f},][ (median of the last {level_of} reports, to "
     "{unit} {last_at})| at {unit} {last_at}][, by {share:.1%} in all][; it was lowest at {unit} "
-    "{lowest_at} ({lowest:.3f})].[ On the way it rose to {peak:.3f} at {unit} {peak_at}.]"
-    "[ Nine tenths of the fall came by {unit} {by}, and the other {after:,} {unit}s brought "
-    "{brought:.3f} at most.| Nine tenths of the fall came by {unit} {by}.| It still falls at the "
-    "end{falling}.]"
+    "{lowest_at} ({lowest:.3f})].[ On the way: {way}.][ It rose to {peak:.3f} at {unit} {peak_at}.]"
+    "[ It still falls at the end{falling}.][ In the second half single reports lie between "
+    "{stray_low:.3f} and {stray_high:.3f}.]"
     "[ It falls in {steps:* step}, one after every {stride:,} {unit}s: so it does with each epoch "
     "where rows are learned by heart.]"
     "[ From {unit} {level_from} on its level stays within {level_by:.2g} of that.]"
@@ -98,7 +103,8 @@ _FELL = (
 )
 _LIES = (
     "The {series} [is {only:.3f}|goes from {first:.3f} to {last:.3f}, between {low:.3f}{low_at} "
-    "and {high:.3f}] ({count:* report}, {unit} {first_at}[{of}| to {last_at}])."
+    "and {high:.3f}] ({count:* report}, {unit} {first_at}[{of}| to {last_at}]).[ On the way: "
+    "{way}.]"
 )
 
 
@@ -136,41 +142,25 @@ def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False)
                 "first": int(training.iterations[0]),
             },
         )
-    extent = _extent(log)
-    if extent:
-        yield Seen(_EXTENT, {"unit": segment.unit, **extent})
+    short = _too_short(log)
+    if short:
+        yield Seen(_SHORT, {"unit": segment.unit, **short})
     if len(training) and not (log.is_preference or is_told):
         yield from _together(training.facts, held_out_last, len(validation))
     if len(validation):
         held_out = _course(segment, "validation loss", validation)
         # Rows that were trained on show nothing that was learned for others.
-        shows = not (log.notes.copied or extent.get("trial"))
+        shows = not (log.notes.copied or short.get("trial"))
         held_out = replace(held_out, learned=held_out.learned and shows)
         yield from () if has_risen and not held_out.learned else (held_out,)
-    elif "mean_loss" in log.notes.header and not len(training):
-        yield Seen(
-            "Of the loss the log has nothing but a mean over the run, {mean_loss}[, of {steps} "
-            "steps].",
-            {key: log.notes.header.get(key) for key in ("mean_loss", "steps")},
-        )
     if len(training):
         gap = held_out_last - training.facts.end if held_out_last is not None else 0.0
         yield _course(segment, "training loss", training, 0.0 if log.is_preference else gap)
-    mean = float(log.notes.header.get("mean_loss", "nan"))
-    if mean == 0.0 and not (len(training) and training.facts.zeros.count):
-        yield Seen(
-            "The trainer sums up with a mean loss of 0: no update was made, as of a run "
-            "resumed at its end[, or every loss was exactly 0{unseen}].",
-            {"unseen": None if len(training) else ""},
-        )
-    elif len(training) > 1 and mean < BELOW_ALL * training.facts.lowest:
-        yield Seen(
-            "The trainer sums up with a mean loss of {mean:.3f}, and no report is below "
-            "{lowest:.3f}: it counts updates from before this log, or is on another scale.",
-            {"mean": mean, "lowest": training.facts.lowest},
-        )
+    yield from _means(log)
     if told := closing(segment):
         yield Seen("A summary at the end of the log has {told}.", {"told": ", ".join(told)})
+    if (told := extent(log)) and segment.reports:
+        yield Seen("Of the run the log tells: {told}.", {"told": "; ".join(told)})
     if (test_loss := log.notes.test_loss) is not None:
         above = test_loss - held_out_last if held_out_last is not None else 0.0
         yield Seen(
@@ -193,8 +183,40 @@ def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False)
         )
 
 
-def _extent(log: TrainingLog) -> dict[str, Measurement]:
-    """How far a log goes where that is unusual: few updates, part of a pass, or many passes."""
+def _means(log: TrainingLog) -> Iterator[Seen]:
+    """The mean losses that a trainer sums its runs up with, where they tell more than its log."""
+    header, segment = log.notes.header, log.main
+    means = [float(mean) for mean in header.get("mean_loss", "").split(", ") if mean]
+    training = segment.finite("train_loss").facts
+    if not means:
+        return
+    if not (training.points or len(segment.finite("val_loss"))):
+        yield Seen(
+            "Of the loss the log has nothing but a mean over [each of {runs} runs|the run{one}], "
+            "{means}[, of {steps} steps].",
+            {
+                "runs": len(means) if len(means) > 1 else None,
+                "one": "",
+                "means": ", ".join(f"{mean:.5g}" for mean in means),
+                "steps": header.get("steps"),
+            },
+        )
+    if means == [0.0] and not training.zeros.count:
+        yield Seen(
+            "The trainer sums up with a mean loss of 0: no update was made, as of a run "
+            "resumed at its end[, or every loss was exactly 0{unseen}].",
+            {"unseen": None if training.points else ""},
+        )
+    elif len(means) == 1 and training.points > 1 and means[0] < BELOW_ALL * training.lowest:
+        yield Seen(
+            "The trainer sums up with a mean loss of {mean:.3f}, and no report is below "
+            "{lowest:.3f}: it counts updates from before this log, or is on another scale.",
+            {"mean": means[0], "lowest": training.lowest},
+        )
+
+
+def _too_short(log: TrainingLog) -> dict[str, Measurement]:
+    """How far a log goes where that is too little: few updates, or part of a pass."""
     segment = log.main
     last = max((int(each.iterations[-1]) for each in segment.series.values()), default=0)
     # What broke, breaks off or went nowhere is told otherwise.
@@ -204,16 +226,31 @@ def _extent(log: TrainingLog) -> dict[str, Measurement]:
     is_open = log.notes.bars or last < (segment.announced_iterations or 0)
     if log.notes.failures or not has_fallen or is_open:
         return {}
-    epochs = segment.finite("epoch").values
-    passes = float(epochs[-1]) if len(epochs) else 0.0
-    is_counted = segment.axis in ("iteration", "step")
-    if is_counted and 0 < last <= TRIAL:
+    if segment.axis in ("iteration", "step") and 0 < last <= TRIAL:
         return {"trial": last}
-    if 0.0 < passes < PASS:
-        return {"share": passes}
-    if is_counted and passes >= PASSES:
-        return {"passes": passes, "steps": round(last / passes)}
-    return {}
+    passes = segment.finite("epoch").facts.last
+    return {"share": passes} if 0.0 < passes < PASS else {}
+
+
+def extent(log: TrainingLog) -> list[str]:
+    """What a log tells of the run besides its losses, in clauses: rows, passes, rate and so on."""
+    header, segment = log.notes.header, log.main
+    passes, rates = segment.finite("epoch").facts, segment.finite("learning_rate").facts
+    rows, epochs = header.get("rows"), header.get("epochs")
+    told = [f"{rows} rows to train on"] if rows else []
+    if passes.points and 0.0 < passes.last < MANY_PASSES:
+        made = f"{passes.last:.3g}{f' of {epochs}' if epochs else ''}"
+        told.append(f"{made} pass{'' if made == '1' else 'es'} over the rows")
+    elif epochs:
+        told.append(f"{epochs} epochs")
+    told += [f"{batch} rows an update"] if (batch := header.get("batch")) else []
+    if rates.points:
+        by_way = [rates.highest] if rates.highest > max(rates.first, rates.last) else []
+        last = [] if rates.first == rates.last else [rates.last]
+        course = [rates.first, *by_way, *last]
+        told.append(f"a learning rate of {' to '.join(f'{rate:.3g}' for rate in course)}")
+    few = log.notes.trainable.trainable_millions if log.notes.trainable is not None else None
+    return [*told, f"{few:.4g} M trained parameters"] if few else told
 
 
 def _together(training: SeriesFacts, held_out: float | None, validations: int) -> Iterator[Seen]:
@@ -242,6 +279,11 @@ def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> S
         "first": facts.first,
         "first_at": int(losses.iterations[0]),
         "last_at": f"{end}{'' if is_held_out else of_all}",
+        "way": ", ".join(
+            f"{level:.3f} ({place:,})"
+            for place, level in stations(losses.iterations, losses.values, facts.edge)
+        )
+        or None,
     }
     last = facts.last if is_held_out else facts.end
     # Among noisy reports the first may be a high one.
@@ -277,22 +319,13 @@ def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> S
 
 
 def _fall(losses: Series, last: float, gap: float, *, is_held_out: bool) -> dict[str, Measurement]:
-    """Where a loss that fell was lowest and highest, by when it had fallen, and in what steps."""
-    values, places, facts = losses.values, losses.iterations, losses.facts
+    """Where a loss that fell was lowest and highest, how it ends, and in what steps it fell."""
+    values, facts = losses.values, losses.facts
     is_many = len(values) >= ENOUGH
-    floor = min(facts.lowest, last) if is_held_out else last
-    # Of many reports a level counts, and no single low one.
-    width = facts.edge if is_many else 1
-    limit = floor + REST * (facts.first - floor)
-    is_low = smoothed(values, width) <= limit
-    from_there = int(np.argmax(is_low)) if is_low.any() else len(values) - 1
-    by = from_there + int(np.argmax(values[from_there:] <= limit))
-    is_early = len(values) > 3 and places[by] - places[0] <= EARLY * (places[-1] - places[0])
-    # What is hardly more than the noise came at no time.
-    is_early &= not (is_many and facts.first - floor <= NOISES * facts.noise)
-    falls_on = len(values) > 2 and values[-2] - last >= FALLING * (facts.first - last)
     has_peak = facts.highest - facts.first >= PEAK_NOISES * facts.noise
-    brought = float(values[by]) - floor
+    half = values[len(values) // 2 :]
+    falls_on = _falls_on(losses, facts.first - last, is_held_out=is_held_out)
+    strays = is_many and not falls_on and np.ptp(half) >= STRAY * last
     named: dict[str, Measurement] = {
         "last": last,
         "level_of": None if is_held_out else level_of(facts),
@@ -302,21 +335,30 @@ def _fall(losses: Series, last: float, gap: float, *, is_held_out: bool) -> dict
         "share": share if (share := 1.0 - last / facts.first) < SMALL else None,
         "peak": facts.highest if facts.highest >= PEAK * facts.first and has_peak else None,
         "peak_at": facts.highest_at,
-        "by": int(places[by]) if is_early else None,
-        "after": int(places[-1] - places[by]),
-        # Of noisy reports two single ones tell nothing of what lies between.
-        "brought": brought if is_held_out and brought >= VISIBLE / 2 else None,
-        "falling": "" if is_held_out and falls_on else None,
+        "falling": "" if falls_on else None,
+        "stray_low": float(half.min()) if strays else None,
+        "stray_high": float(half.max()),
     }
     if is_many and not is_held_out:
         named |= _plateau(losses)
-    at, levels = blocks(places, values)
+    at, levels = blocks(losses.iterations, values)
     if not is_held_out and (flight := stairs(levels)) is not None:
         named |= {"steps": flight[1], "stride": int(at[flight[0]] - at[0])}
     larger, smaller = max(last, last + gap), min(last, last + gap)
     if abs(gap) >= APART and larger >= TIMES * smaller:
         named["below" if gap > 0.0 else "above"] = abs(gap)
     return named
+
+
+def _falls_on(losses: Series, fall: float, *, is_held_out: bool) -> bool:
+    """Whether a loss that fell by so much still falls in its last validation, or its last half."""
+    values, places = losses.values, losses.iterations
+    if is_held_out:
+        return len(values) > 2 and float(values[-2] - values[-1]) >= FALLING * fall
+    half = len(values) // 2
+    line = trend(places[half:], values[half:])
+    fallen = -line.slope * float(places[-1] - places[half])
+    return len(values) >= ENOUGH and line.high < 0.0 and fallen >= FALLING * fall
 
 
 def _plateau(losses: Series) -> dict[str, Measurement]:

@@ -238,7 +238,7 @@ def test_what_a_log_without_a_loss_says(logs: LogWriter) -> None:
     outcome = judge(log_failures, logs.text(*HEAD, "  4%|▎   | 1/28 [00:31<14:22, 31.96s/it]"))
     assert [seen.message for seen in outcome.seen] == [
         "No loss could be read in the log: it ends at step 1 of 28. It speaks of 900 rows to train "
-        "on, 2 epochs, 64 rows an update, 28 updates, 150.5 M trained parameters."
+        "on; 2 epochs; 64 rows an update; 150.5 M trained parameters."
     ]
 
 

@@ -18,10 +18,10 @@ from tests.checks.log_evidence import LogWriter
             {1: 2.9, 20: 0.8, 30: 0.75, 50: 0.78},
             [
                 "The validation loss fell from 2.900 before the first update to 0.780 at iteration "
-                "50; it was lowest at iteration 30 (0.750). Nine tenths of the fall came by "
-                "iteration 20, and the other 30 iterations brought 0.050 at most.",
-                "The training loss fell from 2.800 at iteration 10 to 1.000 at iteration 50. Nine "
-                "tenths of the fall came by iteration 30. It ends 0.22 above the validation loss.",
+                "50; it was lowest at iteration 30 (0.750). On the way: 0.800 (20), 0.750 (30).",
+                "The training loss fell from 2.800 at iteration 10 to 1.000 at iteration 50. On "
+                "the way: 1.200 (20), 1.100 (30), 1.000 (40). It ends 0.22 above the validation "
+                "loss.",
             ],
         ),
         # A last validation well below the one before.
@@ -30,7 +30,7 @@ from tests.checks.log_evidence import LogWriter
             {1: 2.5, 100: 2.0, 200: 1.5},
             [
                 "The validation loss fell from 2.500 before the first update to 1.500 at iteration "
-                "200. It still falls at the end.",
+                "200. On the way: 2.000 (100). It still falls at the end.",
                 "The training loss is 2.500 (1 report",
             ],
         ),
@@ -111,7 +111,13 @@ def test_what_both_losses_come_to(
             [],
             "From iteration 200 on its level stays within 0 of that.",
         ),
-        ([1.5, 5.2, *[0.4, 0.3] * 6, 0.2], [], "On the way it rose to 5.200 at iteration 20."),
+        ([1.5, 5.2, *[0.4, 0.3] * 6, 0.2], [], " It rose to 5.200 at iteration 20."),
+        ([4.0 - 0.1 * i for i in range(20)], [], "(150). It still falls at the end."),
+        (
+            [9.0, 7.0, 5.0, *[1.0, 1.4] * 10],
+            [],
+            "In the second half single reports lie between 1.000 and 1.400.",
+        ),
     ],
 )
 def test_of_a_training_loss_alone(
@@ -163,13 +169,16 @@ def test_a_trial(logs: LogWriter) -> None:
     ("passes", "said"),
     [
         (1 / 500, "The log ends after 1.0% of a pass over the rows."),
-        (5.0, "The run made 25 passes over its rows, of 2 steps each."),
+        (5.0, "Of the run the log tells: 25 passes over the rows; a learning rate of 0.001 to 0."),
     ],
 )
-def test_few_and_many_passes(logs: LogWriter, passes: float, said: str) -> None:
-    rows = ({"loss": 2.0 - i / 20, "step": 10 * i, "epoch": passes * i} for i in range(1, 6))
-    first, _ = courses(logs.text(*(json.dumps(row) for row in rows)))
-    assert fill(first.message, first.measured) == said
+def test_passes_over_the_rows(logs: LogWriter, passes: float, said: str) -> None:
+    rows = (
+        {"loss": 2.0 - i / 20, "step": 10 * i, "epoch": passes * i, "lr": (5 - i) / 4000}
+        for i in range(1, 6)
+    )
+    told = courses(logs.text(*(json.dumps(row) for row in rows)))
+    assert said in [fill(one.message, one.measured) for one in told]
 
 
 def test_only_held_out_rows_show_learning(logs: LogWriter) -> None:

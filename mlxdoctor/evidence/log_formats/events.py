@@ -153,6 +153,11 @@ class Events(LineFormat):
             # The rows of an evaluation are none to train on.
             if (stated := pattern.search(line)) and not (entry == "rows" and self._is_evaluated):
                 value = next(filter(None, stated.groups())).rstrip(".,:")
+                if entry == "rows" and "otal" in stated[0]:
+                    # The files before it were parts.
+                    header.pop(entry, None)
+                if entry == "mean_loss" and entry in header:
+                    value = f"{header.pop(entry)}, {value}"
                 header.setdefault(entry, value)
                 if entry == "steps":
                     self.notes.announce(number, _amount(value))

@@ -19,6 +19,8 @@ ROUNDING = 6e-4
 #: Share of the rows that are in a log twice where two processes write it, how many rows lie between
 #: two of one step at most, and by what share their losses differ.
 _TWICE, _NEAR, _ALIKE = 0.25, 100, 0.01
+#: The first step that is named from which on what stands before it is not of the beginning.
+LATE = 500
 
 
 def segments(log: LogSoFar) -> Iterator[Segment]:
@@ -215,7 +217,10 @@ class _Rows:
         # What is said before the first update is of no time of the run before.
         times[1:][marked & np.isnan(times[1:])] = 0.0
         times = _filled(times, 0.0)
-        back = times[1:] < times[:-1]
+        # Back, too, is what follows a validation that was later; a time unsaid equals none.
+        latest = np.maximum.reduceat(_filled(clock, -np.inf), telling)[:-1]
+        again = (clock[telling][1:] == clock[telling][:-1]) & (latest > times[1:])
+        back = (times[1:] < times[:-1]) | again
         if np.count_nonzero(back) > 1 and len(np.unique(times)) == len(times):
             # The rows of a table, which stand in another order.
             return
@@ -311,8 +316,12 @@ class _Rows:
         counts = self.steps[chosen]
         if self.axis == "epoch" and not np.isfinite(counts).any():
             counts = self.epochs[chosen]
-        # A line without a step of its own speaks of the last one that was named.
-        return np.clip(np.rint(_filled(counts, 0.0)), -(2.0**62), 2.0**62).astype(np.int64)
+        # A line without a step of its own speaks of the last one that was named; before any, of
+        # the beginning, or of the first that is named where that lies far from it.
+        named = np.unique(counts[np.isfinite(counts)])[:2]
+        is_late = len(named) > 0 and named[0] > max(2.0 * np.ptp(named), LATE)
+        before = float(named[0]) if is_late else 0.0
+        return np.clip(np.rint(_filled(counts, before)), -(2.0**62), 2.0**62).astype(np.int64)
 
     def _series(self, chosen: NDArray[np.int64], steps: NDArray[np.int64]) -> dict[str, Series]:
         pieces: dict[str, list[tuple[NDArray[np.int64], NDArray[np.float64]]]] = {}
