@@ -35,7 +35,8 @@ from mlxdoctor.check import check
 from mlxdoctor.evidence.dataset import FEW_ROWS
 from mlxdoctor.evidence.training_log import LogFailure, Segment, TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
-from mlxdoctor.judge.course import closing, extent
+from mlxdoctor.judge.course import closing
+from mlxdoctor.judge.extent import extent
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
 
 _ENDED = "a log that ends with the final save"
@@ -178,7 +179,10 @@ def log_failures(log: TrainingLog) -> Iterator[Sign | Seen]:
     survived = [each for each in failures if each.line_number < begun]
     later = [each for each in failures if each.line_number > over]
     if fatal:
-        when = f" after {segment.unit} {reached}" if reached is not None else ""
+        bars = log.notes.bars if reached is None else {}
+        steps, (step, _) = next(reversed(bars.items()), (0, (0, 0)))
+        when = f" at step {step:,} of {steps:,}" if step else ""
+        when = f" after {segment.unit} {reached}" if reached is not None else when
         if reached is not None and reached <= 1 and not len(segment.finite("train_loss")):
             when = " before the first update"
         worst = _failure(fatal, log, when)

@@ -48,6 +48,7 @@ from mlxdoctor.judge.curve import (
     FALL,
     begins_high,
     fall_in_noises,
+    held_out_scores,
     level_of,
     loss_figures,
     start_of,
@@ -254,7 +255,17 @@ def _figures(log: TrainingLog, passes: float | None, name: str) -> dict[str, Mea
         "passes": passes,
         **_while_rows_are_new(log.main, passes),
         **_where_to_stop(log, facts.lowest_at),
+        **_risen_score(log.main, facts.lowest_at),
     }
+
+
+def _risen_score(segment: Segment, since: int) -> dict[str, Measurement]:
+    """A score on held-out rows that is higher at the end than where their loss was lowest."""
+    for name, scores in held_out_scores(segment).items():
+        before = scores.values[scores.iterations <= since]
+        if len(before) and scores.facts.last > before[-1]:
+            return {"score": name, "score_last": scores.facts.last}
+    return {}
 
 
 def _beside(last: float, curve: SeriesFacts) -> dict[str, Measurement]:

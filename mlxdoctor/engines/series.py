@@ -40,6 +40,8 @@ TREAD, FLIGHT, STEP, OF_THE_FALL = 3, 8, 0.1, 0.7
 COARSEST = 0.002
 #: Places on the way of a series that are told, as shares of it, and values that are told singly.
 STATIONS, MAX_STATIONS = (1 / 8, 1 / 4, 1 / 2, 3 / 4), 5
+#: Noises of a report, and share of the level beside it, by which a lone one stands out.
+LONE, LONE_SHARE = 8.0, 0.5
 #: By how much of itself a loss moves from report to report in a training that learns.
 STILL = 0.03
 
@@ -320,6 +322,17 @@ def stations(iterations: Iterations, values: Floats, edge: int) -> list[tuple[in
         (int(iterations[middle]), float(np.median(values[max(middle - edge // 2, 1) :][:edge])))
         for middle in middles
     ]
+
+
+def lone_peaks(iterations: Iterations, values: Floats) -> list[tuple[int, float]]:
+    """Single reports far above both of their neighbours, which agree: iteration and value."""
+    if len(values) < 2 * MIN_STRETCH:
+        return []
+    beside = np.maximum(values[:-2], values[2:])
+    above = values[1:-1] - beside
+    others = np.where(above > LONE_SHARE * beside, beside, values[1:-1])
+    found = np.flatnonzero((above > LONE * noise(others)) & (above > LONE_SHARE * beside)) + 1
+    return [(int(iterations[place]), float(values[place])) for place in found]
 
 
 def smoothed(y: Floats, width: int) -> Floats:

@@ -13,6 +13,7 @@ import numpy as np
 from mlxdoctor.engines.series import (
     SeriesFacts,
     blocks,
+    lone_peaks,
     smoothed,
     stairs,
     stations,
@@ -27,8 +28,10 @@ from mlxdoctor.judge.curve import (
     NOISES,
     begins_high,
     fall_in_noises,
+    held_out_scores,
     level_of,
 )
+from mlxdoctor.judge.extent import extent, warned
 
 #: Nats that three decimals show.
 VISIBLE = 1e-3
@@ -55,7 +58,7 @@ NEAR_ZERO = 0.1
 KNOWN_BETTER = 3.0
 #: Validations that show from both sides where a loss turned.
 VALIDATIONS = 4
-#: The highest loss over the first, and noises of a report, from which on a rise on the way is told.
+#: The highest loss over the lowest before, and noises of a report, of a rise on the way.
 PEAK, PEAK_NOISES = 1.25, 5.0
 #: Other runs of a log that are told.
 MOST = 3
@@ -64,12 +67,12 @@ MOST = 3
 TRIAL = 12
 #: Share of a loss by which one of few reports has fallen.
 SHOWN = 0.01
-#: Passes over the rows that none makes: a count of steps.
-MANY_PASSES = 1000.0
+#: Reports from which on medians tell what a loss passes.
+MANY = 40
 #: Share of a pass over the rows below which most were never seen.
 PASS = 0.25
 
-_HELD_OUT = re.compile(r"(?:last_)?val_loss|eval|test")
+_HELD_OUT = re.compile(r"(?:last_)?val_loss|eval|test|val_|valid|dev_|held")
 
 _NEAR_ZERO = (
     "[Both losses end near zero{both}|The training loss ends near zero and the validation loss at "
@@ -92,19 +95,21 @@ _FELL = (
     "The {series} fell from {first:.3f} [at {unit} {first_at}|before the first update] to "
     "{last:.3f}[, a perplexity of {perplexity:.0f},][ (median of the last {level_of} reports, to "
     "{unit} {last_at})| at {unit} {last_at}][, by {share:.1%} in all][; it was lowest at {unit} "
-    "{lowest_at} ({lowest:.3f})].[ On the way: {way}.][ It rose to {peak:.3f} at {unit} {peak_at}.]"
+    "{lowest_at} ({lowest:.3f})]."
+    "[ {on_the_way}: {way}.][ Lone reports stand out: {lone}.][ It rose from {low_before:.3f} to "
+    "{peak:.3f} at {unit} {peak_at}.]"
     "[ It still falls at the end{falling}.][ In the second half single reports lie between "
     "{stray_low:.3f} and {stray_high:.3f}.]"
     "[ It falls in {steps:* step}, one after every {stride:,} {unit}s: so it does with each epoch "
     "where rows are learned by heart.]"
     "[ From {unit} {level_from} on its level stays within {level_by:.2g} of that.]"
     "[ It ends {below:.2f} below the validation loss.| It ends {above:.2f} above the validation "
-    "loss.][ The log has no validation{alone}.]"
+    "loss.][ The log has no validation{alone}.][ It has no training loss{lacking}.]"
 )
 _LIES = (
     "The {series} [is {only:.3f}|goes from {first:.3f} to {last:.3f}, between {low:.3f}{low_at} "
-    "and {high:.3f}] ({count:* report}, {unit} {first_at}[{of}| to {last_at}]).[ On the way: "
-    "{way}.]"
+    "and {high:.3f}] ({count:* report}, {unit} {first_at}[{of}| to {last_at}])."
+    "[ {on_the_way}: {way}.][ Lone reports stand out: {lone}.]"
 )
 
 
@@ -156,9 +161,26 @@ def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False)
     if len(training):
         gap = held_out_last - training.facts.end if held_out_last is not None else 0.0
         yield _course(segment, "training loss", training, 0.0 if log.is_preference else gap)
+    for name, scores in list(held_out_scores(segment).items())[:1]:
+        first, last = scores.facts.first, scores.facts.last
+        is_learned = last - first >= FALL * (1.0 - first) > 0.0
+        yield Seen(
+            "The {name} on held-out rows goes from {first:.3f} to {last:.3f}[; it was highest at "
+            "{unit} {highest_at} ({highest:.3f})].",
+            {
+                "name": name,
+                "first": first,
+                "last": last,
+                "unit": segment.unit,
+                "highest": scores.facts.highest,
+                "highest_at": scores.facts.highest_at if last < scores.facts.highest else None,
+            },
+            learned=is_learned,
+        )
     yield from _means(log)
     if told := closing(segment):
         yield Seen("A summary at the end of the log has {told}.", {"told": ", ".join(told)})
+    yield from warned(log)
     if (told := extent(log)) and segment.reports:
         yield Seen("Of the run the log tells: {told}.", {"told": "; ".join(told)})
     if (test_loss := log.notes.test_loss) is not None:
@@ -232,27 +254,6 @@ def _too_short(log: TrainingLog) -> dict[str, Measurement]:
     return {"share": passes} if 0.0 < passes < PASS else {}
 
 
-def extent(log: TrainingLog) -> list[str]:
-    """What a log tells of the run besides its losses, in clauses: rows, passes, rate and so on."""
-    header, segment = log.notes.header, log.main
-    passes, rates = segment.finite("epoch").facts, segment.finite("learning_rate").facts
-    rows, epochs = header.get("rows"), header.get("epochs")
-    told = [f"{rows} rows to train on"] if rows else []
-    if passes.points and 0.0 < passes.last < MANY_PASSES:
-        made = f"{passes.last:.3g}{f' of {epochs}' if epochs else ''}"
-        told.append(f"{made} pass{'' if made == '1' else 'es'} over the rows")
-    elif epochs:
-        told.append(f"{epochs} epochs")
-    told += [f"{batch} rows an update"] if (batch := header.get("batch")) else []
-    if rates.points:
-        by_way = [rates.highest] if rates.highest > max(rates.first, rates.last) else []
-        last = [] if rates.first == rates.last else [rates.last]
-        course = [rates.first, *by_way, *last]
-        told.append(f"a learning rate of {' to '.join(f'{rate:.3g}' for rate in course)}")
-    few = log.notes.trainable.trainable_millions if log.notes.trainable is not None else None
-    return [*told, f"{few:.4g} M trained parameters"] if few else told
-
-
 def _together(training: SeriesFacts, held_out: float | None, validations: int) -> Iterator[Seen]:
     """What both losses come to, `held_out` being the last validation loss of the trained model."""
     end, apart = training.end, (held_out or 0.0) - training.end
@@ -279,11 +280,7 @@ def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> S
         "first": facts.first,
         "first_at": int(losses.iterations[0]),
         "last_at": f"{end}{'' if is_held_out else of_all}",
-        "way": ", ".join(
-            f"{level:.3f} ({place:,})"
-            for place, level in stations(losses.iterations, losses.values, facts.edge)
-        )
-        or None,
+        **_on_the_way(losses),
     }
     last = facts.last if is_held_out else facts.end
     # Among noisy reports the first may be a high one.
@@ -300,6 +297,8 @@ def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> S
         is_alone = not is_held_out and not any(map(_HELD_OUT.match, segment.series))
         # Of one that ends near zero it is told already.
         named["alone"] = "" if is_alone and last >= NEAR_ZERO else None
+        is_lone = is_held_out and len(losses) > 2 and "train_loss" not in segment.series
+        named["lacking"] = "" if is_lone else None
         shows = fell(facts.first, last)
         return Seen(_FELL, named, learned=is_held_out and shows, fell=not is_held_out and shows)
     return Seen(
@@ -318,11 +317,31 @@ def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> S
     )
 
 
+def _on_the_way(losses: Series) -> dict[str, Measurement]:
+    """What a loss passed, and the single reports that stand out of it."""
+    facts, shown = losses.facts, "{1:.3f} ({0:,})".format
+    # Medians of a few would be values of no report.
+    width = facts.edge if len(losses) >= MANY else 1
+    way = [shown(*one) for one in stations(losses.iterations, losses.values, width)]
+    peaks = lone_peaks(losses.iterations, losses.values)
+    highest = sorted(sorted(peaks, key=lambda peak: -peak[1])[:MOST])
+    return {
+        "on_the_way": "On the way" + (f", in medians of {width} reports" if width > 1 else ""),
+        "way": None if facts.is_constant else ", ".join(way) or None,
+        "lone": ", ".join(shown(*peak) for peak in highest) or None,
+    }
+
+
 def _fall(losses: Series, last: float, gap: float, *, is_held_out: bool) -> dict[str, Measurement]:
     """Where a loss that fell was lowest and highest, how it ends, and in what steps it fell."""
     values, facts = losses.values, losses.facts
     is_many = len(values) >= ENOUGH
-    has_peak = facts.highest - facts.first >= PEAK_NOISES * facts.noise
+    # (Of three in a row the middle one: lone reports are told otherwise.)
+    levels = smoothed(values, 3) if is_many else values
+    floors = np.minimum.accumulate(levels)
+    peak = int(np.argmax(levels - floors))
+    rise = levels[peak] - floors[peak]
+    has_risen = rise >= max(PEAK_NOISES * facts.noise, (PEAK - 1.0) * floors[peak])
     half = values[len(values) // 2 :]
     falls_on = _falls_on(losses, facts.first - last, is_held_out=is_held_out)
     strays = is_many and not falls_on and np.ptp(half) >= STRAY * last
@@ -333,13 +352,14 @@ def _fall(losses: Series, last: float, gap: float, *, is_held_out: bool) -> dict
         "lowest": facts.lowest,
         "perplexity": math.exp(last) if UNREADABLE <= last < 20.0 else None,
         "share": share if (share := 1.0 - last / facts.first) < SMALL else None,
-        "peak": facts.highest if facts.highest >= PEAK * facts.first and has_peak else None,
-        "peak_at": facts.highest_at,
+        "peak": float(levels[peak]) if has_risen else None,
+        "peak_at": int(losses.iterations[peak + is_many]),
+        "low_before": float(floors[peak]),
         "falling": "" if falls_on else None,
         "stray_low": float(half.min()) if strays else None,
         "stray_high": float(half.max()),
     }
-    if is_many and not is_held_out:
+    if is_many and not is_held_out and not falls_on:
         named |= _plateau(losses)
     at, levels = blocks(losses.iterations, values)
     if not is_held_out and (flight := stairs(levels)) is not None:
@@ -356,9 +376,11 @@ def _falls_on(losses: Series, fall: float, *, is_held_out: bool) -> bool:
     if is_held_out:
         return len(values) > 2 and float(values[-2] - values[-1]) >= FALLING * fall
     half = len(values) // 2
-    line = trend(places[half:], values[half:])
-    fallen = -line.slope * float(places[-1] - places[half])
-    return len(values) >= ENOUGH and line.high < 0.0 and fallen >= FALLING * fall
+    line, span = trend(places[half:], values[half:]), float(places[-1] - places[half])
+    quarter = values[half + len(values) // 4 :]
+    ends = trend(places[-len(quarter) :], quarter).slope * float(places[-1] - places[-len(quarter)])
+    fallen = max(FALLING * fall, LEVEL * float(values[-1]))
+    return len(values) >= ENOUGH and line.high < 0.0 and -line.slope * span >= fallen < -3.0 * ends
 
 
 def _plateau(losses: Series) -> dict[str, Measurement]:

@@ -31,8 +31,26 @@ DEPARTED = 0.5
 LOOKED = 0.05
 #: A column that only rows that were looked at can have.
 _HELD_OUT_SCORE = re.compile(r"(?:eval|val|validation)_.*(?:accuracy|acc|f1|entropy)")
+_SCORE = re.compile(
+    r"(?:eval|val|valid|validation|dev|held_out)_(?P<name>(?:.*_)?(?:accuracy|acc|f1|auc|mrr|bleu"
+    r"|matthews_correlation|exact_match|rouge\w{1,4}))"
+)
 #: Words of a metric that tells more of training on preferences than its loss.
 REWARDS = frozenset({"reward", "rewards", "margin", "margins", "r"})
+
+
+def held_out_scores(segment: Segment) -> dict[str, Series]:
+    """What else was measured on held-out rows, by its name: accuracies and such, from 0 to 1."""
+    found = {
+        match["name"].replace("_", " "): segment.finite(name)
+        for name in segment.series
+        if not segment.is_preference and (match := _SCORE.fullmatch(name))
+    }
+    return {
+        name: series
+        for name, series in sorted(found.items(), key=lambda one: one[0] != "f1")
+        if len(series) > 1 and series.facts.lowest >= 0.0 and series.facts.highest <= 1.0
+    }
 
 
 def start_of(segment: Segment) -> tuple[float, bool]:

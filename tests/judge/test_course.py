@@ -111,7 +111,12 @@ def test_what_both_losses_come_to(
             [],
             "From iteration 200 on its level stays within 0 of that.",
         ),
-        ([1.5, 5.2, *[0.4, 0.3] * 6, 0.2], [], " It rose to 5.200 at iteration 20."),
+        ([1.5, 5.2, *[0.4, 0.3] * 6, 0.2], [], " Lone reports stand out: 5.200 (20)."),
+        (
+            [*(3.0 - 0.2 * i for i in range(9)), *[2.4] * 4, *[1.0] * 6],
+            [],
+            " to 2.400 at iteration 100.",
+        ),
         ([4.0 - 0.1 * i for i in range(20)], [], "(150). It still falls at the end."),
         (
             [9.0, 7.0, 5.0, *[1.0, 1.4] * 10],

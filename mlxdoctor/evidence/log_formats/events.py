@@ -31,6 +31,11 @@ _COUNT = re.compile(
     re.IGNORECASE,
 )
 _MILLIONS = {"": 1e-6, "k": 1e-3, "m": 1.0, "b": 1e3}
+#: What a program logs as a warning or worse, behind the level; figures; characters that are kept.
+_LOGGED = re.compile(
+    r"^.{0,60}?\b(WARNING|CRITICAL|ERROR)\b[\]:|\s-]{1,6}(?:\[[^\]]*\]\s*)*(\w.{9,})"
+)
+_FIGURE, MAX_WARNING = re.compile(r"\d+(?:[.,]\d+)*"), 120
 _STARTING = re.compile(r"[Ss]tarting\b")
 _TRAINING = re.compile(r"\b(?:training|fine-?tuning)\b")
 _ITERATIONS = re.compile(r"iters?:\s{0,8}([\d,]+)")
@@ -42,7 +47,7 @@ _MODE = re.compile(
     re.IGNORECASE,
 )
 #: A progress bar that says nothing of itself, by its step and how many there are to be.
-_BAR = re.compile(r"(?:^|\])[^\w:]{0,99}\d{1,3}%\|[^|]{0,99}\|\s{0,4}(\d{1,9})/(\d{1,9}) \[\d")
+_BAR = re.compile(r"(?:^|\])[^\w:]{0,99}\d{1,3}%\|[^|]{0,400}\|\s{0,4}(\d{1,9})/(\d{1,9}) \[\d")
 #: What transformers says before it counts the rows.
 _SECTION = re.compile(r"\*{5} Running (training|[Ee]valuation|[Pp]rediction)")
 _TEST = re.compile(r"[Tt]est[ _]loss:?\s+([\w.+-]+?)(?:,\s*(?:Test )?ppl\s+[\w.+-]+?)?\.?\s*$")
@@ -114,6 +119,9 @@ class Events(LineFormat):
                 total_millions = few_millions + counts["frozen"]
             if total_millions:
                 percent = percent or 100 * few_millions / total_millions
+            before = self.notes.trainable
+            if before is not None and before.trainable_millions != few_millions:
+                self.notes.header["trained_before"] = f"{before.trainable_millions:.4g}"
             self.notes.trainable = Trainable(percent, few_millions, total_millions)
         return True
 
@@ -138,7 +146,11 @@ class Events(LineFormat):
             if pattern.search(line):
                 getattr(self.notes, field).append(number)
                 return True
-        return False
+        logged = _LOGGED.search(line) if "ING" in line or "CAL" in line or "ERR" in line else None
+        if logged and len(self.notes.warnings) < MAX_HEADER:
+            text = f"{logged[1]}: {_FIGURE.sub('…', logged[2])[:MAX_WARNING].strip()}"
+            self.notes.warnings.setdefault(text, []).append(number)
+        return logged is not None
 
     def _introduced(self, number: int, line: str) -> bool:
         """Whether the line names versions, the machine or settings; the first of each counts."""

@@ -41,8 +41,8 @@ _RAISED = re.compile(
 #: How a report begins, behind which a person may have noted what became of the run.
 _REPORT = re.compile(r"\W{0,4}(?:(?:iter|step|epoch)\w{0,6}\s{0,4})?\d", re.IGNORECASE)
 _BARE = re.compile(r"^(?P<name>[A-Za-z_][\w.]{0,100}(?:Error|Exception)): \S")
-#: What a library says where it does not know why a process ended.
-_GUESSES = re.compile(r"\b[Cc]ommon causes include\b")
+#: What a library says where it does not know why a process ended, or what it only notes.
+_GUESSES = re.compile(r"\b[Cc]ommon causes include\b|^.{0,60}\b(?:INFO|DEBUG)\b")
 _FAILURES = messages("failures")
 
 
@@ -88,7 +88,8 @@ class Failures(LineFormat):
         # Of one in a box its last line is read, which stands below the box.
         if _BEGIN in line and "╭" not in line:
             self._is_open, self._begun = True, number
-            return True
+            # A progress bar before it says how far the run came.
+            return "%|" not in line
         self._is_of_thread = line.startswith("Exception in thread ")
         signs = {} if _GUESSES.search(line) else _FAILURES
         kind = next((kind for kind, sign in signs.items() if sign.search(line)), None)

@@ -345,6 +345,10 @@ class _Rows:
                 # One validation, which is summed up once more.
                 again = np.flatnonzero((np.diff(at) == 0) & (np.diff(values) == 0.0)) + 1
                 at, values = np.delete(at, again), np.delete(values, again)
+            if name == "val_loss" and len(at) > 2 and at[-1] == at[-2]:
+                # The best of them, whose weights were loaded in the end.
+                is_again = np.isclose(values[:-1], values[-1], rtol=ROUNDING).any()
+                at, values = (at[:-1], values[:-1]) if is_again else (at, values)
             series[name] = Series(at, values)
         _close(series)
         told = series.get("val_perplexity") or series.get("val_ppl")

@@ -198,6 +198,7 @@ class Notes:
         copied: numbers of the lines that say that the training rows are validated on.
         cut: numbers of the lines that say that rows were cut.
         ended: numbers of the lines that say that the training is over.
+        warnings: what was logged as a warning or worse, its figures left out -> the lines.
         bars: how many steps a progress bar has -> how far it came, and the line that says so.
         versions: package -> version.
         test_loss: of a test run, in nats a token.
@@ -217,6 +218,7 @@ class Notes:
     copied: list[int] = field(default_factory=list)
     cut: list[int] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)
+    warnings: dict[str, list[int]] = field(default_factory=dict)
     bars: dict[int, tuple[int, int]] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     test_loss: float | None = None

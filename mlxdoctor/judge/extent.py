@@ -1,0 +1,68 @@
+"""What a log tells of its run besides the losses: rows, passes, rates, warnings."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from mlxdoctor.evidence.training_log import Series, TrainingLog
+from mlxdoctor.finding import Seen
+from mlxdoctor.safety.quoting import quoted
+
+#: Passes over the rows that none makes: a count of steps.
+MANY_PASSES = 1000.0
+#: Shares of the highest learning rate below which a schedule has come down, and above which it is
+#: up.
+DOWN, UP = 0.05, 0.3
+#: Warnings and restarts that are told.
+MOST = 3
+
+
+def extent(log: TrainingLog) -> list[str]:
+    """What a log tells of the run besides its losses, in clauses: rows, passes, rate and so on."""
+    header, segment = log.notes.header, log.main
+    passes, rates = segment.finite("epoch").facts, segment.finite("learning_rate").facts
+    rows, epochs = header.get("rows"), header.get("epochs")
+    told = [f"{rows} rows to train on"] if rows else []
+    if passes.points and 0.0 < passes.last < MANY_PASSES:
+        made = f"{passes.last:.3g}{f' of {epochs}' if epochs else ''}"
+        told.append(f"{made} pass{'' if made == '1' else 'es'} over the rows")
+    elif epochs:
+        told.append(f"{epochs} epochs")
+    told += [f"{batch} rows an update"] if (batch := header.get("batch")) else []
+    if rates.points:
+        by_way = [rates.highest] if rates.highest > max(rates.first, rates.last) else []
+        last = [rates.last] if by_way or rates.first != rates.last else []
+        course = " to ".join(f"{rate:.3g}" for rate in (rates.first, *by_way, *last))
+        anew = _begun_anew(segment.finite("learning_rate"))
+        begun = f", which begins anew at {segment.unit} {anew}" if anew else ""
+        told.append(f"a learning rate of {course}{begun}")
+    if log.notes.trainable is not None and (few := log.notes.trainable.trainable_millions):
+        before = header.get("trained_before")
+        earlier = f", where an earlier start had {before} M" if before else ""
+        told.append(f"{few:.4g} M trained parameters{earlier}")
+    return told
+
+
+def _begun_anew(rates: Series) -> str:
+    """Where a learning rate that had come down is up once more, joined by commas."""
+    highest = rates.facts.highest
+    is_up, is_down = rates.values >= UP * highest, rates.values < DOWN * highest
+    turns = np.flatnonzero(is_up | is_down)
+    turns = turns[np.argmax(is_up[turns]) :]
+    anew = turns[1:][is_up[turns[1:]] & is_down[turns[:-1]]]
+    return ", ".join(f"{place:,}" for place in rates.iterations[anew].tolist()[:MOST])
+
+
+def warned(log: TrainingLog) -> Iterator[Seen]:
+    """What was logged as a warning or worse, the worst and the most frequent first."""
+    levels = ("CRITICAL", "ERROR", "WARNING")
+    warnings = sorted(
+        log.notes.warnings.items(),
+        key=lambda one: (levels.index(one[0].partition(":")[0]), -len(one[1])),
+    )
+    if warnings:
+        clauses = (
+            f"{quoted(text)} (line {lines[0]}{f', {len(lines)} times' if len(lines) > 1 else ''})"
+            for text, lines in warnings[:MOST]
+        )
+        yield Seen("The log warns: {told}.", {"told": "; ".join(clauses)})

@@ -1,0 +1,53 @@
+"""What a log tells of its run besides the losses."""
+
+import json
+
+import pytest
+
+from mlxdoctor.judge.course import courses
+from mlxdoctor.judge.extent import extent, warned
+from mlxdoctor.template import fill
+from tests.checks.log_evidence import LogWriter
+
+
+@pytest.mark.parametrize(
+    ("rates", "said"),
+    [
+        ([0.0, 1e-4, 2e-4, 1e-4, 1e-6], "a learning rate of 0 to 0.0002 to 1e-06"),
+        ([1e-4, 1e-4], "a learning rate of 0.0001"),
+        # Warm-up is no new beginning; what follows the end of a schedule is.
+        ([0, 1e-4, 5e-5, 0, 1e-4, 0], "0 to 0.0001 to 0, which begins anew at step 5"),
+    ],
+)
+def test_a_schedule(logs: LogWriter, rates: list[float], said: str) -> None:
+    rows = ({"loss": 2.0, "step": i, "learning_rate": rate} for i, rate in enumerate(rates, 1))
+    (told,) = extent(logs.text(*map(json.dumps, rows)))
+    assert told.endswith(said)
+
+
+def test_parameters_of_two_starts(logs: LogWriter) -> None:
+    counts = (f"trainable params: {few} || all params: 6,000,000,000" for few in (10**8, 6 * 10**8))
+    assert extent(logs.text(*counts)) == [
+        "600 M trained parameters, where an earlier start had 100 M"
+    ]
+
+
+def test_warnings(logs: LogWriter) -> None:
+    lines = [f"2024-01-01 | WARNING | batch {i} took {i} seconds" for i in range(3)]
+    log = logs.text(
+        *lines, "[CRITICAL] do not deploy this model", "Iter 1: Train loss 2.5, It/sec 1.0"
+    )
+    (seen,) = warned(log)
+    assert fill(seen.message, seen.measured) == (
+        "The log warns: “CRITICAL: do not deploy this model” (line 4); “WARNING: batch … took … "
+        "seconds” (line 1, 3 times)."
+    )
+
+
+@pytest.mark.parametrize(("scores", "learned"), [([0.6, 0.8, 0.7], True), ([0.6, 0.6], False)])
+def test_scores_on_held_out_rows(logs: LogWriter, scores: list[float], learned: bool) -> None:
+    rows = ({"loss": 2.0, "step": i, "eval_f1": one} for i, one in enumerate(scores, 1))
+    _, seen = courses(logs.text(*map(json.dumps, rows)))
+    told = fill(seen.message, seen.measured)
+    assert told.startswith(f"The f1 on held-out rows goes from 0.600 to {scores[-1]:.3f}")
+    assert ("highest at step 2 (0.800)" in told, seen.learned) == (learned, learned)
