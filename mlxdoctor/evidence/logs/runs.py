@@ -216,7 +216,7 @@ class _Rows:
         times[1:][marked & np.isnan(times[1:])] = 0.0
         times = _filled(times, 0.0)
         back = times[1:] < times[:-1]
-        if np.count_nonzero(back) > 1 and len(np.unique(times)) == len(times):
+        if np.count_nonzero(back) > 1 and len(set(times.tolist())) == len(times):
             # The rows of a table, which stand in another order.
             return
         for number in np.flatnonzero(back | marked).tolist():
