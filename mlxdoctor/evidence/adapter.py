@@ -219,9 +219,7 @@ def adapter_file(path: Path) -> Path:
     )
 
 
-def _factors(
-    tensors: Mapping[str, TensorRef],
-) -> tuple[Naming, dict[str, dict[str, TensorRef]]]:
+def _factors(tensors: Mapping[str, TensorRef]) -> tuple[Naming, dict[str, dict[str, TensorRef]]]:
     """Whose names the tensors have, and the factors and magnitudes by module."""
     has_mlx_lms = any(name.endswith((".lora_a", ".lora_b")) for name in tensors)
     is_pefts = not has_mlx_lms and any(map(_NAMES["peft"].match, tensors))

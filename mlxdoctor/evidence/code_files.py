@@ -22,13 +22,7 @@ CONFIGURATIONS = (
     "generation_config.json",
 )
 #: Keys that make a loader run Python from the folder or from a repository.
-CODE_KEYS = (
-    "model_file",
-    "auto_map",
-    "custom_pipelines",
-    "custom_generate",
-    "chat_template_type",
-)
+CODE_KEYS = ("model_file", "auto_map", "custom_pipelines", "custom_generate", "chat_template_type")
 #: The key of a run's configuration that lets a loader run such code.
 TRUST = "trust_remote_code"
 #: Endings of files that are pickles, or archives of them: loading one runs what it says.

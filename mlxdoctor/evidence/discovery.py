@@ -19,12 +19,7 @@ from mlxdoctor.evidence.logs.log_format import ended, started
 from mlxdoctor.evidence.logs.metric_names import STEPS, snake_case
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.options import Options
-from mlxdoctor.evidence.run_files import (
-    RunFiles,
-    is_model_folder,
-    is_recorded_answer,
-    iteration_in,
-)
+from mlxdoctor.evidence.run_files import RunFiles, is_model_folder, is_recorded_answer, iteration_in
 from mlxdoctor.evidence.source import Sniffed, read_json_object, require_file
 from mlxdoctor.evidence.training_log import holds_history, looks_like_log, looks_like_unread_log
 from mlxdoctor.finding import some_of

@@ -326,10 +326,7 @@ def _backend(folder: Path, content: bytes) -> Any:
 
 
 def _complete(
-    backend: Any,
-    settings: Mapping[str, Any],
-    names: Mapping[str, str],
-    numbered: Mapping[str, Any],
+    backend: Any, settings: Mapping[str, Any], names: Mapping[str, str], numbered: Mapping[str, Any]
 ) -> None:
     """Add the tokens that only the settings name, or an older file that numbers them."""
     from tokenizers import AddedToken

@@ -269,11 +269,7 @@ class LogFormat(ABC):
             return None
 
     def add(
-        self,
-        line: int,
-        step: tuple[str, float] | None,
-        metrics: dict[str, float],
-        run: str = "",
+        self, line: int, step: tuple[str, float] | None, metrics: dict[str, float], run: str = ""
     ) -> None:
         """One report.
 

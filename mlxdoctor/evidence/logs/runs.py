@@ -270,10 +270,7 @@ class _Rows:
         return len(rows) if shows.any() or not has_training else 0
 
     def segment(
-        self,
-        chosen: NDArray[np.int64],
-        repeats: int,
-        announced: Sequence[tuple[int, int]],
+        self, chosen: NDArray[np.int64], repeats: int, announced: Sequence[tuple[int, int]]
     ) -> Segment:
         """The run of the chosen rows."""
         is_mark = np.array([shape.nature is Nature.MARK for shape in self.shapes])

@@ -171,10 +171,7 @@ def understand(texts: tuple[str, ...]) -> Words:
     )
     said = " ".join(text for place, text in enumerate(before) if place not in totals.values())
     return Words(
-        tuple(_of_split(before, names)),
-        counters,
-        totals,
-        _SENTENCE.search(said) is not None,
+        tuple(_of_split(before, names)), counters, totals, _SENTENCE.search(said) is not None
     )
 
 
