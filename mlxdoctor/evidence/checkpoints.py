@@ -35,11 +35,7 @@ class Checkpoint:
 
     @cached_property
     def adapter(self) -> Adapter:
-        """Its tensors' names and shapes.
-
-        Raises:
-            InputError: the file is unusable.
-        """
+        """Its tensors' names and shapes."""
         return Adapter.read(self.path)
 
     @cached_property
@@ -73,11 +69,7 @@ class CheckpointHistory:
 
     @classmethod
     def read(cls, path: Path) -> "CheckpointHistory":
-        """Find the checkpoints in a run's folder, mlx-lm's or PEFT's.
-
-        Raises:
-            InputError: it is not a folder, or it holds no numbered checkpoint.
-        """
+        """Find the checkpoints in a run's folder, mlx-lm's or PEFT's."""
         if not path.is_dir():
             raise InputError(path, "is not a folder", "name the folder that holds the checkpoints")
         numbered: list[Checkpoint] = []

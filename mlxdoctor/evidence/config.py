@@ -144,9 +144,6 @@ class TrainingConfig:
         """Read `adapter_config.json` (mlx-lm or PEFT) or an mlx-lm YAML or JSON configuration.
 
         Of a folder its `adapter_config.json` is read.
-
-        Raises:
-            InputError: the file can't be read, or is not a training configuration.
         """
         if path.is_dir():
             path = path / CONFIG_NAME
@@ -177,11 +174,7 @@ class TrainingConfig:
 
     @classmethod
     def beside(cls, weights: Path) -> "TrainingConfig | None":
-        """The `adapter_config.json` in the folder of a file of weights, if there is one.
-
-        Raises:
-            InputError: it can't be read, or is not a training configuration.
-        """
+        """The `adapter_config.json` in the folder of a file of weights, if there is one."""
         path = weights.parent / CONFIG_NAME
         return cls.read(path) if path.is_file() else None
 

@@ -96,11 +96,7 @@ class ReportedMetrics:
 
     @classmethod
     def read(cls, paths: Sequence[Path]) -> "ReportedMetrics":
-        """The figures in evaluation files: JSON objects, nested or not, or JSON Lines.
-
-        Raises:
-            InputError: a file cannot be read, or none of them holds a figure.
-        """
+        """The figures in evaluation files: JSON objects, nested or not, or JSON Lines."""
         sources = []
         values: list[ReportedMetric] = []
         for path in paths:

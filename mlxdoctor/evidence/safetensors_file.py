@@ -39,11 +39,7 @@ class SafetensorsFile:
 
 
 def read_safetensors(path: Path) -> SafetensorsFile:
-    """Read and check the header; no tensor is read.
-
-    Raises:
-        InputError: the file is missing, empty, truncated, or its header lies.
-    """
+    """Read and check the header; no tensor is read."""
     from safetensors import SafetensorError, safe_open
 
     limits = current()

@@ -1,4 +1,8 @@
-"""Where evidence comes from: files, read-only, bounded, with their SHA-256."""
+"""Where evidence comes from: files, read-only, bounded, with their SHA-256.
+
+Here and wherever evidence is read, a file that can't be read, is over a limit or is not what it
+should be raises an `InputError`.
+"""
 
 import hashlib
 import json
@@ -106,9 +110,6 @@ def read_bytes(path: Path, limit: str = "text_bytes") -> tuple[bytes, Source]:
 
     Args:
         limit: the name of the limit on its size.
-
-    Raises:
-        InputError: as `require_file`, or the file is empty or over the limit.
     """
     chunks = list(stream_bytes(path, limit))
     content = chunks[0] if len(chunks) == 1 else b"".join(chunks)
@@ -119,9 +120,6 @@ def stream_bytes(path: Path, limit: str) -> Iterator[bytes]:
     """The content of a file in pieces: the bytes it has when it is opened.
 
     A file that grows meanwhile, as the log of a training does, is read to where it ended.
-
-    Raises:
-        InputError: as `read_bytes`, or the file shrinks meanwhile.
     """
     most: int = getattr(current(), limit)
     with open_file(path) as stream:
@@ -137,11 +135,7 @@ def stream_bytes(path: Path, limit: str) -> Iterator[bytes]:
 
 
 def require_content(path: Path, stream: FileIO) -> int:
-    """The size of an open file, in bytes.
-
-    Raises:
-        InputError: it is empty.
-    """
+    """The size of an open file, in bytes, which is not empty."""
     size = os.fstat(stream.fileno()).st_size
     if size == 0:
         raise InputError(path, "is empty", "it was probably not written to the end")
@@ -149,11 +143,7 @@ def require_content(path: Path, stream: FileIO) -> int:
 
 
 def text_encoding(path: Path, head: bytes) -> str:
-    """The encoding of a text that begins with `head`: UTF-16 with a mark, or UTF-8.
-
-    Raises:
-        InputError: it is no text.
-    """
+    """The encoding of a text that begins with `head`: UTF-16 with a mark, or UTF-8."""
     if head[:2] in UTF16_MARKS:
         return "utf-16"
     if b"\0" in head[:65536]:
@@ -165,9 +155,6 @@ def read_text(path: Path, limit: str = "text_bytes") -> tuple[str, Source]:
     """The text of a file (UTF-8, or UTF-16 with a mark), and its source.
 
     Bytes that are neither are replaced: an old locale, or a cut in the middle of a character.
-
-    Raises:
-        InputError: as `read_bytes`, or the file is binary.
     """
     content, source = read_bytes(path, limit)
     return content.decode(text_encoding(path, content), errors="replace"), source
@@ -188,11 +175,7 @@ def read_json_object(path: Path) -> tuple[dict[str, Any], Source]:
 
 
 def hash_file(path: Path) -> Source:
-    """The source of a file that something else reads; not hashed above a limit.
-
-    Raises:
-        InputError: as `require_file`.
-    """
+    """The source of a file that something else reads; not hashed above a limit."""
     with open_file(path) as stream:
         size = os.fstat(stream.fileno()).st_size
         if size > current().hashed_bytes:

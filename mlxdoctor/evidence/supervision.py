@@ -190,9 +190,6 @@ def build(
     Args:
         config: for masking, sequence limit and batch size; mlx-lm's defaults without it.
         limit: examine about this many rows, in whole batches evenly spaced; None for all.
-
-    Raises:
-        InputError: as `encoder_of`.
     """
     data, encode = encoder_of(dataset, tokenizer, config, split)
     batch_size = max((config and config.batch_size) or MLX_LM_DEFAULTS["batch_size"], 1)

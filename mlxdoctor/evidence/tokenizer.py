@@ -97,11 +97,7 @@ class Tokenizer:
 
     @classmethod
     def read(cls, path: Path) -> "Tokenizer":
-        """Read the tokenizer of a model folder, or a `tokenizer.json` and what is beside it.
-
-        Raises:
-            InputError: there is no `tokenizer.json`, or it is damaged.
-        """
+        """Read the tokenizer of a model folder, or a `tokenizer.json` and what is beside it."""
         folder = path if path.is_dir() else path.parent
         file = folder / _FILE
         if not file.is_file():
@@ -201,11 +197,7 @@ class Tokenizer:
     def apply_chat_template(
         self, messages: Messages, tools: Messages | None = None, add_generation_prompt: bool = False
     ) -> list[int]:
-        """The tokens of a conversation, as mlx-lm's tokenizer gives them.
-
-        Raises:
-            TemplateFailure: as `render`.
-        """
+        """The tokens of a conversation, as mlx-lm's tokenizer gives them."""
         rendered = self.render(messages, tools, add_generation_prompt)
         return self.encode(rendered, add_special_tokens=False)
 
@@ -289,9 +281,6 @@ def _require_modest(path: Path, backend: Any) -> None:
     """Refuse a tokenizer that can make a text thousands of times as long.
 
     A few replacements, each of the last one's result, fill any memory with a text of one word.
-
-    Raises:
-        InputError: it is one.
     """
     growth = 1.0
     steps = [

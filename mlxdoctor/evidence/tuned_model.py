@@ -46,11 +46,7 @@ class TunedModel:
 
     @classmethod
     def read(cls, path: Path) -> "TunedModel":
-        """Read the headers of a model folder or of one .safetensors file.
-
-        Raises:
-            InputError: it is no sound .safetensors, or it holds LoRA factors only.
-        """
+        """Read the headers of a model folder or of one .safetensors file."""
         if path.is_dir():
             files = map(read_safetensors, model_files(path))
             return cls(path, merged_tensors(files), from_adapter=False)
@@ -67,11 +63,7 @@ class TunedModel:
 
     @cached_property
     def stored(self) -> Mapping[str, Stored]:
-        """As `BaseModel.stored`; the folder's `config.json` describes the quantised matrices.
-
-        Raises:
-            InputError: the folder has no sound `config.json`.
-        """
+        """As `BaseModel.stored`; the folder's `config.json` describes the quantised matrices."""
         if self.from_adapter or not any(name.endswith(".scales") for name in self.tensors):
             return self.tensors
         config, _ = read_json_object(self.path / "config.json")

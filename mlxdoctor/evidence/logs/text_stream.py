@@ -77,9 +77,6 @@ class LogStream:
     """A log file, read once from its beginning to its end.
 
     A line that is longer than anything a trainer writes is cut, and `source` says so.
-
-    Raises:
-        InputError: while it is read: the file can't be read, is binary, or is over the limit.
     """
 
     def __init__(self, path: Path) -> None:
