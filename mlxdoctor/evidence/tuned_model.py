@@ -12,7 +12,6 @@ from mlxdoctor.evidence.quantized import Stored, stored
 from mlxdoctor.evidence.safetensors_file import merged_tensors, model_files, read_safetensors
 from mlxdoctor.evidence.source import Source, read_json_object
 from mlxdoctor.evidence.tensor import TensorRef
-from mlxdoctor.safety.errors import InputError
 
 #: Where a LoRA layer keeps the layer it wraps: those weights carry the base model's
 #: name with this part inserted.
@@ -46,14 +45,9 @@ class TunedModel:
 
     @classmethod
     def read(cls, path: Path) -> "TunedModel":
-        """Read the headers of a model folder or of one .safetensors file."""
-        if path.is_dir():
-            files = map(read_safetensors, model_files(path))
-            return cls(path, merged_tensors(files), from_adapter=False)
-        tuned = cls.of(Adapter.read(path))
-        if tuned is None:
-            raise InputError(path, "holds nothing but LoRA factors", "there is no tuned weight")
-        return tuned
+        """Read the headers of a model folder."""
+        files = map(read_safetensors, model_files(path))
+        return cls(path, merged_tensors(files), from_adapter=False)
 
     @classmethod
     def of(cls, adapter: Adapter) -> "TunedModel | None":
