@@ -57,10 +57,8 @@ class LoraModule:
         b: the factor with `out_features`: (r, out); PEFT (out, r); experts (E, out, r).
         magnitude: DoRA's vector of (out,), or None.
         naming: whose names and orientation the file uses.
-        rank: r.
         in_features: the module's inputs; for an embedding, its rows.
         out_features: the module's outputs; for an embedding, its width.
-        layer: the number of the layer, None for a module outside the layers.
         projection: the module's name within its layer ("self_attn.q_proj").
         experts: E where every expert has factors of its own, else None.
     """
@@ -98,7 +96,6 @@ class Adapter:
     """What an adapter file holds.
 
     Attributes:
-        path: the file of weights.
         naming: whose names it uses; "mlx-lm" where it holds no factor at all.
         modules: complete pairs of factors, by layer and name.
         others: tensors that belong to no complete pair and are not half of one.
@@ -106,7 +103,6 @@ class Adapter:
         mismatched: names of modules whose two factors cannot be multiplied.
         not_float: names of modules whose factors would go together and are stored as whole
             numbers, or in a type that has no values here.
-        parameter_count: all numbers in the file.
         is_loose: the file was named by itself, and not the folder that it belongs to.
     """
 

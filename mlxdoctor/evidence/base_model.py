@@ -32,8 +32,6 @@ class BaseModel:
 
     Attributes:
         sources: configuration and weight files; the weights are not hashed.
-        config: `config.json`, as stated.
-        tensors: every stored tensor by name.
         quantized: the quantised matrices by module name.
         is_mlx: MLX wrote the weights, so that their names are those a loader sees;
             other files are renamed while they are loaded, each architecture its way.

@@ -18,12 +18,7 @@ _PEFT_FOLDER = re.compile(r"^checkpoint-(\d+)$")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One saved state of the adapter.
-
-    Attributes:
-        iteration: the iteration in its name; None for the final file, which has none.
-        path: the file of weights.
-    """
+    """One saved state of the adapter; the final file has no iteration in its name."""
 
     iteration: int | None
     path: Path
@@ -49,12 +44,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class CheckpointHistory:
-    """The checkpoints that a run saved.
-
-    Attributes:
-        path: the run's folder.
-        checkpoints: the numbered ones by iteration, then the final file if there is one.
-    """
+    """What a run saved: the numbered checkpoints by iteration, then the final file."""
 
     kind: ClassVar[str] = "checkpoint history"
 

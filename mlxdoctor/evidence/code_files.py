@@ -41,10 +41,7 @@ class NamedCode(NamedTuple):
 class RemoteCode:
     """What in a run's folders could run, if something else loaded it.
 
-    Attributes:
-        sources: the configurations that were read.
-        named: keys that ask for code, and those of a run's configuration that allow it.
-        pickles: files that are pickles by their names.
+    `named` are keys that ask for code, and those of a run's configuration that allow it.
     """
 
     kind: ClassVar[str] = "code beside the weights"

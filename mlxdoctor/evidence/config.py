@@ -83,7 +83,6 @@ class Setting(Generic[T]):
 
     Args:
         parse: gives the value of what a file states, None for what makes no sense.
-        meaning: the documentation.
         of_lora: whether mlx-lm keeps it under `lora_parameters`.
     """
 
@@ -105,7 +104,6 @@ class TrainingConfig:
     """A run's configuration, as stated and as mlx-lm completes it.
 
     Attributes:
-        values: the file's keys and values, as stated.
         origin: whose format it is; decides what a missing key means.
         has_defaults: whether mlx-lm was started with it, so that its defaults hold.
     """

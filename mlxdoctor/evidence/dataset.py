@@ -72,13 +72,7 @@ class Features:
 
 @dataclass(frozen=True)
 class Pair:
-    """What is asked and what is answered.
-
-    Attributes:
-        prompt: everything before the last answer or the completion; empty for plain text that is
-            no question with its answer.
-        answer: that answer.
-    """
+    """All before the last answer, and that answer; plain text that is no exchange has no prompt."""
 
     prompt: str
     answer: str
@@ -94,13 +88,11 @@ class Split:
     """One file of a dataset.
 
     Attributes:
-        name: `train`, `valid` or `test`.
         rows: its rows, in the file's order, lines that are no rows left out.
         line_numbers: the line in the file, from 1, of each row.
         format: what the first row is: mlx-lm treats every row like the first.
         bad_lines: lines that are no rows, at which mlx-lm stops: number from 1 -> a clause that
             says why.
-        features: the keys under which rows hold their parts.
     """
 
     name: str
@@ -119,9 +111,7 @@ class Split:
     def messages(self, row: Row) -> list[Message]:
         """The conversation that mlx-lm makes of a row; of a pair, its prompt and the chosen answer.
 
-        Raises:
-            KeyError: the row lacks the key that the split's format needs.
-            TypeError: it holds no conversation.
+        Raises KeyError or TypeError where it holds none.
         """
         if self.format == "pairs":
             return self._chosen(row)
@@ -238,7 +228,6 @@ class Dataset:
         path: the folder, or the file where only one was named.
         splits: by name; a single file counts as `train` unless its name says otherwise. None of a
             folder that has rows in other places or formats alone.
-        features: the keys under which rows hold their parts.
     """
 
     kind: ClassVar[str] = "dataset"
@@ -282,9 +271,6 @@ class Dataset:
 
         Args:
             named: the rows' keys where they are not the usual ones, or what states them.
-
-        Raises:
-            InputError: there is no such file in the folder, or the file named holds no rows.
         """
         values = named.values if isinstance(named, TrainingConfig) else {}
         features = named if isinstance(named, Features) else Features.stated(values)

@@ -29,13 +29,7 @@ SCORE_WORDS = frozenset({"accuracy", "acc", "score", "f1", "match", "em", "bleu"
 
 @dataclass(frozen=True)
 class ReportedMetric:
-    """One figure.
-
-    Attributes:
-        name: its key, with the keys above it: `valid.perplexity`.
-        value: the figure; losses in nats.
-        split: "train", "valid", "test", or None where the file does not say.
-    """
+    """One figure, under its key and the keys above it: `valid.perplexity`; losses are in nats."""
 
     name: str
     value: float

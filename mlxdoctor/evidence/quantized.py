@@ -25,8 +25,6 @@ class QuantizedTensor:
         weight: the packed codes, uint32 (..., out, in · bits / 32).
         scales: (..., out, in / group_size).
         biases: like `scales` in the affine mode, else None.
-        bits: bits of one code.
-        group_size: inputs that share a scale.
         mode: "affine", "mxfp4", "mxfp8" or "nvfp4".
     """
 

@@ -26,12 +26,7 @@ _DAMAGED = "it is damaged or was not written to the end"
 
 @dataclass(frozen=True)
 class SafetensorsFile:
-    """What the header of a .safetensors file says.
-
-    Attributes:
-        tensors: every tensor by name, in the order of their bytes.
-        metadata: the free text pairs that the writer left.
-    """
+    """What the header of a .safetensors file says: its tensors are in the order of their bytes."""
 
     path: Path
     tensors: Mapping[str, TensorRef]

@@ -65,14 +65,11 @@ class SupervisedRows:
     """A split as the trainer sees it.
 
     Attributes:
-        sources: the data file and the tokenizer's files.
         rows: those examined, in training order.
         batches: for each whole batch examined, positions in `rows`.
         refused: rows examined that mlx-lm can't tokenize, by their position in the split: why, as
             a clause. Training stops when it gets there.
         masking_is_default: whether `mask_prompt` was not stated, so that mlx-lm's default applies.
-        max_seq_length: tokens after which rows are cut.
-        eos_token_ids: the tokens that end generation.
         terminator: what the template puts after an answer; empty for plain text.
         examined_rows: rows looked at, those refused included.
         pad_id: the token mlx-lm pads with, whatever the tokenizer says.
@@ -188,7 +185,6 @@ def build(
     """The rows of a split as mlx-lm would train on them.
 
     Args:
-        config: for masking, sequence limit and batch size; mlx-lm's defaults without it.
         limit: examine about this many rows, in whole batches evenly spaced; None for all.
     """
     data, encode = encoder_of(dataset, tokenizer, config, split)

@@ -28,10 +28,8 @@ class TensorRef:
     """A tensor that was found in a file but not read.
 
     Attributes:
-        shape: its sizes, as stored.
         dtype: the type's name in the safetensors format ("F32", "BF16", "U32", …).
         offset: where its bytes begin in the file.
-        nbytes: how many bytes of values it has.
     """
 
     name: str

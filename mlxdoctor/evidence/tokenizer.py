@@ -67,12 +67,10 @@ class Tokenizer:
     """A tokenizer and its chat template.
 
     Attributes:
-        path: the model folder.
         eos_token_id: the token mlx-lm puts after a text row; None where none is named.
         eos_token_ids: every token that ends generation in mlx-lm, the tokenizer's own included.
         bos_token_id, pad_token_id: None where none is named.
         stated_eos: where each end token is named: file -> token ids.
-        chat_template: the default template's source, or None.
         renders_itself: the template is Python code, which is not run here.
     """
 

@@ -48,7 +48,6 @@ class TrainingLog:
         sources: the files, with what of each is not judged as it stands.
         format: the families of lines found, the most frequent first ("named values, table").
         segments: the runs in it, in order; a restart begins another.
-        notes: what it says beside the reports.
     """
 
     kind: ClassVar[str] = "training log"

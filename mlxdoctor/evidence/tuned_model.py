@@ -20,12 +20,9 @@ _WRAPPED = (".linear.", ".embedding.", ".base_layer.")
 
 @dataclass(frozen=True)
 class TunedModel:
-    """Weights that a run left behind under the base model's names.
+    """Weights that a run left behind, by the base model's names, without LoRA factors.
 
-    Attributes:
-        path: the folder or file.
-        tensors: by the base model's names; LoRA factors are left out.
-        from_adapter: they were in the adapter's file, where no base weight belongs.
+    Those `from_adapter` were in the adapter's file, where no base weight belongs.
     """
 
     kind: ClassVar[str] = "tuned model"

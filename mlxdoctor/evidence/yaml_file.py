@@ -67,7 +67,6 @@ def _count(node: Any, path: Path, counts: dict[int, int], levels: int) -> int:
     Args:
         node: a node as PyYAML composes it, before any value is made.
         counts: those of the nodes that were seen, by their ids; 0 while one is counted.
-        levels: how much deeper it may be nested.
     """
     if (known := counts.get(id(node))) is not None:
         if not known:

@@ -86,7 +86,6 @@ class Shape:
     Attributes:
         columns: the metric of each value; None for a value that is not one.
         step: index of the value that counts updates, or None.
-        axis: what that value counts.
         run: the run's name where several stand side by side.
         nature: how its rows join those of others.
         lines: line number of each row.
@@ -128,7 +127,6 @@ class LogSoFar:
 
     Attributes:
         notes: what it says beside its rows.
-        by_form: the rows, by what they carry.
         patterns: of lines that were understood and of the end of the line before, with the shape
             that their values go into and the format that understood them; the one that was
             needed last stands first.
@@ -236,7 +234,6 @@ class LogFormat(ABC):
 
     Attributes:
         name: what `TrainingLog.format` calls it; empty for lines that are no reports.
-        priority: the format with the smallest is asked first.
         understood: what it reads, for the user whose file nothing can be read from.
         example: a log in which it finds every row, for the tests and the fuzzing.
         count: how many lines or reports it read.
@@ -271,14 +268,7 @@ class LogFormat(ABC):
     def add(
         self, line: int, step: tuple[str, float] | None, metrics: dict[str, float], run: str = ""
     ) -> None:
-        """One report.
-
-        Args:
-            line: the number of its line.
-            step: name and value of what counts updates; None where the line names no such thing.
-            metrics: canonical name -> value.
-            run: the run's name where several stand side by side.
-        """
+        """One report; `step` is name and value of what counts updates, None where nothing does."""
         columns: tuple[str | None, ...] = tuple(metrics)
         values, place = list(metrics.values()), None
         if step is not None:

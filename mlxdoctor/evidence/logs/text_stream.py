@@ -50,10 +50,8 @@ def is_count(value: float) -> bool:
 def lines(texts: Iterable[str], most: int) -> Iterator[tuple[Sequence[int], list[str]]]:
     """Line numbers from 1, and the lines without terminal control sequences, so many at a time.
 
-    A line that a progress bar overwrote (`\\r`) is several with one number.
-
-    Args:
-        texts: pieces of the log that each end where a line or a rewriting of it ends.
+    A line that a progress bar overwrote (`\\r`) is several with one number. Each of the texts ends
+    where a line or a rewriting of it ends.
     """
     number = 1
     for text in texts:
