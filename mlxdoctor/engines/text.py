@@ -7,10 +7,10 @@ one text, as characters, words or token ids. What needs every word is measured o
 import random
 import re
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import groupby, pairwise
+from itertools import groupby, pairwise, takewhile
 from statistics import median
 
 #: Texts that the dear statistics are measured on, evenly spaced, and characters of each.
@@ -248,6 +248,12 @@ def _is_unspaced() -> re.Pattern[str]:
 
 
 # One text as a sequence of units: words, characters or token ids.
+
+
+def in_common(units: Iterable[Hashable], others: Iterable[Hashable]) -> int:
+    """How many units two sequences begin with together."""
+    pairs = zip(units, others, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def ngrams(units: Sequence[Hashable], n: int) -> list[tuple[Hashable, ...]]:

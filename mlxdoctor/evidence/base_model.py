@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise, product, takewhile
+from itertools import pairwise, product
 from math import prod
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
+from mlxdoctor.engines.text import in_common
 from mlxdoctor.evidence.adapter import layer_of
 from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.quantized import QuantizedTensor, Stored, quantized_tensors, stored
@@ -169,11 +170,10 @@ class BaseModel:
 
     def closest_module(self, name: str) -> str | None:
         """The module with the longest common ending with `name`, of at least two parts."""
-        ending = name.split(".")
+        ending = name.split(".")[::-1]
 
         def common(module: str) -> int:
-            pairs = zip(reversed(ending), reversed(module.split(".")), strict=False)
-            return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+            return in_common(ending, module.split(".")[::-1])
 
         best = max(self.linear_shapes, key=common, default="")
         return best if common(best) > 1 else None

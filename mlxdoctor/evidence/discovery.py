@@ -15,7 +15,7 @@ from typing import Any
 from mlxdoctor.evidence.adapter import FILE_NAMES, adapter_file
 from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
 from mlxdoctor.evidence.dataset import SPLITS, Features, is_log
-from mlxdoctor.evidence.logs.log_format import ended, started
+from mlxdoctor.evidence.logs.log_format import messages
 from mlxdoctor.evidence.logs.metric_names import STEPS, snake_case
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.options import Options
@@ -83,7 +83,8 @@ def _nothing_found(paths: Sequence[Path]) -> InputError:
         problem, remedy = "has records of steps, and no loss in them", "name a log that has losses"
     elif len(paths) == 1:
         said = Sniffed(paths[0]).head.splitlines()
-        for told, pattern in (("ended", ended()), ("starts", started())):
+        signs = {"ended": messages("warnings")["ended"], "starts": messages("starts")["started"]}
+        for told, pattern in signs.items():
             if any(map(pattern.search, said)):
                 problem = f"says that a training {told}, and no loss could be read in it"
                 return InputError(paths[0], problem, "name the whole log")

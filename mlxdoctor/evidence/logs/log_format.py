@@ -43,16 +43,6 @@ def messages(table: str) -> dict[str, re.Pattern[str]]:
     return {name: re.compile("|".join(patterns)) for name, patterns in listed.items()}
 
 
-def ended() -> re.Pattern[str]:
-    """A pattern for lines that say that the training is over."""
-    return messages("warnings")["ended"]
-
-
-def started() -> re.Pattern[str]:
-    """A pattern for lines that a trainer prints before its first report."""
-    return messages("starts")["started"]
-
-
 def axis_of(step_name: str | None) -> Axis:
     """The axis a step column counts: None means that the rows are only ordered."""
     if step_name in ("iteration", "iter", "it"):
