@@ -120,13 +120,7 @@ class TextFacts:
 
 
 def describe(texts: Sequence[str]) -> TextFacts:
-    """Describe a set of texts.
-
-    Raises:
-        ValueError: there is no text.
-    """
-    if not texts:
-        raise ValueError("describing takes at least one text")
+    """Describe a set of texts, which is not empty."""
     stripped = [text.strip() for text in texts]
     counts = Counter(stripped)
     return TextFacts(

@@ -159,11 +159,9 @@ class TrainingConfig:
         origin: Literal["mlx-lm", "peft"] = "peft" if "peft_type" in values else "mlx-lm"
         names_both = "model" in values and not {"data", "train"}.isdisjoint(values)
         if origin == "mlx-lm" and not names_both and _MLX_LM_KEYS.isdisjoint(values):
-            raise InputError(
-                path,
-                "is not a training configuration that mlx-lm or PEFT would write",
-                "name the adapter_config.json or the file given to `mlx_lm.lora --config`",
-            )
+            problem = "is not a training configuration that mlx-lm or PEFT would write"
+            remedy = "name the adapter_config.json or the file given to `mlx_lm.lora --config`"
+            raise InputError(path, problem, remedy)
         # mlx-lm writes all of its settings into this file; another trainer those it has a name for.
         is_of_another = path.name == CONFIG_NAME and not values.keys() >= _ALWAYS_WRITTEN
         of_mlx_lm = not of_wandb or not _OWN_KEYS.isdisjoint(values)

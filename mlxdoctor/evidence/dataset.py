@@ -269,29 +269,22 @@ class Dataset:
     def read(cls, path: Path, named: TrainingConfig | Features | None = None) -> "Dataset":
         """Read a data folder as mlx-lm does, or a single JSON-lines file.
 
-        Args:
-            named: the rows' keys where they are not the usual ones, or what states them.
+        `named` are the rows' keys where they are not the usual ones, or what states them.
         """
         values = named.values if isinstance(named, TrainingConfig) else {}
         features = named if isinstance(named, Features) else Features.stated(values)
         if path.is_dir():
-            files = {name: path / f"{name}.jsonl" for name in SPLITS}
-            files = {
-                name: file for name, file in files.items() if file.exists() and not is_log(file)
-            }
+            names = ((name, path / f"{name}.jsonl") for name in SPLITS)
+            files = {name: file for name, file in names if file.exists() and not is_log(file)}
             if not files and not rows_elsewhere(path):
-                raise InputError(
-                    path,
-                    "has no train.jsonl, valid.jsonl or test.jsonl",
-                    "name the folder that was given to `mlx_lm.lora --data`",
-                )
+                remedy = "name the folder that was given to `mlx_lm.lora --data`"
+                raise InputError(path, "has no train.jsonl, valid.jsonl or test.jsonl", remedy)
         else:
             files = {path.stem if path.stem in SPLITS else "train": path}
         splits = {name: _read_split(name, file, features) for name, file in files.items()}
         if not path.is_dir() and not next(iter(splits.values())).rows:
-            raise InputError(
-                path, "holds no JSON object on any line", "a dataset is one JSON object a line"
-            )
+            remedy = "a dataset is one JSON object a line"
+            raise InputError(path, "holds no JSON object on any line", remedy)
         sources = tuple(split.source for split in splits.values())
         return cls(sources, path, MappingProxyType(splits), features)
 

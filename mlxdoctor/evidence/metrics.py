@@ -109,11 +109,8 @@ class ReportedMetrics:
                     for name, value in _numbers(content)
                 )
         if not values:
-            raise InputError(
-                next(iter(paths), None),
-                "holds no figure",
-                "name a JSON file with loss or perplexity",
-            )
+            remedy = "name a JSON file with loss or perplexity"
+            raise InputError(next(iter(paths), None), "holds no figure", remedy)
         return cls(tuple(sources), tuple(values))
 
     @property

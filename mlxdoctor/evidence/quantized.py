@@ -63,9 +63,8 @@ class QuantizedTensor:
             scale = "float8_e4m3fn" if self.mode == "nvfp4" else "float8_e8m0fnu"
             values = _as_type(groups, kind) * _as_type(scales, scale)[..., None]
         else:
-            raise InputError(
-                self.weight.path, f"{self.weight.name} is quantised in the unknown mode {self.mode}"
-            )
+            problem = f"{self.weight.name} is quantised in the unknown mode {self.mode}"
+            raise InputError(self.weight.path, problem)
         return np.asarray(values.reshape(len(codes), -1), np.float32)
 
     def elements(self, *spans: Span) -> NDArray[np.float32]:

@@ -68,11 +68,7 @@ def read_safetensors(path: Path) -> SafetensorsFile:
 
 
 def model_files(folder: Path) -> tuple[Path, ...]:
-    """The weight files of a model folder: those its index names, or `*.safetensors`.
-
-    Raises:
-        InputError: there are none, or the index names a file outside the folder.
-    """
+    """The weight files of a model folder: those its index names, all in it, or `*.safetensors`."""
     if not folder.is_dir():
         raise InputError(folder, "is not a folder", "name the folder of the model")
     index = folder / "model.safetensors.index.json"
@@ -103,11 +99,7 @@ def model_files(folder: Path) -> tuple[Path, ...]:
 
 
 def merged_tensors(files: Iterable[SafetensorsFile]) -> dict[str, TensorRef]:
-    """The tensors of several files as one model, by name.
-
-    Raises:
-        InputError: two files hold the same tensor.
-    """
+    """The tensors of several files as one model, by name; no two files hold the same."""
     tensors: dict[str, TensorRef] = {}
     for file in files:
         if both := tensors.keys() & file.tensors.keys():

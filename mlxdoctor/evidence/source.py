@@ -54,11 +54,7 @@ def unreadable(path: Path, error: OSError | ValueError) -> InputError:
 
 
 def require_file(path: Path) -> int:
-    """The size of a regular file, in bytes.
-
-    Raises:
-        InputError: it does not exist, is not a regular file, or can't be read.
-    """
+    """The size of a regular file, in bytes."""
     try:
         status = path.stat()
     except (OSError, ValueError) as error:
@@ -72,11 +68,7 @@ def require_file(path: Path) -> int:
 
 @contextmanager
 def open_file(path: Path) -> Iterator[FileIO]:
-    """A regular file, open for reading without buffer; a pipe or device never blocks this.
-
-    Raises:
-        InputError: as `require_file`, Git LFS has not fetched it, or the system refuses to read it.
-    """
+    """A regular file, open for reading without buffer; a pipe or device never blocks this."""
     try:
         require_file(path)
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
@@ -88,11 +80,8 @@ def open_file(path: Path) -> Iterator[FileIO]:
         if not stat.S_ISREG(status.st_mode):
             raise InputError(path, "is not a regular file", "devices and pipes are not read")
         if status.st_size <= POINTER_BYTES and os.pread(descriptor, len(POINTER), 0) == POINTER:
-            raise InputError(
-                path,
-                "is a pointer of Git LFS, and not the file itself",
-                "fetch what it stands for with `git lfs pull`",
-            )
+            remedy = "fetch what it stands for with `git lfs pull`"
+            raise InputError(path, "is a pointer of Git LFS, and not the file itself", remedy)
         yield FileIO(descriptor, "rb", closefd=False)
     except OSError as error:
         raise unreadable(path, error) from None
@@ -106,11 +95,7 @@ def link_note(path: Path) -> str:
 
 
 def read_bytes(path: Path, limit: str = "text_bytes") -> tuple[bytes, Source]:
-    """The whole content of a file, and its source.
-
-    Args:
-        limit: the name of the limit on its size.
-    """
+    """The whole content of a file, within the limit of that name, and its source."""
     chunks = list(stream_bytes(path, limit))
     content = chunks[0] if len(chunks) == 1 else b"".join(chunks)
     return content, Source(path, hashlib.sha256(content).hexdigest(), link_note(path))
@@ -161,12 +146,7 @@ def read_text(path: Path, limit: str = "text_bytes") -> tuple[str, Source]:
 
 
 def read_json_object(path: Path) -> tuple[dict[str, Any], Source]:
-    """The object in a JSON file, and its source.
-
-    Raises:
-        InputError: as `read_text`, or it is not JSON, or is nested too deeply, or a key is
-            there twice with different values, or the value is not an object.
-    """
+    """The object in a JSON file, read as `parse_settings` does, and its source."""
     text, source = read_text(path, "json_bytes")
     value = parse_settings(path, text)
     if not isinstance(value, dict):

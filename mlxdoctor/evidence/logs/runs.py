@@ -169,8 +169,7 @@ class _Rows:
     def runs(self, marks: Sequence[int]) -> Iterator[tuple[NDArray[np.int64], int]]:
         """The runs: the places of their rows, and how many more say the same and are left out.
 
-        Args:
-            marks: lines at which a trainer announced that it starts, in order.
+        At the lines `marks`, in order, a trainer said that it starts.
         """
         # What goes on from row to row while one run lasts.
         clock = self.steps if np.isfinite(self.named).any() else self.epochs
@@ -251,10 +250,7 @@ class _Rows:
     ) -> int:
         """How many rows print once more what a run reported; 0 where one of them differs.
 
-        Args:
-            rows: places of rows before which the clock went back.
-            clock: of every row.
-            reported: role and time -> places of the run's rows.
+        Before `rows` the clock went back; `reported` is role and time -> places of the run's rows.
         """
         has_training = bool((self.roles[rows] == TRAIN).any())
         for count, place in enumerate(rows.tolist()):
