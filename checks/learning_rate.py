@@ -32,6 +32,7 @@ from functools import partial
 import numpy as np
 
 from mlxdoctor.check import NotApplicable, check
+from mlxdoctor.engines.series import median
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS
@@ -183,8 +184,8 @@ def _small_fall(log: TrainingLog | None, config: TrainingConfig) -> float | None
     if third < _THIRD or config.resume_adapter_file or config.optimizer not in ADAM:
         return None
     start = start_of(log.main)[0]
-    middle = float(np.median(losses.values[-2 * third : -third]))
-    last = float(np.median(losses.values[-third:]))
+    middle = median(losses.values[-2 * third : -third])
+    last = median(losses.values[-third:])
     is_late = _LATE_FALL * (start - last) <= middle - last <= start - last
     is_small = last < start and last >= (1.0 - _SMALL_FALL) * start
     is_clear = middle - last >= _NOISES * losses.facts.noise
@@ -198,7 +199,7 @@ def _logged(rates: Series, config: TrainingConfig) -> Iterator[Sign]:
         return
     if np.ptp(values) > _TOLERANCE * float(np.max(np.abs(values))):
         return
-    logged = float(np.median(values))
+    logged = median(values)
     measured: dict[str, Measurement] = {"logged": logged, "reports": len(values)}
     if schedule is not None:
         steps = np.maximum(rates.iterations // (config.grad_accumulation_steps or 1) - 1, 0)

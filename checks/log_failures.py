@@ -32,6 +32,7 @@ import numpy as np
 
 from mlxdoctor.bugs.exceptions import meaning_of
 from mlxdoctor.check import check
+from mlxdoctor.engines.series import median
 from mlxdoctor.evidence.dataset import FEW_ROWS
 from mlxdoctor.evidence.training_log import LogFailure, Segment, TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
@@ -274,7 +275,7 @@ def _interval(segment: Segment) -> int:
     losses = segment.get("train_loss")
     if losses is None or len(losses) < 2:
         return 0
-    return int(np.median(np.diff(losses.iterations)))
+    return int(median(np.diff(losses.iterations)))
 
 
 def _without_loss(log: TrainingLog) -> Iterator[Seen]:

@@ -31,7 +31,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check
-from mlxdoctor.engines.series import SeriesFacts
+from mlxdoctor.engines.series import SeriesFacts, median
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
@@ -160,7 +160,7 @@ def _summed_over(segment: Segment, curve: SeriesFacts, steps: int, uniform: floa
     if steps > 1 and is_far and is_usual:
         return "steps"
     # A single high report may be of a model that one step destroyed.
-    opening = float(np.median(losses[: max(3, len(losses) // 4)]))
+    opening = median(losses[: max(3, len(losses) // 4)])
     return "targets" if opening > _TARGETS_SUM * uniform else ""
 
 

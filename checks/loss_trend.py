@@ -30,12 +30,11 @@ import math
 from collections.abc import Iterator
 from functools import partial
 from pathlib import PurePath
-from statistics import median
 
 import numpy as np
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check
-from mlxdoctor.engines.series import SeriesFacts, noise, trend
+from mlxdoctor.engines.series import SeriesFacts, median, noise, trend
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import SupervisedRows
@@ -234,7 +233,7 @@ def _figures(log: TrainingLog, passes: float | None, name: str) -> dict[str, Mea
     values = validation.values
     later = values[int(np.argmin(values)) + 1 :]
     is_few = len(values) < VALIDATIONS
-    last = facts.last if is_few or not len(later) else float(np.median(later[-2:]))
+    last = facts.last if is_few or not len(later) else median(later[-2:])
     # Neighbouring validation losses differ by the noise; the steep start is none.
     fallen = int(np.argmax(values <= facts.lowest + _REST * (facts.first - facts.lowest)))
     band = 3.0 * min(facts.noise, noise(values[fallen:]) or facts.noise)
@@ -281,11 +280,13 @@ def _below(training: Series, validation: Series) -> dict[str, Measurement]:
     """How validation losses compare with the two training losses that were reported before each."""
     before = [training.values[training.iterations <= at] for at in validation.iterations]
     shares = [
-        held_out / float(np.median(losses[-2:]))
+        held_out / median(losses[-2:])
         for held_out, losses in zip(validation.values, before, strict=True)
         if len(losses) > 2 and losses[-1] > 0.0
     ]
-    return {"below_in": len(shares), "share_of_training": median(shares)} if shares else {}
+    if not shares:
+        return {}
+    return {"below_in": len(shares), "share_of_training": median(np.array(shares))}
 
 
 def _while_rows_are_new(segment: Segment, passes: float | None) -> dict[str, Measurement]:

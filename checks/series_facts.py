@@ -27,6 +27,7 @@ from functools import partial
 import numpy as np
 
 from mlxdoctor.check import Inconclusive, check
+from mlxdoctor.engines.series import median
 from mlxdoctor.evidence.logs.metric_names import ROLES
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.finding import Seen, Sign, Unsought
@@ -138,7 +139,7 @@ def _may_be_whole_seconds(columns: Mapping[str, Series], log: TrainingLog) -> bo
     if log.main.axis == "iteration" and "named values" in log.format:
         return False
     # An update slower than 5 s takes over a second forward, which whole seconds would show.
-    return speed is None or not len(speed) or float(np.median(speed.values)) > 0.2
+    return speed is None or not len(speed) or median(speed.values) > 0.2
 
 
 def _computed(log: TrainingLog) -> dict[str, Series]:

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlxdoctor.check import Inconclusive, check
+from mlxdoctor.engines.series import median
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import Role
 from mlxdoctor.evidence.training_log import TrainingLog
@@ -126,7 +127,7 @@ def _beside_log(
     reports, validations = (log.main.finite(name).values for name in ("train_loss", "val_loss"))
     if len(reports) <= LAST_REPORTS or len(validations) < 2:
         return
-    logged, held_out = float(np.median(reports[-LAST_REPORTS:])), float(validations[-1])
+    logged, held_out = median(reports[-LAST_REPORTS:]), float(validations[-1])
     if logged <= 0.0 or held_out < BETTER * logged:
         return
     # A training loss that is divided by something keeps one ratio from early on.

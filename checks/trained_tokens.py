@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check
+from mlxdoctor.engines.series import median
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows
 from mlxdoctor.evidence.training_log import TrainingLog
@@ -194,7 +195,7 @@ def _logged(log: TrainingLog, batches: int) -> _Logged:
     unit = next((unit for unit in units if not (counts.values[-5:] % unit).any()), 1.0)
     rates = tokens / iterations
     # Some trainers drop what they counted before a validation: those reports are too low.
-    kept = (rates >= _LOST * np.median(rates)) | (iterations < _AVERAGED)
+    kept = (rates >= _LOST * median(rates)) | (iterations < _AVERAGED)
     total = float(iterations[kept].sum())
     is_same = kept.sum() >= _REPORTS and np.ptp(rates[kept]) == 0 and unit == 1.0
     # Reports of whole epochs count the same tokens in every run.

@@ -4,7 +4,10 @@ What a command reads may kill or hang the process that reads it. So the program 
 command as a watched child of itself, and imports next to nothing for that.
 """
 
+import os
 import sys
+from contextlib import suppress
+from typing import NoReturn
 
 
 def main() -> int:
@@ -14,7 +17,7 @@ def main() -> int:
     from mlxdoctor.safety.stages import attach
 
     if attach():
-        return _watched()
+        _watched()
     from mlxdoctor.safety.watched import supervise
 
     try:
@@ -34,25 +37,34 @@ def _run() -> int:
     return run()
 
 
-def _watched() -> int:
+def _watched() -> NoReturn:
+    import gc
+
     from mlxdoctor.safety.stages import Stage, ended
     from mlxdoctor.safety.without_torch import leave_torch_out
 
+    # Next to nothing of what imports make is garbage.
+    gc.set_threshold(50_000)
     leave_torch_out()
     try:
         with Stage(f"mlxdoctor {' '.join(sys.argv[1:2])}"):
             code = _run()
     except SystemExit as error:
-        _leave(ended(error.code if isinstance(error.code, int) else 1))
-        raise
-    return _leave(ended(code))
+        if isinstance(error.code, str):
+            print(error.code, file=sys.stderr)
+        code = error.code if isinstance(error.code, int) else 1
+    leave(ended(code))
 
 
-def _leave(code: int) -> int:
+def leave(code: int) -> NoReturn:
+    """End at once: to take all modules apart takes as long as to read a log."""
     # Threads of the user's own code, and what it said to be done at the end, may never end.
     if (user_code := sys.modules.get("mlxdoctor.safety.user_code")) is not None:
-        user_code.leave(code)
-    return code
+        user_code.end_children()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # it may be closed, or replaced
+            stream.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -201,9 +201,9 @@ def describe(iterations: Iterations, values: Floats) -> SeriesFacts:
         edge=edge,
         first=float(y[0]),
         last=float(y[-1]),
-        start=float(np.median(y[:edge])),
-        end=float(np.median(y[-edge:])),
-        median=float(np.median(y)),
+        start=median(y[:edge]),
+        end=median(y[-edge:]),
+        median=median(y),
         minimum=minimum,
         minimum_at=minimum_at,
         lowest=float(y[lowest]),
@@ -217,6 +217,21 @@ def describe(iterations: Iterations, values: Floats) -> SeriesFacts:
         jump=_jump(block_x, block_y),
         records=float((np.diff(later_peaks) > 0.0).mean()) if len(later_peaks) > 1 else 0.0,
     )
+
+
+def medians(values: Floats | Iterations) -> Floats:
+    """What `np.median` makes of the last axis, without `numpy.ma`, which it loads."""
+    middle = values.shape[-1] // 2
+    first = middle - 1 + values.shape[-1] % 2
+    # Numbers that are none come last.
+    parted = np.partition(values, (first, middle, -1), axis=-1)
+    means = parted[..., first : middle + 1].mean(axis=-1)
+    return np.where(np.isnan(parted[..., -1]), np.nan, means)
+
+
+def median(values: Floats | Iterations) -> float:
+    """The median of (n,) values."""
+    return float(medians(values))
 
 
 def places(iterations: Iterations, flags: NDArray[np.bool_]) -> Places:
@@ -245,7 +260,7 @@ def noise(values: Floats) -> float:
     if len(values) < 4:
         return 0.0
     second = values[2:] - 2.0 * values[1:-1] + values[:-2]
-    return float(MAD_TO_SD * np.median(np.abs(second)) / math.sqrt(6.0))
+    return MAD_TO_SD * median(np.abs(second)) / math.sqrt(6.0)
 
 
 def stairs(values: Floats) -> tuple[int, int] | None:
@@ -260,7 +275,7 @@ def stairs(values: Floats) -> tuple[int, int] | None:
     if len(values) < 2 * FLIGHT + TREAD or not np.isfinite(values).all():
         return None
     levels = smoothed(values, TREAD)
-    single = MAD_TO_SD * float(np.median(np.abs(np.diff(values)))) / math.sqrt(2.0)
+    single = MAD_TO_SD * median(np.abs(np.diff(values))) / math.sqrt(2.0)
     found = []
     for every in range(FLIGHT, len(values) // 2 + 1):
         at = np.arange(every, len(values) - TREAD + 1, every)
@@ -288,11 +303,10 @@ def repeats(values: Floats, digits: int) -> Repeats | None:
         return None
     again = np.flatnonzero(values[1:] == values[0]) + 1
     period = next((int(p) for p in again if np.array_equal(values[p:], values[:-p])), None)
-    median = float(np.median(values))
     resolution = 10.0**-digits
-    if period is None or resolution > COARSEST * median:
+    if period is None or resolution > COARSEST * median(values):
         return None
-    spread = float(np.std(values[:period])) if period > 1 else STILL * median
+    spread = float(np.std(values[:period])) if period > 1 else STILL * median(values)
     chance = min(max(resolution / (2 * math.sqrt(math.pi) * spread), CHANCE_OF_ONE), 1.0)
     compared = len(values) - period
     return Repeats(period, compared) if chance**compared <= CHANCE else None
@@ -302,10 +316,10 @@ def blocks(x: Iterations, y: Floats) -> tuple[Iterations, Floats]:
     """At most about `MAX_BLOCKS` points: each the first iteration and the median of a block."""
     width = max(-(-len(y) // MAX_BLOCKS), 1)
     whole = len(y) // width * width
-    medians = np.median(y[:whole].reshape(-1, width), axis=1)
+    levels = medians(y[:whole].reshape(-1, width))
     if whole < len(y):
-        medians = np.append(medians, np.median(y[whole:]))
-    return x[::width], medians
+        levels = np.append(levels, median(y[whole:]))
+    return x[::width], levels
 
 
 def stations(iterations: Iterations, values: Floats, edge: int) -> list[tuple[int, float]]:
@@ -337,7 +351,7 @@ def lone_peaks(iterations: Iterations, values: Floats) -> list[tuple[int, float]
 
 def smoothed(y: Floats, width: int) -> Floats:
     """Medians of `width` values in a row, float64 (n - width + 1,)."""
-    return np.asarray(np.median(np.lib.stride_tricks.sliding_window_view(y, width), axis=1))
+    return medians(np.lib.stride_tricks.sliding_window_view(y, width))
 
 
 def trend(iterations: Iterations, values: Floats) -> Trend:
@@ -356,7 +370,7 @@ def trend(iterations: Iterations, values: Floats) -> Trend:
     first, second = np.triu_indices(count, 1)
     apart = t[second] - t[first]
     slopes = np.sort((y[second] - y[first])[apart != 0.0] / apart[apart != 0.0])
-    slope = float(np.median(slopes))
+    slope = median(slopes)
     if count < 4:
         return Trend(slope, -math.inf, math.inf)
     residuals = np.argsort(np.argsort(y - slope * t)).astype(np.float64)
@@ -403,7 +417,7 @@ def _jump(x: Iterations, y: Floats) -> Jump | None:
     # Of equal changes of level the one with the largest step between two values, and the first.
     step = np.abs(np.diff(y))[width - 1 : count - width]
     place = int(np.lexsort((-np.arange(len(step)), step, change))[-1]) + width
-    low, high = float(np.median(y[:place])), float(np.median(y[place:]))
+    low, high = median(y[:place]), median(y[place:])
     both_positive = min(low, high) > 0.0
     middle = math.sqrt(low) * math.sqrt(high) if both_positive else low / 2.0 + high / 2.0
     tail = y[max(place, count - max(1, count // 4)) :]

@@ -7,10 +7,9 @@ one text, as characters, words or token ids. What needs every word is measured o
 import random
 import re
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from itertools import groupby, pairwise
+from itertools import groupby, pairwise, takewhile
 from statistics import median
 
 #: Texts that the dear statistics are measured on, evenly spaced, and characters of each.
@@ -48,6 +47,10 @@ o os as e é uma do da em não com para no na
 het een van en is dat niet op te met voor zijn
 """
 _FUNCTION_WORDS = frozenset(_WORD_LIST.split())
+#: Scripts that put no space between words (kana, Han, Hangul, Thai): a sign of them, and a run of
+#: them or of others. Compiled on first use: Unicode ranges take a while.
+_UNSPACED = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u0e00-\u0e7f\uf900-\ufaff"
+_SIGN, _RUN = f"[{_UNSPACED}]", rf"[{_UNSPACED}]+|[^\W{_UNSPACED}]+"
 
 
 @dataclass(frozen=True)
@@ -120,13 +123,7 @@ class TextFacts:
 
 
 def describe(texts: Sequence[str]) -> TextFacts:
-    """Describe a set of texts.
-
-    Raises:
-        ValueError: there is no text.
-    """
-    if not texts:
-        raise ValueError("describing takes at least one text")
+    """Describe a set of texts, which is not empty."""
     stripped = [text.strip() for text in texts]
     counts = Counter(stripped)
     return TextFacts(
@@ -217,37 +214,28 @@ def is_finished(text: str) -> bool:
 
 def words(text: str) -> list[str]:
     """Lower-case words in order; each character of a script without spaces is one."""
-    runs: list[str] = _run().findall(text.lower())
-    if text.isascii() or not _is_unspaced().search(text):
+    runs: list[str] = re.findall(_RUN, text.lower())
+    if text.isascii() or not re.search(_SIGN, text):
         return runs
-    return [word for run in runs for word in (run if _is_unspaced().match(run) else (run,))]
+    return [word for run in runs for word in (run if re.match(_SIGN, run) else (run,))]
 
 
 def vocabulary(text: str) -> set[str]:
     """The different lower-case words; of a script without spaces, its pairs of characters."""
-    runs = set(_run().findall(text.lower()))
-    if text.isascii() or not _is_unspaced().search(text):
+    runs = set(re.findall(_RUN, text.lower()))
+    if text.isascii() or not re.search(_SIGN, text):
         return runs
-    unspaced = {run for run in runs if len(run) > 1 and _is_unspaced().match(run)}
+    unspaced = {run for run in runs if len(run) > 1 and re.match(_SIGN, run)}
     return (runs - unspaced) | {sign + after for run in unspaced for sign, after in pairwise(run)}
 
 
-#: Scripts that put no space between words: kana, Han, Hangul, Thai.
-_UNSPACED = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u0e00-\u0e7f\uf900-\ufaff"
-
-
-# Compiled on first use: Unicode ranges take a while.
-@cache
-def _run() -> re.Pattern[str]:
-    return re.compile(rf"[{_UNSPACED}]+|[^\W{_UNSPACED}]+")
-
-
-@cache
-def _is_unspaced() -> re.Pattern[str]:
-    return re.compile(f"[{_UNSPACED}]")
-
-
 # One text as a sequence of units: words, characters or token ids.
+
+
+def in_common(units: Iterable[Hashable], others: Iterable[Hashable]) -> int:
+    """How many units two sequences begin with together."""
+    pairs = zip(units, others, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def ngrams(units: Sequence[Hashable], n: int) -> list[tuple[Hashable, ...]]:

@@ -57,10 +57,8 @@ class LoraModule:
         b: the factor with `out_features`: (r, out); PEFT (out, r); experts (E, out, r).
         magnitude: DoRA's vector of (out,), or None.
         naming: whose names and orientation the file uses.
-        rank: r.
         in_features: the module's inputs; for an embedding, its rows.
         out_features: the module's outputs; for an embedding, its width.
-        layer: the number of the layer, None for a module outside the layers.
         projection: the module's name within its layer ("self_attn.q_proj").
         experts: E where every expert has factors of its own, else None.
     """
@@ -86,9 +84,6 @@ class LoraModule:
         """A as (in, r) and B as (r, out), as stored; (E, in, r) and (E, r, out) with experts.
 
         Float64 where they are stored so, else float32.
-
-        Raises:
-            InputError: the file changed or cannot be read.
         """
         a, b = self.a.load(), self.b.load()
         if self.naming == "peft" or self.experts is not None:
@@ -101,7 +96,6 @@ class Adapter:
     """What an adapter file holds.
 
     Attributes:
-        path: the file of weights.
         naming: whose names it uses; "mlx-lm" where it holds no factor at all.
         modules: complete pairs of factors, by layer and name.
         others: tensors that belong to no complete pair and are not half of one.
@@ -109,7 +103,6 @@ class Adapter:
         mismatched: names of modules whose two factors cannot be multiplied.
         not_float: names of modules whose factors would go together and are stored as whole
             numbers, or in a type that has no values here.
-        parameter_count: all numbers in the file.
         is_loose: the file was named by itself, and not the folder that it belongs to.
     """
 
@@ -135,12 +128,7 @@ class Adapter:
 
     @classmethod
     def read(cls, path: Path, *, is_loose: bool = False) -> Self:
-        """Read the names and shapes in an adapter's file, or in the folder that holds it.
-
-        Raises:
-            InputError: there is no such file, it is not a sound .safetensors, or its modules or
-                their factors are over a limit.
-        """
+        """Read the names and shapes in an adapter's file, or in the folder that holds it."""
         file = adapter_file(path)
         if file.suffix == ".npz":
             problem = "is an .npz archive, which mlx-lm does not load as an adapter any more"
@@ -197,11 +185,7 @@ class Adapter:
 
 
 def adapter_file(path: Path) -> Path:
-    """The file of weights that `path` is, or that the folder `path` holds.
-
-    Raises:
-        InputError: the folder holds none.
-    """
+    """The file of weights that `path` is, or that the folder `path` holds."""
     if not path.is_dir():
         return path
     for name in FILE_NAMES:
@@ -219,9 +203,7 @@ def adapter_file(path: Path) -> Path:
     )
 
 
-def _factors(
-    tensors: Mapping[str, TensorRef],
-) -> tuple[Naming, dict[str, dict[str, TensorRef]]]:
+def _factors(tensors: Mapping[str, TensorRef]) -> tuple[Naming, dict[str, dict[str, TensorRef]]]:
     """Whose names the tensors have, and the factors and magnitudes by module."""
     has_mlx_lms = any(name.endswith((".lora_a", ".lora_b")) for name in tensors)
     is_pefts = not has_mlx_lms and any(map(_NAMES["peft"].match, tensors))

@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise, product, takewhile
+from itertools import pairwise, product
 from math import prod
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
+from mlxdoctor.engines.text import in_common
 from mlxdoctor.evidence.adapter import layer_of
 from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.quantized import QuantizedTensor, Stored, quantized_tensors, stored
@@ -32,8 +33,6 @@ class BaseModel:
 
     Attributes:
         sources: configuration and weight files; the weights are not hashed.
-        config: `config.json`, as stated.
-        tensors: every stored tensor by name.
         quantized: the quantised matrices by module name.
         is_mlx: MLX wrote the weights, so that their names are those a loader sees;
             other files are renamed while they are loaded, each architecture its way.
@@ -60,12 +59,7 @@ class BaseModel:
 
     @classmethod
     def read(cls, path: Path) -> "BaseModel":
-        """Read `config.json` and the headers of the weight files.
-
-        Raises:
-            InputError: the folder has no configuration, one with impossible sizes, or no sound
-                .safetensors weights.
-        """
+        """Read `config.json` and the headers of the weight files."""
         config, source = read_json_object(path / "config.json")
         files = model_files(path)
         read = [read_safetensors(file) for file in files]
@@ -157,9 +151,6 @@ class BaseModel:
 
         A matrix with more rows than `max_rows` is estimated from that many: off by about the
         relative spread of the rows' norms over 2·sqrt(max_rows): a few percent at most.
-
-        Raises:
-            InputError: the module has no weight, or it cannot be read.
         """
         matrix = self.stored.get(f"{module}.weight")
         if matrix is None or not matrix.is_float:
@@ -179,11 +170,10 @@ class BaseModel:
 
     def closest_module(self, name: str) -> str | None:
         """The module with the longest common ending with `name`, of at least two parts."""
-        ending = name.split(".")
+        ending = name.split(".")[::-1]
 
         def common(module: str) -> int:
-            pairs = zip(reversed(ending), reversed(module.split(".")), strict=False)
-            return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+            return in_common(ending, module.split(".")[::-1])
 
         best = max(self.linear_shapes, key=common, default="")
         return best if common(best) > 1 else None

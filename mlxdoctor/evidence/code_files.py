@@ -22,13 +22,7 @@ CONFIGURATIONS = (
     "generation_config.json",
 )
 #: Keys that make a loader run Python from the folder or from a repository.
-CODE_KEYS = (
-    "model_file",
-    "auto_map",
-    "custom_pipelines",
-    "custom_generate",
-    "chat_template_type",
-)
+CODE_KEYS = ("model_file", "auto_map", "custom_pipelines", "custom_generate", "chat_template_type")
 #: The key of a run's configuration that lets a loader run such code.
 TRUST = "trust_remote_code"
 #: Endings of files that are pickles, or archives of them: loading one runs what it says.
@@ -47,10 +41,7 @@ class NamedCode(NamedTuple):
 class RemoteCode:
     """What in a run's folders could run, if something else loaded it.
 
-    Attributes:
-        sources: the configurations that were read.
-        named: keys that ask for code, and those of a run's configuration that allow it.
-        pickles: files that are pickles by their names.
+    `named` are keys that ask for code, and those of a run's configuration that allow it.
     """
 
     kind: ClassVar[str] = "code beside the weights"

@@ -83,7 +83,6 @@ class Setting(Generic[T]):
 
     Args:
         parse: gives the value of what a file states, None for what makes no sense.
-        meaning: the documentation.
         of_lora: whether mlx-lm keeps it under `lora_parameters`.
     """
 
@@ -105,7 +104,6 @@ class TrainingConfig:
     """A run's configuration, as stated and as mlx-lm completes it.
 
     Attributes:
-        values: the file's keys and values, as stated.
         origin: whose format it is; decides what a missing key means.
         has_defaults: whether mlx-lm was started with it, so that its defaults hold.
     """
@@ -144,9 +142,6 @@ class TrainingConfig:
         """Read `adapter_config.json` (mlx-lm or PEFT) or an mlx-lm YAML or JSON configuration.
 
         Of a folder its `adapter_config.json` is read.
-
-        Raises:
-            InputError: the file can't be read, or is not a training configuration.
         """
         if path.is_dir():
             path = path / CONFIG_NAME
@@ -164,11 +159,9 @@ class TrainingConfig:
         origin: Literal["mlx-lm", "peft"] = "peft" if "peft_type" in values else "mlx-lm"
         names_both = "model" in values and not {"data", "train"}.isdisjoint(values)
         if origin == "mlx-lm" and not names_both and _MLX_LM_KEYS.isdisjoint(values):
-            raise InputError(
-                path,
-                "is not a training configuration that mlx-lm or PEFT would write",
-                "name the adapter_config.json or the file given to `mlx_lm.lora --config`",
-            )
+            problem = "is not a training configuration that mlx-lm or PEFT would write"
+            remedy = "name the adapter_config.json or the file given to `mlx_lm.lora --config`"
+            raise InputError(path, problem, remedy)
         # mlx-lm writes all of its settings into this file; another trainer those it has a name for.
         is_of_another = path.name == CONFIG_NAME and not values.keys() >= _ALWAYS_WRITTEN
         of_mlx_lm = not of_wandb or not _OWN_KEYS.isdisjoint(values)
@@ -177,11 +170,7 @@ class TrainingConfig:
 
     @classmethod
     def beside(cls, weights: Path) -> "TrainingConfig | None":
-        """The `adapter_config.json` in the folder of a file of weights, if there is one.
-
-        Raises:
-            InputError: it can't be read, or is not a training configuration.
-        """
+        """The `adapter_config.json` in the folder of a file of weights, if there is one."""
         path = weights.parent / CONFIG_NAME
         return cls.read(path) if path.is_file() else None
 

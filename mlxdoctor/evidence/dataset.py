@@ -72,13 +72,7 @@ class Features:
 
 @dataclass(frozen=True)
 class Pair:
-    """What is asked and what is answered.
-
-    Attributes:
-        prompt: everything before the last answer or the completion; empty for plain text that is
-            no question with its answer.
-        answer: that answer.
-    """
+    """All before the last answer, and that answer; plain text that is no exchange has no prompt."""
 
     prompt: str
     answer: str
@@ -94,13 +88,11 @@ class Split:
     """One file of a dataset.
 
     Attributes:
-        name: `train`, `valid` or `test`.
         rows: its rows, in the file's order, lines that are no rows left out.
         line_numbers: the line in the file, from 1, of each row.
         format: what the first row is: mlx-lm treats every row like the first.
         bad_lines: lines that are no rows, at which mlx-lm stops: number from 1 -> a clause that
             says why.
-        features: the keys under which rows hold their parts.
     """
 
     name: str
@@ -119,9 +111,7 @@ class Split:
     def messages(self, row: Row) -> list[Message]:
         """The conversation that mlx-lm makes of a row; of a pair, its prompt and the chosen answer.
 
-        Raises:
-            KeyError: the row lacks the key that the split's format needs.
-            TypeError: it holds no conversation.
+        Raises KeyError or TypeError where it holds none.
         """
         if self.format == "pairs":
             return self._chosen(row)
@@ -238,7 +228,6 @@ class Dataset:
         path: the folder, or the file where only one was named.
         splits: by name; a single file counts as `train` unless its name says otherwise. None of a
             folder that has rows in other places or formats alone.
-        features: the keys under which rows hold their parts.
     """
 
     kind: ClassVar[str] = "dataset"
@@ -280,32 +269,22 @@ class Dataset:
     def read(cls, path: Path, named: TrainingConfig | Features | None = None) -> "Dataset":
         """Read a data folder as mlx-lm does, or a single JSON-lines file.
 
-        Args:
-            named: the rows' keys where they are not the usual ones, or what states them.
-
-        Raises:
-            InputError: there is no such file in the folder, or the file named holds no rows.
+        `named` are the rows' keys where they are not the usual ones, or what states them.
         """
         values = named.values if isinstance(named, TrainingConfig) else {}
         features = named if isinstance(named, Features) else Features.stated(values)
         if path.is_dir():
-            files = {name: path / f"{name}.jsonl" for name in SPLITS}
-            files = {
-                name: file for name, file in files.items() if file.exists() and not is_log(file)
-            }
+            names = ((name, path / f"{name}.jsonl") for name in SPLITS)
+            files = {name: file for name, file in names if file.exists() and not is_log(file)}
             if not files and not rows_elsewhere(path):
-                raise InputError(
-                    path,
-                    "has no train.jsonl, valid.jsonl or test.jsonl",
-                    "name the folder that was given to `mlx_lm.lora --data`",
-                )
+                remedy = "name the folder that was given to `mlx_lm.lora --data`"
+                raise InputError(path, "has no train.jsonl, valid.jsonl or test.jsonl", remedy)
         else:
             files = {path.stem if path.stem in SPLITS else "train": path}
         splits = {name: _read_split(name, file, features) for name, file in files.items()}
         if not path.is_dir() and not next(iter(splits.values())).rows:
-            raise InputError(
-                path, "holds no JSON object on any line", "a dataset is one JSON object a line"
-            )
+            remedy = "a dataset is one JSON object a line"
+            raise InputError(path, "holds no JSON object on any line", remedy)
         sources = tuple(split.source for split in splits.values())
         return cls(sources, path, MappingProxyType(splits), features)
 

@@ -15,16 +15,11 @@ from typing import Any
 from mlxdoctor.evidence.adapter import FILE_NAMES, adapter_file
 from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
 from mlxdoctor.evidence.dataset import SPLITS, Features, is_log
-from mlxdoctor.evidence.logs.log_format import ended, started
+from mlxdoctor.evidence.logs.log_format import messages
 from mlxdoctor.evidence.logs.metric_names import STEPS, snake_case
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.options import Options
-from mlxdoctor.evidence.run_files import (
-    RunFiles,
-    is_model_folder,
-    is_recorded_answer,
-    iteration_in,
-)
+from mlxdoctor.evidence.run_files import RunFiles, is_model_folder, is_recorded_answer, iteration_in
 from mlxdoctor.evidence.source import Sniffed, read_json_object, require_file
 from mlxdoctor.evidence.training_log import holds_history, looks_like_log, looks_like_unread_log
 from mlxdoctor.finding import some_of
@@ -88,7 +83,8 @@ def _nothing_found(paths: Sequence[Path]) -> InputError:
         problem, remedy = "has records of steps, and no loss in them", "name a log that has losses"
     elif len(paths) == 1:
         said = Sniffed(paths[0]).head.splitlines()
-        for told, pattern in (("ended", ended()), ("starts", started())):
+        signs = {"ended": messages("warnings")["ended"], "starts": messages("starts")["started"]}
+        for told, pattern in signs.items():
             if any(map(pattern.search, said)):
                 problem = f"says that a training {told}, and no loss could be read in it"
                 return InputError(paths[0], problem, "name the whole log")
@@ -188,13 +184,8 @@ def separate_runs(
     """The folders of several runs below one folder; empty where it is one run's.
 
     Several are folders side by side, nothing of a run beside them: each with a log, and an
-    adapter or a configuration; or, where there is no log at all, each with an adapter.
-
-    Args:
-        folder: the folder that was asked about.
-        saved: adapters in it, and the configurations that were saved with them.
-        configs: other configurations in it.
-        logs: training logs in it.
+    adapter or a configuration; or, where there is no log at all, each with an adapter. `saved` are
+    adapters and the configurations beside them, `configs` the others.
     """
     everything = (*saved, *configs, *logs)
     names = {path.relative_to(folder).parts[0] for path in everything}

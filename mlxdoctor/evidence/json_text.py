@@ -35,9 +35,8 @@ def parse_settings(path: Path, text: str) -> Any:
     except RecursionError:
         raise exceeded(path, "is nested more deeply than can be read", "json_depth") from None
     except ValueError as error:
-        raise InputError(
-            path, f"is not valid JSON ({error})", "it may be cut off or another kind of file"
-        ) from None
+        remedy = "it may be cut off or another kind of file"
+        raise InputError(path, f"is not valid JSON ({error})", remedy) from None
     if too_deep(value):
         raise exceeded(path, "is nested more deeply than a configuration", "json_depth")
     return mended(value) if "\\ud" in text or "\\uD" in text else value
@@ -93,11 +92,7 @@ def mended(value: T) -> T:
 
 
 def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object that the parser makes of these pairs.
-
-    Raises:
-        ValueError: a key is there twice with different values.
-    """
+    """The object of these pairs; raises ValueError for a key that has two different values."""
     found = dict(pairs)
     if len(found) != len(pairs):
         for key, value in pairs:
@@ -110,10 +105,8 @@ def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def whole(text: str) -> int | float:
     """The whole number that a configuration states; a float where it takes more than 64 bits.
 
-    Transformers writes such a number where a tokenizer has no limit (1e30, in digits).
-
-    Raises:
-        ValueError: it has more digits than any float: Python can't print or divide all of those.
+    Transformers writes such a number where a tokenizer has no limit (1e30, in digits). Raises
+    ValueError where it has more digits than any float: Python can't print or divide all of those.
     """
     if len(text) > MAX_DIGITS:
         raise ValueError(f"the number {text[:21]}… has {len(text):,} digits")

@@ -29,13 +29,7 @@ SCORE_WORDS = frozenset({"accuracy", "acc", "score", "f1", "match", "em", "bleu"
 
 @dataclass(frozen=True)
 class ReportedMetric:
-    """One figure.
-
-    Attributes:
-        name: its key, with the keys above it: `valid.perplexity`.
-        value: the figure; losses in nats.
-        split: "train", "valid", "test", or None where the file does not say.
-    """
+    """One figure, under its key and the keys above it: `valid.perplexity`; losses are in nats."""
 
     name: str
     value: float
@@ -96,11 +90,7 @@ class ReportedMetrics:
 
     @classmethod
     def read(cls, paths: Sequence[Path]) -> "ReportedMetrics":
-        """The figures in evaluation files: JSON objects, nested or not, or JSON Lines.
-
-        Raises:
-            InputError: a file cannot be read, or none of them holds a figure.
-        """
+        """The figures in evaluation files: JSON objects, nested or not, or JSON Lines."""
         sources = []
         values: list[ReportedMetric] = []
         for path in paths:
@@ -119,11 +109,8 @@ class ReportedMetrics:
                     for name, value in _numbers(content)
                 )
         if not values:
-            raise InputError(
-                next(iter(paths), None),
-                "holds no figure",
-                "name a JSON file with loss or perplexity",
-            )
+            remedy = "name a JSON file with loss or perplexity"
+            raise InputError(next(iter(paths), None), "holds no figure", remedy)
         return cls(tuple(sources), tuple(values))
 
     @property

@@ -14,10 +14,9 @@ from mlxdoctor.evidence.training_log import TrainingLog
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run that has not begun. Only a preflight has one: it is known by that.
+    """A run that has not begun, as its configuration and the command line plan it.
 
-    Attributes:
-        config: the configuration, options of the command line included.
+    Only a preflight has one: it is known by that.
     """
 
     kind: ClassVar[str] = ""
@@ -67,8 +66,6 @@ class EarlierRun:
 
     Attributes:
         sources: its log, where that is a file of its own, and its configuration.
-        segment: what it logged.
-        config: its configuration; None where that is not known.
         iteration: the checkpoint that was resumed from; None for the final file.
     """
 

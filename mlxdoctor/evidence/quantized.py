@@ -25,8 +25,6 @@ class QuantizedTensor:
         weight: the packed codes, uint32 (..., out, in · bits / 32).
         scales: (..., out, in / group_size).
         biases: like `scales` in the affine mode, else None.
-        bits: bits of one code.
-        group_size: inputs that share a scale.
         mode: "affine", "mxfp4", "mxfp8" or "nvfp4".
     """
 
@@ -54,9 +52,6 @@ class QuantizedTensor:
         """Rows of these spans of the dequantised matrix, float32 (rows, in).
 
         Stacked matrices count as one, their rows after each other.
-
-        Raises:
-            InputError: a file cannot be read, or the mode is unknown.
         """
         codes = _unpack(self.weight.rows(*spans), self.bits)
         scales = self.scales.rows(*spans)
@@ -68,9 +63,8 @@ class QuantizedTensor:
             scale = "float8_e4m3fn" if self.mode == "nvfp4" else "float8_e8m0fnu"
             values = _as_type(groups, kind) * _as_type(scales, scale)[..., None]
         else:
-            raise InputError(
-                self.weight.path, f"{self.weight.name} is quantised in the unknown mode {self.mode}"
-            )
+            problem = f"{self.weight.name} is quantised in the unknown mode {self.mode}"
+            raise InputError(self.weight.path, problem)
         return np.asarray(values.reshape(len(codes), -1), np.float32)
 
     def elements(self, *spans: Span) -> NDArray[np.float32]:

@@ -1,15 +1,15 @@
 """One row of a dataset as tokens, with the part each token plays."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import takewhile
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mlxdoctor.engines.text import in_common
 from mlxdoctor.evidence.chat_template import Messages, TemplateFailure
 from mlxdoctor.evidence.dataset import Row, Split
 from mlxdoctor.evidence.tokenizer import Tokenizer
@@ -79,12 +79,6 @@ class SupervisedRow:
         """Targets that mlx-lm counts, padding token included, for this or another offset."""
         first = max(self.offset if offset is None else offset, 1)
         return max(0, self.length - first + int(self.padded))
-
-
-def in_common(tokens: Iterable[int], others: Iterable[int]) -> int:
-    """How many tokens two rows begin with together: the next may span where one of them ends."""
-    pairs = zip(tokens, others, strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 class RowEncoder:

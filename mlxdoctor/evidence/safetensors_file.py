@@ -26,12 +26,7 @@ _DAMAGED = "it is damaged or was not written to the end"
 
 @dataclass(frozen=True)
 class SafetensorsFile:
-    """What the header of a .safetensors file says.
-
-    Attributes:
-        tensors: every tensor by name, in the order of their bytes.
-        metadata: the free text pairs that the writer left.
-    """
+    """What the header of a .safetensors file says: its tensors are in the order of their bytes."""
 
     path: Path
     tensors: Mapping[str, TensorRef]
@@ -39,11 +34,7 @@ class SafetensorsFile:
 
 
 def read_safetensors(path: Path) -> SafetensorsFile:
-    """Read and check the header; no tensor is read.
-
-    Raises:
-        InputError: the file is missing, empty, truncated, or its header lies.
-    """
+    """Read and check the header; no tensor is read."""
     from safetensors import SafetensorError, safe_open
 
     limits = current()
@@ -77,11 +68,7 @@ def read_safetensors(path: Path) -> SafetensorsFile:
 
 
 def model_files(folder: Path) -> tuple[Path, ...]:
-    """The weight files of a model folder: those its index names, or `*.safetensors`.
-
-    Raises:
-        InputError: there are none, or the index names a file outside the folder.
-    """
+    """The weight files of a model folder: those its index names, all in it, or `*.safetensors`."""
     if not folder.is_dir():
         raise InputError(folder, "is not a folder", "name the folder of the model")
     index = folder / "model.safetensors.index.json"
@@ -112,11 +99,7 @@ def model_files(folder: Path) -> tuple[Path, ...]:
 
 
 def merged_tensors(files: Iterable[SafetensorsFile]) -> dict[str, TensorRef]:
-    """The tensors of several files as one model, by name.
-
-    Raises:
-        InputError: two files hold the same tensor.
-    """
+    """The tensors of several files as one model, by name; no two files hold the same."""
     tensors: dict[str, TensorRef] = {}
     for file in files:
         if both := tensors.keys() & file.tensors.keys():

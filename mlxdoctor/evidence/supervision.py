@@ -65,14 +65,11 @@ class SupervisedRows:
     """A split as the trainer sees it.
 
     Attributes:
-        sources: the data file and the tokenizer's files.
         rows: those examined, in training order.
         batches: for each whole batch examined, positions in `rows`.
         refused: rows examined that mlx-lm can't tokenize, by their position in the split: why, as
             a clause. Training stops when it gets there.
         masking_is_default: whether `mask_prompt` was not stated, so that mlx-lm's default applies.
-        max_seq_length: tokens after which rows are cut.
-        eos_token_ids: the tokens that end generation.
         terminator: what the template puts after an answer; empty for plain text.
         examined_rows: rows looked at, those refused included.
         pad_id: the token mlx-lm pads with, whatever the tokenizer says.
@@ -149,15 +146,9 @@ def encoder_of(
     mask_prompt: bool | None = None,
     max_seq_length: int | None = None,
 ) -> tuple[Split, RowEncoder]:
-    """A split, and what tokenizes its rows as mlx-lm does.
+    """A split, and what tokenizes its rows as mlx-lm does, by its defaults without a configuration.
 
-    Args:
-        config: says whether the prompt is masked, and where rows are cut; mlx-lm's defaults
-            without it.
-        mask_prompt, max_seq_length: in place of the configuration's.
-
-    Raises:
-        InputError: there is no such split, it has no rows, or its format is unknown.
+    `mask_prompt` and `max_seq_length` stand in for the configuration's.
     """
     if split not in dataset.splits:
         others = f"it has {', '.join(dataset.splits)}"
@@ -166,11 +157,8 @@ def encoder_of(
     if not data.rows:
         raise InputError(data.path, "has no rows")
     if data.format == "unknown":
-        raise InputError(
-            data.path,
-            "has rows in a format that mlx-lm does not know",
-            "use `messages`, `prompt` and `completion`, or `text`",
-        )
+        remedy = "use `messages`, `prompt` and `completion`, or `text`"
+        raise InputError(data.path, "has rows in a format that mlx-lm does not know", remedy)
     if mask_prompt is None:
         mask_prompt = bool(config.mask_prompt) if config is not None else False
     stated = max_seq_length or (config and config.max_seq_length)
@@ -187,12 +175,7 @@ def build(
 ) -> SupervisedRows:
     """The rows of a split as mlx-lm would train on them.
 
-    Args:
-        config: for masking, sequence limit and batch size; mlx-lm's defaults without it.
-        limit: examine about this many rows, in whole batches evenly spaced; None for all.
-
-    Raises:
-        InputError: as `encoder_of`.
+    About `limit` of them are examined, in whole batches evenly spaced; all without it.
     """
     data, encode = encoder_of(dataset, tokenizer, config, split)
     batch_size = max((config and config.batch_size) or MLX_LM_DEFAULTS["batch_size"], 1)

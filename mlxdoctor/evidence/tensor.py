@@ -13,19 +13,8 @@ from mlxdoctor.evidence.source import open_file
 from mlxdoctor.safety.errors import InputError
 
 #: The types that NumPy has, by their name in a safetensors header.
-NUMPY_TYPES = {
-    "BOOL": "|b1",
-    "U8": "|u1",
-    "I8": "|i1",
-    "I16": "<i2",
-    "U16": "<u2",
-    "F16": "<f2",
-    "I32": "<i4",
-    "U32": "<u4",
-    "F32": "<f4",
-    "F64": "<f8",
-    "I64": "<i8",
-    "U64": "<u8",
+NUMPY_TYPES = {"BOOL": "|b1"} | {
+    f"{kind.upper()}{8 * size}": f"<{kind}{size}" for kind in "iuf" for size in (1, 2, 4, 8)
 }
 
 #: A start, and the stop that follows its last one.
@@ -39,10 +28,8 @@ class TensorRef:
     """A tensor that was found in a file but not read.
 
     Attributes:
-        shape: its sizes, as stored.
         dtype: the type's name in the safetensors format ("F32", "BF16", "U32", …).
         offset: where its bytes begin in the file.
-        nbytes: how many bytes of values it has.
     """
 
     name: str
@@ -63,11 +50,7 @@ class TensorRef:
         return self.dtype in ("F64", "F32", "F16", "BF16")
 
     def load(self) -> NDArray[Any]:
-        """The values: float64 as stored, any other float as float32, integers as stored.
-
-        Raises:
-            InputError: the file changed, cannot be read, or the type has no values here.
-        """
+        """The values: float64 as stored, any other float as float32, integers as stored."""
         return self.decode(self.read((0, self.nbytes))).reshape(self.shape)
 
     def blocks(self, block_bytes: int = BLOCK_BYTES) -> Iterator[NDArray[Any]]:
@@ -89,11 +72,7 @@ class TensorRef:
         return elements.reshape(-1, width)
 
     def read(self, *spans: Span) -> NDArray[np.uint8]:
-        """The stored bytes of these spans, after each other.
-
-        Raises:
-            InputError: the file changed or cannot be read.
-        """
+        """The stored bytes of these spans, after each other."""
         raw = np.empty(sum(stop - start for start, stop in spans), np.uint8)
         rest = raw.data
         # Read into an array of our own: a mapped file that shrinks would kill the process.
@@ -109,11 +88,7 @@ class TensorRef:
         return raw
 
     def decode(self, raw: NDArray[np.uint8]) -> NDArray[Any]:
-        """The values that stored bytes of whole elements stand for, flat, as `load` gives them.
-
-        Raises:
-            InputError: the type has no values here.
-        """
+        """The values that stored bytes of whole elements stand for, flat, as `load` gives them."""
         if self.dtype == "BF16":
             import ml_dtypes
 

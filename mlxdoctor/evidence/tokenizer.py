@@ -67,12 +67,10 @@ class Tokenizer:
     """A tokenizer and its chat template.
 
     Attributes:
-        path: the model folder.
         eos_token_id: the token mlx-lm puts after a text row; None where none is named.
         eos_token_ids: every token that ends generation in mlx-lm, the tokenizer's own included.
         bos_token_id, pad_token_id: None where none is named.
         stated_eos: where each end token is named: file -> token ids.
-        chat_template: the default template's source, or None.
         renders_itself: the template is Python code, which is not run here.
     """
 
@@ -97,20 +95,12 @@ class Tokenizer:
 
     @classmethod
     def read(cls, path: Path) -> "Tokenizer":
-        """Read the tokenizer of a model folder, or a `tokenizer.json` and what is beside it.
-
-        Raises:
-            InputError: there is no `tokenizer.json`, or it is damaged.
-        """
+        """Read the tokenizer of a model folder, or a `tokenizer.json` and what is beside it."""
         folder = path if path.is_dir() else path.parent
         file = folder / _FILE
         if not file.is_file():
-            raise InputError(
-                folder,
-                "has no tokenizer.json",
-                "save it once with transformers: AutoTokenizer.from_pretrained(...)"
-                ".save_pretrained(...)",
-            )
+            call = "AutoTokenizer.from_pretrained(...).save_pretrained(...)"
+            raise InputError(folder, f"has no {_FILE}", f"save it once with transformers: {call}")
         content, source = read_bytes(file, "tokenizer_bytes")
         sources = [source]
         settings = _optional_object(folder / "tokenizer_config.json", sources)
@@ -123,8 +113,7 @@ class Tokenizer:
             with suppress(InputError):
                 configurations[name] = _optional_object(folder / name, sources)
         with _asked(folder, "cannot be completed"), silenced():
-            if _is_rebuilt(backend, settings, configurations):
-                _rebuild(backend, settings)
+            _rebuild(backend, settings, configurations)
             _complete(backend, settings, names, numbered)
         ids = {name: backend.token_to_id(token) for name, token in names.items()}
         stated = _stated_eos(configurations, ids.get("eos_token"))
@@ -152,11 +141,7 @@ class Tokenizer:
         )
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """The tokens of a text, with BOS and the like where the tokenizer adds them.
-
-        Raises:
-            InputError: the tokenizer's file describes one that cannot do it, or takes all day.
-        """
+        """The tokens of a text, with BOS and the like where the tokenizer adds them."""
         # What one text may take, thousands may not.
         if (slow := sum(self._slow)) > current().tokenizer_seconds:
             problem = f"took {slow:.1f} s to encode what it was slow at"
@@ -201,22 +186,14 @@ class Tokenizer:
     def apply_chat_template(
         self, messages: Messages, tools: Messages | None = None, add_generation_prompt: bool = False
     ) -> list[int]:
-        """The tokens of a conversation, as mlx-lm's tokenizer gives them.
-
-        Raises:
-            TemplateFailure: as `render`.
-        """
+        """The tokens of a conversation, as mlx-lm's tokenizer gives them."""
         rendered = self.render(messages, tools, add_generation_prompt)
         return self.encode(rendered, add_special_tokens=False)
 
 
 @contextmanager
 def _asked(folder: Path, problem: str) -> Iterator[None]:
-    """A call into the library that reads tokenizers; what it raises is said as a sentence.
-
-    Raises:
-        InputError: in place of the library's own errors, and of its panics.
-    """
+    """A call into the library that reads tokenizers: its errors and panics become `InputError`."""
     try:
         with Stage(f"the tokenizer of {folder}", Kind.LIBRARY, limit="tokenizer_seconds"):
             yield
@@ -260,20 +237,17 @@ def _class_of(settings: Mapping[str, Any]) -> str:
     return str(settings.get("tokenizer_class", "")).removesuffix("Fast")
 
 
-def _is_rebuilt(
+def _rebuild(
     backend: Any, settings: Mapping[str, Any], configurations: Mapping[str, Mapping[str, Any]]
-) -> bool:
-    """Whether transformers 5 makes a part of this tokenizer anew, whatever its file says."""
-    is_of_pieces = backend.normalizer is not None and "Prepend" in str(backend.normalizer)
-    model_type = str(configurations.get("config.json", {}).get("model_type", ""))
-    return (
-        _class_of(settings) == "LlamaTokenizer" and is_of_pieces and model_type not in _AS_IN_FILE
-    )
-
-
-def _rebuild(backend: Any, settings: Mapping[str, Any]) -> None:
+) -> None:
+    """Do what transformers 5 does to a Llama's tokenizer, whatever its file says."""
     from tokenizers.pre_tokenizers import Metaspace
 
+    is_of_pieces = backend.normalizer is not None and "Prepend" in str(backend.normalizer)
+    model_type = str(configurations.get("config.json", {}).get("model_type", ""))
+    is_llamas = _class_of(settings) == "LlamaTokenizer" and model_type not in _AS_IN_FILE
+    if not (is_of_pieces and is_llamas):
+        return
     backend.normalizer = None
     scheme = "always" if settings.get("legacy") else "first"
     scheme = "never" if settings.get("add_prefix_space") is False else scheme
@@ -289,9 +263,6 @@ def _require_modest(path: Path, backend: Any) -> None:
     """Refuse a tokenizer that can make a text thousands of times as long.
 
     A few replacements, each of the last one's result, fill any memory with a text of one word.
-
-    Raises:
-        InputError: it is one.
     """
     growth = 1.0
     steps = [
@@ -326,10 +297,7 @@ def _backend(folder: Path, content: bytes) -> Any:
 
 
 def _complete(
-    backend: Any,
-    settings: Mapping[str, Any],
-    names: Mapping[str, str],
-    numbered: Mapping[str, Any],
+    backend: Any, settings: Mapping[str, Any], names: Mapping[str, str], numbered: Mapping[str, Any]
 ) -> None:
     """Add the tokens that only the settings name, or an older file that numbers them."""
     from tokenizers import AddedToken

@@ -12,7 +12,6 @@ from mlxdoctor.evidence.quantized import Stored, stored
 from mlxdoctor.evidence.safetensors_file import merged_tensors, model_files, read_safetensors
 from mlxdoctor.evidence.source import Source, read_json_object
 from mlxdoctor.evidence.tensor import TensorRef
-from mlxdoctor.safety.errors import InputError
 
 #: Where a LoRA layer keeps the layer it wraps: those weights carry the base model's
 #: name with this part inserted.
@@ -21,12 +20,9 @@ _WRAPPED = (".linear.", ".embedding.", ".base_layer.")
 
 @dataclass(frozen=True)
 class TunedModel:
-    """Weights that a run left behind under the base model's names.
+    """Weights that a run left behind, by the base model's names, without LoRA factors.
 
-    Attributes:
-        path: the folder or file.
-        tensors: by the base model's names; LoRA factors are left out.
-        from_adapter: they were in the adapter's file, where no base weight belongs.
+    Those `from_adapter` were in the adapter's file, where no base weight belongs.
     """
 
     kind: ClassVar[str] = "tuned model"
@@ -46,18 +42,9 @@ class TunedModel:
 
     @classmethod
     def read(cls, path: Path) -> "TunedModel":
-        """Read the headers of a model folder or of one .safetensors file.
-
-        Raises:
-            InputError: it is no sound .safetensors, or it holds LoRA factors only.
-        """
-        if path.is_dir():
-            files = map(read_safetensors, model_files(path))
-            return cls(path, merged_tensors(files), from_adapter=False)
-        tuned = cls.of(Adapter.read(path))
-        if tuned is None:
-            raise InputError(path, "holds nothing but LoRA factors", "there is no tuned weight")
-        return tuned
+        """Read the headers of a model folder."""
+        files = map(read_safetensors, model_files(path))
+        return cls(path, merged_tensors(files), from_adapter=False)
 
     @classmethod
     def of(cls, adapter: Adapter) -> "TunedModel | None":
@@ -67,11 +54,7 @@ class TunedModel:
 
     @cached_property
     def stored(self) -> Mapping[str, Stored]:
-        """As `BaseModel.stored`; the folder's `config.json` describes the quantised matrices.
-
-        Raises:
-            InputError: the folder has no sound `config.json`.
-        """
+        """As `BaseModel.stored`; the folder's `config.json` describes the quantised matrices."""
         if self.from_adapter or not any(name.endswith(".scales") for name in self.tensors):
             return self.tensors
         config, _ = read_json_object(self.path / "config.json")

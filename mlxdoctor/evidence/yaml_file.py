@@ -29,11 +29,7 @@ _LONGEST = {"tag:yaml.org,2002:int": 20, _FLOAT_TAG: 64}
 def read_yaml_object(path: Path) -> tuple[dict[str, Any], Source]:
     """The mapping in a YAML file, and its source.
 
-    Only plain values are made, aliases are bounded, and 1e-5 is a number.
-
-    Raises:
-        InputError: the file can't be read, is not YAML, holds no mapping, or states a key twice
-            with different values.
+    Only plain values are made, aliases are bounded, 1e-5 is a number, and no key has two values.
     """
     import yaml
 
@@ -67,7 +63,6 @@ def _count(node: Any, path: Path, counts: dict[int, int], levels: int) -> int:
     Args:
         node: a node as PyYAML composes it, before any value is made.
         counts: those of the nodes that were seen, by their ids; 0 while one is counted.
-        levels: how much deeper it may be nested.
     """
     if (known := counts.get(id(node))) is not None:
         if not known:

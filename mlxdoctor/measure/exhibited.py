@@ -47,5 +47,5 @@ def _curve(segment: Segment, name: str) -> Curve | None:
             is_finite = np.isfinite(values[stretch])
             by_size = stretch[is_finite][values[stretch[is_finite]].argsort()]
             kept += [by_size[:1], by_size[-1:], stretch[~is_finite][:1]]
-        points = np.unique(np.concatenate(kept))
+        points = np.array(sorted(set(np.concatenate(kept).tolist())))
     return Curve(tuple(series.iterations[points].tolist()), tuple(values[points].tolist()))

@@ -5,6 +5,7 @@ from typing import Literal
 
 import numpy as np
 
+from mlxdoctor.engines.series import median
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import Series, TrainingLog
 
@@ -53,7 +54,7 @@ def logged_loss(log: TrainingLog, planned: int | None = None) -> LoggedLoss | No
     values = train.values[until][-2 * LAST_REPORTS :]
     if not len(values) or not np.isfinite(values).all():
         return None
-    after, drift = float(np.median(values[-LAST_REPORTS:])), float(np.ptp(values))
+    after, drift = median(values[-LAST_REPORTS:]), float(np.ptp(values))
     return LoggedLoss(after, drift, int(train.iterations[until][-1]), "train")
 
 

@@ -19,11 +19,13 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import IntEnum
-from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mlxdoctor.safety.errors import InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 #: An item and a stage of it -> the sentence that says why it is left out.
 LeftOut = Mapping[tuple[str, str], str]
@@ -257,7 +259,7 @@ def models_run() -> None:
         _watched.note(has_models=True)
 
 
-def weights_opened(path: Path) -> None:
+def weights_opened(path: "Path") -> None:
     """A file of weights is read from now on: its values may take the memory that it takes.
 
     What counts, once, is what the file has on the disk: a terabyte of nothing is not there.

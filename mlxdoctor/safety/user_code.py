@@ -3,7 +3,6 @@
 import importlib
 import importlib.util
 import inspect
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -72,15 +71,12 @@ def load_named(name: str, what: str) -> tuple[Callable[..., Any], tuple[Path, ..
     return called, () if file is None else (Path(file),)
 
 
-def leave(code: int) -> None:
-    """End this process, and what the user's code left running, at once; if any was loaded."""
+def end_children() -> None:
+    """End what the user's code left running; if any was loaded."""
     if not _loaded:
         return
     import psutil
 
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):  # it may be closed, or replaced
-            stream.flush()
     with suppress(psutil.Error):
         children = psutil.Process().children(recursive=True)
         for child in children:
@@ -88,7 +84,6 @@ def leave(code: int) -> None:
                 child.kill()
         # A kill is done when the system comes round to it.
         psutil.wait_procs(children, timeout=1)
-    os._exit(code)
 
 
 def _from_file(path: Path) -> Any:

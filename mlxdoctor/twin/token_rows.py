@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mlxdoctor.engines.text import in_common
 from mlxdoctor.evidence.dataset import SPLITS, Dataset, Features
-from mlxdoctor.evidence.row_encoder import in_common
 from mlxdoctor.evidence.source import Sniffed, require_file
 from mlxdoctor.evidence.tokenizer import QUICK_SECONDS, SLOW_SPEED, is_panic
 from mlxdoctor.safety.errors import InputError

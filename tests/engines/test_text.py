@@ -20,11 +20,6 @@ def test_what_is_described() -> None:
     assert (facts.order.texts, facts.order.words, facts.order.shared) == (3, 12, 2)
 
 
-def test_nothing_to_describe_is_an_error() -> None:
-    with pytest.raises(ValueError, match="at least one"):
-        describe([])
-
-
 @pytest.mark.parametrize("texts", [[""], ["", ""], ["."], ["東京は大"] * 3, ["a\ud7ff", "b"]])
 def test_any_text_can_be_described(texts: list[str]) -> None:
     assert describe(texts).distinct == len(set(texts))

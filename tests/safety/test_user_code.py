@@ -79,7 +79,8 @@ def test_threads_and_programs_that_it_starts_end_with_the_command(tmp_path: Path
         "def answer():\n    return program.pid\n"
     )
     command = (
-        "from mlxdoctor.safety.user_code import leave, load_named\n"
+        "from mlxdoctor.__main__ import leave\n"
+        "from mlxdoctor.safety.user_code import load_named\n"
         "print(load_named('mine.py:answer', 'a function')[0]())\n"
         "leave(3)\n"
     )

@@ -8,10 +8,9 @@ What could also be a sentence counts once it is there three times.
 The words between the numbers decide what a line means. Each new sequence of words is understood
 once, and a pattern made from it reads all the lines that look alike.
 
-A progress bar (`1%|▊ | 10/1000 [00:32<53:42, loss=3.4]`) is named numbers counted by its step; it
-counts where nothing else in the log reports a loss. A bar is redrawn more often than its values
-change: of the redraws at one step the last counts, and a step with the values of the one before is
-no report.
+A progress bar (`1%|▊ | 10/1000 [00:32<53:42, loss=3.4]`) counts where nothing else in the log
+reports a loss. Of its redraws at one step the last counts, and a step with the values of the one
+before is no report.
 """
 
 import math

@@ -1,7 +1,6 @@
 """Jupyter notebooks: what the cells printed is a log."""
 
 import html
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -19,19 +18,10 @@ class Notebook(DocumentFormat):
 
     priority = 45
     understood = "Jupyter notebooks"
-    example = json.dumps(
-        {
-            "nbformat": 4,
-            "cells": [
-                {
-                    "cell_type": "code",
-                    "outputs": [
-                        {"output_type": "stream", "text": ["Iter 1: Train loss 2.5\n"]},
-                        {"output_type": "stream", "text": ["Iter 2: Train loss 2.25\n"]},
-                    ],
-                }
-            ],
-        }
+    example = (
+        '{"nbformat": 4, "cells": [{"cell_type": "code", "outputs": ['
+        r'{"output_type": "stream", "text": ["Iter 1: Train loss 2.5\n"]}, '
+        r'{"output_type": "stream", "text": ["Iter 2: Train loss 2.25\n"]}]}]}'
     )
 
     def read(self, document: Any) -> str | None:

@@ -43,16 +43,6 @@ def messages(table: str) -> dict[str, re.Pattern[str]]:
     return {name: re.compile("|".join(patterns)) for name, patterns in listed.items()}
 
 
-def ended() -> re.Pattern[str]:
-    """A pattern for lines that say that the training is over."""
-    return messages("warnings")["ended"]
-
-
-def started() -> re.Pattern[str]:
-    """A pattern for lines that a trainer prints before its first report."""
-    return messages("starts")["started"]
-
-
 def axis_of(step_name: str | None) -> Axis:
     """The axis a step column counts: None means that the rows are only ordered."""
     if step_name in ("iteration", "iter", "it"):
@@ -86,7 +76,6 @@ class Shape:
     Attributes:
         columns: the metric of each value; None for a value that is not one.
         step: index of the value that counts updates, or None.
-        axis: what that value counts.
         run: the run's name where several stand side by side.
         nature: how its rows join those of others.
         lines: line number of each row.
@@ -128,7 +117,6 @@ class LogSoFar:
 
     Attributes:
         notes: what it says beside its rows.
-        by_form: the rows, by what they carry.
         patterns: of lines that were understood and of the end of the line before, with the shape
             that their values go into and the format that understood them; the one that was
             needed last stands first.
@@ -236,7 +224,6 @@ class LogFormat(ABC):
 
     Attributes:
         name: what `TrainingLog.format` calls it; empty for lines that are no reports.
-        priority: the format with the smallest is asked first.
         understood: what it reads, for the user whose file nothing can be read from.
         example: a log in which it finds every row, for the tests and the fuzzing.
         count: how many lines or reports it read.
@@ -269,20 +256,9 @@ class LogFormat(ABC):
             return None
 
     def add(
-        self,
-        line: int,
-        step: tuple[str, float] | None,
-        metrics: dict[str, float],
-        run: str = "",
+        self, line: int, step: tuple[str, float] | None, metrics: dict[str, float], run: str = ""
     ) -> None:
-        """One report.
-
-        Args:
-            line: the number of its line.
-            step: name and value of what counts updates; None where the line names no such thing.
-            metrics: canonical name -> value.
-            run: the run's name where several stand side by side.
-        """
+        """One report; `step` is name and value of what counts updates, None where nothing does."""
         columns: tuple[str | None, ...] = tuple(metrics)
         values, place = list(metrics.values()), None
         if step is not None:

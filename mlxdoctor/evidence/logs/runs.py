@@ -171,8 +171,7 @@ class _Rows:
     def runs(self, marks: Sequence[int]) -> Iterator[tuple[NDArray[np.int64], int]]:
         """The runs: the places of their rows, and how many more say the same and are left out.
 
-        Args:
-            marks: lines at which a trainer announced that it starts, in order.
+        At the lines `marks`, in order, a trainer said that it starts.
         """
         # What goes on from row to row while one run lasts.
         clock = self.steps if np.isfinite(self.named).any() else self.epochs
@@ -221,7 +220,7 @@ class _Rows:
         latest = np.maximum.reduceat(_filled(clock, -np.inf), telling)[:-1]
         again = (clock[telling][1:] == clock[telling][:-1]) & (latest > times[1:])
         back = (times[1:] < times[:-1]) | again
-        if np.count_nonzero(back) > 1 and len(np.unique(times)) == len(times):
+        if np.count_nonzero(back) > 1 and len(set(times.tolist())) == len(times):
             # The rows of a table, which stand in another order.
             return
         for number in np.flatnonzero(back | marked).tolist():
@@ -256,10 +255,7 @@ class _Rows:
     ) -> int:
         """How many rows print once more what a run reported; 0 where one of them differs.
 
-        Args:
-            rows: places of rows before which the clock went back.
-            clock: of every row.
-            reported: role and time -> places of the run's rows.
+        Before `rows` the clock went back; `reported` is role and time -> places of the run's rows.
         """
         has_training = bool((self.roles[rows] == TRAIN).any())
         for count, place in enumerate(rows.tolist()):
@@ -275,10 +271,7 @@ class _Rows:
         return len(rows) if shows.any() or not has_training else 0
 
     def segment(
-        self,
-        chosen: NDArray[np.int64],
-        repeats: int,
-        announced: Sequence[tuple[int, int]],
+        self, chosen: NDArray[np.int64], repeats: int, announced: Sequence[tuple[int, int]]
     ) -> Segment:
         """The run of the chosen rows."""
         is_mark = np.array([shape.nature is Nature.MARK for shape in self.shapes])

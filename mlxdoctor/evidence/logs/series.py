@@ -65,12 +65,9 @@ class Segment:
             learning_rate, grad_norm, tokens_per_second, iterations_per_second,
             trained_tokens, peak_memory_gb, val_seconds, skipped and epoch; a metric
             that is none of these keeps its own name in snake case.
-        first_line: the first line with a value, from 1.
-        last_line: the last one.
         announced_iterations: how long the run was to be, where the log says so.
         axis: what `iterations` counts. "row" where the log names no iteration: the
             first report is 1, the next 2.
-        name: the run's name where the log holds several side by side.
         reports: how many rows it was made from.
         repeats: how many more there were that print the same once more, and were left out.
     """
@@ -191,8 +188,6 @@ class Notes:
         trainable: the line on trainable parameters.
         announced: (line, iterations) where a run said how long it is to be.
         run_marks: lines at which a trainer said that it starts.
-        saves: saves it reported.
-        failures: lines that say the run broke off.
         targetless: numbers of the lines that say a batch had nothing to learn.
         unvalidated: numbers of the lines that say that there is nothing to validate on.
         copied: numbers of the lines that say that the training rows are validated on.

@@ -171,10 +171,7 @@ def understand(texts: tuple[str, ...]) -> Words:
     )
     said = " ".join(text for place, text in enumerate(before) if place not in totals.values())
     return Words(
-        tuple(_of_split(before, names)),
-        counters,
-        totals,
-        _SENTENCE.search(said) is not None,
+        tuple(_of_split(before, names)), counters, totals, _SENTENCE.search(said) is not None
     )
 
 
@@ -289,14 +286,8 @@ def pattern(
 ) -> re.Pattern[str] | None:
     """A pattern for lines that look like this one, whose groups are the numbers that are kept.
 
-    Args:
-        line: as it stands in the log.
-        texts: what stands around its numbers once it is cleaned.
-        keep: the places of the numbers to be read.
-        fixed: place -> a number that must not change.
-
-    Returns:
-        None where the line was cleaned of more than the time it was written at.
+    The texts stand around its numbers once it is cleaned; those at the places `fixed` must not
+    change. None where the line was cleaned of more than the time it was written at.
     """
     parts = []
     for place, before in enumerate(texts[:-1]):
