@@ -73,11 +73,8 @@ def _stated(config: Any) -> tuple[Path | None, dict[str, Any]]:
         return None, {}
     values = config if isinstance(config, Mapping) else getattr(config, "__dict__", None)
     if not isinstance(values, Mapping):
-        raise InputError(
-            None,
-            f"{type(config).__name__} is no configuration",
-            "give a path, a mapping, or the arguments of mlx_lm.lora",
-        )
+        remedy = "give a path, a mapping, or the arguments of mlx_lm.lora"
+        raise InputError(None, f"{type(config).__name__} is no configuration", remedy)
     return None, dict(values)
 
 

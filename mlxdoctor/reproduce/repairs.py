@@ -88,9 +88,8 @@ def repaired(split: Split, what: Collection[str]) -> dict[int, Row | None]:
     if "leftovers" in what:
         others = named_rows(split, set(what) - {"leftovers"})
         named = [spoilt.leftover for spoilt in left_in(split, range(len(split.rows)))]
-        repairs |= {
-            place: mended(split.rows[place], split, named) for place in repairs.keys() - others
-        }
+        for place in repairs.keys() - others:
+            repairs[place] = mended(split.rows[place], split, named)
     return repairs
 
 
