@@ -18,11 +18,8 @@ from mlxdoctor.twin.settings import Settings
 STACKED = 2**20
 
 
-class Accumulated(NamedTuple):
-    """Batches since the last update: the weighted sum of gradients, and of the weights."""
-
-    gradient: Any
-    weight: mx.array
+#: Of the batches since the last update the weighted sum of gradients, and that of the weights.
+Accumulated = tuple[Any, mx.array]
 
 
 class StepOutput(NamedTuple):
@@ -68,13 +65,9 @@ def compile_step(
                 weight = supervised.astype(mx.float32)
                 gradient = tree_map(lambda array: array.astype(mx.float32) * weight, gradient)
             if before is not None:
-                # Named tuples come out of a compiled function as plain ones.
-                earlier = Accumulated(*before)
-                gradient = tree_map(mx.add, gradient, earlier.gradient)
-                weight = weight + earlier.weight
+                gradient, weight = tree_map(mx.add, gradient, before[0]), weight + before[1]
             if not is_update:
-                none = mx.array(0.0)
-                return StepOutput(value, supervised, none, Accumulated(gradient, weight))
+                return StepOutput(value, supervised, mx.array(0.0), (gradient, weight))
             divisor = mx.maximum(weight, 1.0)
             gradient = tree_map(
                 lambda total, old: (total / divisor).astype(old.dtype),
@@ -90,6 +83,7 @@ def compile_step(
         return StepOutput(value, supervised, norm, None)
 
     compiled = mx.compile(step, inputs=state, outputs=state)
+    # Named tuples come out of a compiled function as plain ones.
     return lambda *given: StepOutput(*compiled(*given))
 
 

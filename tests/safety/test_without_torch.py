@@ -21,7 +21,6 @@ print(torch.__name__)
 def said(folder: Path, what: str) -> str:
     package = folder / "torch"
     package.mkdir()
-    # It says that it was imported, and is good for nothing else.
     (package / "__init__.py").write_text(
         "import sys\n"
         "if not hasattr(sys, 'torch_was_imported') and 'mlx_lm.tokenizer_utils' in sys.modules:\n"
