@@ -106,7 +106,13 @@ def bisect(run: Run) -> Bisection:
     Raises:
         InputError: there are no numbered checkpoints, or none of them can be read.
     """
-    history = _history(run)
+    if (history := run.get(CheckpointHistory)) is None:
+        # PEFT keeps each checkpoint in a folder of its own, which discovery does not look for.
+        root = run.files.roots[0]
+        if not root.is_dir():
+            remedy = "name the folder that the run saved them in"
+            raise InputError(root, "is not a folder with checkpoints", remedy)
+        history = CheckpointHistory.read(root)
     config, base, log = run.get(TrainingConfig), run.get(BaseModel), run.get(TrainingLog)
     logged, verdicts = examine(history, config, base, log, run.progress)
     if all(verdict.save.problem for verdict in verdicts):
@@ -184,14 +190,3 @@ def best_of(
     rises = behaviours[last].losses - behaviours[place].losses
     is_clear = last != place and losses[last] > losses[place] and is_higher(rises)
     return Best(place, "measured", losses, len(behaviours[place].losses), is_clear)
-
-
-def _history(run: Run) -> CheckpointHistory:
-    if (history := run.get(CheckpointHistory)) is not None:
-        return history
-    root = run.files.roots[0]
-    if not root.is_dir():
-        remedy = "name the folder that the run saved them in"
-        raise InputError(root, "is not a folder with checkpoints", remedy)
-    # PEFT keeps each checkpoint in a folder of its own, which discovery does not look for.
-    return CheckpointHistory.read(root)

@@ -129,14 +129,7 @@ def _cost_of(
         # mlx-lm validates before the first iteration, every so many, and at the last.
         every = config.steps_per_eval or 200
         validations = len({1, iterations, *range(every, iterations + 1, every)})
-        seconds = predict_time(
-            iterations,
-            batch_size,
-            widths,
-            validation_batches=validations * batches,
-            trained=timed.trained,
-            validated=timed.validated,
-        )
+        seconds = predict_time(timed, iterations, batch_size, widths, validations * batches)
     return RunCost(
         peak=predicted.peak if measured is None else measured[2],
         memory=memory,

@@ -71,8 +71,11 @@ def convert(model: Any, settings: Settings) -> None:
     if settings.is_exact:
         _check_keys(model, parameters.get("keys") or ())
     is_dora = settings.fine_tune_type == "dora"
-    if is_dora:
-        _refuse_odd_bits(model)
+    for name, module in model.named_modules() if is_dora else ():
+        # mlx-lm's DoRALinear multiplies the packed width by 32 // bits, which is wrong here.
+        if isinstance(module, nn.QuantizedLinear) and 32 % module.bits:
+            problem = f"mlx-lm cannot put DoRA on {name}, which has {module.bits} bits a weight"
+            raise InputError(None, problem, "use lora, or a base of 4 or 8 bits")
     try:
         linear_to_lora_layers(model, settings.num_layers, parameters, use_dora=is_dora)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -147,11 +150,3 @@ def _check_keys(model: Any, keys: Sequence[str]) -> None:
         remedy = f"did you mean {close[0]!r}?" if close else "name them like self_attn.q_proj"
         problem = f"lora_parameters.keys has {unknown[0]!r}, which names no module of a layer"
         raise InputError(None, problem, remedy)
-
-
-def _refuse_odd_bits(model: Any) -> None:
-    # mlx-lm's DoRALinear multiplies the packed width by 32 // bits, which is wrong here.
-    for name, module in model.named_modules():
-        if isinstance(module, nn.QuantizedLinear) and 32 % module.bits:
-            problem = f"mlx-lm cannot put DoRA on {name}, which has {module.bits} bits a weight"
-            raise InputError(None, problem, "use lora, or a base of 4 or 8 bits")

@@ -156,6 +156,10 @@ class _Step:
         # their update are alive. With accumulation the sum of the batches before is held.
         accumulates = (self.config.grad_accumulation_steps or 1) > 1
         gradients = self.trained if accumulates else round(2 * self.trained / len(layers))
+        # Muon and SGD keep an array a parameter; SGD does so without momentum, too. Adafactor keeps
+        # a row and a column of each matrix.
+        arrays = {"muon": 1.0, "sgd": 1.0, "adafactor": 0.0 if self.is_full else 1 / self.rank}
+        kept_arrays = arrays.get((self.config.optimizer or "adam").lower(), 2.0)
         boundary = self.rows * self.tokens * self.number * self.hidden
         # The first trained layer's input has no gradient, and is not kept.
         activations = max(sum(kept) - 2 * boundary, 0)
@@ -165,7 +169,7 @@ class _Step:
         return {
             "weights": sum(tensor.nbytes for tensor in self.base.tensors.values()),
             "adapters": 0 if self.is_full else self.trained,
-            "optimiser": self._optimiser(),
+            "optimiser": round(kept_arrays * self.trained),
             "gradients": gradients,
             "activations": activations,
             "loss": self._around_the_loss(),
@@ -235,13 +239,6 @@ class _Step:
                 and name.rpartition(".")[0] not in self.base.quantized
             )
         return ADAPTER_NUMBER * (configured_parameters(self.config, self.base) or 0)
-
-    def _optimiser(self) -> int:
-        """Bytes of the optimiser's state, of the same precision as what is trained."""
-        # Muon and SGD keep an array a parameter; SGD does so without momentum, too. Adafactor keeps
-        # a row and a column of each matrix.
-        arrays = {"muon": 1.0, "sgd": 1.0, "adafactor": 0.0 if self.is_full else 1 / self.rank}
-        return round(arrays.get((self.config.optimizer or "adam").lower(), 2.0) * self.trained)
 
     def _kept_by(self, layer: list[_Matrix]) -> int:
         """Bytes that a trained layer keeps for its backward pass, without checkpointing."""
@@ -343,13 +340,7 @@ SPREAD = 0.1
 
 
 def predict_time(
-    iterations: int,
-    batch_size: int,
-    widths: Sequence[int],
-    *,
-    validation_batches: int,
-    trained: Sequence[TimedBatch],
-    validated: Sequence[TimedBatch],
+    timed: Timed, iterations: int, batch_size: int, widths: Sequence[int], validation_batches: int
 ) -> tuple[float, float, float]:
     """Seconds from the first iteration to the last on this machine: low, likeliest and high.
 
@@ -357,13 +348,13 @@ def predict_time(
     (the attention), none of them negative, as far as the lengths timed tell them apart.
 
     Args:
+        timed: training steps of one length or several, and batches of a validation.
         widths: inputs of each batch of an epoch; those of the validation are taken for alike.
         validation_batches: of all validations together.
-        trained: training steps of one length or several; not empty.
-        validated: batches of a validation; not empty.
     """
     from scipy.optimize import nnls
 
+    trained = timed.trained
     columns = np.array([_features(batch.rows, batch.tokens) for batch in trained])
     seconds = np.array([batch.seconds for batch in trained])
     # One length tells the part by tokens, two the constant besides, three the attention.
@@ -374,8 +365,8 @@ def predict_time(
     weights[used] = nnls(columns[:, used] / seconds[:, None], np.ones(len(seconds)))[0]
     misfit = float(np.sqrt(np.mean(np.square(columns @ weights / seconds - 1))))
     step = float(np.mean([_features(batch_size, tokens) @ weights for tokens in widths]))
-    fitted = sum(float(_features(batch.rows, batch.tokens) @ weights) for batch in validated)
-    validation = sum(batch.seconds for batch in validated) / fitted * step
+    validated = [float(_features(batch.rows, batch.tokens) @ weights) for batch in timed.validated]
+    validation = sum(batch.seconds for batch in timed.validated) / sum(validated) * step
     likely = iterations * step + validation_batches * validation
     spread = max(SPREAD, misfit)
     # Batches longer than those that were timed are told less well.
