@@ -179,17 +179,6 @@ def loss_of_neighbours(loss: LossFunction) -> LossFunction:
     return changed
 
 
-@cache
-def scaled_logits(factor: float) -> Call:
-    """The model's logits times a factor."""
-
-    def call(model: Any, inputs: mx.array) -> mx.array:
-        logits: mx.array = model(inputs) * factor
-        return logits
-
-    return call
-
-
 def probabilities(model: Any, inputs: mx.array) -> mx.array:
     """The model's probabilities, where logits belong."""
     return mx.softmax(model(inputs), axis=-1)

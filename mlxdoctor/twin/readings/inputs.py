@@ -57,8 +57,11 @@ def _of_logits(parts: Parts, call: Any) -> Parts:
 
 
 def _scaled(factor: float, code: str, how: str) -> Reading:
+    def scaled(model: Any, inputs: Any) -> Any:
+        return model(inputs) * factor
+
     def apply(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
-        return settings, _of_logits(parts, losses().scaled_logits(factor))
+        return settings, _of_logits(parts, scaled)
 
     fix = "Give the loss the logits as the model computes them."
     return Reading(code, f"of logits that are {how}", apply, fix)
