@@ -114,14 +114,14 @@ def notes(table: Bisection) -> Iterator[str]:
     rows = table.rows
     last = len(rows) - 1
     # The final file should be the same as the last numbered file.
-    copies = [
-        (row.path.name, rows[row.same_as].path.name)
+    copies = {
+        row.path.name: rows[row.same_as].path.name
         for place, row in enumerate(rows)
         if row.same_as is not None and (place, row.same_as) != (last, last - 1)
-    ]
+    }
     if copies:
-        names = some_of([name for name, _ in copies])
-        yield f"Files that are the same, byte for byte, as {copies[0][1]}: {names}."
+        first = next(iter(copies.values()))
+        yield f"Files that are the same, byte for byte, as {first}: {some_of(list(copies))}."
     if table.unmeasured:
         yield f"No model was run: {table.unmeasured}."
     else:

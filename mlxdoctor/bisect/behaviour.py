@@ -50,8 +50,7 @@ class Behaviour:
     """What one save does.
 
     Attributes:
-        losses: of the right answers, row by row, nats a token, float64 (rows,).
-        base_losses: the base model's on the same rows.
+        losses, base_losses: of the right answers, row by row, nats a token, float64 (rows,).
         collapsed: prompts answered with one token, a handful of them, or a loop; None where
             it could not be loaded.
         failure: why it could not be put on the base model; empty where it could.
@@ -110,10 +109,8 @@ def _own_fault(save: Behaviour) -> str:
     if not isfinite(save.loss):
         return "its answers' loss is not finite"
     if save.loss > save.base_loss and is_higher(save.losses - save.base_losses):
-        return (
-            f"its answers' loss is {save.loss:.3g}, worse than the base model's "
-            f"{save.base_loss:.3g}"
-        )
+        base = f"{save.base_loss:.3g}"
+        return f"its answers' loss is {save.loss:.3g}, worse than the base model's {base}"
     rate = save.collapsed
     if rate is not None and is_raised(rate):
         return f"it answers {rate.tuned} of {rate.prompts} prompts with a few tokens or a loop"
@@ -140,8 +137,7 @@ def is_higher(rises: Floats) -> bool:
 class SaveMeasure:
     """Puts saves on the base model one after the other; the base is loaded and asked once.
 
-    Attributes:
-        split: the split of its data that it measures on.
+    It measures on the `split` of its data.
 
     Raises:
         Missing: the base model or the data is not at hand, or models may not be run.
@@ -189,10 +185,9 @@ class SaveMeasure:
 
     def _collapsed(self, model: object) -> list[bool]:
         """Whether each prompt's answer, without the token that ends it, is collapsed."""
-        answers = answer(model, self._prompts, self._ends, MAX_TOKENS)
         return [
             collapse.is_collapsed([token for token in tokens if token not in self._ends])
-            for tokens in answers
+            for tokens in answer(model, self._prompts, self._ends, MAX_TOKENS)
         ]
 
 

@@ -31,8 +31,7 @@ class Best:
         how: its held-out loss was measured here, or is the validation loss in the log.
         losses: place -> the loss, nats a token, of every save that has one.
         rows: held-out rows that it was measured on; 0 for a log.
-        is_clear: whether the latest is worse than the best by more than chance; a log can't
-            tell.
+        is_clear: whether the latest is worse by more than chance; a log can't tell.
     """
 
     place: int
@@ -58,7 +57,6 @@ class Bisection:
         logged: the log at the saves; None where there is no usable one.
         split: the rows that losses were measured on; empty where no model was run.
         unmeasured: why no model was run; empty where one was.
-        best: the best of the good ones; None where nothing compares them.
     """
 
     rows: tuple[SaveVerdict, ...]
@@ -108,15 +106,19 @@ def bisect(run: Run) -> Bisection:
     Raises:
         InputError: there are no numbered checkpoints, or none of them can be read.
     """
-    history = _history(run)
+    if (history := run.get(CheckpointHistory)) is None:
+        # PEFT keeps each checkpoint in a folder of its own, which discovery does not look for.
+        root = run.files.roots[0]
+        if not root.is_dir():
+            remedy = "name the folder that the run saved them in"
+            raise InputError(root, "is not a folder with checkpoints", remedy)
+        history = CheckpointHistory.read(root)
     config, base, log = run.get(TrainingConfig), run.get(BaseModel), run.get(TrainingLog)
     logged, verdicts = examine(history, config, base, log, run.progress)
     if all(verdict.save.problem for verdict in verdicts):
-        raise InputError(
-            history.path,
-            f"has {len(verdicts)} checkpoints, none of which can be read; "
-            f"{verdicts[0].path.name} {verdicts[0].save.problem}",
-        )
+        why = f"{verdicts[0].path.name} {verdicts[0].save.problem}"
+        problem = f"has {len(verdicts)} checkpoints, none of which can be read; {why}"
+        raise InputError(history.path, problem)
     places = [
         place
         for place, verdict in enumerate(verdicts)
@@ -133,14 +135,15 @@ def bisect(run: Run) -> Bisection:
             unmeasured = str(reason)
     if seen:
         verdicts = _judged(verdicts, seen, places)
-    behaviours = {
-        place: seen[file]
-        for place, verdict in enumerate(verdicts)
-        if (file := place if verdict.same_as is None else verdict.same_as) in seen
-    }
+    behaviours = {place: seen[file] for place, file in enumerate(_files(verdicts)) if file in seen}
     validations = logged.validations if logged is not None else ()
     best = best_of(verdicts, behaviours if split in HELD_OUT else {}, validations)
     return Bisection(verdicts, behaviours, logged, split, unmeasured, best)
+
+
+def _files(verdicts: Sequence[SaveVerdict]) -> list[int]:
+    """Of each save the place of the first whose file is the same."""
+    return [i if each.same_as is None else each.same_as for i, each in enumerate(verdicts)]
 
 
 def _judged(
@@ -152,8 +155,7 @@ def _judged(
     faults = broken_of(seen)
     last_good = max(seen.keys() - faults.keys(), default=-1)
     judged = []
-    for place, verdict in enumerate(verdicts):
-        file = place if verdict.same_as is None else verdict.same_as
+    for file, verdict in zip(_files(verdicts), verdicts, strict=True):
         standing, flaws = verdict.standing, dict(verdict.flaws)
         if file in faults:
             standing = Standing.BROKEN
@@ -188,14 +190,3 @@ def best_of(
     rises = behaviours[last].losses - behaviours[place].losses
     is_clear = last != place and losses[last] > losses[place] and is_higher(rises)
     return Best(place, "measured", losses, len(behaviours[place].losses), is_clear)
-
-
-def _history(run: Run) -> CheckpointHistory:
-    if (history := run.get(CheckpointHistory)) is not None:
-        return history
-    root = run.files.roots[0]
-    if not root.is_dir():
-        remedy = "name the folder that the run saved them in"
-        raise InputError(root, "is not a folder with checkpoints", remedy)
-    # PEFT keeps each checkpoint in a folder of its own, which discovery does not look for.
-    return CheckpointHistory.read(root)

@@ -1,7 +1,6 @@
 """Before the hours are spent: would this run fail, does it fit, how long does it take?
 
-A configuration, its data and its base model are looked at as `diagnose` looks at a run, by the
-same checks. The function stands here, and loads the rest when it is called.
+A configuration, its data and its base model are looked at by the checks of `diagnose`.
 """
 
 from collections.abc import Mapping

@@ -53,14 +53,12 @@ def planned_config(file: Path | None, options: Mapping[str, Any]) -> TrainingCon
     if file is not None:
         config = TrainingConfig.read(_only_one(file) if file.is_dir() else file)
         if config.origin == "peft":
-            raise InputError(
-                file, "is a PEFT configuration", "name one with the keys of `mlx_lm.lora`"
-            )
+            remedy = "name one with the keys of `mlx_lm.lora`"
+            raise InputError(file, "is a PEFT configuration", remedy)
         return replace(config, values={**config.values, **stated})
     if not stated:
-        raise InputError(
-            None, "there is nothing to examine", "name a configuration, or --model and --data"
-        )
+        remedy = "name a configuration, or --model and --data"
+        raise InputError(None, "there is nothing to examine", remedy)
     config = TrainingConfig((), NO_FILE, stated, "mlx-lm")
     if config.describes_training:
         return config
@@ -125,8 +123,7 @@ def _advised(
         is_needed = change.key.rpartition(".")[2] in needed
         if not is_needed and (advised or change.advised_only):
             continue
-        fix = fix_for(change, config, needed)
-        if fix is not None:
+        if (fix := fix_for(change, config, needed)) is not None:
             for key, value in fix.after.items():
                 yield key, fix.before[key], value
     for finding in findings:

@@ -73,11 +73,8 @@ def _stated(config: Any) -> tuple[Path | None, dict[str, Any]]:
         return None, {}
     values = config if isinstance(config, Mapping) else getattr(config, "__dict__", None)
     if not isinstance(values, Mapping):
-        raise InputError(
-            None,
-            f"{type(config).__name__} is no configuration",
-            "give a path, a mapping, or the arguments of mlx_lm.lora",
-        )
+        remedy = "give a path, a mapping, or the arguments of mlx_lm.lora"
+        raise InputError(None, f"{type(config).__name__} is no configuration", remedy)
     return None, dict(values)
 
 
@@ -132,14 +129,7 @@ def _cost_of(
         # mlx-lm validates before the first iteration, every so many, and at the last.
         every = config.steps_per_eval or 200
         validations = len({1, iterations, *range(every, iterations + 1, every)})
-        seconds = predict_time(
-            iterations,
-            batch_size,
-            widths,
-            validation_batches=validations * batches,
-            trained=timed.trained,
-            validated=timed.validated,
-        )
+        seconds = predict_time(timed, iterations, batch_size, widths, validations * batches)
     return RunCost(
         peak=predicted.peak if measured is None else measured[2],
         memory=memory,

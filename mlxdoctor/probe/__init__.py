@@ -1,8 +1,4 @@
-"""What one training step of a user's own trainer does, measured and judged.
-
-The functions stand here, and load the rest when they are called, so that `mlxdoctor.probe` is the
-function wherever it is imported from, and importing it costs nothing.
-"""
+"""What one training step of a user's own trainer does; importing the functions loads nothing."""
 
 from __future__ import annotations
 
@@ -32,9 +28,7 @@ def probe(  # noqa: PLR0917 the order is the one in which a training script has 
 ) -> ProbeResult:
     """Make training steps, measure them, and hand the model back as it was.
 
-    It costs a forward pass, a forward and a backward pass, one more of both where the batch has
-    rewards, and for each step one more of both and a forward pass; arrays are shared, not copied,
-    so that memory is that of training.
+    Arrays are shared, not copied, so that memory is that of training.
 
     Args:
         model: as it is when training begins: frozen, adapter attached.

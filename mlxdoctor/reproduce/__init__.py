@@ -1,9 +1,6 @@
 """Experiments: make a failed run again, change one thing, and compare.
 
-from mlxdoctor.api import diagnose
-from mlxdoctor.reproduce import reproduce
-
-confirmed = reproduce(diagnose([run]), Path("reports/run/reproduction"), minutes=10)
+    confirmed = reproduce(diagnose([run]), Path("reports/run/reproduction"), minutes=10)
 
 `observe` makes a run again with one change, and looks at what came out. `changes` says which change
 a cause asks for, `rules` how it is judged. `investigate` tries the causes in turn.
@@ -58,8 +55,7 @@ def reproduce(
         causes: ids to try besides the leading ones.
         seeds: how many seeds at most; two thirds of them have to agree.
         iterations: of each rerun; by default past the onset of the failure.
-        minutes: after which no experiment goes on, and by which reruns are shortened; None:
-            no limit.
+        minutes: after which no experiment goes on, and by which reruns are shortened.
 
     Returns:
         The report with `experiments` and confirmations; unchanged where the run did not fail
@@ -125,8 +121,7 @@ def _folded(
     ]
     tried.sort(key=lambda verdict: _ORDER[verdict.verdict])
     diagnosis = _diagnosis(report, rulings, causes)
-    fix = _fix(report, diagnosis, rulings)
-    experiments = (*tried, *reruns)
+    fix, experiments = _fix(report, diagnosis, rulings), (*tried, *reruns)
     shown = as_seen_here(replace(report, diagnosis=diagnosis, fix=fix, experiments=experiments))
     return shown if report.run.options.with_text else without_text(shown, texts_of(report.run))
 
@@ -135,8 +130,8 @@ def _diagnosis(
     report: RunReport, rulings: Mapping[str, Ruling], causes: Mapping[str, Cause]
 ) -> tuple[Diagnosed, ...]:
     diagnosis = [
-        replace(diagnosed, confirmation=rulings[diagnosed.cause.id].verdict)
-        if diagnosed.cause.id in rulings
+        replace(diagnosed, confirmation=ruling.verdict)
+        if (ruling := rulings.get(diagnosed.cause.id)) is not None
         else diagnosed
         for diagnosed in report.diagnosis
     ]

@@ -42,7 +42,7 @@ class Failure:
     Attributes:
         seeds: those that are tried, the run's own first.
         usual: key -> the range of values that is usual for the run's model.
-        coverage: what the diagnosis knows of each cause, by its id.
+        coverage: by the cause's id.
         least: iterations that show the failure at the least; 0: as the onset and the limits say.
     """
 
@@ -91,9 +91,7 @@ class Failure:
 
     def fixes(self, config: TrainingConfig, cause: Cause) -> list[Fix]:
         """The change: as the report advises it, as it stands, to the usual range, well into it."""
-        speaking = [
-            finding for finding in self.findings if cause.weights.get(finding.code, 0.0) > 0
-        ]
+        speaking = [each for each in self.findings if cause.weights.get(each.code, 0.0) > 0]
         factor = cause.change.value if cause.change is not None else 1
         inner = {
             key: (min(low * factor, high), max(high / factor, low))
@@ -127,8 +125,8 @@ class Bench:
     """Where reruns are made and written down, each once.
 
     Attributes:
-        trials: the notebook: every rerun, in the order in which it was asked for. The one
-            thing that grows, so that what was seen survives an experiment that is cut short.
+        trials: every rerun, in the order in which it was asked for: it grows, so that what was seen
+            survives an experiment that is cut short.
     """
 
     lab: Laboratory
@@ -162,8 +160,7 @@ class Bench:
     def shortened(self) -> "Bench":
         """The same bench, its reruns no longer than the time for all of them allows.
 
-        What a step and an examination take is measured by a trial of a few iterations; it raises
-        as `rerun`.
+        A trial of a few iterations shows what a step and an examination take; it raises as `rerun`.
         """
         failure = self.failure
         least = max(LEAST, failure.onset or 0, failure.least)

@@ -1,9 +1,7 @@
-"""What to change for a cause, and how to judge it: cured by the change, or re-created by a fault.
+"""What to change for a cause: where a run fails as recorded, what should cure it (`try_cure`).
 
-causes.toml says which change, rows or faults these are. Where a run fails as recorded, `try_cure`
-changes one thing, which has to cure it in most seeds, where an irrelevant change does not. Where
-the reference trainer is sound, `try_injection` puts the fault in, which has to bring the same
-failure back.
+Where the reference trainer is sound, the fault put into it has to bring the same failure back
+(`try_injection`). causes.toml says which change, rows or faults these are.
 """
 
 from dataclasses import dataclass, replace
@@ -28,6 +26,7 @@ from mlxdoctor.reproduce.rules import (
     Trials,
     judge_change,
     judge_injection,
+    needed,
     undecided,
 )
 from mlxdoctor.twin.faults import FAULTS
@@ -82,16 +81,16 @@ def try_cure(bench: Bench, cause: Cause, question: Question, plain: Trials) -> R
     def is_cured(seed: int, seen: Observation) -> bool:
         return question.is_cured(plain[seed], seen, cure.better)
 
+    alike: Trials = {}
     for change in cure.changes:
         # Where another change is left to try, one failure is enough.
         screen = change is not cure.changes[-1]
         changed = bench.until_decided(change, failing, question, cause.id, is_cured, screen=screen)
-        ruling = judge_change(question, plain, {}, changed, cure.better, what=change.label)
-        if ruling.verdict == "confirmed":
+        if sum(map(is_cured, changed, changed.values())) >= needed(question.seeds):
             alike = {seed: bench.observe(cure.placebo, seed, question) for seed in changed}
-            words = {"what": change.label, "irrelevant": cure.placebo.label[len(_PLACEBO) :]}
-            ruling = judge_change(question, plain, alike, changed, cure.better, **words)
             break
+    words = {"what": change.label, "irrelevant": cure.placebo.label.removeprefix(_PLACEBO)}
+    ruling = judge_change(question, plain, alike, changed, cure.better, **words)
     is_gone = not any(map(question.shows, changed.values()))
     if ruling.verdict == "refuted" and cure.leaves_open and (is_gone or cure.better is None):
         why, wanted = cure.leaves_open
@@ -200,7 +199,6 @@ def try_injection(bench: Bench, cause: Cause, question: Question, plain: Trials)
     failure = bench.failure
     if not cause.inject or (restores and failure.fixes(bench.lab.recipe.config, cause)):
         return None
-
     rulings: list[Ruling] = []
     for fault in (FAULTS[name] for name in cause.inject):
         # What the findings show first, and then the severest.
@@ -226,7 +224,5 @@ def try_injection(bench: Bench, cause: Cause, question: Question, plain: Trials)
 def padding_shown(failure: Failure) -> tuple[int, ...]:
     """The padding tokens that were learned, as the findings tell."""
     # A note tells of the one padding token that mlx-lm trains after each row.
-    errors = (
-        finding.measured for finding in failure.findings if finding.severity is not Severity.INFO
-    )
-    return tuple(token for each in errors if isinstance(token := each.get("pad_id"), int))
+    errors = [each for each in failure.findings if each.severity is not Severity.INFO]
+    return tuple(pad for each in errors if isinstance(pad := each.measured.get("pad_id"), int))

@@ -34,8 +34,7 @@ def candidates(
 ) -> list[Diagnosed]:
     """The causes to try: those asked for, the leading ones, and their rivals, best first.
 
-    A rival is a cause that shares a symptom and whose change restores a known value: what
-    lowers the rate cures a scale that is too large just as well.
+    A rival shares a symptom, and its change restores a known value.
     """
     ranked = {listed.cause.id: listed for listed in rank(failure.outcomes, load_causes())}
     leading = diagnosis[:CAUSES]
@@ -139,7 +138,7 @@ def _without_rerun(failure: Failure, cause: Cause) -> Ruling | None:
     # The finding that a rerun could show and that speaks for the cause most.
     checks = {check.name for check in symptom_checks()}
     codes = [code for code in cause.weights if code.split(".", 1)[0] in checks]
-    likeliest = max(codes, key=lambda code: cause.weights[code], default="")
+    likeliest = max(codes, key=cause.weights.__getitem__, default="")
     wanted = f"a finding such as {likeliest}, which this run does not have"
     reason = "none of the symptoms that a rerun could show is one of this cause"
     return undecided(reason, wanted if likeliest else _REMEDY)
@@ -205,11 +204,10 @@ def _out_of_time(
 def resolve(rulings: Mapping[str, Ruling], causes: Sequence[Diagnosed]) -> dict[str, Ruling]:
     """The verdicts of reruns, with one cause confirmed at the most.
 
-    A smaller step cures a scale that is too large, and a smaller scale a rate that is too
-    high: where a change that restores a known value (`set`) cures, one that only makes a
-    value smaller or larger says nothing of its own. Otherwise the fault that re-creates more
-    of the failure is the cause; and where that does not tell them apart the evidence of the
-    run itself has to, by a margin.
+    A smaller step cures a scale that is too large, and a smaller scale a rate that is too high:
+    where a change that restores a known value (`set`) cures, one that only makes a value smaller or
+    larger says nothing. Otherwise the fault that re-creates more of the failure is the cause; and
+    where that does not tell them apart the evidence of the run itself has to, by a margin.
     """
     tried = {listed.cause.id: listed for listed in causes}
     resolved = dict(rulings)

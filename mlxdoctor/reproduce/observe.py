@@ -58,9 +58,6 @@ class Change:
     """What is different in one rerun.
 
     Attributes:
-        kind: as recorded; a trial, a few iterations of that, for the time they take; a placebo
-            (another order of the rows, or rows left out at random); one change of the
-            configuration; the data repaired; or a fault put into the trainer.
         values: the configuration to train with; None: as recorded.
         fault: what is put into the trainer or the rows; None: nothing.
         fix: the change of the configuration, as the report shows it; None where it is none.
@@ -85,7 +82,6 @@ class Observation:
             token, masked correctly whatever the trainer did; None without such rows.
         loss: likewise of the rerun's model; NaN where it gives none.
         losses: as the trainer saw them, at `iterations`, nats a token.
-        samples: the first few answers, their texts cut off.
         seconds: training and examination together.
         step_seconds: of the median step of training.
     """
@@ -108,8 +104,7 @@ class Observation:
 def rerun(lab: Laboratory, change: Change, seed: int) -> Observation:
     """Make the run again with one change and one seed, and examine what came out.
 
-    The observation is kept in a file, and read from there the next time; whatever else the rerun
-    writes is removed.
+    The observation is kept in a file, and read from there the next time.
 
     Raises:
         InputError: training is not possible with this change.
@@ -117,7 +112,7 @@ def rerun(lab: Laboratory, change: Change, seed: int) -> Observation:
     """
     work = lab.folder / WORK
     settings = lab.recipe.settings(work / "run", change.iterations, seed, change.values)
-    fault = change.fault.id if change.fault is not None else None
+    fault = change.fault and change.fault.id
     facts = {
         "version": VERSION,
         "kind": change.kind,
@@ -221,21 +216,15 @@ def examined(folder: Path, *, base: Path, data: Path) -> Observation:
         held_out[which] = mean.value if mean.rows else None
     generations = run.get(Generations)
     items = generations.items[:SAMPLES] if generations is not None else ()
-    return Observation(
-        findings=tuple(
-            (finding.code, finding.severity.value)
-            for outcome in outcomes
-            for finding in outcome.findings
-            if finding.severity is not Severity.INFO
-        ),
-        base_loss=held_out["base"],
-        loss=held_out["tuned"],
-        samples=tuple(
-            SampleAnswer(
-                item.prompt[:SAMPLE_LENGTH],
-                item.base[:SAMPLE_LENGTH] if item.base is not None else None,
-                item.tuned[:SAMPLE_LENGTH],
-            )
-            for item in items
-        ),
-    )
+    cut = slice(SAMPLE_LENGTH)
+    samples = [
+        SampleAnswer(each.prompt[cut], each.base and each.base[cut], each.tuned[cut])
+        for each in items
+    ]
+    findings = [
+        (finding.code, finding.severity.value)
+        for outcome in outcomes
+        for finding in outcome.findings
+        if finding.severity is not Severity.INFO
+    ]
+    return Observation(tuple(findings), held_out["base"], held_out["tuned"], samples=tuple(samples))

@@ -16,7 +16,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.dataset import Dataset, Pair, Row, Split
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.measure.text.leftovers import Leftover, left_in, leftovers
-from mlxdoctor.models.load import load_tokenizer
+from mlxdoctor.models.load import end_tokens, load_tokenizer
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.batches import Batches
 from mlxdoctor.twin.faults import fault
@@ -88,9 +88,8 @@ def repaired(split: Split, what: Collection[str]) -> dict[int, Row | None]:
     if "leftovers" in what:
         others = named_rows(split, set(what) - {"leftovers"})
         named = [spoilt.leftover for spoilt in left_in(split, range(len(split.rows)))]
-        repairs |= {
-            place: mended(split.rows[place], split, named) for place in repairs.keys() - others
-        }
+        for place in repairs.keys() - others:
+            repairs[place] = mended(split.rows[place], split, named)
     return repairs
 
 
@@ -138,10 +137,10 @@ def ends_of(base: Path) -> tuple[int, ...]:
     """
     tokenizer = Tokenizer.read(base)
     own = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
-    ends = (*own, *tokenizer.eos_token_ids, *BaseModel.read(base).eos_token_ids)
+    ends = (*own, *end_tokens(tokenizer, BaseModel.read(base)))
     if not ends:
         raise InputError(base, "names no token that ends an answer", "add eos_token to it")
-    return tuple(dict.fromkeys(ends))
+    return ends
 
 
 def is_ended(row: TokenRow, ends: Collection[int], limit: int) -> bool:

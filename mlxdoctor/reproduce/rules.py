@@ -104,7 +104,7 @@ class Ruling:
     Attributes:
         reason: why, and what would decide it where it is open, as a sentence without its stop.
         strength: how much of the failure is explained, 0 to 1.
-        fix: the change of the configuration that was tried, if that is what was.
+        fix: the change of the configuration, if that is what was tried.
     """
 
     verdict: Confirmation
@@ -202,10 +202,9 @@ def judge_change(
         better: the share of the held-out loss that it must take away; see `Cure`.
         what, irrelevant: the change and the placebo, in words.
     """
-    pairs = {seed: one for seed, one in changed.items() if seed in plain}
-    cured = sum(question.is_cured(plain[seed], rerun, better) for seed, rerun in pairs.items())
+    cured = sum(question.is_cured(plain[seed], rerun, better) for seed, rerun in changed.items())
     enough, more_seeds = needed(question.seeds), f"more seeds (--seeds {2 * question.seeds})"
-    cures = f"{what} cures it with {cured} of {len(pairs)} seeds"
+    cures = f"{what} cures it with {cured} of {len(changed)} seeds"
     if cured < enough:
         return undecided(f"{cures}, {enough} are needed", more_seeds) if cured else refuted(cures)
     by_chance = sum(

@@ -2,7 +2,8 @@
 
 mlx-lm imports transformers for its tokenizers, and transformers imports PyTorch where that is
 installed, of which neither has any use here. It takes ten seconds on a machine that needs seven
-for the whole diagnosis of a 135 M model.
+for the whole diagnosis of a 135 M model. Some versions of transformers also list the files of every
+package that is installed, to know a few by the names of their distributions: four seconds there.
 """
 
 import importlib.util
@@ -20,6 +21,13 @@ def leave_torch_out() -> None:
     """
     if "transformers" not in sys.modules and "torch" not in sys.modules:
         sys.meta_path.insert(0, _Finder())
+
+
+class _OwnNames(dict[str, list[str]]):
+    """Package -> the names of its distributions, taken for the package's own."""
+
+    def __missing__(self, package: str) -> list[str]:
+        return [package]
 
 
 class _Finder:
@@ -42,6 +50,9 @@ def _hide_torch_in(loader: Any) -> None:
         if "torch" in sys.modules:
             execute(module)
             return
+        from importlib import metadata
+
+        listing, metadata.packages_distributions = metadata.packages_distributions, _OwnNames
         # What stands for a module as None can't be imported, and is not found either.
         sys.modules["torch"] = None  # type: ignore[assignment]
         try:
@@ -52,5 +63,6 @@ def _hide_torch_in(loader: Any) -> None:
                 is_available()
         finally:
             del sys.modules["torch"]
+            metadata.packages_distributions = listing
 
     loader.exec_module = exec_module

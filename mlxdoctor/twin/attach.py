@@ -69,10 +69,13 @@ def convert(model: Any, settings: Settings) -> None:
     """
     parameters = dict(settings.lora_parameters or {})
     if settings.is_exact:
-        _check_keys(model, parameters.get("keys"))
+        _check_keys(model, parameters.get("keys") or ())
     is_dora = settings.fine_tune_type == "dora"
-    if is_dora:
-        _refuse_odd_bits(model)
+    for name, module in model.named_modules() if is_dora else ():
+        # mlx-lm's DoRALinear multiplies the packed width by 32 // bits, which is wrong here.
+        if isinstance(module, nn.QuantizedLinear) and 32 % module.bits:
+            problem = f"mlx-lm cannot put DoRA on {name}, which has {module.bits} bits a weight"
+            raise InputError(None, problem, "use lora, or a base of 4 or 8 bits")
     try:
         linear_to_lora_layers(model, settings.num_layers, parameters, use_dora=is_dora)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -81,11 +84,7 @@ def convert(model: Any, settings: Settings) -> None:
 
 
 def load_adapter(model: Any, path: Path, *, strict: bool) -> None:
-    """Start from the weights of a saved adapter.
-
-    Args:
-        strict: whether names and shapes must be the trainable parameters' own; mlx-lm
-            skips what does not fit without a word.
+    """Start from the weights of a saved adapter; only where not `strict` may some not fit.
 
     Raises:
         InputError: the file cannot be read, or does not fit.
@@ -103,13 +102,12 @@ def load_adapter(model: Any, path: Path, *, strict: bool) -> None:
 def _require_same(
     path: Path, stored: Mapping[str, mx.array], wanted: Mapping[str, mx.array]
 ) -> None:
-    shared = sorted(wanted.keys() & stored.keys())
     differences = {
         "tensors are missing": sorted(wanted.keys() - stored.keys()),
         "do not belong to this run": sorted(stored.keys() - wanted.keys()),
         "have another shape": [
             f"{name} {stored[name].shape} for {wanted[name].shape}"
-            for name in shared
+            for name in sorted(wanted.keys() & stored.keys())
             if stored[name].shape != wanted[name].shape
         ],
     }
@@ -119,28 +117,22 @@ def _require_same(
         if names
     ]
     if parts:
-        raise InputError(
-            path,
-            "does not fit this run: " + "; ".join(parts),
-            "resume with the model, layers, keys and rank it was saved with",
-        )
+        remedy = "resume with the model, layers, keys and rank it was saved with"
+        raise InputError(path, "does not fit this run: " + "; ".join(parts), remedy)
 
 
-def recompute_activations(layers: Sequence[Any]) -> None:
-    """Checkpoint the gradients of these layers."""
-    for layer in layers:
-        call_through(layer, partial(_recomputed, layer))
-
-
-def _recomputed(layer: Any, call: Call, *arguments: Any, **options: Any) -> Any:
-    return nn.utils.checkpoint(layer, call)(*arguments, **options)
+def recompute_activations(layer: Any) -> None:
+    """Checkpoint the gradients of a layer."""
+    call_through(
+        layer,
+        lambda call, *given, **named: nn.utils.checkpoint(layer, call)(*given, **named),
+    )
 
 
 def call_through(module: Any, around: Call) -> None:
     """Let calls of a module go through `around`, which gets its own call before the arguments.
 
-    It gets a subclass of its own class, so that others of that class in the same process are not
-    changed.
+    It gets a class of its own, so that others of its class are not changed.
     """
     kind = type(module)
 
@@ -150,9 +142,7 @@ def call_through(module: Any, around: Call) -> None:
     module.__class__ = type(kind.__name__, (kind,), {"__call__": call})
 
 
-def _check_keys(model: Any, keys: Any) -> None:
-    if keys is None:
-        return
+def _check_keys(model: Any, keys: Sequence[str]) -> None:
     known = {name for owner in (model, *model.layers) for name, _ in owner.named_modules() if name}
     unknown = [str(key) for key in keys if key not in known]
     if unknown:
@@ -160,11 +150,3 @@ def _check_keys(model: Any, keys: Any) -> None:
         remedy = f"did you mean {close[0]!r}?" if close else "name them like self_attn.q_proj"
         problem = f"lora_parameters.keys has {unknown[0]!r}, which names no module of a layer"
         raise InputError(None, problem, remedy)
-
-
-def _refuse_odd_bits(model: Any) -> None:
-    # mlx-lm's DoRALinear multiplies the packed width by 32 // bits, which is wrong here.
-    for name, module in model.named_modules():
-        if isinstance(module, nn.QuantizedLinear) and 32 % module.bits:
-            problem = f"mlx-lm cannot put DoRA on {name}, which has {module.bits} bits a weight"
-            raise InputError(None, problem, "use lora, or a base of 4 or 8 bits")

@@ -1,11 +1,7 @@
-"""Rows into batches: which rows, in which order, how wide.
-
-`exact_batches` and `parity_batches` give the two makers of a run, that of training and
-that of validation.
-"""
+"""Rows into batches: which rows, in which order, how wide."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import NamedTuple
 
@@ -47,6 +43,13 @@ class Batches(NamedTuple):
     train: Callable[[Sequence[TokenRow]], Iterator[Batch]]
     evaluation: Callable[[Sequence[TokenRow], int], Iterator[Batch]]
 
+    def map(self, change: Callable[[Batch], Batch]) -> "Batches":
+        """The same with every batch changed."""
+        return Batches(
+            lambda rows: map(change, self.train(rows)),
+            lambda rows, count: map(change, self.evaluation(rows, count)),
+        )
+
 
 def padded_width(longest: int, limit: int) -> int:
     """Columns for a batch whose longest row has `longest` tokens; at most `limit`."""
@@ -66,13 +69,25 @@ def collate(rows: Sequence[TokenRow], indices: Sequence[int], limit: int) -> Bat
     return Batch(tokens, spans, tuple(indices))
 
 
+def doubled(batch: Batch, limit: int) -> Batch:
+    """The batch as wide as one of a few widths, each twice the one before, and at most `limit`.
+
+    Every width is compiled anew, which takes the processor half a second for 30 layers: on a GPU
+    longer than the padding.
+    """
+    width = WIDTH_STEP
+    while width < batch.tokens.shape[1] - 1:
+        width *= 2
+    added = max(min(width + 1, limit) - batch.tokens.shape[1], 0)
+    return replace(batch, tokens=np.pad(batch.tokens, ((0, 0), (0, added))))
+
+
 def exact_order(
     rows: Sequence[TokenRow], batch_size: int, limit: int, seed: Sequence[int]
 ) -> list[list[int]]:
     """One pass over all rows in batches of rows of like length, in random order.
 
-    Rows that are padded to the same width are mixed at random, so that the batches of
-    two passes differ; the last batch of the longest rows may be smaller.
+    Rows of one width are mixed at random; the last batch of the longest rows may be smaller.
     """
     generator = np.random.default_rng(seed)
     shuffled = generator.permutation(len(rows))
@@ -125,6 +140,6 @@ def parity_batches(settings: Settings) -> Batches:
 
     def evaluation(rows: Sequence[TokenRow], batches: int) -> Iterator[Batch]:
         # mlx-lm draws the order of all batches even where it looks at a few.
-        yield from islice(one_pass(rows, "validation"), None if batches == -1 else batches)
+        return islice(one_pass(rows, "validation"), None if batches == -1 else batches)
 
     return Batches(train, evaluation)

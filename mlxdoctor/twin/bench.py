@@ -16,7 +16,7 @@ from mlxdoctor.safety.time_budget import Pace
 from mlxdoctor.twin.levels import EXACT, Level, Recorded, What
 from mlxdoctor.twin.parts import Parts
 from mlxdoctor.twin.readings import Reading
-from mlxdoctor.twin.rerun import AsConfigured, deadline_of, says_how
+from mlxdoctor.twin.rerun import AsConfigured, deadline_of, in_few_widths, says_how
 from mlxdoctor.twin.settings import Settings
 from mlxdoctor.twin.token_rows import TokenRow
 
@@ -88,7 +88,7 @@ class Bench:
     tokenizer: Any
     deadline: float
     is_cut: bool = False
-    _measured: list[tuple[Ground, tuple[Level, ...]]] = field(default_factory=list)
+    _measured: dict[int, tuple[Ground, tuple[Level, ...]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, run: RunView, recorded: Recorded) -> "Bench":
@@ -99,8 +99,7 @@ class Bench:
         if not says_how(run):
             # Validations alone can be computed again.
             recorded = replace(recorded, reports=())
-        ground = Ground(usual.settings, usual.parts)
-        return cls(models, recorded, ground, usual.tokenizer, deadline)
+        return cls(models, recorded, Ground(usual.settings, usual.parts), usual.tokenizer, deadline)
 
     @property
     def is_late(self) -> bool:
@@ -115,16 +114,13 @@ class Bench:
     def validations(self, ground: Ground) -> tuple[Level, ...]:
         """The validations before and after training, as far as they were recorded."""
         ground = ground.shape or ground
-        for measured, levels in self._measured:
-            if measured is ground:
-                return levels
-        self._measured.append((ground, tuple(self._validated(ground))))
-        return self._measured[-1][1]
+        if id(ground) not in self._measured:
+            self._measured[id(ground)] = ground, tuple(self._validated(ground))
+        return self._measured[id(ground)][1]
 
     def _validated(self, ground: Ground) -> Iterator[Level]:
         recorded, after = self.recorded, self.recorded.after
-        rows = ground.parts.encode(ground.settings, self.tokenizer)
-        if not rows.valid:
+        if not ground.parts.encode(ground.settings, self.tokenizer).valid:
             return
         if recorded.before is not None:
             mean, error = self.before(ground)
@@ -155,8 +151,7 @@ class Bench:
         if recorded is None or "tuned" not in self.models.names:
             return
         rows = ground.parts.encode(ground.settings, self.tokenizer).train
-        model = self.models.select("tuned")
-        mean, error = self._loss(model, ground, over=rows)
+        mean, error = self._loss(self.models.select("tuned"), ground, over=rows)
         tolerance = max(SAME, ERRORS * error) + recorded.drift
         if math.isfinite(mean + tolerance):
             yield Level("trained", recorded.iteration, recorded.after, mean, tolerance)
@@ -212,7 +207,9 @@ class Bench:
         from mlxdoctor.twin.prepared import prepared
 
         try:
-            start = prepared(ground.settings, ground.parts)
+            # What a reading does may depend on the padding.
+            parts = in_few_widths(ground.parts) if ground is self.usual else ground.parts
+            start = prepared(ground.settings, parts)
             pace = Pace(reports[0][1], self.deadline)
             losses = first_losses(start, reports[-1][1], pace.is_over)
         except InputError:

@@ -5,8 +5,7 @@
     train(faulty, parts=parts)
     fault.finish(Path(faulty.adapter_path), faulty, fault.severities[0])
 
-Inject into settings in parity mode where a run is to fail as it did under mlx-lm: exact
-mode refuses or skips some of what goes wrong.
+In parity mode a run fails as under mlx-lm: exact mode refuses or skips some of what goes wrong.
 """
 
 import sys
@@ -23,7 +22,7 @@ import numpy as np
 from mlxdoctor.evidence.adapter import ADAPTER_LEAVES
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.twin.attach import call_through, convert, trained_layers, unfreeze
-from mlxdoctor.twin.batches import Batch, Batches
+from mlxdoctor.twin.batches import Batch
 from mlxdoctor.twin.masked_loss import loss_without, shifted_loss
 from mlxdoctor.twin.parts import Parts
 from mlxdoctor.twin.prepared import parts_of
@@ -43,17 +42,15 @@ Afterwards = Callable[[Path, Settings, Any], None]
 class Fault:
     """One fault, to be put into a sound run.
 
-    A fault of the settings or of the data changes the settings, so that the run's
-    configuration shows it as its owner's would; a fault of the trainer changes the parts,
-    and the configuration goes on saying what was meant.
+    A fault of the settings or of the data changes the settings, so that the run's configuration
+    shows it; a fault of the trainer changes the parts, and the configuration says what was meant.
 
     Attributes:
-        id: its name.
         cause: the id of the root cause in `causes.toml`.
-        severities: mild to severe; what they mean is said where it is put in.
+        severities: mild to severe.
         apply: changes the settings or the parts; writes at most altered data or an altered
-            base model, to a folder beside `settings.adapter_path`. By default it changes nothing.
-        afterwards: changes the files that a run wrote; by default none.
+            base model, to a folder beside `settings.adapter_path`.
+        afterwards: changes the files that a run wrote.
     """
 
     id: str
@@ -69,8 +66,7 @@ class Fault:
 
         Args:
             settings: of a sound run.
-            severity: one of `severities`, or another value of their kind; the most severe
-                by default.
+            severity: one of `severities`, or of their kind; the most severe by default.
             parts: of the sound run, where they are not the mode's own.
         """
         chosen = self.severities[-1] if severity is None else severity
@@ -128,29 +124,19 @@ def prompt_in_loss(settings: Settings, parts: Parts, severity: Any) -> tuple[Set
 def supervised_padding(parts: Parts, token: int, width: int) -> Parts:
     """Parts whose batches are filled up with a token, every place of which is supervised.
 
-    Args:
-        parts: the trainer's.
-        token: the id of what rows are filled up with.
-        width: tokens of every row at least; a wider batch keeps its width.
+    A batch is as wide as `width` at the least.
     """
 
     def filled(batch: Batch) -> Batch:
         wide = max(width, batch.tokens.shape[1])
         tokens = np.full((len(batch.tokens), wide), token, np.int32)
-        for place, (row, (_, length)) in enumerate(zip(batch.tokens, batch.spans, strict=True)):
-            tokens[place, :length] = row[:length]
+        for filled_up, row, (_, length) in zip(tokens, batch.tokens, batch.spans, strict=True):
+            filled_up[:length] = row[:length]
         spans = batch.spans.copy()
         spans[:, 1] = wide
         return Batch(tokens, spans, batch.indices)
 
-    def batches(settings: Settings) -> Batches:
-        made = parts.batches(settings)
-        return Batches(
-            lambda rows: map(filled, made.train(rows)),
-            lambda rows, count: map(filled, made.evaluation(rows, count)),
-        )
-
-    return replace(parts, batches=batches)
+    return replace(parts, batches=lambda settings: parts.batches(settings).map(filled))
 
 
 @fault("end-token-padding", "end-token-flood", 96, 160, 256)
@@ -246,8 +232,7 @@ def edits(
 ) -> Callable[[Edit], Fault]:
     """Makes a fault of a change of the adapter's and every checkpoint's weights.
 
-    Args:
-        apply: changes the run before as well.
+    It may change the run before as well.
     """
 
     def made(change: Edit) -> Fault:
@@ -272,12 +257,7 @@ def zeroed(weights: Weights, what: Any) -> Weights:
     return {k: mx.zeros_like(v) if k in chosen else v for k, v in weights.items()}
 
 
-@edits(
-    "base-trained-along",
-    "base-weights-changed",
-    *not_frozen.severities,
-    apply=not_frozen.apply,
-)
+@edits("base-trained-along", not_frozen.cause, *not_frozen.severities, apply=not_frozen.apply)
 def adapter_alone(weights: Weights, what: Any) -> Weights:
     """As base-not-frozen, and the adapter alone is saved."""
     del what

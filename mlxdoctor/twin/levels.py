@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Literal
 
 from mlxdoctor.evidence.config import TrainingConfig
@@ -28,9 +28,6 @@ class Level:
     Attributes:
         what: the validation before the first update, a report on training, the validation after
             the last, or the last reports on training.
-        iteration: of the report.
-        recorded: by the log.
-        computed: from base, rows and configuration.
         tolerance: by which they may differ: rounding, and the sampling error of other rows.
     """
 
@@ -124,15 +121,14 @@ class Recorded:
         reports: list[tuple[int, int, float]] = []
         series = main.get("train_loss")
         # Trainers that count steps may count updates.
-        is_counted = main.axis == "iteration" or (
-            main.axis == "step" and (config is None or config.grad_accumulation_steps in {None, 1})
-        )
+        batches = config.grad_accumulation_steps if config is not None else None
+        is_counted = main.axis == "iteration" or (main.axis == "step" and batches in {None, 1})
         if series is not None and is_counted and main.shows_start:
-            places = pairwise(chain([0], map(int, series.iterations)))
-            for (last, iteration), loss in zip(places, series.values, strict=True):
+            places = pairwise([0, *series.iterations.tolist()])
+            for (last, iteration), loss in zip(places, series.values.tolist(), strict=True):
                 if not last < iteration <= (ITERATIONS if reports else LATEST_FIRST):
                     break
-                reports.append((last, iteration, float(loss)))
+                reports.append((last, iteration, loss))
         after = logged_loss(log, planned=config.iters if config is not None else None)
         trained = None
         if after is not None and after.split == "train":
@@ -140,8 +136,7 @@ class Recorded:
         if main.base_val_loss is None and not reports and after is None and trained is None:
             raise Missing("the log has no loss that could be computed again")
         every = main.finite("val_loss")
-        validations = zip(map(int, every.iterations), map(float, every.values), strict=True)
-        first = 0 if main.base_val_loss is None else 1
-        between = tuple(validations)[first:-1]
+        validations = list(zip(every.iterations.tolist(), every.values.tolist(), strict=True))
+        between = tuple(validations[0 if main.base_val_loss is None else 1 : -1])
         start = start_of(main)[0] if series is not None else math.nan
         return cls(main.base_val_loss, tuple(reports), after, between, trained, start)

@@ -34,8 +34,6 @@ def train(
 ) -> TrainingResult:
     """Train as the settings say, and write the adapter, its configuration and the metrics.
 
-    MLX's global random generator is seeded.
-
     Args:
         parts: what the run is put together from; by default that of the settings' mode.
         tell: who is told how it goes, and may end it; before the first step nothing is written.
@@ -54,8 +52,7 @@ def train(
             # On a Mac, keep the model in memory while it is trained, as mlx-lm does.
             most: Any = mx.device_info()["max_recommended_working_set_size"]
             stack.callback(mx.set_wired_limit, mx.set_wired_limit(most))
-        reason = tell(plan_of(start, optimizer))
-        if reason is not None:
+        if (reason := tell(plan_of(start, optimizer))) is not None:
             return TrainingResult(reason, adapter_path=folder)
         write_config(settings)
         add_metrics(folder, None)
@@ -67,7 +64,7 @@ def _trained(start: Prepared, optimizer: Any, tell: Tell) -> TrainingResult:
     folder = Path(settings.adapter_path)
     steps: list[StepRecord] = []
     validations: list[ValidationRecord] = []
-    reason: str | None = None
+    reason = test_loss = None
     made = start.parts.batches(settings)
     batches = made.train(rows.train)
 
@@ -83,7 +80,7 @@ def _trained(start: Prepared, optimizer: Any, tell: Tell) -> TrainingResult:
         tell(validations[-1])
 
     mx.reset_peak_memory()
-    take = stepper(start, optimizer)
+    take = stepper(start, optimizer, norms=True)
     model.train()
     for iteration in range(1, settings.iters + 1):
         begun = time.perf_counter()
@@ -102,7 +99,6 @@ def _trained(start: Prepared, optimizer: Any, tell: Tell) -> TrainingResult:
         if (reason := tell(steps[-1])) is not None:
             break
     write_adapter(settings, model)
-    test_loss = None
     if settings.test and reason is None:
         test_loss = loss_on(rows.test, settings.test_batches)
     model.eval()
@@ -113,10 +109,7 @@ def _trained(start: Prepared, optimizer: Any, tell: Tell) -> TrainingResult:
 def first_losses(start: Prepared, iterations: int, is_late: Callable[[], bool]) -> list[float]:
     """The loss of each of a run's first iterations, nats a token; nothing is written.
 
-    Args:
-        start: the run, whose model is trained.
-        iterations: how many.
-        is_late: asked after each whether to stop.
+    After each it is asked whether to stop.
     """
     settings, made = start.settings, start.parts.batches(start.settings)
     optimizer = build_optimizer(settings)
@@ -141,26 +134,23 @@ def _is_update(settings: Settings, iteration: int) -> bool:
 
 
 def _validates_before(settings: Settings, iteration: int) -> bool:
-    if iteration == 1:
-        return True
-    return not settings.is_exact and _validates_after(settings, iteration)
+    return iteration == 1 or (not settings.is_exact and _validates_after(settings, iteration))
 
 
 def _validates_after(settings: Settings, iteration: int) -> bool:
     return iteration % settings.steps_per_eval == 0 or iteration == settings.iters
 
 
-def stepper(run: Prepared, optimizer: Any) -> Callable[[Batch, bool], StepRecord]:
+def stepper(
+    run: Prepared, optimizer: Any, *, norms: bool = False
+) -> Callable[[Batch, bool], StepRecord]:
     """What makes the steps of a run: (batch, whether it ends an update) -> the step's record.
 
-    Between updates it keeps the gradients. The model, the optimizer and MLX's random state are
-    changed, and are computed when it returns.
-
-    Args:
-        optimizer: initialised with the model's trainable parameters.
+    Between updates it keeps the gradients. The model, the optimizer, which is initialised, and
+    MLX's random state are changed, and are computed when it returns. Gradient `norms` take time.
     """
     model, settings = run.model, run.settings
-    step = compile_step(model, optimizer, run.parts.loss, settings)
+    step = compile_step(model, optimizer, run.parts.loss, settings, norms=norms)
     accumulated: Accumulated | None = None
     steps = trained_tokens = 0
 
@@ -180,7 +170,7 @@ def stepper(run: Prepared, optimizer: Any) -> Callable[[Batch, bool], StepRecord
             iteration=steps,
             train_loss=scalar(output.loss),
             learning_rate=scalar(optimizer.learning_rate),
-            grad_norm=scalar(output.grad_norm) if is_update else None,
+            grad_norm=scalar(output.grad_norm) if is_update and norms else None,
             supervised_tokens=supervised,
             trained_tokens=trained_tokens,
             seconds=seconds,

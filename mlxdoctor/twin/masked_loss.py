@@ -1,10 +1,7 @@
-"""The loss: what of a batch is supervised, the mean over it, and over a whole split.
+"""The loss, and those that trainers compute in its place: for readings and for experiments.
 
-Below it are those that trainers compute in its place: for readings of a log, and for experiments.
-
-A loss is a plain function `(model, tokens, spans) -> (mean, supervised)` with the
-signature of mlx-lm's `default_loss`, which is that of the parity mode:
-`tokens` int32 (rows, width); `spans` int32 (rows, 2), the first supervised position
+A loss is a plain function `(model, tokens, spans) -> (mean, supervised)`, as mlx-lm's
+`default_loss`: `tokens` int32 (rows, width); `spans` int32 (rows, 2), the first supervised position
 and the length of each row; `mean` float32 (), nats a token; `supervised` int32 ().
 """
 
@@ -27,12 +24,7 @@ Call = Callable[[Any, mx.array], mx.array]
 def exact_mask(spans: mx.array, width: int) -> mx.array:
     """Which targets are supervised: those of the row's own tokens from its first position.
 
-    Args:
-        spans: int32 (rows, 2), first supervised position and length.
-        width: columns of the batch.
-
-    Returns:
-        bool (rows, width - 1); column j stands for the target at position j + 1.
+    bool (rows, width - 1); column j stands for the target at position j + 1.
     """
     positions = mx.arange(1, width)
     return (positions >= spans[:, :1]) & (positions < spans[:, 1:])
@@ -65,8 +57,7 @@ def losses_of(
 ) -> tuple[list[float], list[float]]:
     """Of each batch the summed loss in nats and the supervised tokens, dropout off.
 
-    Args:
-        is_late: asked after each batch whether to stop.
+    After each batch it is asked whether to stop.
     """
     model.eval()
     sums, counts = [], []
@@ -82,10 +73,7 @@ def losses_of(
 
 
 def evaluate(model: Any, batches: Iterable[Batch], loss: LossFunction) -> float:
-    """The loss in nats a supervised token; NaN where there is none.
-
-    The model is left in evaluation mode: dropout is off.
-    """
+    """The loss in nats a supervised token; NaN where there is none. Dropout is left off."""
     sums, counts = losses_of(model, batches, loss)
     return sum(sums) / sum(counts) if sum(counts) else math.nan
 
@@ -123,23 +111,26 @@ def loss_without(token: int) -> LossFunction:
     return loss
 
 
-def first_target_loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array, mx.array]:
-    """The loss of the first supervised token of each row alone."""
-    positions = mx.arange(1, tokens.shape[1])
-    mask = (positions == mx.maximum(spans[:, :1], 1)) & (positions < spans[:, 1:])
-    return mean_over(token_losses(model, tokens), mask)
+#: Which targets count: (positions (width - 1,), first supervised and length (rows, 1)) -> bool.
+Mask = Callable[[mx.array, mx.array, mx.array], mx.array]
 
 
-def prompt_loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array, mx.array]:
-    """The loss of what stands before the first supervised token of each row."""
-    mask = mx.arange(1, tokens.shape[1]) < spans[:, :1]
-    return mean_over(token_losses(model, tokens), mask)
+def _over(mask: Mask) -> LossFunction:
+    """The loss of the targets that a mask chooses."""
+
+    def loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array, mx.array]:
+        chosen = mask(mx.arange(1, tokens.shape[1]), spans[:, :1], spans[:, 1:])
+        return mean_over(token_losses(model, tokens), chosen)
+
+    return loss
 
 
-def whole_batch_loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array, mx.array]:
-    """The loss of every place from the first supervised one to the end of the batch."""
-    mask = mx.arange(1, tokens.shape[1]) >= spans[:, :1]
-    return mean_over(token_losses(model, tokens), mask)
+#: The loss of the first supervised token of each row alone.
+first_target_loss = _over(lambda at, first, end: (at == mx.maximum(first, 1)) & (at < end))
+#: The loss of what stands before the first supervised token of each row.
+prompt_loss = _over(lambda at, first, _: at < first)
+#: The loss of every place from the first supervised one to the end of the batch.
+whole_batch_loss = _over(lambda at, first, _: at >= first)
 
 
 def summed_loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array, mx.array]:
@@ -186,17 +177,6 @@ def loss_of_neighbours(loss: LossFunction) -> LossFunction:
         return loss(lambda _: model(given[:, :-1]), tokens, spans)
 
     return changed
-
-
-@cache
-def scaled_logits(factor: float) -> Call:
-    """The model's logits times a factor."""
-
-    def call(model: Any, inputs: mx.array) -> mx.array:
-        logits: mx.array = model(inputs) * factor
-        return logits
-
-    return call
 
 
 def probabilities(model: Any, inputs: mx.array) -> mx.array:

@@ -14,9 +14,7 @@ LossFunction = Callable[[Any, Any, Any], tuple[Any, Any]]
 
 @dataclass(frozen=True)
 class Parts:
-    """What a run is put together from.
-
-    An experiment replaces one and leaves the rest: `replace(parts_of(settings), loss=...)`.
+    """What a run is put together from; an experiment replaces one of them.
 
     Attributes:
         load: gives the base model and its tokenizer.

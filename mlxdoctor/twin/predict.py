@@ -1,8 +1,7 @@
 """What training will take: memory at its peak, from shapes, and time to its end, from timed steps.
 
 What a step keeps for its backward pass was read off the graph that MLX 0.32.4 makes of mlx-lm's own
-step (`mx.export_function` of the loss' gradients, fused and ordered as `mx.compile` and `eval` do).
-For a dense Llama-like layer with LoRA on all seven matrices in float32, a token leaves
+step. For a dense Llama-like layer with LoRA on all seven matrices in float32, a token leaves
 
     4·width + 2·heads·head + 2·kv_heads·head + heads·tokens + 5·between + 7·rank + 4 numbers:
 
@@ -12,7 +11,7 @@ an adapter or a gradient of its own, a matrix's input is not kept.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -93,20 +92,18 @@ def predict_memory(
     """The peak of memory of training; nothing is run, and of the base no value is read.
 
     Args:
-        base: the base model.
         config: as mlx-lm completes it.
         tokens: inputs of each row of the longest batch, without the last target.
-        device: where it will run.
 
     Returns:
         None where the base's configuration or files lack what is needed.
     """
     heads = base.whole("num_attention_heads", "n_head", "num_heads")
-    matrices = _matrices(base)
+    matrices = tuple(_matrices(base))
     in_layers = [matrix for matrix in matrices if matrix.layer is not None]
     if not base.hidden_size or not base.vocab_size or not heads or not in_layers:
         return None
-    step = _Step(base, config, tokens, KERNELS[device], tuple(matrices), heads)
+    step = _Step(base, config, tokens, KERNELS[device], matrices, heads)
     # Each layer of the usual kind has inputs and outputs of its attention and of its MLP.
     kinds = {(matrix.layer, matrix.in_attention, matrix.is_output) for matrix in in_layers}
     is_rough = len(kinds) < 4 * step.depth or base.stated("kv_lora_rank") is not None
@@ -134,19 +131,11 @@ class _Matrix:
         return self.name.rsplit(".", 1)[-1] in _OUTPUTS
 
 
-def _matrices(base: BaseModel) -> list[_Matrix]:
-    matrices = []
+def _matrices(base: BaseModel) -> Iterator[_Matrix]:
     for module in base.linear_shapes:
-        shape = base.shape(module)
-        layer, name = layer_of(module)
-        experts, is_packed = prod(shape[:-2]), module in base.quantized
-        matrices.append(_Matrix(layer, name, shape[-1], shape[-2], experts, is_packed))
-    return matrices
-
-
-def _bytes(base: BaseModel, name: str) -> int:
-    tensor = base.tensors.get(name)
-    return 0 if tensor is None else tensor.nbytes
+        *experts, outputs, inputs = base.shape(module)
+        is_packed = module in base.quantized
+        yield _Matrix(*layer_of(module), inputs, outputs, prod(experts), is_packed)
 
 
 @dataclass(frozen=True)
@@ -167,6 +156,10 @@ class _Step:
         # their update are alive. With accumulation the sum of the batches before is held.
         accumulates = (self.config.grad_accumulation_steps or 1) > 1
         gradients = self.trained if accumulates else round(2 * self.trained / len(layers))
+        # Muon and SGD keep an array a parameter; SGD does so without momentum, too. Adafactor keeps
+        # a row and a column of each matrix.
+        arrays = {"muon": 1.0, "sgd": 1.0, "adafactor": 0.0 if self.is_full else 1 / self.rank}
+        kept_arrays = arrays.get((self.config.optimizer or "adam").lower(), 2.0)
         boundary = self.rows * self.tokens * self.number * self.hidden
         # The first trained layer's input has no gradient, and is not kept.
         activations = max(sum(kept) - 2 * boundary, 0)
@@ -174,9 +167,9 @@ class _Step:
             # Layers keep their inputs, and one at a time is computed again.
             activations = len(layers) * boundary + max(kept)
         return {
-            "weights": sum(_bytes(self.base, name) for name in self.base.tensors),
+            "weights": sum(tensor.nbytes for tensor in self.base.tensors.values()),
             "adapters": 0 if self.is_full else self.trained,
-            "optimiser": self._optimiser(),
+            "optimiser": round(kept_arrays * self.trained),
             "gradients": gradients,
             "activations": activations,
             "loss": self._around_the_loss(),
@@ -198,11 +191,7 @@ class _Step:
     def hidden(self) -> int:
         return self.base.hidden_size or 0
 
-    @cached_property
-    def head(self) -> int:
-        return self.base.whole("head_dim") or self.hidden // self.heads
-
-    @cached_property
+    @property
     def experts_a_token(self) -> int:
         keys = ("num_experts_per_tok", "num_experts_per_token", "moe_topk")
         return self.base.whole(*keys) or 1
@@ -214,7 +203,7 @@ class _Step:
         ordered = sorted(tensors, key=lambda item: not is_embedding(item[0].rsplit(".", 1)[0]))
         return next((_BYTES[ref.dtype] for _, ref in ordered if ref.dtype in _BYTES), 2)
 
-    @cached_property
+    @property
     def adapter_number(self) -> int:
         """Bytes of a number that a trained matrix computes with: x @ lora_a is in float32."""
         return self.number if self.is_full else max(self.number, ADAPTER_NUMBER)
@@ -244,26 +233,20 @@ class _Step:
         if self.is_full:
             layers = range(self.depth - len(self.layers), self.depth)
             return sum(
-                _bytes(self.base, name)
-                for name in self.base.tensors
+                tensor.nbytes
+                for name, tensor in self.base.tensors.items()
                 if layer_of(name)[0] in layers
                 and name.rpartition(".")[0] not in self.base.quantized
             )
         return ADAPTER_NUMBER * (configured_parameters(self.config, self.base) or 0)
-
-    def _optimiser(self) -> int:
-        """Bytes of the optimiser's state, of the same precision as what is trained."""
-        # Muon and SGD keep an array a parameter; SGD does so without momentum, too. Adafactor keeps
-        # a row and a column of each matrix.
-        arrays = {"muon": 1.0, "sgd": 1.0, "adafactor": 0.0 if self.is_full else 1 / self.rank}
-        return round(arrays.get((self.config.optimizer or "adam").lower(), 2.0) * self.trained)
 
     def _kept_by(self, layer: list[_Matrix]) -> int:
         """Bytes that a trained layer keeps for its backward pass, without checkpointing."""
         number, trained = self.number, self._trained_in(layer)
         kv_heads = self.base.whole("num_key_value_heads", "n_head_kv", "num_kv_heads")
         per_token = 2 * (self.kernels.norm_number or number) * self.hidden
-        per_token += number * (self.heads + 2 * (kv_heads or self.heads)) * self.head
+        head = self.base.whole("head_dim") or self.hidden // self.heads
+        per_token += number * (self.heads + 2 * (kv_heads or self.heads)) * head
         if number in self.kernels.keeps_attention:
             per_token += number * self.heads * self.tokens
         # silu(gate) · up: gate, its sigmoid, their product and up; experts' answers, to be weighed.
@@ -283,18 +266,15 @@ class _Step:
         if self.config.fine_tune_type == "dora":
             per_token += number * sum(matrix.outputs for matrix in trained)
             # DoRA unpacks a packed weight, and its gradient needs it again.
-            packed = [matrix for matrix in trained if matrix.packed]
-            fixed += number * sum(
-                matrix.inputs * matrix.outputs * matrix.experts for matrix in packed
-            )
+            packed = (each for each in trained if each.packed)
+            fixed = number * sum(each.inputs * each.outputs * each.experts for each in packed)
         return self.rows * self.tokens * per_token + fixed
 
     def _around_the_loss(self) -> int:
         """Bytes on top of what layers keep when the loss is made and the last layer's turn begins.
 
         Two moments compete: the copies of the logits with the gradients of the last layer's MLP,
-        and the gradients of its attention. The factors are fitted to 70 steps of random
-        shapes that were traced, ordered and added up without being computed.
+        and the gradients of its attention. The factors are fitted to 70 traced steps.
         """
         is_packed = any(matrix.packed for matrix in self.matrices if matrix.layer is not None)
         wide, narrow = (7.0, 12.0) if is_packed else (5.0, 10.0)
@@ -322,11 +302,9 @@ class _Step:
     def _inputs(self, trained: Iterable[_Matrix]) -> int:
         """Bytes a token of the inputs of what is trained: matrices that read the same share one."""
         inputs: dict[object, int] = {}
-        for matrix in trained:
-            shared = (matrix.in_attention, matrix.experts > 1, matrix.inputs)
-            inputs[matrix.name if matrix.is_output else shared] = matrix.inputs * self._passes(
-                matrix
-            )
+        for each in trained:
+            shared = (each.in_attention, each.experts > 1, each.inputs)
+            inputs[each.name if each.is_output else shared] = each.inputs * self._passes(each)
         return self.adapter_number * sum(inputs.values())
 
 
@@ -335,9 +313,7 @@ class TimedBatch:
     """A batch that was computed and timed, its shape being compiled before.
 
     Attributes:
-        rows: rows of the batch.
         tokens: inputs of each row.
-        seconds: what it took.
     """
 
     rows: int
@@ -347,11 +323,9 @@ class TimedBatch:
 
 @dataclass(frozen=True)
 class Timed:
-    """What the batches of a plan take.
+    """What the training and the validation batches of a plan take.
 
     Attributes:
-        trained: every training batch whose shape was compiled before.
-        validated: every validation batch likewise.
         longest: rows, inputs a row and peak of memory in bytes of a step on the longest batch of
             the rows; None where there was no time for it.
     """
@@ -366,13 +340,7 @@ SPREAD = 0.1
 
 
 def predict_time(
-    iterations: int,
-    batch_size: int,
-    widths: Sequence[int],
-    *,
-    validation_batches: int,
-    trained: Sequence[TimedBatch],
-    validated: Sequence[TimedBatch],
+    timed: Timed, iterations: int, batch_size: int, widths: Sequence[int], validation_batches: int
 ) -> tuple[float, float, float]:
     """Seconds from the first iteration to the last on this machine: low, likeliest and high.
 
@@ -380,15 +348,13 @@ def predict_time(
     (the attention), none of them negative, as far as the lengths timed tell them apart.
 
     Args:
-        iterations: training batches.
-        batch_size: rows of a batch.
+        timed: training steps of one length or several, and batches of a validation.
         widths: inputs of each batch of an epoch; those of the validation are taken for alike.
         validation_batches: of all validations together.
-        trained: training steps of one length or several; not empty.
-        validated: batches of a validation; not empty.
     """
     from scipy.optimize import nnls
 
+    trained = timed.trained
     columns = np.array([_features(batch.rows, batch.tokens) for batch in trained])
     seconds = np.array([batch.seconds for batch in trained])
     # One length tells the part by tokens, two the constant besides, three the attention.
@@ -399,8 +365,8 @@ def predict_time(
     weights[used] = nnls(columns[:, used] / seconds[:, None], np.ones(len(seconds)))[0]
     misfit = float(np.sqrt(np.mean(np.square(columns @ weights / seconds - 1))))
     step = float(np.mean([_features(batch_size, tokens) @ weights for tokens in widths]))
-    fitted = sum(float(_features(batch.rows, batch.tokens) @ weights) for batch in validated)
-    validation = sum(batch.seconds for batch in validated) / fitted * step
+    validated = [float(_features(batch.rows, batch.tokens) @ weights) for batch in timed.validated]
+    validation = sum(batch.seconds for batch in timed.validated) / sum(validated) * step
     likely = iterations * step + validation_batches * validation
     spread = max(SPREAD, misfit)
     # Batches longer than those that were timed are told less well.

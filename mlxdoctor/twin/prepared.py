@@ -39,15 +39,7 @@ def parts_of(settings: Settings) -> Parts:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a run begins with.
-
-    Attributes:
-        settings: the run's.
-        parts: what it was prepared with, and will be trained with.
-        model: with its adapter attached, at its start.
-        tokenizer: as mlx-lm loads it.
-        rows: the three splits.
-    """
+    """What a run begins with: the model has its adapter attached, at its start."""
 
     settings: Settings
     parts: Parts
@@ -56,11 +48,7 @@ class Prepared:
     rows: TokenRows
 
     def first_batches(self, count: int) -> list[Batch]:
-        """The first training batches of the run, in its own order.
-
-        Raises:
-            InputError: there are fewer rows than a batch has.
-        """
+        """The first training batches of the run, in its own order; raises as `parity_batches`."""
         return list(islice(self.parts.batches(self.settings).train(self.rows.train), count))
 
     def held_out(self, count: int) -> list[Batch]:
@@ -71,9 +59,7 @@ class Prepared:
 
 
 def prepared(settings: Settings, parts: Parts | None = None) -> Prepared:
-    """Load the model, encode the rows, and attach the adapter.
-
-    MLX's global random generator is seeded.
+    """Load the model, encode the rows, attach the adapter, and seed MLX's random generator.
 
     Raises:
         InputError: the model, the data or a setting is unusable, or there are no rows.
@@ -85,16 +71,13 @@ def prepared(settings: Settings, parts: Parts | None = None) -> Prepared:
         raise InputError(Path(settings.data), "has no training rows")
     parts.prepare(model, settings)
     if settings.grad_checkpoint:
-        recompute_activations(model.layers)
+        for layer in model.layers:
+            recompute_activations(layer)
     return Prepared(settings, parts, model, tokenizer, rows)
 
 
 def plan_of(run: Prepared, optimizer: Any) -> Plan:
-    """What a run will train, layers taken together.
-
-    Args:
-        optimizer: initialised.
-    """
+    """What a run will train, layers taken together; its optimizer is initialised."""
     trainable, frozen = count_parameters(run.model)
     state = sum(array.nbytes for _, array in tree_flatten(optimizer.state))
     few, many = sum(trainable.values()), sum(frozen.values())

@@ -1,9 +1,7 @@
 """Whether a run ended where its rows can take a model: what a few updates of the twin reach.
 
-A run that ends far above that has learned too little, or was destroyed, whatever it was: the
-optimiser, its schedule, the rate, what was frozen, the trainer, or the file. Where the settings
-hold it back, changing one of them back shows which. Of a plan, its own settings are held against
-the same before the hours are spent.
+A run that ends far above that has learned too little, or was destroyed. Where the settings hold it
+back, changing one of them back shows which. Of a plan, its own settings are held against the same.
 """
 
 import math
@@ -34,7 +32,7 @@ from mlxdoctor.safety.time_budget import Pace
 from mlxdoctor.twin.batches import Batch
 from mlxdoctor.twin.parts import Parts
 from mlxdoctor.twin.replay import Replay
-from mlxdoctor.twin.rerun import AsConfigured, deadline_of, says_how
+from mlxdoctor.twin.rerun import AsConfigured, deadline_of, in_few_widths, says_how
 from mlxdoctor.twin.settings import Settings
 
 if TYPE_CHECKING:
@@ -74,9 +72,7 @@ class Reach:
     Losses are means over the answers, or over whole rows of text, in nats a token.
 
     Attributes:
-        sources: the files that it was computed from.
-        split: whose rows: "validation" or "training".
-        rows: how many.
+        split, rows: whose rows, "validation" or "training", and how many.
         untouched: the base model's loss.
         tuned: the tuned model's; of a plan, that after `updates` updates with its own settings.
         reached: the twin's, after `updates` updates of Adam at `rate`.
@@ -86,8 +82,7 @@ class Reach:
             asked, or there was no time.
         own_updates: as many, unless the run makes fewer.
         setting: the one that holds the run back; empty where none does, or none was looked for.
-        before, after: its value, and the one in its place.
-        cured: the twin's loss with that change.
+        before, after: its value, and the one in its place, with which the twin's loss is `cured`.
         planned: the updates that a plan is to make; None of a run that was made.
         whole: the twin's after all of the run's updates, with its own settings; None where the log
             was computed again step for step, or there was no time.
@@ -153,10 +148,9 @@ class Reach:
     @property
     def teaches_more(self) -> bool:
         """Whether what the twin learned of some training rows holds for those it did not see."""
-        gained, gained_on_trained = (
-            self.untouched - loss for loss in (self.reached, self.reached_on_trained)
-        )
-        return self.is_unseen and gained >= max(ALIKE * gained_on_trained, self.untouched / 2)
+        gained = self.untouched - self.reached
+        least = ALIKE * (self.untouched - self.reached_on_trained)
+        return self.is_unseen and gained >= max(least, self.untouched / 2)
 
     @property
     def is_as_good(self) -> bool:
@@ -208,7 +202,7 @@ class Reach:
 
 def _reach(run: RunView, models: LoadedModels | None) -> Reach:
     usual = run.need(AsConfigured)
-    settings, parts = usual.settings, usual.parts
+    settings, parts = usual.settings, in_few_widths(usual.parts)
     if settings.iters < FEWEST_UPDATES:
         raise NoSuchThing(f"the run is {settings.iters} batches long: too few to tell anything")
     if models is None:
@@ -302,8 +296,7 @@ class _Measuring:
             raise Missing("the twin's own training on these rows does not stay finite")
         if other.mean < first.mean:
             found = self._found(untouched, tuned, other, fast)
-        own_updates = self._own_updates(self.settings)
-        found = replace(found, updates=self.updates, own_updates=own_updates, whole=whole)
+        found = replace(found, whole=whole)
         return self._explained(found, reference) if found.falls_short else found
 
     def _found(self, untouched: _Losses, tuned: _Losses, reached: _Losses, rate: float) -> Reach:
@@ -320,6 +313,7 @@ class _Measuring:
             rate=rate,
             tuned_on_trained=tuned.trained,
             reached_on_trained=reached.trained,
+            own_updates=self._own_updates(self.settings),
             planned=updates_of(self.settings) if self.models is None else None,
             own=tuned.mean if self.models is None else None,
         )
@@ -400,7 +394,7 @@ class _Measuring:
         """The losses on the batches.
 
         Args:
-            seconds: after which fewer batches will do, for all that is measured later, too.
+            seconds: after which fewer will do, for all that is measured later, too.
             deadline: of `time.monotonic`, before which the fewest have to be measured.
         """
         from mlxdoctor.twin.masked_loss import exact_loss, losses_of

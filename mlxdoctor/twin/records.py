@@ -23,9 +23,7 @@ class StepRecord:
     """One iteration: one batch, and perhaps an update of the weights.
 
     Attributes:
-        iteration: from 1.
-        train_loss: of this batch before the update, nats a token: the mean over its
-            supervised tokens.
+        train_loss: of this batch before the update, nats a supervised token.
         learning_rate: the rate of the update just made, or of the last one.
         grad_norm: L2 norm of the update's gradient before clipping; None without an update.
         supervised_tokens: targets the loss was taken over, as the mask counts them.
@@ -65,10 +63,7 @@ class TrainingResult:
 
     Attributes:
         stopped: why it was ended early; None where every iteration was made.
-        steps: a record an iteration.
-        validations: the validations, in order.
         test_loss: mean loss on the test split, nats; None where it was not asked for.
-        adapter_path: the folder that was written.
         trainable, frozen: component -> parameters; see `count_parameters`.
     """
 

@@ -1,9 +1,4 @@
-"""What a run recorded, computed again; and the reading under which both agree.
-
-A run is a function of base, rows, configuration and seed. Its first validation, its first reports
-and its last validation are computed again as mlx-lm computes them. Where they differ, readings are
-tried (`mlxdoctor.twin.readings`): what a trainer may have computed in place of mlx-lm's loss.
-"""
+"""What a run recorded, computed again as mlx-lm does; and the reading under which both agree."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,7 +27,7 @@ READ = 0.01
 #: another training explains.
 EXPLAINED, CLEAR = 1 / 3, 2.0
 #: Batches on which it is seen that a reading is far off -> nats beyond what they differ from the
-#: rest. One batch first: of 403 readings of a fixture the same are left, in two thirds of the time.
+#: rest. One batch first, which takes two thirds of the time.
 SCREENED = {1: 0.4, 3: 0.2}
 #: Readings whose first reports are made again, at most: those that fit the validations best.
 TRAINED = 6
@@ -50,7 +45,6 @@ class Replay:
     """What a run recorded, beside what mlx-lm computes from its base, rows and configuration.
 
     Attributes:
-        sources: the files that it was computed from.
         configured: what was recorded, in order of time, beside the same as configured.
         reading: under which what was recorded agrees; None where it agrees as configured, or
             under none.
@@ -168,10 +162,10 @@ class _Search:
         return self._result(configured, ground, levels)
 
     def _by_its_end(self, configured: Sequence[Level], shapes: Sequence[Ground]) -> Replay:
-        """The sound reading under which the end is exact, where nothing of the start is recorded.
+        """The sound reading under which the end is exact, or is with another LoRA scale.
 
-        Or the one under which it is with another LoRA scale. One figure agrees within its noise
-        with many a reading, and to three digits with few.
+        Of the start nothing is recorded. One figure agrees within its noise with many a reading,
+        and to three digits with few.
         """
         earlier, is_near = None, False
         for shape in shapes:
@@ -209,10 +203,8 @@ class _Search:
     ) -> tuple[Ground | None, Sequence[Level]]:
         """What a trainer did whose reports are within noise of a shape's, and exact if read so.
 
-        Several reports to three digits are no chance: other batches never give them.
-
-        Args:
-            near: what was recorded, computed again under the shape.
+        Several reports to three digits are no chance: other batches never give them. Under the
+        shape they were computed `near`.
         """
         before, reports = off(near)
         if sum(level.what == "report" for level in near) > 1 and reports > READ:
@@ -316,19 +308,17 @@ class _Search:
     ) -> Iterator[Ground]:
         """A shape under one more reading each.
 
-        Args:
-            after: what shape; those before its own reading in the list are left out, since the
-                order of two makes no difference, unless only training shows them.
+        The order of two makes no difference: those that come before the reading of `after` are left
+        out, unless only training shows them.
         """
         every, first = readings(), 0
         if after is not None and after.reading is not None:
             first = 1 + [each.code for each in every].index(after.reading.code)
         if shape.shape is None:
             for place, reading in enumerate(every):
-                if reading.sound is sound and (reading.in_training or place >= first):
-                    ground = shape.under(reading)
-                    if ground is not None:
-                        yield ground
+                is_asked = reading.sound is sound and (reading.in_training or place >= first)
+                if is_asked and (ground := shape.under(reading)) is not None:
+                    yield ground
 
     def _best(
         self, grounds: Iterable[Ground], configured: Sequence[Level]

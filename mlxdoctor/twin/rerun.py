@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,8 +14,9 @@ from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.kind import Missing, Progress, RunView
 from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.evidence.run_files import resolve_file
-from mlxdoctor.models.load import in_float32, load_tokenizer, load_weights
+from mlxdoctor.models.load import in_float32, load_tokenizer, load_weights, on_cpu
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.twin.batches import Batches, doubled
 from mlxdoctor.twin.parts import Parts
 from mlxdoctor.twin.settings import OURS, TABLE, Settings
 
@@ -37,10 +39,7 @@ class Recipe:
     Attributes:
         config: the configuration as it was recorded.
         values: mlx-lm's keys of it, with base, data and files as they were found here.
-        base: the base model's folder.
-        data: the data folder.
-        iterations: how long the run was to be.
-        seed: its seed.
+        base, data: folders.
     """
 
     config: TrainingConfig
@@ -56,10 +55,7 @@ class Recipe:
         """Settings of a rerun, which writes into `folder`: as mlx-lm, or as our own trainer.
 
         Args:
-            values: to train with instead of those recorded.
-
-        Raises:
-            InputError: the reference trainer does not take a value.
+            values: to train with instead of those recorded; unusable ones raise `InputError`.
         """
         # Where the configuration has a table of our own, our trainer made the run.
         own = self.config.values.get(TABLE)
@@ -123,10 +119,8 @@ class Laboratory:
     """Where the experiments of one run are made, and how long they may take.
 
     Attributes:
-        recipe: the run.
         folder: everything is written below it.
         deadline: of `time.monotonic`; no experiment goes on after it.
-        progress: called with what is being done.
         budget: seconds in all, by which the length of reruns is chosen.
     """
 
@@ -140,10 +134,6 @@ class Laboratory:
     def is_late(self) -> bool:
         """Whether the time is over."""
         return time.monotonic() > self.deadline
-
-
-#: Bytes that may stay with MLX from one step to the next.
-KEPT = 1 << 30
 
 
 def deadline_of(run: RunView, share: float = 1.0) -> float:
@@ -194,17 +184,15 @@ class AsConfigured:
                 mask_prompt=bool(config is not None and config.mask_prompt),
                 mode="parity",
             )
-        adapter = run.files.adapter
-        folder = Path("adapters")
-        if adapter is not None:
+        if (adapter := run.files.adapter) is not None:
             folder = adapter if adapter.is_dir() else adapter.parent
-        settings = replace(settings, adapter_path=str(folder))
+            settings = replace(settings, adapter_path=str(folder))
         parts, tokenizer = parts_of(settings), load_tokenizer(base.path, base.eos_token_ids)
         # Of a plan mlx-lm itself has to read the rows.
         is_made = run.get(PlannedRun) is None
         if is_made:
             # A GPU takes longer to give memory back and ask for it again than for a small step.
-            settings = replace(settings, clear_cache_threshold=KEPT)
+            settings = replace(settings, clear_cache_threshold=1 << 30)
         is_of_pairs = is_made and any(split.format == "pairs" for split in dataset.splits.values())
         # Rows are the same under most readings: they are encoded once for each mask.
         kept: dict[bool, Any] = {}
@@ -224,6 +212,17 @@ class AsConfigured:
             return kept[settings.mask_prompt]
 
         return cls(settings, replace(parts, load=load, encode=encode), tokenizer)
+
+
+def in_few_widths(parts: Parts) -> Parts:
+    """The same parts; on a GPU with batches of few widths, under which a usual loss is the same."""
+    if on_cpu():
+        return parts
+
+    def batches(settings: Settings) -> Batches:
+        return parts.batches(settings).map(partial(doubled, limit=settings.max_seq_length))
+
+    return replace(parts, batches=batches)
 
 
 def says_how(run: RunView) -> bool:

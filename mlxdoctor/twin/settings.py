@@ -1,5 +1,6 @@
 """What a training run is told to do: the keys of `mlx_lm.lora`, and one table of our own."""
 
+import copy
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -18,6 +19,7 @@ from mlxdoctor.evidence.mlx_lm_defaults import (
     OPTIMIZERS,
 )
 from mlxdoctor.finding import plain
+from mlxdoctor.judge.remedy import assign
 from mlxdoctor.safety.errors import InputError
 
 #: The key of our own table in a configuration; mlx-lm ignores it.
@@ -49,17 +51,14 @@ class Settings:
     """One run: `mlx_lm.lora`'s keys with its defaults (0.32.2), and two in the table `mlxdoctor:`.
 
     Attributes:
-        model: the base model's folder.
-        train: accepted; this trainer always trains.
-        data: a folder of train, valid and test.jsonl.
+        model, data: folders.
         num_layers: how many of the last layers are trained; -1 for all.
         iters: batches to train on.
         val_batches, test_batches: of each evaluation; -1 for all.
-        resume_adapter_file: weights to start from.
         grad_accumulation_steps: batches an update.
-        clear_cache_threshold: cached memory that is freed after a step, bytes.
+        clear_cache_threshold: bytes that MLX may keep from one step to the next.
         lr_schedule: name, arguments, warmup and warmup_init; counted in updates.
-        report_to, project_name, trust_remote_code: accepted, and without effect.
+        train, report_to, project_name, trust_remote_code: accepted, and without effect.
         hf_dataset: refused; nothing is downloaded.
         mode: exact: correct masks and averages; parity: batch for batch as mlx-lm does.
         grad_clip: largest gradient norm; larger ones are scaled.
@@ -125,7 +124,7 @@ class Settings:
         if config.origin != "mlx-lm":
             remedy = "write one with the keys of `mlx_lm.lora`"
             raise InputError(path, "is a PEFT configuration", remedy)
-        values = {**config.values, "config": str(config.path)}
+        values = {**copy.deepcopy(dict(config.values)), "config": str(config.path)}
         for text in overrides:
             _override(values, text)
         return cls.from_values(values, config.path)
@@ -134,19 +133,14 @@ class Settings:
     def from_values(cls, values: Mapping[str, Any], path: Path | None = None) -> "Settings":
         """Settings from keys and values; a value of None stands for the default, as in mlx-lm.
 
-        Args:
-            values: mlx-lm's keys, and `mlxdoctor` for a mapping of ours.
-            path: the file to name in errors.
-
         Raises:
             InputError: a key is unknown, or a value has the wrong type or is out of range.
         """
         table = values.get(TABLE)
         if not isinstance(table, Mapping | None):
             raise InputError(path, f"{TABLE} is not a table of keys and values")
-        stated = {k: v for k, v in values.items() if v is not None and k != TABLE}
-        own = {key: value for key, value in (table or {}).items() if value is not None}
-        arguments = _checked(stated, path, ours=False) | _checked(own, path, ours=True)
+        others = {key: value for key, value in values.items() if key != TABLE}
+        arguments = _checked(others, path, ours=False) | _checked(table or {}, path, ours=True)
         if arguments.get("fine_tune_type") == "full":
             arguments["lora_parameters"] = None
         settings = cls(**arguments)
@@ -175,17 +169,13 @@ def _override(values: dict[str, Any], text: str) -> None:
         parsed = json.loads(value, parse_int=whole)
     except (ValueError, RecursionError):
         parsed = value
-    *tables, key = name.split(".")
-    for table in tables:
-        inner = values.get(table)
-        values[table] = dict(inner) if isinstance(inner, Mapping) else {}
-        values = values[table]
-    values[key] = parsed
+    assign(values, {name: parsed})
 
 
 def _checked(stated: Mapping[str, Any], path: Path | None, *, ours: bool) -> dict[str, Any]:
-    """The values, each of the type and range its field asks for."""
+    """The values that are not None, each of the type and range its field asks for."""
     hints = {k: hint for k, hint in get_type_hints(Settings).items() if (k in OURS) is ours}
+    stated = {key: value for key, value in stated.items() if value is not None}
     for key in stated:
         if key not in hints:
             raise InputError(path, f"has the unknown key {key!r}", _hint(str(key), hints))
@@ -220,8 +210,8 @@ def _value(name: str, hint: Any, value: Any, path: Path | None) -> Any:
             asked = f"at least {least}"
     if asked is not None:
         shown = repr(value)
-        shown = shown if len(shown) <= MAX_SHOWN else f"{shown[:MAX_SHOWN]}…"
-        raise InputError(path, f"{name} is {shown}", f"it must be {asked}")
+        cut = shown if len(shown) <= MAX_SHOWN else f"{shown[:MAX_SHOWN]}…"
+        raise InputError(path, f"{name} is {cut}", f"it must be {asked}")
     return value
 
 
@@ -244,5 +234,5 @@ def _check_lora(settings: Settings, path: Path | None) -> None:
         remedy = "mlx-lm fills in the whole table or nothing: state them"
         raise InputError(path, problem, remedy)
     for name in ("rank", "scale", "dropout", "keys"):
-        if (name, value := stated.get(name)) != ("keys", None):
+        if (value := stated.get(name)) is not None or name != "keys":
             _value(f"lora_parameters.{name}", object, value, path)

@@ -18,21 +18,16 @@ from mlxdoctor.twin.settings import Settings
 STACKED = 2**20
 
 
-class Accumulated(NamedTuple):
-    """Batches since the last update: the weighted sum of gradients, and of the weights."""
-
-    gradient: Any
-    weight: mx.array
+#: Of the batches since the last update the weighted sum of gradients, and that of the weights.
+Accumulated = tuple[Any, mx.array]
 
 
 class StepOutput(NamedTuple):
-    """What a step gives, all lazy scalars but `accumulated`.
+    """What a step gives, all lazy scalars but `accumulated`, which is for the next step.
 
     Attributes:
-        loss: the batch's.
-        supervised: its supervised tokens.
-        grad_norm: of the update, before clipping; 0 without an update.
-        accumulated: to be given to the next step; None after an update.
+        supervised: the batch's supervised tokens.
+        grad_norm: of the update, before clipping; 0 where none is made, or it is not wanted.
     """
 
     loss: mx.array
@@ -44,17 +39,18 @@ class StepOutput(NamedTuple):
 Step = Callable[[mx.array, mx.array, Accumulated | None, bool], StepOutput]
 
 
-def compile_step(model: Any, optimizer: Any, loss: LossFunction, settings: Settings) -> Step:
+def compile_step(
+    model: Any, optimizer: Any, loss: LossFunction, settings: Settings, *, norms: bool = True
+) -> Step:
     """Compile the step of a model whose trainable parameters are final.
 
     Args:
         optimizer: initialised with the model's trainable parameters.
-        loss: see `mlxdoctor.twin.masked_loss`.
         settings: exact weighs each batch by its supervised tokens, parity all alike.
+        norms: whether `grad_norm` is wanted.
 
     Returns:
-        `(tokens, spans, accumulated, is_update) -> StepOutput`. Nothing is evaluated:
-        evaluate the model, the optimizer and the output together, once a step.
+        `(tokens, spans, accumulated, is_update) -> StepOutput`, not evaluated.
     """
     value_and_grad = nn.value_and_grad(model, loss)
     state = [model.state, optimizer.state, mx.random.state]
@@ -69,20 +65,17 @@ def compile_step(model: Any, optimizer: Any, loss: LossFunction, settings: Setti
                 weight = supervised.astype(mx.float32)
                 gradient = tree_map(lambda array: array.astype(mx.float32) * weight, gradient)
             if before is not None:
-                # Named tuples come out of a compiled function as plain ones.
-                earlier = Accumulated(*before)
-                gradient = tree_map(mx.add, gradient, earlier.gradient)
-                weight = weight + earlier.weight
+                gradient, weight = tree_map(mx.add, gradient, before[0]), weight + before[1]
             if not is_update:
-                none = mx.array(0.0)
-                return StepOutput(value, supervised, none, Accumulated(gradient, weight))
+                return StepOutput(value, supervised, mx.array(0.0), (gradient, weight))
             divisor = mx.maximum(weight, 1.0)
             gradient = tree_map(
                 lambda total, old: (total / divisor).astype(old.dtype),
                 gradient,
                 model.trainable_parameters(),
             )
-        norm = mx.sqrt(square_norm(gradient))
+        is_asked = norms or settings.grad_clip is not None
+        norm = mx.sqrt(square_norm(gradient)) if is_asked else mx.array(0.0)
         if settings.grad_clip is not None:
             factor = mx.minimum(1.0, settings.grad_clip / (norm + 1e-6))
             gradient = tree_map(lambda array: (array * factor).astype(array.dtype), gradient)
@@ -90,15 +83,15 @@ def compile_step(model: Any, optimizer: Any, loss: LossFunction, settings: Setti
         return StepOutput(value, supervised, norm, None)
 
     compiled = mx.compile(step, inputs=state, outputs=state)
+    # Named tuples come out of a compiled function as plain ones.
     return lambda *given: StepOutput(*compiled(*given))
 
 
 def square_norm(gradient: Any) -> mx.array:
     """The sum of squares of all gradients, float32 ().
 
-    An adapter has hundreds of small tensors of a few shapes. On a GPU it is the number of
-    kernels that costs: those of one shape are stacked, which takes one kernel a tensor
-    where squaring and adding up takes two or three.
+    On a GPU it is the number of kernels that costs: small tensors of one shape are stacked, which
+    takes one kernel each where squaring and adding up takes two or three.
     """
     alike: dict[Any, list[mx.array]] = {}
     for name, array in tree_flatten(gradient):

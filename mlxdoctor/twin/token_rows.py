@@ -65,9 +65,7 @@ class TokenRows:
 
 
 def encode(settings: Settings, tokenizer: Any, pairs: Dataset | None = None) -> TokenRows:
-    """Read and tokenize the data as mlx-lm does.
-
-    It masks no plain texts; here the question of one that is a question with its answer is masked.
+    """Read and tokenize the data as mlx-lm does; but of a plain text the question is masked too.
 
     Args:
         pairs: in their place, pairs of answers, which mlx-lm has no reader for: each as its prompt
@@ -89,21 +87,21 @@ def encode(settings: Settings, tokenizer: Any, pairs: Dataset | None = None) -> 
     }
     path = Path(settings.data)
     try:
-        # It prints where there are no validation rows. This trainer always trains, whatever
-        # `train` says.
         if pairs is not None:
             chats = {
-                split.name: [{"messages": split.messages(row)} for row in split.rows]
-                for split in pairs.splits.values()
+                name: [{"messages": split.messages(row)} for row in split.rows]
+                for name, split in pairs.splits.items()
             }
             splits = tuple(
                 ChatDataset(chats.get(name, []), tokenizer, mask_prompt=settings.mask_prompt)
                 for name in SPLITS
             )
         else:
+            # It prints where there are no validation rows.
             with aside():
                 splits = load_dataset(SimpleNamespace(**{**arguments, "train": True}), tokenizer)
         train, valid, test = map(_rows, splits)
+        return TokenRows(train, valid, test)
     except json.JSONDecodeError as error:
         raise InputError(path, f"has a line that is not JSON ({error})") from None
     except InputError:
@@ -116,7 +114,6 @@ def encode(settings: Settings, tokenizer: Any, pairs: Dataset | None = None) -> 
         reason = quoted(str(error), MAX_LINE)
         problem = f"cannot be read by mlx-lm ({type(error).__name__}: {reason})"
         raise InputError(path, problem) from None
-    return TokenRows(train, valid, test)
 
 
 def _masked_texts(settings: Settings, tokenizer: Any) -> TokenRows | None:
@@ -133,15 +130,14 @@ def _masked_texts(settings: Settings, tokenizer: Any) -> TokenRows | None:
         return None
     rows = encode(replace(settings, mask_prompt=False), tokenizer)
 
-    def masked(name: str, of_split: Sequence[TokenRow]) -> tuple[TokenRow, ...]:
-        exchanges = asked.get(name, ())
-        before = (tokenizer.encode(each.before) if each else () for each in exchanges)
+    def masked(name: str) -> tuple[TokenRow, ...]:
+        before = (tokenizer.encode(each.before) if each else () for each in asked.get(name, ()))
         return tuple(
             replace(row, offset=in_common(row.tokens, first))
-            for row, first in zip(of_split, before, strict=False)
+            for row, first in zip(getattr(rows, name), before, strict=False)
         )
 
-    train, valid, test = (masked(name, getattr(rows, name)) for name in SPLITS)
+    train, valid, test = map(masked, SPLITS)
     return TokenRows(train, valid, test)
 
 
@@ -162,9 +158,8 @@ def only_supervised(rows: TokenRows, limit: int) -> TokenRows:
 
 
 def _rows(split: Sequence[Any]) -> tuple[TokenRow, ...]:
-    slow: list[float] = []
-
-    def row(index: int) -> TokenRow:
+    slow, rows = 0.0, []
+    for index in range(len(split)):
         example = split[index]
         keys = len(example)
         begun = time.process_time()
@@ -172,16 +167,12 @@ def _rows(split: Sequence[Any]) -> tuple[TokenRow, ...]:
             tokens, offset = split.process(example)  # type: ignore[attr-defined]
         took = time.process_time() - begun
         if took > max(QUICK_SECONDS, len(tokens) / SLOW_SPEED):
-            slow.append(took)
-            if sum(slow) > current().tokenizer_seconds:
-                raise exceeded(
-                    None,
-                    f"the tokenizer took {sum(slow):.1f} s to encode the rows it was slow at",
-                    "tokenizer_seconds",
-                )
-        return TokenRow(np.asarray(tokens, np.int32), int(offset), keys)
-
-    return tuple(row(index) for index in range(len(split)))
+            slow += took
+        if slow > current().tokenizer_seconds:
+            problem = f"the tokenizer took {slow:.1f} s to encode the rows it was slow at"
+            raise exceeded(None, problem, "tokenizer_seconds")
+        rows.append(TokenRow(np.asarray(tokens, np.int32), int(offset), keys))
+    return tuple(rows)
 
 
 def _require_local(settings: Settings) -> None:

@@ -29,11 +29,9 @@ class Trials:
     """What trials are made with; see `trials_of`.
 
     Attributes:
-        run: the prepared run.
         updates: the batches of each update.
         held: the fixed batches.
-        trained: what every training batch took, once its shape was compiled.
-        validated: what every fixed batch took, likewise.
+        trained, validated: what every training or fixed batch took, once its shape was compiled.
     """
 
     run: Prepared
@@ -60,13 +58,12 @@ class Trials:
 
         Args:
             rate: of every update; None: the optimizer's own, with its schedule.
-            updates: how many of those there are.
             measure: called where every loss was finite.
             is_late: asked after each update whether it is the last.
 
         Returns:
-            The loss of each update's batches before the update, to the first that is not finite,
-            nats a token; and what was measured.
+            The loss of each update's batches before it, to the first that is not finite, nats a
+            token; and what was measured.
         """
         self.restore()
         if rate is not None:
@@ -131,17 +128,15 @@ class Trials:
     def _note(self, batch: Batch, seconds: float, timed: list[TimedBatch]) -> None:
         """Keep what a batch took, but for the first of its shape, which is compiled."""
         rows, width = batch.tokens.shape
-        shape = id(timed), rows, width
-        if shape in self._compiled:
+        if (id(timed), rows, width) in self._compiled:
             timed.append(TimedBatch(rows, max(width - 1, 1), seconds))
-        self._compiled.add(shape)
+        self._compiled.add((id(timed), rows, width))
 
 
 def trials_of(run: Prepared, updates: int, held: int = HELD, optimizer: Any = None) -> Trials:
     """What trials are made with; after each the model is put back as it was.
 
     Args:
-        run: model, rows and settings.
         updates: of one trial, at most.
         held: fixed batches to measure on: of validation rows, or where those make none, of the
             training rows that come after those of the updates.

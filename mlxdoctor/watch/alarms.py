@@ -26,8 +26,7 @@ class Best:
     """The validation that was best so far.
 
     Attributes:
-        val_loss: the validation loss, in nats.
-        step: its iteration.
+        val_loss: in nats.
         validations_since: how many finite validations came after it.
         last_val_loss: the last of them; `val_loss` where none came.
         save: iteration of the save that is nearest to it; None where the log names none.
@@ -62,12 +61,9 @@ class Alarm:
     """The training is beyond doubt not going where it should.
 
     Attributes:
-        verdict: in what way.
         step: of the report at which that was beyond doubt.
         onset: of the first report that shows it.
-        message: one or two sentences with the figures.
-        advice: what to do, in sentences.
-        measured: the figures by name.
+        message, advice: sentences; `measured` has the figures.
         saved_steps: iterations that stopping now spares; None where the length is not known.
         saved_seconds: how long they would take at the present speed; None where that is not known.
         run: the run's name where the log holds several.
@@ -90,10 +86,8 @@ class Alarm:
         """What stopping now spares, as a clause."""
         if self.saved_steps is None:
             return "how long it would go on is not known"
-        text = f"{self.saved_steps:,} of its {self.unit}s are saved"
-        if self.saved_seconds is None:
-            return text
-        return f"{text}, about {duration(self.saved_seconds)}"
+        about = f", about {duration(self.saved_seconds)}" if self.saved_seconds is not None else ""
+        return f"{self.saved_steps:,} of its {self.unit}s are saved{about}"
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: every number finite, or spelled out as text."""

@@ -8,9 +8,8 @@
     except TrainingStopped as stopped:
         print(stopped.alarm.message)
 
-mlx-lm's loop has no switch that ends it: what a callback raises is what ends it. The last
-checkpoint that was saved stays; the final save is not made, and of a diverged model is not
-wanted.
+What a callback raises is all that ends mlx-lm's loop. The last checkpoint that was saved stays; the
+final save is not made.
 """
 
 import json
@@ -30,11 +29,7 @@ _NAMES = {"peak_memory": "peak_memory_gb", "val_time": "val_seconds"}
 
 
 class TrainingStopped(Exception):  # noqa: N818 - it stops a training that went wrong
-    """Raised by `WatchCallback(stop=True)` to end mlx-lm's loop.
-
-    Attributes:
-        alarm: what was raised.
-    """
+    """Raised by `WatchCallback(stop=True)` to end mlx-lm's loop at its `alarm`."""
 
     def __init__(self, alarm: Alarm) -> None:
         self.alarm = alarm
@@ -44,10 +39,9 @@ class TrainingStopped(Exception):  # noqa: N818 - it stops a training that went 
 class WatchCallback:
     """Records every report of a training, and raises the alarm when one is beyond doubt.
 
-    Each report becomes one line of JSON, written at once: the learning rate, both speeds,
-    the tokens and the peak memory too, which the table of newer mlx-lm leaves out. The file
-    is appended to; `mlxdoctor diagnose` reads it. A fault of the watch itself is told once on
-    standard error and never ends a training.
+    Each report becomes one line of JSON, with what the table of newer mlx-lm leaves out, too;
+    `mlxdoctor diagnose` reads it. A fault of the watch itself is told once on standard error and
+    never ends a training.
 
     Args:
         record: the file to append to; None records nothing. In a distributed training only

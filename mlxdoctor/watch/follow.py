@@ -23,11 +23,9 @@ class Ending:
 
     Attributes:
         reason: in words: "the training finished".
-        alarm: what was raised, if anything.
         is_broken_off: whether the log says that the training broke off.
         reports: how many were read.
         step: of the last one.
-        unit: what the log counts.
         iterations: how long the training is to be, where that is known.
         best: the best validation, and the save nearest to it.
     """
@@ -47,12 +45,10 @@ class Follower:
     """Reads a log whenever it has grown, and judges every report of its newest run.
 
     Attributes:
-        log: where the text comes from.
         iterations: how long the training is to be; None for what the log says.
         patience: as for `Watch`.
         notify: told in a sentence what is no alarm and worth knowing: "waiting" for what is not
             there or could not be read, or a "remark", with its figures by name.
-        progress: called with a label, the iterations done and the iterations to be done.
         clock: seconds that only ever rise.
     """
 
@@ -106,8 +102,7 @@ class Follower:
             if not was_alive:
                 return replace(now, reason="the process that trains has ended")
             if self.clock() - heard >= idle_seconds:
-                reason = f"the log has not grown for {idle_seconds:g} seconds"
-                return replace(now, reason=reason)
+                return replace(now, reason=f"the log has not grown for {idle_seconds:g} seconds")
             self.log.wait(pause)
 
     def _read(self, before: Ending, stamp: Stamp, *, is_whole: bool) -> Ending:

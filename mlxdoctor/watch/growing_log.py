@@ -67,7 +67,6 @@ class GrowingLog:
         since: seconds since the epoch: what was last written before is passed over.
 
     Attributes:
-        path: the file.
         is_closed: whether no more text can come.
 
     Raises:
@@ -79,10 +78,10 @@ class GrowingLog:
         self.is_closed = False
         self._old: Stamp | None = None
         self._old_lines = 0
-        stamp = self.stamp()
-        if stamp is not None:
-            require_file(path)
-        if stamp is not None and stamp[1] and since is not None and stamp[0] < since * 1e9:
+        if (stamp := self.stamp()) is None:
+            return
+        require_file(path)
+        if stamp[1] and since is not None and stamp[0] < since * 1e9:
             self._old = stamp
             self._old_lines = sum(text.count("\n") for text in LogStream(path))
 
@@ -97,11 +96,7 @@ class GrowingLog:
         return status.st_mtime_ns, status.st_size, status.st_ino
 
     def read(self, stamp: Stamp, *, is_whole: bool) -> LogState:
-        """What the log says by now.
-
-        Args:
-            stamp: its own.
-            is_whole: whether its last line is read, too, if that has no end.
+        """What the log, whose stamp this is, says by now; a last line without an end if `is_whole`.
 
         Raises:
             InputError: it can't be read, or is binary, or beyond a limit.

@@ -31,22 +31,16 @@ def parse_hook(command: str) -> tuple[str, ...]:
     if not words:
         raise InputError(None, "--exec is empty", "name a program")
     if shutil.which(words[0]) is None:
-        raise InputError(
-            None,
-            f"--exec: there is no program {words[0]!r}",
-            "no shell runs the command; `sh -c '...'` starts one",
-        )
+        remedy = "no shell runs the command; `sh -c '...'` starts one"
+        raise InputError(None, f"--exec: there is no program {words[0]!r}", remedy)
     return words
 
 
 def run_hook(words: tuple[str, ...], alarm: Mapping[str, Any]) -> str:
-    """Run a command with the alarm in its environment, and wait at most `LIMIT_SECONDS`.
+    """Run a command with the alarm in its environment, and say how it ended.
 
-    The alarm is passed in the environment alone: no text of a log becomes part of the command.
-    At the limit the command is ended, but not the processes that it started.
-
-    Returns:
-        How the command ended, as a sentence.
+    No text of a log becomes part of the command. After `LIMIT_SECONDS` the command is ended, but
+    not the processes that it started.
     """
     environment = {**os.environ, VARIABLE: json.dumps(alarm)}
     try:

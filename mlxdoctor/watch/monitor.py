@@ -1,9 +1,8 @@
 """The watch on one training, which judges every report and raises an alarm if there is no doubt.
 
 Each report is compared with the entries of the checks' tables that name an alarm
-(`checks/series_facts.toml` says how), so that the watch and `diagnose` judge a curve alike. Only
-the first and the last reports are kept. The levels of the last follow a change within three
-reports: they are medians of three, so that a spike of one or two raises no alarm.
+(`checks/series_facts.toml` says how), as `diagnose` does. Only the first and the last reports are
+kept. Levels are medians of three, so that a spike of one or two raises no alarm.
 """
 
 import math
@@ -57,7 +56,6 @@ class LogRow:
     """One report of a training.
 
     Attributes:
-        step: iterations or updates done.
         values: canonical metric name -> value (see `Segment`); NaN if the log has NaN.
     """
 
@@ -83,9 +81,7 @@ class _Kept:
     def kinds(self, value: float, base: float) -> frozenset[str]:
         """The kinds of a new value, compared with the kept ones; see `AlarmRule.newest`.
 
-        Args:
-            value: the new value.
-            base: the first validation loss; infinite if there is none.
+        `base` is the first validation loss; infinite if there is none.
         """
         if not math.isfinite(value):
             return frozenset({"not-finite"})
@@ -115,7 +111,6 @@ class _Clock:
         self._last_step = 0
 
     def see(self, row: LogRow) -> None:
-        """Record a report."""
         speed = row.values.get("iterations_per_second")
         rate, trained = row.values.get("tokens_per_second"), row.values.get("trained_tokens")
         if speed is None and rate is not None and trained is not None and self._tokens is not None:

@@ -24,20 +24,16 @@ def find_process(pid: int) -> psutil.Process:
     if pid <= 1:
         raise InputError(None, f"{pid} is not the process of a training", "name its own PID")
     if pid == os.getpid() or pid in (parent.pid for parent in psutil.Process().parents()):
-        raise InputError(
-            None,
-            f"process {pid} is the watch itself or one that started it",
-            "name the PID of the training",
-        )
+        problem = f"process {pid} is the watch itself or one that started it"
+        raise InputError(None, problem, "name the PID of the training")
     try:
         process = psutil.Process(pid)
         if is_alive(process):
             os.kill(pid, 0)
             return process
     except PermissionError:
-        raise InputError(
-            None, f"process {pid} belongs to another user", "run the watch as that user"
-        ) from None
+        problem = f"process {pid} belongs to another user"
+        raise InputError(None, problem, "run the watch as that user") from None
     except (psutil.Error, ProcessLookupError, OverflowError):
         pass
     raise InputError(None, f"there is no process {pid}", "check the PID of the training")

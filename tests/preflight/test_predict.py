@@ -11,7 +11,7 @@ import pytest
 from fixtures.lab.preflight.memory import Configuration, predicted
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.preflight.configuration import planned_config
-from mlxdoctor.twin.predict import Device, Memory, TimedBatch, predict_memory, predict_time
+from mlxdoctor.twin.predict import Device, Memory, Timed, TimedBatch, predict_memory, predict_time
 from tests.conftest import BASE, ROOT
 from tests.processes import python
 
@@ -134,11 +134,8 @@ def timed(tokens: int, rows: int = 4) -> TimedBatch:
 def told(widths: list[int], trained: list[TimedBatch], validations: int = 0) -> list[float]:
     """Low, likeliest and high seconds of 1,000 iterations; a validation batch takes a quarter."""
     validated = [replace(batch, seconds=batch.seconds / 4) for batch in trained]
-    return list(
-        predict_time(
-            1000, 4, widths, validation_batches=validations, trained=trained, validated=validated
-        )
-    )
+    batches = Timed(tuple(trained), tuple(validated), None)
+    return list(predict_time(batches, 1000, 4, widths, validations))
 
 
 @pytest.mark.parametrize("lengths", [[128], [64, 256], [64, 128, 512], [32, 64, 128, 256, 512]])

@@ -5,13 +5,15 @@ from pathlib import Path
 from tests.processes import python
 
 CODE = """
-import sys
+import importlib.metadata, sys
+listing = importlib.metadata.packages_distributions
 if sys.argv[1] == "out":
     from mlxdoctor.safety.without_torch import leave_torch_out
     leave_torch_out()
 import mlx_lm
 print("imported" if hasattr(sys, "torch_was_imported") else "left out")
 import torch
+assert importlib.metadata.packages_distributions is listing
 print(torch.__name__)
 """
 
@@ -19,7 +21,6 @@ print(torch.__name__)
 def said(folder: Path, what: str) -> str:
     package = folder / "torch"
     package.mkdir()
-    # It says that it was imported, and is good for nothing else.
     (package / "__init__.py").write_text(
         "import sys\n"
         "if not hasattr(sys, 'torch_was_imported') and 'mlx_lm.tokenizer_utils' in sys.modules:\n"

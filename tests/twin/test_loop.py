@@ -155,25 +155,14 @@ def test_the_test_split_is_evaluated_where_it_is_asked_for(tmp_path: Path) -> No
         run(small_settings(tmp_path, test=True))
 
 
-def planned(settings: Settings, **given: Any) -> tuple[str, ...]:
-    """The lines of the plan of a run that is ended by it."""
-    plans: list[Any] = []
-
-    def end(plan: Any) -> str:
-        plans.append(plan)
-        return "seen"
-
-    run(settings, tell=end, **given)
-    lines: tuple[str, ...] = plans[0]
-    return lines
-
-
 def test_the_plan_counts_what_will_be_trained(tmp_path: Path) -> None:
     model = small_model()
     whole = sum(one.size for _, one in tree_flatten(model.parameters()))
     rows = replace(small_rows((5, 40, 12)), left_out=2)
     settings = small_settings(tmp_path, iters=7, grad_accumulation_steps=3)
-    lines = planned(settings, model=model, rows=rows)
+    plans: list[Any] = []
+    run(settings, tell=lambda plan: plans.append(plan) or "seen", model=model, rows=rows)
+    (lines,) = plans
     few = sum(array.size for _, array in tree_flatten(model.trainable_parameters()))
     frozen = [line.split() for line in lines if line.startswith("  frozen")]
     assert sum(int(count.replace(",", "")) for _, count, _ in frozen) == whole

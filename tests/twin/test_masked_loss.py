@@ -11,6 +11,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.tuner.trainer import default_loss
 
 from mlxdoctor.twin.attach import prepare
+from mlxdoctor.twin.batches import Batch, doubled
 from mlxdoctor.twin.masked_loss import exact_loss, exact_mask
 from tests.twin.small import VOCABULARY, small_model, small_settings
 
@@ -57,6 +58,15 @@ def test_padding_has_no_influence_and_the_padding_token_is_no_target() -> None:
     parity = [default_loss(model, tokens, spans)[0].item() for tokens in padded]
     assert exact[0] == exact[1]
     assert abs(parity[0] - parity[1]) > 1e-3
+
+
+def test_padding_to_few_widths_leaves_a_usual_loss_as_it_is() -> None:
+    batch = Batch(np.full((2, 97), 5, np.int32), np.array([[0, 90], [3, 40]], np.int32), (0, 1))
+    wide, model, spans = doubled(batch, 200), small_model(), mx.array(batch.spans)
+    assert (wide.tokens.shape, doubled(batch, 100).tokens.shape) == ((2, 129), (2, 100))
+    for loss in (exact_loss, default_loss):
+        losses = [loss(model, mx.array(each.tokens), spans)[0] for each in (batch, wide)]
+        assert mx.allclose(*losses, atol=1e-5)
 
 
 def test_nothing_supervised_is_a_loss_of_zero_and_in_parity_nan() -> None:

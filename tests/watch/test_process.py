@@ -73,13 +73,12 @@ def test_another_process_with_the_same_number_is_not_the_target(
     [
         (0, "not the process of a training"),
         (1, "not the process of a training"),
-        (-5, "not the process of a training"),
         (os.getpid(), "the watch itself"),
         (os.getppid(), "the watch itself"),
         (2**22 + 1, "there is no process"),
     ],
     # Numbers that differ in every worker of pytest-xdist are no names of tests.
-    ids=["nothing", "init", "negative", "itself", "parent", "nobody"],
+    ids=["nothing", "init", "itself", "parent", "nobody"],
 )
 def test_what_is_no_training_is_refused(pid: int, problem: str) -> None:
     with pytest.raises(InputError, match=problem):

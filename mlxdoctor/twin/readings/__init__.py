@@ -1,14 +1,13 @@
 """Readings of a log: what a trainer may have computed in place of mlx-lm's loss.
 
-Every function of these modules that `@reading` decorates is one, and is found here: one file adds
-one. A reading changes the settings or the parts of a run; the replay that then gives the recorded
-losses says what the trainer did. Its code is that of the check `replay`, which has one for each:
-importing this and the modules loads no MLX.
+Every function of these modules that `@reading` decorates is one, and is found here. The check
+`replay` has a code for each: importing them loads no MLX.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from mlxdoctor.tables import modules_of
 from mlxdoctor.twin.parts import Parts
@@ -50,6 +49,13 @@ def reading(
         return Reading(code, clause[:1].lower() + clause[1:], apply, fix, sound, in_training)
 
     return made
+
+
+def losses() -> Any:
+    """The module `masked_loss`, which imports MLX, for a reading that is applied."""
+    from mlxdoctor.twin import masked_loss
+
+    return masked_loss
 
 
 @cache

@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count, repeat
+from typing import Any
 
 from mlxdoctor.twin.batches import Batch, Batches, collate
 from mlxdoctor.twin.parts import Parts
-from mlxdoctor.twin.readings import Reading, reading
+from mlxdoctor.twin.readings import Reading, losses, reading
 from mlxdoctor.twin.settings import Settings
 from mlxdoctor.twin.token_rows import TokenRow
 
@@ -40,26 +41,27 @@ def rows_in_file_order(settings: Settings, parts: Parts) -> tuple[Settings, Part
 @reading(fix="Give the model its causal mask.")
 def no_causal_mask(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
     """Of a model without its causal mask, which sees the tokens that it is to predict."""
-    from mlxdoctor.twin.masked_loss import loss_through, without_causal_mask
-
-    return settings, replace(parts, loss=loss_through(parts.loss, without_causal_mask))
+    return settings, _of_logits(parts, losses().without_causal_mask)
 
 
 @reading(fix="Keep inputs and targets of a row together: shuffle both or neither.")
 def targets_of_another_row(settings: Settings, parts: Parts) -> tuple[Settings, Parts] | None:
     """Of inputs with the targets of another row of the batch."""
-    from mlxdoctor.twin.masked_loss import loss_of_neighbours
-
     if settings.batch_size < 2:
         return None
-    return settings, replace(parts, loss=loss_of_neighbours(parts.loss))
+    return settings, replace(parts, loss=losses().loss_of_neighbours(parts.loss))
+
+
+def _of_logits(parts: Parts, call: Any) -> Parts:
+    return replace(parts, loss=losses().loss_through(parts.loss, call))
 
 
 def _scaled(factor: float, code: str, how: str) -> Reading:
-    def apply(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
-        from mlxdoctor.twin.masked_loss import loss_through, scaled_logits
+    def scaled(model: Any, inputs: Any) -> Any:
+        return model(inputs) * factor
 
-        return settings, replace(parts, loss=loss_through(parts.loss, scaled_logits(factor)))
+    def apply(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
+        return settings, _of_logits(parts, scaled)
 
     fix = "Give the loss the logits as the model computes them."
     return Reading(code, f"of logits that are {how}", apply, fix)
@@ -75,6 +77,4 @@ SCALED = (
 @reading(fix="Give the loss logits: it takes their logarithm itself.")
 def probabilities_as_logits(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
     """Of probabilities where logits belong."""
-    from mlxdoctor.twin.masked_loss import loss_through, probabilities
-
-    return settings, replace(parts, loss=loss_through(parts.loss, probabilities))
+    return settings, _of_logits(parts, losses().probabilities)

@@ -10,7 +10,7 @@ import numpy as np
 from mlxdoctor.evidence.dataset import Dataset, Features
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.twin.parts import Parts
-from mlxdoctor.twin.readings import Reading, reading
+from mlxdoctor.twin.readings import Reading, losses, reading
 from mlxdoctor.twin.settings import Settings
 from mlxdoctor.twin.token_rows import TokenRow, TokenRows
 
@@ -20,9 +20,7 @@ _KEEP_THE_END = "Put the end token at the end of every row, and do not mask it."
 @reading(sound=True)
 def without_padding(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
     """Without the padding token that mlx-lm trains after each row."""
-    from mlxdoctor.twin.masked_loss import exact_loss
-
-    return settings, replace(parts, loss=exact_loss)
+    return settings, replace(parts, loss=losses().exact_loss)
 
 
 @reading(sound=True)
@@ -56,33 +54,25 @@ def answers_with_their_header(settings: Settings, parts: Parts) -> tuple[Setting
 @reading(sound=True)
 def up_to_the_end_token(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
     """Of rows that stop at their end token."""
-    from mlxdoctor.twin.masked_loss import exact_loss
-
-    return settings, replace(parts, encode=_up_to_the_end(parts, kept=1), loss=exact_loss)
+    return settings, replace(parts, encode=_up_to_the_end(parts, kept=1), loss=losses().exact_loss)
 
 
 @reading(sound=True)
 def batch_mean(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
     """Averaged over batches, each counted alike."""
-    from mlxdoctor.twin.masked_loss import batch_mean_loss
-
-    return settings, replace(parts, loss=batch_mean_loss)
+    return settings, replace(parts, loss=losses().batch_mean_loss)
 
 
 @reading(sound=True)
 def row_mean(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
     """Averaged over rows, each counted alike."""
-    from mlxdoctor.twin.masked_loss import row_mean_loss
-
-    return settings, replace(parts, loss=row_mean_loss)
+    return settings, replace(parts, loss=losses().row_mean_loss)
 
 
 @reading(sound=True)
 def smoothed(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
     """Of smoothed labels."""
-    from mlxdoctor.twin.masked_loss import smoothed_loss
-
-    return settings, replace(parts, loss=smoothed_loss)
+    return settings, replace(parts, loss=losses().smoothed_loss)
 
 
 @reading(fix="Build the mask so that the first target is the first token of the answer.")
@@ -93,9 +83,7 @@ def prompt_in_the_loss(settings: Settings, parts: Parts) -> tuple[Settings, Part
 
 def _shifted(shift: int, code: str, target: str) -> Reading:
     def apply(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
-        from mlxdoctor.twin.masked_loss import shifted_loss
-
-        return settings, replace(parts, loss=shifted_loss(shift))
+        return settings, replace(parts, loss=losses().shifted_loss(shift))
 
     fix = "Make targets[i] the token after inputs[i], shifted exactly once."
     return Reading(code, f"of predicting the {target}", apply, fix)
@@ -119,42 +107,32 @@ def no_end_token(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
 @reading(fix=_KEEP_THE_END)
 def end_token_masked(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
     """Of all tokens but the end token, which is masked wherever it stands."""
-    from mlxdoctor.twin.masked_loss import loss_without
-
     end = Tokenizer.read(Path(settings.model)).eos_token_id or 0
-    return settings, replace(parts, loss=loss_without(end))
+    return settings, replace(parts, loss=losses().loss_without(end))
 
 
 @reading(fix="Mask the prompt alone: every token of the answer is a target.")
 def first_token_alone(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
     """Of the first token of each answer alone."""
-    from mlxdoctor.twin.masked_loss import first_target_loss
-
-    return replace(settings, mask_prompt=True), replace(parts, loss=first_target_loss)
+    return replace(settings, mask_prompt=True), replace(parts, loss=losses().first_target_loss)
 
 
 @reading(fix="Turn the mask round: the answers are the targets, and the prompts are not.")
 def prompts_alone(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
     """Of the prompts alone, since the mask is inverted."""
-    from mlxdoctor.twin.masked_loss import prompt_loss
-
-    return replace(settings, mask_prompt=True), replace(parts, loss=prompt_loss)
+    return replace(settings, mask_prompt=True), replace(parts, loss=losses().prompt_loss)
 
 
 @reading(fix="Mask by each row's length: padding is no target.")
 def padding_in_the_loss(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
     """Of all places of a batch, the padding included."""
-    from mlxdoctor.twin.masked_loss import whole_batch_loss
-
-    return settings, replace(parts, loss=whole_batch_loss)
+    return settings, replace(parts, loss=losses().whole_batch_loss)
 
 
 @reading(fix="Divide by the number of targets: steps otherwise depend on the size of a batch.")
 def summed(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
     """Summed over the targets of a batch, and not divided by their number."""
-    from mlxdoctor.twin.masked_loss import summed_loss
-
-    return settings, replace(parts, loss=summed_loss)
+    return settings, replace(parts, loss=losses().summed_loss)
 
 
 def _up_to_the_end(parts: Parts, *, kept: int) -> Callable[[Settings, Any], TokenRows]:
