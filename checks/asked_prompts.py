@@ -3,13 +3,13 @@
 What it finds. Recorded prompts in words that no training row asks with; and expected answers,
 recorded beside the model's own, that no training row gives though the rows have few answers.
 
-Why it matters. A model answers what it was trained on. Where the rows were prepared otherwise than
-the prompts (stop words removed, all in lower case, names replaced, a column left out), or hold
-only some of the classes, training looks as usual and the model fails in use.
+Why it matters. Where the rows were prepared otherwise than the prompts (stop words removed, all in
+lower case, names replaced, a column left out), or hold only some of the classes, training looks as
+usual and the model fails in use.
 
 How it is measured. Words and signs are compared as they stand, by their share in the recorded
-prompts that is in no prompt of the training rows. Training rows are the measure: the share of the
-words of one of them that stand in no other. For the answers, those of the rows are counted.
+prompts that is in no prompt of the training rows. The measure is the share of the words of one
+training row that stand in no other. For the answers, those of the rows are counted.
 
 When it is wrong. Prompts that were chosen to be unlike the rows, to see what the model makes of
 them, and answers that it is expected to refuse.

@@ -1,21 +1,19 @@
 """What the saved checkpoints say about the course of the run.
 
-What it finds. Checkpoints that never change; a B that is zero in every one of them; the first
-checkpoint with NaN or infinite values, and the last one without; a final file of another run, or
-one that is an early checkpoint; and files that are unreadable.
+What it finds. Checkpoints that never change, are not finite or cannot be read; and a final file
+that is of another run, or an early checkpoint.
 
-Why it matters. Checkpoints date a failure when the log is lost, and tell which file is
-still good. A checkpoint that is byte for byte the one before it means that training
-changed nothing in between, whatever the log printed.
+Why it matters. Checkpoints date a failure when the log is lost, and tell which file is still good.
+One that is byte for byte the one before it means that training changed nothing in between.
 
-How it is measured. Files are compared by hash. Every value of every checkpoint is read for
-NaN. A is drawn at random when a run begins and moves little:
-its first values tell runs apart. (`mlxdoctor bisect` judges every save by itself.)
+How it is measured. Files are compared by hash, and every value is read for NaN. A is drawn at
+random when a run begins and moves little: its first values tell runs apart.
 
 When it is wrong. A rate of exactly zero stops the changes on purpose. A folder used by two runs
 mixes their checkpoints.
 
-What to do. Use the last sound checkpoint: `mlxdoctor diagnose RUN --adapter FILE` judges one.
+What to do. Use the last sound checkpoint: `mlxdoctor diagnose RUN --adapter FILE` judges one, and
+`mlxdoctor bisect` every save by itself.
 """
 
 from collections.abc import Iterator, Sequence

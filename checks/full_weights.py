@@ -4,21 +4,19 @@ What it finds. After full fine-tuning: weights that are not finite, that are all
 or that were moved further than their own size. After LoRA: weights that should be frozen and have
 other values than the base model's.
 
-Why it matters. Full fine-tuning writes into the model itself. A sound one moves each matrix by a
-fraction of its norm; a change several times that norm has overwritten what the model knew, and no
-change at all means that the base was saved. LoRA's promise is that the base model stays what it
-was: a run that changed it trained something else than its configuration says.
+Why it matters. A sound full fine-tune moves each matrix by a fraction of its norm; a change several
+times that norm has overwritten what the model knew. LoRA's promise is that the base model stays
+what it was: a run that changed it trained something else than its configuration says.
 
-How it is measured. Tensor by tensor against the base model: bit for bit, and by the relative
-change ‖W' − W‖/‖W‖ in Frobenius norms. After full fine-tuning its median over the changed matrices
-is judged, without norms and biases, which are small. Frozen weights stored in another precision
-count as unchanged within that precision's rounding, quantised ones within twice what rounding to
-their codes adds on average.
+How it is measured. Tensor by tensor against the base model: bit for bit, and by the relative change
+‖W' − W‖/‖W‖ in Frobenius norms. After full fine-tuning its median over the changed matrices is
+judged, without norms and biases, which are small. Frozen weights stored in another precision count
+as unchanged within that precision's rounding, quantised ones within twice what rounding to their
+codes adds on average.
 
 When it is wrong. The limits were measured on models of half a million parameters, with Adam; SGD
 spoils a model with less. Training from scratch, or for very long, moves weights further. A base
-folder of another revision than the one trained on adds its own difference. A model that was
-quantised after full fine-tuning differs by rounding; such tensors are not judged.
+folder of another revision than the one trained on adds its own difference.
 
 What to do. Lower the learning rate: full fine-tuning bears less than LoRA. For LoRA, freeze the
 model before the layers are converted, and throw the file away. `mlxdoctor inspect MODEL --base

@@ -5,18 +5,18 @@ holds it under quantisation noise. Other weights that were changed are looked fo
 
 Why it matters. The adapter is sound then, and what is served is not it.
 
-How it is measured. Module by module, in blocks of rows: fused weight less base weight is
-split into its part along the update scale · (A·B) transposed (for DoRA with the magnitude)
-and the rest. The part along it, over all modules, is the gain: 1 where it was fused once.
-The rest over the update's norm is the noise. Rounding is a squared step over 12 on average.
+How it is measured. Module by module fused weight less base weight is split into its part along the
+update scale · (A·B) transposed (for DoRA with the magnitude) and the rest. The part along it, over
+all modules, is the gain: 1 where it was fused once. The rest over the update's norm is the noise.
+Rounding is a squared step over 12 on average.
 
 When it is wrong. The noise is measured in weights, not in answers: a large model may bear more of
 it than the small ones that the limits were measured on, which is why noise that is small beside the
 weights is only a warning; `fused-agreement` reads rows with both. An adapter that was trained
 further after the fusing, or another revision of the base, looks like noise or like another scale.
 
-What to do. Fuse again, from this base and this adapter, with `--dequantize`; or serve the
-adapter beside the base model.
+What to do. Fuse again, from this base and this adapter, with `--dequantize`; or serve the adapter
+beside the base model.
 """
 
 from collections.abc import Iterator

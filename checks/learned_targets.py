@@ -1,26 +1,23 @@
 """What the adapter was really trained to predict.
 
-What it finds. An adapter that learned another token than the next, padding, or the masked prompt,
-forgot the end token or expects it at once, predicts the run's own answers worse than the base
-model, or learned nothing. Also answers that a mask left out of the loss and that got no better.
+What it finds. An adapter that learned other tokens than the next ones of the answers and their end,
+that predicts the run's own answers worse than the base model, or that learned nothing.
 
-Why it matters. Labels that are shifted, padded or masked wrongly give a loss that falls as
-nicely as a right one. The model itself is the only witness of what it was trained on.
+Why it matters. Labels that are shifted, padded or masked wrongly give a loss that falls as nicely
+as a right one. The model itself is the only witness of what it was trained on.
 
-How it is measured. Base and tuned model read rows of the run's own data. For each region of a
-row (prompt, answer, end token, padding after it) and each shift (0 to 2 tokens ahead), the tuned
-model's mean loss is subtracted from the base model's. The unit is the row: a change counts when
-the sign test over rows is significant and the mean change is large enough in nats.
+How it is measured. Base and tuned model read rows of the run's own data. For each region of a row
+(prompt, answer, end token, padding after it) and each shift (0 to 2 tokens ahead), the tuned
+model's mean loss is subtracted from the base model's. A change counts when the sign test over rows
+is significant and the mean change is large enough in nats.
 
-When it is wrong. Answers that repeat one token are predicted equally well at every shift. A
-padding token right after the row is learned in every sound run of mlx-lm, whose loss covers it:
-that is not reported. Of a model that predicts the answers worse than a blind guess, padding
-is not judged. Rows where the base model is already certain have nothing to learn. Answers before
-the last one may be left out on purpose.
+When it is wrong. Answers that repeat one token are predicted equally well at every shift. A padding
+token right after the row is learned in every sound run of mlx-lm, and not reported. Rows where the
+base model is already certain have nothing to learn. Answers before the last one may be left out on
+purpose.
 
-What to do. Compare with `mlxdoctor labels`, which shows the targets that mlx-lm
-would make of the same rows. In a trainer of your own, print one row's inputs and targets side by
-side: each target is the token after its input.
+What to do. Compare with `mlxdoctor labels`, which shows the targets that mlx-lm would make of the
+same rows: in a trainer of your own each target is the token after its input.
 """
 
 import math

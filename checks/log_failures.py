@@ -1,25 +1,20 @@
 """The run broke off, or the log ends before the run did.
 
-What it finds. What ended the run, in the words of the log, with the file and line that an exception
-came from and what it means where that is known; a trainer's warnings of batches without a target,
-or of no data to validate on; and a log that ends before the iterations it announced.
+What it finds. What ended the run, in the words of the log, and what it means where that is known; a
+trainer's warnings; and a log that ends before the iterations it announced.
 
-Why it matters. A run that broke off leaves its last checkpoint, not its last state, and what
-it would have become is unknown. The adapter file in the folder is then older than the log.
+Why it matters. A run that broke off leaves its last checkpoint, not its last state: the adapter
+file in the folder is older than the log.
 
-How it is measured. Known messages of Metal, CUDA, Python and the shell, looked for in lines
-that are not reports. An abort after an out-of-memory message is the same event. A failure
-that later reports follow was survived, or belongs to an earlier attempt in the same file.
-Exceptions are looked up in a list of those that mlx-lm 0.32.2, MLX and the packages below them
-raise, by their type, their message, and the functions on the way.
+How it is measured. Known messages of Metal, CUDA, Python and the shell, looked for in lines that
+are not reports. A failure that later reports follow was survived, or belongs to an earlier attempt
+in the same file. Exceptions are looked up in a list of those that mlx-lm 0.32.2, MLX and the
+packages below them raise, by their type, their message, and the functions on the way.
 
-When it is wrong. A log that was cut for a post ends early too, so an early end by itself is
-only noted. A message quoted in the training data's own text is not told apart if the trainer
-prints rows.
+When it is wrong. A log that was cut for a post ends early too, so an early end by itself is only
+noted. A message quoted in the training data is not told apart if the trainer prints rows.
 
-What to do. Out of memory: smaller batches, fewer layers, a shorter max_seq_length, gradient
-checkpointing. Then resume from the last save the log mentions. An exception: what the finding
-says, which is made for it.
+What to do. What the finding says, which is made for the exception; then resume from the last save.
 """
 
 import math

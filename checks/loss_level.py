@@ -1,13 +1,13 @@
 """The loss is on the wrong side of a level that can be known beforehand.
 
 What it finds. A first loss above that of a blind guess, or a sum of losses that makes it so; a loss
-that stays at the level of a blind guess; a last loss no better than a constant guess; and a loss
-near zero after a handful of updates.
+that stays at that level, or ends no better than a constant guess; and a loss near zero after a
+handful of updates.
 
-Why it matters. Some levels of the loss are known. Above ln(vocabulary) nothing the model knows
-reaches the targets. At the entropy of the tokens' frequencies the model ignores its input: a last
-loss of 9.98 is not "high", the model is destroyed. Near zero at once, the input has the answer. The
-gradient of a sum is as many times too large as there are terms.
+Why it matters. Above ln(vocabulary) nothing the model knows reaches the targets. At the entropy of
+the tokens' frequencies the model ignores its input: a last loss of 9.98 is not "high", the model is
+destroyed. Near zero at once, the input has the answer. The gradient of a sum is as many times too
+large as there are terms.
 
 How it is measured. `loss_level.toml` has the bounds. The first loss is the validation loss before
 the first update where the log has it, else the first training loss. The uniform guess is ln V of
@@ -20,8 +20,8 @@ When it is wrong. A new kind of text or a new token set starts high in a sound r
 vocabulary is unknown and the loss falls to a usual level, a high start is only noted. A few hundred
 repeated rows are learned fast. Losses of preference training have no such levels.
 
-What to do. High at the start: see whether labels, tokenizer and base model belong together.
-High at the end: see when it rose. Low at once: see how the targets are shifted.
+What to do. High at the start: see whether labels, tokenizer and base model belong together. High at
+the end: see when it rose. Low at once: see how the targets are shifted.
 """
 
 import math

@@ -2,28 +2,26 @@
 
 What it finds. A loss that ends far above where it began, that never moves, or that repeats to the
 last digit; and a validation loss that rises from its minimum, or stands far above the training
-loss, be it in the first pass over the rows. (A loss that fell and rose again is a row of the check
-`series-facts`.)
+loss. (A loss that fell and rose again is a row of the check `series-facts`.)
 
-Why it matters. The last value alone misleads: 9.98 looks like a number among others until one
-knows that the run began at 1.86. Seen early, it saves hours.
+Why it matters. The last value alone misleads: 9.98 looks like a number among others until one knows
+that the run began at 1.86.
 
 How it is measured. `loss_trend.toml` has the bounds. A multiple of the base model's own loss (the
 validation loss before the first update) is a fact. Levels are medians of the first and last
 reports. Whether a level loss still falls is decided by the Theil-Sen slope and its 95% interval,
 widened for autocorrelation. With fewer than ten reports only facts are judged. Rows are known by
-heart if the validation loss is far above the training loss; that is an error if the validation
-loss rose, or fell no more for the last part of many passes over the same rows.
+heart if the validation loss is far above the training loss; that is an error if it rose, or fell no
+more for the last part of many passes over the same rows.
 
-When it is wrong. The training loss averages batches and the validation loss tokens, so small
-differences between the two are ignored. A run resumed from a trained adapter begins at a level
-it has already learned, and a log that begins in the middle does not show where it began: such
-runs are not called unlearned, nor are those whose first report averages many updates without
-a validation before. Of the loss of pairs (DPO, ORPO, CPO) only one that ends far above where it
-began is judged, and of training on rewards (GRPO, PPO) none.
+When it is wrong. A run resumed from a trained adapter begins at a level it has already learned, and
+a log that begins in the middle does not show where it began: such runs are not called unlearned,
+nor are those whose first report averages many updates without a validation before. Of the loss of
+pairs (DPO, ORPO, CPO) only one that ends far above where it began is judged, and of training on
+rewards (GRPO, PPO) none.
 
-What to do. Take the last checkpoint before the onset. For a loss that leaps, lower the
-learning rate or the scale; for one that never moves, see whether the adapter's weights changed.
+What to do. Take the last checkpoint before the onset. For a loss that leaps, lower the learning
+rate or the scale; for one that never moves, see whether the adapter's weights changed.
 """
 
 import math

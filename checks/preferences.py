@@ -1,13 +1,12 @@
 """Whether training on pairs or on rewards had something to prefer, and made it likelier.
 
-What it finds. Chosen and rejected answers that stay equally likely; a margin or a reward that
-falls because the loss asks for it; a margin that falls on held-out rows alone; answers of one
-prompt that all have the same reward; a reward that rises with the length of answers that no longer
-end; answers that are cut off; and a beta that gives pairs no usable weight.
+What it finds. Answers that stay equally likely; a margin or a reward that falls; answers of one
+prompt that all have the same reward; a reward that rises with the length of answers, or answers
+that are cut off; and a beta that gives pairs no usable weight.
 
 Why it matters. The loss of such a run has no level to compare with. That of pairs asks for a margin
 only, and that of GRPO is 0 by construction. Where all answers of a group have the same reward there
-is no advantage and no gradient. A reward that pays for length gets length.
+is no gradient. A reward that pays for length gets length.
 
 How it is measured. Margins, rewards, their spread among the answers to one prompt, and the length
 of answers, from the first reports to the last; `preferences.toml` has the bounds. A margin that

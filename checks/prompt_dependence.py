@@ -1,25 +1,25 @@
 """Whether the answers depend on their prompts.
 
-What it finds. Training answers that their prompts do not make any likelier, while prompts do
-that on the validation rows: answers that were shuffled, or that belong to something else. And a
-tuned model to which its rows' own prompts matter no more than those of other rows.
+What it finds. Training answers that their prompts do not make any likelier, while prompts do that
+on the validation rows. And a tuned model to which its rows' own prompts matter no more than those
+of other rows.
 
 Why it matters. Shuffled answers are sound sentences: the loss falls, and the model learns to say
-what is said in general, whatever it is asked. The base model alone shows it, before training.
+what is said in general, whatever it is asked.
 
 How it is measured. Each answer is read after its own prompt and after the prompt of another row,
 one with another answer. The second loss less the first is what the prompt is worth, in nats a
 token, over the first 64 tokens of 16 to 48 rows, with its standard error over rows. The training
 rows are compared with the validation rows (test rows where there are none), by the base model.
 
-When it is wrong. Where the base model gains nothing from the prompts of the validation rows
-either, because the answers are style, or in symbols that it does not know, the rows can't be
-judged with it. Where all splits were shuffled alike, only the tuned model shows it: what it
-learned has nothing to do with the prompts. Rows that have one prompt each and want any answer, as
-jokes do, look the same. Validation rows of another task than the training rows are no measure.
+When it is wrong. Where the base model gains nothing from the prompts of the validation rows either,
+because the answers are style, or in symbols that it does not know, the rows can't be judged with
+it. Where all splits were shuffled alike, only the tuned model shows it. Rows that have one prompt
+each and want any answer, as jokes do, look the same. Validation rows of another task than the
+training rows are no measure.
 
-What to do. Read a few training rows: is the answer that of the prompt? Join prompts and answers
-by a key, never by their place in two lists.
+What to do. Read a few training rows: is the answer that of the prompt? Join prompts and answers by
+a key, never by their place in two lists.
 """
 
 import math

@@ -1,22 +1,20 @@
 """Whose answers were recorded, and how they were asked for.
 
-What it finds. A model that learned its rows, and does not give the answers that are expected beside
-the recorded ones. Recorded answers that are the base model's, another model's or those to other
-prompts, that a limit cut off, that the tuned model would hardly ever say, or gives only where it is
-asked in another way than it was trained on: without the chat template, say.
+What it finds. Recorded answers that are the base model's, another model's or those to other
+prompts, that were cut off, or that the tuned model gives only where it is asked in another way than
+it was trained on; and a model that learned its rows, and does not answer as is expected.
 
 Why it matters. `mlx_lm.generate` without `--adapter-path` gives the base model's answers without an
-error. A person then takes them for the fine-tune's, and repairs a training that was sound.
+error. A person takes them for the fine-tune's, and repairs a training that was sound.
 
 How it is measured. Both models answer the recorded prompts again, greedily: with the system prompt
 and format of the row that has the same question, else in the base's chat template. Only prompts
 that the two models answer differently are judged, and only if the recorded answer is not the
-expected one, which both may give. A recorded answer is a model's if one of the two begins with the
-other, or if they have three more first words in common than it has with the other model's. Each
-recorded answer is read by the tuned model: the temperature at which its tokens were most likely
-drawn is fitted, and where the model would have said something else, that is held against the tokens
-before and against what no answer holds. An expected answer is given if the answer is the same text,
-names it in a sentence, or begins it up to the limit on its tokens.
+expected one. A recorded answer is a model's if one of the two begins with the other, or if they
+have three more first words in common than it has with the other model's. Each is read by the tuned
+model: the temperature at which its tokens were most likely drawn is fitted, and where the model
+would have said something else, that is held against the tokens before and against what no answer
+holds.
 
 When it is wrong. Expected answers that were written down in another form than the rows' are other
 answers to it. An adapter that changes little gives few prompts with different answers.

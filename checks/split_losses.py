@@ -12,9 +12,9 @@ rows is compared with that of the validation rows, and their difference with the
 model. The loss on training rows is compared with the last reports of the log, where the validation
 loss of the log is that of the validation rows.
 
-When it is wrong. Test rows may be harder on purpose, or of another kind: the base model does not
-always tell. A trainer that divides its loss by something reports less throughout: where the two
-losses of the log keep one ratio, nothing is said.
+When it is wrong. Test rows may be harder on purpose: the base model does not always tell. A trainer
+that divides its loss by something reports less throughout: where the two losses of the log keep one
+ratio, nothing is said.
 
 What to do. Read ten rows of each split side by side; print the numbers of the rows of ten batches.
 """

@@ -1,27 +1,25 @@
 """How far the adapter moves the model.
 
-What it finds. Updates as large as the weights they are added to; updates too small to
-change any output; a module whose update is out of all proportion; and a B that was still
-moving straight ahead when training ended.
+What it finds. Updates as large as the weights they are added to, or too small to change any output;
+a module whose update is out of all proportion; and a B that was still moving straight ahead when
+training ended.
 
-Why it matters. A LoRA update is a correction. Once it is several times the weight
-itself, the base model is overwritten, and what is left prints one token or noise,
-whatever the loss says. An update below the rounding of the weights is no update. Once a
-run has learned what lies nearest, its gradients turn and B goes to and fro; one whose B
-still went straight at the end had only begun, however its loss looks.
+Why it matters. A LoRA update is a correction: once it is several times the weight itself, the base
+model is overwritten. One below the rounding of the weights is no update. Once a run has learned
+what lies nearest, its gradients turn and B goes to and fro; one whose B still went straight at the
+end had only begun.
 
-How it is measured. For every module ‖ΔW‖ = scale·‖A·B‖, by Frobenius norm, from r × r
-products. With the base model at hand it is divided by ‖W‖ and the median over the
-modules is judged. Without it, or where weights are next to nothing, ‖W‖ is taken to be that of a
-matrix of rms 1/sqrt(inputs), and errors are given only where sound runs are far from it. Modules
-whose B is zero are left out: they have no update. One module is judged by itself where its update
-is many times its weights and the median module's. A gradient that never changed would
-take B a known distance under Adam's default momenta; the root mean square of B over that distance,
-median over modules, is how straight B went. A schedule's rates only shorten the distance.
+How it is measured. For every module ‖ΔW‖ = scale·‖A·B‖, by Frobenius norm. With the base model at
+hand it is divided by ‖W‖ and the median over the modules is judged. Without it, or where weights
+are next to nothing, ‖W‖ is taken to be that of a matrix of rms 1/sqrt(inputs), and errors are given
+only where sound runs are far from it. Modules whose B is zero are left out. A gradient that never
+changed would take B a known distance under Adam's default momenta; the root mean square of B over
+that distance, median over modules, is how straight B went. A schedule's rates only shorten the
+distance.
 
 When it is wrong. Small models bear relatively larger updates than large ones. DoRA rescales the sum
-afterwards. A resumed run may have moved further than its own rate allows, so resumed runs are not
-held to it. A run of a few dozen updates goes straight at any rate, and is not judged by that.
+afterwards. A resumed run may have moved further than its own rate allows, and a run of a few dozen
+updates goes straight at any rate: neither is judged by that.
 
 What to do. If the update is too large, lower rate × scale. If it is too small, look at rate, scale
 and the number of updates. `mlxdoctor inspect` shows every module.
