@@ -48,24 +48,20 @@ _WRITTEN = "answers as somebody wrote them"
 
 #: A share of rows below which it is a note, or nothing: a few repeats do no harm.
 NOTED = 0.05
-#: Share of rows that repeat an earlier one, for a note, a warning and an error: every row twice is
-#: a second pass. And passes over the different rows, for an error: 9 runs on copies made 10 and
-#: more, each worse than on different rows; 92 sound runs of three base models 5 at most.
+#: Share of rows that repeat an earlier one, for a note, a warning and an error; and passes over the
+#: different ones, for an error: 10 and more in 9 runs on copies, 5 at most in 92 sound ones.
 COPIED, COPIES_PASSES = (NOTED, 0.5, 0.5), 8.0
-#: Share of validation rows that are training rows, for a note and a warning (0 of 9 real tasks).
-#: The figure is no good then, and the model may be: it is no error.
+#: Share of validation rows that are training rows, for a note and a warning (0 of 9 real tasks):
+#: the figure is no good then, and the model may be.
 LEAKED = (0.0, 0.1)
-#: Share of rows that a more frequent answer to their prompt contradicts, likewise: 0.38 and more in
-#: 9 runs with contradictory rows, 0.17 of two annotators who disagree on every third row (0 of 92
-#: sound runs, 0 of 379 sound public data sets). And different prompts for an error: a coin is one
-#: with two answers.
+#: Share of rows that a more frequent answer to their prompt contradicts: 0.38 and more in 9 faulty
+#: runs, 0.17 of two annotators who disagree on every third row (0 of 92 sound runs, 0 of 379 sound
+#: public data sets). And different prompts for an error: a coin is one with two answers.
 CONTRADICTED, CONTRADICTED_PROMPTS = (NOTED, 0.25, 0.25), 10
-#: Share of rows with one answer, whatever it is: then (almost) nothing else is learned. And with
-#: one answer of several words, where the others differ: a third of SQuAD 2.0 has no answer; 0.9 in
-#: a run of which nothing was said (0 of 9 real tasks).
+#: Share of rows with one answer, whatever it is; and with one of several words, where the others
+#: differ: 0.9 in a faulty run, a third of SQuAD 2.0 (0 of 9 real tasks).
 ONE_ANSWER, ONE_SENTENCE = 0.95, 0.75
-#: Share of pairs of one text, for a warning and an error: a few copies do no harm, and of half of
-#: them the run is without effect.
+#: Share of pairs of one text, for a warning and an error: a few copies do no harm.
 ALIKE = (0.02, 0.02, 0.5)
 #: Share of different ones among the last answers of conversations, and among the first: 0.01 and
 #: 1.00 in a run that learned only to be thanked, 0.72 and more of both in two sound tasks.
@@ -73,9 +69,8 @@ CLOSING, VARIED = 0.1, 0.5
 #: Share of the answers that lack zeros, and the fewest: half of them in a run whose numbers went
 #: through integers, none in 20 others.
 ZEROS_LOST, FEW_LOST = 0.02, 5
-#: Rows for each different answer from which on they are said over, share of the answers with a word
-#: of their own, and of the validation rows that say them again: 13, 1.0 and 1.0 in one run, in none
-#: of 45 other sets of rows.
+#: Rows for each different answer, share of the answers with a word of their own, and of the
+#: validation rows that say them again: 13, 1.0 and 1.0 in one run, none of 45 other sets of rows.
 SAID_OVER, OF_THEIR_OWN, SAID_AGAIN = 3, 0.8, 0.5
 _TOKEN = re.compile(r"\w{3,}")
 #: Numbers, and those of three digits and more that begin with a zero: no dates and no times.
@@ -93,24 +88,20 @@ LEFT_OUT, FEW_LEFT_OUT = 0.25, 0.1
 FEW_PASSES = 20.0
 #: Rows with a prompt and an answer: with fewer, few rows share a subject.
 PAIRED_ROWS = 50
-#: Characters, or words, and different answers below which answers of one length are labels, or
-#: dates.
-CUT_LENGTH, CUT_WORDS, CUT_ANSWERS = 20, 3, 20
-#: Different answers that are enough where all end at one length without a final sign, in different
+#: Characters, or words, and different answers below which answers of one length are labels; and
+#: different ones that are enough where all end at one length without a final sign, in different
 #: numbers of words: four in a run whose answers were cut, in none of 15 others of few answers.
-CUT_FEW = 3
+CUT_LENGTH, CUT_WORDS, CUT_ANSWERS, CUT_FEW = 20, 3, 20, 3
 #: Share of the answers of the greatest length whose last word is none, or that lack a final sign
 #: where the shorter ones have it: others were made of one length.
 MID_WORD, UNFINISHED = 0.2, 0.8
-#: Share of answers of the greatest length, and for an error: 0.88 to 1.00 where an export cuts
-#: answers, 0.04 at most in 9 sound tasks. Where hardly any is shorter, words are cut, unless half
-#: of them end in the same way, as forms do.
+#: Share of answers of the greatest length, and for an error: 0.88 to 1.00 where an export cuts, at
+#: most 0.04 in 9 sound tasks. Where none is shorter, words are cut, unless half end as forms do.
 CUT, MANY_CUT, ALL_CUT, SAME_END = 0.1, 0.5, 0.9, 0.5
 #: Words that hold sentences together, of all words: 0.23 to 0.39 in seven collections of
 #: sentences, 0.00 in JSON, code and labels.
 FUNCTION_WORDS = 0.12
-#: Words that several answers have, and neighbours that meet again by chance, and the share of all
-#: neighbours that may do so: else the answers can't tell.
+#: Words that several answers have, neighbours that meet again by chance, and the share that may.
 SHARED_WORDS, DEALT, MOST_DEALT = 25, 40, 0.75
 #: Times the neighbours that meet again by chance: 1.38 to 2.2 in six collections of sentences,
 #: 0.99 to 1.07 in the same, shuffled. None of 46 sound runs on real text has less.
@@ -118,19 +109,17 @@ IN_ORDER = 1.15
 #: Share of rows found misplaced when all are: of 98 samples of sound data above 0.4, none has over
 #: 0.02 of its rows called misplaced; two below have 0.3.
 TELLING = 0.5
-#: Share of misplaced rows, the lower end of its 95% interval: 0.09 and more in 18 runs with
-#: shuffled or contradictory answers (0 of 1240 samples of 365 sound public data sets, of which 273
-#: can tell).
+#: Share of misplaced rows, the lower end of its 95% interval: 0.09 and more in 18 faulty runs (0 of
+#: 1240 samples of 365 sound public data sets, of which 273 can tell).
 MISPLACED = 0.05
-#: Mean rank of the own answer among all: 0.42 to 0.62 where answers were shuffled, higher where
-#: they belong; in none of 1240 samples of sound data below.
+#: Mean rank of the own answer among all: 0.42 to 0.62 where answers were shuffled, higher in all
+#: 1240 samples of sound data.
 RANK = 0.65
-
 #: Share of prompts that hold their answer (at most 0.05 in 12 real tasks), and words of an answer:
 #: what is read off a text is shorter.
 GIVEN, GIVEN_WORDS = 0.8, 3
-#: Different answers, up to which they are labels to choose from: the prompt held its own label and
-#: no other in at most 0.06 of the rows of 19 tasks, and in all of one that was given away.
+#: Different answers, up to which they are labels: the prompt held its own and no other in at most
+#: 0.06 of the rows of 19 tasks, and in all of one that was given away.
 LABELS = 30
 
 

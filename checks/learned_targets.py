@@ -49,8 +49,7 @@ from mlxdoctor.safety.quoting import quoted
 UNCHANGED = 0.01
 #: Different answers that are few, and rows to each from which on they recur.
 FEW, RECURRING = 20, 8
-#: Share of a guess's loss from which on answers are hardly better: 0.98 and 2.2 where they were,
-#: 0.73 in a sound run that is sure of itself where it is wrong.
+#: Share of a guess's loss from which on answers are hardly better; 0.73 in a sound run.
 NEAR_A_GUESS = 0.9
 #: Probability that no token has that is ever the greedy choice.
 UNLIKELY = 0.1
@@ -58,26 +57,21 @@ UNLIKELY = 0.1
 #: rises in sound runs.
 PADDING_FELL = 1.5
 #: Probability of padding after padding: 0.012 to 0.43 where it was trained on, at most 0.002 in
-#: 156 sound runs of five bases. Of the token that mlx-lm pads with, which it trains once after each
-#: row, a sound model may expect more: 0.006 in one, up to 0.09 in runs with other faults.
+#: 156 sound runs of five bases; up to 0.09 of the token that mlx-lm trains once after each row.
 PADDING, OWN_PADDING = 0.006, 0.2
-#: Probability of the end token after a complete answer: 0.55 where it was left out of the loss,
-#: 0.95 and more in sound runs that end (4 of the fixtures).
-SURE_END = 0.8
-#: Probability of an end token after another: 0.97 and 1.00 where rows were padded with it, 0.63 and
-#: 0.86 in sound runs that masked their padding.
-REPEATED_END = 0.92
+#: Probability of the end token after an answer: 0.55 where it was left out of the loss, 0.95 and
+#: more in sound runs; and after an end token: 0.97 where rows were padded with it, else 0.86.
+SURE_END, REPEATED_END = 0.8, 0.92
 #: Nats a token below which the base model already knows the answers.
 TO_LEARN = 0.3
 #: Nats a token between two shifts: a constant guess is equally good at every shift.
 SHIFT_MARGIN = 0.5
 #: Nats a token by which a loss changed: a perplexity up or down by a tenth.
 CHANGED = 0.1
-#: Nats by which a base model is worse than a blind guess, as in loss-level: a sound mixture of
-#: experts begins 1.2 above on tokens it never saw; none of 94 sound runs.
+#: Nats by which a base model is worse than a blind guess: a sound mixture of experts begins 1.2
+#: above on tokens it never saw; none of 94 sound runs.
 ABOVE_UNIFORM = 1.5
-#: Of a blind guess's loss, what the tuned model's is at most on text that can be read: sound runs
-#: of a base that is above guessing end at 0.2 of it; a broken base's answers tell (14 of 15).
+#: Of a blind guess's loss, the tuned model's at most on text that can be read: 0.2 in sound runs.
 READABLE = 0.5
 #: Nats a token between held-out rows and those trained on: 0.1 in the sound fixture runs, 1.3 in
 #: the overfitted one.
@@ -85,8 +79,8 @@ MEMORISED = 0.5
 #: Share of its loss that the prompt lost, over the same share of the answer: 0.8 in the fixtures
 #: with the prompt in the loss, below 0 with it masked.
 PROMPT_SHARE = 0.5
-#: Share of its base loss by which earlier answers fell at most where they were not learned: they
-#: rose by 0.3 of it where only closing words were trained, and fell by 0.15 and 0.99 in sound runs.
+#: Share of its base loss by which earlier answers fell at most where they were not learned: -0.3
+#: in one run, 0.15 and 0.99 in sound ones.
 UNLEARNED = 0.1
 _END = (
     "After a complete answer, the tuned model expects the end token with probability "

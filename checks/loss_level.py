@@ -46,8 +46,7 @@ _OF_THE_START = ("starts-above-uniform", "starts-far-above", "sum-over-accumulat
 #: Nats above a uniform guess that an untrained model may have.
 _UNTRAINED = 0.2
 #: Largest ratio, or its inverse, of a first loss per accumulation step to the validation loss
-#: before: the first report of 131 sound runs has 0.47 to 1.03 times that, and a larger ratio
-#: would accept runs that rose at once.
+#: before: 0.47 to 1.03 in 131 sound runs.
 _SIMILAR = 1.5
 #: Least sum over accumulation steps, in uniform guesses: labels shifted by one or two reach 1.35,
 #: a base full of noise 1.45; the sums of 4, 8 and 16 steps had 2.6, 5.2 and 10.
@@ -61,18 +60,14 @@ _CHANCE_LOW, _CHANCE_HIGH = 9.0, 13.3
 _CHANCE_BELOW = 0.3
 #: Nats of a guess among 3,000 tokens: no language model has a higher loss.
 _HIGH = 8.0
-#: Nats of a perplexity of 1.05.
-_LOW = 0.05
-#: Share of the first loss that is near zero.
-_LOW_SHARE = 0.1
+#: Nats of a perplexity of 1.05, and share of the first loss that is near zero.
+_LOW, _LOW_SHARE = 0.05, 0.1
 #: Percent of the weights that are trained, up to which it is an adapter on a model that knows text.
 _FEW = 10.0
 #: Iterations within which text is not learned: rows that are alike take 70 to 100.
 _QUICKLY = 30
-#: Nats of a first loss on text that a model does not know by heart.
-_UNKNOWN = 1.0
-#: Nats below which little is left to learn.
-_MODEST = 0.3
+#: Nats of a first loss on unknown text, and those below which little is left to learn.
+_UNKNOWN, _MODEST = 1.0, 0.3
 
 
 @check(codes=_TABLE.symptoms, rerun_symptom=True)

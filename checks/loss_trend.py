@@ -60,15 +60,13 @@ _TABLE = SeriesTable.read("loss_trend.toml")
 #: Least fall by the upper end of the slope's interval that leaves it open whether a run learned. 14
 #: of 3,000 simulated sound curves get the warning, none an error.
 _POSSIBLE_FALL = 0.15
-#: Iterations in which a loss need not fall, and those after which one that did not is an error:
-#: warm-up and low rates need some.
+#: Iterations in which a loss need not fall, and after which one that did not is an error.
 _FEW_ITERATIONS, _ITERATIONS = 20, 100
 #: Share of the announced iterations in which a rate may still warm up.
 _BEGUN = 0.1
 #: Noises of a level by which the end lies below the start, be the slope what it may.
 _CERTAIN = 4.0
-#: Shares of the first pass between which both losses are compared: past the steepest part, and
-#: before rows may come again.
+#: Shares of the first pass between which both losses are compared: past the steepest part.
 _FIRST_PASS = (0.25, 0.95)
 #: Nats below which little is left to learn.
 _ALREADY_LOW = 0.3
@@ -76,11 +74,9 @@ _ALREADY_LOW = 0.3
 _LATE = 15
 #: Share of a loss within which all of its reports lie where nothing moves it.
 _STILL = 0.01
-#: Share of its fall that a settled validation loss has still to fall: the noise of 24 rows.
-_SETTLED_SHARE = 0.01
-#: Share of the run by which a stale validation loss has settled: at most 0.42 with 24 rows and
-#: fewer, 0.9 with 200.
-_SETTLED_BY = 0.6
+#: Share of its fall that a settled validation loss has still to fall (the noise of 24 rows), and of
+#: the run by which a stale one has settled: at most 0.42 with 24 rows and fewer, 0.9 with 200.
+_SETTLED_SHARE, _SETTLED_BY = 0.01, 0.6
 #: The highest loss over the median, from which on it is no matter of learning too little.
 _EXPLODED = 50.0
 

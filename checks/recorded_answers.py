@@ -42,17 +42,13 @@ from mlxdoctor.models.generations import Generation, Generations
 from mlxdoctor.safety.quoting import quoted
 
 _END = re.compile(rf"(?:{SPECIAL_TEXT.pattern})\s*\Z")
-#: Fewest first words that two answers have in common: fewer agree by chance.
-_WORDS = 3
-#: Fewest prompts that the models answer differently: one may be a coincidence.
-_TELLING = 2
-#: Fewest prompts that show a limit on the length, or another model.
-_PROMPTS = 8
+#: Fewest first words in common: fewer agree by chance. Fewest prompts that the models answer
+#: differently, and fewest that show a limit on the length, or another model.
+_WORDS, _TELLING, _PROMPTS = 3, 2, 8
 #: Least share of the prompts that are one model's: ties in half precision change some answers.
 _SHARE = 0.75
-#: Share of the recorded answers that are the model's, to whichever prompt; and of the expected
-#: answers that a model gives at most which was taught others: none of 12 in three faulty runs, 9 to
-#: 12 of 12 in 13 sound ones that others made up.
+#: Share of the recorded answers that are the model's, to whichever prompt; and of the expected ones
+#: that a model gives which was taught others: 0 of 12 in three faulty runs, 9 and more in 13 sound.
 _ALL, _HARDLY_ANY = 0.9, 0.1
 #: Share of the answers that begin with the same word by chance: sampled ones often do.
 _BY_CHANCE = 0.25
@@ -61,16 +57,13 @@ _CUT, _CUT_TO = 0.5, 0.8
 #: Nats by which two tokens are likely alike, and fewest tokens that are not the likeliest.
 _TIE, _FEWEST = 0.001, 10
 #: Fewest tokens that show a temperature, and of these that are not the likeliest; the highest that
-#: is usual; least p-value of draws, and one that no draws have.
-#: 1.6 and more (two standard errors below) in six runs drawn at 1.5 to 3, 1.0 in two drawn at 1; p
-#: from 0.08 there, below 0.04 in 15 of 19 runs whose answers are others', the rest asked otherwise.
-_TOKENS, _DRAWN, _USUAL, _FITS, _UNFIT = 40, 5, 1.2, 0.05, 0.001
-#: Share of the tokens that are not the likeliest at a high temperature: 0.56 and more in those six.
-_HOT = 0.3
-#: Share of the tokens that the model would not have chosen which one reason explains, tokens before
-#: one in which a repeated one counts (mlx-lm's own), and different tokens that are forbidden, at
-#: most. 13 of 13 and 66 of 68 in two runs served with a penalty and with a logit bias; in 107 other
-#: runs 254 at most are repeated 43 times.
+#: is usual; least p-value of draws (0.08 in eight runs, below 0.04 in 15 of 19 whose answers are
+#: others'), and one that no draws have; share of tokens that are not the likeliest at a high
+#: temperature (0.56 and more in six runs drawn at 1.5 to 3).
+_TOKENS, _DRAWN, _USUAL, _FITS, _UNFIT, _HOT = 40, 5, 1.2, 0.05, 0.001, 0.3
+#: Share of the tokens that the model would not have chosen which one reason explains (13 of 13 and
+#: 66 of 68 in two runs, 43 of 254 in 107 others), tokens before one in which a repeated one counts
+#: (mlx-lm's own), and different tokens that are forbidden, at most.
 _EXPLAINED, _RECENT, _FORBIDDEN = 0.9, 20, 4
 #: Ways of asking that are signs of their own.
 _CODES = {TWICE: "applied-twice", KEPT: "behind-others", PADDED: "padded"}

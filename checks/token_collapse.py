@@ -58,25 +58,20 @@ from mlxdoctor.models.generations import Generations
 from mlxdoctor.models.losses import ENOUGH_ROWS, TokenLosses
 from mlxdoctor.safety.quoting import quoted
 
-#: Fewest different pairs of tokens that are judged: a loop of three tokens has three.
-_PAIRS = 20
-#: Largest distance of two tokens in the rows: labels are shifted twice, seldom more often.
-_DISTANCE = 4
-#: Least share of the answers' pairs at one such distance: 0.32 to 0.86 in 7 runs with shifted
-#: labels.
-_SKIPPED = 0.2
-#: Least lead of that share over the share of neighbours: 0.26 to 0.81 in the same runs. None of 98
-#: sound runs of three base models, and none of 185 runs with other faults, reaches both.
-_LEAD = 0.15
+#: Fewest different pairs of tokens that are judged (a loop of three has three), and the largest
+#: distance of two tokens in the rows: labels are shifted twice, seldom more often.
+_PAIRS, _DISTANCE = 20, 4
+#: Least share of the answers' pairs at one such distance, and its lead over that of neighbours:
+#: 0.32 and 0.26 at least in 7 runs with shifted labels (0 of 98 sound runs, 0 of 185 other faults).
+_SKIPPED, _LEAD = 0.2, 0.15
 #: Least length of an endless answer, in expected lengths: another wording may be longer.
 _LONGER = 1.2
 #: Share of the base model's answers that the length limit cuts, above which the limit is too short
 #: to judge by: at most 0.42 in 64 runs with the finding; 0.6 in two sound DPO runs with longer
 #: answers.
 _CUT_SHORT = 0.5
-#: Tokens of an expected answer with its end, in length limits, where there was room for it; and
-#: least share of prompts with such an answer where the limit is not too short: 21 of 24 in a run
-#: that never learned its end.
+#: Of the length limit, an expected answer for which there was room; and least share of prompts with
+#: such an answer: 21 of 24 in a run that never learned its end.
 _ROOM, _WITH_ROOM = 0.5, 0.75
 #: From the worst form to the mildest: only the worst is reported.
 _COLLAPSED = ("token-zero", "single-token", "few-tokens", "special-tokens")

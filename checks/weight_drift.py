@@ -50,22 +50,19 @@ _LONE = 10.0
 #: Updates after which sound runs no longer go straight: 0.2 of the way after 20, 0.14 after 60.
 _ENOUGH_UPDATES = 50
 
-#: ‖ΔW‖/‖W‖ for a warning: 1.7 in healthy runs at most, 2.0 to 2.8 in three at five times a sound
-#: scale; runs at 1.8 to 2.9 are impaired, some not for good. Crossed by 0 of 98 healthy runs of
-#: three base models. From `EXPLODED` on it is an error.
+#: ‖ΔW‖/‖W‖ for a warning: 2.0 to 2.8 in three runs at five times a sound scale. Crossed by 0 of 98
+#: healthy runs of three base models: 1.7 at most. From `EXPLODED` on it is an error.
 LARGE = 1.8
 #: ‖ΔW‖/sqrt(min(in, out)) for an error, without the base model: a run damaged by its scale is at
-#: 7.1, one that repeats one token at 23; sound weights of large models are smaller than such
-#: weights, and their updates are, too. Crossed by 0 of 19 healthy runs, 0 of 126 sound runs of four
-#: base models: 0.9 at most. From `NOMINAL_LARGE` on it is a warning.
+#: 7.1, one that repeats one token at 23. Crossed by 0 of 126 sound runs of four base models: 0.9 at
+#: most. From `NOMINAL_LARGE` on it is a warning.
 NOMINAL_EXPLODED = 5.0
 #: ‖ΔW‖/‖W‖: half a unit of bfloat16's last place is 2^-9; a run at a rate of 1e-7 that did not
-#: lower its loss reached 1.4e-3, one at 1e-6 that barely learned 1.4e-2. Crossed by 0 of 19 healthy
-#: runs.
+#: lower its loss reached 1.4e-3, one that barely learned 1.4e-2. Crossed by 0 of 19 healthy runs.
 NEGLIGIBLE = 2e-3
 #: Rms of B over the straight way. 150 updates of three base models: 0.36 to 0.54 at a hundredth of
-#: a sound rate or less, 0.33 at a thirtieth, 0.21 at a tenth, 0.15 at a fifth; sound ones 0.14 at
-#: most. Crossed by 0 of 98 healthy runs of three base models.
+#: a sound rate or less, 0.33 at a thirtieth, 0.21 at a tenth. Crossed by 0 of 98 healthy runs of
+#: three base models: 0.14 at most.
 STRAIGHT = 0.27
 
 
