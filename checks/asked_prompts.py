@@ -88,7 +88,7 @@ _SHOWN = 3
 def asked_prompts(recorded: RecordedGenerations, dataset: Dataset) -> Iterator[Sign]:
     if (split := dataset.splits.get("train")) is None:
         raise NotApplicable("the training rows are not here")
-    pairs = [pair for pair in map(split.pair, split.rows) if pair.prompt]
+    pairs = [pair for pair in split.pairs if pair.prompt]
     items = [item for item in recorded.distinct if item.prompt]
     if len(items) < _PROMPTS or len(pairs) < _FEWEST:
         raise Inconclusive(f"{len(items)} recorded prompts and {len(pairs)} rows are too few")

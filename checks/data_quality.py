@@ -267,9 +267,9 @@ def data_quality(
     yield from _number_of_rows(train, gone_over, config, log, planned)
     if planned is not None or by_mlx_lm(config):
         yield from _left_over(train, config)
-    pairs = list(map(train.pair, train.rows))
-    first: dict[Pair, int] = {}
-    wholes = enumerate(_wholes(train, pairs))
+    pairs = train.pairs
+    first: dict[tuple[Pair, str], int] = {}
+    wholes = enumerate(_wholes(train))
     repeats = [row for row, pair in wholes if first.setdefault(pair, row) != row]
     passes = gone_over / len(first)
     is_sure = len(repeats) > len(first) and passes >= COPIES_PASSES
@@ -277,8 +277,7 @@ def data_quality(
     figures = {"different": len(first), "passes": round(passes, 1), "times": times}
     yield from _graded("duplicates", train, repeats, COPIED, figures, is_sure=is_sure)
     if valid is not None:
-        theirs = _wholes(valid, list(map(valid.pair, valid.rows)))
-        leaked = [row for row, pair in enumerate(theirs) if pair in first]
+        leaked = [row for row, pair in enumerate(_wholes(valid)) if pair in first]
         yield from _graded("leaked-validation", valid, leaked, LEAKED)
     if train.format in ("tokens", "unknown"):
         of_answers = ("cut-answers", "words-out-of-order", "misplaced-answers")
@@ -339,30 +338,22 @@ def _said_over(valid: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
     own = sum(
         any(having[word] == given[answer] for word in words) for answer, words in asked.items()
     )
-    theirs = [valid.pair(row).answer for row in valid.rows]
-    rows = [row for row, answer in enumerate(theirs) if answer in asked]
+    rows = [row for row, pair in enumerate(valid.pairs) if pair.answer in asked]
     if own >= OF_THEIR_OWN * len(asked):
         counts = {"things": len(asked), "trained": len(pairs)}
         yield from _graded("said-over", valid, rows, (math.inf, SAID_AGAIN), counts, quotes=True)
 
 
-def _wholes(split: Split, pairs: Sequence[Pair]) -> Sequence[Pair]:
+def _wholes(split: Split) -> list[tuple[Pair, str]]:
     """What rows are compared by: prompt and answer, and of pairs the rejected answer as well."""
-    others = (row.get("rejected") for row in split.rows)
-    return [
-        Pair(f"{pair.prompt}\n{other}", pair.answer)
-        for pair, other in zip(pairs, others, strict=True)
-    ]
+    others = (str(row.get("rejected")) for row in split.rows)
+    return list(zip(split.pairs, others, strict=True))
 
 
 def _alike(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
     rejected = ({**row, split.features.chosen: row.get("rejected")} for row in split.rows)
-    others = map(split.pair, rejected)
-    answers = [
-        (pair.answer.strip(), other.answer.strip())
-        for pair, other in zip(pairs, others, strict=True)
-    ]
-    same = [row for row, (chosen, other) in enumerate(answers) if chosen == other]
+    others = enumerate(map(split.pair, rejected))
+    same = [row for row, other in others if pairs[row].answer.strip() == other.answer.strip()]
     yield from _graded("alike-pairs", split, same, ALIKE)
 
 
@@ -403,7 +394,7 @@ def _graded(
         **measured,
     }
     if quotes:
-        figures["answer"] = quoted(split.pair(split.rows[rows[0]]).answer)
+        figures["answer"] = quoted(split.pairs[rows[0]].answer)
     is_doubtful = reached[-1] is Severity.ERROR and not is_sure
     severity = Severity.WARNING if is_doubtful else reached[-1]
     yield Sign(symptom, figures, f"{split.path.name}, line {lines[0]}", severity=severity)

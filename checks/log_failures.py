@@ -28,7 +28,7 @@ import numpy as np
 from mlxdoctor.bugs.exceptions import meaning_of
 from mlxdoctor.check import check
 from mlxdoctor.evidence.dataset import FEW_ROWS
-from mlxdoctor.evidence.training_log import LogFailure, Segment, TrainingLog
+from mlxdoctor.evidence.training_log import LogFailure, TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.judge.course import closing
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
@@ -230,8 +230,11 @@ def _is_short(log: TrainingLog, reached: int | None) -> bool:
         return False
     if _is_summed_up(log):
         return False
+    losses = segment.get("train_loss")
+    steps = np.diff(losses.iterations) if losses is not None else ()
     # A report that would come next must fit before the announced end.
-    return reached < UNFINISHED * announced and reached + _interval(segment) <= announced
+    interval = int(np.median(steps)) if len(steps) else 0
+    return reached < UNFINISHED * announced and reached + interval <= announced
 
 
 def _warned(log: TrainingLog) -> Iterator[Sign]:
@@ -258,14 +261,6 @@ def _warned(log: TrainingLog) -> Iterator[Sign]:
         severity = Severity.INFO if is_far else None
         where = f"line {first}"
         yield Sign("nothing-to-validate-on", {"line": first}, where=where, severity=severity)
-
-
-def _interval(segment: Segment) -> int:
-    """After how many iterations the training loss is reported; 0 where that is unknown."""
-    losses = segment.get("train_loss")
-    if losses is None or len(losses) < 2:
-        return 0
-    return int(np.median(np.diff(losses.iterations)))
 
 
 def _without_loss(log: TrainingLog) -> Iterator[Seen]:

@@ -30,7 +30,7 @@ report's label strip whether the last supervised token of a row is the end token
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from itertools import pairwise
 from statistics import median
 
@@ -181,24 +181,25 @@ def token_collapse(
     left = list(left_in_answers(train)) if train is not None else []
     # What the model writes is no worse than what the rows hold.
     may_be_meant = all(spoilt.severity is not Severity.ERROR for spoilt in left)
-    taught = cache(partial(_answers_of, rows, tokenizer))
+    trained = [row.tokens[row.roles == Role.ANSWER].tolist() for row in rows.rows] if rows else []
+    opening = {answer[0] for answer in trained if answer}
+
+    @cache
+    def taught() -> frozenset[str]:
+        decode = tokenizer.decode if tokenizer is not None else lambda _: ""
+        return frozenset(decode(answer).strip() for answer in trained)
 
     def is_meant(answer: Output) -> bool:
+        """Whether it is one of the answers trained on, which may look like a collapse: a jingle."""
         text = SPECIAL_TEXT.sub("", answer.text).strip()
         return bool(text) and any(each.startswith(text) for each in taught())
 
-    @cache
-    def opened_with() -> set[int]:
-        taken = rows.rows if rows is not None else ()
-        answers = (row.tokens[row.roles == Role.ANSWER] for row in taken)
-        return {int(answer[0]) for answer in answers if len(answer)}
-
     def opens_with_marker(answer: Output) -> bool:
         first, *rest = answer.content or (None,)
-        is_marker = first is not None and is_special(_text(first, tokenizer))
-        is_text = any(not is_special(_text(unit, tokenizer)) for unit in rest)
-        known = opened_with() if is_marker and is_text and answer.from_tokens else set()
-        return bool(known) and first not in known
+        if not opening or first is None or first in opening or not answer.from_tokens:
+            return False
+        is_marker = is_special(_text(first, tokenizer))
+        return is_marker and any(not is_special(_text(unit, tokenizer)) for unit in rest)
 
     forms: dict[str, Callable[[OutputPair, Output], bool]] = {
         "token-zero": lambda _, answer: (
@@ -237,14 +238,6 @@ def token_collapse(
         yield Seen("All {prompts:* answer} end by themselves.", count)
     if (few := too_few(len(prompts))) is not None:
         raise Inconclusive(few)
-
-
-def _answers_of(rows: SupervisedRows | None, tokenizer: Tokenizer | None) -> frozenset[str]:
-    """The answers trained on. One of them is no collapse, whatever it looks like: a jingle."""
-    if rows is None or tokenizer is None:
-        return frozenset()
-    answers = (row.tokens[row.roles == Role.ANSWER].tolist() for row in rows.rows)
-    return frozenset(tokenizer.decode(answer).strip() for answer in answers)
 
 
 def _single_token(

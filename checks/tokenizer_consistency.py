@@ -226,8 +226,8 @@ def _not_given_back(tokenizer: Tokenizer, dataset: Dataset | None) -> Iterator[S
     splits = [split for split in dataset.splits.values() if split.rows] if dataset else []
     if not splits or splits[0].format == "tokens":
         return
-    rows = splits[0].rows
-    texts = [splits[0].pair(rows[place]).answer for place in sampled(len(rows), _EXAMINED)]
+    pairs = splits[0].pairs
+    texts = [pairs[place].answer for place in sampled(len(pairs), _EXAMINED)]
     back = [tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) for text in texts]
     raw = [
         (text, given) for text, given in zip(texts, back, strict=True) if _RAW & {*given} - {*text}
