@@ -31,8 +31,7 @@ from mlxdoctor.safety.quoting import quoted
 _WORD = re.compile(r"\w+|[^\w\s]")
 #: Fewest prompts and rows that tell.
 _PROMPTS, _FEWEST = 8, 20
-#: Share of unknown words beyond that of the rows themselves: 0.18 to 0.76 in 7 runs whose
-#: rows were prepared otherwise, 0.12 at most in 81 sound ones.
+#: Share of unknown words beyond that of the rows: 0.18 to 0.76 in 7 runs, 0.12 at most in 81 sound.
 _UNKNOWN = 0.17
 #: Share of the rows of one turn that hold a word, and of the prompts that do, at most: 1 and 0 in
 #: three runs whose prompts lacked the code that their rows begin with, none in 142 others.
@@ -41,8 +40,8 @@ _COMMON, _RARE = 0.95, 0.05
 #: no row has, from and to: 0.43 and 0.67 in two faulty runs, 0 in 31 sound ones. Where none is
 #: taught, they may be written in another way.
 _LABELS, _SOME, _MOST = 0.2, 0.2, 0.8
-#: Share of the expected answers that shows that what was learned holds: 0.75 to 1 in 32 sound runs,
-#: 0.72 at most in 25 faulty ones.
+#: Share of the expected answers that shows that what was learned holds: 0.72 at most in 25 faulty
+#: runs.
 _RIGHT = 0.75
 #: Words that are quoted.
 _SHOWN = 3

@@ -43,11 +43,10 @@ FEWEST, ENOUGH = 5, 8
 STUTTER = 4
 #: Broken characters, and those of control but tabs and ends of lines.
 GARBLED = re.compile("[\N{REPLACEMENT CHARACTER}\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f]")
-#: Lower end of the interval of the share of prompts: certainly more than half of the answers (0 of
-#: 4 sound base models).
+#: Lower end of the interval of the share of prompts (0 of 4 sound base models).
 SHARE_LOW = 0.5
-#: P-value of a paired permutation of prompts: sound base models of 12 prompts have 0.002 to 0.02,
-#: noise on weights 0.17 at least (0 of 9 damaged ones are called sound).
+#: P-value of a paired permutation of prompts: at most 0.02 in sound base models, 0.17 and more in 9
+#: damaged ones.
 RELATED = 0.05
 
 

@@ -29,17 +29,13 @@ from mlxdoctor.finding import Exhibit, Measurement, Sign, Symptom, some_of
 from mlxdoctor.judge.save_flaws import LoggedCourse, SaveVerdict, examine
 from mlxdoctor.measure.weights.save_norms import Save, heat_map
 
-#: The least cosine between the starts of two saves of one run; 0.989 or more in 21 fixture runs,
-#: sound and faulty.
+#: The least cosine between the starts of two saves of one run: 0.989 in 21 fixture runs.
 _OWN_START = 0.9
-#: The cosine of the final file's start with that of the last save, at most: 1.000 in the same runs;
-#: A is drawn anew for another seed, and the cosine is 0.0.
+#: That of the final file's start with the last save's, at most: 1.000 there, 0.0 for another seed.
 _OTHER_START = 0.5
-#: The loss of the last checkpoint over that of the one that was kept, at most: 0.02 in one run
-#: whose checkpoints were sorted by name.
+#: The loss of the last checkpoint over that of the one that was kept: 0.02 in one faulty run.
 _LEARNED_SINCE = 0.5
-#: Iterations of a checkpoint over those of the run, at least: one that was made again with somewhat
-#: fewer leaves old checkpoints, and its own final file.
+#: Iterations of a checkpoint over those of the run: one made again may have somewhat fewer.
 _FAR_BEYOND = 10
 #: Fewer checkpoints than this show no course.
 _MIN_SHOWN = 3

@@ -35,19 +35,16 @@ from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought, some_of
 from mlxdoctor.measure.weights.changed_tensors import WeightChange, component, weight_changes
 
-#: Largest ‖W' − W‖/‖W‖ that is rounding, if the two files differ in precision: one unit in the last
-#: place of bfloat16.
+#: Largest ‖W' − W‖/‖W‖ that is rounding: one unit in the last place of bfloat16.
 _ROUNDING = 2.0**-8
 #: Largest change of a quantised weight that is rounding, in average rounding errors of its codes:
 #: 64 sound fusions at 2 to 8 bits measured 1.00 to 1.12.
 _QUANTIZED = 2.0
 #: ‖W' − W‖/‖W‖, median over matrices, for an error. 44 runs at seven or more times a high but sound
-#: rate reached 3.67 or more, and 2.2 to 21 times the best loss. Seven of them were asked 20
-#: questions each: none answered any, and most were garbled (reports/full-tuning.md).
+#: rate reached 3.67 or more, and 2.2 to 21 times the best loss (reports/full-tuning.md).
 _ERROR_CHANGE = 3.0
 #: The same for a warning. 33 runs at two to five times such a rate reached 1.05 to 3.45, and 1.7 to
-#: 8 times the best loss; five of them were fluent and answered none of 20 questions, while five at
-#: sound rates answered 5 to 15. The largest of 44 runs at sound or lower rates is 0.64.
+#: 8 times the best loss. The largest of 44 runs at sound or lower rates is 0.64.
 _WARNING_CHANGE = 1.0
 
 

@@ -32,16 +32,13 @@ from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, some_of
 from mlxdoctor.measure.weights.changed_tensors import fusions
 
 # What follows was crossed by none of 64 sound fusions of 16 runs, unquantised or at 5 to 8 bits.
-#: Gain of a module without the update: sound fusions have 0.99 to 1.00 in every module
-#: (reports/fusing.md); 0 is none.
+#: Gain of a module without the update: sound ones have 0.99 to 1.00 (reports/fusing.md); 0 is none.
 _ABSENT = 0.1
-#: Gain that rounding leaves: rounding a sum of free values to 2 bits leaves 0.93; less is left
-#: where the base is quantised already, and its own steps swallow the update.
+#: Gain that rounding leaves: 0.93 at 2 bits; less where the base's own steps swallow the update.
 _KEPT = 0.5
 #: Gain away from 1: 2 bits, the worst measured rounding, moved it by 0.07.
 _SCALE = 0.1
-#: Noise over weights: at 4 bits at most 0.123, at 3 bits at least 0.165. A large model's update is
-#: smaller beside its weights, and 4 bits are what it usually bears.
+#: Noise over weights: at 4 bits, which models usually bear, at most 0.123, at 3 at least 0.165.
 _COARSE = 0.145
 #: Noise over update: at 5 to 8 bits at most 0.103, and a loss on the answers at most 0.02 nats
 #: higher; at 4 bits 0.105 to 0.212, and 0.02 to 0.09 nats.

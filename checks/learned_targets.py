@@ -44,8 +44,7 @@ from mlxdoctor.measure.text.statistics import SIGNIFICANCE, rate, sign_test
 from mlxdoctor.models.losses import ENOUGH_ROWS, RowLosses, TokenLosses
 from mlxdoctor.safety.quoting import quoted
 
-#: Nats a token by which losses differ at most where nothing was learned: rounding in half
-#: precision is below.
+#: Nats a token by which losses differ where nothing was learned: rounding is below.
 UNCHANGED = 0.01
 #: Different answers that are few, and rows to each from which on they recur.
 FEW, RECURRING = 20, 8
@@ -73,8 +72,7 @@ CHANGED = 0.1
 ABOVE_UNIFORM = 1.5
 #: Of a blind guess's loss, the tuned model's at most on text that can be read: 0.2 in sound runs.
 READABLE = 0.5
-#: Nats a token between held-out rows and those trained on: 0.1 in the sound fixture runs, 1.3 in
-#: the overfitted one.
+#: Nats a token between held-out rows and those trained on: 0.1 in sound runs, 1.3 in an overfitted.
 MEMORISED = 0.5
 #: Share of its loss that the prompt lost, over the same share of the answer: 0.8 in the fixtures
 #: with the prompt in the loss, below 0 with it masked.

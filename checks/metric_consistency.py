@@ -34,8 +34,8 @@ from mlxdoctor.models.losses import ENOUGH_ROWS, TokenLosses, mean_loss, usual_t
 #: Nats by which figures of one model differ, as mlx-lm averages batches and drops the last (0.05 on
 #: the fixtures), and from which on two cannot be one model's.
 SAME, APART = 0.1, 0.3
-#: Nats that training took off from which on a figure of the base may be off by a part of them:
-#: first losses of one base on one task lie up to 0.7 apart, where training took off 4.5.
+#: Nats that training took off from which on a figure of the base may be off by a part of them: by
+#: 0.7 where training took off 4.5.
 FALL = 1.0
 #: Times as near to one loss as to the other, for a figure to be that model's.
 CLOSER = 4.0

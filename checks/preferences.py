@@ -41,9 +41,7 @@ PAIRS = ("margin", "accuracy", "loss", "held_out_margin", "held_out_accuracy")
 REWARDS = ("reward", "length", "cut_off", "signal", "distance")
 #: Reports of a margin or of a reward below which no course is seen.
 REPORTS = 4
-#: Column -> by how much it rises where something was learned, and by how many noises of one report:
-#: fifty times the last printed digit of a margin, and what a mean of a few answers can be told
-#: apart by.
+#: Column -> by how much it rises where something was learned, and by how many noises of one report.
 LEARNED = {"held_out_margin": (0.05, 0.0), "margin": (0.05, 3.0), "reward": (0.02, 1.15)}
 #: The share of groups without a spread from which on it is all of them, but for rounding.
 ALL_GROUPS = 0.99
@@ -51,8 +49,7 @@ ALL_GROUPS = 0.99
 MANY = 10
 #: A spread below half of the last printed digit.
 NO_SPREAD = 0.0005
-#: Twice the largest beta that SimPO's authors use, and one at which a hundredth of a nat counts as
-#: a pair that was learned.
+#: Twice the largest beta that SimPO's authors use, and one at which 0.01 nats are a learned pair.
 LARGE_BETA, ABSURD_BETA = 20.0, 100.0
 
 

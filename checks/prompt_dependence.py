@@ -34,8 +34,7 @@ from mlxdoctor.models.load import Which
 from mlxdoctor.models.losses import ENOUGH_ROWS
 from mlxdoctor.models.prompt_gains import Asked, PromptGains
 
-#: Rows of each split that are measured first, and at most: standard errors are then 0.003 to 0.09
-#: nats.
+#: Rows of each split that are measured first, and at most (standard errors of 0.003 to 0.09 nats).
 FIRST, MOST = 16, 48
 #: Standard errors of a difference that is not chance: chance exceeds them once in 700 times.
 ERRORS = 3.0
@@ -43,8 +42,7 @@ ERRORS = 3.0
 #: To the tuned model: 0.13 to 4.2 in 45 sound runs, 0.05 where all answers belong to other prompts,
 #: 0.00 and 0.04 in two sound runs whose small models did not learn what was asked.
 CLEAR = 0.1
-#: Of the base model's loss, what one that learned has at the most: 0.1 to 0.4 where answers belong
-#: to other prompts, 0.9 in a run that collapsed.
+#: Of the base model's loss, what one that learned has at the most: 0.1 to 0.4; 0.9 if it collapsed.
 LEARNED = 0.5
 #: What prompts are worth in the training rows, as a share of their worth in the validation rows:
 #: below the first, many answers belong to other prompts (0.40 where 70% were shuffled); below the

@@ -53,11 +53,9 @@ _HOW = {
     "epoch": "rows / batch_size iterations are one pass over the rows",
     "alpha": "alpha / rank",
 }
-#: Setting -> its lowest and highest usual value. Defaults of PyTorch and MLX are a decay of 0 to
-#: 0.01, an eps of 1e-8, betas of 0.9 and 0.999, a momentum of 0.9 and a dropout of 0.1 at the most.
-#: Practice goes on to a decay of 0.3 (ViT), an eps of 1e-3 (half precision), betas of 0.5 (GANs)
-#: and 0 (RMSProp), and a dropout of 0.5. Of 253 configurations three are outside, all of faulty
-#: runs.
+#: Setting -> its lowest and highest usual value. Practice goes from the defaults of PyTorch and MLX
+#: to a decay of 0.3 (ViT), an eps of 1e-3 (half precision), betas of 0.5 (GANs) and 0 (RMSProp) and
+#: a dropout of 0.5. Of 253 configurations three are outside, all of faulty runs.
 USUAL: Mapping[str, tuple[float, float]] = {
     "weight_decay": (0.0, 1.0),
     "eps": (1e-12, 1e-3),

@@ -43,8 +43,8 @@ OF_THE_BASE = 0.5
 AS_WELL, LEARNED = 0.1, 1.0
 #: Share by which the validation loss of the log may differ from that of the rows measured.
 ALIKE = 0.2
-#: Times the training loss of the log, of the held-out rows and of those trained on, and the share
-#: of the first that the second is: 26, 26 and 0.9 in a run that trained on one batch.
+#: Times the training loss of the log, of held-out rows and of those trained on, and share of the
+#: first that the second is: 26, 26 and 0.9 in a run that trained on one batch.
 BETTER, NO_BETTER = 3.0, 0.7
 #: Share by which a ratio of two losses differs that is one and the same.
 STEADY = 0.15

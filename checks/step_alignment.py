@@ -45,15 +45,13 @@ _AT_OFFSET = {-1: "before it", 0: "it was just given", 2: "2 places on", 3: "3 p
 _OF_MLX_LM = "nothing in the configuration is at fault: mlx-lm does this to every run"
 #: Fewest positions that tell one offset from another.
 _POSITIONS = 8
-#: Least share of the trained positions with a single target, in losses of pairs and policies: 1.0
-#: unless a bonus for entropy is added.
+#: Least share of single targets, in losses of pairs and policies: 1.0 without a bonus for entropy.
 _CONTRAST = 0.9
 #: Least share of the prompts' tokens that are trained; a template's last line is less.
 _PROMPT = 0.5
 #: Fewest equal tokens at the start of every row that are no text.
 _RUN = 4
-#: Least share of the positions that agree on one offset: 1.0 in sound steps and in misaligned ones
-#: (0 of 254 sound steps on four bases below, reports/probe.md).
+#: Least share of the positions that agree on one offset: 1.0 in 254 sound steps (reports/probe.md).
 _AGREEMENT = 0.9
 
 CODES = {

@@ -29,12 +29,10 @@ from mlxdoctor.measure.training_step.measurement import TrainingStep
 _SOUND = "an adapter on the layers it was meant for, and nothing else trainable"
 _error = partial(Symptom.error, expected=_SOUND)
 
-#: Above this share of the parameters the model itself is trained; a head or an encoder of its own
-#: is a smaller part of it, and the rest was frozen on purpose.
+#: Above this share of the parameters the model itself is trained; a head is a smaller part of it.
 WHOLE = 0.5
-#: Share of the model's parameters that is trainable outside its adapter: norms trained besides have
-#: at most 0.002, layers left unfrozen at least 0.68 (0 of 254 sound steps on four bases above,
-#: reports/probe.md).
+#: Share of the model's parameters that is trainable outside its adapter: at most 0.002 in norms,
+#: 0.68 and more in layers left unfrozen (0 of 254 sound steps above, reports/probe.md).
 OUTSIDE = 0.02
 
 

@@ -46,8 +46,7 @@ _SUM = 3.0
 _ABOVE_UNIFORM = 1.5
 #: Steps after which a rate of zero is not a warm-up: a warm-up leaves zero at the second step.
 _WARM_UP = 3
-#: Largest share of unchanged parameters for a warning: a small step may change no digit of a large
-#: parameter.
+#: Largest share of unchanged parameters for a warning: a small step may change no digit.
 _FEW = 0.1
 #: Units in the last place of the loss by which rounding may move it.
 _ROUNDING = 8.0
@@ -56,8 +55,7 @@ _ROUNDING = 8.0
 _EXPECTED_MOVE = 100.0
 #: Nats from ln 2, the loss of a pair whose two answers are equally likely.
 _HALF = 1e-3
-#: Least L2 norm of an exploding gradient; at most 36 in sound steps (0 of 254 on four bases above,
-#: reports/probe.md).
+#: Least L2 norm of an exploding gradient; at most 36 in 254 sound steps (reports/probe.md).
 _EXPLODING = 1e3
 #: Least ratio of the loss after the steps to that before; below 1 in the same sound steps.
 _RISE = 2.0

@@ -67,16 +67,13 @@ _CONVERSATION = (
 _TOKENIZER_CONFIG = "tokenizer_config.json"
 _OF_THE_BASE = "use the tokenizer that came with the base model"
 
-#: Rows of text that are examined, evenly: all are written by one program. Fewer than so many that
-#: are a question and its answer may be examples.
+#: Rows of text that are examined, evenly, and fewest that are a question and its answer.
 _EXAMINED, _LEAST = 64, 8
-#: Share of rows that are a question and its answer: 1.0 of six tasks in four formats, 0.0 of rules
-#: and prose, of 7 sound runs on rows of text and of 2 text collections; and the share of those in
-#: the template's own format, which a few may look like by chance.
+#: Share of rows that are a question and its answer: 1.0 of six tasks in four formats, 0.0 of rules,
+#: prose and 7 sound runs on text; and of those in the template's own format, as a few may look.
 _EXCHANGES, _RENDERED = 0.9, 0.1
-#: Share of the answers that have an end token inside, 1.0 in one faulty run and in none of 77 sound
-#: ones that others made up; and what stands for a blank or the end of a
-#: line in a vocabulary, which decoded text never has.
+#: Share of the answers that have an end token inside (1.0 in a faulty run, none of 77 sound ones),
+#: and what stands for a blank or the end of a line in a vocabulary, which decoded text never has.
 _INSIDE, _RAW = 0.1, frozenset("\u0120\u010a\u2581")
 
 

@@ -28,8 +28,8 @@ from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Severity, Sign, Symptom
 
-#: Updates and passes over the rows below which a run has hardly begun: a sound run at a usual rate
-#: has lost a tenth of its loss by then. 0 of 5 sound fixture and ward runs, which make 120 or more.
+#: Updates and passes over the rows below which a run has hardly begun: a sound one at a usual rate
+#: has lost a tenth of its loss by then.
 FEW_UPDATES, FEW_PASSES = 30, 0.25
 #: Updates and passes after which nothing is learned for good: after ten, 62 sound runs of real text
 #: have 0.15 and more of the fall of their loss before them; after 20 some are done.

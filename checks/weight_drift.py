@@ -41,11 +41,9 @@ from mlxdoctor.measure.weights.adapter_facts import adapter_facts
 
 #: Without the base model an update is called too small at a quarter of the limit.
 _NOMINAL_SHARE = 0.25
-#: Below this share of the limits an update is nothing: such adapters' answers are the base's. That
-#: of sound runs is 50 times the limit at least.
+#: Below this share of the limits an update is nothing; sound ones are 50 times the limit at least.
 _NOTHING = 0.2
-#: ‖ΔW‖ of one module over ‖W‖, and over the median module's: ten times what sound runs reach, 1.1
-#: of the weights and 2.3 of the median module.
+#: ‖ΔW‖ of one module over ‖W‖, and over the median module's: 1.1 and 2.3 at most in sound runs.
 _LONE = 10.0
 #: Updates after which sound runs no longer go straight: 0.2 of the way after 20, 0.14 after 60.
 _ENOUGH_UPDATES = 50
