@@ -20,6 +20,7 @@ What to do. Pass rows and prompts through the same preparation, and ask a traini
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import chain
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check
@@ -109,34 +110,33 @@ def asked_prompts(recorded: RecordedGenerations, dataset: Dataset) -> Iterator[S
     if split.format == "text":
         # The marks around a question may be asked with it.
         texts = [str(row.get(split.features.text)) for row in split.rows]
-    asking = [item.prompt for item in items]
-    signs = list(_unlike(texts, asking))
+    # What is asked in a row of one turn is most often its whole prompt.
+    split_up = cache(_WORD.findall)
+    asking = [split_up(item.prompt) for item in items]
+    signs = list(_unlike([split_up(text) for text in texts], asking))
     if not signs and split.format != "text":
-        signs = list(_without([turn[0] for turn in map(split.turn, split.rows) if turn], asking))
+        turns = [split_up(turn[0]) for turn in map(split.turn, split.rows) if turn]
+        signs = list(_without(turns, asking))
     yield from signs
 
 
-def _unlike(rows: Sequence[str], asked: Sequence[str]) -> Iterator[Sign]:
-    known = [_WORD.findall(text) for text in rows]
+def _unlike(known: Sequence[list[str]], asked: Sequence[list[str]]) -> Iterator[Sign]:
     holders = Counter(chain.from_iterable(map(set, known)))
-    words = list(chain.from_iterable(map(_WORD.findall, asked)))
+    words = list(chain.from_iterable(asked))
     unknown = Counter(word for word in words if word not in holders)
     alone = sum(holders[word] == 1 for word in chain.from_iterable(known))
     share, usual = unknown.total() / max(len(words), 1), alone / max(sum(map(len, known)), 1)
     if share - usual >= _UNKNOWN:
         examples = ", ".join(quoted(word) for word, _ in unknown.most_common(_SHOWN))
-        figures: dict[str, Measurement] = {"prompts": len(asked), "rows": len(rows)}
+        figures: dict[str, Measurement] = {"prompts": len(asked), "rows": len(known)}
         figures |= {"unknown": share, "alone": usual, "words": examples}
         yield Sign("unlike-the-rows", figures)
 
 
-def _without(rows: Sequence[str], asked: Sequence[str]) -> Iterator[Sign]:
+def _without(rows: Sequence[list[str]], asked: Sequence[list[str]]) -> Iterator[Sign]:
     if len(rows) < _FEWEST:
         return
-    held, there = (
-        Counter(chain.from_iterable(set(_WORD.findall(text)) for text in texts))
-        for texts in (rows, asked)
-    )
+    held, there = (Counter(chain.from_iterable(map(set, texts))) for texts in (rows, asked))
     lacking = [
         word
         for word, count in held.most_common()

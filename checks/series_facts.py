@@ -156,11 +156,9 @@ def _computed(log: TrainingLog) -> dict[str, Series]:
     skipped = segment.get("skipped") or segment.get("skipped_batch_loss")
     if skipped is not None:
         counts = skipped.finite.values
-        # One trainer prints a line for each batch; others count up, or count those of each report.
+        # One trainer prints a line for each batch; others count up.
         if "skipped" not in segment.series:
             counts = np.arange(1.0, len(counts) + 1)
-        elif (np.diff(counts) < 0).any():
-            counts = np.cumsum(counts)
         last = max(int(series.iterations[-1]) for series in segment.series.values())
         columns["skipped_share"] = Series(skipped.finite.iterations, counts / max(last, 1))
     return columns
