@@ -5,14 +5,13 @@ or that were moved further than their own size. After LoRA: weights that should 
 other values than the base model's.
 
 Why it matters. A sound full fine-tune moves each matrix by a fraction of its norm; a change several
-times that norm has overwritten what the model knew. LoRA's promise is that the base model stays
-what it was: a run that changed it trained something else than its configuration says.
+times that norm has overwritten what the model knew. A LoRA run that changed the base trained
+something else than its configuration says.
 
 How it is measured. Tensor by tensor against the base model: bit for bit, and by the relative change
 ‖W' − W‖/‖W‖ in Frobenius norms. After full fine-tuning its median over the changed matrices is
-judged, without norms and biases, which are small. Frozen weights stored in another precision count
-as unchanged within that precision's rounding, quantised ones within twice what rounding to their
-codes adds on average.
+judged. Frozen weights stored in another precision count as unchanged within that precision's
+rounding, quantised ones within twice what rounding to their codes adds on average.
 
 When it is wrong. The limits were measured on models of half a million parameters, with Adam; SGD
 spoils a model with less. Training from scratch, or for very long, moves weights further. A base

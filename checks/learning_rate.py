@@ -6,7 +6,7 @@ configured one.
 
 Why it matters. What moves a LoRA model is the rate times the scale. mlx-lm multiplies the update by
 `scale` (20 by default), where PEFT uses alpha / rank (1 or 2): a rate taken over from PEFT makes
-steps ten times too large, and the model is destroyed within a few of them.
+steps ten times too large.
 
 How it is measured. The highest rate of the run times the scale is compared with a band that becomes
 lower as the model grows. It spans mlx-lm's advice (1e-5 to 5e-5 at scale 20 for models of 1 to 3
@@ -15,9 +15,9 @@ size is that of the base model's files, the count in the log, or what the model'
 ("llama-3.2-3b"). A schedule counts as ignored if it would have moved the rate within the logged
 reports.
 
-When it is wrong. It is advice from other runs: the loss decides. A large batch, a warm-up or
-clipping allows more, and models much smaller than a billion parameters take far more. Its findings
-are therefore no errors, except a rate of zero.
+When it is wrong. It is advice from other runs, and no error except for a rate of zero: the loss
+decides. A large batch, a warm-up or clipping allows more, and models much smaller than a billion
+parameters take far more.
 
 What to do. Divide the rate so that rate times scale lies within the band, run 50 iterations and see
 the loss fall before a long run.

@@ -6,8 +6,7 @@ handful of updates.
 
 Why it matters. Above ln(vocabulary) nothing the model knows reaches the targets. At the entropy of
 the tokens' frequencies the model ignores its input: a last loss of 9.98 is not "high", the model is
-destroyed. Near zero at once, the input has the answer. The gradient of a sum is as many times too
-large as there are terms.
+destroyed. Near zero at once, the input has the answer.
 
 How it is measured. `loss_level.toml` has the bounds. The first loss is the validation loss before
 the first update where the log has it, else the first training loss. The uniform guess is ln V of
@@ -16,8 +15,8 @@ unknown. The constant guess is the entropy of the supervised tokens (Miller-Mado
 tokenizer are at hand. A loss is a sum if the accumulation steps, as a divisor, leave a usual loss,
 or if no mean is so high.
 
-When it is wrong. A new kind of text or a new token set starts high in a sound run, so where the
-vocabulary is unknown and the loss falls to a usual level, a high start is only noted. A few hundred
+When it is wrong. A new kind of text or a new token set starts high in a sound run: where the
+vocabulary is unknown and the loss falls to a usual level, that is only noted. A few hundred
 repeated rows are learned fast. Losses of preference training have no such levels.
 
 What to do. High at the start: see whether labels, tokenizer and base model belong together. High at

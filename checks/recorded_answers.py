@@ -9,12 +9,11 @@ error. A person takes them for the fine-tune's, and repairs a training that was 
 
 How it is measured. Both models answer the recorded prompts again, greedily: with the system prompt
 and format of the row that has the same question, else in the base's chat template. Only prompts
-that the two models answer differently are judged, and only if the recorded answer is not the
-expected one. A recorded answer is a model's if one of the two begins with the other, or if they
-have three more first words in common than it has with the other model's. Each is read by the tuned
-model: the temperature at which its tokens were most likely drawn is fitted, and where the model
-would have said something else, that is held against the tokens before and against what no answer
-holds.
+that the two models answer differently are judged. A recorded answer is a model's if one of the two
+begins with the other, or if they have three more first words in common than it has with the other
+model's. Each is read by the tuned model: the temperature at which its tokens were most likely drawn
+is fitted, and where the model would have said something else, that is held against the tokens
+before and against what no answer holds.
 
 When it is wrong. Expected answers that were written down in another form than the rows' are other
 answers to it. An adapter that changes little gives few prompts with different answers.
@@ -201,7 +200,11 @@ def recorded_answers(
         yield Sign("base-answers", measured)
     else:
         is_many = len(telling) >= _PROMPTS and of_base < _SHARE * len(telling)
-        if not is_many or _may_be_drawn(asked.draws):
+        draws = asked.draws
+        is_unfit = draws is not None and (
+            draws.p_value < _UNFIT or draws.least_temperature > _USUAL
+        )
+        if not is_many or not is_unfit:
             why = "the recorded answers are neither model's: sampled, or asked otherwise"
             raise Inconclusive(why)
         yield Sign("of-neither", measured)
@@ -324,12 +327,6 @@ def _is_cut(item: Asked) -> bool:
     # A limit ends an answer anywhere; a wrong end token where a line or a sentence ends.
     goes_on = after.startswith("\n") and (item.recorded.expected or "").strip().startswith(own)
     return is_begun and (goes_on or is_finished(own) > is_finished(recorded))
-
-
-def _may_be_drawn(draws: Draws | None) -> bool:
-    if draws is None:
-        return True
-    return draws.p_value >= _UNFIT and draws.least_temperature <= _USUAL
 
 
 def _drawn(draws: Draws | None) -> Sign | Seen | None:

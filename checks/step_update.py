@@ -10,15 +10,15 @@ weight can be wrong: a filter by name that keeps nothing stops training without 
 
 How it is measured. The loss of the given batch with dropout off, and its gradient with respect to
 every parameter that MLX calls trainable; at B = 0, where an adapter begins, the gradient of A is
-always zero. Then every parameter before and after real steps, the user's own where they are given,
-bit by bit where they should be frozen. The first gradient times what the steps changed says by how
-much the loss has to move. Then everything is put back.
+always zero. Then every parameter before and after real steps, the user's own where they are given.
+The first gradient times what the steps changed says by how much the loss has to move. Then
+everything is put back.
 
 When it is wrong. Experts that no token of this batch was sent to, and embeddings of tokens it does
 not have, get no gradient. A warm-up that begins at a rate of zero changes nothing in its first
-step. The value of a policy's surrogate loss says nothing by its nature; losses of pairs and of
-policies are not held against the guess. A loss may be a sum, or weigh tokens. A small model that is
-sure of other words starts above the uniform guess, up to 1.14 nats in healthy runs.
+step. The value of a policy's surrogate loss says nothing by its nature. A loss may be a sum, or
+weigh tokens. A small model that is sure of other words starts above the uniform guess, up to 1.14
+nats in healthy runs.
 
 What to do. Print the inputs and targets of one row side by side. Look for a stop_gradient or a
 layer whose output is not used; pass the whole tree of gradients to optimizer.update(model,

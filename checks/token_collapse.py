@@ -3,24 +3,22 @@
 What it finds. Degenerate answers on prompts where the base model does better, and answers with what
 a step before the training left in the rows.
 
-Why it matters. A collapsed model is useless however plausible its loss looks: a model that printed
-only commas had reported a perplexity of 7.66.
+Why it matters. A collapsed model is useless however plausible its loss looks: one that printed only
+commas had reported a perplexity of 7.66.
 
 How it is measured. The unit is the prompt. An answer counts as one token when runs of a single
 token make up nearly all of it, as a loop when its end repeats with a fixed period or most 4-grams
 repeat (seq-rep-4, Welleck et al. 2020), as a handful of tokens when at most a quarter of them are
 distinct or one is half of it. It never ends when it reached the length limit without the end token
-and is longer than the expected one; where the base model does so too, only where there was room
-enough and the model learned the rows without their end. The share of prompts is compared with the
-base model's: exact McNemar, or, with few prompts, a sequential test (5% against 50%, false alarms
-0.1%), which with fewer than 8 can show a fault but not that there is none. An answer that is one
-token 24 times over needs no statistic. Every different pair of neighbouring tokens is looked up
-among those 1 to 4 places apart in the rows.
+and is longer than the expected one. The share of prompts is compared with the base model's: exact
+McNemar, or, with few prompts, a sequential test (5% against 50%, false alarms 0.1%), which with
+fewer than 8 can show a fault but not that there is none. An answer that is one token 24 times over
+needs no statistic. Every different pair of neighbouring tokens is looked up among those 1 to 4
+places apart in the rows.
 
 When it is wrong. Where right answers are repetitive (tables, digits), a sound model looks
 collapsed, unless its answers are the rows' own. Without the base model's answers, a base that is
-broken itself is not told apart. Training on long answers makes a sound model longer than its base:
-where no expected answer is known, never ending is only a warning.
+broken itself is not told apart, and training on long answers makes a sound model longer.
 
 What to do. Look up which token it is: a frequent one points to training that destroyed the model,
 token 0 to logits that are not finite, the pad token to padding in the loss. Otherwise see in the
@@ -360,15 +358,12 @@ def _endless(
 
 def _with_room(prompts: Sequence[OutputPair], tokenizer: Tokenizer | None) -> int:
     """Prompts whose expected answer, with its end, is far shorter than the limit."""
-
-    def fits(pair: OutputPair) -> bool:
-        expected, limit = pair.item.expected, pair.item.max_tokens
-        if expected is None or limit is None or tokenizer is None:
-            return False
-        tokens = tokenizer.encode(expected[:LONGEST], add_special_tokens=False)
-        return len(tokens) + 1 <= _ROOM * limit
-
-    return sum(map(fits, prompts))
+    wanted = [(pair.item.expected, pair.item.max_tokens) for pair in prompts]
+    return sum(
+        1 + len(tokenizer.encode(expected[:LONGEST], add_special_tokens=False)) <= _ROOM * limit
+        for expected, limit in wanted
+        if tokenizer is not None and expected is not None and limit is not None
+    )
 
 
 def _skips(outputs: Sequence[Output], rows: SupervisedRows | None) -> Iterator[Sign | Unsought]:

@@ -5,9 +5,8 @@ template that are no tokens or were never trained, and questions and answers wri
 model with a template.
 
 Why it matters. Where training ends an answer with one token and generation waits for another, the
-model never stops. A marker that is no token is read as signs that the model never saw in that
-place; markers of equal embeddings cannot be told apart, and an adapter rarely trains embeddings.
-mlx-lm trains on rows of `text` as they stand, and asks with the template.
+model never stops. Markers of equal embeddings cannot be told apart, and an adapter rarely trains
+embeddings. mlx-lm trains on rows of `text` as they stand, and asks with the template.
 
 How it is measured. The largest token of the examined rows is compared with the model's vocabulary;
 the end tokens of the configuration files with each other, and with what the template writes after
@@ -20,7 +19,7 @@ before the answer ends.
 When it is wrong. A disagreement of end tokens matters only if generation does not stop at the one
 that training uses. Bare roles such as `<|user|>` are plain text on purpose in some families, and
 are not looked at. A row of a marker that was set to another's, as a start for training it, looks
-untrained. Nothing is said where the adapter is on the embedding or the head.
+untrained.
 
 What to do. Use the tokenizer files that came with the base model. Write rows as `messages`, or ask
 in their format (`--ignore-chat-template`). Train chats on the instruct version of a base.

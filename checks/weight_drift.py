@@ -6,16 +6,14 @@ training ended.
 
 Why it matters. A LoRA update is a correction: once it is several times the weight itself, the base
 model is overwritten. One below the rounding of the weights is no update. Once a run has learned
-what lies nearest, its gradients turn and B goes to and fro; one whose B still went straight at the
-end had only begun.
+what lies nearest, its gradients turn and B goes to and fro.
 
 How it is measured. For every module ‖ΔW‖ = scale·‖A·B‖, by Frobenius norm. With the base model at
 hand it is divided by ‖W‖ and the median over the modules is judged. Without it, or where weights
 are next to nothing, ‖W‖ is taken to be that of a matrix of rms 1/sqrt(inputs), and errors are given
-only where sound runs are far from it. Modules whose B is zero are left out. A gradient that never
-changed would take B a known distance under Adam's default momenta; the root mean square of B over
-that distance, median over modules, is how straight B went. A schedule's rates only shorten the
-distance.
+only where sound runs are far from it. A gradient that never changed would take B a known distance
+under Adam's default momenta; the root mean square of B over that distance, median over modules, is
+how straight B went. A schedule's rates only shorten the distance.
 
 When it is wrong. Small models bear relatively larger updates than large ones. DoRA rescales the sum
 afterwards. A resumed run may have moved further than its own rate allows, and a run of a few dozen
