@@ -3,13 +3,13 @@
 What it finds. Recorded prompts in words that no training row asks with; and expected answers,
 recorded beside the model's own, that no training row gives though the rows have few answers.
 
-Why it matters. A model answers what it was trained on. Where the rows were prepared otherwise than
-the prompts (stop words removed, all in lower case, names replaced, a column left out), or hold
-only some of the classes, training looks as usual and the model fails in use.
+Why it matters. Where the rows were prepared otherwise than the prompts (stop words removed, all in
+lower case, names replaced, a column left out), or hold only some of the classes, training looks as
+usual and the model fails in use.
 
 How it is measured. Words and signs are compared as they stand, by their share in the recorded
-prompts that is in no prompt of the training rows. Training rows are the measure: the share of the
-words of one of them that stand in no other. For the answers, those of the rows are counted.
+prompts that is in no prompt of the training rows. The measure is the share of the words of one
+training row that stand in no other. For the answers, those of the rows are counted.
 
 When it is wrong. Prompts that were chosen to be unlike the rows, to see what the model makes of
 them, and answers that it is expected to refuse.
@@ -20,6 +20,7 @@ What to do. Pass rows and prompts through the same preparation, and ask a traini
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import chain
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check
@@ -31,8 +32,7 @@ from mlxdoctor.safety.quoting import quoted
 _WORD = re.compile(r"\w+|[^\w\s]")
 #: Fewest prompts and rows that tell.
 _PROMPTS, _FEWEST = 8, 20
-#: Share of unknown words beyond that of the rows themselves: 0.18 to 0.76 in 7 runs whose
-#: rows were prepared otherwise, 0.12 at most in 81 sound ones.
+#: Share of unknown words beyond that of the rows: 0.18 to 0.76 in 7 runs, 0.12 at most in 81 sound.
 _UNKNOWN = 0.17
 #: Share of the rows of one turn that hold a word, and of the prompts that do, at most: 1 and 0 in
 #: three runs whose prompts lacked the code that their rows begin with, none in 142 others.
@@ -41,8 +41,8 @@ _COMMON, _RARE = 0.95, 0.05
 #: no row has, from and to: 0.43 and 0.67 in two faulty runs, 0 in 31 sound ones. Where none is
 #: taught, they may be written in another way.
 _LABELS, _SOME, _MOST = 0.2, 0.2, 0.8
-#: Share of the expected answers that shows that what was learned holds: 0.75 to 1 in 32 sound runs,
-#: 0.72 at most in 25 faulty ones.
+#: Share of the expected answers that shows that what was learned holds: 0.72 at most in 25 faulty
+#: runs.
 _RIGHT = 0.75
 #: Words that are quoted.
 _SHOWN = 3
@@ -88,7 +88,7 @@ _SHOWN = 3
 def asked_prompts(recorded: RecordedGenerations, dataset: Dataset) -> Iterator[Sign]:
     if (split := dataset.splits.get("train")) is None:
         raise NotApplicable("the training rows are not here")
-    pairs = [pair for pair in map(split.pair, split.rows) if pair.prompt]
+    pairs = [pair for pair in split.pairs if pair.prompt]
     items = [item for item in recorded.distinct if item.prompt]
     if len(items) < _PROMPTS or len(pairs) < _FEWEST:
         raise Inconclusive(f"{len(items)} recorded prompts and {len(pairs)} rows are too few")
@@ -110,34 +110,33 @@ def asked_prompts(recorded: RecordedGenerations, dataset: Dataset) -> Iterator[S
     if split.format == "text":
         # The marks around a question may be asked with it.
         texts = [str(row.get(split.features.text)) for row in split.rows]
-    asking = [item.prompt for item in items]
-    signs = list(_unlike(texts, asking))
+    # What is asked in a row of one turn is most often its whole prompt.
+    split_up = cache(_WORD.findall)
+    asking = [split_up(item.prompt) for item in items]
+    signs = list(_unlike([split_up(text) for text in texts], asking))
     if not signs and split.format != "text":
-        signs = list(_without([turn[0] for turn in map(split.turn, split.rows) if turn], asking))
+        turns = [split_up(turn[0]) for turn in map(split.turn, split.rows) if turn]
+        signs = list(_without(turns, asking))
     yield from signs
 
 
-def _unlike(rows: Sequence[str], asked: Sequence[str]) -> Iterator[Sign]:
-    known = [_WORD.findall(text) for text in rows]
+def _unlike(known: Sequence[list[str]], asked: Sequence[list[str]]) -> Iterator[Sign]:
     holders = Counter(chain.from_iterable(map(set, known)))
-    words = list(chain.from_iterable(map(_WORD.findall, asked)))
+    words = list(chain.from_iterable(asked))
     unknown = Counter(word for word in words if word not in holders)
     alone = sum(holders[word] == 1 for word in chain.from_iterable(known))
     share, usual = unknown.total() / max(len(words), 1), alone / max(sum(map(len, known)), 1)
     if share - usual >= _UNKNOWN:
         examples = ", ".join(quoted(word) for word, _ in unknown.most_common(_SHOWN))
-        figures: dict[str, Measurement] = {"prompts": len(asked), "rows": len(rows)}
+        figures: dict[str, Measurement] = {"prompts": len(asked), "rows": len(known)}
         figures |= {"unknown": share, "alone": usual, "words": examples}
         yield Sign("unlike-the-rows", figures)
 
 
-def _without(rows: Sequence[str], asked: Sequence[str]) -> Iterator[Sign]:
+def _without(rows: Sequence[list[str]], asked: Sequence[list[str]]) -> Iterator[Sign]:
     if len(rows) < _FEWEST:
         return
-    held, there = (
-        Counter(chain.from_iterable(set(_WORD.findall(text)) for text in texts))
-        for texts in (rows, asked)
-    )
+    held, there = (Counter(chain.from_iterable(map(set, texts))) for texts in (rows, asked))
     lacking = [
         word
         for word, count in held.most_common()

@@ -1,37 +1,31 @@
 """Whether the rows can teach what they are meant to.
 
-What it finds. Too few rows, rows that repeat or contradict each other, pairs of one answer, prompts
-that hold their answers or what a template left, and answers that are no longer what somebody wrote
-or that belong to other prompts.
+What it finds. Too few rows, rows that repeat or contradict each other, and prompts or answers that
+a step before the training spoilt or exchanged.
 
-Why it matters. The loss falls as it does on sound rows, and the model answers in just that way.
-Copies are learned by heart, and a validation set that was trained on says that they were learned
-well. Of two answers that exclude each other one is taught wrong.
+Why it matters. The loss falls as it does on sound rows, and the model answers in just that way. A
+validation set that was trained on says that copies were learned well.
 
 How it is measured. From the rows alone. Rows are compared exactly. Short answers to one prompt
 contradict each other if they share little of what is rare in them and are numbers, or answer other
 prompts as well. Answers are cut if many stop at the greatest length without a final sign. In
 sentences the same neighbours ("of the") meet again in other rows, 1.4 times and more as often as
-when the words of each answer are dealt out anew. Words that few rows have tie an answer to its
-prompt: a row is misplaced if both its prompt and its answer fit other rows far better, which do not
-fit themselves; dealing the answers out at random shows whether the rows can tell.
+when the words of each answer are dealt out anew. A row is misplaced if both its prompt and its
+answer fit other rows far better by words that few rows have; dealing the answers out at random
+shows whether the rows can tell.
 
 When it is wrong. Long answers, and more than ten to a prompt, are taken for variety. Labels, chat
-without a subject and translations tell nothing about misplaced answers, nor do answers shuffled
-among rows about one subject. Words in no order on purpose are called out of order.
-Copies are an error where they are more than half of the rows and training went over the different
-ones many times.
+without a subject and translations tell nothing about misplaced answers, nor do rows about one
+subject. Words in no order on purpose are called out of order.
 
-What to do. Read a few of the rows that are named, and make them again from the original without
-the step that spoils them. Remove duplicates before splitting, and join prompts and answers by a
-key, never by their place in two lists.
+What to do. Read a few of the rows that are named, and make them again without the step that spoils
+them. Remove duplicates before splitting, and join prompts and answers by a key.
 """
 
 import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
 
 import numpy as np
 
@@ -54,24 +48,20 @@ _WRITTEN = "answers as somebody wrote them"
 
 #: A share of rows below which it is a note, or nothing: a few repeats do no harm.
 NOTED = 0.05
-#: Share of rows that repeat an earlier one, for a note, a warning and an error: every row twice is
-#: a second pass. And passes over the different rows, for an error: 9 runs on copies made 10 and
-#: more, each worse than on different rows; 92 sound runs of three base models 5 at most.
+#: Share of rows that repeat an earlier one, for a note, a warning and an error; and passes over the
+#: different ones, for an error: 10 and more in 9 runs on copies, 5 at most in 92 sound ones.
 COPIED, COPIES_PASSES = (NOTED, 0.5, 0.5), 8.0
-#: Share of validation rows that are training rows, for a note and a warning (0 of 9 real tasks).
-#: The figure is no good then, and the model may be: it is no error.
-LEAKED = (0.0, 0.1, math.inf)
-#: Share of rows that a more frequent answer to their prompt contradicts, likewise: 0.38 and more in
-#: 9 runs with contradictory rows, 0.17 of two annotators who disagree on every third row (0 of 92
-#: sound runs, 0 of 379 sound public data sets). And different prompts for an error: a coin is one
-#: with two answers.
+#: Share of validation rows that are training rows, for a note and a warning (0 of 9 real tasks):
+#: the figure is no good then, and the model may be.
+LEAKED = (0.0, 0.1)
+#: Share of rows that a more frequent answer to their prompt contradicts: 0.38 and more in 9 faulty
+#: runs, 0.17 of two annotators who disagree on every third row (0 of 92 sound runs, 0 of 379 sound
+#: public data sets). And different prompts for an error: a coin is one with two answers.
 CONTRADICTED, CONTRADICTED_PROMPTS = (NOTED, 0.25, 0.25), 10
-#: Share of rows with one answer, whatever it is: then (almost) nothing else is learned. And with
-#: one answer of several words, where the others differ: a third of SQuAD 2.0 has no answer; 0.9 in
-#: a run of which nothing was said (0 of 9 real tasks).
+#: Share of rows with one answer, whatever it is; and with one of several words, where the others
+#: differ: 0.9 in a faulty run, a third of SQuAD 2.0 (0 of 9 real tasks).
 ONE_ANSWER, ONE_SENTENCE = 0.95, 0.75
-#: Share of pairs of one text, for a warning and an error: a few copies do no harm, and of half of
-#: them the run is without effect.
+#: Share of pairs of one text, for a warning and an error: a few copies do no harm.
 ALIKE = (0.02, 0.02, 0.5)
 #: Share of different ones among the last answers of conversations, and among the first: 0.01 and
 #: 1.00 in a run that learned only to be thanked, 0.72 and more of both in two sound tasks.
@@ -79,9 +69,8 @@ CLOSING, VARIED = 0.1, 0.5
 #: Share of the answers that lack zeros, and the fewest: half of them in a run whose numbers went
 #: through integers, none in 20 others.
 ZEROS_LOST, FEW_LOST = 0.02, 5
-#: Rows for each different answer from which on they are said over, share of the answers with a word
-#: of their own, and of the validation rows that say them again: 13, 1.0 and 1.0 in one run, in none
-#: of 45 other sets of rows.
+#: Rows for each different answer, share of the answers with a word of their own, and of the
+#: validation rows that say them again: 13, 1.0 and 1.0 in one run, none of 45 other sets of rows.
 SAID_OVER, OF_THEIR_OWN, SAID_AGAIN = 3, 0.8, 0.5
 _TOKEN = re.compile(r"\w{3,}")
 #: Numbers, and those of three digits and more that begin with a zero: no dates and no times.
@@ -99,24 +88,20 @@ LEFT_OUT, FEW_LEFT_OUT = 0.25, 0.1
 FEW_PASSES = 20.0
 #: Rows with a prompt and an answer: with fewer, few rows share a subject.
 PAIRED_ROWS = 50
-#: Characters, or words, and different answers below which answers of one length are labels, or
-#: dates.
-CUT_LENGTH, CUT_WORDS, CUT_ANSWERS = 20, 3, 20
-#: Different answers that are enough where all end at one length without a final sign, in different
+#: Characters, or words, and different answers below which answers of one length are labels; and
+#: different ones that are enough where all end at one length without a final sign, in different
 #: numbers of words: four in a run whose answers were cut, in none of 15 others of few answers.
-CUT_FEW = 3
+CUT_LENGTH, CUT_WORDS, CUT_ANSWERS, CUT_FEW = 20, 3, 20, 3
 #: Share of the answers of the greatest length whose last word is none, or that lack a final sign
 #: where the shorter ones have it: others were made of one length.
 MID_WORD, UNFINISHED = 0.2, 0.8
-#: Share of answers of the greatest length, and for an error: 0.88 to 1.00 where an export cuts
-#: answers, 0.04 at most in 9 sound tasks. Where hardly any is shorter, words are cut, unless half
-#: of them end in the same way, as forms do.
+#: Share of answers of the greatest length, and for an error: 0.88 to 1.00 where an export cuts, at
+#: most 0.04 in 9 sound tasks. Where none is shorter, words are cut, unless half end as forms do.
 CUT, MANY_CUT, ALL_CUT, SAME_END = 0.1, 0.5, 0.9, 0.5
 #: Words that hold sentences together, of all words: 0.23 to 0.39 in seven collections of
 #: sentences, 0.00 in JSON, code and labels.
 FUNCTION_WORDS = 0.12
-#: Words that several answers have, and neighbours that meet again by chance, and the share of all
-#: neighbours that may do so: else the answers can't tell.
+#: Words that several answers have, neighbours that meet again by chance, and the share that may.
 SHARED_WORDS, DEALT, MOST_DEALT = 25, 40, 0.75
 #: Times the neighbours that meet again by chance: 1.38 to 2.2 in six collections of sentences,
 #: 0.99 to 1.07 in the same, shuffled. None of 46 sound runs on real text has less.
@@ -124,19 +109,17 @@ IN_ORDER = 1.15
 #: Share of rows found misplaced when all are: of 98 samples of sound data above 0.4, none has over
 #: 0.02 of its rows called misplaced; two below have 0.3.
 TELLING = 0.5
-#: Share of misplaced rows, the lower end of its 95% interval: 0.09 and more in 18 runs with
-#: shuffled or contradictory answers (0 of 1240 samples of 365 sound public data sets, of which 273
-#: can tell).
+#: Share of misplaced rows, the lower end of its 95% interval: 0.09 and more in 18 faulty runs (0 of
+#: 1240 samples of 365 sound public data sets, of which 273 can tell).
 MISPLACED = 0.05
-#: Mean rank of the own answer among all: 0.42 to 0.62 where answers were shuffled, higher where
-#: they belong; in none of 1240 samples of sound data below.
+#: Mean rank of the own answer among all: 0.42 to 0.62 where answers were shuffled, higher in all
+#: 1240 samples of sound data.
 RANK = 0.65
-
 #: Share of prompts that hold their answer (at most 0.05 in 12 real tasks), and words of an answer:
 #: what is read off a text is shorter.
 GIVEN, GIVEN_WORDS = 0.8, 3
-#: Different answers, up to which they are labels to choose from: the prompt held its own label and
-#: no other in at most 0.06 of the rows of 19 tasks, and in all of one that was given away.
+#: Different answers, up to which they are labels: the prompt held its own and no other in at most
+#: 0.06 of the rows of 19 tasks, and in all of one that was given away.
 LABELS = 30
 
 
@@ -284,9 +267,9 @@ def data_quality(
     yield from _number_of_rows(train, gone_over, config, log, planned)
     if planned is not None or by_mlx_lm(config):
         yield from _left_over(train, config)
-    pairs = list(map(train.pair, train.rows))
-    first: dict[Pair, int] = {}
-    wholes = enumerate(_wholes(train, pairs))
+    pairs = train.pairs
+    first: dict[tuple[Pair, str], int] = {}
+    wholes = enumerate(_wholes(train))
     repeats = [row for row, pair in wholes if first.setdefault(pair, row) != row]
     passes = gone_over / len(first)
     is_sure = len(repeats) > len(first) and passes >= COPIES_PASSES
@@ -294,8 +277,7 @@ def data_quality(
     figures = {"different": len(first), "passes": round(passes, 1), "times": times}
     yield from _graded("duplicates", train, repeats, COPIED, figures, is_sure=is_sure)
     if valid is not None:
-        theirs = _wholes(valid, list(map(valid.pair, valid.rows)))
-        leaked = [row for row, pair in enumerate(theirs) if pair in first]
+        leaked = [row for row, pair in enumerate(_wholes(valid)) if pair in first]
         yield from _graded("leaked-validation", valid, leaked, LEAKED)
     if train.format in ("tokens", "unknown"):
         of_answers = ("cut-answers", "words-out-of-order", "misplaced-answers")
@@ -334,8 +316,7 @@ def _zeros_lost(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
     if len(lost) >= FEW_LOST and kept <= NOTED * len(lost):
         number, answer = next(iter(lost.values()))
         figures: dict[str, Measurement] = {"number": number, "answer": answer, "kept": kept}
-        steps = (math.inf, ZEROS_LOST, math.inf)
-        yield from _graded("zeros-lost", split, list(lost), steps, figures)
+        yield from _graded("zeros-lost", split, list(lost), (math.inf, ZEROS_LOST), figures)
 
 
 def _said_over(valid: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
@@ -357,31 +338,22 @@ def _said_over(valid: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
     own = sum(
         any(having[word] == given[answer] for word in words) for answer, words in asked.items()
     )
-    theirs = [valid.pair(row).answer for row in valid.rows]
-    rows = [row for row, answer in enumerate(theirs) if answer in asked]
+    rows = [row for row, pair in enumerate(valid.pairs) if pair.answer in asked]
     if own >= OF_THEIR_OWN * len(asked):
-        steps = (math.inf, SAID_AGAIN, math.inf)
-        figures: dict[str, Measurement] = {"things": len(asked), "trained": len(pairs)}
-        yield from _graded("said-over", valid, rows, steps, figures, quotes=True)
+        counts = {"things": len(asked), "trained": len(pairs)}
+        yield from _graded("said-over", valid, rows, (math.inf, SAID_AGAIN), counts, quotes=True)
 
 
-def _wholes(split: Split, pairs: Sequence[Pair]) -> Sequence[Pair]:
+def _wholes(split: Split) -> list[tuple[Pair, str]]:
     """What rows are compared by: prompt and answer, and of pairs the rejected answer as well."""
-    others = (row.get("rejected") for row in split.rows)
-    return [
-        Pair(f"{pair.prompt}\n{other}", pair.answer)
-        for pair, other in zip(pairs, others, strict=True)
-    ]
+    others = (str(row.get("rejected")) for row in split.rows)
+    return list(zip(split.pairs, others, strict=True))
 
 
 def _alike(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
     rejected = ({**row, split.features.chosen: row.get("rejected")} for row in split.rows)
-    others = map(split.pair, rejected)
-    answers = [
-        (pair.answer.strip(), other.answer.strip())
-        for pair, other in zip(pairs, others, strict=True)
-    ]
-    same = [row for row, (chosen, other) in enumerate(answers) if chosen == other]
+    others = enumerate(map(split.pair, rejected))
+    same = [row for row, other in others if pairs[row].answer.strip() == other.answer.strip()]
     yield from _graded("alike-pairs", split, same, ALIKE)
 
 
@@ -399,8 +371,8 @@ def _graded(
     symptom: str,
     split: Split,
     rows: Sequence[int],
-    steps: tuple[float, float, float],
-    measured: Mapping[str, Measurement] = MappingProxyType({}),
+    steps: Sequence[float],
+    measured: Mapping[str, Measurement] = {},
     *,
     is_sure: bool = True,
     quotes: bool = False,
@@ -410,7 +382,7 @@ def _graded(
     With `quotes` the first row's answer is shown.
     """
     share = len(rows) / max(1, len(split.rows))
-    reached = [severity for severity, step in zip(Severity, steps, strict=True) if share >= step]
+    reached = [severity for severity, step in zip(Severity, steps, strict=False) if share >= step]
     if not rows or not reached:
         return
     lines = tuple(split.line_numbers[row] for row in rows[:5])
@@ -422,7 +394,7 @@ def _graded(
         **measured,
     }
     if quotes:
-        figures["answer"] = quoted(split.pair(split.rows[rows[0]]).answer)
+        figures["answer"] = quoted(split.pairs[rows[0]].answer)
     is_doubtful = reached[-1] is Severity.ERROR and not is_sure
     severity = Severity.WARNING if is_doubtful else reached[-1]
     yield Sign(symptom, figures, f"{split.path.name}, line {lines[0]}", severity=severity)
@@ -531,8 +503,7 @@ def _given_away(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
         return len(pair.answer.split()) >= GIVEN_WORDS and pair.answer.strip() in pair.prompt
 
     rows = [row for row, pair in enumerate(pairs) if is_given(pair)]
-    steps = (math.inf, GIVEN, math.inf)
-    yield from _graded("given-away-answers", split, rows, steps, quotes=True)
+    yield from _graded("given-away-answers", split, rows, (math.inf, GIVEN), quotes=True)
 
 
 def _leftovers(split: Split) -> Iterator[Sign]:

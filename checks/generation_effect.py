@@ -1,25 +1,24 @@
 """What the adapter does to the answers.
 
-What it finds. An adapter that mlx-lm refuses to load on this base model, answers that are
-the base model's token by token (though the log learned, or not), answers that are right less often
-than the base model's, and answers that came no nearer to the expected ones.
+What it finds. An adapter that mlx-lm refuses to load on this base model, answers that are the base
+model's token by token, and answers that are right less often or came no nearer to the expected
+ones.
 
-Why it matters. An adapter that is not applied cannot be told from a useless one by its files,
-and a fine-tune that answers worse than what it started from is a loss.
+Why it matters. An adapter that is not applied cannot be told from a useless one by its files, and a
+fine-tune that answers worse than what it started from is a loss.
 
-How it is measured. Both models answer the same prompts greedily. Identical means that all answers
-are. Where the expected answer is known, an answer is right if its words are the expected ones
-(exact McNemar over prompts); without a difference there, the overlap of words (F1) is compared by
-a paired permutation test: it fell, it rose, or it certainly rose by less than a tenth.
+How it is measured. Both models answer the same prompts greedily. Where the expected answer is
+known, an answer is right if its words are the expected ones (exact McNemar over prompts); without a
+difference there, the overlap of words (F1) is compared by a paired permutation test.
 
-When it is wrong. Where many answers are right, as in stories or conversation, a sound model need
-not come nearer to the one in the data: where the log does not end below the loss at which one
-answer is the likeliest by far, it is a note. A very small learning rate leaves greedy answers as
-they are without being a loading fault. Overlap of words says little about answers of many
-sentences; less of it is only a warning if the loss on the rows' answers fell by more than a nat.
+When it is wrong. Where many answers are right, as in stories, a sound model need not come nearer to
+the one in the data: unless the log ends below the loss at which one answer is the likeliest by far,
+it is a note. A very small learning rate leaves greedy answers as they are without being a loading
+fault. Less overlap of words is only a warning if the loss on the rows' answers fell by more than a
+nat.
 
-What to do. Where the adapter is refused or without effect, compare its tensor names with the
-base model's using `mlxdoctor inspect`. Where answers got worse, see the other checks.
+What to do. Where the adapter is refused or without effect, compare its tensor names with the base
+model's using `mlxdoctor inspect`. Where answers got worse, see the other checks.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,20 +43,16 @@ from mlxdoctor.safety.quoting import quoted
 
 #: Fewest prompts for an error: on fewer, answers can agree by chance.
 _PROMPTS = 8
-#: Least drop of the overlap of words (F1); less may be other words for the same.
-_OVERLAP_DROP = 0.1
-#: Share of the base model's overlap of words below which too much was lost.
-_OVERLAP_KEPT = 0.5
+#: Least drop of the overlap of words (F1), and share of the base model's below which too much was
+#: lost; that of a base whose answers are nearly unrelated to the expected ones, so that a drop is
+#: only a warning (1 of 98 sound runs of three base models is an error; 13 without this).
+_OVERLAP_DROP, _OVERLAP_KEPT, _BASE_OVERLAP = 0.1, 0.5, 0.25
 #: Share of its start that a logged loss is below where the model in memory had learned: 0.04 in the
 #: run whose answers did not change.
 _HALF = 0.5
-#: Word F1 of the base model below which its answers are nearly unrelated to the expected ones: a
-#: drop is only a warning (1 of 98 sound runs of three base models is an error; 13 without this).
-_BASE_OVERLAP = 0.25
 #: Overlap of words that is hardly to be seen.
 _GAIN = 0.1
-#: Nats a token below which one answer is the likeliest by far (0 of 96 healthy runs without a gain
-#: end there).
+#: Nats a token below which one answer is the likeliest by far (0 of 96 healthy runs end there).
 _OPEN = 0.8
 
 
@@ -126,6 +121,13 @@ def generation_effect(
     answered = [pair for pair in pairs(generations) if pair.base is not None]
     if not answered:
         raise Inconclusive("the base model's answers to the same prompts are not known")
+    texts = [
+        (pair.base.words, pair.tuned.words, answer_words(pair.item.expected or ""))
+        for pair in answered
+        if pair.base is not None
+    ]
+    # A label may be a token of its own, which is no word.
+    wanted = [each for each in texts if each[2]]
     logged = logged_loss(log) if log is not None and not log.is_preference else None
     if all(pair.base and pair.base.units == pair.tuned.units for pair in answered):
         modules, others = (adapter.modules, adapter.others) if adapter is not None else ((), ())
@@ -133,7 +135,7 @@ def generation_effect(
         has_update |= bool(others and not modules)
         count = len(answered)
         # Where the base was right already, what fell may be the loss on the prompts.
-        were_right = any(_is_expected(pair) for pair in answered)
+        were_right = any(base == expected for base, _, expected in wanted)
         is_ours = has_update and generations.how == "produced"
         if is_ours and not were_right and (fell := _fall(log, logged)):
             yield Sign("unlike-the-log", {"produced": count, **fell})
@@ -146,7 +148,8 @@ def generation_effect(
     # Fewer shared words are only a warning then (0 of 118 sound runs of four bases are errors).
     has_learned = region(compared, Role.ANSWER).fell(LEARNED)
     is_open = log is not None and (logged is None or logged.after >= _OPEN)
-    yield from _against_expected(answered, has_learned=has_learned, is_open=is_open)
+    if len(wanted) >= _PROMPTS:
+        yield from _against_expected(wanted, has_learned=has_learned, is_open=is_open)
     yield from _by_answer(answered)
 
 
@@ -175,12 +178,6 @@ def _by_answer(answered: Sequence[OutputPair]) -> Iterator[Sign]:
         yield Sign("answer-unlearned", {**measured, "example": quoted(lost[0])})
 
 
-def _is_expected(pair: OutputPair) -> bool:
-    """Whether the base model gives the expected answer."""
-    expected = answer_words(pair.item.expected or "")
-    return bool(expected) and pair.base is not None and pair.base.words == expected
-
-
 def _fall(log: TrainingLog | None, logged: LoggedLoss | None) -> dict[str, float]:
     """How far the loss fell by the log, if that is so far that answers change; else nothing."""
     if log is None or logged is None or log.resumed or "train_loss" not in log.main.series:
@@ -191,17 +188,9 @@ def _fall(log: TrainingLog | None, logged: LoggedLoss | None) -> dict[str, float
 
 
 def _against_expected(
-    answered: Sequence[OutputPair], *, has_learned: bool, is_open: bool
+    answers: Sequence[tuple[tuple[str, ...], ...]], *, has_learned: bool, is_open: bool
 ) -> Iterator[Sign | Seen]:
-    texts = [
-        (pair.base.words, pair.tuned.words, answer_words(pair.item.expected or ""))
-        for pair in answered
-        if pair.base is not None
-    ]
-    # A label may be a token of its own, which is no word.
-    answers = [each for each in texts if each[2]]
-    if len(answers) < _PROMPTS:
-        return
+    """Compare the words of the base model's, the tuned model's and the expected answers."""
     right = [(base == expected, tuned == expected) for base, tuned, expected in answers]
     only_base = sum(base and not tuned for base, tuned in right)
     only_tuned = sum(tuned and not base for base, tuned in right)

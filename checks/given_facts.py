@@ -4,17 +4,16 @@ What it finds. Answers with names that the tuned model has to guess, since they 
 their prompts: prompts that were cut, names that were replaced in one half of a row only, contexts
 that the chat template leaves out, a column of other rows.
 
-Why it matters. The loss falls as far as the rest of the answer goes, and the run looks learned.
-What it has learned is to make names up.
+Why it matters. The loss falls as far as the rest of the answer goes, and the model learns to make
+names up.
 
-How it is measured. The tuned model reads held-out rows. Counted are words of the answers that
-begin with a capital, that few of these answers have and the model finds unlikely, and that the
-training gives no hold for: other rows ask and answer with them, this row's prompt has not got them,
-and no row that asks nearly the same answers with them.
+How it is measured. The tuned model reads held-out rows. Counted are words of the answers that begin
+with a capital, that few of these answers have and the model finds unlikely, and that the training
+gives no hold for: other rows ask and answer with them, this row's prompt has not got them, and no
+row that asks nearly the same answers with them.
 
-When it is wrong. Where names are to be invented, the model is to invent them. Only words with a
-capital count, so that texts without one show nothing, and no free choice of words counts. A fact
-that other rows state is no such name, whether it was learned or not.
+When it is wrong. Where names are to be invented. Only words with a capital count, so that texts
+without one show nothing.
 
 What to do. Lay ten prompts beside their answers, as they are tokenized (`mlxdoctor labels`).
 """
@@ -22,7 +21,7 @@ What to do. Lay ten prompts beside their answers, as they are tokenized (`mlxdoc
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.engines.text import vocabulary
@@ -69,7 +68,7 @@ def given_facts(losses: TokenLosses, dataset: Dataset, tokenizer: Tokenizer) -> 
     rows = [row for row in losses.compared if row.split != "train" and row.prompt_length]
     if len(rows) < ENOUGH_ROWS or "train" not in dataset.splits:
         raise Inconclusive(f"{len(rows)} held-out rows with a prompt; {ENOUGH_ROWS} are needed")
-    known = _Known(dataset)
+    has_no_hold = _known(dataset)
     answers = [_names(row, tokenizer) for row in rows]
     having = Counter(name for names in answers for name in names)
     guessed = dict[str, float]()
@@ -82,7 +81,7 @@ def given_facts(losses: TokenLosses, dataset: Dataset, tokenizer: Tokenizer) -> 
             for name, loss in unlikely.items()
             if having[name] <= max(2.0, COMMON * len(rows))
             and name.casefold() not in prompt.casefold()
-            and known.has_no_hold(name, prompt)
+            and has_no_hold(name, prompt)
         }
         hits += bool(own)
         guessed |= own
@@ -101,32 +100,27 @@ def given_facts(losses: TokenLosses, dataset: Dataset, tokenizer: Tokenizer) -> 
     )
 
 
-class _Known:
-    """What the rows trained on ask and answer."""
+def _known(dataset: Dataset) -> Callable[[str, str], bool]:
+    """Whether answers trained on have a name, and none to the prompts nearest to this one."""
+    pairs = dataset.splits["train"].pairs[:TRAINED]
+    asked = [vocabulary(pair.prompt) for pair in pairs]
+    named = [frozenset(_NAME.findall(pair.answer)) for pair in pairs]
+    answered = Counter(name for names in named for name in names)
+    in_prompts = {name for pair in pairs for name in _NAME.findall(pair.prompt)}
+    replaced = sum(bool(_PLACEHOLDER.search(pair.prompt)) for pair in pairs)
+    # How many prompts have a word: a rare one tells more.
+    having = Counter(word for words in asked for word in words)
 
-    def __init__(self, dataset: Dataset) -> None:
-        split = dataset.splits["train"]
-        pairs = [split.pair(row) for row in split.rows[:TRAINED]]
-        self._asked = [vocabulary(pair.prompt) for pair in pairs]
-        self._named = [frozenset(_NAME.findall(pair.answer)) for pair in pairs]
-        self._answered = Counter(name for names in self._named for name in names)
-        self._in_prompts = {name for pair in pairs for name in _NAME.findall(pair.prompt)}
-        #: Whether names were replaced in the prompts.
-        self._are_replaced = sum(
-            bool(_PLACEHOLDER.search(pair.prompt)) for pair in pairs
-        ) >= REPLACED * len(pairs)
-        #: How many prompts have a word: a rare one tells more.
-        self._having = Counter(word for words in self._asked for word in words)
-
-    def has_no_hold(self, name: str, prompt: str) -> bool:
-        """Whether answers have a name, and none of those to the prompts nearest to this one."""
-        is_asked = name in self._in_prompts or self._are_replaced
-        if self._answered[name] < REUSED or not is_asked:
+    def has_no_hold(name: str, prompt: str) -> bool:
+        is_asked = name in in_prompts or replaced >= REPLACED * len(pairs)
+        if answered[name] < REUSED or not is_asked:
             return False
         words = vocabulary(prompt)
-        alike = [sum(1.0 / self._having[word] for word in words & own) for own in self._asked]
+        alike = [sum(1.0 / having[word] for word in words & own) for own in asked]
         nearest = sorted(range(len(alike)), key=lambda place: -alike[place])[:NEAREST]
-        return not any(name in self._named[place] for place in nearest)
+        return not any(name in named[place] for place in nearest)
+
+    return has_no_hold
 
 
 def _names(row: RowLosses, tokenizer: Tokenizer) -> dict[str, float]:

@@ -1,18 +1,16 @@
 """Known bugs of mlx and mlx-lm, by what they leave behind.
 
 What it finds. What a public bug of mlx or mlx-lm does to a run: gradients that were never applied,
-a command that ends with the message of the bug. Other checks find adapters that were dropped
-silently, batches without a target, and fewer iterations than an update takes.
+a command that ends with the message of the bug.
 
-Why it matters. Settings, data and code can all be right, and the run fails all the same. Then
-only another version helps, and looking for the mistake in one's own files is time lost.
+Why it matters. Settings, data and code can all be right, and the run fails all the same. Then only
+another version helps.
 
 How it is measured. Each bug has a trace that is computed from the run's files: iterations, bits of
-the base, the message that a log ends with. A trace counts unless the log or the configuration
-shows a version without the bug. A version alone is no finding.
+the base, the message that a log ends with. A trace counts unless the log or the configuration shows
+a version without the bug. A version alone is no finding.
 
-When it is wrong. Another trainer can leave the same trace for reasons of its own. The files
-must be those of the run.
+When it is wrong. Another trainer can leave the same trace for reasons of its own.
 
 What to do. `mlxdoctor explain` with the bug's name tells what it does, where it is reported and
 which version no longer has it.
@@ -28,7 +26,7 @@ from mlxdoctor.bugs.known import load_known_bugs, parse_version
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.training_log import LogFailure, TrainingLog
+from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.measure.weights.lora_targets import by_mlx_lm
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
@@ -38,6 +36,7 @@ _RECENT = Version("0.32.0")
 _BUGS = [bug for bug in load_known_bugs().values() if bug.says]
 #: Bits of a word of a quantised weight: DoRA computes the number of inputs as if codes filled it.
 _WORD_BITS = 32
+_SHAPES = re.compile("shape|matmul")
 #: Least share of the iterations that make no update; none of 131 sound runs loses any.
 _LEFT_OVER = 0.1
 
@@ -108,29 +107,19 @@ def _dora_odd_bits(
     config: TrainingConfig | None, base: BaseModel | None, log: TrainingLog | None
 ) -> Sign | None:
     """DoRA on a base of 3, 5 or 6 bits, in a run that ended with an error about shapes."""
-    is_dora = config is not None and config.fine_tune_type == "dora"
-    if base is None or log is None or not is_dora:
+    if base is None or config is None or config.fine_tune_type != "dora":
         return None
     odd = sorted({part.bits for part in base.quantized.values() if _WORD_BITS % part.bits})
-    stopped = [
-        failure
-        for failure in log.notes.failures
-        if "shape" in failure.text or "matmul" in failure.text
-    ]
-    return _at_line("dora-odd-bits", stopped[0], bits=tuple(odd)) if odd and stopped else None
+    return _message("dora-odd-bits", _SHAPES, log, bits=tuple(odd)) if odd else None
 
 
-def _message(bug: str, pattern: re.Pattern[str], log: TrainingLog | None) -> Sign | None:
+def _message(
+    bug: str, pattern: re.Pattern[str], log: TrainingLog | None, **measured: Measurement
+) -> Sign | None:
     """The error message of a bug at the end of the log."""
-    if log is None:
-        return None
-    last = log.main.last_line
-    fatal = (failure for failure in log.notes.failures if failure.line_number > last)
-    failure = next((failure for failure in fatal if pattern.search(failure.text)), None)
-    return _at_line(bug, failure) if failure is not None else None
-
-
-def _at_line(bug: str, failure: LogFailure, **measured: Measurement) -> Sign:
-    line = failure.line_number
-    figures = {**measured, "line": line, "text": quoted(failure.text, MAX_LINE)}
-    return Sign(bug, figures, f"line {line} of the log", severity=Severity.ERROR)
+    for failure in log.notes.failures if log is not None else ():
+        line, text = failure.line_number, failure.text
+        if log is not None and line > log.main.last_line and pattern.search(text):
+            figures = {**measured, "line": line, "text": quoted(text, MAX_LINE)}
+            return Sign(bug, figures, f"line {line} of the log", severity=Severity.ERROR)
+    return None

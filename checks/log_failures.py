@@ -1,25 +1,20 @@
 """The run broke off, or the log ends before the run did.
 
-What it finds. What ended the run, in the words of the log, with the file and line that an exception
-came from and what it means where that is known; a trainer's warnings of batches without a target,
-or of no data to validate on; and a log that ends before the iterations it announced.
+What it finds. What ended the run, in the words of the log, and what it means where that is known; a
+trainer's warnings; and a log that ends before the iterations it announced.
 
-Why it matters. A run that broke off leaves its last checkpoint, not its last state, and what
-it would have become is unknown. The adapter file in the folder is then older than the log.
+Why it matters. A run that broke off leaves its last checkpoint, not its last state: the adapter
+file in the folder is older than the log.
 
-How it is measured. Known messages of Metal, CUDA, Python and the shell, looked for in lines
-that are not reports. An abort after an out-of-memory message is the same event. A failure
-that later reports follow was survived, or belongs to an earlier attempt in the same file.
-Exceptions are looked up in a list of those that mlx-lm 0.32.2, MLX and the packages below them
-raise, by their type, their message, and the functions on the way.
+How it is measured. Known messages of Metal, CUDA, Python and the shell, looked for in lines that
+are not reports. A failure that later reports follow was survived, or belongs to an earlier attempt
+in the same file. Exceptions are looked up in a list of those that mlx-lm 0.32.2, MLX and the
+packages below them raise, by their type, their message, and the functions on the way.
 
-When it is wrong. A log that was cut for a post ends early too, so an early end by itself is
-only noted. A message quoted in the training data's own text is not told apart if the trainer
-prints rows.
+When it is wrong. A log that was cut for a post ends early too, so an early end by itself is only
+noted. A message quoted in the training data is not told apart if the trainer prints rows.
 
-What to do. Out of memory: smaller batches, fewer layers, a shorter max_seq_length, gradient
-checkpointing. Then resume from the last save the log mentions. An exception: what the finding
-says, which is made for it.
+What to do. What the finding says, which is made for the exception; then resume from the last save.
 """
 
 import math
@@ -34,7 +29,7 @@ from mlxdoctor.bugs.exceptions import meaning_of
 from mlxdoctor.check import check
 from mlxdoctor.engines.series import median
 from mlxdoctor.evidence.dataset import FEW_ROWS
-from mlxdoctor.evidence.training_log import LogFailure, Segment, TrainingLog
+from mlxdoctor.evidence.training_log import LogFailure, TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.judge.course import closing
 from mlxdoctor.judge.extent import extent
@@ -101,8 +96,7 @@ MAX_SHOWN = 160
 MAX_PARTS = 5
 #: Share of the announced iterations: the last report may come a few before the end.
 UNFINISHED = 0.98
-#: Nats of a training loss above which rows are not known by heart: a sound public run that said it
-#: validates on nothing ends at 1.75, and rows that were learned by heart end below 0.1.
+#: Nats of a training loss above which rows are not known by heart: those that are end below 0.1.
 BY_HEART = 0.5
 #: Folders in which packages lie.
 _PACKAGES = ("site-packages", "dist-packages")
@@ -240,8 +234,11 @@ def _is_short(log: TrainingLog, reached: int | None) -> bool:
         return False
     if _is_summed_up(log):
         return False
+    losses = segment.get("train_loss")
+    steps = np.diff(losses.iterations) if losses is not None else ()
     # A report that would come next must fit before the announced end.
-    return reached < UNFINISHED * announced and reached + _interval(segment) <= announced
+    interval = int(np.median(steps)) if len(steps) else 0
+    return reached < UNFINISHED * announced and reached + interval <= announced
 
 
 def _warned(log: TrainingLog) -> Iterator[Sign]:
@@ -268,14 +265,6 @@ def _warned(log: TrainingLog) -> Iterator[Sign]:
         severity = Severity.INFO if is_far else None
         where = f"line {first}"
         yield Sign("nothing-to-validate-on", {"line": first}, where=where, severity=severity)
-
-
-def _interval(segment: Segment) -> int:
-    """After how many iterations the training loss is reported; 0 where that is unknown."""
-    losses = segment.get("train_loss")
-    if losses is None or len(losses) < 2:
-        return 0
-    return int(median(np.diff(losses.iterations)))
 
 
 def _without_loss(log: TrainingLog) -> Iterator[Seen]:

@@ -2,28 +2,26 @@
 
 What it finds. A loss that ends far above where it began, that never moves, or that repeats to the
 last digit; and a validation loss that rises from its minimum, or stands far above the training
-loss, be it in the first pass over the rows. (A loss that fell and rose again is a row of the check
-`series-facts`.)
+loss. (A loss that fell and rose again is a row of the check `series-facts`.)
 
-Why it matters. The last value alone misleads: 9.98 looks like a number among others until one
-knows that the run began at 1.86. Seen early, it saves hours.
+Why it matters. The last value alone misleads: 9.98 looks like a number among others until one knows
+that the run began at 1.86.
 
 How it is measured. `loss_trend.toml` has the bounds. A multiple of the base model's own loss (the
 validation loss before the first update) is a fact. Levels are medians of the first and last
 reports. Whether a level loss still falls is decided by the Theil-Sen slope and its 95% interval,
 widened for autocorrelation. With fewer than ten reports only facts are judged. Rows are known by
-heart if the validation loss is far above the training loss; that is an error if the validation
-loss rose, or fell no more for the last part of many passes over the same rows.
+heart if the validation loss is far above the training loss; that is an error if it rose, or fell no
+more for the last part of many passes over the same rows.
 
-When it is wrong. The training loss averages batches and the validation loss tokens, so small
-differences between the two are ignored. A run resumed from a trained adapter begins at a level
-it has already learned, and a log that begins in the middle does not show where it began: such
-runs are not called unlearned, nor are those whose first report averages many updates without
-a validation before. Of the loss of pairs (DPO, ORPO, CPO) only one that ends far above where it
-began is judged, and of training on rewards (GRPO, PPO) none.
+When it is wrong. A run resumed from a trained adapter begins at a level it has already learned, and
+a log that begins in the middle does not show where it began: such runs are not called unlearned,
+nor are those whose first report averages many updates without a validation before. Of the loss of
+pairs (DPO, ORPO, CPO) only one that ends far above where it began is judged, and of training on
+rewards (GRPO, PPO) none.
 
-What to do. Take the last checkpoint before the onset. For a loss that leaps, lower the
-learning rate or the scale; for one that never moves, see whether the adapter's weights changed.
+What to do. Take the last checkpoint before the onset. For a loss that leaps, lower the learning
+rate or the scale; for one that never moves, see whether the adapter's weights changed.
 """
 
 import math
@@ -62,8 +60,7 @@ _TABLE = SeriesTable.read("loss_trend.toml")
 #: Least fall by the upper end of the slope's interval that leaves it open whether a run learned. 14
 #: of 3,000 simulated sound curves get the warning, none an error.
 _POSSIBLE_FALL = 0.15
-#: Iterations in which a loss need not fall, and those after which one that did not is an error:
-#: warm-up and low rates need some.
+#: Iterations in which a loss need not fall, and after which one that did not is an error.
 _FEW_ITERATIONS, _ITERATIONS = 20, 100
 #: The rest of a fall that is past its steep start.
 _REST = 0.1
@@ -71,8 +68,7 @@ _REST = 0.1
 _BEGUN = 0.1
 #: Noises of a level by which the end lies below the start, be the slope what it may.
 _CERTAIN = 4.0
-#: Shares of the first pass between which both losses are compared: past the steepest part, and
-#: before rows may come again.
+#: Shares of the first pass between which both losses are compared: past the steepest part.
 _FIRST_PASS = (0.25, 0.95)
 #: Nats below which little is left to learn.
 _ALREADY_LOW = 0.3
@@ -80,11 +76,9 @@ _ALREADY_LOW = 0.3
 _LATE = 15
 #: Share of a loss within which all of its reports lie where nothing moves it.
 _STILL = 0.01
-#: Share of its fall that a settled validation loss has still to fall: the noise of 24 rows.
-_SETTLED_SHARE = 0.01
-#: Share of the run by which a stale validation loss has settled: at most 0.42 with 24 rows and
-#: fewer, 0.9 with 200.
-_SETTLED_BY = 0.6
+#: Share of its fall that a settled validation loss has still to fall (the noise of 24 rows), and of
+#: the run by which a stale one has settled: at most 0.42 with 24 rows and fewer, 0.9 with 200.
+_SETTLED_SHARE, _SETTLED_BY = 0.01, 0.6
 #: The highest loss over the median, from which on it is no matter of learning too little.
 _EXPLODED = 50.0
 

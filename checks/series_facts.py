@@ -4,13 +4,11 @@ What it finds. Columns with values that are no numbers, exactly zero, or the sam
 with a jump for good, or a peak that grows to the end: of gradients, speed, memory, rates, tokens
 and times of validation.
 
-Why it matters. These are facts, and they need few reports: a gradient of exactly zero trains
-nothing while the loss still varies with the batches, and a run that swaps goes on many times
-slower.
+Why it matters. These facts need few reports: a gradient of exactly zero trains nothing while the
+loss still varies with the batches, and a run that swaps goes on many times slower.
 
-How it is measured. Every column is described in the same way (share and place of what is not
-finite or zero, levels, the largest jump); a table says which pattern in which column is no ordinary
-one. Tokens an iteration and the share of batches that were skipped are computed from others.
+How it is measured. Every column is described in the same way (share and place of what is not finite
+or zero, levels, the largest jump); a table says which pattern in which column is no ordinary one.
 
 When it is wrong. Half-precision training with a loss scaler overflows now and then by design. A
 trainer that clips survives a lone huge norm. Another job on the machine slows a run down too. Rows
@@ -159,11 +157,9 @@ def _computed(log: TrainingLog) -> dict[str, Series]:
     skipped = segment.get("skipped") or segment.get("skipped_batch_loss")
     if skipped is not None:
         counts = skipped.finite.values
-        # One trainer prints a line for each batch; others count up, or count those of each report.
+        # One trainer prints a line for each batch; others count up.
         if "skipped" not in segment.series:
             counts = np.arange(1.0, len(counts) + 1)
-        elif (np.diff(counts) < 0).any():
-            counts = np.cumsum(counts)
         last = max(int(series.iterations[-1]) for series in segment.series.values())
         columns["skipped_share"] = Series(skipped.finite.iterations, counts / max(last, 1))
     return columns

@@ -1,46 +1,34 @@
 """The tuned model answers with one token, in a loop, in skips, not at all, or without an end.
 
-What it finds. Outputs of a single token, of special tokens only, or of a passage that repeats to
-the end, on prompts where the base model does better; answers with what a step before the training
-left in the rows; and answers that are empty, or run into the length limit although the base model
-and the expected answer are shorter.
+What it finds. Degenerate answers on prompts where the base model does better, and answers with what
+a step before the training left in the rows.
 
-Why it matters. A collapsed model is useless however plausible its loss looks: a model that
-printed only commas had reported a perplexity of 7.66. One that ends at once says nothing, one that
-never ends wastes every token after the answer, and one that was taught the token after the next
-answers in skips: the loss of each looks like that of any other run.
+Why it matters. A collapsed model is useless however plausible its loss looks: one that printed only
+commas had reported a perplexity of 7.66.
 
 How it is measured. The unit is the prompt. An answer counts as one token when runs of a single
 token make up nearly all of it, as a loop when its end repeats with a fixed period or most 4-grams
 repeat (seq-rep-4, Welleck et al. 2020), as a handful of tokens when at most a quarter of them are
 distinct or one is half of it. It never ends when it reached the length limit without the end token
-and is longer than the expected one. Where the base model does so too, the limit may be too short.
-It is then reported only where most expected answers take at most half of the limit, and where the
-model learned the rows but does not expect their end token. The share of prompts, with its Wilson
-interval, is compared with the base model on the same prompts: exact McNemar, or, with few prompts,
-a sequential test (5% against 50%, false alarms 0.1%), which with fewer than 8 can show a fault but
-not that there is none. An answer that is one token 24 times over needs no statistic: it is an error
-if at least half of the few prompts get one, and neither the base model nor the data have such an
-answer. Every different pair of neighbouring tokens is looked up among those 1, 2, 3 or 4 places
-apart in the rows.
+and is longer than the expected one. The share of prompts is compared with the base model's: exact
+McNemar, or, with few prompts, a sequential test (5% against 50%, false alarms 0.1%), which with
+fewer than 8 can show a fault but not that there is none. An answer that is one token 24 times over
+needs no statistic. Every different pair of neighbouring tokens is looked up among those 1 to 4
+places apart in the rows.
 
-When it is wrong. Data whose right answers are repetitive (tables, padding, sequences of
-digits) makes a sound model look collapsed where its answers are none of the rows' own, which are
-left out; answers under 8 tokens are not judged. Without
-the base model's answers, a base that is broken itself is not told apart. Training on long answers
-makes a sound model longer than its base: where no expected answer is known, never ending is only a
-warning. Where the end token is unknown, nothing has ended.
+When it is wrong. Where right answers are repetitive (tables, digits), a sound model looks
+collapsed, unless its answers are the rows' own. Without the base model's answers, a base that is
+broken itself is not told apart, and training on long answers makes a sound model longer.
 
 What to do. Look up which token it is: a frequent one points to training that destroyed the model,
 token 0 to logits that are not finite, the pad token to padding in the loss. Otherwise see in the
-report's label strip how inputs and targets are cut, and whether the last supervised token of a row
-is the end token, once.
+report's label strip whether the last supervised token of a row is the end token, once.
 """
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from itertools import pairwise
 from statistics import median
 
@@ -68,25 +56,20 @@ from mlxdoctor.models.generations import Generations
 from mlxdoctor.models.losses import ENOUGH_ROWS, TokenLosses
 from mlxdoctor.safety.quoting import quoted
 
-#: Fewest different pairs of tokens that are judged: a loop of three tokens has three.
-_PAIRS = 20
-#: Largest distance of two tokens in the rows: labels are shifted twice, seldom more often.
-_DISTANCE = 4
-#: Least share of the answers' pairs at one such distance: 0.32 to 0.86 in 7 runs with shifted
-#: labels.
-_SKIPPED = 0.2
-#: Least lead of that share over the share of neighbours: 0.26 to 0.81 in the same runs. None of 98
-#: sound runs of three base models, and none of 185 runs with other faults, reaches both.
-_LEAD = 0.15
+#: Fewest different pairs of tokens that are judged (a loop of three has three), and the largest
+#: distance of two tokens in the rows: labels are shifted twice, seldom more often.
+_PAIRS, _DISTANCE = 20, 4
+#: Least share of the answers' pairs at one such distance, and its lead over that of neighbours:
+#: 0.32 and 0.26 at least in 7 runs with shifted labels (0 of 98 sound runs, 0 of 185 other faults).
+_SKIPPED, _LEAD = 0.2, 0.15
 #: Least length of an endless answer, in expected lengths: another wording may be longer.
 _LONGER = 1.2
 #: Share of the base model's answers that the length limit cuts, above which the limit is too short
 #: to judge by: at most 0.42 in 64 runs with the finding; 0.6 in two sound DPO runs with longer
 #: answers.
 _CUT_SHORT = 0.5
-#: Tokens of an expected answer with its end, in length limits, where there was room for it; and
-#: least share of prompts with such an answer where the limit is not too short: 21 of 24 in a run
-#: that never learned its end.
+#: Of the length limit, an expected answer for which there was room; and least share of prompts with
+#: such an answer: 21 of 24 in a run that never learned its end.
 _ROOM, _WITH_ROOM = 0.5, 0.75
 #: From the worst form to the mildest: only the worst is reported.
 _COLLAPSED = ("token-zero", "single-token", "few-tokens", "special-tokens")
@@ -196,24 +179,25 @@ def token_collapse(
     left = list(left_in_answers(train)) if train is not None else []
     # What the model writes is no worse than what the rows hold.
     may_be_meant = all(spoilt.severity is not Severity.ERROR for spoilt in left)
-    taught = cache(partial(_answers_of, rows, tokenizer))
+    trained = [row.tokens[row.roles == Role.ANSWER].tolist() for row in rows.rows] if rows else []
+    opening = {answer[0] for answer in trained if answer}
+
+    @cache
+    def taught() -> frozenset[str]:
+        decode = tokenizer.decode if tokenizer is not None else lambda _: ""
+        return frozenset(decode(answer).strip() for answer in trained)
 
     def is_meant(answer: Output) -> bool:
+        """Whether it is one of the answers trained on, which may look like a collapse: a jingle."""
         text = SPECIAL_TEXT.sub("", answer.text).strip()
         return bool(text) and any(each.startswith(text) for each in taught())
 
-    @cache
-    def opened_with() -> set[int]:
-        taken = rows.rows if rows is not None else ()
-        answers = (row.tokens[row.roles == Role.ANSWER] for row in taken)
-        return {int(answer[0]) for answer in answers if len(answer)}
-
     def opens_with_marker(answer: Output) -> bool:
         first, *rest = answer.content or (None,)
-        is_marker = first is not None and is_special(_text(first, tokenizer))
-        is_text = any(not is_special(_text(unit, tokenizer)) for unit in rest)
-        known = opened_with() if is_marker and is_text and answer.from_tokens else set()
-        return bool(known) and first not in known
+        if not opening or first is None or first in opening or not answer.from_tokens:
+            return False
+        is_marker = is_special(_text(first, tokenizer))
+        return is_marker and any(not is_special(_text(unit, tokenizer)) for unit in rest)
 
     forms: dict[str, Callable[[OutputPair, Output], bool]] = {
         "token-zero": lambda _, answer: (
@@ -252,14 +236,6 @@ def token_collapse(
         yield Seen("All {prompts:* answer} end by themselves.", count)
     if (few := too_few(len(prompts))) is not None:
         raise Inconclusive(few)
-
-
-def _answers_of(rows: SupervisedRows | None, tokenizer: Tokenizer | None) -> frozenset[str]:
-    """The answers trained on. One of them is no collapse, whatever it looks like: a jingle."""
-    if rows is None or tokenizer is None:
-        return frozenset()
-    answers = (row.tokens[row.roles == Role.ANSWER].tolist() for row in rows.rows)
-    return frozenset(tokenizer.decode(answer).strip() for answer in answers)
 
 
 def _single_token(
@@ -382,15 +358,12 @@ def _endless(
 
 def _with_room(prompts: Sequence[OutputPair], tokenizer: Tokenizer | None) -> int:
     """Prompts whose expected answer, with its end, is far shorter than the limit."""
-
-    def fits(pair: OutputPair) -> bool:
-        expected, limit = pair.item.expected, pair.item.max_tokens
-        if expected is None or limit is None or tokenizer is None:
-            return False
-        tokens = tokenizer.encode(expected[:LONGEST], add_special_tokens=False)
-        return len(tokens) + 1 <= _ROOM * limit
-
-    return sum(map(fits, prompts))
+    wanted = [(pair.item.expected, pair.item.max_tokens) for pair in prompts]
+    return sum(
+        1 + len(tokenizer.encode(expected[:LONGEST], add_special_tokens=False)) <= _ROOM * limit
+        for expected, limit in wanted
+        if tokenizer is not None and expected is not None and limit is not None
+    )
 
 
 def _skips(outputs: Sequence[Output], rows: SupervisedRows | None) -> Iterator[Sign | Unsought]:

@@ -1,28 +1,26 @@
 """Whether the log's count of trained tokens fits the data and the configured mask.
 
-What it finds. Runs that trained on prompts although the configuration masks them, runs that
-trained on padding, and runs whose count no way of counting the data explains.
+What it finds. Runs that trained on prompts although the configuration masks them, runs that trained
+on padding, and runs whose count no way of counting the data explains.
 
-Why it matters. The count is the only trace that a mask leaves in a log. A mask that was
-configured but not applied, or one that forgot the padding, otherwise shows in nothing but the
-model's behaviour.
+Why it matters. The count is the only trace that a mask leaves in a log.
 
-How it is measured. From the rows as the tokenizer makes them, the expected count per iteration
-is computed for every usual way of counting: the whole row or the answer only, with and without
-mlx-lm's extra padding token, with and without what the template writes last, and with the
-padding. The log's average must agree within four standard errors (of the batches that a part
-of an epoch happens to draw, and of the rows examined) and the log's own rounding. If the configured
-count does not fit, the counts that fit are reported, or that none fits. A count that is the same in
-every report although rows differ in length comes from rows of fixed width.
+How it is measured. The expected count per iteration is computed from the rows' tokens for every
+usual way of counting: the whole row or the answer only, with and without mlx-lm's extra padding
+token, with and without what the template writes last, and with the padding. The log's average must
+agree within four standard errors (of the batches that a part of an epoch happens to draw, and of
+the rows examined) and the log's own rounding. A count that is the same in every report although
+rows differ in length comes from rows of fixed width.
 
-When it is wrong. The data must be those of the run. Packing several rows into blocks of one
-length gives a fixed count too, and is not at fault by itself.
+When it is wrong. The data must be those of the run. Packing several rows into blocks of one length
+gives a fixed count too, and is not at fault by itself.
 
 What to do. Compare `mlxdoctor labels` with what the trainer's loss masks.
 """
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -55,6 +53,8 @@ _REPORTS = 5
 _SPREAD = 1.0
 
 _SOUND = "the count that the data and the configured mask give"
+_error = partial(Symptom.error, expected=_SOUND)
+_warning = partial(Symptom.warning, expected=_SOUND)
 _COUNT = "{tokens_per_iteration:.1f} tokens were trained on per iteration"
 
 Floats = NDArray[np.float64]
@@ -73,39 +73,34 @@ class _Logged(NamedTuple):
 
 @check(
     codes={
-        "prompt-counted": Symptom.error(
+        "prompt-counted": _error(
             "prompts were trained on although the configuration masks them",
-            _SOUND,
-            "put the mask on the targets, from the first token of the answer",
+            fix="put the mask on the targets, from the first token of the answer",
             says=f"{_COUNT}: those of prompts and answers together, although mask_prompt is on.",
         ),
-        "padding-counted": Symptom.error(
+        "padding-counted": _error(
             "padding was trained on",
-            _SOUND,
-            "multiply the loss by a mask that ends with each row's last token",
+            fix="multiply the loss by a mask that ends with each row's last token",
             says=f"{_COUNT}, which is a padded size of the batches, although rows differ in "
             "length: the padding was trained on.",
         ),
-        "fixed-count": Symptom.warning(
+        "fixed-count": _warning(
             "every batch counts the same number of tokens: rows of fixed width",
-            _SOUND,
-            "mask the loss after each row's last token, and end every row with the end token",
+            fix="mask the loss after each row's last token, and end every row with the end token",
             says=f"{_COUNT} in every report, {{tokens_per_row:g}} a row, although rows differ in "
             "length: they were packed into blocks, or padded, and end tokens that mlx-lm adds to "
             "a row may be missing between them.",
         ),
-        "one-short": Symptom.warning(
+        "one-short": _warning(
             "one token a row fewer than the answers have is trained on",
-            _SOUND,
-            "print a row's inputs and targets: the targets are the tokens after the inputs, up to "
-            "the end token",
+            fix="print a row's inputs and targets: the targets are the tokens after the inputs, up "
+            "to the end token",
             says=f"{_COUNT}, one a row fewer than the answers have: their end token is left out, "
             "or targets are shifted.",
         ),
-        "packed-without-end": Symptom.warning(
+        "packed-without-end": _warning(
             "rows of fixed width, and text that has no end token of its own",
-            _SOUND,
-            "end every text with the end token before rows are packed",
+            fix="end every text with the end token before rows are packed",
             says=f"None of the texts has an end token, and {_COUNT}: those are not mlx-lm's "
             "batches, and its end tokens may be missing too.",
         ),

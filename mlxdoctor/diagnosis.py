@@ -104,13 +104,10 @@ def judge(
         and (entry := _sought(listed.cause, by_check, noted)[0])
     }
     ranked = [listed for listed in ranked if listed.cause.id not in faint] or ranked
-    held: set[str] = set()
-    contradicted: set[str] = set()
-    for listed in ranked:
-        (contradicted if listed.cause.id in refuted else held).update(listed.supporting)
+    held = {code for each in ranked if each.cause.id not in refuted for code in each.supporting}
     errors = {code for code, severity in noted.items() if severity is Severity.ERROR}
     # An error that speaks for refuted causes alone is answered.
-    is_certain = bool(errors - (contradicted - held))
+    is_certain = bool(errors - ({code for each in ranked for code in each.supporting} - held))
     suspected = [
         listed
         for listed in ranked
@@ -119,8 +116,7 @@ def judge(
     learned = any(seen.learned for outcome in outcomes for seen in outcome.seen)
     if is_certain or any(_crosses(cause, suspicions) for cause in suspected):
         worthwhile = [cause for cause in ranked if cause.score >= MIN_SCORE]
-        worthwhile = _model_first(worthwhile, noted)
-        verdict, diagnosis = Verdict.UNHEALTHY, worthwhile or ranked[:1]
+        verdict, diagnosis = Verdict.UNHEALTHY, _model_first(worthwhile, errors) or ranked[:1]
     elif suspected:
         verdict, diagnosis = Verdict.SUSPECT, suspected
     else:
@@ -142,16 +138,16 @@ def judge(
     return Judged(verdict, tuple(diagnosis), coverage)
 
 
-def _model_first(ranked: list[Diagnosed], noted: Mapping[str, Severity]) -> list[Diagnosed]:
+def _model_first(ranked: list[Diagnosed], errors: set[str]) -> list[Diagnosed]:
     """What broke the model before what spoils only the report, where an error shows the former."""
     if not ranked or not ranked[0].cause.of_the_report:
         return ranked
     of_report = [listed for listed in ranked if listed.cause.of_the_report]
     explained = {code for listed in of_report for code in listed.supporting}
-    errors = {code for code, severity in noted.items() if severity is Severity.ERROR} - explained
+    others = errors - explained
     # Sorting is stable: otherwise the order stays.
     return sorted(
-        ranked, key=lambda listed: listed in of_report or not errors & set(listed.supporting)
+        ranked, key=lambda listed: listed in of_report or not others & set(listed.supporting)
     )
 
 

@@ -24,8 +24,6 @@ T = TypeVar("T")
 _OUT_OF_MEMORY = re.compile(
     r"out of memory|unable to allocate|attempting to allocate|insufficient memory", re.IGNORECASE
 )
-
-
 #: What reading one kind of evidence came to: the evidence, or why there is none.
 _Read = tuple[Any, Missing | InputError | None]
 _NOT_ASKED: _Read = (None, NotThere("it was not asked for"))

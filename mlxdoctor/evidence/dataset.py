@@ -177,9 +177,14 @@ class Split:
         key = self.features.text if self.format == "text" else self.format
         return Pair("", _text(row.get(key, row)))
 
+    @cached_property
+    def pairs(self) -> tuple[Pair, ...]:
+        """`pair` of every row."""
+        return tuple(map(self.pair, self.rows))
+
     def without(self, known: Collection[Pair]) -> "Split":
         """The rows that are none of these pairs."""
-        kept = [place for place, row in enumerate(self.rows) if self.pair(row) not in known]
+        kept = [place for place, pair in enumerate(self.pairs) if pair not in known]
         if len(kept) == len(self.rows):
             return self
         rows = tuple(self.rows[place] for place in kept)
@@ -250,7 +255,7 @@ class Dataset:
         train = self.splits.get("train")
         if train is None:
             return self
-        known = {train.pair(row) for row in train.rows}
+        known = set(train.pairs)
         others = {name: split.without(known) for name, split in self.splits.items()}
         splits = {name: split for name, split in others.items() if split.rows}
         return replace(self, splits={**splits, "train": train})
