@@ -24,6 +24,8 @@ _DRAW_SLACK = 1.005
 _DRAW_ERRORS = 5.0
 #: The momenta of Adam and AdamW where a configuration states no others.
 _BETA1, _BETA2 = 0.9, 0.999
+#: Columns of a factor that are taken to float64 at a time: they stay in the processor's cache.
+_COLUMNS = 1 << 10
 #: Squares that are added up in float32 before float64 takes over.
 _RUN = 1 << 12
 #: A sum of squares below this may have lost terms to underflow in float32.
@@ -147,33 +149,33 @@ def describe(
             a_is_drawn=peak <= _DRAW_SLACK
             and excess <= _DRAW_ERRORS * sqrt(4 / 45 / max(facts_a.size, 1)),
             a_left_draw=peak > _DRAW_SLACK,
-            start=a.reshape(-1)[:_START_VALUES].astype(np.float32),
+            start=a.flat[:_START_VALUES].astype(np.float32),
             product_norm=product_norm,
             spectral_norm=largest,
         )
 
 
 def _gram(rows: NDArray[Any]) -> NDArray[np.float64]:
-    """The inner products of the rows of (E, r, n), float64 (E, r, r), an expert at a time."""
-    grams = np.empty((len(rows), rows.shape[1], rows.shape[1]))
-    for gram, expert in zip(grams, rows, strict=True):
-        wide = expert.astype(np.float64)
-        np.matmul(wide, wide.T, out=gram)
+    """The inner products of the rows of (E, r, n), float64 (E, r, r), some columns at a time."""
+    grams = np.zeros((len(rows), rows.shape[1], rows.shape[1]))
+    for expert in range(len(rows)):
+        for start in range(0, rows.shape[2], _COLUMNS):
+            wide = rows[expert, :, start : start + _COLUMNS].astype(np.float64)
+            grams[expert] += wide @ wide.T
     return grams
 
 
 def _factor(values: NDArray[Any], gram: NDArray[np.float64]) -> FactorFacts:
-    flat = values.reshape(-1)
-    first = flat[:FIRST_VALUES]
+    first = values.flat[:FIRST_VALUES]
     # Not a set of them, nor np.unique, which loads masked arrays: both take longer than the rest.
     ordered = np.sort(first)
     below, above = int(np.count_nonzero(first < 0)), int(np.count_nonzero(first > 0))
     norm = float(np.sqrt(np.trace(gram, axis1=-2, axis2=-1).sum()))
     return FactorFacts(
-        size=flat.size,
+        size=values.size,
         norm=norm,
-        peak=float(max(flat.max(), -flat.min())) if flat.size else 0.0,
-        nonfinite=0 if isfinite(norm) else int(np.count_nonzero(~np.isfinite(flat))),
+        peak=float(max(values.max(), -values.min())) if values.size else 0.0,
+        nonfinite=0 if isfinite(norm) else int(np.count_nonzero(~np.isfinite(values))),
         levels=int(np.count_nonzero(ordered[1:] != ordered[:-1])) + bool(first.size),
         nonzero=int(np.count_nonzero(first)),
         rarer_sign=min(below, above) / max(below + above, 1),

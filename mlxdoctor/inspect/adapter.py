@@ -98,7 +98,7 @@ def _columns(rows: Sequence[Row]) -> list[Column]:
     is_scaled = all(row["scale"] is not None for row in rows)
     columns = [
         Column("layer", "layer"),
-        Column("module", "projection", align="left"),
+        Column("module", "projection", align="<"),
         Column("rank", "rank"),
         Column("scale", "scale", figure),
         Column("‖A‖", "a_norm", figure),
@@ -107,7 +107,7 @@ def _columns(rows: Sequence[Row]) -> list[Column]:
         Column("σ1", "spectral_norm", figure),
         Column("stable rank", "stable_rank", figure),
         Column("‖ΔW‖/‖W‖", "relative", figure),
-        Column("verdict", "verdict", align="left"),
+        Column("verdict", "verdict", align="<"),
     ]
     is_beside_the_base = any(row["relative"] is not None for row in rows)
     return [column for column in columns if column.key != "relative" or is_beside_the_base]
