@@ -26,10 +26,6 @@ _DRAW_ERRORS = 5.0
 _BETA1, _BETA2 = 0.9, 0.999
 #: Columns of a factor that are taken to float64 at a time: they stay in the processor's cache.
 _COLUMNS = 1 << 10
-#: Squares that are added up in float32 before float64 takes over.
-_RUN = 1 << 12
-#: A sum of squares below this may have lost terms to underflow in float32.
-_UNDERFLOW = 1e-24
 
 
 @dataclass(frozen=True)
@@ -283,13 +279,12 @@ class Change:
 def change(before: NDArray[Any], after: NDArray[Any]) -> Change:
     """How far a block of floating-point values moved, both flat."""
     with np.errstate(all="ignore"):
-        if before.dtype == after.dtype == np.float32:
-            gap = after - before
-            square, base_square = _square(gap), _square(before)
-            # In float32 small squares vanish and large ones overflow: then it is done in float64.
-            is_sound = isfinite(square + base_square) and base_square > _UNDERFLOW
-            if is_sound and (square > _UNDERFLOW or not gap.any()):
-                return Change(square, base_square)
+        square, base_square = (
+            float(np.einsum("i,i", values, values, dtype=np.float64))
+            for values in (after - before, before)
+        )
+        if isfinite(square + base_square):
+            return Change(square, base_square)
         old, new = before.astype(np.float64), after.astype(np.float64)
         square = float(np.square(np.where(old == new, 0.0, new - old)).sum())
         finite = np.where(np.isfinite(old), old, 0.0)
@@ -298,12 +293,3 @@ def change(before: NDArray[Any], after: NDArray[Any]) -> Change:
             float(np.square(finite).sum()),
             int(np.count_nonzero(~np.isfinite(new))),
         )
-
-
-def _square(values: NDArray[np.float32]) -> float:
-    """The sum of squares, in runs that are added up in float64."""
-    whole = len(values) // _RUN * _RUN
-    runs, rest = values[:whole].reshape(-1, _RUN), values[whole:]
-    # A dot product for each run: BLAS would wake threads of its own for a longer one.
-    total = np.matmul(runs[:, None, :], runs[:, :, None]).sum(dtype=np.float64)
-    return float(total + np.square(rest, dtype=np.float64).sum())

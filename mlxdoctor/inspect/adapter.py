@@ -96,7 +96,8 @@ def _verdict(module: LoraModule, facts: ModuleFacts, base: BaseModel | None) -> 
 
 def _columns(rows: Sequence[Row]) -> list[Column]:
     is_scaled = all(row["scale"] is not None for row in rows)
-    columns = [
+    is_beside_the_base = any(row["relative"] is not None for row in rows)
+    return [
         Column("layer", "layer"),
         Column("module", "projection", align="<"),
         Column("rank", "rank"),
@@ -106,11 +107,9 @@ def _columns(rows: Sequence[Row]) -> list[Column]:
         Column("‖ΔW‖" if is_scaled else "‖A·B‖", "update_norm", figure),
         Column("σ1", "spectral_norm", figure),
         Column("stable rank", "stable_rank", figure),
-        Column("‖ΔW‖/‖W‖", "relative", figure),
+        *([Column("‖ΔW‖/‖W‖", "relative", figure)] if is_beside_the_base else []),
         Column("verdict", "verdict", align="<"),
     ]
-    is_beside_the_base = any(row["relative"] is not None for row in rows)
-    return [column for column in columns if column.key != "relative" or is_beside_the_base]
 
 
 def _summary(figures: Row) -> list[str]:

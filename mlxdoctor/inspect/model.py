@@ -10,7 +10,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.formats.strict_json import finite
 from mlxdoctor.inspect.page import Column, Inspection, Row, figure
-from mlxdoctor.measure.weights.changed_tensors import WeightChange, weight_changes
+from mlxdoctor.measure.weights.changed_tensors import weight_changes
 from mlxdoctor.safety.errors import InputError
 
 _TENSORS = (
@@ -46,9 +46,7 @@ def full_weights(path: Path, base: BaseModel | None) -> TunedModel | None:
 
 
 def inspect_model(
-    tuned: TunedModel,
-    base: BaseModel,
-    progress: Callable[[int, int], None],
+    tuned: TunedModel, base: BaseModel, progress: Callable[[int, int], None]
 ) -> Inspection:
     """Compare the models, a tensor at a time; every value of both is read.
 
@@ -56,12 +54,22 @@ def inspect_model(
     """
     rows: list[Row] = []
     for change in weight_changes(base, tuned):
-        rows.append(_row(change))
+        rows.append(
+            {
+                "tensor": change.name,
+                "layer": layer_of(change.name)[0],
+                "shape": change.shape,
+                "base_stored": change.before,
+                "stored": change.after,
+                "status": change.status,
+                "relative": finite(change.relative),
+                "nonfinite": change.nonfinite,
+            }
+        )
         progress(len(rows), len(tuned.tensors))
     beside = TrainingConfig.beside(tuned.path) if tuned.from_adapter else None
-    nonfinite = sum(row["nonfinite"] for row in rows)
     stated = beside.fine_tune_type if beside is not None else None
-    # Full weights where there was to be an adapter.
+    nonfinite = sum(row["nonfinite"] for row in rows)
     is_no_adapter = stated in ("lora", "dora")
     counts = Counter(row["status"] for row in rows)
     listed = ", ".join(f"{count} {status}" for status, count in counts.most_common())
@@ -78,17 +86,3 @@ def inspect_model(
         "faulty": nonfinite > 0 or is_no_adapter,
     }
     return Inspection("models", figures, summary, rows, _TENSORS)
-
-
-def _row(change: WeightChange) -> Row:
-    """One tensor beside the base's; `relative` is ‖W' − W‖/‖W‖."""
-    return {
-        "tensor": change.name,
-        "layer": layer_of(change.name)[0],
-        "shape": change.shape,
-        "base_stored": change.before,
-        "stored": change.after,
-        "status": change.status,
-        "relative": finite(change.relative),
-        "nonfinite": change.nonfinite,
-    }

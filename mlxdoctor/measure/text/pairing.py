@@ -90,7 +90,13 @@ class RareWords:
             if share < math.inf:
                 bits[word] = round(-math.log2(share) / _GRAIN) * _GRAIN
         kept = [[text & bits.keys() for text in side] for side in sides]
-        return cls((prompts, answers), kept, [_places(side) for side in kept], bits)
+        places: list[dict[str, list[int]]] = [defaultdict(list), defaultdict(list)]
+        for side, numbers in zip(kept, places, strict=True):
+            for number, text in enumerate(side):
+                for word in text:
+                    numbers[word].append(number)
+        arrays = [{word: np.array(found) for word, found in side.items()} for side in places]
+        return cls((prompts, answers), kept, arrays, bits)
 
     def ties(self, side: int, text: int) -> Scores:
         """Bits that a prompt shares with each answer, or an answer with each prompt: float64."""
@@ -99,15 +105,6 @@ class RareWords:
         for word in self.words[side][text]:
             scores[self.places[other][word]] += self.bits[word]
         return scores
-
-
-def _places(texts: Sequence[Collection[str]]) -> dict[str, Ints]:
-    """The numbers of the texts with each word."""
-    places: dict[str, list[int]] = defaultdict(list)
-    for number, text in enumerate(texts):
-        for word in text:
-            places[word].append(number)
-    return {word: np.array(numbers) for word, numbers in places.items()}
 
 
 @dataclass(frozen=True)

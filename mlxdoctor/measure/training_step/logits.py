@@ -32,11 +32,9 @@ Tokens = NDArray[np.int32]
 
 
 def gradients_of(loss: OfModel, model: Any) -> tuple[tuple[Call, ...], Mapping[str, mx.array]]:
-    """Differentiate the loss by what is trainable and by the logits of each call of the model.
+    """The loss's calls of the model, with the gradient of the logits of each; and the gradients.
 
-    Returns:
-        The calls that it made of the model, with the gradient of the logits of each; and trainable
-        parameter -> its gradient.
+    These are by the name of the trainable parameter.
     """
     # Nothing is computed here: only how many logits there are is asked.
     with heard(model) as calls:
@@ -107,26 +105,23 @@ def _following(tokens: Tokens) -> Tokens:
 def _stacked(arrays: list[NDArray[Any]], fill: float) -> NDArray[Any]:
     """The rows of all arrays, filled up to the widest."""
     width = max(array.shape[1] for array in arrays)
-    missing = [((0, 0), (0, width - array.shape[1])) for array in arrays]
-    filled = zip(arrays, missing, strict=True)
-    return np.concatenate([np.pad(array, by, constant_values=fill) for array, by in filled])
+    return np.concatenate(
+        [
+            np.pad(array, ((0, 0), (0, width - array.shape[1])), constant_values=fill)
+            for array in arrays
+        ]
+    )
 
 
 def read(
     gradient: mx.array, logits: mx.array, after: Tokens | None = None
 ) -> tuple[Tokens, NDArray[np.float32], float]:
-    """Targets, weights and the share of hard targets.
+    """Targets, weights and the share of hard targets, as in `Alignment`.
 
     Args:
-        gradient: float32 (rows, positions, vocabulary), of the loss.
-        logits: of the same shape, any float type.
+        gradient: of the loss with respect to the logits, (rows, positions, vocabulary).
         after: int32 (rows, positions), the next token, which decides where pushing one token
             up and pushing another down are the same.
-
-    Returns:
-        int32 (rows, positions), -1 where the gradient is zero; float32 (rows, positions),
-        0 there, negative where the target is made less likely; and the share, 0 to 1, NaN
-        where nothing is trained.
     """
     targets, weights, hard = [], [], []
     rows = max(1, PART_BYTES // max(1, gradient[0].nbytes))
@@ -169,10 +164,9 @@ def _fit(part: mx.array, p: mx.array, target: mx.array) -> tuple[mx.array, mx.ar
 
 
 def pushes(calls: Sequence[Call], alignment: Alignment) -> NDArray[np.float64]:
-    """How much each row's own tokens are made more likely, float64 (rows,).
+    """How much each row's own tokens are made more likely at its trained positions, float64.
 
-    They are read at the trained positions, whatever else the loss has there: a bonus for entropy,
-    say, pushes other tokens. The calls are those of the alignment.
+    Whatever else the loss has there: a bonus for entropy, say, pushes other tokens.
     """
     sums = []
     for number in dict.fromkeys(alignment.forwards.tolist()):
@@ -192,12 +186,7 @@ def pushes(calls: Sequence[Call], alignment: Alignment) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """Tokens of a tokenizer that mean something.
-
-    Attributes:
-        ends: tokens that end an answer; empty where no tokenizer was given.
-        answer: what the chat template adds when an answer is to follow; empty without one.
-    """
+    """What pads rows, ends answers, and is added by the template where an answer is to follow."""
 
     pads: tuple[int, ...]
     ends: tuple[int, ...]
@@ -205,7 +194,6 @@ class SpecialTokens:
 
     @classmethod
     def of(cls, tokenizer: Any | None) -> Self:
-        """What is known; without a tokenizer only mlx-lm's padding."""
         ends = _ids(tokenizer, "eos_token_ids") or _ids(tokenizer, "eos_token_id")
         pads = (MLX_LM_PAD, *_ids(tokenizer, "pad_token_id"), *ends)
         return cls(pads, ends, _opening(tokenizer))

@@ -27,15 +27,12 @@ class TrainingStep:
     """One training step of a user's own trainer, or of a planned run, measured.
 
     Attributes:
-        forward: None where the loss could not be computed; `failure` says why.
+        forward, update: None where the loss could not be computed; `failure` says why.
         alignment: None where it cannot be read; `unseen` says why.
         preferences: None where nothing in the batch is named as pairs or rewards.
-        update: None where the loss could not be computed.
         frames: the last lines of the user's code where the loss failed.
-        sources: the file it was taken from; empty when probed from Python.
         seconds: that the probe took.
-        planned: whether it is a step as `mlx_lm.lora` will make it from a configuration, and
-            no trainer of the user's own.
+        planned: it is a step as `mlx_lm.lora` will make it, and no trainer of the user's own.
     """
 
     kind: ClassVar[str] = "training step"

@@ -1,7 +1,7 @@
 """What is measured of one training step, as values: facts, no judgement. Imports no MLX."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -22,8 +22,7 @@ class State:
     """The model before the step.
 
     Attributes:
-        trainable, frozen: module -> parameters that are, the same module of all layers taken
-            together; quantized ones counted unpacked; the largest first.
+        trainable, frozen: module -> parameters that are, as `count_parameters` has them.
         adapters: names of the modules with LoRA or DoRA parameters.
         half_adapters: those whose A or B is frozen.
         outside: names of trainable parameters that belong to no adapter -> how many values.
@@ -36,7 +35,7 @@ class State:
     frozen: Mapping[str, int]
     adapters: tuple[str, ...] = ()
     half_adapters: tuple[str, ...] = ()
-    outside: Mapping[str, int] | None = None
+    outside: Mapping[str, int] = field(default_factory=dict)
     claims: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
     expect: str | None = None
@@ -53,7 +52,7 @@ class State:
     @property
     def outside_share(self) -> float:
         """Share of the parameters that is trainable and belongs to no adapter, 0 to 1."""
-        return sum((self.outside or {}).values()) / max(self.parameters, 1)
+        return sum(self.outside.values()) / max(self.parameters, 1)
 
     @property
     def expected(self) -> str | None:

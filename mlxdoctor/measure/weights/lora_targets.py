@@ -93,11 +93,7 @@ def peft_targets(config: TrainingConfig, names: Iterable[str]) -> tuple[str, ...
 
 
 def configured_parameters(config: TrainingConfig, base: BaseModel) -> int | None:
-    """Trainable numbers of the adapter that `config` describes; None where it cannot be told.
-
-    r·(in + out) for every module, or for every expert of one; DoRA adds a magnitude for
-    every row of the weight.
-    """
+    """Trainable numbers of the adapter that `config` describes; None where it cannot be told."""
     targets, rank = target_modules(config, base), config.rank
     if not targets or not rank:
         return None
