@@ -1,7 +1,6 @@
-"""GitHub's annotations: workflow commands on standard output.
+"""GitHub's annotations: workflow commands on standard output, one an item.
 
-GitHub shows ten errors and ten warnings of a step, and drops the rest without a word. An item
-is one annotation, so that the ten are ten items, and the tenth says how many more there are.
+GitHub shows ten errors and ten warnings of a step, so that the tenth says how many more there are.
 """
 
 from collections.abc import Sequence
@@ -64,9 +63,8 @@ def _shown(kind: str, commands: Sequence[tuple[str, str]]) -> str:
     if not (names := [name for name, _ in commands[kept:]]):
         return text
     listed = ", ".join(names[:MAX_FINDINGS]) + (", …" if len(names) > MAX_FINDINGS else "")
-    return text + command(
-        kind, [f"{len(names):,} more: {listed}"], title="mlxdoctor gate: and more"
-    )
+    line = f"{len(names):,} more: {listed}"
+    return text + command(kind, [line], title="mlxdoctor gate: and more")
 
 
 def _about(item: GateItem, kind: str, status: str, lines: Sequence[str]) -> str:

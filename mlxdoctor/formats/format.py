@@ -32,8 +32,8 @@ class Format:
 @cache
 def formats() -> Mapping[str, Format]:
     """Every format, by its name."""
-    added = [getattr(module, "FORMAT", None) for module in modules_of("mlxdoctor.formats")]
-    return {each.name: each for each in added if isinstance(each, Format)}
+    modules = modules_of("mlxdoctor.formats")
+    return {module.FORMAT.name: module.FORMAT for module in modules if hasattr(module, "FORMAT")}
 
 
 def files_of(shown: Report | GateResult, *names: str) -> dict[str, bytes]:

@@ -1,8 +1,7 @@
 """SARIF 2.1.0: what code hosts and editors read findings from.
 
-`document` and the pieces below it serve every command that writes SARIF; `render` is the
-gate's. A level says what the policy decided: only what fails an item is an "error", so that a
-rule of the host on errors agrees with the gate's exit code.
+A level says what the policy decided: only what fails an item is an "error", so that a rule of the
+host on errors agrees with the gate's exit code.
 """
 
 import hashlib
@@ -35,11 +34,8 @@ def document(
 ) -> str:
     """A log with one run, as indented JSON in ASCII.
 
-    Args:
-        tool: the name under which the host files the results.
-        rules: as `rule` makes them.
-        results: as the specification's section 3.27 has them.
-        invocation: how the work went (3.20).
+    `tool` is the name under which the host files the results, which are as section 3.27 of the
+    specification has them; `invocation` says how the work went (3.20).
     """
     driver = {"name": tool, "version": version_here(), "rules": rules}
     invocations = {"invocations": [invocation]} if invocation is not None else {}

@@ -38,10 +38,7 @@ _BLANKS = str.maketrans("\n\r\t", "   ")
 
 
 def without_text(report: R, texts: Iterable[str]) -> R:
-    """The report without text of training rows and outputs.
-
-    What is left is compared with `texts`, the rows and outputs.
-    """
+    """The report without text of training rows and outputs, which are `texts`."""
     samples = [sample for rerun in report.reruns for sample in rerun.samples]
     samples += [report.sample] if report.sample is not None else []
     shown = [text for one in samples for text in (one.prompt, one.base, one.tuned) if text]

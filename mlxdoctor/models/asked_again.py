@@ -67,10 +67,7 @@ class Asked:
 class TeacherForced:
     """A recorded answer, read by the tuned model behind its prompt, asked in the usual way.
 
-    Attributes:
-        prompt: ids of the prompt's tokens.
-        answered: ids of the answer's; an end token where it is empty.
-        predicted: at the place of each token of the answer, with the losses of these.
+    Token ids of both, an end token for an empty answer; and what is predicted at each of these.
     """
 
     prompt: tuple[int, ...]
@@ -85,8 +82,7 @@ class AskedAgain:
     Attributes:
         further: the tuned model's answers to more prompts of the file; empty where the recorded
             answers are those of the usual way.
-        read: each recorded answer, read by the tuned model.
-        draws: their tokens, taken for draws of the tuned model's.
+        draws: the tokens of those read, taken for draws of the tuned model's.
     """
 
     kind: ClassVar[str] = "answers to the recorded prompts"
@@ -219,24 +215,18 @@ class _Asker:
                 tokens += each.answered
                 if sum(array.nbytes for array in logits) > LOGIT_BYTES[True]:
                     break
-        every = np.concatenate(logits or [np.empty((0, 1), np.float32)])
-        return (
-            fit_draws(every, np.array(tokens)) if len(every) and np.isfinite(every).all() else None
-        )
+        if not logits or not np.isfinite(every := np.concatenate(logits)).all():
+            return None
+        return fit_draws(every, np.array(tokens))
 
     def otherwise(
         self, asked: Sequence[Asked], prompts: Sequence[Prompt], *, has_system: bool
     ) -> dict[str, list[str]]:
-        """Ways of asking -> the answers, up to the first way that gives most of the recorded ones.
-
-        `prompts` are those of the file, asked in the usual way; the first of them are `asked`.
-        """
+        """Ways of asking -> the answers, up to the first that gives most of the recorded ones."""
         ways = {}
         for way, answers in self._ways(asked, prompts, has_system=has_system):
             ways[way] = answers
-            pairs = zip(asked, answers, strict=False)
-            alike = sum(_begins_alike(each.recorded.tuned, own) for each, own in pairs)
-            if alike >= MOST * len(asked):
+            if _alike(asked, answers) >= MOST * len(asked):
                 break
         return ways
 
@@ -305,13 +295,11 @@ class _Asker:
         return texts
 
 
-def _alike(asked: Sequence[Asked]) -> int:
-    """How many recorded answers begin as the tuned model's own."""
-    return sum(_begins_alike(each.recorded.tuned, each.own.tuned) for each in asked)
-
-
-def _begins_alike(first: str, second: str) -> bool:
-    return first.strip()[:ALIKE] == second.strip()[:ALIKE]
+def _alike(asked: Sequence[Asked], answers: Sequence[str] | None = None) -> int:
+    """How many recorded answers begin as these, or as the tuned model's own."""
+    own = [each.own.tuned for each in asked] if answers is None else answers
+    pairs = zip((each.recorded.tuned for each in asked), own, strict=False)
+    return sum(first.strip()[:ALIKE] == second.strip()[:ALIKE] for first, second in pairs)
 
 
 def _in_format(pattern: str) -> Callable[[Tokenizer, str], Sequence[int]]:

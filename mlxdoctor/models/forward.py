@@ -32,12 +32,7 @@ _NO_BATCH = (ValueError, TypeError, AttributeError, IndexError)
 
 @dataclass(frozen=True)
 class Question:
-    """A sequence, and the tokens whose losses are wanted.
-
-    Attributes:
-        tokens: int32 (n,), what the model reads.
-        targets: int32 (p, k), p at most n: k tokens at each of the last p places.
-    """
+    """What a model reads, int32 (n,); and k targets at each of the last p places, int32 (p, k)."""
 
     tokens: Integers
     targets: Integers
@@ -50,12 +45,11 @@ class Question:
 
 @dataclass(frozen=True)
 class Predicted:
-    """What a model says at the places of a `Question`.
+    """What a model says at the p places of a `Question`.
 
     Attributes:
         losses: float32 (p, k), of the targets: minus their log-probability, nats.
-        greedy: int32 (p,), the likeliest token.
-        least: float32 (p,), its loss.
+        greedy, least: int32 and float32 (p,), the likeliest token and its loss.
     """
 
     losses: Floats

@@ -39,16 +39,13 @@ STEP_COST = 3
 
 @dataclass(frozen=True)
 class Generation:
-    """One prompt and what was answered to it.
+    """One prompt and what was answered to it; empty or None what was not recorded.
 
     Attributes:
-        prompt: the prompt as the user wrote it; empty where it was not recorded.
-        base: the base model's answer, or None where it was not recorded.
-        base_tokens: the ids of `base`, the end token included where it was chosen.
-        tuned_tokens: the ids of `tuned`, likewise.
-        max_tokens: the limit both were generated under, in tokens.
-        expected: the answer that was hoped for, where it was recorded.
-        system: the system prompt before it, likewise.
+        prompt: as the user wrote it.
+        base_tokens, tuned_tokens: ids, the end token included where it was chosen.
+        max_tokens: the limit both were generated under.
+        expected: the answer that was hoped for.
         turns: the conversation that was asked with, where it has several; `prompt` joins them.
     """
 
@@ -70,8 +67,7 @@ class Generations:
     Attributes:
         end_token_ids: the ids that end an answer; empty where they are unknown.
         how: "recorded" by the user, or "produced" here, greedily.
-        load_failure: why the adapter could not be put on the base model; `items` is
-            empty then.
+        load_failure: why the adapter could not be put on the base model, so that there are none.
         left_out: how many of the prompts were asked and why not all, as a clause; else empty.
     """
 
@@ -184,8 +180,7 @@ def produce(
 ) -> Generations:
     """Both models' greedy answers, of as many of the prompts as the budget allows.
 
-    Where the adapter could not be loaded, no answer is generated, and the reason is in
-    `load_failure`. Without an adapter, the base model's answers stand for both.
+    Without an adapter, the base model's answers stand for both.
 
     Raises:
         InputError: there is no prompt, or the model cannot generate.

@@ -23,6 +23,7 @@ from mlxdoctor.evidence.options import NOT_ASKED
 from mlxdoctor.evidence.source import Source, hash_file, read_json_object, require_file
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.quoting import cut
 from mlxdoctor.safety.reading_limits import current
 from mlxdoctor.safety.stages import Kind, Stage, models_run
 
@@ -52,8 +53,7 @@ class LoadedModels:
     Attributes:
         names: the models that there are, the base first.
         load_failure: why the adapter could not be put on the base model, as mlx-lm says it.
-        select: gives the mlx model of that name. Both share modules, so that only the
-            one selected last may be used.
+        select: gives the mlx model of that name. Only the one selected last may be used.
         answers: model -> question -> what it predicted; adapters of one base ask it the same.
     """
 
@@ -89,11 +89,7 @@ class LoadedModels:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """While a model runs: its errors are said as a sentence.
-
-        Raises:
-            InputError: it cannot be run on what it was asked.
-        """
+        """While a model runs: its errors become an `InputError`."""
         try:
             yield
         except (ValueError, TypeError, AttributeError, RuntimeError) as error:
@@ -116,16 +112,14 @@ class LoadedBase(LoadedModels):
 def load(
     base: BaseModel, adapter_path: Path | None = None, before: LoadedModels | None = None
 ) -> LoadedModels:
-    """Load a base model and, on top of it, an adapter.
+    """Load a base model and, on top of it, an adapter, whose layers are swapped in and out.
 
-    LoRA layers are swapped in and out, so that the weights are in memory once. A file of
-    whole weights, as a full fine-tune leaves, replaces the base's tensors of those names.
-    Nothing is downloaded, and no code from the folders is run.
+    A file of whole weights, as a full fine-tune leaves, replaces the base's tensors of those names.
 
     Args:
         adapter_path: an adapter's folder or .safetensors file, or a folder of a tuned model.
-        before: the same base with another adapter, which is taken off and may not be used
-            any more; the base is not loaded again.
+        before: the same base with another adapter, which may not be used any more; the base is
+            not loaded again.
 
     Raises:
         InputError: the base model needs code of its own or cannot be loaded, MLX is not
@@ -136,11 +130,10 @@ def load(
         in_float32(model)
         return LoadedModels(base, base.sources, ("base",), None, lambda _: model)
     if (adapter_path / "config.json").is_file() and not (adapter_path / ADAPTER_FILE).is_file():
-        tuned = BaseModel.read(adapter_path)
         both = {"base": model, "tuned": load_weights(adapter_path, lazy=True)}
         for loaded in both.values():
             in_float32(loaded)
-        sources = (*base.sources, *tuned.sources)
+        sources = (*base.sources, *BaseModel.read(adapter_path).sources)
         return LoadedModels(base, sources, ("base", "tuned"), None, lambda which: both[which])
     file = adapter_path / ADAPTER_FILE if adapter_path.is_dir() else adapter_path
     adapter = Adapter.read(file)
@@ -160,11 +153,8 @@ def load(
 def applied_twice(models: LoadedModels, adapter: Path | None) -> Iterator[bool]:
     """With the adapter's update in the tuned model twice, as on one that it was fused into.
 
-    Args:
-        adapter: a fused model's, which is put on it; None where there is none.
-
-    Yields:
-        Whether that can be done: not with whole weights, or without a fused model's adapter.
+    `adapter` is a fused model's, which is put on it. Yields whether that can be done: not with
+    whole weights, or without a fused model's adapter.
     """
     model = models.select("tuned")
     modules = [module for _, module in model.named_modules() if "lora_b" in module]
@@ -265,9 +255,8 @@ def on_cpu() -> bool:
 def in_float32(model: Any, *, whole: bool = True) -> None:
     """Make a model compute in float32 on a processor, tensor by tensor, where memory allows it.
 
-    Half precision and quantised matrices are 12 times slower and more there. The weights stay
-    what they are; only what is computed from them is rounded less. Quantised matrices are written
-    out where `whole` says so.
+    Half precision and quantised matrices, which `whole` writes out, are 12 times slower there. The
+    weights stay what they are; only what is computed from them is rounded less.
     """
     import mlx.core as mx
     import psutil
@@ -331,7 +320,7 @@ def load_weights(folder: Path, *, lazy: bool = False) -> Any:
     """The model of a local folder without its tokenizer; its weights on the disk where lazy.
 
     Raises:
-        InputError: as `require_plain`, or mlx-lm cannot load it, or cannot be used here.
+        InputError: as `require_plain`, or mlx-lm cannot load it, or be used here.
     """
     require_plain(folder)
     _require_sense(folder)
@@ -399,9 +388,7 @@ def _require_sense(folder: Path) -> None:
 def _require_tokenizer(folder: Path) -> None:
     """Refuse what our own reader refuses, before transformers runs into it without a limit.
 
-    Raises:
-        InputError: as `Tokenizer.read`; the chat template takes too much for two short messages;
-            or a file of the model is a pipe or a device, at which whoever opens it waits.
+    Nor may a file of the model be a pipe or a device, at which whoever opens it waits.
     """
     for file in sorted(islice(folder.iterdir(), current().folder_entries)):
         # A link that leads nowhere is as good as no file: the libraries look for them first.
@@ -453,4 +440,4 @@ def said(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     more = f"; and {len(lines) - 2} more like it" if len(lines) > 2 else ""
     text = f"{type(error).__name__}: {' '.join(lines[:2])}{more}"
-    return text if len(text) <= MAX_ERROR else f"{text[:MAX_ERROR]}…"
+    return cut(text, MAX_ERROR)

@@ -36,8 +36,7 @@ class PromptGains:
 
     Attributes:
         rows: for each split that has any, how many rows can be measured.
-        measure: (split, how many) -> that many rows, or all there are. Rows that were measured
-            before come first.
+        measure: (split, how many) -> that many rows, or all there are, measured ones first.
         unmeasured: split -> what the time budget did not allow, as a clause.
     """
 

@@ -53,10 +53,7 @@ class Scores:
 
 
 def load_function(name: str) -> tuple[ScoringFunction, tuple[Source, ...]]:
-    """The function that the user named as `FILE.py:FUNCTION`, and its file as a source.
-
-    This runs the user's code: call it for a name given on the command line only, never for
-    one found in a run.
+    """The function that the user named as `FILE.py:FUNCTION`, and its file: runs the user's code.
 
     Raises:
         InputError: as `load_named`, or it does not take two or three arguments.
@@ -75,7 +72,7 @@ def score(
     name: str,
     sources: tuple[Source, ...] = (),
 ) -> Scores:
-    """Score every answer of both models; a prompt without a finite score is left out and counted.
+    """Score every answer of both models; prompts without a finite score are counted.
 
     Raises:
         InputError: no answer could be scored, or the function ends the program.
@@ -99,10 +96,11 @@ def score(
         except Exception as error:  # the user's code may raise anything
             # What it says may repeat the answer.
             problems.append(failure_of(error).what)
+    reason = problems[0] if problems else ""
     if not items:
-        reason = problems[0] if problems else "there is no answer"
-        raise InputError(None, f"{name} could score no answer ({reason})", "run it on one by hand")
-    unscored = (len(problems), problems[0] if problems else "")
+        problem = f"{name} could score no answer ({reason or 'there is no answer'})"
+        raise InputError(None, problem, "run it on one by hand")
+    unscored = (len(problems), reason)
     return Scores((*sources, *generations.sources), name, tuple(items), unscored)
 
 
