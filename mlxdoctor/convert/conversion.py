@@ -35,7 +35,6 @@ class Conversion:
     Attributes:
         source: the adapter's folder.
         files: name -> content of every file of the folder.
-        summary: modules, layers, ranks, scales and types, as a clause.
         base: the base model's folder that names and shapes were compared with, or None.
         notes: sentences on what is not carried over as it is, and why nothing is lost.
     """
@@ -53,8 +52,7 @@ def convert(path: Path, model: str | None = None) -> Conversion:
 
     Args:
         path: the adapter's folder or file, with an adapter_config.json beside it.
-        model: the base model, a folder or a hub name; by default the one that the
-            configuration names, looked for on this machine.
+        model: the base model, a folder or a hub name; by default that of the configuration.
 
     Raises:
         InputError: the adapter is unusable, or cannot be carried over without loss.
@@ -127,7 +125,15 @@ def _to_mlx(before: Modules, config: TrainingConfig, model: str | None) -> Writt
     """
     rank = max(module.rank for module in before)
     ((scale, _),) = Counter(module.scale for module in before).most_common(1)
-    modules = tuple(_folded(_filled(module, rank), scale, config.path) for module in before)
+    padded = (
+        replace(
+            module,
+            a=np.pad(module.a, [(0, 0), (0, rank - module.rank)]),
+            b=np.pad(module.b, [(0, rank - module.rank), (0, 0)]),
+        )
+        for module in before
+    )
+    modules = tuple(_folded(module, scale, config.path) for module in padded)
     layers = {layer_of(module.name)[0] for module in modules} - {None}
     settings = {
         "fine_tune_type": config.fine_tune_type,
@@ -153,13 +159,6 @@ def _to_mlx(before: Modules, config: TrainingConfig, model: str | None) -> Writt
             "mlx-lm has one scale"
         )
     return modules, settings, notes
-
-
-def _filled(module: PortableModule, rank: int) -> PortableModule:
-    """The module with zeros up to a rank."""
-    more = rank - module.rank
-    a, b = np.pad(module.a, [(0, 0), (0, more)]), np.pad(module.b, [(0, more), (0, 0)])
-    return replace(module, a=a, b=b)
 
 
 def _folded(module: PortableModule, scale: float, path: Path) -> PortableModule:

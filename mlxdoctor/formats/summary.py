@@ -76,10 +76,7 @@ class Screen:
 
 
 def screen(report: Report, prose: Callable[[str], str] = str) -> Screen:
-    """The first screen of a report.
-
-    `prose` is called with what the knowledge base says, which may be Markdown.
-    """
+    """The first screen; `prose` is called with what the knowledge base says in Markdown."""
     plan = report.planned
     first = report.root or report.suspected
     if plan is not None:
@@ -90,8 +87,14 @@ def screen(report: Report, prose: Callable[[str], str] = str) -> Screen:
         if named := [option for kind, option in options.items() if kind in lacking]:
             remarks.append(f"Name what is elsewhere with {' and '.join(named)}.")
     else:
-        known = coverage(report) if report.root is None else ""
-        remarks = [_of_poor_answers(report), known, left_out(report), most_useful(report)]
+        agrees = not AGREEING.isdisjoint(finding.code for finding in report.findings)
+        known = "was computed again, and agrees" if agrees else "shows no fault"
+        remarks = [
+            f"What the training recorded {known}. {MORE}" if is_poor(report) else "",
+            coverage(report) if report.root is None else "",
+            left_out(report),
+            most_useful(report),
+        ]
     return Screen(
         headline(report),
         tuple(_facts(report)),
@@ -140,14 +143,6 @@ def is_poor(report: Report) -> bool:
     errors = (finding.code for finding in report.findings if finding.severity is Severity.ERROR)
     is_of_answers = any(code.startswith(OF_ANSWERS) for code in errors)
     return report.verdict is Verdict.HEALTHY and is_of_answers
-
-
-def _of_poor_answers(report: Report) -> str:
-    if not is_poor(report):
-        return ""
-    agrees = not AGREEING.isdisjoint(finding.code for finding in report.findings)
-    known = "was computed again, and agrees" if agrees else "shows no fault"
-    return f"What the training recorded {known}. {MORE}"
 
 
 def headline(report: Report) -> str:
@@ -265,10 +260,9 @@ def most_useful(report: Report) -> str:
 
 
 def remedy(report: Report, prose: Callable[[str], str] = str) -> str:
-    """What to do about the first cause, in one or two sentences.
+    """What to do about the first cause, in one or two sentences; no number of the fix again.
 
-    It repeats no number of the fix, and gives none that differs. `prose` is called with a cause's
-    own remedy, which may be Markdown; what a finding says may hold text of the run.
+    `prose` is called with a cause's own remedy, which may be Markdown.
     """
     first = report.root or report.suspected
     if first is None:
@@ -424,6 +418,11 @@ def sample_sentence(report: Report) -> str | None:
     sample = report.sample
     if sample is None or report.root is None:
         return None
+
+    def shortened(text: str) -> str:
+        line = " ".join(text.split())
+        return line if len(line) <= SAMPLE_CHARACTERS else f"{line[:SAMPLE_CHARACTERS].rstrip()}…"
+
     asked = f"Asked {shortened(sample.prompt)!r}, it " if sample.prompt else "It "
     answers = f"{asked}answers {shortened(sample.tuned)!r}"
     if sample.base is None:
@@ -431,9 +430,3 @@ def sample_sentence(report: Report) -> str | None:
     if sample.base == sample.tuned:
         return f"{answers}, as the base model does."
     return f"{answers}; the base model, {shortened(sample.base)!r}."
-
-
-def shortened(text: str) -> str:
-    """`text` in one line of at most `SAMPLE_CHARACTERS`."""
-    line = " ".join(text.split())
-    return line if len(line) <= SAMPLE_CHARACTERS else f"{line[:SAMPLE_CHARACTERS].rstrip()}…"

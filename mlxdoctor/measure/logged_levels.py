@@ -21,13 +21,13 @@ MAX_POINTS = 1_000
 
 @dataclass(frozen=True)
 class LoggedLoss:
-    """What the log says of the model after training.
+    """What the log says of the model after training, nats.
 
     Attributes:
-        after: the loss nearest to the save, nats.
-        drift: how far the loss may have moved between that report and the save, nats.
+        after: the loss nearest to the save.
+        drift: how far the loss may have moved between that report and the save.
         iteration: of that report.
-        split: the rows it is over: those of the validation, or those trained on.
+        split: of the rows it is over.
     """
 
     after: float

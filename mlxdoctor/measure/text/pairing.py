@@ -61,8 +61,7 @@ class RareWords:
     """Different prompts and different answers, as sets of the rare words that both sides use.
 
     Attributes:
-        texts: the prompts, and the answers.
-        words: of each of them.
+        texts, words: of the prompts, and of the answers.
         places: the numbers of the prompts, and of the answers, with each word.
         bits: of each word, log2(texts / texts with it), of the side where it is commoner.
     """
@@ -124,12 +123,11 @@ class Misplaced:
 
 @dataclass(frozen=True)
 class Pairing:
-    """How many rows hold the answer to another row's prompt.
+    """Rows that hold the answer to another row's prompt, of so many examined.
 
     Attributes:
-        telling: of them, the share that is called misplaced when all answers are dealt out at
-            random; below some share nothing can be said.
-        misplaced: the rows whose answers belong elsewhere; none where too little is telling.
+        telling: the share that is called misplaced when all answers are dealt out at random.
+        misplaced: none where too little is telling.
     """
 
     examined: int
@@ -140,7 +138,7 @@ class Pairing:
 def pairing(prompts: Sequence[str], answers: Sequence[str], telling: float) -> Pairing:
     """Look for rows that are misplaced, by their prompts and answers, which are not empty.
 
-    With less than `telling` by `Pairing.telling` the rows themselves are not looked at.
+    It takes so much of `Pairing.telling`.
     """
     generator = np.random.default_rng(0)
     texts = list(dict.fromkeys(prompts)), list(dict.fromkeys(answers))
@@ -180,11 +178,7 @@ class _Dealt:
         return sum(self.ties.bits[word] for word in asked if word in answered)
 
     def misplaced(self, row: int) -> Misplaced | None:
-        """Whether both halves of a row fit far better elsewhere, where the others do not fit.
-
-        A chance match is seldom the best for both sides, and seldom has two rows in it that
-        do not fit themselves; of answers that changed places, every row has both.
-        """
+        """Whether both halves of a row fit far better elsewhere, where the others do not fit."""
         own = self.own(row)
         rows, ranks = [], []
         for side in (PROMPT, ANSWER):

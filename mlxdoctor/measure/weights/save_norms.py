@@ -56,10 +56,9 @@ class Save:
         return bool(self.sizes) and not any(self.sizes.values())
 
     def likeness(self, other: Self) -> float:
-        """How alike the starts of two saves are: the median cosine of A over their modules.
+        """How alike the starts of two saves are: the median cosine of A, NaN without any.
 
-        LoRA draws A at random and training moves it little: the cosine of two saves of one run is
-        near 1, that of two runs with other seeds near 0. NaN where nothing can be compared.
+        A is drawn at random and moves little: it is near 1 in one run, near 0 in two.
         """
         pairs = [
             (start.astype(np.float64), other.starts[name].astype(np.float64))
