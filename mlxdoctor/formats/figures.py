@@ -13,14 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mlxdoctor.confirmation import Rerun
-from mlxdoctor.exhibits import (
-    CheckpointSizes,
-    Curve,
-    DriftByLayer,
-    Floor,
-    LossCurve,
-    ReplayCurve,
-)
+from mlxdoctor.exhibits import CheckpointSizes, Curve, DriftByLayer, Floor, LossCurve, ReplayCurve
 from mlxdoctor.formats.summary import is_finite, number, sentence
 from mlxdoctor.report import Report
 from mlxdoctor.safety.quoting import visible

@@ -93,11 +93,7 @@ class Page:
 
 
 def render(
-    report: Report,
-    *,
-    width: int = 80,
-    style: Style = unstyled,
-    written: Sequence[str] = (),
+    report: Report, *, width: int = 80, style: Style = unstyled, written: Sequence[str] = ()
 ) -> str:
     """The verdict in a dozen lines of at most `width` columns, with a line break at its end.
 

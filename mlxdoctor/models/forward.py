@@ -58,9 +58,7 @@ class Predicted:
 
 
 def predict(
-    model: Any,
-    questions: Sequence[Question],
-    progress: Callable[[int, int], None] | None = None,
+    model: Any, questions: Sequence[Question], progress: Callable[[int, int], None] | None = None
 ) -> list[Predicted]:
     """What the model predicts at every asked place, in the order of the questions.
 

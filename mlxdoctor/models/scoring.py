@@ -67,10 +67,7 @@ def load_function(name: str) -> tuple[ScoringFunction, tuple[Source, ...]]:
 
 
 def score(
-    generations: Generations,
-    function: ScoringFunction,
-    name: str,
-    sources: tuple[Source, ...] = (),
+    generations: Generations, function: ScoringFunction, name: str, sources: tuple[Source, ...] = ()
 ) -> Scores:
     """Score every answer of both models; prompts without a finite score are counted.
 
