@@ -9,7 +9,6 @@ from typing import ClassVar
 import numpy as np
 
 from mlxdoctor.engines.sampling import Draws, fit_draws
-from mlxdoctor.engines.text import CONTROL
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.source import Source
@@ -105,15 +104,14 @@ class AskedAgain:
         tokenizer, models = run.need(Tokenizer), run.need(LoadedModels)
         if "tuned" not in models.names:
             raise Missing("the adapter could not be loaded on this base model")
-        dataset, asking_for = run.get(Dataset), [item.prompt for item in every]
+        dataset = run.get(Dataset)
         system, *others = systems_of(dataset)[:SYSTEMS] or [""]
+        usual = as_in_the_data(dataset, tokenizer, [item.prompt for item in every], system)
         prompts = [
             plain_prompt(tokenizer, item.prompt, item.system or "", item.turns)
             if item.system or item.turns
             else prompt
-            for item, prompt in zip(
-                every, _as_recorded(dataset, tokenizer, asking_for, system), strict=True
-            )
+            for item, prompt in zip(every, usual, strict=True)
         ]
         again = produce(
             models,
@@ -139,7 +137,7 @@ class AskedAgain:
 
         asked = [Asked(plain(each.recorded), plain(each.own)) for each in asked]
         for other in others:
-            mine = asker.answers(_as_recorded(dataset, tokenizer, list(texts), other))
+            mine = asker.answers(as_in_the_data(dataset, tokenizer, list(texts), other))
             after = [
                 replace(each, own=replace(each.own, tuned=text))
                 for each, text in zip(asked, mine, strict=False)
@@ -328,16 +326,3 @@ _WAYS: Mapping[str, Callable[[Tokenizer, str], Sequence[int]]] = {
         for pattern in PLAIN_FORMATS[3:]
     },
 }
-
-
-def _as_recorded(
-    dataset: Dataset | None, tokenizer: Tokenizer, texts: Sequence[str], system: str
-) -> list[Prompt]:
-    """Prompts as they were most likely asked when the answers were recorded."""
-    # Written with the template's own signs, a prompt has been through it.
-    return [
-        Prompt(prompt.text, tuple(tokenizer.encode(prompt.text)))
-        if CONTROL.search(prompt.text)
-        else prompt
-        for prompt in as_in_the_data(dataset, tokenizer, texts, system)
-    ]

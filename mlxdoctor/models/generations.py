@@ -85,10 +85,16 @@ class Generations:
     def find(cls, run: RunView) -> "Generations":
         """Both models' own, or else recorded ones, which may have been made in another way."""
         recorded = run.files.generations
-        if (produced := run.get(ProducedGenerations)) is not None:
-            return produced
-        if recorded is None:
-            return run.need(ProducedGenerations)
+        try:
+            if recorded is not None:
+                # Where no model may be run there are others: nothing needs to be read first.
+                run.need(LoadedModels)
+            tokenizer, models = run.need(Tokenizer), run.need(LoadedModels)
+            prompts = prompts_for(run.get(Dataset), tokenizer)
+            return produce(models, tokenizer, prompts, progress=run.progress, budget=run.budget)
+        except (Missing, InputError):
+            if recorded is None:
+                raise
         answers = cls.read(recorded)
         if answers.end_token_ids:
             return answers
@@ -143,30 +149,6 @@ class RecordedGenerations(Generations):
         if run.files.generations is None:
             raise NoSuchThing("no answers were recorded")
         return cls.read(run.files.generations)
-
-
-class ProducedGenerations(Generations):
-    """Both models' own answers to prompts of the run's data and to general ones."""
-
-    #: A step to `Generations`, which lists the same files.
-    kind: ClassVar[str] = ""
-
-    @classmethod
-    def find(cls, run: RunView) -> "ProducedGenerations":
-        """Answered by the models here."""
-        if run.files.generations is not None:
-            # Where no model may be run there are others: nothing needs to be read first.
-            run.need(LoadedModels)
-        tokenizer, models = run.need(Tokenizer), run.need(LoadedModels)
-        prompts = prompts_for(run.get(Dataset), tokenizer)
-        try:
-            answers = produce(models, tokenizer, prompts, progress=run.progress, budget=run.budget)
-        except InputError as error:
-            if run.files.generations is None:
-                raise
-            # Nothing is lacking where others were recorded.
-            raise Missing(str(error)) from None
-        return cls(**vars(answers))
 
 
 def produce(

@@ -118,7 +118,8 @@ def as_in_the_data(
     """Questions as the rows ask them that have the same one: after their system prompt and turns.
 
     Where all rows are texts without the marks of a chat, other questions stand between the marks
-    that the texts have, if any. Else they are asked as a user types them, after `system`.
+    that the texts have, if any. Else they are asked as a user types them, after `system`; one with
+    the signs of a template has been through it.
     """
     prompts: dict[str, Prompt] = {}
     splits = dataset.splits.values() if dataset is not None else ()
@@ -148,7 +149,12 @@ def as_in_the_data(
             asked = opening + text + closing
         return Prompt(text, tuple(tokenizer.encode(asked)))
 
-    return [prompts.get(text) or other(text) for text in texts]
+    return [
+        Prompt(text, tuple(tokenizer.encode(text)))
+        if CONTROL.search(text)
+        else prompts.get(text) or other(text)
+        for text in texts
+    ]
 
 
 def _from_split(split: Split, tokenizer: Tokenizer, count: int, seen: set[str]) -> list[Prompt]:
