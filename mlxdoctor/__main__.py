@@ -4,7 +4,6 @@ What a command reads may kill or hang the process that reads it. So the program 
 command as a watched child of itself, and imports next to nothing for that.
 """
 
-import gc
 import sys
 
 
@@ -50,8 +49,6 @@ def _watched() -> int:
 
 
 def _leave(code: int) -> int:
-    # At the end Python looks through all objects for garbage, a sixth of a short command's time.
-    gc.freeze()
     # Threads of the user's own code, and what it said to be done at the end, may never end.
     if (user_code := sys.modules.get("mlxdoctor.safety.user_code")) is not None:
         user_code.leave(code)

@@ -118,11 +118,9 @@ def _warnings(adapter: Adapter, base: BaseModel | None) -> Iterator[str]:
 
 
 def _to_mlx(before: Modules, config: TrainingConfig, model: str | None) -> Written:
-    """As mlx-lm would write it, with one rank and one scale.
-
-    Lower ranks are filled up with zeros, which change no product; other scales are multiplied
-    into a factor where that is exact, and are refused where it is not.
-    """
+    """As mlx-lm would write it, with one rank and one scale."""
+    # Lower ranks are filled up with zeros, which change no product; other scales are multiplied
+    # into a factor where that is exact, and are refused where it is not.
     rank = max(module.rank for module in before)
     ((scale, _),) = Counter(module.scale for module in before).most_common(1)
     padded = (
@@ -179,12 +177,10 @@ def _folded(module: PortableModule, scale: float, path: Path) -> PortableModule:
 
 
 def _to_peft(modules: Modules, config: TrainingConfig, model: str | None) -> Written:
-    """As PEFT would write it; the adapter has one rank and one scale, as mlx-lm's have.
-
-    In double precision lora_alpha / r can be one unit in the last place from the scale (0.1, rank
-    3); in single precision, in which both libraries multiply, it was the same for 64 million
-    scales next to where it rounds. A whole alpha is an integer, as PEFT declares it.
-    """
+    """As PEFT would write it; the adapter has one rank and one scale, as mlx-lm's have."""
+    # In double precision lora_alpha / r can be one unit in the last place from the scale (0.1, rank
+    # 3); in single precision, in which both libraries multiply, it was the same for 64 million
+    # scales next to where it rounds. A whole alpha is an integer, as PEFT declares it.
     rank = modules[0].rank
     alpha = modules[0].scale * rank
     settings: dict[str, Any] = {

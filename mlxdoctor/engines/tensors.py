@@ -1,8 +1,7 @@
-"""What tensors show: one description of an adapted module, of a changed weight, and of saves.
+"""What tensors show: one description of an adapted module, and of a changed weight.
 
-Everything is computed from arrays that are handed in, a module or a block at a time; no tensor is
-kept. The update of a module is scale · A·B and is never formed: its squared norm is
-trace((AᵀA)(BBᵀ)), so that the cost is linear in the sizes of A and B.
+The update of a module is scale · A·B and is never formed: its squared norm is trace((AᵀA)(BBᵀ)), so
+that the cost is linear in the sizes of A and B.
 """
 
 from collections import defaultdict
@@ -180,10 +179,7 @@ def _factor(values: NDArray[Any], gram: NDArray[np.float64]) -> FactorFacts:
 
 
 def _spectral_norm(gram_a: NDArray[np.float64], gram_b: NDArray[np.float64]) -> float:
-    """The largest singular value of A·B, with experts of any of them.
-
-    Its square is the largest eigenvalue of (AᵀA)·(BBᵀ), which is r × r.
-    """
+    """The largest singular value of A·B: its square is an eigenvalue of (AᵀA)·(BBᵀ), r × r."""
     eigenvalues = np.linalg.eigvals(gram_a @ gram_b)
     return sqrt(max(float(eigenvalues.real.max(initial=0.0)), 0.0))
 
@@ -223,11 +219,9 @@ def quantity_of(modules: Sequence[ModuleFacts]) -> Quantity:
 
 
 def size_of(module: ModuleFacts, quantity: Quantity) -> float:
-    """The size of a module's update: 0 where B is zero, NaN where it is not finite.
-
-    A weight of rms 1/sqrt(inputs) has the norm sqrt(min(in, out)), which stands in for ‖W‖: trained
-    matrices have between about a third and three times that norm.
-    """
+    """The size of a module's update: 0 where B is zero, NaN where it is not finite."""
+    # A weight of rms 1/sqrt(inputs) has the norm sqrt(min(in, out)), which stands in for ‖W‖:
+    # trained matrices have between about a third and three times that norm.
     norm = module.product_norm if quantity == "unscaled" else module.update_norm
     whole = module.base_norm if quantity == "relative" else sqrt(module.width)
     return norm / whole if whole else 0.0

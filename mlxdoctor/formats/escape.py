@@ -78,10 +78,8 @@ def fenced(text: str, language: str = "") -> str:
 
 
 def terminal(text: str) -> str:
-    """`text` as one line that can't move the cursor, colour or retitle a terminal.
-
-    Nor can it command a CI runner that reads the terminal: `::error::` becomes `: :error::`.
-    """
+    """`text` as one line that can't move the cursor, colour or retitle a terminal."""
+    # Nor can it command a CI runner that reads the terminal: `::error::` becomes `: :error::`.
     return _WORKFLOW_COMMAND.sub(lambda match: match[0] + " ", line(text))
 
 

@@ -17,8 +17,7 @@ class Format:
     Attributes:
         name: what `--format` and `--stdout` call it.
         suffix: of its file, without the first dot; "" where it is only printed.
-        report: what it makes of a report; None where it has the result of a gate only.
-        gate: what it makes of a gate's result; None where it has a report only.
+        report, gate: what it makes of a report, and of a gate's result; None where it shows none.
         files: the files of a report, by their names, where they are more than the text alone.
     """
 

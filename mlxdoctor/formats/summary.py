@@ -28,14 +28,9 @@ SAMPLE_CHARACTERS = 36
 #: A word of a language, and not the name of a file or of an option.
 _BEGINS_WITH_A_WORD = re.compile(r"[^\W\d_]+(?:[-'’][^\W\d_]+)*(?=[\s,;!?]|\.\s|\.?$)")
 
-#: Findings that carry the verdict, with what the model answers, on the first screen.
-REASONS = 4
-#: Things seen that the first screen tells.
-SEEN = 3
-#: Sentences of it on a log alone.
-TOLD_OF_A_LOG = 6
-#: Pieces of advice for a run that has not begun.
-MOST_ADVICE = 3
+#: On the first screen: findings that carry the verdict, with what the model answers; things seen;
+#: sentences on a log alone; pieces of advice for a run that has not begun; open causes by name.
+REASONS, SEEN, TOLD_OF_A_LOG, MOST_ADVICE, OPEN = 4, 3, 6, 3, 4
 #: What an experiment takes: evidence of these kinds.
 _OF_AN_EXPERIMENT = frozenset({"training configuration", "base model", "dataset"})
 _LOG = "training log"
@@ -44,8 +39,6 @@ _WITH_A_LOG = (
     "Most useful next: the run's folder with its adapter and configuration, --base and --data. "
     "Then both models can be asked, and what was logged can be computed again."
 )
-#: Open causes that are named there.
-OPEN = 4
 
 
 @dataclass(frozen=True)

@@ -97,8 +97,7 @@ def render(
 ) -> str:
     """The verdict in a dozen lines of at most `width` columns, with a line break at its end.
 
-    `style` is called after wrapping, so that widths hold. `written` are the files that hold the
-    whole report.
+    `written` are the files that hold the whole report.
     """
     page = Page(width, style)
     plan = report.planned

@@ -50,12 +50,10 @@ def inspect_adapter(path: Path, base: BaseModel | None = None) -> Inspection:
 
 
 def _row(module: LoraModule, facts: ModuleFacts, base: BaseModel | None) -> Row:
-    """One adapted module.
-
-    Norms are Frobenius norms. `update_norm` is of scale·A·B, and of A·B alone where nothing states
-    the scale; `spectral_norm` is its largest singular value, `stable_rank` its squared norm over
-    that value's square, and `relative` its norm over the base weight's.
-    """
+    """One adapted module."""
+    # Norms are Frobenius norms. `update_norm` is of scale·A·B, and of A·B alone where nothing
+    # states the scale; `spectral_norm` is its largest singular value, `stable_rank` its squared
+    # norm over that value's square, and `relative` its norm over the base weight's.
     scale = facts.scale if isfinite(facts.scale) else None
     factor = 1.0 if scale is None else abs(scale)
     largest = facts.spectral_norm

@@ -111,10 +111,8 @@ def losses_shown(
 
 
 def _curve(segment: Segment, name: str) -> Curve | None:
-    """The points to draw: all, or the lowest and highest of each stretch.
-
-    A stretch with a value that is not finite keeps the first of those too.
-    """
+    """The points to draw: all, or the lowest and highest of each stretch."""
+    # A stretch with a value that is not finite keeps the first of those too.
     series = segment.get(name)
     if series is None:
         return None
@@ -125,5 +123,5 @@ def _curve(segment: Segment, name: str) -> Curve | None:
             is_finite = np.isfinite(values[stretch])
             by_size = stretch[is_finite][values[stretch[is_finite]].argsort()]
             kept += [by_size[:1], by_size[-1:], stretch[~is_finite][:1]]
-        points = np.unique(np.concatenate(kept))
+        points = np.array(sorted(set(np.concatenate(kept).tolist())))
     return Curve(tuple(series.iterations[points].tolist()), tuple(values[points].tolist()))

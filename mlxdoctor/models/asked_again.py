@@ -53,8 +53,7 @@ FORCED = 2
 class Asked:
     """One prompt: the answers that were recorded, and both models' own, greedy ones.
 
-    `otherwise`: a way of asking -> the tuned model's answer; empty where the recorded answers are
-    those of the usual way.
+    And the tuned model's by way of asking, unless the recorded answers are those of the usual way.
     """
 
     recorded: Generation
@@ -180,10 +179,9 @@ class _Asker:
         return [self.until_end(self.tokenizer.decode(tokens)) for tokens in answers]
 
     def read(self, prompts: Sequence[Prompt], texts: Mapping[str, str]) -> list[TeacherForced]:
-        """Recorded answers, teacher-forced.
-
-        How an answer begins depends on a blank, which is not always recorded: the likelier counts.
-        """
+        """Recorded answers, teacher-forced."""
+        # How an answer begins depends on a blank, which is not always recorded: the likelier
+        # counts.
         written = []
         for prompt in prompts:
             for text in (texts.get(prompt.text, ""), f" {texts.get(prompt.text, '')}"):

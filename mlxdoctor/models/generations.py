@@ -104,14 +104,7 @@ class Generations:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Recorded answers: JSON Lines, or JSON with a list of rows.
-
-        A row is an object with the answer under `tuned` (or `response`, `output`,
-        `completion`, `generated_text`, `generation`, `text`), or the answer itself.
-
-        Raises:
-            InputError: the file cannot be read, or holds no answer.
-        """
+        """Recorded answers: JSON Lines, or JSON with a list of rows, objects or the answers."""
         text, source = read_text(path)
         values, _ = json_values(text)
         ends: tuple[int, ...] | None = None
@@ -162,8 +155,6 @@ def produce(
 ) -> Generations:
     """Both models' greedy answers, of as many of the prompts as the budget allows.
 
-    Without an adapter, the base model's answers stand for both.
-
     Raises:
         InputError: there is no prompt, or the model cannot generate.
         Missing: the budget was spent before.
@@ -187,6 +178,7 @@ def produce(
         places = [order[turn] for turn in stage]
         asked = [prompts[i] for i in places]
         base = answers("base", asked)
+        # Without an adapter, the base model's answers stand for both.
         tuned = answers("tuned", asked) if "tuned" in models.names else base
         for i, prompt, before, after in zip(places, asked, base, tuned, strict=True):
             items[i] = Generation(

@@ -279,10 +279,8 @@ class Meter:
             )
         jobs = [job for split in by_split for job in split]
         if not jobs:
-            refused = (why for rows in splits for why in rows.refused.values())
-            problem = "the data has no row to measure on"
-            if why := next(refused, ""):
-                problem = f"no row of the data can be measured: {why}"
+            why = next((f": {why}" for rows in splits for why in rows.refused.values()), "")
+            problem = f"no row of the data can be measured{why}"
             raise InputError(None, problem, "name other data with --data")
         results = self._in_stages(jobs, by_turns([len(split) for split in by_split], ENOUGH_ROWS))
         sources = dict.fromkeys(source for rows in splits for source in rows.sources)
@@ -345,12 +343,9 @@ class Targets(NamedTuple):
 
 @dataclass(frozen=True)
 class MeanLoss:
-    """A mean over the targets of some rows, as `mlx_lm.lora` reports it.
+    """A mean over the targets of some rows, as `mlx_lm.lora` reports it, and its spread by `ratio`.
 
-    Attributes:
-        value: nats a target; NaN where there is none.
-        spread: of a single row about it, nats: the standard error of `n` rows, drawn at
-            random from many, is this over the root of `n`.
+    In nats a target; NaN where there is none.
     """
 
     value: float

@@ -102,10 +102,8 @@ class PromptGains:
 
 
 def _pairs(rows: SupervisedRows, known: Known) -> tuple[SupervisedRows, SupervisedRows]:
-    """The rows that can be asked, each beside its answer after another's prompt.
-
-    Those measured before come first, the others at random.
-    """
+    """The rows that can be asked, each beside its answer after another's prompt."""
+    # Those measured before come first, the others at random.
     usable = [
         cut
         for row in rows.rows
@@ -125,10 +123,8 @@ def _pairs(rows: SupervisedRows, known: Known) -> tuple[SupervisedRows, Supervis
 
 
 def _cut(row: SupervisedRow) -> SupervisedRow:
-    """A row up to the first tokens of its answer, without its end token.
-
-    Earlier answers of the dialogue, which may be trained on, belong to the prompt here.
-    """
+    """A row up to the first tokens of its answer, without its end token."""
+    # Earlier answers of the dialogue, which may be trained on, belong to the prompt here.
     end = min(row.length, row.prompt_length + ANSWER_TOKENS)
     over = np.flatnonzero(row.roles[row.prompt_length : end] != Role.ANSWER)
     end = row.prompt_length + int(over[0]) if len(over) else end

@@ -46,13 +46,7 @@ PLAIN_FORMATS = (
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt, ready for a model.
-
-    Attributes:
-        text: as the user wrote it.
-        tokens: with the chat template and the generation prompt.
-        origin: a split of the data, or "general".
-    """
+    """A prompt as the user wrote it, and as tokens in the chat template; of a split, or general."""
 
     text: str
     tokens: tuple[int, ...]
@@ -63,12 +57,7 @@ class Prompt:
 def prompts_for(
     dataset: Dataset | None, tokenizer: Tokenizer, *, held_out: int = 16, trained: int = 8
 ) -> tuple[Prompt, ...]:
-    """Prompts to compare two models on: the run's own, and a few general ones.
-
-    Args:
-        held_out: how many to take from the validation or test rows.
-        trained: how many to take from the training rows.
-    """
+    """Prompts to compare two models on: so many of held-out and training rows, and general ones."""
     prompts: list[Prompt] = []
     given = dataset.held_out.splits if dataset is not None else {}
     for names, count in ((("valid", "test"), held_out), (("train",), trained)):
@@ -171,10 +160,7 @@ def _from_split(split: Split, tokenizer: Tokenizer, count: int, seen: set[str]) 
 
 
 def _by_answers(split: Split) -> Sequence[Row]:
-    """The rows, and where they have a few answers only, one of each answer after the other.
-
-    What is rare is asked for as often, so that it is seen whether it was learned.
-    """
+    """The rows; where they have a few answers only, one of each after the other, the rare too."""
     groups: dict[str, list[Row]] = {}
     for row in split.rows[:ROWS_GROUPED]:
         groups.setdefault(split.pair(row).answer, []).append(row)

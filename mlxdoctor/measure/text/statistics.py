@@ -91,12 +91,7 @@ def mean_interval(values: ArrayLike) -> Interval:
 
 @dataclass(frozen=True)
 class Paired:
-    """The mean of a figure over prompts, of the base and of the tuned model.
-
-    Attributes:
-        difference: of the tuned model's less the base model's, with its interval.
-        p_value: of no difference, `paired_permutation`.
-    """
+    """The mean of a figure over prompts, of both models, and the tuned model's less the base's."""
 
     base: float
     tuned: float
@@ -131,9 +126,8 @@ class Rate:
     """What was counted, prompt by prompt.
 
     Attributes:
-        base: how many the base model hit; None where its answers are unknown.
+        base, p_value: the base model's hits, and exact McNemar; None where its answers are unknown.
         interval: the tuned model's share with its 95% Wilson interval.
-        p_value: exact McNemar; None without the base model.
         decided: the sequential test is sure that the rate is a broken model's.
         is_broken: the rate is large, and certainly larger than the base model's.
     """

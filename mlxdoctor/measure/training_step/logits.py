@@ -32,10 +32,7 @@ Tokens = NDArray[np.int32]
 
 
 def gradients_of(loss: OfModel, model: Any) -> tuple[tuple[Call, ...], Mapping[str, mx.array]]:
-    """The loss's calls of the model, with the gradient of the logits of each; and the gradients.
-
-    These are by the name of the trainable parameter.
-    """
+    """The loss's calls of the model, with their logits' gradients; and those of the parameters."""
     # Nothing is computed here: only how many logits there are is asked.
     with heard(model) as calls:
         loss(model)
@@ -59,11 +56,7 @@ def gradients_of(loss: OfModel, model: Any) -> tuple[tuple[Call, ...], Mapping[s
 
 
 def align(calls: Sequence[Call], tokenizer: Any | None) -> Alignment:
-    """Measure the alignment of inputs and targets, in each forward pass that is trained.
-
-    Raises:
-        Missing: there are no logits, or no tokens that go with them.
-    """
+    """Measure the alignment of inputs and targets, in each forward pass that is trained."""
     if not calls:
         raise Missing("the loss never called the model, or it gave no logits of three dimensions")
     fitting = [
@@ -208,11 +201,7 @@ class SpecialTokens:
         return int(places[-1]) + length if places.size else -1
 
     def row_length(self, row: Tokens) -> int:
-        """Tokens before the padding of a row.
-
-        Padding is a run of one padding token up to the row's end; the first of a run of end
-        tokens is the row's own.
-        """
+        """Tokens before the padding of a row, a run of one such token up to the row's end."""
         last = int(row[-1])
         if last not in self.pads:
             return len(row)
@@ -222,6 +211,7 @@ class SpecialTokens:
         if last == MLX_LM_PAD and len(row) - length == 1 and not follows_end:
             # A single one may be the row's own: in many vocabularies it is a letter.
             return len(row)
+        # The first of a run of end tokens is the row's own.
         return min(length + (last in self.ends), len(row))
 
 

@@ -72,9 +72,8 @@ class TrainingStep:
         if run.options.trainer is None:
             raise NotThere(NO_TRAINER)
         trainer, sources = load_trainer(run.options.trainer)
-        if trainer.expect is None:
-            config = run.get(TrainingConfig)
-            kind = config.fine_tune_type if config is not None else None
+        if trainer.expect is None and (config := run.get(TrainingConfig)) is not None:
+            kind = config.fine_tune_type
             trainer = replace(trainer, expect=kind if kind in EXPECTED else None)
         return measure(trainer, sources=sources, progress=run.progress)
 
@@ -89,8 +88,7 @@ def measure(
     """Make training steps, measure them, and hand the model back as it was.
 
     Raises:
-        InputError: the model is no MLX module, the loss cannot be called with it, or code of
-            the user's ends the program.
+        InputError: the loss cannot be called with the model, or the user's code ends the program.
     """
     # It loads MLX, which most diagnoses do without.
     from mlxdoctor.measure.training_step.calls import require_module

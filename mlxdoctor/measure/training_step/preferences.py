@@ -94,11 +94,7 @@ def _named(arrays: list[BatchArray], name: str | int, what: str) -> list[BatchAr
 
 
 def pairs_in(trainer: Trainer, alignment: Alignment) -> Preferences | None:
-    """How the loss pushes chosen and rejected rows; None where nothing names them.
-
-    Raises:
-        InputError: the batch has no arrays of the names that the trainer gave.
-    """
+    """How the loss pushes chosen and rejected rows; None where nothing names them."""
     rows = _rows(alignment)
     if trainer.pairs == "halves":
         names = ("the first half of the rows", "the second half")

@@ -54,10 +54,8 @@ def _claims(model: nn.Module) -> Iterator[str]:
 
 @contextmanager
 def handed_back(model: nn.Module, optimizer: Any | None) -> Iterator[None]:
-    """Put everything back afterwards: parameters, what is frozen, modes, optimizer, randomness.
-
-    Arrays are never changed in place in MLX, so that keeping the old ones costs nothing.
-    """
+    """Put everything back afterwards: parameters, what is frozen, modes, optimizer, randomness."""
+    # Arrays are never changed in place in MLX, so that keeping the old ones costs nothing.
     kind = type(model)
     modules = [(each, dict(each), set(each._no_grad), each.training) for each in model.modules()]
     arrays = nn.Module.parameters(model)

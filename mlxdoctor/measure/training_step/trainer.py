@@ -20,11 +20,7 @@ IN_A_TUPLE = 6
 
 @dataclass(frozen=True)
 class Trainer:
-    """What a training step is made of: the arguments of `mlxdoctor.probe`, which says what each is.
-
-    Raises:
-        InputError: `expect` or `pairs` is none of what it may be.
-    """
+    """What a training step is made of: the arguments of `mlxdoctor.probe`, which explains them."""
 
     model: Any
     loss_fn: Callable[..., Any]

@@ -56,10 +56,7 @@ class State:
 
     @property
     def expected(self) -> str | None:
-        """What is to be trained: as the trainer says; an adapter where the model has or claims one.
-
-        `adapter` or `full`; None where nothing speaks of it.
-        """
+        """What is to be trained: `adapter`, `full`, or None where nothing speaks of it."""
         if self.expect is None:
             return "adapter" if self.adapters or self.claims else None
         return "full" if self.expect == "full" else "adapter"
@@ -130,8 +127,7 @@ class Alignment:
     def blank_prompts(self, least: int) -> NDArray[np.int64] | None:
         """How many tokens before the trained ones are one token repeated, int64 (rows,).
 
-        None unless every row that is trained begins with at least so many. Rows that are
-        padded on the left begin so too; they are told by ending at the right edge, all of them.
+        None unless every row that is trained begins with so many, and is not padded on the left.
         """
         rows = np.flatnonzero(self.trained.any(axis=1))
         differs = self.inputs != self.inputs[:, :1]
@@ -145,10 +141,8 @@ class Alignment:
 
     @cached_property
     def offsets(self) -> tuple[dict[int, float], int]:
-        """How often the target is the token at each offset, and at how many positions that tells.
-
-        Positions count where the tokens at all offsets differ and lie in the row.
-        """
+        """How often the target is the token at each offset, and at how many places that tells."""
+        # Positions count where the tokens at all offsets differ and lie in the row.
         around = np.stack([np.roll(self.inputs, -offset, axis=1) for offset in OFFSETS])
         differ = (np.diff(np.sort(around, axis=0), axis=0) != 0).all(axis=0)
         places = np.arange(self.inputs.shape[1])
@@ -207,7 +201,6 @@ class Update:
 
     Attributes:
         own: whether they were the user's own step function's.
-        optimizer: the optimizer's name; what was used where none was given.
         learning_rate: of the last step; None where the user's own step keeps it.
         frozen_changed: names of frozen parameters that are not bit-identical.
         losses: the loss on the same batch before the first and after each step, nats.

@@ -66,10 +66,6 @@ def weight_changes(
     """Compare every tensor, in the order of the tuned model; what it lacks comes last.
 
     Quantised matrices are compared by the values they stand for, under the name of their `weight`.
-
-    Raises:
-        InputError: a file changed or cannot be read, or a matrix is quantised in an
-            unknown mode.
     """
     from concurrent.futures import ThreadPoolExecutor
 
@@ -188,10 +184,7 @@ class ModuleFusion:
 def fusions(
     adapter: Adapter, config: TrainingConfig, base: BaseModel, tuned: TunedModel
 ) -> tuple[ModuleFusion, ...]:
-    """Every module of the adapter that both models hold in the same shape.
-
-    Modules whose update is zero or not finite are left out.
-    """
+    """Every module of the adapter that both models hold in its shape, with a finite update."""
     from concurrent.futures import ThreadPoolExecutor
 
     from threadpoolctl import threadpool_limits

@@ -33,10 +33,8 @@ def by_mlx_lm(config: TrainingConfig | None) -> bool:
 
 
 def matches(key: str, name: str, config: TrainingConfig) -> bool:
-    """Whether a target key of the configuration means the module `name`.
-
-    mlx-lm compares the whole name, or that within the layer; PEFT the end of the name.
-    """
+    """Whether a target key of the configuration means the module `name`."""
+    # mlx-lm compares the whole name, or that within the layer; PEFT the end of the name.
     if config.origin == "peft":
         return name == key or name.endswith(f".{key}")
     layer, projection = layer_of(name)
