@@ -84,14 +84,9 @@ def convert(path: Path, model: str | None = None) -> Conversion:
         f"rank {'/'.join(map(str, ranks))}, scale {'/'.join(f'{scale:g}' for scale in scales)}, "
         f"{'/'.join(adapter.dtypes)}, nothing rounded"
     )
-    return Conversion(
-        source=adapter.path.parent,
-        target=target,
-        files=files,
-        summary=summary,
-        base=base.path if base is not None else None,
-        notes=(*notes, *_warnings(adapter, base)),
-    )
+    notes += _warnings(adapter, base)
+    beside = base.path if base is not None else None
+    return Conversion(adapter.path.parent, target, files, summary, beside, tuple(notes))
 
 
 def _base(model: str | None, config: TrainingConfig, adapter: Adapter) -> BaseModel | None:

@@ -228,10 +228,7 @@ def size_of(module: ModuleFacts, quantity: Quantity) -> float:
 
 
 def sharing(facts: Sequence[ModuleFacts], letter: str) -> frozenset[str]:
-    """The modules whose factor A or B another module has as well, value by value.
-
-    Factors with one value throughout, and those with values that are not finite, are left out.
-    """
+    """The modules whose factor A or B another module has as well, but for those of one value."""
     groups: dict[int, list[str]] = defaultdict(list)
     for module in facts:
         factor = module.a if letter == "A" else module.b

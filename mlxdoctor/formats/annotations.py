@@ -21,10 +21,7 @@ KINDS = {"error": "error", "warning": "warning", "info": "notice"}
 
 
 def command(kind: str, lines: Sequence[str], **properties: str | int) -> str:
-    """One workflow command ("error", "warning" or "notice"), in one line whatever is in its texts.
-
-    Its properties are `file`, `line`, `endLine`, `col` and `title`.
-    """
+    """One workflow command ("error", "warning" or "notice"), in one line whatever they hold."""
     written = ",".join(
         f"{name}={workflow_property(str(value))}" for name, value in properties.items()
     )

@@ -46,13 +46,10 @@ class Screen:
     """What a reader sees first, in every format.
 
     Attributes:
-        headline: the verdict, and the cause or what else there is to say.
-        facts: what speaks for it and what else was seen, a sentence each.
         is_certain: whether what is to be changed is, or only perhaps.
         fix: the change of the configuration; None for none.
         leads: whether the advice is what cures it, and stands before the changes.
-        advice: what else to do, a sentence each; the knowledge base's may be Markdown.
-        remarks: what is not known, and what would tell, a sentence each.
+        advice, remarks: what else to do, which may be Markdown; what is not known, what would tell.
         command: that would tell most; "" for none.
         confirm: the command that shows by experiment whether it is the cause; "" for none.
     """
@@ -210,10 +207,7 @@ def _is_log_alone(report: Report) -> bool:
 
 
 def advice(report: Report) -> list[str]:
-    """What to do before a run beside what changes in its configuration, a sentence each.
-
-    A cause's own remedy speaks of a run that was made; what its findings advise does not.
-    """
+    """What to do before a run beside what changes in its configuration, a sentence each."""
     first, changed = report.root or report.suspected, report.fix is not None
     if changed and not (first is not None and first.cause.finding_says):
         return []
@@ -229,10 +223,7 @@ def _is_advised(finding: Finding) -> bool:
 
 
 def most_useful(report: Report) -> str:
-    """The one thing that would say most, in a person's words; "" for nothing.
-
-    Where it ends with a colon, the command of `report.next` is to follow.
-    """
+    """The one thing that would say most, or ""; the command of `report.next` follows a colon."""
     wanted = report.next
     if wanted is None or not wanted.how or (report.root is not None and is_clear(report)):
         return ""

@@ -17,10 +17,7 @@ FAULTS = frozenset({"non-finite", "fresh: never trained", "zero B", "zero A"})
 
 
 def inspect_adapter(path: Path, base: BaseModel | None = None) -> Inspection:
-    """Read every value of an adapter; its configuration is looked for beside it.
-
-    The base is for relative norms and for the verdicts on fit.
-    """
+    """Read every value of an adapter; the base is for relative norms and the verdicts on fit."""
     adapter = Adapter.read(path)
     config = TrainingConfig.beside(adapter.path)
     facts = adapter_facts(adapter, config, base, spectrum=True)

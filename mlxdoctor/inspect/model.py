@@ -44,10 +44,7 @@ def full_weights(path: Path, base: BaseModel | None) -> TunedModel | None:
 def inspect_model(
     tuned: TunedModel, base: BaseModel, progress: Callable[[int, int], None]
 ) -> Inspection:
-    """Compare the models, a tensor at a time; every value of both is read.
-
-    `progress` is called with the tensors done and their number.
-    """
+    """Compare the models, every value of both; `progress` is told of each tensor."""
     rows: list[Row] = []
     for change in weight_changes(base, tuned):
         rows.append(

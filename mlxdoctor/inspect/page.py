@@ -12,10 +12,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table: its header, the key of its cells, how they are shown and aligned.
-
-    A cell without a value, outside the layers, say, is blank.
-    """
+    """One column of a table: its header, the key of its cells, how they are shown and aligned."""
 
     header: str
     key: str
@@ -25,10 +22,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Inspection:
-    """A file of weights in figures: a JSON object, and the lines above a table of its rows.
-
-    `kind` is what the JSON calls a list of them.
-    """
+    """A file of weights in figures: an object in a JSON list `kind`, and lines above its table."""
 
     kind: Literal["adapters", "models"]
     figures: Mapping[str, Any]

@@ -26,8 +26,7 @@ class LoggedLoss:
     Attributes:
         after: the loss nearest to the save.
         drift: how far the loss may have moved between that report and the save.
-        iteration: of that report.
-        split: of the rows it is over.
+        iteration, split: of that report.
     """
 
     after: float
@@ -37,16 +36,14 @@ class LoggedLoss:
 
 
 def logged_loss(log: TrainingLog, planned: int | None = None) -> LoggedLoss | None:
-    """Read the losses of the log's main segment; None where it has no finite one.
-
-    A run that came to the end of its `planned` iterations saves there, logged or not.
-    """
+    """Read the losses of the log's main segment; None where it has no finite one."""
     segment = log.main
     train, validation = segment.get("train_loss"), segment.get("val_loss")
     before = segment.base_val_loss if not log.resumed else None
     last = int(train.iterations[-1]) if train is not None and len(train) else None
     is_counted = segment.axis in ("iteration", "step")
     named = log.notes.saves[-1].iteration if log.notes.saves else None
+    # A run that came to the end of its iterations saves there, logged or not.
     end = last if named is None or (is_counted and last == planned) else named
     # Counted in rows or epochs, a validation after the last report is that of the end.
     is_last = last is None or (validation is not None and validation.iterations[-1] >= last)

@@ -51,10 +51,7 @@ FORCED = 2
 
 @dataclass(frozen=True)
 class Asked:
-    """One prompt: the answers that were recorded, and both models' own, greedy ones.
-
-    And the tuned model's by way of asking, unless the recorded answers are those of the usual way.
-    """
+    """One prompt: recorded answers, both models' own, and the tuned model's by way of asking."""
 
     recorded: Generation
     own: Generation
@@ -63,10 +60,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class TeacherForced:
-    """A recorded answer, read by the tuned model behind its prompt, asked in the usual way.
-
-    Token ids of both, an end token for an empty answer; and what is predicted at each of these.
-    """
+    """A recorded answer, read by the tuned model behind its prompt: token ids, and predictions."""
 
     prompt: tuple[int, ...]
     answered: tuple[int, ...]

@@ -114,12 +114,10 @@ def load(
 
     Args:
         adapter_path: an adapter's folder or .safetensors file, or a folder of a tuned model.
-        before: the same base with another adapter, which may not be used any more; the base is
-            not loaded again.
+        before: the same base with another adapter, which may not be used any more.
 
     Raises:
-        InputError: the base model needs code of its own or cannot be loaded, MLX is not
-            usable here, or the adapter is not one of mlx-lm's.
+        InputError: the base model or MLX is not usable here, or the adapter not one of mlx-lm's.
     """
     model = before.select("base") if before is not None else load_weights(base.path, lazy=True)
     if adapter_path is None:
@@ -147,10 +145,9 @@ def load(
 
 @contextmanager
 def applied_twice(models: LoadedModels, adapter: Path | None) -> Iterator[bool]:
-    """With the adapter's update in the tuned model twice, as on one that it was fused into.
+    """With the adapter's update in the tuned model twice, if that can be done: what this yields.
 
-    `adapter` is a fused model's, which is put on it. Yields whether that can be done: not with
-    whole weights, or without a fused model's adapter.
+    `adapter` is a fused model's, which is put on it; it can't with whole weights.
     """
     model = models.select("tuned")
     modules = [module for _, module in model.named_modules() if "lora_b" in module]
@@ -251,8 +248,7 @@ def on_cpu() -> bool:
 def in_float32(model: Any, *, whole: bool = True) -> None:
     """Make a model compute in float32 on a processor, tensor by tensor, where memory allows it.
 
-    Half precision and quantised matrices, which `whole` writes out, are 12 times slower there. The
-    weights stay what they are; only what is computed from them is rounded less.
+    Half precision and quantised matrices, which `whole` writes out, are 12 times slower there.
     """
     import mlx.core as mx
     import psutil
@@ -275,10 +271,7 @@ def in_float32(model: Any, *, whole: bool = True) -> None:
 
 
 def count_parameters(model: Any) -> tuple[dict[str, int], dict[str, int]]:
-    """Trainable and frozen parameters by component, the same module of all layers together.
-
-    Quantized ones are counted unpacked.
-    """
+    """Trainable and frozen parameters by module, those of all layers together, unpacked."""
     from mlx import nn
     from mlx.utils import tree_flatten
 

@@ -50,12 +50,10 @@ class RowPass:
 
     Attributes:
         shifted: shift -> float32 (n - shift,): position i against token i + shift.
-        end_at_start: of the end token where the answer should begin; NaN without an answer.
-        end_after_answer: of the end token where the answer is over; NaN without an answer.
+        end_at_start, end_after_answer: of the end token there; NaN without an answer.
         padding: pad id -> float32 (p,), of that id at the p places after the row, each
             place having the same id before it. The first is what mlx-lm trains in every row.
-        greedy_at_start: the likeliest token where the answer should begin; None without one.
-        greedy_after_answer: the likeliest token where the answer is over; None without one.
+        greedy_at_start, greedy_after_answer: the likeliest token there; None without an answer.
     """
 
     shifted: Mapping[int, Floats]
@@ -343,10 +341,7 @@ class Targets(NamedTuple):
 
 @dataclass(frozen=True)
 class MeanLoss:
-    """A mean over the targets of some rows, as `mlx_lm.lora` reports it, and its spread by `ratio`.
-
-    In nats a target; NaN where there is none.
-    """
+    """A mean over the targets of some rows, nats, and its spread by `ratio`; NaN without any."""
 
     value: float
     spread: float

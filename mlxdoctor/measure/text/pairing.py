@@ -230,9 +230,8 @@ class Contradictions:
     """Rows whose prompt has another answer elsewhere.
 
     Attributes:
-        outvoted: rows with a short answer that says something else than the most frequent
-            answer to the same prompt, and is a number or the answer to another prompt too:
-            answers that only this prompt has may be meant to differ.
+        outvoted: rows with a short answer that says something else than the most frequent one to
+            the same prompt, and is a number or the answer to another prompt too.
         exclusive: of these, how many rows where both answers are numbers, or labels.
         prompts: different prompts of the rows that are outvoted.
     """

@@ -98,12 +98,8 @@ def _following(tokens: Tokens) -> Tokens:
 def _stacked(arrays: list[NDArray[Any]], fill: float) -> NDArray[Any]:
     """The rows of all arrays, filled up to the widest."""
     width = max(array.shape[1] for array in arrays)
-    return np.concatenate(
-        [
-            np.pad(array, ((0, 0), (0, width - array.shape[1])), constant_values=fill)
-            for array in arrays
-        ]
-    )
+    wide = (np.pad(x, ((0, 0), (0, width - x.shape[1])), constant_values=fill) for x in arrays)
+    return np.concatenate(list(wide))
 
 
 def read(

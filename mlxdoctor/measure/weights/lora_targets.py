@@ -48,10 +48,7 @@ def unmatched_keys(config: TrainingConfig, names: Collection[str]) -> list[str]:
 
 
 def target_modules(config: TrainingConfig, base: BaseModel) -> tuple[str, ...] | None:
-    """The base model's modules that `config` puts LoRA on, or None where it cannot be told.
-
-    Without keys mlx-lm takes every linear layer and embedding inside the last `num_layers` layers.
-    """
+    """The base model's modules that `config` puts LoRA on, or None where it cannot be told."""
     names = [name for name in base.linear_shapes if not _NOT_LINEAR.search(name)]
     if config.origin == "peft":
         return peft_targets(config, names)
@@ -69,10 +66,7 @@ def target_modules(config: TrainingConfig, base: BaseModel) -> tuple[str, ...] |
 
 
 def peft_targets(config: TrainingConfig, names: Iterable[str]) -> tuple[str, ...] | None:
-    """Those of the names that PEFT puts LoRA on; None where the configuration does not list them.
-
-    A name that is stated whole counts whatever its layer is.
-    """
+    """Those of the names that PEFT puts LoRA on; None where they are not listed."""
     stated, keys = config.values.get("target_modules"), config.keys
     if keys is None or (isinstance(stated, str) and stated != "all-linear"):
         # A pattern from a stranger's file could take exponential time.
