@@ -173,9 +173,8 @@ def _folded(module: PortableModule, scale: float, path: Path) -> PortableModule:
 
 def _to_peft(modules: Modules, config: TrainingConfig, model: str | None) -> Written:
     """As PEFT would write it; the adapter has one rank and one scale, as mlx-lm's have."""
-    # In double precision lora_alpha / r can be one unit in the last place from the scale (0.1, rank
-    # 3); in single precision, in which both libraries multiply, it was the same for 64 million
-    # scales next to where it rounds. A whole alpha is an integer, as PEFT declares it.
+    # lora_alpha / r is the scale in single precision, in which both libraries multiply. A whole
+    # alpha is an integer, as PEFT declares it.
     rank = modules[0].rank
     alpha = modules[0].scale * rank
     settings: dict[str, Any] = {

@@ -20,7 +20,6 @@ _OUTPUT_HEAD = "lm_head"
 #: Settings of PEFT that are read elsewhere, or say nothing about what the adapter computes. Any
 #: other that is set changes what it computes, or may: mlx-lm has nothing like it.
 _HARMLESS = frozenset(
-    # A list of a name a line would be four times as long.
     """
     alpha_pattern auto_mapping base_model_name_or_path bias corda_config ensure_weight_tying
     eva_config exclude_modules fan_in_fan_out inference_mode init_lora_weights layers_pattern

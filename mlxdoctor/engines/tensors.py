@@ -131,7 +131,10 @@ def describe(
             unit_a, unit_b = gram_a / sizes[0] ** 2, gram_b / sizes[1] ** 2
             # The trace of their product: both are symmetric.
             product_norm = sizes[0] * sizes[1] * sqrt(max(float((unit_a * unit_b).sum()), 0.0))
-            largest = _spectral_norm(gram_a, gram_b) if spectrum else nan
+            if spectrum:
+                # Its square is the largest eigenvalue of (AᵀA)·(BBᵀ), with experts of any of them.
+                eigenvalues = np.linalg.eigvals(gram_a @ gram_b).real
+                largest = sqrt(max(float(eigenvalues.max(initial=0.0)), 0.0))
         peak = facts_a.peak * sqrt(inputs)
         # The mean square of the draw is 1/(3 inputs), with standard error sqrt(4/45/n)/inputs.
         excess = abs(facts_a.rms**2 * inputs - 1 / 3)
@@ -176,12 +179,6 @@ def _factor(values: NDArray[Any], gram: NDArray[np.float64]) -> FactorFacts:
         rarer_sign=min(below, above) / max(below + above, 1),
         fingerprint=hash((values.shape, norm, first.tobytes())),
     )
-
-
-def _spectral_norm(gram_a: NDArray[np.float64], gram_b: NDArray[np.float64]) -> float:
-    """The largest singular value of A·B: its square is an eigenvalue of (AᵀA)·(BBᵀ), r × r."""
-    eigenvalues = np.linalg.eigvals(gram_a @ gram_b)
-    return sqrt(max(float(eigenvalues.real.max(initial=0.0)), 0.0))
 
 
 def straight_way(updates: int, *, bias_correction: bool = False) -> float:

@@ -31,7 +31,6 @@ def command(kind: str, lines: Sequence[str], **properties: str | int) -> str:
 
 def render(result: GateResult) -> str:
     """Errors for the items that did not pass, warnings for what was noted of the others."""
-    # Each with the name that stands for it where there are too many.
     errors: list[tuple[str, str]] = []
     warnings: list[tuple[str, str]] = []
     if result.unfinished:

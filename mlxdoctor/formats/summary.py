@@ -110,7 +110,6 @@ def _facts(report: Report) -> list[str]:
     if report.planned is not None:
         return [*facts, *report.planned.facts]
     if _is_log_alone(report):
-        # What is in the log is all there is to tell.
         return [*facts, *(seen.message for seen in report.seen)][: max(TOLD_OF_A_LOG, len(facts))]
     if report.root is not None:
         return facts
@@ -212,7 +211,6 @@ def advice(report: Report) -> list[str]:
     if changed and not (first is not None and first.cause.finding_says):
         return []
     speaking = [one for one in reasons(report, MOST_ADVICE) if one.fix]
-    # What is among the changes is said.
     fixes = [sentence(one.fix) for one in speaking if not (changed and _is_advised(one))]
     return list(dict.fromkeys(fixes))
 
@@ -298,7 +296,6 @@ def reasons(report: Report, limit: int) -> list[Finding]:
         worse = [finding for finding in found if weights.get(finding.code, 0) > 0]
         worse.sort(key=lambda finding: -weights[finding.code])
         if _is_log_alone(report):
-            # What else went wrong in it has no other place.
             errors = (one for one in found if one.severity is Severity.ERROR and one not in worse)
             worse += errors
     notes = [
@@ -306,7 +303,6 @@ def reasons(report: Report, limit: int) -> list[Finding]:
         for note in found
         if note.severity is Severity.INFO and note.asks_for_something and note not in worse
     ]
-    # In the order in which a reader of the log meets them.
     notes.sort(key=lambda note: math.inf if note.onset is None else note.onset)
     is_open = report.verdict is Verdict.INCONCLUSIVE and report.planned is None
     return [*worse, *(notes if is_open or _is_log_alone(report) else ())][:limit]

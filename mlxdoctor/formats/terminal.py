@@ -163,7 +163,6 @@ def render_gate(
         page.lines.append("")
         title = f"{item.status.value}  {item.path}{about}"
         page.title(title, gated.COLOURS[item.status], indent="    ")
-        # The path stands above it.
         page.points(
             summary.some([one.removeprefix(f"{item.path}: ") for one in item.reasons], REASONS)
         )

@@ -174,8 +174,7 @@ class _Asker:
 
     def read(self, prompts: Sequence[Prompt], texts: Mapping[str, str]) -> list[TeacherForced]:
         """Recorded answers, teacher-forced."""
-        # How an answer begins depends on a blank, which is not always recorded: the likelier
-        # counts.
+        # The blank before an answer is not always recorded: the likelier way counts.
         written = []
         for prompt in prompts:
             for text in (texts.get(prompt.text, ""), f" {texts.get(prompt.text, '')}"):

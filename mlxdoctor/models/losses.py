@@ -321,7 +321,6 @@ class Meter:
                         is_padded=job.row.padded,
                     )
 
-        # What was measured before takes no time.
         measure([i for i in order if all(map(self.models.has_answered, jobs[i].questions))])
         new = [i for i in order if i not in results]
         costs = [float(len(jobs[i].tokens) * len(jobs[i].pad_ids)) for i in new]

@@ -53,7 +53,6 @@ class PromptGains:
         """The run's rows, with both models or the base alone."""
         dataset, tokenizer = run.need(Dataset), run.need(Tokenizer)
         run.need(SupervisedRows)
-        # The base alone where nothing was trained yet.
         is_trained = run.files.tuned is not None or run.files.adapter is not None
         models = run.need(LoadedModels if is_trained else LoadedBase)
         config = run.get(TrainingConfig)
@@ -151,5 +150,4 @@ def _partner(row: SupervisedRow, others: Iterable[SupervisedRow]) -> SupervisedR
 
     prompt, answer = parts(row)
     different = islice((other for other in others if parts(other)[0] != prompt), PARTNERS)
-    # The first of them where all have this answer.
     return max(different, key=lambda other: parts(other)[1] != answer, default=None)

@@ -118,7 +118,6 @@ def left_in(split: Split, rows: Sequence[int]) -> Iterator[Spoilt]:
         asking += sum(len(set(CONTROL.findall(pairs[row].answer))) >= _MARKUP for row in matches)
         if not matches or asking > _MEANT * len(matches):
             continue
-        # Answers of which enough is left over.
         answers = (pairs[row].answer for row in matches)
         found = ((len(leftover.pattern.findall(text)), len(text)) for text in answers)
         dense = sum(count >= leftover.dense * length for count, length in found)

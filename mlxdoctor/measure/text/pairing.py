@@ -188,7 +188,6 @@ class _Dealt:
             if best is None:
                 return None
             match, holder = best
-            # Something else fits the match clearly better.
             if float(scores[match]) < float(self.ties.ties(1 - side, match).max()) - _SLACK:
                 return None
             if copied(self.ties.texts[side][text], self.ties.texts[1 - side][match]):
@@ -253,7 +252,6 @@ def contradictions(pairs: Sequence[Pair]) -> Contradictions:
     again = [rows for rows in rows_of.values() if len({answers[row] for row in rows}) > 1]
     repeated = {answers[row]: vocabulary(answers[row]) for rows in again for row in rows}
     with_word = Counter(word for text in repeated.values() for word in text)
-    # How telling each word is, in nats.
     weights = {word: math.log((len(repeated) + 1) / n) for word, n in with_word.items()}
     short = {answer for answer in repeated if answer and len(words(answer)) <= _SHORT}
     outvoted: list[int] = []
